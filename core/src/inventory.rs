@@ -92,7 +92,8 @@ pub struct Gpu {
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// Physical memory in MiB.
+    /// Memory that programs can allocate, in MiB: the device's memory without what the driver
+    /// reserves.
     pub memory: Mib,
     /// Memory that may be allocated: `memory * deviceMemoryScaling`.
     pub scaled: Mib,

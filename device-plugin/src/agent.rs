@@ -11,7 +11,7 @@ use aliquot_core::{Mib, PodUid};
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
-use aliquot_nvml::{self as nvml, Driver, NvmlError};
+use aliquot_nvml::{self as nvml, Driver, DriverAccess, NvmlError};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -37,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::modes::SharingModes;
 use crate::modes::mig::instance_names::StableNameDriver;
 use crate::node::NodeView;
+use crate::nvidia_cdi::SpecGenerator;
 use crate::objects::{condition_reporter, watch_objects};
 use crate::pod::Pod;
 use crate::pods::Pods;
@@ -46,14 +47,14 @@ use crate::runtime::monitor::RuntimeMonitor;
 use crate::settings::{Paths, Settings};
 use crate::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::task_supervisor::TaskSupervisor;
-use crate::{housekeeping, leave, mps, plugins, selinux};
+use crate::{driver_wait, housekeeping, leave, mps, plugins, selinux};
 
 /// Readiness: every resource is registered with the kubelet.
 pub const REGISTERED: &str = "registered";
 /// Readiness: the node's inventory annotation is up to date.
 pub const INVENTORY: &str = "inventory";
 /// Readiness: the driver answers.
-const DRIVER: &str = "driver";
+pub const DRIVER: &str = "driver";
 /// Readiness: the node's pods are known and their watch is current.
 pub const PODS: &str = "pods";
 
@@ -89,19 +90,23 @@ pub enum AgentError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Opens the driver and the client, and runs the agent until a signal ends it.
+/// Waits for the driver, and runs the agent until a signal ends it.
 pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let readiness = Readiness::new([REGISTERED, INVENTORY, PODS]);
     // No Service sends requests here: nothing to wait for before stopping.
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(AgentError::Signals)?;
-    let root = settings.driver_root.as_deref();
-    let options = nvml::Options {
-        library: nvml::root::library(&settings.nvml_library, root)?,
-        ignored_xids: settings.xid_actions.ignored(),
-    };
-    let driver = spawn_blocking(move || nvml::Nvml::open(options)).await??;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
+    let (library, root) = (settings.nvml_library.clone(), settings.driver_root.clone());
+    let ignored_xids = settings.xid_actions.ignored();
+    let open = move || {
+        nvml::Nvml::open(nvml::Options {
+            library: nvml::root::library(&library, root.as_deref())?,
+            ignored_xids: ignored_xids.clone(),
+        })
+    };
+    let driver = driver_wait::open(&settings, &client, &readiness, open, &stop).await?;
+    let Some(driver) = driver else { return Ok(()) };
     let work = stop.child_token();
     run(settings.clone(), Arc::new(driver), client, readiness, work).await?;
     if stop.is_cancelled() {
@@ -133,6 +138,7 @@ pub async fn run(
     let paths = settings.paths();
     files::directory(&paths.container_directories, 0o700)?;
     files::directory(&paths.cdi, 0o755)?;
+    create_driver_access(&settings);
     let limiter = install_limiter(&settings, &paths)?;
     let preallocated = Arc::new(Preallocated::new(
         paths.preallocated.clone(),
@@ -166,6 +172,8 @@ pub async fn run(
         published: published.clone(),
         lookup: lookup(client.clone(), &settings.node_name),
     });
+    let generator = Arc::new(SpecGenerator::new(&settings));
+    generator.start(&facts).await;
     refresh(&prestart).await?;
 
     let listener = http::bind(settings.listen).await?;
@@ -204,7 +212,9 @@ pub async fn run(
     };
     let reconciling = reconciler.run(state, node_view.subscribe(), stop.clone());
     supervisor.spawn("layout", reconciling);
-    let runtime = RuntimeMonitor::new(&settings, client.clone(), &published, &notes);
+    let runtime = RuntimeMonitor::new(&settings, client.clone(), &published, &notes, &generator);
+    let generating = generator.run(published.clone(), stop.clone());
+    supervisor.spawn("nvidia-cdi", generating);
     supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));
     let shown = node_view.subscribe();
     watch_objects(
@@ -319,6 +329,13 @@ async fn readings(
 fn log_driver_problems(facts: &nvml::DriverInventory) {
     for note in &facts.notes {
         tracing::warn!(gpu = ?note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
+    }
+}
+
+/// Creates the files by which the monitor closes the driver on request.
+fn create_driver_access(settings: &Settings) {
+    if let Err(error) = DriverAccess::new(&settings.state_dir).create() {
+        tracing::warn!(%error, "cannot create the files by which the monitor closes the driver for a change of the MIG mode");
     }
 }
 

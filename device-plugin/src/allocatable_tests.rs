@@ -86,6 +86,28 @@ fn mode_determines_allocatable_device() {
     );
 }
 
+/// A GPU of 10,000 MiB, of which the driver reserves 500.
+#[test]
+fn promises_memory_without_what_the_driver_reserves() {
+    let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    for gpu in &mut facts.gpus {
+        gpu.reserved = Some(aliquot_core::Mib(500));
+    }
+    let mut layout = three();
+    let mps = Mode::Mps(aliquot_profiles::mode::Mps::new(2));
+    layout.gpus.insert("GPU-c".into(), GpuLayout::serving(mps));
+    let devices = allocatable_devices(&facts, &[], &layout);
+    let memory = devices.iter().map(|gpu| (gpu.memory.0, gpu.scaled.0));
+    let expected = [(9_500, 14_250), (9_500, 9_500), (9_500, 9_500)];
+    assert_eq!(memory.collect::<Vec<_>>(), expected);
+    let share = devices[2].even_share.expect("by MPS");
+    assert_eq!(share.memory, aliquot_core::Mib(4_750));
+    // An old driver does not report it.
+    facts.gpus[0].reserved = None;
+    let devices = allocatable_devices(&facts, &[], &layout);
+    assert_eq!(devices[0].memory, aliquot_core::Mib(10_000));
+}
+
 #[test]
 fn keeps_replicas_of_changing_gpu_cordoned() {
     let mut changing = three();

@@ -5,16 +5,15 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_core::PodUid;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::cdi::Spec;
 use crate::checkpoint::{self, CheckpointEntry, CheckpointError};
-use crate::host;
+use crate::host::{self, NvidiaSpecs, SpecFolders};
 use crate::resource_owner::AdvertisedLists;
 use crate::worker_pool::WorkerPool;
 
@@ -38,7 +37,7 @@ type Identity = (u64, u64, u64, i64, i64);
 /// Shared by all calls; empty at first.
 pub struct CallState {
     checkpoint: Mutex<Option<CachedCheckpoint>>,
-    specs: Mutex<Option<(Instant, Arc<Vec<Spec>>)>>,
+    specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
     /// The device ids that the kubelet's streams were sent.
     pub(crate) advertised: AdvertisedLists,
     /// Runs the calls' blocking work.
@@ -92,14 +91,14 @@ impl CallState {
     }
 
     /// [`host::specs`], cached for [`SPECS_MAX_AGE`].
-    pub fn specs(&self, directories: &[PathBuf]) -> Arc<Vec<Spec>> {
+    pub fn specs(&self, folders: &SpecFolders) -> Arc<NvidiaSpecs> {
         let mut cached = self.specs.lock();
         if let Some((read, specs)) = &*cached
             && read.elapsed() < SPECS_MAX_AGE
         {
             return Arc::clone(specs);
         }
-        let specs = Arc::new(host::specs(directories));
+        let specs = Arc::new(host::specs(folders));
         *cached = Some((Instant::now(), Arc::clone(&specs)));
         specs
     }

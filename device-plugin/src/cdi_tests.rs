@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn nvidia() -> Spec {
-    serde_json::from_value(json!({
+fn nvidia() -> NvidiaSpec {
+    let spec = serde_json::from_value(json!({
         "cdiVersion": "0.7.0", "kind": "nvidia.com/gpu",
         "devices": [
             {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}],
@@ -17,8 +17,20 @@ fn nvidia() -> Spec {
             "deviceNodes": [{"path": "/dev/nvidiactl"}],
             "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}],
         },
-    }))
-    .expect("a spec")
+    }));
+    NvidiaSpec {
+        file: "/etc/cdi/nvidia.yaml".into(),
+        spec: spec.expect("a spec"),
+    }
+}
+
+/// The GPU with this index, whose device node has the same number.
+fn gpu(uuid: &str, index: u32) -> NamedDevice {
+    NamedDevice {
+        uuid: uuid.into(),
+        index: Some(index),
+        minor: Some(index),
+    }
 }
 
 fn name() -> AnswerName {
@@ -27,7 +39,7 @@ fn name() -> AnswerName {
 
 #[test]
 fn renders_spec_for_runtime() {
-    let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})], Vec::new());
+    let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})]);
     let spec = spec(
         &name(),
         vec!["A=1".to_owned()],
@@ -63,8 +75,8 @@ fn repeats_variables_but_not_mounts_for_further_names() {
 
 #[test]
 fn takes_only_container_gpus_from_nvidia_spec() {
-    let gpus = [("GPU-b".into(), Some(1)), ("GPU-a".into(), Some(0))];
-    let driver = from_nvidia(&[nvidia()], &gpus).expect("both are described");
+    let gpus = [gpu("GPU-b", 1), gpu("GPU-a", 0)];
+    let driver = nvidia().edits_for(&gpus).expect("both are described");
     let paths: Vec<&str> = driver
         .edits
         .device_nodes
@@ -81,7 +93,7 @@ fn takes_only_container_gpus_from_nvidia_spec() {
 
 #[test]
 fn prefers_own_variables_and_newer_cdi_version() {
-    let driver = from_nvidia(&[nvidia()], &[("GPU-b".into(), Some(1))]).expect("described");
+    let driver = nvidia().edits_for(&[gpu("GPU-b", 1)]).expect("described");
     let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
     let spec = spec(&name(), ours, "/s", &driver, true);
     let mounts = &spec.devices[0].container_edits.mounts;
@@ -98,15 +110,43 @@ fn prefers_own_variables_and_newer_cdi_version() {
 }
 
 #[test]
-fn ignores_spec_that_lacks_a_gpu_or_has_other_kind() {
-    let check = |spec: Spec, gpus: &[(GpuUuid, Option<u32>)]| {
-        assert_eq!(from_nvidia(&[spec], gpus), None);
+fn ignores_spec_that_lacks_a_gpu_or_is_for_management() {
+    let both = [gpu("GPU-b", 1), gpu("GPU-c", 2)];
+    assert_eq!(nvidia().edits_for(&both), None);
+    let mut management = nvidia();
+    management.spec.kind = MANAGEMENT_KIND.to_owned();
+    assert_eq!(management.edits_for(&[gpu("GPU-b", 1)]), None);
+}
+
+#[test]
+fn refuses_index_whose_device_node_is_of_another_minor() {
+    let check = |minor: Option<u32>, expected: Option<&str>| {
+        let moved = NamedDevice {
+            minor,
+            ..gpu("GPU-a", 0)
+        };
+        let gpus = [gpu("GPU-b", 1), moved];
+        let found = nvidia().other_minor(&gpus).map(|found| found.to_string());
+        assert_eq!(found.as_deref(), expected);
+        assert_eq!(nvidia().edits_for(&gpus).is_none(), expected.is_some());
     };
-    check(
-        nvidia(),
-        &[("GPU-b".into(), Some(1)), ("GPU-c".into(), Some(2))],
-    );
-    let mut other = nvidia();
-    other.kind = "aliquot.dev/vgpu".to_owned();
-    check(other, &[("GPU-b".into(), Some(1))]);
+    check(Some(0), None);
+    check(None, None);
+    let words = "/etc/cdi/nvidia.yaml has /dev/nvidia0 for device 0, but GPU-a, which NVML lists at index 0, is /dev/nvidia3";
+    check(Some(3), Some(words));
+    // A name by UUID does not depend on the order.
+    let swapped = NamedDevice {
+        minor: Some(7),
+        ..gpu("GPU-b", 0)
+    };
+    assert_eq!(nvidia().other_minor(&[swapped]), None);
+}
+
+#[test]
+fn adds_only_missing_nodes_to_common_edits() {
+    let nodes = ["/dev/nvidiactl", "/dev/nvidia4"].map(|path| json!({"path": path, "type": "c"}));
+    let edits = nvidia().common_edits(&nodes).edits;
+    let expected = [json!({"path": "/dev/nvidiactl"}), nodes[1].clone()];
+    assert_eq!(edits.device_nodes, expected);
+    assert!(edits.other.contains_key("hooks"));
 }

@@ -11,16 +11,18 @@ use aliquot_core::{GpuUuid, Grant, Percent, PodUid};
 
 use crate::accepted::AcceptedAllocation;
 use crate::capabilities::AllowedCapabilities;
-use crate::cdi::{self, Spec};
+use crate::cdi::{self, Edits, Spec};
 use crate::checkpoint::{CheckpointEntry, CheckpointError};
 use crate::device_id::AnswerName;
+use crate::device_nodes::{self, DeviceNodes};
 use crate::fail_point::{self, Point};
 use crate::injection::InstalledLimiter;
 use crate::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeEdits, mps};
 use crate::prestart::{PreStart, PreStartError};
+use crate::runtime::device_list::RuntimeStatus;
 use crate::validation::Refusal;
-use crate::{environment, files, host, host_memory, injection, limits, non_cdi};
+use crate::{environment, files, host, injection, limits, non_cdi};
 
 impl PreStart {
     /// Updates the files of every accepted pod in the checkpoint (NVIDIA's own spec may have
@@ -152,8 +154,7 @@ impl PreStart {
             |gpu| {
                 let device = node.inventory.gpu(gpu)?;
                 // What was advertised when the pod was accepted, whatever is now.
-                let usable = host_memory::usable(device, &node.facts);
-                Some((usable, *accepted.promised.get(gpu)?))
+                Some((device.memory, *accepted.promised.get(gpu)?))
             },
         );
         let page = page.map_err(|source| PreStartError::Page {
@@ -163,27 +164,18 @@ impl PreStart {
         let directory = self.paths.container_directories.join(name.as_str());
         let enforced = edits.limited && !effective.uncontrolled;
         let limiter = self.limiter.as_ref().filter(|_| enforced);
-        self.prepare_directory(&directory, &page, limiter)?;
-        fail_point::at(Point::DirectoryWritten);
         if let Some(named) = &holders[0].non_cdi {
+            self.prepare_directory(&directory, &page, limiter)?;
             return Ok(non_cdi::create_preload_list(&directory, named)?);
         }
-        let mut driver = self.driver_edits(&devices, grants, node, &mut edits);
+        // Nothing is written for a container that would have no driver.
+        let mut driver = self.driver_edits(container, &devices, grants, node, &mut edits)?;
+        self.prepare_directory(&directory, &page, limiter)?;
         let directory_name = directory.display().to_string();
         if let Some(limiter) = limiter {
             injection::inject(&mut driver.edits, &directory_name, limiter);
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
-        let runtime = node.runtime.as_ref();
-        if limiter.is_some()
-            && !mounts_driver
-            && runtime.is_some_and(|runtime| !runtime.injects_driver)
-        {
-            return Err(PreStartError::NoDriver {
-                container: container.to_owned(),
-                gpus: names_now.iter().map(|&name| name.to_owned()).collect(),
-            });
-        }
         let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
         driver.edits.mounts.append(&mut edits.mounts);
         let (own, trees) = (variables.clone(), host::mounts_whole_trees());
@@ -195,24 +187,50 @@ impl PreStart {
         Ok(())
     }
 
-    /// The edits that provide the driver for these devices, without what their profiles do not
-    /// allow.
+    /// The edits that provide the driver for these devices, with the numbers of their device nodes
+    /// and without what their profiles do not allow. Fails where the container would have no driver.
     fn driver_edits(
         &self,
+        container: &str,
         devices: &[host::HostDevice],
         grants: &[Grant],
         node: &PublishedNode,
         edits: &mut ModeEdits,
-    ) -> cdi::Driver {
+    ) -> Result<cdi::Driver, PreStartError> {
         let specs = self.call_state.specs(&self.paths.nvidia_cdi);
         let (root, nodes) = (self.paths.driver_root.as_ref(), &self.paths.capabilities);
-        let mut driver = host::driver(&specs, root, nodes, devices);
+        let mut driver = host::driver(&specs.usable, root, nodes, devices);
+        if !has_driver(&driver.edits, node.runtime.as_ref()) {
+            let gpus: Vec<_> = node.facts.gpus.iter().map(host::named_gpu).collect();
+            return Err(PreStartError::NoDriver {
+                container: container.to_owned(),
+                gpus: devices
+                    .iter()
+                    .map(|one| one.current_uuid().to_owned())
+                    .collect(),
+                refused: specs.refusals(&gpus),
+            });
+        }
+        let completed = DeviceNodes::of(root).complete(
+            &mut driver.edits,
+            &device_nodes::required(devices, nodes),
+            &self.paths.proc_devices,
+        );
+        // Without the driver in the edits, NVIDIA's runtime adds it with its device nodes.
+        if let Err(source) = completed
+            && injection::mounts_driver(&driver.edits)
+        {
+            return Err(PreStartError::NoDeviceNode {
+                container: container.to_owned(),
+                source,
+            });
+        }
         let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
         if let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) {
             allowed.filter_edits(&mut driver.edits);
             edits.variables.push(allowed.variable());
         }
-        driver
+        Ok(driver)
     }
 
     /// Prepares a container directory: a preallocated one, or a new one.
@@ -224,12 +242,13 @@ impl PreStart {
     ) -> Result<(), PreStartError> {
         if self.preallocated.take_directory(directory, limiter) {
             files::write_limits(directory, page)?;
-            return Ok(());
+        } else {
+            files::container_directory(directory, page)?;
+            if let Some(limiter) = limiter {
+                injection::add_to_directory(directory, limiter)?;
+            }
         }
-        files::container_directory(directory, page)?;
-        if let Some(limiter) = limiter {
-            injection::add_to_directory(directory, limiter)?;
-        }
+        fail_point::at(Point::DirectoryWritten);
         Ok(())
     }
 
@@ -241,6 +260,12 @@ impl PreStart {
         files::put(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
         Ok(())
     }
+}
+
+/// Whether something brings the driver's CUDA library into a container: these edits, or NVIDIA's
+/// runtime, unless it is known that it does not start the container.
+fn has_driver(edits: &Edits, runtime: Option<&RuntimeStatus>) -> bool {
+    injection::mounts_driver(edits) || runtime.is_none_or(|runtime| runtime.injects_driver)
 }
 
 fn log_instance(accepted: &AcceptedAllocation, container: &str, instance: &host::InstanceIds) {
@@ -288,4 +313,38 @@ pub(crate) fn entries_by_container(entries: &[CheckpointEntry]) -> Vec<Vec<&Chec
         entries.dedup();
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn driver_comes_from_our_edits_or_nvidia_runtime() {
+        let of = |library: &str| Edits {
+            mounts: vec![json!({"hostPath": "/lib", "containerPath": library})],
+            ..Edits::default()
+        };
+        let runtime = |injects_driver| RuntimeStatus {
+            injects_driver,
+            ..RuntimeStatus::default()
+        };
+        let check = |library: &str, runtime: Option<&RuntimeStatus>, expected: bool| {
+            assert_eq!(has_driver(&of(library), runtime), expected, "{library}");
+        };
+        for library in ["/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.580.82.07"] {
+            check(library, Some(&runtime(false)), true);
+        }
+        for library in [
+            "/usr/lib64/libcudadebugger.so.1",
+            "/usr/lib64/libnvidia-ml.so.1",
+        ] {
+            check(library, Some(&runtime(false)), false);
+            check(library, Some(&runtime(true)), true);
+            // It is not known yet; a container that was accepted before does not wait for that.
+            check(library, None, true);
+        }
+    }
 }

@@ -8,35 +8,27 @@
 use aliquot_core::inventory::Gpu;
 use aliquot_core::mig::published::Mig;
 use aliquot_core::{GpuUuid, Mib};
-use aliquot_nvml::DriverInventory;
+use aliquot_nvml::{DriverInventory, GpuFacts};
 
 /// Lowers what these devices advertise to their memory plus the `reserve` of each GPU. An instance
 /// has the same part of its GPU's reserve as of its memory.
 pub fn cap_promised(devices: &mut [Gpu], reserve: Option<Mib>, facts: &DriverInventory) {
     let Some(reserve) = reserve else { return };
     for device in devices {
-        let most = Mib(usable(device, facts)
-            .0
-            .saturating_add(part_of(reserve, device, facts).0));
-        device.scaled = device.scaled.min(most.max(device.memory));
+        let host = part_of(reserve, device, facts);
+        let most = Mib(device.memory.0.saturating_add(host.0));
+        device.scaled = device.scaled.min(most);
     }
-}
-
-/// The memory that containers can use of a device: the driver reserves a part of each GPU.
-pub fn usable(device: &Gpu, facts: &DriverInventory) -> Mib {
-    let driver = gpu(device, facts).and_then(|gpu| gpu.reserved);
-    let driver = driver.map_or(Mib(0), |driver| part_of(driver, device, facts));
-    Mib(device.memory.0.saturating_sub(driver.0))
 }
 
 /// A device's part of this amount of its GPU.
 fn part_of(amount: Mib, device: &Gpu, facts: &DriverInventory) -> Mib {
-    let whole = gpu(device, facts).map_or(device.memory, |gpu| gpu.memory);
+    let whole = gpu(device, facts).map_or(device.memory, GpuFacts::usable);
     let part = u128::from(amount.0) * u128::from(device.memory.0) / u128::from(whole.0.max(1));
     Mib(u64::try_from(part).unwrap_or(amount.0))
 }
 
-fn gpu<'a>(device: &Gpu, facts: &'a DriverInventory) -> Option<&'a aliquot_nvml::GpuFacts> {
+fn gpu<'a>(device: &Gpu, facts: &'a DriverInventory) -> Option<&'a GpuFacts> {
     let parent: &GpuUuid = match &device.mig {
         Some(Mig::Fixed(instance)) => &instance.parent,
         _ => &device.uuid,
@@ -52,14 +44,15 @@ mod tests {
     use crate::inventory::NodePublisher;
     use crate::testing::{facts, layout_of};
 
-    /// What is published of a GPU of 10,000 MiB, of which the driver reserves 600.
+    /// What is published of a GPU of 10,000 MiB, of which the driver reserves 600: what it promises,
+    /// and what of that is in its own memory.
     fn published(scaled: u64, reserve: Option<u64>) -> (u64, u64) {
         let mut facts = facts(&["GPU-a"]);
         facts.gpus[0].reserved = Some(Mib(600));
         let mut devices = allocatable_devices(&facts, &[], &layout_of(&["GPU-a"]));
         devices[0].scaled = Mib(scaled);
         cap_promised(&mut devices, reserve.map(Mib), &facts);
-        (devices[0].scaled.0, usable(&devices[0], &facts).0)
+        (devices[0].scaled.0, devices[0].memory.0)
     }
 
     #[test]
@@ -71,9 +64,9 @@ mod tests {
         check(20_000, Some(50_000), 20_000);
         check(20_000, Some(5_000), 14_400);
         // No reserve: as without scaling.
-        check(20_000, Some(0), 10_000);
+        check(20_000, Some(0), 9_400);
         check(20_000, Some(600), 10_000);
-        check(10_000, Some(0), 10_000);
+        check(9_400, Some(0), 9_400);
         check(5_000, Some(9_000), 5_000);
     }
 
@@ -83,7 +76,7 @@ mod tests {
         facts.gpus[0].reserved = Some(Mib(1_000));
         let mut devices = allocatable_devices(&facts, &[], &layout_of(&["GPU-a"]));
         devices[0].uuid = "MIG-a".into();
-        devices[0].memory = Mib(4_000);
+        devices[0].memory = Mib(3_600);
         devices[0].scaled = Mib(8_000);
         devices[0].mig = Some(Mig::Fixed(aliquot_core::mig::published::FixedInstance {
             parent: "GPU-a".into(),
@@ -93,7 +86,7 @@ mod tests {
             ci: 0,
         }));
         cap_promised(&mut devices, Some(Mib(5_000)), &facts);
-        assert_eq!(devices[0].scaled, Mib(4_000 - 400 + 2_000));
+        assert_eq!(devices[0].scaled, Mib(3_600 + 2_000));
     }
 
     #[test]

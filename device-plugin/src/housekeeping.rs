@@ -168,6 +168,10 @@ pub fn run_once(
     }
 
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    // The share of a damaged allocation is unknown.
+    if damaged.is_empty() {
+        prestart.modes.lower_mps_limits(store.all());
+    }
     let shares: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
     let shares = || shares.iter().map(|share| &**share);
     drop(store);

@@ -30,7 +30,7 @@ pub struct GpuFeatures {
     pub uuid: GpuUuid,
     /// NVML's product name.
     pub product: String,
-    /// Its memory.
+    /// Its memory, with what the driver reserves.
     pub memory: Mib,
     /// Compute capability, (major, minor).
     pub capability: Option<(u32, u32)>,
@@ -167,11 +167,14 @@ fn product(device: &Gpu, default_resource: &str) -> String {
     label_value(&words)
 }
 
-/// The memory of one client.
-fn memory(device: &Gpu) -> Mib {
+/// The memory of one client; of a whole GPU with what the driver reserves, as NVIDIA's labels have it.
+fn memory(device: &Gpu, features: &Features) -> Mib {
     match &device.even_share {
         Some(even) if device.mode == Mode::Mps => even.memory,
-        _ => device.memory,
+        _ if device.mig.is_some() => device.memory,
+        _ => features
+            .physical_gpu(device)
+            .map_or(device.memory, |gpu| gpu.memory),
     }
 }
 

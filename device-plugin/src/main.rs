@@ -1,5 +1,6 @@
 //! The node agent's process ([`agent::start`]); as `mps-keeper` the process that supervises MPS
-//! daemons; as `leave` the job that the chart runs before its removal ([`cluster::run`]).
+//! daemons; as `leave` the job that the chart runs before its removal ([`cluster::run`]); as `chroot`
+//! another program, which runs with the host's root.
 
 #[cfg(feature = "fail-points")]
 compile_error!("fail-points are for aliquot-device-plugin-chaos: cargo build --bin that");
@@ -10,6 +11,7 @@ use std::time::Duration;
 use aliquot_device_plugin::agent;
 use aliquot_device_plugin::leave::cluster;
 use aliquot_device_plugin::mps::supervisor;
+use aliquot_device_plugin::nvidia_cdi::{self, CHROOT};
 use aliquot_device_plugin::settings::Settings;
 use aliquot_nvml::{ComputeModes, NvmlPerCall, Options, root};
 use aliquot_serve::{Readiness, stop, telemetry};
@@ -18,6 +20,8 @@ use clap::Parser as _;
 
 /// The first argument that makes this process the supervisor of MPS daemons.
 const MPS_KEEPER: &str = "mps-keeper";
+/// The interval at which the supervisor of MPS daemons tries to open the driver at its start.
+const DRIVER_RETRY: Duration = Duration::from_secs(2);
 /// The first argument that makes it ask the agents of all nodes to leave.
 const LEAVE: &str = "leave";
 
@@ -36,9 +40,14 @@ async fn main() -> anyhow::Result<()> {
         let program = std::iter::once(LEAVE.into());
         return leave(cluster::Settings::parse_from(program.chain(arguments))).await;
     }
+    if first == CHROOT {
+        return Err(nvidia_cdi::run_with_root(arguments).into());
+    }
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;
-    agent::start(settings).await.context("the agent ended")
+    Box::pin(agent::start(settings))
+        .await
+        .context("the agent ended")
 }
 
 /// Succeeds even where nodes remain: the chart's removal goes on.
@@ -60,13 +69,30 @@ async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Res
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
     let running = tokio::task::spawn_blocking(move || {
-        let root = settings.driver_root.as_deref();
-        let library = root::library(&settings.nvml_library, root)?;
-        let driver: Arc<dyn ComputeModes> = Arc::new(NvmlPerCall::new(Options {
-            library,
-            ..Options::default()
-        })?);
-        supervisor::run(&settings, &driver, &stop);
+        let open = || {
+            let library = root::library(&settings.nvml_library, settings.driver_root.as_deref())?;
+            NvmlPerCall::new(Options {
+                library,
+                ..Options::default()
+            })
+        };
+        // On a node that boots, the driver may come later.
+        let mut logged = String::new();
+        let driver: Arc<dyn ComputeModes> = loop {
+            let error = match open() {
+                Ok(driver) => break Arc::new(driver),
+                Err(error) => error.to_string(),
+            };
+            if logged != error {
+                tracing::warn!(error, "waiting for the driver");
+                logged = error;
+            }
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+            std::thread::park_timeout(DRIVER_RETRY);
+        };
+        supervisor::run(&settings, &driver, &stop)?;
         anyhow::Ok(())
     });
     running.await?

@@ -120,6 +120,8 @@ pub struct Metrics {
     pub checkpoint_lost: Gauge,
     /// Device ids of this agent's resources that another device plugin registered or allocated.
     pub foreign_device_ids: Gauge,
+    /// 1 while the agent waits for the driver, 0 else.
+    pub driver_missing: Gauge,
     /// GPUs out of service.
     pub unhealthy_gpus: Gauge,
     /// Whether each device's MPS daemon serves.
@@ -203,6 +205,11 @@ impl Metrics {
             "foreign_device_ids",
             "Device ids of the agent's resources that another device plugin registered or allocated",
             all.foreign_device_ids.clone(),
+        );
+        registry.register(
+            "driver_missing",
+            "1 while the agent cannot open the driver and waits for it, 0 else",
+            all.driver_missing.clone(),
         );
         registry.register(
             "sick_cards",

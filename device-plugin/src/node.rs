@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::capacity;
 use crate::device_failures::{self, DeviceFailure};
 use crate::drain;
+use crate::driver_wait::{self, DRIVER_MISSING};
 use crate::inventory::{self, NodePublisher};
 use crate::labels::{self, ownership};
 use crate::leave::LEAVE_UNTIL;
@@ -57,6 +58,8 @@ pub struct NodeView {
     pub lacks: Option<(String, String)>,
     /// The same of [`RESOURCE_TAKEN`].
     pub taken: Option<(String, String)>,
+    /// The same of [`DRIVER_MISSING`].
+    pub driver: Option<(String, String)>,
     /// Its container runtime, such as `containerd://2.4.2`.
     pub runtime: Option<String>,
     /// Its feature labels.
@@ -93,6 +96,7 @@ impl NodeView {
             profile: condition(PROFILE),
             lacks: condition(RUNTIME),
             taken: condition(RESOURCE_TAKEN),
+            driver: condition(DRIVER_MISSING),
             runtime: node
                 .status
                 .as_ref()
@@ -160,6 +164,22 @@ pub fn taken_condition(taken: Option<&[TakenResource]>, view: &NodeView) -> Opti
         view.taken.as_ref()?;
     }
     unless_current(resource_owner::condition(taken), view.taken.as_ref())
+}
+
+/// The same for [`DRIVER_MISSING`], of an agent that has opened the driver.
+pub fn driver_condition(view: &NodeView) -> Option<[String; 3]> {
+    let current = view.driver.as_ref()?;
+    unless_current(driver_wait::condition(None), Some(current))
+}
+
+/// The patch of a node's status that writes a condition.
+pub(crate) fn condition_patch(kind: &str, [status, reason, message]: &[String; 3]) -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let condition = json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    });
+    json!({"status": {"conditions": [condition]}})
 }
 
 fn unless_current(desired: [String; 3], current: Option<&(String, String)>) -> Option<[String; 3]> {
@@ -306,18 +326,15 @@ impl NodeWriter {
             (PROFILE, profile_condition(node.profile.as_ref(), &current)),
             (RUNTIME, runtime_condition(lacks, &current)),
             (RESOURCE_TAKEN, taken_condition(taken, &current)),
+            (DRIVER_MISSING, driver_condition(&current)),
         ];
         for (kind, condition) in conditions {
-            let Some([status, reason, message]) = condition else {
+            let Some(condition) = condition else {
                 continue;
             };
-            let now = k8s_openapi::jiff::Timestamp::now().to_string();
-            let condition = json!({
-                "type": kind, "status": status, "reason": reason, "message": message,
-                "lastHeartbeatTime": now, "lastTransitionTime": now,
-            });
-            let patch = json!({"status": {"conditions": [condition]}});
+            let patch = condition_patch(kind, &condition);
             self.put(&Patch::Strategic(patch), true).await?;
+            let [status, _, message] = condition;
             tracing::warn!(kind, status, message, "wrote condition");
         }
         Ok(())

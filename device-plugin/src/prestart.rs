@@ -15,8 +15,10 @@ use thiserror::Error;
 
 use crate::accepted::{AcceptedAllocation, Store, StoreError};
 use crate::call_state::CallState;
+use crate::cdi::SpecRefusal;
 use crate::checkpoint::{self, CheckpointEntry, CheckpointError};
 use crate::device_id::{AnswerName, DeviceIds};
+use crate::device_nodes::MissingNode;
 use crate::environment::NodeRules;
 use crate::fail_point::{self, Point};
 use crate::files::FileError;
@@ -108,14 +110,25 @@ pub enum PreStartError {
     },
     /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
     #[error(
-        "container {container} would start without libcuda.so.1: no CDI spec of kind nvidia.com/gpu names {}, no driver root has that library, and NVIDIA's container runtime does not start this container; expected `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` on the node, or devicePlugin.nvidiaDriverRoot; the kubelet retries",
-        gpus.join(", ")
+        "container {container} would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {}{}, and NVIDIA's container runtime does not start this container; expected nvidia-ctk on the node, with which the agent generates such a spec, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`; the kubelet retries",
+        gpus.join(", "),
+        in_parentheses(refused)
     )]
     NoDriver {
         /// The container.
         container: String,
         /// Its devices.
         gpus: Vec<String>,
+        /// Why specs of NVIDIA's on the node are not used.
+        refused: Vec<SpecRefusal>,
+    },
+    /// The driver's programs in the container could not open a device node that they need.
+    #[error("container {container} would start without {source}; the kubelet retries")]
+    NoDeviceNode {
+        /// The container.
+        container: String,
+        /// The node.
+        source: MissingNode,
     },
     /// A device's sharing mode cannot be applied to the container.
     #[error(transparent)]
@@ -139,6 +152,15 @@ pub enum PreStartError {
     /// The work ended early.
     #[error("the agent is stopping")]
     Stopped,
+}
+
+/// The refusals in parentheses; empty without one.
+fn in_parentheses(refused: &[SpecRefusal]) -> String {
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    if refused.is_empty() {
+        return String::new();
+    }
+    format!(" ({})", refused.join("; "))
 }
 
 /// How far a call gets with what is known here.

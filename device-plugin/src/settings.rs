@@ -13,6 +13,7 @@ use crate::checkpoint;
 use crate::device_failures::FailurePodPolicy;
 use crate::driver_root::DriverRoot;
 use crate::health::FailureHandling;
+use crate::host::SpecFolders;
 use crate::labels::ownership;
 use crate::mps::supervisor;
 use crate::non_cdi::DeviceListStrategy;
@@ -22,12 +23,34 @@ use crate::topology;
 use crate::xid::XidActions;
 
 /// The host's files, for a process in the host's PID namespace.
-const HOST: &str = "/proc/1/root";
-/// The kubelet's configuration file on EKS and GKE.
-const CONFIGURATIONS: [&str; 2] = [
-    "/etc/kubernetes/kubelet/config.json",
-    "/home/kubernetes/kubelet-config.yaml",
+pub const HOST: &str = "/proc/1/root";
+/// The kubelet's configuration where it is not in its root directory: files, and directories of
+/// drop-ins, of which a later one overrides an earlier one.
+const CONFIGURATIONS: [&[&str]; 8] = [
+    // EKS, GKE, AKS.
+    &[
+        "/etc/kubernetes/kubelet/config.json",
+        "/etc/kubernetes/kubelet/config.json.d",
+    ],
+    &["/home/kubernetes/kubelet-config.yaml"],
+    &["/etc/default/kubeletconfig.json"],
+    // k3s, RKE2, k0s, Talos.
+    &["/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"],
+    &["/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"],
+    &["/run/k0s/kubelet/config.yaml"],
+    &["/etc/kubernetes/kubelet.yaml"],
+    // OpenShift. With kubeadm this is a kubeconfig, beside a file in the root directory.
+    &[
+        "/etc/kubernetes/kubelet.conf",
+        "/etc/openshift/kubelet.conf.d",
+    ],
 ];
+/// Drop-ins of kubeadm's file, at the path of Kubernetes' documentation.
+const DROP_INS: &str = "/etc/kubernetes/kubelet.conf.d";
+/// The kubelet's root directory in k0s. Its device plugins are at Kubernetes' fixed path there too.
+const K0S: &str = "/var/lib/k0s/kubelet";
+/// The kubelet's `PodResources` socket in its root directory.
+const POD_RESOURCES: &str = "pod-resources/kubelet.sock";
 
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
@@ -45,7 +68,8 @@ pub struct Settings {
     /// Directory for our CDI specs; the container runtime must read it
     #[arg(long, env = "ALIQUOT_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Directories where NVIDIA's CDI spec may be, besides --cdi-dir
+    /// Directories where NVIDIA's CDI specs may be, besides --cdi-dir, which takes precedence over
+    /// them, and a later one over an earlier one
     #[arg(
         long,
         env = "ALIQUOT_NVIDIA_CDI_DIRS",
@@ -53,19 +77,31 @@ pub struct Settings {
         default_value = "/etc/cdi"
     )]
     pub nvidia_cdi_dirs: Vec<PathBuf>,
+    /// NVIDIA's program nvidia-ctk on the host, with which the agent generates NVIDIA's CDI spec;
+    /// without it the agent searches it in the folders of PATH and in GPU Operator's
+    #[arg(long, env = "ALIQUOT_NVIDIA_CTK")]
+    pub nvidia_ctk: Option<PathBuf>,
+    /// Directory in this container with nvidia-ctk and nvidia-cdi-hook, which the agent installs in
+    /// --state-dir where the host has none
+    #[arg(long, env = "ALIQUOT_BUNDLED_TOOLKIT")]
+    pub bundled_toolkit: Option<PathBuf>,
     /// The container runtime's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
     /// The `runtimeClassName` that the webhook sets on pods with a share
     #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
     pub runtime_class: Option<String>,
-    /// Directory where the driver lists the device nodes of MIG instances
+    /// Directory where the driver lists the device nodes of MIG instances, as the host has it:
+    /// NVIDIA's runtime shows containers only those that existed when they started
     #[arg(
         long,
         env = "ALIQUOT_MIG_CAPABILITIES_DIR",
-        default_value = "/proc/driver/nvidia/capabilities"
+        default_value = "/proc/1/root/proc/driver/nvidia/capabilities"
     )]
     pub mig_capabilities_dir: PathBuf,
+    /// File in which the kernel lists device drivers with their major numbers
+    #[arg(long, env = "ALIQUOT_PROC_DEVICES", default_value = "/proc/devices")]
+    pub proc_devices: PathBuf,
     /// Directory for accepted allocations and container directories; must survive restarts of the
     /// agent
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
@@ -143,8 +179,9 @@ pub struct Settings {
     /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
     pub topology_policy: topology::TopologyPolicy,
-    /// The kubelet's configuration file; without it `config.yaml` in its root directory, in this
-    /// container or on the host, or the default path of EKS or GKE
+    /// The kubelet's configuration file, or its directory of drop-ins; without it `config.yaml` in its
+    /// root directory, in this container or on the host, or the place where the node's distribution
+    /// has it, with its drop-ins
     #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
     pub kubelet_config: Option<PathBuf>,
     /// Publish GPU memory and compute as capacity of the node
@@ -194,8 +231,8 @@ pub struct Paths {
     pub pod_resources: PathBuf,
     /// Where our CDI specs go.
     pub cdi: PathBuf,
-    /// Where NVIDIA's CDI spec may be.
-    pub nvidia_cdi: Vec<PathBuf>,
+    /// Where NVIDIA's CDI specs are.
+    pub nvidia_cdi: SpecFolders,
     /// One file for each accepted pod.
     pub accepted: PathBuf,
     /// The stored layout of the GPUs.
@@ -212,6 +249,8 @@ pub struct Paths {
     pub mps: PathBuf,
     /// Where the driver lists the device nodes of MIG instances.
     pub capabilities: PathBuf,
+    /// The kernel's list of device drivers and their major numbers.
+    pub proc_devices: PathBuf,
     /// Where the driver's files are, if not on the host itself.
     pub driver_root: Option<DriverRoot>,
 }
@@ -233,16 +272,13 @@ impl Settings {
         }
     }
 
-    /// The kubelet's configuration file.
-    pub fn kubelet_config(&self) -> PathBuf {
-        let usual = || {
-            let own = self.kubelet_dir.join("config.yaml");
-            let host = |path: &Path| Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path));
-            let elsewhere = CONFIGURATIONS.iter().map(|path| host(Path::new(path)));
-            let mut all = [own.clone(), host(&own)].into_iter().chain(elsewhere);
-            all.find(|path| path.is_file()).unwrap_or(own)
-        };
-        self.kubelet_config.clone().unwrap_or_else(usual)
+    /// The kubelet's configuration: files and directories of drop-ins, in the order in which they
+    /// override each other.
+    pub fn kubelet_config(&self) -> Vec<PathBuf> {
+        if let Some(path) = &self.kubelet_config {
+            return vec![here_or_on_host(path)];
+        }
+        kubelet_config_below(Path::new(HOST), &self.kubelet_dir)
     }
 
     /// The resources of the node's capacity, where it is published.
@@ -256,15 +292,21 @@ impl Settings {
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let plugins = self.kubelet_dir.join("device-plugins");
-        let mut nvidia_cdi = self.nvidia_cdi_dirs.clone();
-        nvidia_cdi.push(self.cdi_dir.clone());
+        let directories = self.nvidia_cdi_dirs.iter();
+        let mut directories: Vec<PathBuf> = directories.map(|path| here_or_on_host(path)).collect();
+        directories.push(self.cdi_dir.clone());
         Paths {
             checkpoint: plugins.join(checkpoint::FILE),
             plugins,
-            pod_resources: self.kubelet_dir.join("pod-resources/kubelet.sock"),
+            pod_resources: pod_resources(Path::new(HOST), &self.kubelet_dir),
             cdi: self.cdi_dir.clone(),
-            nvidia_cdi,
+            nvidia_cdi: SpecFolders {
+                generated: self.state_dir.join("nvidia-cdi"),
+                directories,
+                host_root: HOST.into(),
+            },
             capabilities: self.mig_capabilities_dir.clone(),
+            proc_devices: self.proc_devices.clone(),
             driver_root: self.driver_root.clone().map(|here| DriverRoot {
                 here,
                 host: self.host_driver_root.clone(),
@@ -278,6 +320,43 @@ impl Settings {
             mps: supervisor::root(&self.state_dir),
         }
     }
+}
+
+/// The path in this container, or on the host where this container has none.
+fn here_or_on_host(path: &Path) -> PathBuf {
+    if path.exists() {
+        return path.to_owned();
+    }
+    below(Path::new(HOST), path)
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The kubelet's configuration in its root directory, or else at the first of the other places that
+/// exists on the host.
+fn kubelet_config_below(host: &Path, kubelet_dir: &Path) -> Vec<PathBuf> {
+    let own = kubelet_dir.join("config.yaml");
+    let drop_ins = below(host, Path::new(DROP_INS));
+    let usual = [own.clone(), below(host, &own)].map(|file| vec![file, drop_ins.clone()]);
+    let elsewhere = CONFIGURATIONS.iter().map(|paths| {
+        let paths = paths.iter().map(|path| below(host, Path::new(path)));
+        paths.collect()
+    });
+    let mut all = usual.into_iter().chain(elsewhere);
+    all.find(|paths: &Vec<PathBuf>| paths[0].exists())
+        .unwrap_or_else(|| vec![own])
+}
+
+/// The `PodResources` socket, which is in the kubelet's root directory.
+fn pod_resources(host: &Path, kubelet_dir: &Path) -> PathBuf {
+    let own = kubelet_dir.join(POD_RESOURCES);
+    let k0s = below(host, &Path::new(K0S).join(POD_RESOURCES));
+    if own.exists() || !k0s.exists() {
+        return own;
+    }
+    k0s
 }
 
 #[cfg(test)]
@@ -326,11 +405,78 @@ mod tests {
         let line = ["agent", "--node-name", "n1", "--cdi-dir", "/c"];
         let settings = Settings::try_parse_from(line).expect("good flags");
         let paths = settings.paths();
-        assert_eq!(paths.nvidia_cdi, ["/etc/cdi", "/c"].map(PathBuf::from));
+        let [first, last] = paths.nvidia_cdi.directories.as_slice() else {
+            panic!("{:?}", paths.nvidia_cdi);
+        };
+        // On the host, where this machine has none.
+        assert!(first.ends_with("etc/cdi"), "{first:?}");
+        assert_eq!(last, Path::new("/c"));
         assert!(
             paths
                 .checkpoint
                 .ends_with("device-plugins/kubelet_internal_checkpoint")
         );
+    }
+
+    fn put(host: &Path, path: &str) -> PathBuf {
+        let path = below(host, Path::new(path));
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        std::fs::write(&path, "").expect("written");
+        path
+    }
+
+    #[test]
+    fn finds_kubelet_configuration_of_each_distribution() {
+        let kubelet = Path::new("/nonexistent/kubelet");
+        for (existing, found) in [
+            (
+                "/etc/kubernetes/kubelet/config.json",
+                &[
+                    "/etc/kubernetes/kubelet/config.json",
+                    "/etc/kubernetes/kubelet/config.json.d",
+                ][..],
+            ),
+            (
+                "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d/00-rke2-defaults.conf",
+                &["/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"],
+            ),
+            (
+                "/etc/kubernetes/kubelet.yaml",
+                &["/etc/kubernetes/kubelet.yaml"],
+            ),
+            (
+                "/nonexistent/kubelet/config.yaml",
+                &[
+                    "/nonexistent/kubelet/config.yaml",
+                    "/etc/kubernetes/kubelet.conf.d",
+                ],
+            ),
+        ] {
+            let host = tempfile::tempdir().expect("tempdir");
+            // kubeadm's kubeconfig, which is no configuration.
+            put(host.path(), "/etc/kubernetes/kubelet.conf");
+            put(host.path(), existing);
+            let found = found.iter().map(|path| below(host.path(), Path::new(path)));
+            let expected: Vec<PathBuf> = found.collect();
+            assert_eq!(kubelet_config_below(host.path(), kubelet), expected);
+        }
+        let host = tempfile::tempdir().expect("tempdir");
+        let own = [kubelet.join("config.yaml")];
+        assert_eq!(kubelet_config_below(host.path(), kubelet), own);
+    }
+
+    #[test]
+    fn finds_pod_resources_socket_of_k0s() {
+        let host = tempfile::tempdir().expect("tempdir");
+        let kubelet = host.path().join("var/lib/kubelet");
+        let own = kubelet.join(POD_RESOURCES);
+        assert_eq!(pod_resources(host.path(), &kubelet), own);
+        let k0s = put(
+            host.path(),
+            "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+        );
+        assert_eq!(pod_resources(host.path(), &kubelet), k0s);
+        put(host.path(), "/var/lib/kubelet/pod-resources/kubelet.sock");
+        assert_eq!(pod_resources(host.path(), &kubelet), own);
     }
 }

@@ -1,8 +1,8 @@
 //! The kubelet's Topology Manager: its policy, and the NUMA nodes that replicas carry for it
 //! (Kubernetes, "Control Topology Management Policies on a node").
 //!
-//! The policy comes from the flag or from the kubelet's configuration file, which is polled: the
-//! kubelet reads it only at its start. The API server is not asked for it, because that needs
+//! The policy comes from the flag or from the kubelet's configuration files, which are polled: the
+//! kubelet reads them only at its start. The API server is not asked for it, because that needs
 //! permission to the whole node API.
 
 use std::path::{Path, PathBuf};
@@ -57,20 +57,69 @@ pub enum KubeletConfigError {
     },
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Configuration {
     topology_manager_policy: Option<String>,
     topology_manager_scope: Option<String>,
 }
 
-/// The policy and scope in the file; `none` and `container` where they are not set or the file does
-/// not exist.
-pub fn read_kubelet_config(path: &Path) -> Result<(String, TopologyScope), KubeletConfigError> {
+/// The policy and scope in these files and in the drop-ins of these directories, of which a later one
+/// overrides an earlier one; `none` and `container` where they are not set or nothing exists.
+pub fn read_kubelet_config(
+    paths: &[PathBuf],
+) -> Result<(String, TopologyScope), KubeletConfigError> {
+    let (mut policy, mut scope) = (none(), TopologyScope::Container);
+    for path in paths {
+        let files = if path.is_dir() {
+            drop_ins(path)?
+        } else {
+            vec![path.clone()]
+        };
+        for file in files {
+            let found = configuration(&file)?;
+            if let Some(found) = found.topology_manager_policy {
+                policy = if found.is_empty() { none() } else { found };
+            }
+            if let Some(found) = found.topology_manager_scope {
+                scope = match found.as_str() {
+                    "pod" => TopologyScope::Pod,
+                    _ => TopologyScope::Container,
+                };
+            }
+        }
+    }
+    Ok((policy, scope))
+}
+
+/// The files that the kubelet reads in a directory of drop-ins, in its order.
+fn drop_ins(directory: &Path) -> Result<Vec<PathBuf>, KubeletConfigError> {
+    let failed = |source| KubeletConfigError::Read {
+        path: directory.to_owned(),
+        source,
+    };
+    let entries = std::fs::read_dir(directory).map_err(failed)?;
+    let entries = entries.map(|entry| entry.map(|entry| entry.path()));
+    let entries: Result<Vec<_>, _> = entries.collect();
+    let mut entries = entries.map_err(failed)?;
+    entries.sort();
+    let mut files = Vec::new();
+    for path in entries {
+        if path.is_dir() {
+            files.extend(drop_ins(&path)?);
+        } else if path.extension().is_some_and(|ending| ending == "conf") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// What one file sets; nothing if it does not exist.
+fn configuration(path: &Path) -> Result<Configuration, KubeletConfigError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok((none(), TopologyScope::Container));
+            return Ok(Configuration::default());
         }
         Err(source) => {
             let path = path.to_owned();
@@ -78,17 +127,10 @@ pub fn read_kubelet_config(path: &Path) -> Result<(String, TopologyScope), Kubel
         }
     };
     let found: Result<Configuration, _> = serde_saphyr::from_str(&text);
-    let found = found.map_err(|source| KubeletConfigError::Yaml {
+    found.map_err(|source| KubeletConfigError::Yaml {
         path: path.to_owned(),
         source: Box::new(source),
-    })?;
-    let policy = found.topology_manager_policy;
-    let policy = policy.filter(|policy| !policy.is_empty());
-    let scope = match found.topology_manager_scope.as_deref() {
-        Some("pod") => TopologyScope::Pod,
-        _ => TopologyScope::Container,
-    };
-    Ok((policy.unwrap_or_else(none), scope))
+    })
 }
 
 fn none() -> String {
@@ -98,13 +140,14 @@ fn none() -> String {
 /// Keeps the published policy up to date, until `stop`.
 pub async fn run(
     policy: TopologyPolicy,
-    file: PathBuf,
+    files: Vec<PathBuf>,
     published: NodePublisher,
     stop: CancellationToken,
 ) {
+    tracing::info!(?files, "reading the kubelet's configuration");
     let mut reported = String::new();
     while !stop.is_cancelled() {
-        refresh(policy, &file, &published, &mut reported);
+        refresh(policy, &files, &published, &mut reported);
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(INTERVAL) => {}
@@ -115,17 +158,17 @@ pub async fn run(
 /// Polls once. A file that cannot be read changes nothing, and is logged once.
 pub fn refresh(
     policy: TopologyPolicy,
-    file: &Path,
+    files: &[PathBuf],
     published: &NodePublisher,
     reported: &mut String,
 ) {
     let found = match policy {
-        TopologyPolicy::Auto => read_kubelet_config(file),
+        TopologyPolicy::Auto => read_kubelet_config(files),
         other => {
             let name = other.to_possible_value();
             let name = name.map_or_else(none, |value| value.get_name().to_owned());
             let scope =
-                read_kubelet_config(file).map_or(TopologyScope::Container, |(_, scope)| scope);
+                read_kubelet_config(files).map_or(TopologyScope::Container, |(_, scope)| scope);
             Ok((name, scope))
         }
     };
@@ -166,14 +209,15 @@ mod tests {
     fn reads_policy_from_kubelet_configuration() {
         let dir = tempfile::tempdir().expect("tempdir");
         let file = dir.path().join("config.yaml");
+        let files = [file.clone()];
         let check = |text: &str, expected: &str| {
             std::fs::write(&file, text).expect("written");
-            let found = read_kubelet_config(&file).map(|(policy, _)| policy);
+            let found = read_kubelet_config(&files).map(|(policy, _)| policy);
             let found = found.unwrap_or_else(|error| error.to_string());
             assert!(found.contains(expected), "{text:?}: {found}");
         };
         let nothing = ("none".to_owned(), TopologyScope::Container);
-        assert_eq!(read_kubelet_config(&file).expect("absent"), nothing);
+        assert_eq!(read_kubelet_config(&files).expect("absent"), nothing);
         check("kind: KubeletConfiguration\nport: 10250\n", "none");
         check("topologyManagerPolicy: restricted\nport: 1\n", "restricted");
         check(
@@ -184,6 +228,34 @@ mod tests {
         check("topologyManagerPolicy: [1]\n", "config.yaml");
     }
 
+    /// In the kubelet's order: by name, a directory's files in its place, only `.conf`.
+    #[test]
+    fn merges_drop_ins_of_the_kubelet_configuration() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (file, drop_ins) = (dir.path().join("config.json"), dir.path().join("drop-ins"));
+        let put = |name: &str, text: &str| {
+            let path = drop_ins.join(name);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        let paths = [file.clone(), drop_ins.clone()];
+        let check = |policy: &str, scope: TopologyScope| {
+            let found = read_kubelet_config(&paths).expect("read");
+            assert_eq!(found, (policy.to_owned(), scope));
+        };
+        let text = r#"{"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"}"#;
+        std::fs::write(&file, text).expect("written");
+        check("restricted", TopologyScope::Pod);
+        put("00-defaults.conf", "topologyManagerPolicy: none\n");
+        check("none", TopologyScope::Pod);
+        put("40/a.conf", "topologyManagerPolicy: best-effort\n");
+        put("30.conf", "topologyManagerPolicy: restricted\n");
+        put("50.yaml", "topologyManagerPolicy: none\n");
+        check("best-effort", TopologyScope::Pod);
+        put("60.conf", "topologyManagerScope: container\n");
+        check("best-effort", TopologyScope::Container);
+    }
+
     #[test]
     fn reads_topology_manager_scope() {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -191,7 +263,8 @@ mod tests {
         let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
         let check = |policy: TopologyPolicy, text: &str, scope: TopologyScope| {
             std::fs::write(&file, text).expect("written");
-            refresh(policy, &file, &published, &mut String::new());
+            let files = [file.clone()];
+            refresh(policy, &files, &published, &mut String::new());
             assert_eq!(published.get().inventory.topology_scope, scope, "{text}");
         };
         let pod = "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n";
@@ -217,12 +290,7 @@ mod tests {
         let layout = layout_of(&["GPU-a", "GPU-b", "GPU-c"]);
         let published = NodePublisher::new(facts, Vec::new(), layout);
         let check = |policy: TopologyPolicy, expected: [Option<i64>; 3]| {
-            refresh(
-                policy,
-                Path::new("/nonexistent"),
-                &published,
-                &mut String::new(),
-            );
+            refresh(policy, &[], &published, &mut String::new());
             let replicas = plugin_devices(&published.get(), RESOURCE);
             let replicas = replicas
                 .iter()
@@ -247,9 +315,10 @@ mod tests {
         let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
         let mut reported = String::new();
         std::fs::write(&file, "topologyManagerPolicy: restricted\n").expect("written");
-        refresh(TopologyPolicy::Auto, &file, &published, &mut reported);
+        let files = [file.clone()];
+        refresh(TopologyPolicy::Auto, &files, &published, &mut reported);
         std::fs::write(&file, "topologyManagerPolicy: [").expect("written");
-        refresh(TopologyPolicy::Auto, &file, &published, &mut reported);
+        refresh(TopologyPolicy::Auto, &files, &published, &mut reported);
         assert_eq!(published.get().inventory.topology_policy, "restricted");
         assert!(reported.contains("config.yaml"), "{reported}");
     }

@@ -44,9 +44,9 @@ pub struct NodeContext {
     pub instances: BTreeMap<(String, (u32, u32)), MigInstance>,
     /// Pids of MPS servers and daemons.
     pub servers: BTreeSet<u32>,
-    /// The agent's own pod, if it is in one: its GPU processes are MPS servers, even before their
-    /// supervisor reports them.
-    pub own: Option<PodUid>,
+    /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports
+    /// them.
+    pub mps_pods: BTreeSet<PodUid>,
     /// Pods with a share, even if it cannot be read.
     pub accepted: BTreeSet<PodUid>,
     /// There may be more pods with a share.
@@ -173,8 +173,7 @@ pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &Nod
         if context.accepted.contains(pod) {
             return Owner::Unknown;
         }
-        if context.own.as_ref() == Some(pod) || context.servers.contains(&one.process.identity.pid)
-        {
+        if context.mps_pods.contains(pod) || context.servers.contains(&one.process.identity.pid) {
             return Owner::MpsServer;
         }
         if context.unlisted {

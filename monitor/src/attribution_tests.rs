@@ -98,20 +98,20 @@ fn distinguishes_mps_servers_and_foreign_pods() {
     let server = |pod| process_sample("GPU-a", process(7, pod, "c"), 1);
     check("a server", &server(None), &[], &context, Owner::MpsServer);
     check(
-        "in the agent's pod",
-        &server(Some("agent")),
+        "in its supervisor's pod",
+        &server(Some("supervisor")),
         &[],
         &context,
         Owner::MpsServer,
     );
     let new = NodeContext {
-        own: Some("agent".into()),
+        mps_pods: ["supervisor".into()].into(),
         ..NodeContext::default()
     };
     for (what, pod, expected) in [
         (
             "that its supervisor has not reported yet",
-            "agent",
+            "supervisor",
             Owner::MpsServer,
         ),
         (

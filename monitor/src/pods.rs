@@ -20,6 +20,9 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// On mirror pods, the API server's copies of static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// The label of the MPS supervisor's pods.
+const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "mps");
+
 /// One pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -29,6 +32,8 @@ pub struct Pod {
     pub info: PodInfo,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
+    /// It has the label of the MPS supervisor's pods, which any user may write on a pod.
+    pub has_mps_label: bool,
 }
 
 /// All pods, by the kubelet's uids. Clones share the same pods.
@@ -44,6 +49,19 @@ impl Pods {
     /// One pod.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.0.lock().get(uid).cloned()
+    }
+
+    /// The pods of the MPS supervisor, which are in the namespace of this pod: whoever may create pods
+    /// there may do all that we may.
+    pub fn of_mps_supervisor(&self, own: &PodUid) -> BTreeSet<PodUid> {
+        let all = self.0.lock();
+        let Some(own) = all.get(own) else {
+            return BTreeSet::new();
+        };
+        let there = all.iter().filter(|(_, pod)| {
+            pod.has_mps_label && pod.reference.namespace == own.reference.namespace
+        });
+        there.map(|(uid, _)| uid.clone()).collect()
     }
 
     /// The pods in one of these namespaces.
@@ -101,6 +119,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     let meta = &pod.metadata;
     let annotations = meta.annotations.as_ref();
     let annotation = |key: &str| annotations.and_then(|all| all.get(key));
+    let label = |key| meta.labels.as_ref()?.get(key).map(String::as_str);
     let uid = meta.uid.clone()?;
     let of_static = annotation(CONFIG_HASH).filter(|_| annotation(MIRROR).is_some());
     let kubelets = of_static.unwrap_or(&uid).as_str().into();
@@ -124,6 +143,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         reference,
         info,
         containers,
+        has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
     Some((kubelets, pod))
 }
@@ -210,6 +230,24 @@ mod tests {
         assert!(pods.in_namespaces(&["e".to_owned()]).is_empty());
         pods.replace(Vec::new());
         assert!(pods.all().is_empty());
+    }
+
+    #[test]
+    fn finds_mps_supervisor_only_in_own_namespace() {
+        let pods = Pods::default();
+        let put = |uid: &str, namespace: &str, component: &str| {
+            let labels = json!({"app.kubernetes.io/component": component});
+            pods.apply(pod(json!({
+                "metadata": {"uid": uid, "name": uid, "namespace": namespace, "labels": labels},
+                "spec": {"containers": []},
+            })));
+        };
+        put("agent", "aliquot-system", "device-plugin");
+        put("supervisor", "aliquot-system", "mps");
+        put("tenant", "default", "mps");
+        let of = |own: &str| pods.of_mps_supervisor(&own.into());
+        assert_eq!(of("agent"), ["supervisor".into()].into());
+        assert!(of("unknown").is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
-use aliquot_nvml::{MemoryLimits, Nvml, NvmlError, Options};
+use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -41,9 +41,6 @@ const OVERDUE_REASON: &str = "a sample does not complete: the driver does not an
 /// Why the monitor cannot run.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The driver cannot be opened.
-    #[error(transparent)]
-    Driver(#[from] NvmlError),
     /// No client for the API server.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -53,24 +50,17 @@ pub enum RunError {
     /// The address is in use.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
-    /// A blocking task ended early.
-    #[error("a blocking task ended: {0}")]
-    Task(#[from] tokio::task::JoinError),
 }
 
-/// Opens the driver and a client, and runs until a signal.
+/// Opens a client, and runs until a signal. The driver is opened when it is there.
 pub async fn start(settings: Settings) -> Result<(), RunError> {
     raise_open_file_limit();
     let readiness = Readiness::new([SAMPLED]);
     let stop = aliquot_serve::stop::on_signals(readiness.clone(), Duration::ZERO);
     let stop = stop.map_err(RunError::Signals)?;
     let root = settings.driver_root.as_deref();
-    let library = aliquot_nvml::root::library(&settings.nvml_library, root)?;
-    let options = Options {
-        library,
-        ..Options::default()
-    };
-    let driver = spawn_blocking(move || Nvml::open(options)).await??;
+    let access = DriverAccess::new(&settings.state_dir);
+    let driver = ReleasableNvml::new(&settings.nvml_library, root, access);
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     run(settings, Arc::new(driver), client, readiness, stop).await
 }
@@ -90,7 +80,7 @@ fn raise_open_file_limit() {
 /// Runs until `stop`.
 pub async fn run(
     settings: Settings,
-    driver: Arc<dyn GpuDriver>,
+    driver: Arc<ReleasableNvml>,
     client: Client,
     readiness: Readiness,
     stop: CancellationToken,
@@ -133,7 +123,13 @@ pub async fn run(
             tolerance: settings.oom_tolerance << 20,
         },
         enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
-        sampler: Sampler::new(driver, state, processes.clone(), pods.clone()),
+        sampler: Sampler::new(
+            Arc::clone(&driver) as Arc<dyn GpuDriver>,
+            state,
+            processes.clone(),
+            pods.clone(),
+        ),
+        driver,
         evaluator: Evaluator::default(),
         actions: ActionRunner::new(
             settings.node_name.clone(),
@@ -156,6 +152,10 @@ pub async fn run(
         SampleStatus::Overdue => {
             readiness.fail(SAMPLED, OVERDUE_REASON);
             alive.fail(SAMPLED, OVERDUE_REASON);
+        }
+        SampleStatus::DriverClosed(reason) => {
+            readiness.fail(SAMPLED, format!("the driver is closed: {reason}"));
+            alive.pass(SAMPLED);
         }
     };
     tasks.spawn(sampling.run(report, stop));

@@ -290,7 +290,11 @@ impl Sampler {
         let accepted = (!containers.unlisted).then_some(&containers.accepted);
         self.names.prune(pods, &self.seen);
         let mut context = NodeContext {
-            own: self.own.clone(),
+            mps_pods: self
+                .own
+                .as_ref()
+                .map(|own| self.pods.of_mps_supervisor(own))
+                .unwrap_or_default(),
             container_names: self.names.update(accepted, pods).clone(),
             pods: pods
                 .iter()

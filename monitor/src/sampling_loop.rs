@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_k8s::event::EventSender;
 use aliquot_k8s::watch::Freshness;
+use aliquot_nvml::ReleasableNvml;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -31,12 +32,14 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 const OVERDUE: Duration = Duration::from_secs(30);
 
 /// The state of the current sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampleStatus {
     /// It completed.
     Completed,
     /// It has not completed for half a minute, or another half.
     Overdue,
+    /// It is left out while the driver is closed, for this reason.
+    DriverClosed(String),
 }
 
 /// The administrator's settings.
@@ -68,6 +71,8 @@ pub struct SamplingLoop {
     pub node: String,
     /// The administrator's settings.
     pub policy: MonitorPolicy,
+    /// The driver that the sampler and the enforcements use.
+    pub driver: Arc<ReleasableNvml>,
     /// Takes samples.
     pub sampler: Sampler,
     /// Evaluates them.
@@ -94,23 +99,36 @@ impl SamplingLoop {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sampling = self;
+        let mut closed: Option<String> = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
             let task = spawn_blocking(move || {
-                sampling.sample_once();
-                sampling
+                let open = sampling.driver.open_or_release();
+                if open.is_ok() {
+                    sampling.sample_once();
+                }
+                (sampling, open.err().map(|reason| reason.to_string()))
             });
-            let Ok(same) = await_reporting_overdue(task, || report(SampleStatus::Overdue)).await
+            let Ok((same, reason)) =
+                await_reporting_overdue(task, || report(SampleStatus::Overdue)).await
             else {
                 tracing::error!("sampling panicked; the monitor exits");
                 stop.cancel();
                 return;
             };
             sampling = same;
-            report(SampleStatus::Completed);
+            if reason != closed {
+                if let Some(reason) = &reason {
+                    tracing::warn!(reason, "the driver is closed; nothing is sampled");
+                } else {
+                    tracing::info!("the driver is open");
+                }
+                closed.clone_from(&reason);
+            }
+            report(reason.map_or(SampleStatus::Completed, SampleStatus::DriverClosed));
         }
     }
 

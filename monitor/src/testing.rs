@@ -82,5 +82,6 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
         containers: containers
             .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
             .collect(),
+        has_mps_label: false,
     }
 }

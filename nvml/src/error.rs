@@ -17,6 +17,9 @@ pub enum NvmlError {
         /// The reason.
         source: Cause,
     },
+    /// This process has closed the driver, because another one needs it alone.
+    #[error("the driver is closed while another process needs it alone")]
+    Closed,
     /// The driver root has no such library.
     #[error("{library} not found in the driver root {}; searched: {}", root.display(), FOLDERS.join(", "))]
     NotInRoot {

@@ -53,6 +53,15 @@ pub struct GpuFacts {
     pub links: BTreeMap<String, u32>,
 }
 
+impl GpuFacts {
+    /// The memory that programs can allocate: without what the driver reserves, where it reports that.
+    #[must_use]
+    pub fn usable(&self) -> Mib {
+        let reserved = self.reserved.unwrap_or(Mib(0));
+        Mib(self.memory.0.saturating_sub(reserved.0))
+    }
+}
+
 /// A driver call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {

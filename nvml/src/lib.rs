@@ -1,6 +1,7 @@
 //! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML
 //! (`libnvidia-ml.so.1`).
 
+mod access;
 mod compute_mode;
 mod driver;
 mod error;
@@ -11,12 +12,14 @@ mod inventory;
 mod limits;
 mod links;
 mod mig;
+mod releasable;
 pub mod root;
 mod usage;
 mod xid;
 
 use std::time::Duration;
 
+pub use access::{DriverAccess, DriverUse, ExclusiveAccess};
 pub use compute_mode::{ComputeMode, ComputeModes, NvmlPerCall};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
@@ -25,6 +28,7 @@ pub use facts::{
 };
 pub use limits::{LimitError, MemoryLimit, MemoryLimits};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
+pub use releasable::{ClosedReason, ReleasableNvml};
 pub use usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};
 pub use xid::{APPLICATION_XIDS, IgnoredXids};
 

@@ -42,7 +42,7 @@ pub struct GpuInstance {
     pub start: u8,
     /// Memory slices.
     pub size: u8,
-    /// Memory.
+    /// The memory that programs can allocate: without what the driver reserves, where it reports that.
     pub memory: Mib,
     /// The driver's id.
     pub id: u32,

@@ -45,6 +45,17 @@ pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
 /// Resolves `path` below the root to a file, relative to the root; `None` if there is none. An
 /// absolute link starts at the root, as in a container with that root.
 pub fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
+    let at = follow(root, path)?;
+    root.join(&at).is_file().then_some(at)
+}
+
+/// Whether `path` leads to something below the root. A path that may not be read counts as existing.
+pub fn exists(root: &Path, path: &Path) -> bool {
+    follow(root, path).is_some_and(|at| root.join(at).try_exists().unwrap_or(true))
+}
+
+/// Where `path` leads below the root, relative to it; `None` for a cycle of links.
+fn follow(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut links = 0;
     let mut rest: Vec<PathBuf> = parts(path);
     let mut at = PathBuf::new();
@@ -68,7 +79,7 @@ pub fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
             Err(_) => at = here,
         }
     }
-    root.join(&at).is_file().then_some(at)
+    Some(at)
 }
 
 /// The components of a path in reverse order.
@@ -116,6 +127,16 @@ mod tests {
         check("libcuda.so.2", None);
         symlink("libcuda.so.3", lib.join("libcuda.so.3")).expect("linked");
         check("libcuda.so.3", None);
+        let folder = Path::new("/usr/lib/x86_64-linux-gnu");
+        for (path, expected) in [
+            (folder.to_owned(), true),
+            (folder.join("libcuda.so.1"), true),
+            (folder.join("libcuda.so.2"), false),
+            (folder.join("libcuda.so.3"), false),
+            ("/opt/other".into(), false),
+        ] {
+            assert_eq!(exists(&root, &path), expected, "{}", path.display());
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ fn reports_known_facts_of_old_driver_and_notes_the_rest() {
         ("GPU-a", "Tesla V100")
     );
     assert_eq!((gpu.memory, gpu.reserved), (Mib(16_384), None));
+    assert_eq!(gpu.usable(), Mib(16_384));
     assert_eq!(
         (gpu.minor, gpu.numa, gpu.compute_capability),
         (None, None, None)

@@ -120,6 +120,24 @@ version counts as the cluster's version. */}}
 {{- $paths | uniq | join "," -}}
 {{- end -}}
 
+{{/* The host path that is mounted for the driver's files: the parent of their root, because a driver
+container mounts the root again when it restarts, and may do so after the agent's start; / itself. */}}
+{{- define "aliquot.driverMount" -}}
+{{- $parent := dir (clean .) -}}
+{{- if eq $parent "/" -}}
+path: {{ clean . }}
+type: Directory
+{{- else -}}
+path: {{ $parent }}
+type: DirectoryOrCreate
+{{- end -}}
+{{- end -}}
+
+{{/* The driver's root in a container that has this mount at /driver-root. */}}
+{{- define "aliquot.driverRoot" -}}
+/driver-root{{ if ne (dir (clean .)) "/" }}/{{ base (clean .) }}{{ end }}
+{{- end -}}
+
 {{/* What the restricted Pod Security Standard requires of a pod and its containers. */}}
 {{- define "aliquot.podSecurity" -}}
 runAsNonRoot: true
@@ -178,4 +196,19 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 {{- if $at.there }}yes{{ end -}}
+{{- end -}}
+
+{{/* Keeps the pods that have a node's driver open off nodes on which NVIDIA's operators need it alone:
+the DaemonSet controller deletes a pod whose node no longer matches. Takes devicePlugin. */}}
+{{- define "aliquot.driverAffinity" -}}
+{{- with .driverManager.labels -}}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            {{- range . }}
+            - {key: {{ . }}, operator: NotIn, values: {{ toJson $.driverManager.pausedValues }}}
+            {{- end }}
+{{- end -}}
 {{- end -}}

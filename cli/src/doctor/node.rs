@@ -7,14 +7,19 @@ use aliquot_core::{NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
-use super::facts::{ClusterFacts, is_ours, is_ready, metric, name, unready};
+use super::facts::{ClusterFacts, containers, is_ours, is_ready, metric, name, unready};
 use super::finding::{About, Finding};
 use super::other_plugins::other_plugins;
 use super::runtime_class;
 use crate::table::counted;
 
 /// Conditions that the agent sets on its node: type, check, what to do.
-const CONDITIONS: [(&str, &str, &str); 4] = [
+const CONDITIONS: [(&str, &str, &str); 5] = [
+    (
+        "AliquotDriverMissing",
+        "driver-loaded",
+        "load the NVIDIA driver on the node, or correct devicePlugin.nvidiaDriverRoot or nvmlLibrary; the agent tries again every 2 s",
+    ),
     (
         "AliquotRuntimeIncomplete",
         "container-runtime",
@@ -110,6 +115,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
                 "the node has no inventory annotation: the scheduler places no share on it",
                 "check that the node has the label of devicePlugin.nvidiaNodeSelector, and read the log of its agent pod",
             ));
+            found.extend(conditions(node, &about));
             found.extend(other_plugins(&pods, &about));
             return found;
         }
@@ -126,6 +132,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     found.extend(runtime_class::on_node(facts, node, &about));
     found.push(profile(node, &about));
     found.extend(other_plugins(&pods, &about));
+    found.extend(mps_supervisor(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
         found.push(about.problem(
             "hami",
@@ -166,6 +173,26 @@ fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod], about: &About) -> Fin
         (_, Some(Err(why))) => about.unknown(check, why),
         (Some(pod), None) => about.ok(check, format!("pod {} is ready", name(pod))),
     }
+}
+
+/// The pod with the MPS daemons has the agent's image: an upgrade does not replace it.
+fn mps_supervisor(pods: &[&Pod], about: &About) -> Option<Finding> {
+    let check = "mps-supervisor";
+    let with_image = |part: &str| {
+        let pod: &Pod = pods.iter().find(|pod| is_ours(pod, part))?;
+        Some((pod, containers(pod).next()?.image.as_deref()?))
+    };
+    let (mps, old) = with_image("mps")?;
+    let (_, new) = with_image("device-plugin")?;
+    let (pod, namespace) = (name(mps), pod::namespace(mps));
+    if old == new {
+        return Some(about.ok(check, format!("pod {pod} has the agent's image")));
+    }
+    Some(about.warning(
+        check,
+        format!("pod {pod} runs the MPS daemons with image {old}, and the agent has {new}: an upgrade leaves this pod as it is, because its end ends every MPS client on the node"),
+        &format!("kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods lists them"),
+    ))
 }
 
 fn driver(inventory: &Inventory, about: &About) -> Finding {
@@ -239,7 +266,7 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
         let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
         match reason {
             "CdiUnknown" => about.unknown(check, text),
-            "CdiOff" | "DrainNeeded" | "OtherDevicePlugin" | "ResetNeeded" => {
+            "CdiOff" | "DrainNeeded" | "DriverMissing" | "OtherDevicePlugin" | "ResetNeeded" => {
                 about.problem(check, text, todo)
             }
             _ => about.warning(check, text, todo),

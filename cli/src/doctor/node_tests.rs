@@ -4,7 +4,7 @@ use aliquot_core::inventory::Health;
 use aliquot_core::{Mib, Percent};
 use serde_json::{Value, json};
 
-use super::super::facts::AgentFacts;
+use super::super::facts::{AgentFacts, COMPONENT};
 use super::super::finding::Grade;
 use super::*;
 
@@ -101,6 +101,27 @@ fn reports_nothing_for_healthy_node() {
 }
 
 #[test]
+fn reports_mps_pod_of_another_image_than_the_agents() {
+    let of = |image: &str| {
+        let mut mps = pod("aliquot-mps-x", image, true);
+        let labels = mps.metadata.labels.get_or_insert_default();
+        labels.insert(COMPONENT.to_owned(), "mps".to_owned());
+        known(node("10", |_| ()), vec![agent(), mps], PAGE)
+    };
+    check(&of("aliquot/aliquot:1"), &[]);
+    let old = of("aliquot/aliquot:0");
+    check(&old, &[("mps-supervisor", Grade::Warning)]);
+    let found = checks(&old, Some("n1"));
+    let mut found = found.iter().filter(|one| one.check == "mps-supervisor");
+    let found = found.next().unwrap();
+    let deletes = "kubectl delete pod aliquot-mps-x -n s when no MPS client runs on the node";
+    assert!(found.todo.starts_with(deletes), "{}", found.todo);
+    for image in ["aliquot/aliquot:0", "aliquot/aliquot:1"] {
+        assert!(found.found.contains(image), "{}", found.found);
+    }
+}
+
+#[test]
 fn reports_replicas_unknown_to_kubelet() {
     let bad = Grade::Problem;
     let of = |replicas| known(node(replicas, |_| ()), vec![agent()], PAGE);
@@ -159,6 +180,10 @@ fn reports_agent_conditions_with_reason() {
     check(
         &with("AliquotResourceTaken", "True", "OtherDevicePlugin"),
         &[("other-plugin", bad)],
+    );
+    check(
+        &with("AliquotDriverMissing", "True", "DriverMissing"),
+        &[("driver-loaded", bad)],
     );
     check(&with("AliquotProfile", "True", "Holds"), &[]);
     check(

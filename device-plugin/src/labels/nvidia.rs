@@ -71,7 +71,13 @@ pub(super) fn labels(inventory: &Inventory, features: &Features, default_resourc
     for (resource, devices) in profiles {
         let name = resource.trim_start_matches("nvidia.com/");
         put(&mut all, &format!("{name}.count"), devices.len());
-        describe(&mut all, name, most_common(&devices), default_resource);
+        describe(
+            &mut all,
+            name,
+            most_common(&devices),
+            features,
+            default_resource,
+        );
     }
     all
 }
@@ -121,7 +127,7 @@ fn whole_gpu_labels(
         Some(gpu)
     } else {
         let device = most_common(advertised);
-        describe(all, "gpu", device, default_resource);
+        describe(all, "gpu", device, features, default_resource);
         features.physical_gpu(device)
     };
     if let Some(gpu) = gpu {
@@ -140,7 +146,7 @@ fn single_strategy_labels(
     let device = most_common(devices);
     if alike {
         put(all, "gpu.count", devices.len());
-        describe(all, "gpu", device, default_resource);
+        describe(all, "gpu", device, features, default_resource);
     } else {
         put(
             all,
@@ -179,13 +185,19 @@ fn most_common<'a>(devices: &[&'a Gpu]) -> &'a Gpu {
     best
 }
 
-fn describe(all: &mut Labels, name: &str, device: &Gpu, default_resource: &str) {
+fn describe(
+    all: &mut Labels,
+    name: &str,
+    device: &Gpu,
+    features: &Features,
+    default_resource: &str,
+) {
     put(
         all,
         &format!("{name}.product"),
         product(device, default_resource),
     );
-    put(all, &format!("{name}.memory"), memory(device).0);
+    put(all, &format!("{name}.memory"), memory(device, features).0);
     put(all, &format!("{name}.replicas"), device.replicas);
     put(
         all,

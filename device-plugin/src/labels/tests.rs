@@ -29,7 +29,8 @@ fn features(products: &[&str]) -> Features {
 fn device(n: u32, mode: Mode, replicas: u32) -> Gpu {
     Gpu {
         model: MODEL.to_owned(),
-        memory: Mib(40_960),
+        // Without what the driver reserves.
+        memory: Mib(40_389),
         mode,
         replicas,
         ..gpu(&format!("GPU-{n}"), n)

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::LEAVE_UNTIL;
 use crate::capacity;
+use crate::driver_wait::DRIVER_MISSING;
 use crate::labels::ownership;
 use crate::node::{CHECKPOINT_LOST, GPU_SICK, NodeView, RUNTIME};
 use crate::profile_status::PROFILE;
@@ -76,7 +77,14 @@ async fn clear_once(nodes: &Api<api::Node>, name: &str) -> kube::Result<()> {
 fn status(node: &api::Node) -> Option<Value> {
     let existing = node.status.iter();
     let existing = existing.flat_map(|status| status.conditions.iter().flatten());
-    let ours = [CHECKPOINT_LOST, GPU_SICK, PROFILE, RUNTIME, RESOURCE_TAKEN];
+    let ours = [
+        CHECKPOINT_LOST,
+        GPU_SICK,
+        PROFILE,
+        RUNTIME,
+        RESOURCE_TAKEN,
+        DRIVER_MISSING,
+    ];
     let existing = existing.filter(|one| ours.contains(&one.type_.as_str()));
     let conditions: Vec<Value> = existing
         .map(|one| json!({"type": one.type_, "$patch": "delete"}))

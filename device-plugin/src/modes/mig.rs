@@ -7,7 +7,7 @@ mod partitioner;
 pub mod plan;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_core::mig::published::{CreatedInstance, DynamicMig, FixedInstance, Mig as Published};
@@ -100,6 +100,9 @@ fn dynamic(whole: &Gpu, gpu: &GpuFacts, allow: &[String]) -> Option<Gpu> {
     });
     let instances = made.collect();
     Some(Gpu {
+        // The sizes of its instances determine what can be allocated.
+        memory: gpu.memory,
+        scaled: gpu.memory,
         mode: Shared::Mig,
         replicas: 0,
         mig: Some(Published::Dynamic(DynamicMig {
@@ -129,17 +132,22 @@ pub fn replicas(device: &Gpu) -> Vec<ResourceReplicas> {
 /// as far as the driver reports them in `/proc/driver/nvidia/capabilities`: one for the GPU instance,
 /// one for the compute instance in it.
 pub fn capability_nodes(capabilities: &Path, minor: u32, instance: &InstanceIds) -> Vec<String> {
-    let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
-    let inner = outer.join(format!("ci{}", instance.compute_instance));
-    let access = [outer.join("access"), inner.join("access")];
-    let numbers = access.iter().filter_map(|path| device_file_minor(path));
+    let files = capability_files(capabilities, minor, instance);
+    let numbers = files.iter().filter_map(|path| device_file_minor(path));
     numbers
         .map(|number| format!("nvidia-caps/nvidia-cap{number}"))
         .collect()
 }
 
-/// The number in a line such as `DeviceFileMinor: 12`.
-fn device_file_minor(path: &Path) -> Option<u32> {
+/// Where the driver lists them: the GPU instance's, and that of the compute instance in it.
+pub fn capability_files(capabilities: &Path, minor: u32, instance: &InstanceIds) -> [PathBuf; 2] {
+    let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
+    let inner = outer.join(format!("ci{}", instance.compute_instance));
+    [outer, inner].map(|folder| folder.join("access"))
+}
+
+/// The number of a capability node, in a line such as `DeviceFileMinor: 12`.
+pub fn device_file_minor(path: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(path).ok()?;
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse().ok())

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use aliquot_core::inventory;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Grant, PodUid};
-use aliquot_nvml::{Driver, GpuFacts, MigError, NvmlError};
+use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
 use aliquot_profiles::Mode;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::accepted::AcceptedAllocation;
 use crate::files::FileError;
 use crate::host::{HostDevice, InstanceIds};
 use crate::mps::supervisor;
@@ -104,7 +105,12 @@ impl SharingModes {
         Self {
             plain: NoopSwitch,
             timeslice: timeslice::TimesliceSwitch,
-            mig: mig::MigPartitioner::new(Arc::clone(driver), state.join("mig"), Arc::clone(&mps)),
+            mig: mig::MigPartitioner::new(
+                Arc::clone(driver),
+                DriverAccess::new(state),
+                state.join("mig"),
+                Arc::clone(&mps),
+            ),
             mps,
         }
     }
@@ -123,6 +129,12 @@ impl SharingModes {
     /// reread.
     pub fn take_layout_changed(&self) -> bool {
         self.mig.take_layout_changed()
+    }
+
+    /// Lowers the limits of MPS daemons for whose largest share no pod is left. `accepted` is all
+    /// that is accepted, and nothing more is until this returns. Blocks.
+    pub fn lower_mps_limits<'a>(&self, accepted: impl Iterator<Item = &'a AcceptedAllocation>) {
+        self.mps.lower(&mps::largest_shares(accepted));
     }
 
     /// Adds the edits of one grant. Called at every start of the container; the same grant gives

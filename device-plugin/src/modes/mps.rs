@@ -4,6 +4,7 @@
 //!
 //! No container starts while its daemon is down, or with less than its share.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{ContainerGrant, ModeEdits, ModeError, ModeSwitch};
+use crate::accepted::AcceptedAllocation;
 use crate::mps::directory::{
     DaemonDirectory, DaemonDirectoryError, DaemonPhase, DaemonSpec, DaemonStatus,
 };
@@ -68,23 +70,40 @@ pub struct DaemonTarget<'a> {
     pub slices: Option<(u32, u32)>,
 }
 
+/// The most memory and compute of any container on each device in mode mps.
+pub fn largest_shares<'a>(
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+) -> BTreeMap<GpuUuid, (Mib, Percent)> {
+    let mut largest: BTreeMap<GpuUuid, (Mib, Percent)> = BTreeMap::new();
+    for pod in accepted {
+        let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
+        for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
+            let (memory, threads) = largest.entry(grant.gpu.clone()).or_default();
+            *memory = grant.memory.max(*memory);
+            *threads = grant.cores.max(*threads);
+        }
+    }
+    largest
+}
+
 /// The daemons of this node.
 pub struct MpsDaemons {
     root: PathBuf,
-    /// Held while a spec is read and rewritten, or removed.
-    spec_lock: Mutex<()>,
+    /// The spec of each device by its profile alone. Locked while a spec is read and rewritten, or
+    /// removed.
+    base_specs: Mutex<BTreeMap<String, DaemonSpec>>,
 }
 
 impl MpsDaemons {
     /// The daemons below this directory of the agent. Share one value: its lock serializes all
     /// changes of the specs.
     pub fn new(root: PathBuf) -> Self {
-        let spec_lock = Mutex::new(());
-        Self { root, spec_lock }
+        let base_specs = Mutex::default();
+        Self { root, base_specs }
     }
 
     /// Writes the spec and waits until a daemon serves the device by it. A daemon with higher
-    /// limits, raised for an accepted share, keeps them. Blocks.
+    /// limits, raised for an accepted share, keeps them until [`Self::lower`]. Blocks.
     pub fn start(&self, target: DaemonTarget<'_>, settings: &Mps) -> Result<(), ModeError> {
         let replicas = settings.replicas;
         if let Some(text) = plan::refusal(replicas, target.capability, target.slices) {
@@ -93,16 +112,17 @@ impl MpsDaemons {
         let gpu = target.slices.is_none().then_some(target.device);
         let mut spec = plan::daemon_spec(target.current, target.memory, settings, gpu);
         let directory = self.directory(target.device);
-        let guard = self.spec_lock.lock();
+        let mut base_specs = self.base_specs.lock();
+        base_specs.insert(target.device.to_owned(), spec.clone());
         if let Some(old) = directory.spec().map_err(refused)? {
             spec = spec.with_at_least(old.memory, old.threads);
         }
         directory.put_spec(&spec).map_err(refused)?;
-        drop(guard);
+        drop(base_specs);
         let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
         served.map_err(|why| {
             ModeError::Refused(format!(
-                "the MPS daemon of {} is not running after 20 s: {why}; check that the container mps-keeper is running on this node",
+                "the MPS daemon of {} is not running after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
                 target.device
             ))
         })
@@ -111,9 +131,10 @@ impl MpsDaemons {
     /// Waits until nothing is left of the device's daemon. Blocks.
     pub fn stop(&self, device: &str) -> Result<(), ModeError> {
         let directory = self.directory(device);
-        let guard = self.spec_lock.lock();
+        let mut base_specs = self.base_specs.lock();
+        base_specs.remove(device);
         directory.remove_spec().map_err(refused)?;
-        drop(guard);
+        drop(base_specs);
         let gone = || {
             if directory.is_gone() {
                 return Ok(());
@@ -122,9 +143,33 @@ impl MpsDaemons {
         };
         wait(CHANGE_TIMEOUT, gone).map_err(|why| {
             ModeError::Refused(format!(
-                "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the container mps-keeper is running on this node"
+                "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node"
             ))
         })
+    }
+
+    /// Lowers the limits of each daemon to what the largest share on its device needs: they may have
+    /// been raised for one that has ended. Clients that run keep theirs. `shares` contains every
+    /// share for which limits may be raised meanwhile. Logs errors; the next call tries again.
+    pub fn lower(&self, shares: &BTreeMap<GpuUuid, (Mib, Percent)>) {
+        let base_specs = self.base_specs.lock();
+        for (device, base) in base_specs.iter() {
+            let largest = shares.get(&GpuUuid::from(device.as_str()));
+            let (memory, threads) = largest.copied().unwrap_or_default();
+            let spec = base.with_at_least(memory, threads);
+            match self.directory(device).put_spec(&spec) {
+                Ok(false) => {}
+                Ok(true) => tracing::info!(
+                    device,
+                    memory = spec.memory.0,
+                    threads = spec.threads.0,
+                    "set the limits of an MPS daemon to those of the largest share on its device"
+                ),
+                Err(error) => {
+                    tracing::warn!(device, %error, "cannot lower the limits of an MPS daemon");
+                }
+            }
+        }
     }
 
     /// Connects a client to the daemon and sets its limits.
@@ -178,7 +223,7 @@ impl MpsDaemons {
         memory: Mib,
         threads: Percent,
     ) -> Result<(), String> {
-        let guard = self.spec_lock.lock();
+        let base_specs = self.base_specs.lock();
         let spec = directory.spec().map_err(|error| error.to_string())?;
         let spec = spec.ok_or("its GPU is leaving mode mps")?;
         if spec.device != current {
@@ -191,7 +236,7 @@ impl MpsDaemons {
         directory
             .put_spec(&raised)
             .map_err(|error| error.to_string())?;
-        drop(guard);
+        drop(base_specs);
         // Higher limits that others need meanwhile are not waited for.
         let enough = DaemonSpec {
             memory,
@@ -221,7 +266,7 @@ impl ModeSwitch for MpsDaemons {
         let target = DaemonTarget {
             device: &gpu.uuid,
             current: &gpu.uuid,
-            memory: gpu.memory,
+            memory: gpu.usable(),
             capability: gpu.compute_capability,
             slices: None,
         };
@@ -252,7 +297,7 @@ fn why_not(directory: &DaemonDirectory) -> String {
             DaemonPhase::Down(why) => why,
             DaemonPhase::Running => "it has not applied its new limits yet".to_owned(),
         },
-        Ok(None) => "the MPS supervisor (mps-keeper) has not answered".to_owned(),
+        Ok(None) => "the MPS supervisor (DaemonSet aliquot-mps) has not answered".to_owned(),
         Err(error) => error.to_string(),
     }
 }

@@ -8,6 +8,7 @@ use aliquot_core::inventory::{self, EvenShare};
 
 use super::*;
 use crate::host::{HostDevice, InstanceIds};
+use crate::testing;
 
 const GPU: &str = "GPU-a";
 
@@ -101,6 +102,17 @@ impl Fixture {
     }
 }
 
+/// The whole GPU.
+fn target() -> DaemonTarget<'static> {
+    DaemonTarget {
+        device: GPU,
+        current: GPU,
+        memory: Mib(40_960),
+        capability: Some((8, 0)),
+        slices: None,
+    }
+}
+
 #[test]
 fn gives_container_its_limits_and_daemon() {
     let fixture = Fixture::served(true);
@@ -178,7 +190,7 @@ fn refuses_container_when_status_is_unreadable() {
 #[test]
 fn finds_mps_device_beside_others_in_any_order() {
     let grants = |devices: &[&str]| -> Vec<Grant> {
-        let grant = |device: &&str| crate::testing::grant(device, 1000, 10);
+        let grant = |device: &&str| testing::grant(device, 1000, 10);
         devices.iter().map(grant).collect()
     };
     let mode = |device: &GpuUuid| match device.as_str() {
@@ -219,19 +231,39 @@ fn waits_until_daemon_allows_larger_share() {
         started.join().expect("no panic").expect("edits added");
     });
     // Raised limits stay when the agent restarts.
-    let place = DaemonTarget {
-        device: GPU,
-        current: GPU,
-        memory: Mib(40_960),
-        capability: Some((8, 0)),
-        slices: None,
-    };
     fixture
         .daemons
-        .start(place, &Mps::new(4))
+        .start(target(), &Mps::new(4))
         .expect("it serves");
     let spec = directory.spec().expect("read").expect("a spec");
     assert_eq!((spec.memory, spec.threads), (Mib(20_000), Percent(50)));
+}
+
+#[test]
+fn lowers_limits_when_largest_share_has_ended() {
+    let fixture = Fixture::served(true);
+    let directory = fixture.directory();
+    let started = fixture.daemons.start(target(), &Mps::new(4));
+    started.expect("it serves");
+    let accepted = |uid: &str, memory, cores, mode| {
+        let allocation = testing::allocation(&[("main", &[testing::grant(GPU, memory, cores)])]);
+        let mut accepted = testing::accepted(uid, allocation);
+        accepted.modes.insert(GPU.into(), mode);
+        accepted
+    };
+    let small = accepted("u1", 3000, 60, Shared::Mps);
+    let large = accepted("u2", 20_000, 50, Shared::Mps);
+    // Accepted before the GPU changed its mode.
+    let other = accepted("u3", 40_000, 90, Shared::Vgpu);
+    let check = |shares: &[&AcceptedAllocation], memory, threads| {
+        let shares = largest_shares(shares.iter().copied());
+        fixture.daemons.lower(&shares);
+        let spec = directory.spec().expect("read").expect("a spec");
+        assert_eq!((spec.memory, spec.threads), (Mib(memory), Percent(threads)));
+    };
+    check(&[&small, &large, &other], 20_000, 60);
+    check(&[&small, &other], 10_240, 60);
+    check(&[], 10_240, 25);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use aliquot_core::Percent;
 use thiserror::Error;
 
 use super::directory::{DaemonDirectory, DaemonSpec, MpsServer};
+use super::program::{ControlProgram, ProgramError, ProgramSearch};
 
 /// The longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -25,6 +26,9 @@ const ALL_USERS: &str = "-multiuser-server";
 /// Why a command to a daemon failed.
 #[derive(Debug, Error)]
 pub enum ControlError {
+    /// There is no command.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The command cannot be run.
     #[error("cannot run {}: {source}", program.display())]
     Run {
@@ -49,8 +53,8 @@ pub enum ControlError {
 /// How to run NVIDIA's command.
 #[derive(Clone, Debug)]
 pub struct MpsControl {
-    /// The program.
-    pub program: PathBuf,
+    /// Where the program is searched.
+    pub program: ProgramSearch,
     /// Additional arguments of a daemon.
     pub arguments: Vec<OsString>,
     /// The host directory that is mounted at `/dev/shm` here.
@@ -75,7 +79,9 @@ impl MpsControl {
         device: &str,
         more: &[&str],
     ) -> Result<(), ControlError> {
-        let mut command = self.command(directory);
+        let program = self.program.find()?;
+        self.program.link_libraries(&program)?;
+        let mut command = self.command(&program, directory);
         command
             .arg("-d")
             .args(more)
@@ -87,10 +93,10 @@ impl MpsControl {
         // Not through a pipe, which the daemon might keep open as long as it runs.
         let output = directory.log().join("start.log");
         let (out, errors) = file_twice(&output).map_err(|source| ControlError::Run {
-            program: self.program.clone(),
+            program: program.file.clone(),
             source,
         })?;
-        let (_, good) = self.run(command.stdout(out).stderr(errors), "-d", "")?;
+        let (_, good) = Self::run(command.stdout(out).stderr(errors), "-d", "")?;
         if good {
             return Ok(());
         }
@@ -103,9 +109,9 @@ impl MpsControl {
 
     /// Sends the daemon one command; returns its answer.
     pub fn send(&self, directory: &DaemonDirectory, command: &str) -> Result<String, ControlError> {
-        let mut asked = self.command(directory);
+        let mut asked = self.command(&self.program.find()?, directory);
         let asked = asked.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (output, good) = self.run(asked, command, command)?;
+        let (output, good) = Self::run(asked, command, command)?;
         if good {
             return Ok(output);
         }
@@ -152,23 +158,22 @@ impl MpsControl {
         list.into_iter().map(server).collect()
     }
 
-    fn command(&self, directory: &DaemonDirectory) -> Command {
-        let mut command = Command::new(&self.program);
+    fn command(&self, program: &ControlProgram, directory: &DaemonDirectory) -> Command {
+        let mut command = Command::new(&program.file);
         command
+            .envs(self.program.environment(program))
             .env("CUDA_MPS_PIPE_DIRECTORY", directory.pipe())
-            .env("CUDA_MPS_LOG_DIRECTORY", directory.log());
+            .env("CUDA_MPS_LOG_DIRECTORY", directory.log())
+            // The commands are those of version 2, which is the default.
+            .env_remove("CUDA_MPS_PROTOCOL_VERSION");
         command
     }
 
     /// Runs a command with `input`; returns its output and whether it succeeded.
-    fn run(
-        &self,
-        command: &mut Command,
-        name: &str,
-        input: &str,
-    ) -> Result<(String, bool), ControlError> {
+    fn run(command: &mut Command, name: &str, input: &str) -> Result<(String, bool), ControlError> {
+        let program = PathBuf::from(command.get_program());
         let failed = |source| ControlError::Run {
-            program: self.program.clone(),
+            program: program.clone(),
             source,
         };
         let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
@@ -235,6 +240,12 @@ mod tests {
         std::fs::set_permissions(&program, runs).expect("made to run");
         let directory = DaemonDirectory::new(dir, "GPU-a");
         directory.make().expect("made");
+        let program = ProgramSearch {
+            program,
+            path: vec!["/usr/bin".into(), "/bin".into()],
+            roots: Vec::new(),
+            libraries: dir.join("driver"),
+        };
         let control = MpsControl {
             program,
             arguments: vec!["-x".into()],

@@ -1,6 +1,7 @@
 //! What a supervisor concludes from its daemon's answers; no daemon runs.
 
 use super::*;
+use crate::mps::program::ProgramSearch;
 
 fn servers(text: &str) -> Vec<MpsServer> {
     serde_json::from_str(text).expect("servers")
@@ -40,7 +41,12 @@ impl ComputeModes for NoDriver {
 fn counts_only_consecutive_missing_answers() {
     let root = tempfile::tempdir().expect("a directory");
     let control = MpsControl {
-        program: "/bin/true".into(),
+        program: ProgramSearch {
+            program: "/bin/true".into(),
+            path: Vec::new(),
+            roots: Vec::new(),
+            libraries: root.path().join("driver"),
+        },
         arguments: Vec::new(),
         shm: None,
     };

@@ -42,7 +42,7 @@ impl DaemonHealth {
         };
         let status = match status {
             Ok(Some(status)) => status,
-            Ok(None) => return down("the MPS supervisor (mps-keeper) has not answered"),
+            Ok(None) => return down("the MPS supervisor (DaemonSet aliquot-mps) has not answered"),
             Err(error) => return down(&error.to_string()),
         };
         let age = last_checked.and_then(|last_checked| now.duration_since(last_checked).ok());
@@ -52,7 +52,7 @@ impl DaemonHealth {
             down: match status.phase {
                 DaemonPhase::Down(why) => Some(why),
                 DaemonPhase::Running if stale => {
-                    Some("the MPS supervisor (mps-keeper) does not check it".to_owned())
+                    Some("the MPS supervisor (DaemonSet aliquot-mps) does not check it".to_owned())
                 }
                 DaemonPhase::Running => None,
             },
@@ -193,7 +193,7 @@ mod tests {
         check(
             Some(DaemonPhase::Running),
             16,
-            Some("the MPS supervisor (mps-keeper) does not check it"),
+            Some("the MPS supervisor (DaemonSet aliquot-mps) does not check it"),
         );
         check(
             Some(DaemonPhase::Down("it ended".to_owned())),
@@ -203,7 +203,7 @@ mod tests {
         check(
             None,
             1,
-            Some("the MPS supervisor (mps-keeper) has not answered"),
+            Some("the MPS supervisor (DaemonSet aliquot-mps) has not answered"),
         );
     }
 

@@ -1,6 +1,6 @@
 //! NVIDIA's MPS on this node: one control daemon for each device in mode mps, supervised by a
-//! process of its own, so that a restart of the agent ends no client. Agent and supervisor talk
-//! through files.
+//! process in a pod of its own, so that a rollout of the agent ends no client. Agent and supervisor
+//! talk through files.
 //!
 //! Devices never share a daemon: its clients would see each other's GPUs.
 
@@ -11,4 +11,6 @@ pub mod health;
 pub mod monitor;
 pub mod plan;
 mod processes;
+pub mod program;
+pub mod shm;
 pub mod supervisor;

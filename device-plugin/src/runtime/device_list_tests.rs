@@ -1,7 +1,7 @@
 //! A table of nodes without a configured device list strategy.
 
-use super::super::RuntimeKind;
 use super::super::config::read;
+use super::super::{DriverSources, RuntimeKind};
 use super::*;
 
 const PLUGIN: &str = "[plugins.'io.containerd.cri.v1.runtime']\n";
@@ -14,7 +14,7 @@ fn written(kind: RuntimeKind, text: &str) -> RuntimeConfig {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("config.toml");
     fs::write(&path, text).expect("written");
-    read(kind, Some(&path)).expect("read")
+    read(kind, None, Some(&path)).expect("read")
 }
 
 /// On a node with NVIDIA's runtime in a directory of its own and this configuration beside it.
@@ -48,12 +48,10 @@ fn check(
         config: &Ok(config),
         cdi: Path::new("/var/run/cdi"),
         directories: &[],
-        devices: None,
-        gpus: &[],
+        driver: &DriverSources::default(),
         class,
         device_list: DeviceListStrategy::Cdi,
         chosen: true,
-        has_driver_root: false,
     };
     assert_eq!(choose(&facts, toolkit), expected, "{version} {text}");
 }
@@ -106,12 +104,10 @@ fn keeps_choice_without_cdi_until_agent_restarts() {
             config: &Ok(RuntimeConfig::default()),
             cdi: Path::new("/var/run/cdi"),
             directories: &[],
-            devices: None,
-            gpus: &[],
+            driver: &DriverSources::default(),
             class: &RuntimeClassState::NotSet,
             device_list: handed,
             chosen,
-            has_driver_root: false,
         };
         assess(&facts, before, toolkit)
     };
@@ -187,4 +183,31 @@ fn reads_cri_o_runtime_programs() {
     let config = written(RuntimeKind::Crio, text);
     let found = on_node(&config, &RuntimeClassState::NotSet, None).expect("NVIDIA's starts them");
     assert!(found.environment && !found.mounts, "{found:?}");
+}
+
+#[test]
+fn nvidia_runtime_injects_driver_if_it_reads_the_environment() {
+    let check = |toolkit: Option<ToolkitSettings>, expected: bool| {
+        let facts = RuntimeFacts {
+            version: "containerd://2.1.0",
+            config: &Ok(RuntimeConfig::default()),
+            cdi: Path::new("/var/run/cdi"),
+            directories: &[],
+            driver: &DriverSources::default(),
+            class: &RuntimeClassState::NotSet,
+            device_list: DeviceListStrategy::Cdi,
+            chosen: false,
+        };
+        let status = assess(&facts, None, toolkit);
+        assert_eq!(status.injects_driver, expected, "{toolkit:?}");
+    };
+    let settings = |environment, mounts| ToolkitSettings {
+        environment,
+        mounts,
+    };
+    check(None, false);
+    check(Some(settings(true, false)), true);
+    check(Some(settings(true, true)), true);
+    // By mounts alone it injects nothing into a container that gets its GPUs by CDI.
+    check(Some(settings(false, true)), false);
 }

@@ -1,8 +1,8 @@
 //! What the node's container runtime lacks for containers to get their GPUs (MIG-14). Only what is
 //! known to be missing is reported.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aliquot_core::GpuUuid;
 
@@ -10,7 +10,10 @@ pub mod config;
 pub mod device_list;
 pub mod monitor;
 
+use crate::cdi::SpecRefusal;
 use crate::non_cdi::DeviceListStrategy;
+use crate::nvidia_cdi::GenerateError;
+use crate::settings::HOST;
 use config::RuntimeConfig;
 
 /// Where a runtime reads CDI specs by default.
@@ -19,6 +22,9 @@ const DEFAULT_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
 /// The first CRI-O that reads CDI devices from the kubelet (`CDIDevices`).
 const CRIO: (u32, u32) = (1, 28);
+
+/// How an administrator makes NVIDIA's CDI spec.
+const GENERATE: &str = "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`";
 
 /// A problem of the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,18 +72,29 @@ pub struct RuntimeFacts<'a> {
     pub cdi: &'a Path,
     /// Where NVIDIA's CDI specs are searched.
     pub directories: &'a [PathBuf],
-    /// The device names in NVIDIA's CDI specs; `None` without a spec.
-    pub devices: Option<&'a BTreeSet<String>>,
-    /// The node's GPUs, with NVML's index.
-    pub gpus: &'a [(GpuUuid, u32)],
+    /// How the driver gets into containers.
+    pub driver: &'a DriverSources,
     /// The runtime class.
     pub class: &'a RuntimeClassState,
     /// How containers get their GPUs.
     pub device_list: DeviceListStrategy,
     /// The agent chose it, not the administrator.
     pub chosen: bool,
-    /// The driver has a root of its own; its libraries are mounted where there is no CDI spec.
-    pub has_driver_root: bool,
+}
+
+/// How the driver gets into containers.
+#[derive(Clone, Debug, Default)]
+pub struct DriverSources {
+    /// The GPUs for which no CDI spec has the driver's CUDA library.
+    pub without: Vec<GpuUuid>,
+    /// There is a CDI spec of NVIDIA's that can be used.
+    pub has_spec: bool,
+    /// Why other specs are not used.
+    pub refused: Vec<SpecRefusal>,
+    /// Why the agent could not generate a spec.
+    pub generation: Option<Arc<GenerateError>>,
+    /// NVIDIA's runtime injects it.
+    pub injected: bool,
 }
 
 /// The runtime that a Node names, and its version as far as it is numeric.
@@ -100,7 +117,7 @@ pub fn problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
     if facts.device_list == DeviceListStrategy::Cdi {
         problems.extend(cdi_problem(facts));
         problems.extend(spec_directory_problem(facts));
-        problems.extend(toolkit_problem(facts));
+        problems.extend(driver_problems(facts));
     } else if facts.chosen {
         problems.push(without_cdi_problem(facts));
     }
@@ -121,7 +138,10 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     let off = |text: String| problem(true, "CdiOff", text);
     let unknown = |text: String| problem(false, "CdiUnknown", text);
     let (kind, number) = runtime(facts.version);
-    let enabled = facts.config.as_ref().ok().and_then(|config| config.cdi);
+    let config = facts.config.as_ref().ok();
+    let enabled = config.and_then(|config| config.cdi);
+    let file = config.map(|config| config.file.display().to_string());
+    let file = file.unwrap_or_default();
     match (kind, number) {
         (RuntimeKind::Other, _) => unknown(format!(
             "{name}: it is unknown whether this runtime supports CDI devices; expected containerd 1.7 or newer, or CRI-O 1.28 or newer"
@@ -133,12 +153,12 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
             "{name} does not accept CDI devices from the kubelet: update to 1.28 or newer"
         )),
         (RuntimeKind::Containerd, _) if enabled == Some(false) => off(format!(
-            "CDI is disabled in the configuration of {name}: set enable_cdi = true and restart it"
+            "CDI is disabled in {file}: set enable_cdi = true there and restart {name}"
         )),
         (RuntimeKind::Containerd, Some(number)) if number < CONTAINERD.1 && enabled.is_none() => {
             let text = format!("{name} disables CDI unless enable_cdi = true is set");
             match &facts.config {
-                Ok(_) => off(text),
+                Ok(_) => off(format!("{text} in {file}")),
                 Err(why) => unknown(format!(
                     "{text}, and its configuration cannot be read: {why}; set --runtime-config to its path"
                 )),
@@ -191,43 +211,47 @@ fn spec_directory_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     })
 }
 
-/// Whether NVIDIA's toolkit describes how the driver gets into containers.
-fn toolkit_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
-    if facts.gpus.is_empty() {
+/// What is wrong with the CDI specs that bring the driver into containers. It blocks where GPUs are
+/// without one and NVIDIA's runtime does not inject the driver.
+fn driver_problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
+    let driver = facts.driver;
+    let blocks = !driver.without.is_empty() && !driver.injected;
+    let problem = |reason, text| RuntimeProblem {
+        reason,
+        blocks,
+        text,
+    };
+    let missing = missing_spec(facts).map(|text| problem("ToolkitMissing", text));
+    let refused = driver.refused.iter().map(|refusal| {
+        let text = format!("{refusal}: the spec is not used; {GENERATE} again, or remove it");
+        problem("CdiSpecRefused", text)
+    });
+    missing.into_iter().chain(refused).collect()
+}
+
+/// Which GPUs are without a CDI spec that has the driver, and what follows from that.
+fn missing_spec(facts: &RuntimeFacts<'_>) -> Option<String> {
+    let driver = facts.driver;
+    if driver.without.is_empty() {
         return None;
     }
-    let problem = |text| {
-        let reason = "ToolkitMissing";
-        Some(RuntimeProblem {
-            reason,
-            blocks: false,
-            text,
-        })
-    };
-    let how =
-        "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` of NVIDIA's container toolkit";
-    let Some(devices) = facts.devices else {
+    let gpus: Vec<&str> = driver.without.iter().map(GpuUuid::as_str).collect();
+    let gpus = gpus.join(", ");
+    let found = if driver.has_spec {
+        format!("no CDI spec of NVIDIA's has the driver for {gpus}")
+    } else {
         let places = listed(facts.directories);
-        let without = if facts.has_driver_root {
-            "the libraries of the driver's root under their paths there, where an image of another distribution does not look"
-        } else {
-            "not the driver's libraries"
-        };
-        return problem(format!(
-            "no CDI spec for nvidia.com/gpu found in {places}, so containers get the GPUs' device nodes and {without}: {how}"
-        ));
+        format!("no CDI spec for nvidia.com/gpu found in {places}")
     };
-    let named = |(uuid, index): &&(GpuUuid, u32)| {
-        devices.contains(uuid.as_str()) || devices.contains(&index.to_string())
+    let effect = if driver.injected {
+        "containers get the driver from NVIDIA's container runtime only"
+    } else {
+        "no container with a share of these GPUs starts"
     };
-    let left_out = facts.gpus.iter().filter(|gpu| !named(gpu));
-    let left_out: Vec<&str> = left_out.map(|(uuid, _)| uuid.as_str()).collect();
-    if left_out.is_empty() || devices.contains("all") && facts.gpus.len() == left_out.len() {
-        return None;
-    }
-    let gpus = left_out.join(", ");
-    problem(format!(
-        "NVIDIA's CDI spec does not contain {gpus}: it is older than the GPU; {how}"
+    let why = driver.generation.as_ref();
+    let why = why.map_or_else(String::new, |error| format!(" ({error})"));
+    Some(format!(
+        "{found}, so {effect}: install NVIDIA's container toolkit, with which the agent generates it{why}, or {GENERATE}"
     ))
 }
 
@@ -259,9 +283,13 @@ fn class_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     })
 }
 
+/// The paths as the node has them.
 fn listed(paths: &[PathBuf]) -> String {
-    let paths = paths.iter().map(|path| path.display().to_string());
-    paths.collect::<Vec<_>>().join(", ")
+    let on_node = |path: &PathBuf| match path.strip_prefix(HOST) {
+        Ok(path) => Path::new("/").join(path).display().to_string(),
+        Err(_) => path.display().to_string(),
+    };
+    paths.iter().map(on_node).collect::<Vec<_>>().join(", ")
 }
 
 /// Status, reason and message of the node's condition.

@@ -1,7 +1,6 @@
 //! Checks the container runtime at an interval and publishes its problems, which
 //! [`super::problems`] finds.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +8,20 @@ use std::time::Duration;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::device_list::{self, RuntimeStatus};
-use super::{RuntimeClassState, RuntimeFacts, RuntimeProblem, condition, config, runtime};
-use crate::host;
+use super::{
+    DriverSources, RuntimeClassState, RuntimeFacts, RuntimeProblem, condition, config, runtime,
+};
+use crate::host::{self, SpecFolders};
 use crate::inventory::NodePublisher;
 use crate::node::NodeView;
 use crate::non_cdi::DeviceListStrategy;
+use crate::nvidia_cdi::SpecGenerator;
 use crate::settings::Settings;
 
 /// The interval between two checks.
@@ -38,16 +41,18 @@ pub struct RuntimeMonitor {
     pub class: Option<String>,
     /// Where our own CDI specs are written.
     pub cdi: PathBuf,
-    /// Where NVIDIA's CDI specs may be.
-    pub directories: Vec<PathBuf>,
+    /// Where NVIDIA's CDI specs are.
+    pub specs: SpecFolders,
+    /// What generates NVIDIA's CDI spec.
+    pub generator: Arc<SpecGenerator>,
     /// How containers get their GPUs, as configured.
     pub device_list: DeviceListStrategy,
-    /// The driver has a root of its own.
-    pub has_driver_root: bool,
     /// Where the problems are published.
     pub published: NodePublisher,
     /// Events.
     pub notes: EventSender,
+    /// The configuration file that was read last, which is logged when it changes.
+    reported_file: Mutex<PathBuf>,
 }
 
 impl RuntimeMonitor {
@@ -57,6 +62,7 @@ impl RuntimeMonitor {
         client: Client,
         published: &NodePublisher,
         notes: &EventSender,
+        generator: &Arc<SpecGenerator>,
     ) -> Self {
         let paths = settings.paths();
         Self {
@@ -65,11 +71,12 @@ impl RuntimeMonitor {
             config: settings.runtime_config.clone(),
             class: settings.runtime_class.clone(),
             cdi: paths.cdi,
-            directories: paths.nvidia_cdi,
+            specs: paths.nvidia_cdi,
+            generator: Arc::clone(generator),
             device_list: settings.device_list,
-            has_driver_root: paths.driver_root.is_some(),
             published: published.clone(),
             notes: notes.clone(),
+            reported_file: Mutex::default(),
         }
     }
 
@@ -117,27 +124,42 @@ impl RuntimeMonitor {
     }
 
     fn check(&self, version: &str, class: &RuntimeClassState) -> RuntimeStatus {
-        let (kind, _) = runtime(version);
-        let specs = host::specs(&self.directories);
-        let devices = specs.iter().flat_map(|spec| &spec.devices);
-        let devices: BTreeSet<String> = devices.map(|device| device.name.clone()).collect();
+        let (kind, number) = runtime(version);
+        let specs = host::specs(&self.specs);
         let node = self.published.get();
-        let gpus = node.facts.gpus.iter();
-        let gpus: Vec<_> = gpus.map(|c| (c.uuid.as_str().into(), c.index)).collect();
-        let config = config::read(kind, self.config.as_deref());
+        let gpus = &node.facts.gpus;
+        let without = gpus
+            .iter()
+            .filter(|gpu| !host::has_driver(&specs.usable, gpu));
+        let named: Vec<_> = gpus.iter().map(host::named_gpu).collect();
+        let config = config::read(kind, number, self.config.as_deref());
+        let file = config.as_ref().ok().map(|config| config.file.clone());
+        if let Some(file) = file.filter(|file| *self.reported_file.lock() != *file) {
+            tracing::info!(file = %file.display(), "read the container runtime's configuration");
+            *self.reported_file.lock() = file;
+        }
         let toolkit = config.as_ref().ok();
         let toolkit = toolkit.and_then(|config| device_list::toolkit(config, class));
+        let driver = DriverSources {
+            without: without.map(|gpu| gpu.uuid.as_str().into()).collect(),
+            has_spec: !specs.usable.is_empty(),
+            refused: specs.refusals(&named),
+            generation: self.generator.problem(),
+            injected: toolkit.is_some_and(|toolkit| toolkit.environment),
+        };
+        let directories = self.specs.directories.iter();
+        let directories: Vec<PathBuf> = directories
+            .map(|path| host::on_host(&self.specs.host_root, path))
+            .collect();
         let facts = RuntimeFacts {
             version,
             config: &config,
             cdi: &self.cdi,
-            directories: &self.directories,
-            devices: (!specs.is_empty()).then_some(&devices),
-            gpus: &gpus,
+            directories: &directories,
+            driver: &driver,
             class,
             device_list: self.device_list,
             chosen: self.device_list == DeviceListStrategy::Auto,
-            has_driver_root: self.has_driver_root,
         };
         device_list::assess(&facts, node.device_list(), toolkit)
     }

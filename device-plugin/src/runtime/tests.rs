@@ -8,30 +8,38 @@ const SECTION_2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n"
 
 /// A node with one GPU that NVIDIA's CDI spec contains, on this runtime with this configuration.
 fn check(version: &str, config: &Result<RuntimeConfig, String>, expected: &[(&str, bool, &str)]) {
-    let devices = ["GPU-a".to_owned()].into();
+    let driver = DriverSources::default();
     check_all(
         version,
         config,
-        Some(&devices),
+        &driver,
         &RuntimeClassState::Unknown,
         expected,
     );
 }
 
+/// No CDI spec has the driver for GPU-a.
+fn without_spec() -> DriverSources {
+    DriverSources {
+        without: vec!["GPU-a".into()],
+        ..DriverSources::default()
+    }
+}
+
 fn check_all(
     version: &str,
     config: &Result<RuntimeConfig, String>,
-    devices: Option<&BTreeSet<String>>,
+    driver: &DriverSources,
     class: &RuntimeClassState,
     expected: &[(&str, bool, &str)],
 ) {
-    check_facts(&facts(version, config, devices, class), expected);
+    check_facts(&facts(version, config, driver, class), expected);
 }
 
 fn facts<'a>(
     version: &'a str,
     config: &'a Result<RuntimeConfig, String>,
-    devices: Option<&'a BTreeSet<String>>,
+    driver: &'a DriverSources,
     class: &'a RuntimeClassState,
 ) -> RuntimeFacts<'a> {
     RuntimeFacts {
@@ -39,12 +47,10 @@ fn facts<'a>(
         config,
         cdi: Path::new("/var/run/cdi"),
         directories: &[],
-        devices,
-        gpus: &[],
+        driver,
         class,
         device_list: DeviceListStrategy::Cdi,
         chosen: false,
-        has_driver_root: false,
     }
 }
 
@@ -52,7 +58,6 @@ fn check_facts(facts: &RuntimeFacts<'_>, expected: &[(&str, bool, &str)]) {
     let version = facts.version;
     let found = problems(&RuntimeFacts {
         directories: &["/etc/cdi".into(), "/var/run/cdi".into()],
-        gpus: &[("GPU-a".into(), 0)],
         ..facts.clone()
     });
     let actual: Vec<_> = found.iter().map(|f| (f.reason, f.blocks)).collect();
@@ -73,7 +78,7 @@ fn written(kind: RuntimeKind, text: &str) -> Result<RuntimeConfig, String> {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("config.toml");
     std::fs::write(&path, text).expect("written");
-    read(kind, Some(&path))
+    read(kind, None, Some(&path))
 }
 
 #[test]
@@ -128,44 +133,121 @@ fn mig_14_reports_runtime_without_cdi_and_remedy() {
     check("containerd://2.4.2", same, &[]);
 }
 
+/// Writes below a node's root.
+fn put(node: &Path, path: &str, text: &str) {
+    let path = super::config::below(node, Path::new(path));
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+    std::fs::write(path, text).expect("written");
+}
+
 #[test]
 fn reads_host_configuration_when_none_is_mounted() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (own, host) = (dir.path().join("own"), dir.path().join("host"));
     let roots = [own.as_path(), host.as_path()];
-    let of = |kind| super::config::read_below(&roots, kind, None);
-    let put = |path: &str, text: &str| {
-        let path = host.join(path);
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        std::fs::write(path, text).expect("written");
-    };
+    let of = |kind| super::config::read_below(&roots, kind, None, None);
     let missing = of(RuntimeKind::Containerd).expect_err("nothing is there");
-    assert!(missing.contains("config.toml does not exist"), "{missing}");
+    for part in ["none of", "/etc/cri/containerd.toml", "exists"] {
+        assert!(missing.contains(part), "{missing}");
+    }
     put(
-        "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-        &format!("{SECTION_2}enable_cdi = true\n"),
-    );
-    assert_eq!(of(RuntimeKind::Containerd).expect("k3s's").cdi, Some(true));
-    // Its own file wins, and its imports are read from the node, too.
-    put(
-        "etc/containerd/config.toml",
+        &host,
+        "/etc/containerd/config.toml",
         "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
     );
-    assert_eq!(of(RuntimeKind::Containerd).expect("containerd's").cdi, None);
+    assert_eq!(of(RuntimeKind::Containerd).expect("read").cdi, None);
     put(
-        "etc/containerd/conf.d/cdi.toml",
+        &host,
+        "/etc/containerd/conf.d/cdi.toml",
         &format!("{SECTION_2}enable_cdi = false\n"),
     );
-    assert_eq!(
-        of(RuntimeKind::Containerd).expect("imported").cdi,
-        Some(false)
-    );
+    let imported = of(RuntimeKind::Containerd).expect("imported");
+    assert_eq!(imported.cdi, Some(false));
+    assert_eq!(imported.file, Path::new("/etc/containerd/config.toml"));
     put(
-        "etc/crio/crio.conf.d/10-nvidia.conf",
+        &host,
+        "/etc/crio/crio.conf.d/10-nvidia.conf",
         "[crio.runtime.runtimes.nvidia]\n",
     );
     let handlers = of(RuntimeKind::Crio).expect("CRI-O's").handlers;
     assert!(handlers.contains("nvidia"), "{handlers:?}");
+}
+
+/// Each beside a file of a containerd that Kubernetes does not use.
+#[test]
+fn reads_containerd_configuration_of_each_distribution() {
+    let imports = "version = 3\nimports = [\"IMPORT\"]\n";
+    for (file, import, part) in [
+        (
+            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml",
+            "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/nvidia.toml",
+        ),
+        (
+            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+            "config-v3.toml.d/*.toml",
+            "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/nvidia.toml",
+        ),
+        (
+            "/etc/k0s/containerd.toml",
+            "/etc/k0s/containerd.d/*.toml",
+            "/etc/k0s/containerd.d/nvidia.toml",
+        ),
+        (
+            "/etc/cri/containerd.toml",
+            "/etc/cri/conf.d/cri.toml",
+            "/etc/cri/conf.d/cri.toml",
+        ),
+    ] {
+        let node = tempfile::tempdir().expect("tempdir");
+        let other = "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n";
+        put(node.path(), "/etc/containerd/config.toml", other);
+        put(node.path(), file, &imports.replace("IMPORT", import));
+        let text = format!("{SECTION_3}cdi_spec_dirs = [\"/run/cdi\"]\n");
+        put(node.path(), part, &text);
+        let read = |path| {
+            let roots = [node.path()];
+            super::config::read_below(&roots, RuntimeKind::Containerd, Some((2, 2)), path)
+        };
+        let found = read(None).expect("read");
+        assert_eq!(found.file, Path::new(file));
+        let directories = vec![PathBuf::from("/run/cdi")];
+        assert_eq!(found.spec_directories, Some(directories), "{file}");
+        // The administrator's file is used instead.
+        let path = "/etc/containerd/config.toml";
+        let chosen = read(Some(Path::new(path))).expect("read");
+        assert_eq!(chosen.file, Path::new(path));
+        assert_eq!(chosen.spec_directories, None);
+    }
+}
+
+/// containerd 1.7 replaces a plugin's section by that of an imported file; 2.0 merges them.
+#[test]
+fn merges_imported_sections_as_containerd_does() {
+    let node = tempfile::tempdir().expect("tempdir");
+    let main = "imports = [\"/a.toml\", \"/b.toml\"]\n";
+    let plugin = "[plugins.'io.containerd.grpc.v1.cri']\n";
+    put(
+        node.path(),
+        "/etc/containerd/config.toml",
+        &format!("{main}{plugin}enable_cdi = true\n"),
+    );
+    // It imports itself, and a file that is read after b.toml.
+    put(
+        node.path(),
+        "/a.toml",
+        "imports = [\"/last.toml\", \"/a.toml\"]\n",
+    );
+    let runtime = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = ";
+    put(node.path(), "/b.toml", &format!("{runtime}'b'\n"));
+    put(node.path(), "/last.toml", &format!("{runtime}'last'\n"));
+    for (version, cdi) in [((1, 7), None), ((2, 0), Some(true))] {
+        let roots = [node.path()];
+        let kind = RuntimeKind::Containerd;
+        let found = super::config::read_below(&roots, kind, Some(version), None).expect("read");
+        assert_eq!(found.cdi, cdi, "{version:?}");
+        assert_eq!(found.default_handler.as_deref(), Some("last"));
+    }
 }
 
 #[test]
@@ -175,49 +257,107 @@ fn mig_14_reports_missing_toolkit_and_runtime_class() {
         &format!("{SECTION_3}[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"),
     );
     let check =
-        |devices: Option<&[&str]>, class: &RuntimeClassState, expected: &[(&str, bool, &str)]| {
-            let devices = devices.map(|all| all.iter().map(|&name| name.to_owned()).collect());
-            check_all(
-                "containerd://2.4.2",
-                &config,
-                devices.as_ref(),
-                class,
-                expected,
-            );
+        |driver: &DriverSources, class: &RuntimeClassState, expected: &[(&str, bool, &str)]| {
+            check_all("containerd://2.4.2", &config, driver, class, expected);
         };
+    let (complete, none) = (DriverSources::default(), without_spec());
     let found_class =
         |handler: &str| RuntimeClassState::Found("gpu".to_owned(), handler.to_owned());
-    check(Some(&["0"]), &RuntimeClassState::Unknown, &[]);
-    check(Some(&["all"]), &RuntimeClassState::Unknown, &[]);
-    let words = "in /etc/cdi, /var/run/cdi, so containers";
+    check(&complete, &RuntimeClassState::Unknown, &[]);
+    let words = "no CDI spec for nvidia.com/gpu found in /etc/cdi, /var/run/cdi, so no container";
     check(
-        None,
+        &none,
+        &RuntimeClassState::Unknown,
+        &[("ToolkitMissing", true, words)],
+    );
+    let injected = DriverSources {
+        injected: true,
+        ..none.clone()
+    };
+    let words = "so containers get the driver from NVIDIA's container runtime only";
+    check(
+        &injected,
         &RuntimeClassState::Unknown,
         &[("ToolkitMissing", false, words)],
     );
-    let words = "does not contain GPU-a";
+    let older = DriverSources {
+        has_spec: true,
+        ..none.clone()
+    };
+    let words = "no CDI spec of NVIDIA's has the driver for GPU-a, so no container";
     check(
-        Some(&["1"]),
+        &older,
         &RuntimeClassState::Unknown,
-        &[("ToolkitMissing", false, words)],
+        &[("ToolkitMissing", true, words)],
     );
-    check(Some(&["GPU-a"]), &found_class("runc"), &[]);
+    check(&complete, &found_class("runc"), &[]);
     let words = "handler nvidia of RuntimeClass gpu";
     check(
-        Some(&["GPU-a"]),
+        &complete,
         &found_class("nvidia"),
         &[("RuntimeClassMissing", false, words)],
     );
     let missing = RuntimeClassState::Missing("gpu".to_owned());
     let words = "no RuntimeClass gpu";
     check(
-        None,
+        &none,
         &missing,
         &[
-            ("ToolkitMissing", false, "nvidia-ctk"),
+            ("ToolkitMissing", true, "nvidia-ctk"),
             ("RuntimeClassMissing", false, words),
         ],
     );
+}
+
+#[test]
+fn refused_specs_block_only_without_another_spec() {
+    let missing = SpecRefusal::MissingPath {
+        file: "/etc/cdi/nvidia.yaml".into(),
+        path: "/usr/lib64/libcuda.so.570".into(),
+    };
+    let moved = SpecRefusal::OtherMinor {
+        file: "/etc/cdi/old.yaml".into(),
+        index: 0,
+        node: "/dev/nvidia0".to_owned(),
+        uuid: "GPU-a".into(),
+        minor: 3,
+    };
+    let failed = Arc::new(GenerateError::Timeout {
+        program: "/usr/bin/nvidia-ctk".into(),
+    });
+    let absent = Arc::new(GenerateError::NoGenerator {
+        places: vec!["/usr/bin".into()],
+    });
+    let check = |without: &[&str], generation, expected: &[(&str, bool, &str)]| {
+        let driver = DriverSources {
+            without: without.iter().map(|&uuid| uuid.into()).collect(),
+            has_spec: true,
+            refused: vec![missing.clone(), moved.clone()],
+            generation: Some(generation),
+            injected: false,
+        };
+        let none = Ok(RuntimeConfig::default());
+        let class = RuntimeClassState::NotSet;
+        check_all("containerd://2.4.2", &none, &driver, &class, expected);
+    };
+    let words = [
+        "/etc/cdi/nvidia.yaml names /usr/lib64/libcuda.so.570, which does not exist on the host: the spec is not used",
+        "/etc/cdi/old.yaml has /dev/nvidia0 for device 0, but GPU-a, which NVML lists at index 0, is /dev/nvidia3",
+    ];
+    let all = |blocks| words.map(|words| ("CdiSpecRefused", blocks, words));
+    // Where other specs serve all GPUs, nvidia-ctk is not needed.
+    check(&[], Arc::clone(&failed), &all(false));
+    for (generation, words) in [
+        (failed, "nvidia-ctk cdi generate did not end within 30 s"),
+        (absent, "there is no nvidia-ctk on the host at /usr/bin"),
+    ] {
+        let missing = ("ToolkitMissing", true, words);
+        check(
+            &["GPU-a"],
+            generation,
+            &[&[missing], &all(true)[..]].concat(),
+        );
+    }
 }
 
 #[test]
@@ -237,24 +377,26 @@ fn reads_configuration_with_imports() {
         "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = true\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n",
     );
     let expected = RuntimeConfig {
+        file: path.clone(),
         cdi: Some(true),
         spec_directories: Some(["/a", "/b"].map(PathBuf::from).into()),
         handlers: ["nvidia".to_owned()].into(),
         ..RuntimeConfig::default()
     };
-    assert_eq!(read(RuntimeKind::Containerd, Some(&path)), Ok(expected));
+    let found = read(RuntimeKind::Containerd, None, Some(&path));
+    assert_eq!(found, Ok(expected));
     let crio = put("crio.conf", "[crio.runtime]\ncdi_spec_dirs = [\"/a\"]\n");
     put("crio.conf.d/10.conf", "[crio.runtime.runtimes.crun]\n");
-    let found = read(RuntimeKind::Crio, Some(&crio)).expect("read");
+    let found = read(RuntimeKind::Crio, None, Some(&crio)).expect("read");
     assert_eq!(found.handlers, ["crun".to_owned()].into());
     assert_eq!(found.spec_directories, Some(vec!["/a".into()]));
     let broken = put("broken.toml", "[");
     for path in [broken, dir.path().join("none")] {
         let name = path.display().to_string();
-        let error = read(RuntimeKind::Containerd, Some(&path)).expect_err("fails");
+        let error = read(RuntimeKind::Containerd, None, Some(&path)).expect_err("fails");
         assert!(error.contains(&name), "{error}");
     }
-    assert!(read(RuntimeKind::Crio, Some(&dir.path().join("none"))).is_err());
+    assert!(read(RuntimeKind::Crio, None, Some(&dir.path().join("none"))).is_err());
 }
 
 #[test]
@@ -264,13 +406,14 @@ fn reports_no_cdi_problem_when_cdi_is_unused() {
         &format!("{SECTION_3}enable_cdi = false\n"),
     );
     let class = RuntimeClassState::Missing("nvidia".to_owned());
-    let by_cdi = facts("containerd://1.6.9", &off, None, &class);
+    let none = without_spec();
+    let by_cdi = facts("containerd://1.6.9", &off, &none, &class);
     let missing = ("RuntimeClassMissing", false, "nvidia");
     check_facts(
         &by_cdi,
         &[
             ("CdiOff", true, "1.7 or newer"),
-            ("ToolkitMissing", false, "not the driver's libraries"),
+            ("ToolkitMissing", true, "no CDI spec for nvidia.com/gpu"),
             missing,
         ],
     );
@@ -301,19 +444,4 @@ fn reports_no_cdi_problem_when_cdi_is_unused() {
         "is enabled now; then restart the agent on this node",
     );
     check_facts(&on, &[expected_problem, missing]);
-    let rooted = RuntimeFacts {
-        has_driver_root: true,
-        class: &RuntimeClassState::Unknown,
-        version: "containerd://2.1.0",
-        config: &Err("not shown".to_owned()),
-        ..by_cdi
-    };
-    check_facts(
-        &rooted,
-        &[(
-            "ToolkitMissing",
-            false,
-            "the libraries of the driver's root",
-        )],
-    );
 }

@@ -3,6 +3,7 @@
 
 mod failures;
 mod health;
+mod host_root;
 mod kubelet;
 mod modes;
 mod node;

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use aliquot_device_plugin::allocatable::{GpuLayout, NodeLayout};
 use aliquot_device_plugin::inventory::LayoutUpdate;
 use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Timeslice};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
 use crate::kubelet::prestart;
-use crate::node::{Node, RESOURCE, bound, node, variables};
+use crate::node::{Node, RESOURCE, bound, driver_spec, node, variables};
 use api::device_plugin_client::DevicePluginClient;
 
 const SHARED: &str = "nvidia.com/gpu.shared";
@@ -102,12 +103,12 @@ async fn merges_two_resources_into_one_environment() {
     assert_eq!(
         variables(first),
         [
-            "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b",
+            "NVIDIA_VISIBLE_DEVICES=void",
             "ALIQUOT_VISIBLE_DEVICES=GPU-a,GPU-b"
         ]
     );
     assert_eq!(variables(first), variables(second));
-    assert_eq!(edits(first)["mounts"].as_array().map(Vec::len), Some(2));
+    assert_eq!(edits(first)["mounts"].as_array().map(Vec::len), Some(3));
     assert!(edits(second)["mounts"].is_null(), "{second}");
     let plugin = plugins.get_mut(RESOURCE).expect("registered");
     prestart(plugin, &["GPU-a::0"]).await.expect("served");
@@ -115,4 +116,46 @@ async fn merges_two_resources_into_one_environment() {
         specs,
         [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]))
     );
+}
+
+/// Without a limiter, and in modes that need none.
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_no_container_without_driver_in_any_mode() {
+    let starts = |gpu: &'static str, injects_driver| async move {
+        let (mut node, mut plugins) = two_modes().await;
+        std::fs::remove_file(driver_spec(node.dir.path())).expect("removed");
+        node.prestart.published.set_runtime(RuntimeStatus {
+            injects_driver,
+            ..RuntimeStatus::default()
+        });
+        let (resource, memory, cores) = match gpu {
+            "GPU-a" => (RESOURCE, 10_000, 100),
+            _ => (SHARED, 0, 0),
+        };
+        let grants = json!({"main": [grant(resource, gpu, memory, cores)]});
+        let main = [json!({"name": "main"})];
+        let pod = bound("u1", &grants, &json!({}), &main, &[]);
+        node.pods.apply(pod);
+        let plugin = plugins.get_mut(resource).expect("registered");
+        let id = format!("{gpu}::0");
+        let ids = [id.as_str()];
+        let admitted = node
+            .kubelet
+            .admit_under(resource, plugin, "u1", "main", &ids);
+        admitted.await;
+        let started = prestart(plugin, &ids).await;
+        let directories = std::fs::read_dir(&node.prestart.paths.container_directories);
+        (started, directories.map_or(0, Iterator::count))
+    };
+    for gpu in ["GPU-a", "GPU-b"] {
+        let (refused, directories) = starts(gpu, false).await;
+        let refused = refused.expect_err("refused");
+        let words = format!(
+            "main would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {gpu}"
+        );
+        assert!(refused.contains(&words), "{refused}");
+        assert_eq!(directories, 0, "{gpu}");
+        let (started, directories) = starts(gpu, true).await;
+        assert_eq!((started, directories), (Ok(()), 1), "{gpu}");
+    }
 }

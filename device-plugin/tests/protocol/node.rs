@@ -1,7 +1,7 @@
 //! A node without an API server: a fake kubelet, two simulated GPUs, pods that the test applies,
 //! and the agent's serving half.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,16 +76,38 @@ pub(crate) fn settings(dir: &Path) -> Settings {
 
 fn settings_with(dir: &Path, flags: &[&str]) -> Settings {
     let path = |name: &str| dir.join(name).display().to_string();
+    let loaded = "195 nvidia\n508 nvidia-uvm\n";
+    std::fs::write(dir.join("devices"), loaded).expect("written");
     let own = [
         "agent",
         "--node-name=n1",
         "--listen=127.0.0.1:0",
-        "--nvidia-cdi-dirs=/nonexistent",
+        &format!("--nvidia-cdi-dirs={}", path("nvidia")),
         &format!("--kubelet-dir={}", path("kubelet")),
         &format!("--cdi-dir={}", path("cdi")),
         &format!("--state-dir={}", path("state")),
+        &format!("--proc-devices={}", path("devices")),
     ];
     Settings::parse_from(own.iter().chain(flags))
+}
+
+/// NVIDIA's CDI spec of the node.
+pub(crate) fn driver_spec(dir: &Path) -> PathBuf {
+    dir.join("nvidia/nvidia.json")
+}
+
+/// Writes that spec, with a file in the place of the driver's library.
+fn write_driver_spec(dir: &Path) {
+    let path = driver_spec(dir);
+    let folder = path.parent().expect("in a folder");
+    std::fs::create_dir_all(folder).expect("made");
+    let library = folder.join("libcuda.so.580.82");
+    std::fs::write(&library, "").expect("written");
+    let devices = ["GPU-a", "GPU-b"].map(|name| json!({"name": name, "containerEdits": {}}));
+    let mount = json!({"hostPath": library, "containerPath": "/usr/lib64/libcuda.so.580.82"});
+    let spec = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
+        "containerEdits": {"mounts": [mount]}});
+    std::fs::write(path, spec.to_string()).expect("written");
 }
 
 /// The agent without an API server: pods are applied by the test.
@@ -115,6 +137,7 @@ pub(crate) fn node_with(flags: &[&str]) -> Node {
 pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
     let settings = settings_with(dir.path(), flags);
+    write_driver_spec(dir.path());
     let paths = settings.paths();
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");

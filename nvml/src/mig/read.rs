@@ -15,6 +15,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::profiles::{self, DriverProfile, byte};
 use super::{GpuInstance, MigError, MigLayout};
+use crate::inventory::memory;
 
 /// More instances of either kind than a GPU or an instance has slices.
 const MOST: usize = 32;
@@ -96,10 +97,12 @@ pub(super) fn instance(
     let info = info(nvml, handle)?;
     let small = |number: c_uint| u8::try_from(number).map_err(|_| Cause::Unknown);
     let mut devices = Vec::new();
+    let mut reserved = Mib(0);
     for (id, slices) in compute_profiles(nvml, handle)? {
         for one in compute_instances(nvml, handle, id)? {
             let info = compute_info(nvml, one)?;
             let uuid = uuid(nvml, info.device)?;
+            reserved = reserved.max(reserved_memory(nvml, info.device));
             devices.push(super::MigDevice {
                 current: uuid.clone(),
                 uuid,
@@ -112,7 +115,7 @@ pub(super) fn instance(
         profile: known.profile.name.clone(),
         start: small(info.placement.start)?,
         size: small(info.placement.size)?,
-        memory: known.profile.memory,
+        memory: Mib(known.profile.memory.0.saturating_sub(reserved.0)),
         id: info.id,
         devices,
     })
@@ -195,6 +198,14 @@ pub(super) fn compute_info(
     // SAFETY: as in `info`.
     nvml_try(unsafe { call(handle, &raw mut info) })?;
     Ok(info)
+}
+
+/// What the driver reserves of the instance of a MIG device; 0 where it does not report that.
+fn reserved_memory(nvml: &Nvml, device: nvmlDevice_t) -> Mib {
+    // SAFETY: this library returned the handle, and it outlives the borrow.
+    let device = unsafe { Device::new(device, nvml) };
+    let read = memory(nvml, &device).ok();
+    read.and_then(|(_, reserved)| reserved).unwrap_or(Mib(0))
 }
 
 fn uuid(nvml: &Nvml, device: nvmlDevice_t) -> Result<String, Cause> {

@@ -18,6 +18,7 @@ const PROGRAMS: [&str; 5] = [
     "kubectl-aliquot",
 ];
 const LIMITER: [&str; 2] = ["libvgpu.so", "aliquot-hook"];
+const TOOLKIT: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 const SBOM: &str = "/usr/share/aliquot/sbom.spdx.json";
 
 fn read(path: &str) -> String {
@@ -50,7 +51,8 @@ fn instructions() -> Vec<(String, Vec<String>)> {
 fn copied() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (instruction, words) in instructions() {
-        if instruction != "COPY" || words[0] != "--from=build" {
+        let stages = ["--from=build", "--from=toolkit"];
+        if instruction != "COPY" || !stages.contains(&words[0].as_str()) {
             continue;
         }
         let (folder, sources) = words[1..].split_last().unwrap();
@@ -75,7 +77,7 @@ fn made(name: &[&str]) -> Made {
     let room = tempfile::tempdir().unwrap();
     let folder = room.path().join("release");
     std::fs::create_dir(&folder).unwrap();
-    for program in PROGRAMS.iter().chain(&LIMITER) {
+    for program in PROGRAMS.iter().chain(&LIMITER).chain(&TOOLKIT) {
         std::fs::copy("/bin/true", folder.join(program)).unwrap();
     }
     let archive = room.path().join("image.tar");
@@ -83,6 +85,7 @@ fn made(name: &[&str]) -> Made {
         .args([&folder, &archive])
         .args(name)
         .env("LIMITER", &folder)
+        .env("TOOLKIT", &folder)
         .env("NEWEST_GLIBC", "9.9")
         .output()
         .unwrap();
@@ -126,7 +129,8 @@ fn both_image_builds_contain_the_same_files() {
     let by_script: Vec<&String> = made.files.iter().filter(ours).collect();
     let copied = copied();
     assert_eq!(by_script, copied.keys().collect::<Vec<_>>());
-    assert_eq!(copied.len(), PROGRAMS.len() + LIMITER.len() + 1);
+    let programs = PROGRAMS.len() + LIMITER.len() + TOOLKIT.len();
+    assert_eq!(copied.len(), programs + 1, "with the SBOM");
     // Nothing but their libraries.
     let others = made.files.iter().filter(|path| !ours(path));
     for path in others {
@@ -171,6 +175,7 @@ fn dockerfile_builds_what_it_copies() {
     let builds = &runs[0];
     let mut made: BTreeSet<String> = LIMITER.map(|file| format!("/limiter/{file}")).into();
     made.insert("/sbom.spdx.json".to_owned());
+    made.extend(TOOLKIT.map(|file| format!("/toolkit/{file}")));
     let words: Vec<&str> = builds.split(' ').collect();
     for pair in words.windows(2).filter(|pair| pair[0] == "-p") {
         let room = pair[1].trim_start_matches("aliquot-");
@@ -195,6 +200,19 @@ fn dockerfile_builds_what_it_copies() {
         "{}",
         runs[1]
     );
+    let (last, module) = (
+        runs.last().unwrap(),
+        "github.com/NVIDIA/nvidia-container-toolkit",
+    );
+    assert!(last.contains(&format!("module={module} ")), "{last}");
+    for program in TOOLKIT {
+        assert!(last.contains(&format!("$module/cmd/{program}")), "{last}");
+        let tool = format!("{module}/cmd/{program}\n");
+        assert!(
+            read("tests/toolkit/newest/go.mod").contains(&tool),
+            "{program}"
+        );
+    }
     // Scripts that it runs exist, are executable, and are in the build context.
     let ignored = read("images/Dockerfile.dockerignore");
     for script in ["images/sbom.sh", "limiter/build.sh"] {
@@ -240,8 +258,13 @@ fn images_have_labels_and_run_as_nonroot() {
     assert_eq!(made.sbom["spdxVersion"], "SPDX-2.3");
     let serde = packages.iter().find(|one| one["name"] == "serde").unwrap();
     assert_eq!(serde["checksums"][0]["algorithm"], "SHA256");
-    let lock = read("Cargo.lock");
-    assert_eq!(packages.len(), lock.matches("[[package]]").count());
+    let lock = read("Cargo.lock").matches("[[package]]").count();
+    let modules = read("tests/toolkit/newest/go.mod");
+    let is_version = |line: &&str| line.starts_with('\t') && line.contains(" v");
+    let modules = modules.lines().filter(is_version).count();
+    assert_eq!(packages.len(), lock + modules);
+    let toolkit = "github.com/NVIDIA/nvidia-container-toolkit";
+    assert!(packages.iter().any(|one| one["name"] == toolkit));
 }
 
 /// containerd resolves aliquot/aliquot to docker.io/aliquot/aliquot.

@@ -2,6 +2,8 @@
 //! over the cluster's network. Only the GPU and the API server's Service address are simulated.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "life/driver_upgrade.rs"]
+mod driver_upgrade;
 #[path = "life/made.rs"]
 mod made;
 #[path = "life/shown.rs"]
@@ -227,6 +229,10 @@ async fn life(world: &World) -> Result<()> {
     world.helm(&["rollback", "aliquot", "1"])?;
     scaled_is(world, 1).await?;
     runs_on("rolled back").await?;
+
+    // The agent leaves the node while the driver is replaced.
+    driver_upgrade::driver_upgraded(world).await?;
+    runs_on("the driver is newer").await?;
 
     // Uninstalled while the pod runs: the pod continues, and the files that it uses stay.
     removed(world).await?;

@@ -38,6 +38,36 @@ fn rejects_unknown_keys_at_every_level() {
 }
 
 #[test]
+fn rejects_static_partitioning_and_mlopart_of_mps() {
+    for arguments in [
+        "-S",
+        "-x --static-partitioning",
+        "-mlopart=1",
+        "--locality-domains",
+    ] {
+        let set = format!("devicePlugin.mps.enabled=true,devicePlugin.mps.arguments={arguments}");
+        let refused = arguments.split(' ').next_back().unwrap();
+        let place = format!("devicePlugin.mps.arguments contains {refused}");
+        check(
+            &set,
+            &place,
+            "expected neither static partitioning (-S) nor MLOPart",
+        );
+    }
+}
+
+#[test]
+fn rejects_sizes_of_mps_shared_memory_that_are_no_mib() {
+    let place = "/devicePlugin/mps/shmSize";
+    for (size, accepted) in [
+        ("0", "minimum: got 0, want 1"),
+        ("8Gi", "'^([1-9][0-9]*)?$'"),
+    ] {
+        check(&format!("devicePlugin.mps.shmSize={size}"), place, accepted);
+    }
+}
+
+#[test]
 fn rejects_wrong_types_and_values() {
     for (set, place, accepted) in [
         (

@@ -36,6 +36,7 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
+    "--set=devicePlugin.nvidiaCtk=/opt/nvidia/bin/nvidia-ctk",
 ];
 
 /// The container's command and arguments.
@@ -75,10 +76,10 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let _: Agent = taken(own, &["aliquot-device-plugin"], &["--node-name=n"]);
     let monitor = container(agent, "monitor");
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
-    if agent.containers().len() > 2 {
+    let is_mps = |one: &&Object| one.kind() == "DaemonSet" && one.name() == "aliquot-mps";
+    if let Some(mps) = objects.iter().find(is_mps) {
         let program = ["aliquot-device-plugin", "mps-keeper"];
-        let _: supervisor::SupervisorSettings =
-            taken(container(agent, "mps-keeper"), &program, &[]);
+        let _: supervisor::SupervisorSettings = taken(container(mps, "mps-keeper"), &program, &[]);
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
@@ -225,40 +226,46 @@ fn is_restricted(object: &Object) -> Result<(), String> {
 fn pods_meet_restricted_standard_except_agents() {
     let objects = rendered(EVERYTHING).unwrap();
     let with_pods: Vec<&Object> = objects.iter().filter(|one| one.pod().is_some()).collect();
-    assert_eq!(with_pods.len(), 4, "with what runs before the removal");
+    assert_eq!(with_pods.len(), 5, "with what runs before the removal");
     for object in with_pods {
         let verdict = is_restricted(object);
         assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
     }
 }
 
-/// Each setting of the agent that the restricted Pod Security Standard would reject, and each host path,
-/// has a comment right above it in the template.
+/// Each setting of the agent and of the MPS supervisor that the restricted Pod Security Standard would
+/// reject, and each host path, has a comment right above it in the template.
 #[test]
 fn every_host_path_and_capability_has_a_reason() {
-    let text = std::fs::read_to_string(top("charts/aliquot/templates/agent.yaml")).unwrap();
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let mut found = 0;
-    for (at, line) in lines.iter().enumerate() {
-        let paths = line.starts_with("hostPath:");
-        let rights = ["privileged: true", "hostPID: true"].contains(line);
-        if paths || rights {
-            // A path is one line below its volume's name.
-            let above = lines[at - usize::from(paths) - 1];
-            assert!(above.starts_with('#'), "{}: {line}", at + 1);
-            found += 1;
-        }
-    }
-    assert_eq!(found, 9 + 4, "paths and rights");
     let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
     let objects = rendered(EVERYTHING).unwrap();
-    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
-    let volumes = agent.pod().unwrap()["volumes"].as_array().unwrap();
-    for path in volumes
-        .iter()
-        .filter_map(|one| one["hostPath"]["path"].as_str())
-    {
-        assert!(guide.contains(&format!("`{path}`")), "{path}");
+    for (file, name, paths_and_rights) in [
+        ("agent.yaml", "aliquot-device-plugin", 5 + 3),
+        ("mps.yaml", "aliquot-mps", 3 + 2),
+    ] {
+        let template = top("charts/aliquot/templates").join(file);
+        let text = std::fs::read_to_string(template).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let mut found = 0;
+        for (at, line) in lines.iter().enumerate() {
+            let paths = line.starts_with("hostPath:");
+            let rights = ["privileged: true", "hostPID: true"].contains(line);
+            if paths || rights {
+                // A path is one line below its volume's name.
+                let above = lines[at - usize::from(paths) - 1];
+                assert!(above.starts_with('#'), "{file} {}: {line}", at + 1);
+                found += 1;
+            }
+        }
+        assert_eq!(found, paths_and_rights, "{file}");
+        let pods = one(&objects, "DaemonSet", name);
+        let volumes = pods.pod().unwrap()["volumes"].as_array().unwrap();
+        for path in volumes
+            .iter()
+            .filter_map(|one| one["hostPath"]["path"].as_str())
+        {
+            assert!(guide.contains(&format!("`{path}`")), "{path}");
+        }
     }
 }
 

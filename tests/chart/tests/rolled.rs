@@ -1,6 +1,7 @@
 //! An upgrade of the agents on a real API server with its controllers: at most a tenth of the nodes is
-//! without its agent at any time.
+//! without its agent at any time, and the pods of MPS stay.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use aliquot_chart::{NAMESPACE, chart, helm};
@@ -16,6 +17,15 @@ const NODES: usize = 30;
 /// A tenth of them.
 const AWAY: usize = 3;
 const PODS: &str = "app.kubernetes.io/component=device-plugin";
+const MPS: &str = "app.kubernetes.io/component=mps";
+
+/// The uids of the pods with MPS daemons that are not terminating.
+async fn mps_pods(pods: &Api<Pod>) -> Result<BTreeSet<String>> {
+    let found = pods.list(&ListParams::default().labels(MPS)).await?.items;
+    let stay = found.into_iter().map(|pod| pod.metadata);
+    let stay = stay.filter(|pod| pod.deletion_timestamp.is_none());
+    Ok(stay.filter_map(|pod| pod.uid).collect())
+}
 
 /// Acts as the kubelets of all nodes: terminating pods are deleted, scheduled ones become ready. Returns
 /// how many pods were ready before, and how many of those have this generation of the template.
@@ -61,7 +71,8 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
         let name = format!("gpu-{number}");
         cluster.fake_node(&name, &[("gpu", "on")], &[]).await?;
     }
-    run(&["install", "aliquot", "--create-namespace"])?;
+    let with_mps = ["--set", "devicePlugin.mps.enabled=true"];
+    run(&[&["install", "aliquot", "--create-namespace"][..], &with_mps].concat())?;
     let pods: Api<Pod> = Api::namespaced(cluster.admin()?, NAMESPACE);
     eventually(PATIENCE, "an agent on each node", || async {
         let (ready, _) = played(&pods, "1").await?;
@@ -70,7 +81,18 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
     })
     .await?;
 
-    run(&["upgrade", "aliquot", "--set", "image.tag=next"])?;
+    let mps = eventually(PATIENCE, "a pod for MPS on each node", || async {
+        let found = mps_pods(&pods).await?;
+        ensure!(found.len() == NODES, "{} of {NODES}", found.len());
+        Ok(Some(found))
+    })
+    .await?;
+
+    run(&[
+        &["upgrade", "aliquot", "--set", "image.tag=next"][..],
+        &with_mps,
+    ]
+    .concat())?;
     let least = std::sync::atomic::AtomicUsize::new(NODES);
     eventually(PATIENCE, "the next agent on each node", || async {
         let (ready, new) = played(&pods, "2").await?;
@@ -79,6 +101,7 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
         Ok(Some(()))
     })
     .await?;
+    ensure!(mps_pods(&pods).await? == mps, "a pod for MPS was replaced");
     let least = least.into_inner();
     // All agents that are down at the same time are seen together.
     ensure!(

@@ -20,7 +20,9 @@ use crate::wait::eventually;
 /// The kubelet's device plugin folder is a constant below /var/lib/kubelet, so the
 /// node gets a mount namespace with the state's folder there. Every mount of pods
 /// and containers is made inside and goes with it. containerd's root is a tmpfs: the
-/// state folder may lie on an overlay, on which overlayfs cannot be stacked.
+/// state folder may lie on an overlay, on which overlayfs cannot be stacked. Of a pod with a user
+/// namespace, runc bind-mounts the device nodes, so that a node for such pods ($2) has its own
+/// /dev with those of two GPUs.
 pub(crate) const MAKE_MOUNTS: &str = r#"set -e
 for d in /var/lib/kubelet /run/containerd /var/lib/cni /var/log/containers; do
   [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>/tmp/aliquot-cluster/made; }
@@ -29,6 +31,26 @@ mount --bind "$1/kubelet" /var/lib/kubelet
 for d in /run/containerd /var/lib/cni /var/log/containers "$1/containerd/root"; do
   mount -t tmpfs aliquot-cluster "$d"
 done
+if [ -n "${2:-}" ]; then
+  mkdir "$1/dev"
+  mount -t tmpfs aliquot-cluster "$1/dev"
+  mkdir "$1/dev/upper" "$1/dev/work" "$1/dev/all"
+  layers="lowerdir=/dev,upperdir=$1/dev/upper,workdir=$1/dev/work"
+  mount -t overlay aliquot-cluster -o "$layers" "$1/dev/all"
+  for d in pts shm mqueue hugepages; do
+    ! mountpoint -q "/dev/$d" || mount --rbind "/dev/$d" "$1/dev/all/$d"
+  done
+  mount --rbind "$1/dev/all" /dev
+  while read -r name major minor; do
+    [ -e "/dev/$name" ] || mknod -m 666 "/dev/$name" c "$major" "$minor"
+  done <<NODES
+nvidia0 195 0
+nvidia1 195 1
+nvidiactl 195 255
+nvidia-uvm 508 0
+nvidia-uvm-tools 508 1
+NODES
+fi
 mount --make-rshared /
 : >"$1/run/mounted"
 exec sleep 2147483647"#;
@@ -78,6 +100,9 @@ impl Cluster {
         program
             .args
             .push(self.layout.root().to_string_lossy().into_owned());
+        if self.options.users.is_some() {
+            program.args.push("users".to_owned());
+        }
         self.daemons.start(Daemon::Mounts, program)?;
         eventually(START, "the node's mount namespace", || async {
             self.daemons.check(Daemon::Mounts)?;

@@ -70,7 +70,6 @@ async fn kill_during_start_leaves_nothing_behind() -> Result<()> {
 
 #[tokio::test]
 async fn kill_with_a_running_pod_and_part_leaves_nothing_behind() -> Result<()> {
-    let before = leftovers::interfaces();
     let (state, mut owner) = hold(&["--node"])?;
     let recorded = || fs::metadata(state.join("aliquot-cluster")).is_ok_and(|file| file.len() > 0);
     until("the cluster", recorded).await?;
@@ -84,16 +83,15 @@ async fn kill_with_a_running_pod_and_part_leaves_nothing_behind() -> Result<()> 
         }))
         .await?;
     cluster.wait_running("default", "p").await?;
-    let new = &leftovers::interfaces() - &before;
+    let interface = leftovers::interface_of(&cluster, "p").await?;
     let part = cluster.start_part("sleeper", "/bin/sleep".as_ref(), &["7654322"], &[])?;
     part.leave_running();
     owner.kill()?;
     owner.wait()?;
     only_logs_remain(&state).await?;
-    let after = leftovers::interfaces();
     ensure!(
-        new.intersection(&after).next().is_none(),
-        "{new:?} left in {after:?}"
+        !leftovers::has_interface(interface),
+        "{interface} is still there"
     );
     for argument in ["7654321", "7654322"] {
         until(&format!("the end of `sleep {argument}`"), || {

@@ -31,7 +31,6 @@ async fn has_started(cluster: &Cluster, pod: &str) -> Result<()> {
 
 #[tokio::test]
 async fn kubelet_runs_pods_through_its_restart_and_leaves_nothing() -> Result<()> {
-    let before = leftovers::interfaces();
     let cluster = Box::pin(Cluster::with_node().start()).await?;
     let script = "echo started; exec sleep 100000";
     cluster
@@ -91,12 +90,7 @@ async fn kubelet_runs_pods_through_its_restart_and_leaves_nothing() -> Result<()
         .await?;
     cluster.delete_pod("default", "after").await?;
 
-    // Others may come and go meanwhile: tests run beside each other.
-    let during = leftovers::interfaces();
-    assert!(
-        during.difference(&before).next().is_some(),
-        "the pod has no interface: {during:?}"
-    );
+    let interface = leftovers::interface_of(&cluster, "p").await?;
     let state = cluster.state_dir().to_owned();
     assert!(
         !leftovers::of(&state).is_empty(),
@@ -104,11 +98,9 @@ async fn kubelet_runs_pods_through_its_restart_and_leaves_nothing() -> Result<()
     );
     cluster.stop().await?;
     assert_eq!(leftovers::of(&state), Vec::<String>::new());
-    let new: Vec<_> = during.difference(&before).collect();
-    let after = leftovers::interfaces();
     assert!(
-        new.iter().all(|link| !after.contains(*link)),
-        "{new:?} left in {after:?}"
+        !leftovers::has_interface(interface),
+        "{interface} is still there"
     );
     assert!(!state.exists(), "{} is still there", state.display());
     Ok(())
@@ -166,12 +158,12 @@ async fn runs_two_clusters_with_nodes_side_by_side() -> Result<()> {
 
 #[tokio::test]
 async fn three_kubelets_run_pods_side_by_side_and_leave_nothing() -> Result<()> {
-    let before = leftovers::interfaces();
     let cluster = Box::pin(Cluster::with_node().start()).await?;
     let further = tokio::try_join!(
         Box::pin(cluster.further_node("node-2", 1)),
         Box::pin(cluster.further_node("node-3", 2)),
     )?;
+    let mut interfaces = Vec::new();
     for node in ["node-1", "node-2", "node-3"] {
         let script = ["sh", "-c", "echo started; exec sleep 100000"];
         let mut pod = pod(node, "localhost/busybox:1", &script);
@@ -179,15 +171,14 @@ async fn three_kubelets_run_pods_side_by_side_and_leave_nothing() -> Result<()> 
         cluster.create_pod(pod).await?;
         cluster.wait_running("default", node).await?;
         has_started(&cluster, node).await?;
+        interfaces.push(leftovers::interface_of(&cluster, node).await?);
     }
-    let during = leftovers::interfaces();
     let state = cluster.state_dir().to_owned();
     drop(further);
     cluster.stop().await?;
     assert_eq!(leftovers::of(&state), Vec::<String>::new());
-    let mut new = during.difference(&before);
-    let after = leftovers::interfaces();
-    assert!(new.all(|link| !after.contains(link)), "left in {after:?}");
+    interfaces.retain(|index| leftovers::has_interface(*index));
+    assert_eq!(interfaces, Vec::<u32>::new());
     assert!(!state.exists(), "{} is still there", state.display());
     Ok(())
 }

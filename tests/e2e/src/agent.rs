@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use aliquot_cluster::wait::eventually;
 use aliquot_cluster::{FurtherNode, Part};
 use aliquot_device_plugin::fail_point::Point;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
+use serde_json::json;
 
 use crate::http;
 use crate::stack::{Kind, NAMESPACE, NODE, PATIENCE, Stack};
@@ -51,6 +52,8 @@ impl Default for NodeOptions {
     }
 }
 
+/// The flag for the folder of NVIDIA's CDI specs.
+const SPECS: &str = "--nvidia-cdi-dirs";
 /// The file that arms a fail-point.
 const FAIL_POINT: &str = "fail-point";
 
@@ -82,6 +85,28 @@ impl Place {
         self.files.join("profiles.yaml")
     }
 
+    /// The folder with a CDI spec of the simulated driver, for scenarios that offer no other. It is
+    /// one for management containers, so that it serves whatever GPUs the machine has.
+    fn driver_specs(&self) -> Result<PathBuf> {
+        let folder = self.files.join("nvidia-cdi");
+        std::fs::create_dir_all(&folder)?;
+        let mount = |from: PathBuf, name: &str| {
+            json!({"hostPath": from, "containerPath": format!("/driver/{name}"),
+                "options": ["ro", "nosuid", "nodev", "bind"]})
+        };
+        let spec = json!({
+            "cdiVersion": "0.5.0",
+            "kind": "management.nvidia.com/gpu",
+            "devices": [{"name": "all", "containerEdits": {"env": ["CARD=all"]}}],
+            "containerEdits": {"mounts": [
+                mount(place::cuda_library_path()?, place::CUDA_LIBRARY_NAME),
+                mount(place::library_path()?, place::LIBRARY_NAME),
+            ]},
+        });
+        std::fs::write(folder.join("management.json"), spec.to_string())?;
+        Ok(folder)
+    }
+
     /// Flags and environment; the machine is created if there is none yet.
     fn command(&self, options: &NodeOptions) -> Result<(Vec<String>, String)> {
         let machine = self.machine();
@@ -110,6 +135,11 @@ impl Place {
             ("--device-memory-scaling", options.scaling.to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
         ];
+        if options.library.is_none() {
+            let proc = proc_folder(machine.state());
+            flags.push(("--proc-devices", text(&proc.join("devices"))));
+            flags.push(("--mig-capabilities-dir", text(&proc.join("capabilities"))));
+        }
         if let Some(profiles) = &options.profiles {
             std::fs::write(self.profiles(), profiles)?;
             flags.push(("--profiles-config", text(&self.profiles())));
@@ -119,6 +149,9 @@ impl Place {
         }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
+        }
+        if options.library.is_none() && !options.flags.contains(&SPECS) {
+            flags.push((SPECS, text(&self.driver_specs()?)));
         }
         let flags = flags.into_iter();
         let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);

@@ -106,9 +106,15 @@ pub enum EditError {
         /// Number of the compute instance in it.
         compute_instance: u32,
     },
-    /// A reset while the GPU is in use.
-    #[error("the GPU is used by {0} processes")]
-    Used(usize),
+    /// A reset while processes have the GPU open, or an unload while they have the driver open.
+    #[error("in use by another client: {0}")]
+    InUse(String),
+    /// An unload without a driver.
+    #[error("no driver is loaded")]
+    NotLoaded,
+    /// A load while a driver is loaded.
+    #[error("driver {0} is loaded; expected: none, after an unload")]
+    Loaded(String),
     /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] crate::state::StateError),

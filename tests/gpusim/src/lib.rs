@@ -9,6 +9,7 @@ pub mod edit;
 mod exports;
 mod ffi;
 mod handles;
+mod holders;
 mod library;
 mod machine;
 pub mod machine_file;
@@ -18,6 +19,8 @@ pub mod place;
 pub mod show;
 mod visible_devices;
 
+pub use aliquot_gpusim_model::device_nodes::proc_folder;
 pub use aliquot_gpusim_model::{ProcessUsage, model, state};
+pub use holders::Holder;
 pub use library::STATE_VARIABLE;
 pub use machine::{MachineError, SimulatedMachine};

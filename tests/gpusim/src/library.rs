@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use aliquot_gpusim_model::device_nodes;
 use aliquot_gpusim_model::mig::MigDevice;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
@@ -18,6 +19,7 @@ use parking_lot::RwLock;
 use crate::cuda_processes::{self, CudaProcesses};
 use crate::ffi::{Answer, Out};
 use crate::handles;
+use crate::holders::{self, OpenDriver};
 use crate::mig::instances;
 use crate::model::{Gpu, MAX_GPUS, Machine, Process, text};
 use crate::state::{State, StateError, update};
@@ -32,6 +34,7 @@ struct Library {
     state: Arc<State>,
     cuda_processes: Option<Arc<CudaProcesses>>,
     visible_devices: Arc<VisibleDevices>,
+    _open: OpenDriver,
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
@@ -39,7 +42,7 @@ static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
 /// Handle n is the address of byte n; never read through.
 static HANDLES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 
-/// Adds a user; the first one opens the state file.
+/// Adds a user; the first one opens the driver.
 pub(crate) fn init() -> Answer {
     let mut library = LIBRARY.write();
     if let Some(open) = library.as_mut() {
@@ -48,17 +51,24 @@ pub(crate) fn init() -> Answer {
     }
     let path = PathBuf::from(std::env::var_os(STATE_VARIABLE).ok_or(DRIVER_NOT_LOADED)?);
     let state = State::open(&path).map_err(|e| code(&e))?;
+    let machine = state.machine();
+    if !machine.is_loaded() || !device_nodes::opens_control(&machine) {
+        return Err(DRIVER_NOT_LOADED);
+    }
+    let visible_devices = VisibleDevices::of_process(&machine);
+    let gpus = visible_devices.gpu_indexes(&machine);
     *library = Some(Library {
         users: 1,
         cuda_processes: CudaProcesses::open(&path).ok(),
+        _open: holders::open(&path, &gpus).map_err(|_| DRIVER_NOT_LOADED)?,
         path,
         state: Arc::new(state),
-        visible_devices: Arc::new(VisibleDevices::of_environment()),
+        visible_devices: Arc::new(visible_devices),
     });
     Ok(())
 }
 
-/// Removes a user; the last one closes the state file.
+/// Removes a user; the last one closes the driver.
 pub(crate) fn shutdown() -> Answer {
     let mut library = LIBRARY.write();
     let open = library.as_mut().ok_or(UNINITIALIZED)?;
@@ -200,6 +210,15 @@ pub(crate) fn read<T: Copy>(
     out.put(get(&gpu)?)
 }
 
+/// Whether other processes have the GPU of a handle open.
+pub(crate) fn is_open_elsewhere(device: nvmlDevice_t) -> Answer<bool> {
+    let index = index(device)?;
+    let path = LIBRARY.read().as_ref().map(|open| open.path.clone());
+    let holders = holders::of_nvml(&path.ok_or(UNINITIALIZED)?).map_err(|_| UNKNOWN)?;
+    let own = std::process::id();
+    Ok(holders.iter().any(|one| one.pid != own && one.has(index)))
+}
+
 /// Answers a call that changes one GPU.
 pub(crate) fn change(device: nvmlDevice_t, edit: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
     gpu(device)?;
@@ -234,9 +253,10 @@ fn code(error: &StateError) -> nvmlReturn_t {
         }
         StateError::Open { .. } | StateError::NotAState { .. } => DRIVER_NOT_LOADED,
         StateError::Version { .. } => LIB_RM_VERSION_MISMATCH,
-        StateError::Create { .. } | StateError::Map { .. } | StateError::NoFreeSlot { .. } => {
-            UNKNOWN
-        }
+        StateError::Create { .. }
+        | StateError::Map { .. }
+        | StateError::List { .. }
+        | StateError::NoFreeSlot { .. } => UNKNOWN,
     }
 }
 

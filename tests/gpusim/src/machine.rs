@@ -8,9 +8,10 @@ use serde_json::Value;
 use crate::ProcessUsage;
 use crate::cuda_processes::{self, CudaProcesses};
 use crate::edit::{self, EditError};
+use crate::holders::{self, Holder};
 use crate::machine_file::{self, MachineFileError};
 use crate::mig::instances;
-use crate::model::{Gpu, Process, padded};
+use crate::model::{Gpu, Process, padded, text};
 use crate::show;
 use crate::state::{self, State, StateError};
 
@@ -26,6 +27,9 @@ pub enum MachineError {
     /// The change was rejected.
     #[error(transparent)]
     Edit(#[from] EditError),
+    /// The processes that have the driver open cannot be listed.
+    #[error("cannot list the processes that have the driver open: {0}")]
+    Holders(std::io::Error),
     /// The peak of a group is not known.
     #[error("the peak of group {0} is not known: too many groups used the GPU")]
     UnknownPeak(String),
@@ -113,6 +117,58 @@ impl SimulatedMachine {
         })
     }
 
+    /// The processes that have the driver open: by NVML, by CUDA, or added by hand.
+    pub fn holders(&self) -> Result<Vec<Holder>, MachineError> {
+        let machine = State::open(&self.state)?.machine();
+        let mut holders = holders::of_nvml(&self.state).map_err(MachineError::Holders)?;
+        let processes = CudaProcesses::open(&self.state)?;
+        for (index, gpu) in machine.existing_gpus().iter().enumerate() {
+            let used = processes.process_usage(gpu, index);
+            let pids = used.iter().map(|one| one.pid_here().unwrap_or(one.pid));
+            let pids = pids.chain(gpu.running().iter().map(|one| one.pid));
+            holders.extend(pids.map(|pid| Holder::new(pid, [index])));
+        }
+        Ok(holders::merged(holders))
+    }
+
+    /// Unloads the driver, as before an upgrade. Fails while another process has it open; no MIG
+    /// instance is left.
+    pub fn unload(&self) -> Result<(), MachineError> {
+        let holders = self.other_holders(|_| true)?;
+        state::update(&self.state, |machine| {
+            if !machine.is_loaded() {
+                return Err(EditError::NotLoaded.into());
+            }
+            if let Some(holders) = holders {
+                return Err(EditError::InUse(holders).into());
+            }
+            machine.gpus.iter_mut().for_each(instances::reboot);
+            machine.driver = [0; 80];
+            Ok(())
+        })
+    }
+
+    /// Loads the driver of this version, such as `590.44.01`, after [`Self::unload`].
+    pub fn load(&self, version: &str) -> Result<(), MachineError> {
+        let loaded = State::open(&self.state)?.machine();
+        if loaded.is_loaded() {
+            return Err(EditError::Loaded(text(&loaded.driver).to_owned()).into());
+        }
+        self.set_driver(version)
+    }
+
+    /// The other processes that have the driver open and for which `which` holds, as text.
+    fn other_holders(
+        &self,
+        which: impl Fn(&Holder) -> bool,
+    ) -> Result<Option<String>, MachineError> {
+        let own = std::process::id();
+        let mut holders = self.holders()?;
+        holders.retain(|one| one.pid != own && which(one));
+        let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
+        Ok((!names.is_empty()).then(|| names.join(", ")))
+    }
+
     /// Reports an XID of one GPU.
     pub fn xid(&self, gpu: &str, code: u32) -> Result<(), MachineError> {
         self.xid_of(gpu, code, (WHOLE_GPU, WHOLE_GPU))
@@ -128,13 +184,14 @@ impl SimulatedMachine {
         })
     }
 
-    /// Resets an unused GPU: a pending MIG mode takes effect, no MIG instance is left.
+    /// Resets a GPU that no other process has open: a pending MIG mode takes effect, no MIG instance
+    /// is left.
     pub fn reset(&self, gpu: &str) -> Result<(), MachineError> {
-        let used = self.process_usage(gpu)?.len();
+        let index = edit::index_of(&State::open(&self.state)?.machine(), gpu)?;
+        let holders = self.other_holders(|one| one.has(index))?;
         self.change(gpu, |gpu| {
-            let used = used + gpu.running().len();
-            if used > 0 {
-                return Err(EditError::Used(used));
+            if let Some(holders) = holders {
+                return Err(EditError::InUse(holders));
             }
             instances::reset(gpu);
             Ok(())

@@ -21,6 +21,9 @@ struct MachineFile {
     nvml: Option<String>,
     #[serde(default = "default_cuda")]
     cuda: String,
+    /// The node's folder of device nodes; without it the environment of a process stands for them.
+    #[serde(default)]
+    dev: String,
     gpus: Vec<Group>,
     #[serde(default)]
     links: Vec<Link>,
@@ -153,6 +156,7 @@ pub fn parse(yaml: &str) -> Result<Box<Machine>, MachineFileError> {
     machine.driver = short("driver", &file.driver)?;
     machine.nvml = short("nvml", &nvml)?;
     machine.cuda = cuda_number(&file.cuda)?;
+    machine.dev = short("dev", &file.dev)?;
     machine.next_xid = 1;
 
     for (number, group) in file.gpus.iter().enumerate() {

@@ -65,7 +65,24 @@ enum Command {
         #[arg(long, value_parser = instance, default_value = "all")]
         instance: (u32, u32),
     },
-    /// Reset an unused GPU: a pending MIG mode takes effect, no MIG instance is left.
+    /// List the processes that have the driver open.
+    Holders {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Unload the driver, unless a process has it open.
+    Unload {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Load a driver after `unload`.
+    Load {
+        #[command(flatten)]
+        target: Target,
+        /// Its version, such as 590.44.01.
+        version: String,
+    },
+    /// Reset a GPU that no process has open: a pending MIG mode takes effect, no MIG instance is left.
     Reset {
         #[command(flatten)]
         target: Target,
@@ -152,6 +169,13 @@ fn main() -> anyhow::Result<()> {
             code,
             instance,
         } => target.machine().xid_of(&gpu, code, instance)?,
+        Command::Holders { target } => {
+            for holder in target.machine().holders()? {
+                println!("{holder}");
+            }
+        }
+        Command::Unload { target } => target.machine().unload()?,
+        Command::Load { target, version } => target.machine().load(&version)?,
         Command::Reset { target, gpu } => target.machine().reset(&gpu)?,
         Command::Reboot { target } => target.machine().reboot()?,
         Command::Process { command } => match command {

@@ -1,5 +1,6 @@
-//! The GPUs and MIG instances that this process sees. Its environment stands for the device nodes
-//! that a container gets; a process without those variables sees all.
+//! The GPUs and MIG instances that this process sees: those whose device nodes it may open. On a
+//! machine without device nodes the environment stands for them, and a process without those
+//! variables sees all.
 
 use aliquot_gpusim_model::mig::MigDevice;
 
@@ -10,8 +11,8 @@ use crate::model::{Machine, text};
 pub(crate) struct VisibleDevices(Option<Vec<String>>);
 
 impl VisibleDevices {
-    pub(crate) fn of_environment() -> Self {
-        Self::of(aliquot_gpusim_model::visible_devices().as_deref())
+    pub(crate) fn of_process(machine: &Machine) -> Self {
+        Self::of(aliquot_gpusim_model::visible_devices(machine).as_deref())
     }
 
     fn of(given: Option<&str>) -> Self {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
 use aliquot_device_plugin::proto::v1beta1 as protocol;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use protocol::device_plugin_client::DevicePluginClient;
@@ -70,7 +70,12 @@ struct Times {
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
     let at = |name: &str| directory.path().join(name);
-    for subdirectory in ["kubelet/device-plugins", "kubelet/pod-resources", "driver"] {
+    for subdirectory in [
+        "kubelet/device-plugins",
+        "kubelet/pod-resources",
+        "driver",
+        "nvidia",
+    ] {
         std::fs::create_dir_all(at(subdirectory))?;
     }
     // As on a real machine: shares and container directories on disk, CDI specs in memory, as
@@ -92,7 +97,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let api = Api::start(pods.collect()).await?;
     let connections = kubelet::count_connections(&at("kubelet/pod-resources/kubelet.sock"))?;
     let mut kubelet = Kubelet::start(&at("kubelet/device-plugins"))?;
-    let agent = agent(directory.path(), &machine, api.url())?;
+    let agent = agent(directory.path(), &machine, &gpus, api.url())?;
     let plugin = kubelet.plugin(PATIENCE).await?;
     eventually(PATIENCE, "the agent to have written its node", || async {
         Ok((api.writes() > 0 && api.quiet_for(Duration::from_secs(1))).then_some(()))
@@ -118,7 +123,12 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     times.figures(on_the_path)
 }
 
-fn agent(directory: &Path, machine: &SimulatedMachine, api: &str) -> Result<Child> {
+fn agent(
+    directory: &Path,
+    machine: &SimulatedMachine,
+    gpus: &[String],
+    api: &str,
+) -> Result<Child> {
     let text = |name: &str| directory.join(name).display().to_string();
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": api}}], "users": [{"name": "u", "user": {}}],
@@ -129,6 +139,11 @@ fn agent(directory: &Path, machine: &SimulatedMachine, api: &str) -> Result<Chil
         std::fs::write(directory.join(file), b"content")?;
     }
     let library = place::link_into(&directory.join("driver"))?;
+    // Any file will do: nothing loads it.
+    let spec = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
+        "devices": gpus.iter().map(|uuid| json!({"name": uuid, "containerEdits": {}})).collect::<Vec<_>>(),
+        "containerEdits": {"mounts": [{"hostPath": library, "containerPath": "/usr/lib/libcuda.so.1"}]}});
+    std::fs::write(directory.join("nvidia/nvidia.json"), spec.to_string())?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let binary = std::env::current_exe()?.with_file_name("aliquot-device-plugin");
     let flags = [
@@ -137,9 +152,16 @@ fn agent(directory: &Path, machine: &SimulatedMachine, api: &str) -> Result<Chil
         ("--listen", port.to_string()),
         ("--kubelet-dir", text("kubelet")),
         ("--cdi-dir", text("cdi")),
-        ("--nvidia-cdi-dirs", text("none")),
+        ("--nvidia-cdi-dirs", text("nvidia")),
         ("--state-dir", text("state")),
         ("--nvml-library", library.display().to_string()),
+        (
+            "--proc-devices",
+            proc_folder(machine.state())
+                .join("devices")
+                .display()
+                .to_string(),
+        ),
         ("--limiter-library", text("libvgpu.so")),
         ("--device-split-count", REPLICAS.to_string()),
         // Neither runs during the measurement.

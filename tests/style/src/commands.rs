@@ -64,6 +64,10 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "kubectl drain",
         "Kubernetes' own: the test cluster's nodes have no second one to go to",
     ),
+    (
+        "kubectl delete pod",
+        "Kubernetes' own; tests delete pods by the API",
+    ),
     ("kubectl cordon", "Kubernetes' own"),
     ("kubectl uncordon", "Kubernetes' own"),
     ("kubectl delete node", "Kubernetes' own"),

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use aliquot_core::{Mib, Scaling};
 use aliquot_device_plugin::accepted::Store;
-use aliquot_device_plugin::allocatable::NodeLayout;
+use aliquot_device_plugin::allocatable::{AllocatedIds, GpuLayout, NodeLayout};
 use aliquot_device_plugin::call_state::CallState;
+use aliquot_device_plugin::device_failures::NodeFailures;
 use aliquot_device_plugin::environment::NodeRules;
-use aliquot_device_plugin::inventory::NodePublisher;
+use aliquot_device_plugin::inventory::{LayoutUpdate, NodePublisher};
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::modes::SharingModes;
+use aliquot_device_plugin::nvidia_cdi::SpecGenerator;
 use aliquot_device_plugin::plugin::Plugin;
 use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
@@ -23,8 +25,12 @@ use aliquot_device_plugin::proto::v1beta1 as api;
 use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
 use aliquot_device_plugin::settings::Settings;
 use aliquot_device_plugin::{counters_file, injection};
-use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, NvmlError};
-use aliquot_profiles::Defaults;
+use aliquot_gpusim::STATE_VARIABLE;
+use aliquot_nvml::{
+    DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, GpuInstance, MigDevice, NvmlError,
+};
+use aliquot_profiles::mode::{LayoutEntry, Mig, Strategy};
+use aliquot_profiles::{Defaults, Mode};
 use anyhow::{Context as _, Result, anyhow};
 use api::device_plugin_server::DevicePlugin as _;
 use base64::Engine as _;
@@ -36,20 +42,32 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
-use crate::node::{CONTEXT, DRIVER, FIRST, Installer, Node, SECOND};
+use crate::node::{
+    CONTEXT, DRIVER, FIRST, Installer, Instance, MANAGEMENT_SPEC, Node, PLUGIN_SPEC, SECOND,
+};
 use crate::programs;
 
 const RESOURCE: &str = "nvidia.com/gpu";
 /// The memory that each container is allocated, in MiB.
 const SHARE: u64 = 3000;
 
+/// How many containers share a device, and with how much memory.
+const DEFAULTS: Defaults = Defaults {
+    split: 100,
+    memory_scaling: Scaling::ONE,
+};
+
 /// Where the driver in a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverSource {
     /// NVIDIA's CDI spec, from which the agent takes the edits.
     NvidiaSpec,
-    /// The driver's root, from which the agent mounts the libraries.
-    DriverRoot,
+    /// The same of the kind of NVIDIA's device plugin.
+    PluginSpec,
+    /// The same of the kind for management containers.
+    ManagementSpec,
+    /// NVIDIA's CDI spec that the agent generates of the driver's root.
+    Generated,
     /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; the agent uses no CDI.
     NvidiaRuntime,
     /// Nowhere: CDI is used, and nothing has the driver.
@@ -59,7 +77,7 @@ pub enum DriverSource {
 /// All sources of a driver.
 pub const DRIVER_SOURCES: [DriverSource; 3] = [
     DriverSource::NvidiaSpec,
-    DriverSource::DriverRoot,
+    DriverSource::Generated,
     DriverSource::NvidiaRuntime,
 ];
 
@@ -78,8 +96,18 @@ impl Agent {
         let flag = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
         let specs = match source {
             DriverSource::NvidiaSpec => node.specs(Installer::Package),
-            _ => folder.join("none"),
+            _ => folder.join("specs"),
         };
+        let of_kind = match source {
+            DriverSource::PluginSpec => Some(PLUGIN_SPEC),
+            DriverSource::ManagementSpec => Some(MANAGEMENT_SPEC),
+            _ => None,
+        };
+        if let Some(file) = of_kind {
+            fs::create_dir_all(&specs)?;
+            let all = node.specs(Installer::Operator);
+            fs::copy(all.join(file), specs.join(file))?;
+        }
         let list = match source {
             DriverSource::NvidiaRuntime => "envvar",
             _ => "cdi",
@@ -98,18 +126,26 @@ impl Agent {
             flag("nvidia-cdi-dirs", specs),
             flag("driver-root", root.clone()),
             flag("host-driver-root", root),
+            flag("nvidia-ctk", node.release.program("nvidia-ctk")),
+            flag("proc-devices", node.proc().join("devices")),
+            flag("mig-capabilities-dir", node.proc().join("capabilities")),
         ])?;
-        let paths = settings.paths();
+        let mut paths = settings.paths();
+        paths.nvidia_cdi.host_root = "/".into();
         fs::create_dir_all(&paths.plugins)?;
         fs::create_dir_all(&paths.cdi)?;
         let limiter = injection::install(&programs::limiter()?, &paths.limiter)?;
         let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
         let facts = driver.inventory()?;
-        let defaults = Defaults {
-            split: 100,
-            memory_scaling: Scaling::ONE,
-        };
-        let layout = NodeLayout::built_in(&facts, RESOURCE, &defaults);
+        let runtime = Runtime::new()?;
+        if source == DriverSource::Generated {
+            let generator = Arc::new(generator(node, &settings));
+            runtime.block_on(generator.update(&facts));
+            if let Some(problem) = generator.problem() {
+                return Err(anyhow!("{problem}"));
+            }
+        }
+        let layout = NodeLayout::built_in(&facts, RESOURCE, &DEFAULTS);
         let pods = Pods::default();
         pods.reset(Vec::new());
         let prestart = Arc::new(PreStart {
@@ -137,7 +173,7 @@ impl Agent {
             CancellationToken::new(),
         );
         Ok(Self {
-            runtime: Runtime::new()?,
+            runtime,
             plugin,
             prestart,
             entries: Vec::new(),
@@ -149,18 +185,74 @@ impl Agent {
         &self.prestart.paths.cdi
     }
 
+    /// The spec that the agent generated.
+    pub fn generated_spec(&self) -> PathBuf {
+        let folder = &self.prestart.paths.nvidia_cdi.generated;
+        folder.join("nvidia.json")
+    }
+
     /// The folder with the installed limiter and the shim libraries.
     pub fn limiter(&self) -> &Path {
         &self.prestart.paths.limiter
     }
 
+    /// Partitions the first GPU into this instance, which one container gets, whole and unlimited.
+    pub fn set_instance(&self, instance: &Instance) -> Result<()> {
+        let profile = "1g.10gb";
+        let published = &self.prestart.published;
+        let node = published.get();
+        let mut facts = node.facts.clone();
+        let gpu = facts.gpus.first_mut().context("a GPU")?;
+        gpu.layout.instances = vec![GpuInstance {
+            profile: profile.to_owned(),
+            start: 0,
+            size: 1,
+            memory: Mib(9856),
+            id: instance.gpu_instance,
+            devices: vec![MigDevice {
+                uuid: instance.uuid.clone(),
+                current: instance.uuid.clone(),
+                id: instance.compute_instance,
+                whole: true,
+            }],
+        }];
+        let entry = LayoutEntry {
+            profile: profile.to_owned(),
+            count: 1,
+            on: None,
+        };
+        let mig = Mig {
+            layout: vec![entry],
+            dynamic: false,
+            allow: Vec::new(),
+            strategy: Strategy::Single,
+        };
+        let mode = Mode::Mig(mig).with_defaults(&DEFAULTS);
+        let mut layout = node.layout.clone();
+        layout.gpus.insert(FIRST.into(), GpuLayout::serving(mode));
+        published.set_devices(&facts, &[], NodeFailures::default(), AllocatedIds::new());
+        published.set_layout(LayoutUpdate {
+            layout,
+            allocated_ids: None,
+            evict: Vec::new(),
+            profile: None,
+            removed_resources: std::collections::BTreeSet::new(),
+        });
+        Ok(())
+    }
+
     /// Writes the files of one more container with a share of the first GPU, and returns what the
     /// kubelet passes to the container runtime.
     pub fn start_container(&mut self) -> Result<api::ContainerAllocateResponse> {
+        self.start_container_on(FIRST)
+    }
+
+    /// The same with a share of this device.
+    pub fn start_container_on(&mut self, device: &str) -> Result<api::ContainerAllocateResponse> {
         let number = self.entries.len();
         let pod = format!("pod-{number}");
-        let ids = vec![format!("{FIRST}::{number}")];
-        self.prestart.pods.apply(bound_pod(&pod)?);
+        let ids = vec![format!("{device}::{number}")];
+        self.prestart.pods.apply(bound_pod(&pod, device)?);
         let request = api::AllocateRequest {
             container_requests: vec![api::ContainerAllocateRequest {
                 devices_ids: ids.clone(),
@@ -191,6 +283,15 @@ impl Agent {
     }
 }
 
+/// What generates NVIDIA's spec of the simulated driver.
+fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
+    let mut generator = SpecGenerator::new(settings);
+    generator.host_root = "/".into();
+    let state = (STATE_VARIABLE.into(), node.state().into());
+    generator.variables.push(state);
+    generator
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
         // Where the machine's mounts are shared, each directory has a file system in it.
@@ -202,8 +303,8 @@ impl Drop for Agent {
 }
 
 /// A pod that the scheduler has bound.
-fn bound_pod(uid: &str) -> Result<Pod> {
-    let grant = json!({"resource": RESOURCE, "gpu": FIRST, "memory": SHARE, "cores": 1});
+fn bound_pod(uid: &str, device: &str) -> Result<Pod> {
+    let grant = json!({"resource": RESOURCE, "gpu": device, "memory": SHARE, "cores": 1});
     let allocation = json!({
         "v": 1, "node": "n1", "containers": {"main": [grant]}, "init": {}, "priority": 1,
     });

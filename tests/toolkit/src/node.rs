@@ -6,12 +6,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
-use anyhow::Result;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
+use anyhow::{Context as _, Result};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::agent::{Agent, DriverSource};
-use crate::programs::{Release, run};
+use crate::programs::{Release, run, script};
 
 /// The GPU that containers get.
 pub const FIRST: &str = "GPU-11111111-1111-1111-1111-111111111111";
@@ -34,6 +34,33 @@ const DEVICE_NODES: [(&str, u32, u32); 5] = [
     ("nvidia-uvm", 508, 0),
     ("nvidia-uvm-tools", 508, 1),
 ];
+
+/// A file system of its own for capability nodes in the folder $1, as in the mount namespace of the
+/// program that creates the instance: $2 the program, $3 its first argument.
+const CREATE_INSTANCE: &str = r#"
+set -e
+mkdir -p "$1"
+mount -t tmpfs tmpfs "$1"
+exec "$2" "$3" "$1"
+"#;
+
+/// A MIG instance of the first GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its number on the GPU.
+    pub gpu_instance: u32,
+    /// The number of the compute instance in it.
+    pub compute_instance: u32,
+    /// The names of its capability nodes.
+    pub nodes: Vec<String>,
+}
+
+/// The spec of NVIDIA's device plugin.
+pub const PLUGIN_SPEC: &str = "k8s.device-plugin.nvidia.com-gpu.json";
+/// The spec for management containers.
+pub const MANAGEMENT_SPEC: &str = "management.nvidia.com-gpu.yaml";
 
 /// What installed the toolkit, and writes the node's CDI specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +86,7 @@ impl Installer {
             Self::Package => &[("nvidia.yaml", &["--mode=nvml"])],
             Self::Operator => &[
                 (
-                    "k8s.device-plugin.nvidia.com-gpu.json",
+                    PLUGIN_SPEC,
                     &[
                         "--mode=nvml",
                         "--vendor=k8s.device-plugin.nvidia.com",
@@ -67,7 +94,7 @@ impl Installer {
                     ],
                 ),
                 (
-                    "management.nvidia.com-gpu.yaml",
+                    MANAGEMENT_SPEC,
                     &["--mode=management", "--vendor=management.nvidia.com"],
                 ),
             ],
@@ -89,7 +116,8 @@ impl Node {
         let node = Self { release, folder };
         fs::create_dir(node.machine())?;
         let yaml = format!(
-            "driver: {DRIVER}\ngpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {CONTEXT}}}\n"
+            "driver: {DRIVER}\ndev: {}\ngpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {CONTEXT}}}\n",
+            node.device_nodes().display()
         );
         SimulatedMachine::create(&node.state(), &yaml)?;
         node.make_driver_root()?;
@@ -125,6 +153,45 @@ impl Node {
         self.driver_root().join(LIBRARIES).join(file)
     }
 
+    /// The folder of the host's device nodes.
+    pub fn device_nodes(&self) -> PathBuf {
+        self.driver_root().join("dev")
+    }
+
+    /// The driver's files of `/proc`.
+    pub fn proc(&self) -> PathBuf {
+        proc_folder(&self.state())
+    }
+
+    /// Removes device nodes, as on a node where nobody ran a program that creates them.
+    pub fn remove_device_nodes(&self, which: impl Fn(&str) -> bool) -> Result<()> {
+        for (name, ..) in DEVICE_NODES.iter().filter(|(name, ..)| which(name)) {
+            fs::remove_file(self.device_nodes().join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Creates a MIG instance in a mount namespace of its own, where its capability nodes are.
+    pub fn create_instance(&self) -> Result<Instance> {
+        let library = self.driver_root().join(LIBRARIES);
+        let library = library.join(format!("libnvidia-ml.so.{DRIVER}"));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        command.args(["sh", "-c", CREATE_INSTANCE, "sh"]);
+        command.arg(self.device_nodes().join("nvidia-caps"));
+        command.arg(script("create-mig-instance")).arg(library);
+        let output = run(command.env(STATE_VARIABLE, self.state()))?;
+        let text = String::from_utf8(output.stdout)?;
+        let mut words = text.split_whitespace();
+        let mut next = || words.next().context("too few words");
+        Ok(Instance {
+            uuid: next()?.to_owned(),
+            gpu_instance: next()?.parse()?,
+            compute_instance: next()?.parse()?,
+            nodes: words.map(str::to_owned).collect(),
+        })
+    }
+
     /// The folder with the specs of an installer.
     pub fn specs(&self, installer: Installer) -> PathBuf {
         self.folder().join(format!("{installer:?}"))
@@ -137,7 +204,7 @@ impl Node {
 
     fn make_driver_root(&self) -> Result<()> {
         let libraries = self.driver_root().join(LIBRARIES);
-        let nodes = self.driver_root().join("dev");
+        let nodes = self.device_nodes();
         fs::create_dir_all(&libraries)?;
         fs::create_dir_all(&nodes)?;
         let built = [

@@ -13,7 +13,9 @@ use aliquot_device_plugin::environment::{NVIDIA_VISIBLE, VISIBLE, VOID};
 use aliquot_device_plugin::proto::v1beta1::ContainerAllocateResponse;
 use aliquot_toolkit::agent::{Agent, DRIVER_SOURCES, DriverSource};
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES, variable};
-use aliquot_toolkit::node::{DRIVER, FIRST, Installer, LIBRARIES, Node, SECOND};
+use aliquot_toolkit::node::{
+    DRIVER, FIRST, Installer, LIBRARIES, MANAGEMENT_SPEC, Node, PLUGIN_SPEC, SECOND,
+};
 use aliquot_toolkit::programs::{Release, clients, run};
 use aliquot_toolkit::runtime::{LowLevelRuntime, OciRuntime};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -315,7 +317,7 @@ fn mode_legacy_leaves_shim_as_the_driver() {
 #[test]
 fn our_hooks_do_not_take_the_environment_of_the_image() {
     let node = Node::new(Release::Newest).expect("a node");
-    for source in [DriverSource::NvidiaSpec, DriverSource::DriverRoot] {
+    for source in [DriverSource::NvidiaSpec, DriverSource::Generated] {
         let mut agent = node.agent(source).expect("an agent");
         let answer = agent.start_container().expect("the files of a container");
         let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
@@ -345,11 +347,113 @@ fn starts_no_container_without_a_driver_library() {
     let refused = format!("{refused:#}");
     for words in [
         "container main would start without libcuda.so.1",
-        "no CDI spec of kind nvidia.com/gpu names GPU-",
-        "expected `nvidia-ctk cdi generate",
+        "no CDI spec of NVIDIA's has it for GPU-",
+        "expected nvidia-ctk on the node",
     ] {
         assert!(refused.contains(words), "{refused}");
     }
+}
+
+/// Runs the client with the edits for this device; returns its answers, and its device nodes.
+fn client_on(
+    node: &Node,
+    agent: &mut Agent,
+    device: &str,
+) -> Result<(Vec<String>, BTreeSet<String>)> {
+    let path = client_path();
+    let container = Container {
+        command: &client(&path),
+        ..Container::default()
+    };
+    let answer = agent.start_container_on(device)?;
+    let bundle = Bundle::create(node, &container)?;
+    bundle.apply(&answer, agent.specs())?;
+    let mut lines = lines(&OciRuntime::runc(), &bundle)?;
+    lines.truncate(COMMANDS.len());
+    let config = bundle.config()?;
+    let paths = items(&config, "/linux/devices").filter_map(|node| node["path"].as_str());
+    Ok((lines, paths.map(str::to_owned).collect()))
+}
+
+#[test]
+fn starts_container_where_device_nodes_do_not_exist() {
+    let expected = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl"];
+    let expected: BTreeSet<String> = expected.map(|name| format!("/dev/{name}")).into();
+    for (source, removed) in [
+        (DriverSource::NvidiaSpec, "nvidia"),
+        (DriverSource::NvidiaSpec, "nvidia-uvm"),
+        (DriverSource::Generated, "nvidia-uvm"),
+    ] {
+        let node = Node::new(Release::Newest).expect("a node");
+        let is_removed = |name: &str| name.starts_with(removed);
+        node.remove_device_nodes(is_removed).expect("removed");
+        let mut agent = node.agent(source).expect("an agent");
+        let found = client_on(&node, &mut agent, FIRST);
+        let found = found.unwrap_or_else(|error| panic!("{source:?} {removed}: {error:#}"));
+        let limited = LIMITED.map(str::to_owned).to_vec();
+        assert_eq!(found, (limited, expected.clone()), "{source:?} {removed}");
+    }
+}
+
+#[test]
+fn refuses_container_whose_driver_part_is_not_loaded() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let is_uvm = |name: &str| name.starts_with("nvidia-uvm");
+    node.remove_device_nodes(is_uvm).expect("removed");
+    let list = node.proc().join("devices");
+    fs::write(&list, "Character devices:\n195 nvidia\n").expect("written");
+    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let refused = agent.start_container().expect_err("no nvidia-uvm");
+    let refused = format!("{refused:#}");
+    let words = format!(
+        "container main would start without /dev/nvidia-uvm: {} does not list nvidia-uvm, and",
+        list.display()
+    );
+    assert!(refused.contains(&words), "{refused}");
+    let words = "expected `nvidia-modprobe -u -c0` on the node";
+    assert!(refused.contains(words), "{refused}");
+}
+
+/// As nvidia-modprobe in a chroot of the host, or an agent in its own container, does it.
+#[test]
+fn gives_mig_instance_created_in_other_mount_namespace() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let instance = node.create_instance().expect("an instance");
+    assert_eq!(instance.nodes.len(), 2, "{instance:?}");
+    let folder = node.device_nodes().join("nvidia-caps");
+    let on_host = fs::read_dir(folder).expect("read").count();
+    assert_eq!(on_host, 0, "capability nodes are on the host too");
+    agent.set_instance(&instance).expect("published");
+    let (lines, found) = client_on(&node, &mut agent, &instance.uuid).expect("a client");
+    // It sees the memory of the instance.
+    let sees = lines[0] == "init: 0" && lines[3].ends_with(" 9856");
+    assert!(sees, "{lines:?}");
+    let capabilities = instance
+        .nodes
+        .iter()
+        .map(|name| format!("nvidia-caps/{name}"));
+    let others = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl"];
+    let names = others.map(str::to_owned).into_iter().chain(capabilities);
+    assert_eq!(found, names.map(|name| format!("/dev/{name}")).collect());
+}
+
+/// The simulated driver goes by the nodes, so that a test sees what a container can open.
+#[test]
+fn container_without_device_nodes_sees_no_gpu() {
+    let node = Node::new(Release::Newest).expect("a node");
+    let path = client_path();
+    let command = ["timeout", "60", "python3", &path, "init"];
+    let container = Container {
+        command: &command,
+        variables: &[(VISIBLE, FIRST), ("LD_LIBRARY_PATH", FILES)],
+        privileged: false,
+    };
+    let bundle = Bundle::create(&node, &container).expect("a bundle");
+    let library = bundle.files().join("libcuda.so.1");
+    fs::copy(node.cuda_library(), library).expect("copied");
+    let lines = lines(&OciRuntime::runc(), &bundle).expect("a client");
+    assert_eq!(lines, ["init: 100"]);
 }
 
 #[test]
@@ -378,20 +482,61 @@ fn nvidia_ctk_writes_a_spec_of_each_kind() {
             &package,
         );
         let plugin = "k8s.device-plugin.nvidia.com";
-        let file = format!("{plugin}-gpu.json");
         check(
             Installer::Operator,
-            &file,
+            PLUGIN_SPEC,
             &format!("{plugin}/gpu"),
             &[FIRST, SECOND, "all"],
         );
-        let file = "management.nvidia.com-gpu.yaml";
         check(
             Installer::Operator,
-            file,
+            MANAGEMENT_SPEC,
             "management.nvidia.com/gpu",
             &["all"],
         );
+    }
+}
+
+#[test]
+fn agent_generates_spec_with_both_releases() {
+    for release in BOTH {
+        let node = Node::new(release).expect("a node");
+        let agent = node.agent(DriverSource::Generated).expect("an agent");
+        let text = fs::read_to_string(agent.generated_spec()).expect("a spec");
+        let spec: Spec = serde_json::from_str(&text).expect("JSON");
+        let names = spec.devices.iter().map(|device| device.name.as_str());
+        let names: BTreeSet<&str> = names.collect();
+        let expected = BTreeSet::from([FIRST, SECOND, "all"]);
+        assert_eq!((spec.kind.as_str(), names), ("nvidia.com/gpu", expected));
+        let hook = release.program("nvidia-cdi-hook");
+        let hooks = spec.container_edits.other["hooks"].as_array();
+        let hooks = hooks.into_iter().flatten();
+        let paths: BTreeSet<&str> = hooks.filter_map(|hook| hook["path"].as_str()).collect();
+        assert_eq!(paths, BTreeSet::from([hook.to_str().expect("text")]));
+    }
+}
+
+/// Of each kind, the container has the driver and its own GPU only.
+#[test]
+fn takes_driver_from_spec_of_each_kind() {
+    for release in BOTH {
+        let node = Node::new(release).expect("a node");
+        for source in [
+            DriverSource::NvidiaSpec,
+            DriverSource::PluginSpec,
+            DriverSource::ManagementSpec,
+            DriverSource::Generated,
+        ] {
+            let mut agent = node.agent(source).expect("an agent");
+            let answer = agent.start_container().expect("the files of a container");
+            let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
+            bundle.apply(&answer, agent.specs()).expect("applied");
+            let config = bundle.config().expect("a configuration");
+            let checked = check_devices(&config)
+                .and_then(|()| check_preload_list(&config, &agent))
+                .and_then(|()| check_shims(&config, &agent, &node));
+            checked.unwrap_or_else(|error| panic!("{release:?} {source:?}: {error:#}"));
+        }
     }
 }
 
@@ -481,9 +626,7 @@ fn without_our_edits_the_same_client_is_not_limited() {
     let path = client_path();
     let container = Container {
         command: &client(&path),
-        // In place of the device nodes.
-        variables: &[(VISIBLE, FIRST)],
-        privileged: false,
+        ..Container::default()
     };
     let bundle = Bundle::create(&node, &container).expect("a bundle");
     let device = format!("nvidia.com/gpu={FIRST}");

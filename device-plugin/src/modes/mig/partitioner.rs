@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use aliquot_core::mig::place;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::mig::{Geometry, Instance};
-use aliquot_nvml::{self as nvml, Activation, Driver, GpuFacts};
+use aliquot_nvml::{self as nvml, Activation, Driver, DriverAccess, GpuFacts};
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Mps};
 use parking_lot::Mutex;
@@ -20,8 +21,13 @@ use super::{assign_instances, instance_names, plan};
 use crate::host;
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, ModeSwitch, mps};
 
+/// How long to wait until the monitor has closed the driver: it samples twice a second.
+const MONITOR_PATIENCE: Duration = Duration::from_secs(5);
+
 pub(crate) struct MigPartitioner {
     driver: Arc<dyn Driver>,
+    /// By which the monitor closes the driver for a change of the MIG mode.
+    access: DriverAccess,
     /// Where the [`instance_names`] are stored.
     directory: PathBuf,
     /// One lock for each GPU, so that it is changed by one thread at a time.
@@ -44,11 +50,13 @@ impl Drop for LayoutChange<'_> {
 impl MigPartitioner {
     pub(crate) fn new(
         driver: Arc<dyn Driver>,
+        access: DriverAccess,
         directory: PathBuf,
         mps: Arc<mps::MpsDaemons>,
     ) -> Self {
         Self {
             driver,
+            access,
             directory,
             gpu_locks: Mutex::default(),
             changed: AtomicBool::new(false),
@@ -155,6 +163,24 @@ impl MigPartitioner {
         Ok(made)
     }
 
+    /// Switches MIG mode while the monitor has the driver closed: some GPUs are reset for it.
+    fn set_mig(&self, gpu: &str, on: bool) -> Result<Activation, nvml::MigError> {
+        let access = self.access.request(MONITOR_PATIENCE);
+        match &access {
+            Ok(access) if access.is_alone() => {}
+            Ok(_) => tracing::warn!(
+                gpu,
+                wait = ?MONITOR_PATIENCE,
+                "the monitor has not closed the driver for the change of the MIG mode"
+            ),
+            Err(error) => tracing::warn!(
+                gpu, %error,
+                "cannot ask the monitor to close the driver for the change of the MIG mode"
+            ),
+        }
+        self.driver.set_mig(gpu, on)
+    }
+
     fn switch_on(&self, gpu: &GpuFacts) -> Result<(), ModeError> {
         let uuid = &gpu.uuid;
         if !gpu.mig.capable {
@@ -163,7 +189,7 @@ impl MigPartitioner {
         if self.driver.mig_layout(uuid)?.geometry.is_some() {
             return Ok(());
         }
-        match self.driver.set_mig(uuid, true)? {
+        match self.set_mig(uuid, true)? {
             Activation::Now => Ok(()),
             Activation::AtReset => Err(ModeError::NeedsAction(format!(
                 "enabling MIG on {uuid} needs a reset of the GPU: a process still has it open"
@@ -307,7 +333,7 @@ impl ModeSwitch for MigPartitioner {
         if matches!(to, Mode::Mig(_)) {
             return Ok(());
         }
-        match self.driver.set_mig(uuid, false)? {
+        match self.set_mig(uuid, false)? {
             Activation::Now => Ok(()),
             Activation::AtReset => Err(ModeError::NeedsAction(format!(
                 "disabling MIG on {uuid} needs a reset of the GPU: a process still has it open"

@@ -125,7 +125,8 @@ impl Fixture {
         let names = state.path().join("mig");
         let driver = StableNameDriver::new(Arc::clone(&gpus) as Arc<dyn Driver>, names.clone());
         let mps = Arc::new(mps::MpsDaemons::new(state.path().join("mps")));
-        let partitioner = MigPartitioner::new(Arc::new(driver), names, mps);
+        let access = DriverAccess::new(state.path());
+        let partitioner = MigPartitioner::new(Arc::new(driver), access, names, mps);
         Self {
             state,
             gpus,

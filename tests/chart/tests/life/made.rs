@@ -6,7 +6,7 @@ use std::process::Command;
 
 use aliquot_chart::top;
 use aliquot_cluster::Cluster;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -53,6 +53,11 @@ pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
         .await
 }
 
+/// The state file of the node's simulated driver.
+pub(crate) fn machine(cluster: &Cluster) -> PathBuf {
+    cluster.state_dir().join("driver/gpusim.state")
+}
+
 /// Values that differ from a node with a real driver.
 pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     let state = cluster.state_dir();
@@ -64,7 +69,7 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
     let cuda = driver.join(place::CUDA_LIBRARY_NAME);
     std::fs::copy(place::cuda_library_path()?, &cuda)?;
-    let machine = driver.join("gpusim.state");
+    let machine = machine(cluster);
     let gpus = "name: node-1\ngpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
     SimulatedMachine::create(&machine, gpus)?;
     std::fs::write(
@@ -85,9 +90,19 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
             "cdiDir": cluster.cdi_dir(),
             "nvidiaCdiDir": toolkit,
             "nvmlLibrary": driver.join(place::LIBRARY_NAME),
-            "env": [{"name": STATE_VARIABLE, "value": machine}],
-            "volumes": [{"name": "simulated-driver", "hostPath": {"path": driver}}],
-            "volumeMounts": [{"name": "simulated-driver", "mountPath": driver}],
+            "env": [
+                {"name": STATE_VARIABLE, "value": machine},
+                {"name": "ALIQUOT_PROC_DEVICES", "value": proc_folder(&machine).join("devices")},
+            ],
+            // Not on the host as its first process sees it.
+            "volumes": [
+                {"name": "simulated-driver", "hostPath": {"path": driver}},
+                {"name": "nvidia-cdi", "hostPath": {"path": toolkit}},
+            ],
+            "volumeMounts": [
+                {"name": "simulated-driver", "mountPath": driver},
+                {"name": "nvidia-cdi", "mountPath": toolkit},
+            ],
         },
     }))
 }

@@ -77,7 +77,7 @@ fn screen(name: &str, blocks: &[(&str, &str)]) -> Result<()> {
 pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     let nodes = output_of(world, &["top", "nodes"], 0).await?;
     let gpus = output_of(world, &["top", "gpus"], 0).await?;
-    ensure!(nodes.contains("3000/163840"), "{nodes}");
+    ensure!(nodes.contains("3000/162572"), "{nodes}");
     screen(
         "top.txt",
         &[
@@ -264,7 +264,7 @@ async fn seen(url: &str, waits: &str) -> Result<()> {
     let share = browser.value(share).await?;
     let share = share.as_str().unwrap_or_default();
     ensure!(
-        share.contains("gpu-pod") && share.contains("3000 of 81920 MiB"),
+        share.contains("gpu-pod") && share.contains("3000 of 81286 MiB"),
         "{share}"
     );
     let png = browser.picture().await?;

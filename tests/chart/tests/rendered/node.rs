@@ -36,16 +36,16 @@ fn forbids_pods_to_mount_agent_paths() {
     ];
     assert_eq!(closed(&[]), defaults);
     let others = closed(&[
-        "--set=devicePlugin.kubeletDir=/var/lib/k0s/kubelet,devicePlugin.cdiDir=/opt/cdi",
+        "--set=devicePlugin.kubeletDir=/srv/kubelet,devicePlugin.cdiDir=/opt/cdi",
         "--set=devicePlugin.nvidiaCdiDir=/opt/cdi,devicePlugin.stateDir=/srv/aliquot",
-        "--set=devicePlugin.runtimeConfig=/var/lib/k0s/containerd/config.toml",
+        "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml",
     ]);
     let expected = [
         "/run/aliquot",
         "/srv/aliquot",
-        "/var/lib/k0s/kubelet",
+        "/srv/kubelet",
         "/opt/cdi",
-        "/var/lib/k0s/containerd",
+        "/etc/k0s",
     ];
     assert_eq!(others, expected);
 }
@@ -58,34 +58,153 @@ fn mounts_driver_root_where_programs_expect_it() {
     let own = flags(&objects);
     let root = own.paths().driver_root.unwrap();
     assert_eq!(root.host, Path::new("/run/nvidia/driver"));
+    assert_eq!(root.here, Path::new("/driver-root/driver"));
     let monitor = container(agent(&objects), "monitor");
     let of_monitor: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
-    let keeper = container(agent(&objects), "mps-keeper");
+    let mps = one(&objects, "DaemonSet", "aliquot-mps");
+    let keeper = container(mps, "mps-keeper");
     let program = ["aliquot-device-plugin", "mps-keeper"];
     let of_keeper: supervisor::SupervisorSettings = taken(keeper, &program, &[]);
-    for (name, seen) in [
-        ("device-plugin", Some(root.here)),
-        ("monitor", of_monitor.driver_root),
-        ("mps-keeper", of_keeper.driver_root),
+    for (pods, name, seen) in [
+        (agent(&objects), "device-plugin", Some(root.here)),
+        (agent(&objects), "monitor", of_monitor.driver_root),
+        (mps, "mps-keeper", of_keeper.driver_root),
     ] {
-        let mounts = container(agent(&objects), name)["volumeMounts"].as_array();
+        let mounts = container(pods, name)["volumeMounts"].as_array();
         let mut mounts = mounts.unwrap().iter();
         let mount = mounts.find(|one| one["name"] == "driver-root").unwrap();
-        assert_eq!(
-            mount["mountPath"].as_str(),
-            seen.unwrap().to_str(),
-            "{name}"
-        );
+        let parent = seen.as_deref().and_then(Path::parent);
+        assert_eq!(mount["mountPath"].as_str().map(Path::new), parent, "{name}");
         assert_eq!(mount["readOnly"], true);
-        // A driver container can be restarted.
         assert_eq!(mount["mountPropagation"], "HostToContainer");
     }
-    let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
-    let mut volumes = volumes.unwrap().iter();
-    let root = volumes.find(|one| one["name"] == "driver-root").unwrap();
-    assert_eq!(root["hostPath"]["path"], "/run/nvidia/driver");
     let plain = rendered(&[]).unwrap();
     assert_eq!(flags(&plain).paths().driver_root, None);
+}
+
+/// A driver container that restarts mounts its root again: only a mount of the parent receives that.
+#[test]
+fn mounts_parent_of_driver_root() {
+    for (value, path, kind, here) in [
+        (
+            "/run/nvidia/driver",
+            "/run/nvidia",
+            "DirectoryOrCreate",
+            "/driver-root/driver",
+        ),
+        (
+            "/home/kubernetes/bin/nvidia/",
+            "/home/kubernetes/bin",
+            "DirectoryOrCreate",
+            "/driver-root/nvidia",
+        ),
+        ("/driver", "/driver", "Directory", "/driver-root"),
+        ("/", "/", "Directory", "/driver-root"),
+    ] {
+        let set = format!("--set=devicePlugin.nvidiaDriverRoot={value}");
+        let objects = rendered(&[&set]).unwrap();
+        let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
+        let mut volumes = volumes.unwrap().iter();
+        let root = volumes.find(|one| one["name"] == "driver-root").unwrap();
+        assert_eq!(root["hostPath"], json!({"path": path, "type": kind}));
+        let root = flags(&objects).paths().driver_root.unwrap();
+        assert_eq!(
+            (&*root.here, &*root.host),
+            (Path::new(here), Path::new(value))
+        );
+    }
+}
+
+/// An upgrade of the agent, or of the supervisor itself, ends no client of MPS.
+#[test]
+fn mps_pods_are_replaced_only_when_deleted() {
+    let objects = rendered(&[
+        "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.shmSize=8192",
+        "--set=devicePlugin.nvidiaNodeSelector.pool=gpus",
+    ])
+    .unwrap();
+    let mps = one(&objects, "DaemonSet", "aliquot-mps");
+    assert_eq!(mps.0["spec"]["updateStrategy"], json!({"type": "OnDelete"}));
+    let names = agent(&objects).containers().into_iter();
+    let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["device-plugin", "monitor"]);
+    // They run where the agent does.
+    let (pods, agents) = (mps.pod().unwrap(), agent(&objects).pod().unwrap());
+    for field in [
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "priorityClassName",
+        "hostPID",
+    ] {
+        assert_eq!(pods[field], agents[field], "{field}");
+    }
+    assert_ne!(
+        mps.0["spec"]["selector"],
+        agent(&objects).0["spec"]["selector"]
+    );
+    // They ask nothing of the API server.
+    assert_eq!(pods["automountServiceAccountToken"], false);
+    let plain = rendered(&[]).unwrap();
+    assert!(plain.iter().all(|one| one.name() != "aliquot-mps"));
+}
+
+#[test]
+fn shared_memory_of_mps_reaches_clients() {
+    let keeper = |set: &str| {
+        let objects = rendered(&["--set=devicePlugin.mps.enabled=true", set]).unwrap();
+        container(one(&objects, "DaemonSet", "aliquot-mps"), "mps-keeper").clone()
+    };
+    let program = ["aliquot-device-plugin", "mps-keeper"];
+    let sized = keeper("--set=devicePlugin.mps.shmSize=8192");
+    let flags: supervisor::SupervisorSettings = taken(&sized, &program, &[]);
+    assert_eq!(flags.shm_size, Some(8192));
+    let folder = flags.shm_dir.unwrap();
+    let mut mounts = sized["volumeMounts"].as_array().unwrap().iter();
+    let mount = mounts.find(|one| one["name"] == "run").unwrap();
+    assert_eq!(
+        folder.parent().unwrap().to_str(),
+        mount["mountPath"].as_str()
+    );
+    assert_eq!(mount["mountPropagation"], "Bidirectional");
+    let usual = keeper("--set=devicePlugin.seLinuxLabel=none");
+    let flags: supervisor::SupervisorSettings = taken(&usual, &program, &[]);
+    assert_eq!((flags.shm_size, flags.selinux_label), (None, Label::Off));
+}
+
+/// A driver's root in a shared file system, as /run is, and two mounts of pods: of its parent and of
+/// the root itself. Then the root is mounted again.
+const REMOUNT: &str = "
+set -e
+cd \"$1\"
+mkdir host parent root
+mount -t tmpfs run host
+mount --make-shared host
+mkdir host/driver
+mount -t tmpfs first host/driver
+echo first > host/driver/version
+mount --rbind host parent
+mount --rbind host/driver root
+mount --make-rslave parent
+mount --make-rslave root
+umount host/driver
+mount -t tmpfs second host/driver
+echo second > host/driver/version
+cat parent/driver/version root/version
+";
+
+#[test]
+fn remounted_driver_root_reaches_only_a_mount_of_its_parent() {
+    let room = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    let command = command.args(["--mount", "sh", "-c", REMOUNT, "sh"]);
+    let output = command.arg(room.path()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "second\nfirst\n",
+        "{error}"
+    );
 }
 
 #[test]
@@ -110,17 +229,36 @@ fn passes_labels_and_device_list_strategy_to_agent() {
     assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t"}));
 }
 
-/// Only kubeadm has the file; on other clusters a mount of it blocks the agent's pod.
+/// A file that a node lacks, or a directory that cannot be created, blocks the agent's pod: Talos'
+/// `/etc` is read only, and each distribution has its files elsewhere.
 #[test]
-fn starts_agent_without_kubelet_configuration_file() {
-    let objects = rendered(&[]).unwrap();
-    let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
-    let mut volumes = volumes.unwrap().iter();
-    assert!(volumes.all(|one| one["hostPath"]["type"] != "File"));
-    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml";
+fn mounts_only_host_paths_that_can_be_created() {
+    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
     let objects = rendered(&[set]).unwrap();
-    let file = flags(&objects).kubelet_config();
-    assert_eq!(file, Path::new("/etc/kubelet.yaml"));
+    let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
+    let paths = volumes
+        .unwrap()
+        .iter()
+        .filter_map(|one| one.get("hostPath"));
+    for path in paths {
+        let (kind, path) = (&path["type"], path["path"].as_str().unwrap());
+        // The kubelet makes this one.
+        if path == "/var/lib/kubelet/device-plugins" {
+            continue;
+        }
+        assert_eq!(kind, "DirectoryOrCreate", "{path}");
+        assert!(
+            path.starts_with("/var/") || path.starts_with("/run/"),
+            "{path}"
+        );
+    }
+    let own = flags(&objects);
+    assert_eq!(
+        own.kubelet_config.as_deref(),
+        Some(Path::new("/etc/kubelet.yaml"))
+    );
+    let runtime = Path::new("/etc/k0s/containerd.toml");
+    assert_eq!(own.runtime_config.as_deref(), Some(runtime));
 }
 
 /// `sickPods: drain` taints the node; a new agent must still run there.
@@ -182,4 +320,28 @@ fn allows_critical_pods_in_release_namespace() {
     let set = "--set=scheduler.priorityClassName=,webhook.priorityClassName=,devicePlugin.priorityClassName=";
     let objects = rendered(&[set]).unwrap();
     assert!(objects.iter().all(|one| one.kind() != "ResourceQuota"));
+}
+
+#[test]
+fn agent_leaves_nodes_that_driver_managers_pause() {
+    let affinity = |arguments: &[&str]| {
+        let objects = rendered(arguments).unwrap();
+        agent(&objects).pod().unwrap()["affinity"].clone()
+    };
+    let not_in =
+        |label: &str, values: &[&str]| json!({"key": label, "operator": "NotIn", "values": values});
+    let required = |expressions: Vec<Value>| {
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": expressions}],
+        }}})
+    };
+    let paused = ["paused-for-driver-upgrade", "paused-for-mig-change"];
+    let labels = ["device-plugin", "operator-validator", "client"];
+    let labels = labels.map(|part| not_in(&format!("nvidia.com/gpu.deploy.{part}"), &paused));
+    assert_eq!(affinity(&[]), required(labels.to_vec()));
+    let own =
+        "--set=devicePlugin.driverManager.labels={a/b},devicePlugin.driverManager.pausedValues={c}";
+    assert_eq!(affinity(&[own]), required(vec![not_in("a/b", &["c"])]));
+    let never = "--set-json=devicePlugin.driverManager.labels=[]";
+    assert_eq!(affinity(&[never]), Value::Null);
 }

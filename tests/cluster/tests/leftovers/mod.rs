@@ -1,8 +1,10 @@
 //! What a cluster may have left on the machine, found independently of how it is taken down.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use aliquot_cluster::Cluster;
+use anyhow::{Result, ensure};
 
 /// Processes and mounts (in any mount namespace) that name `state`, and cgroups named after it.
 /// Zombies count as ended.
@@ -35,11 +37,24 @@ pub(crate) fn of(state: &Path) -> Vec<String> {
     found
 }
 
-/// The machine's network interfaces.
+/// The index of the machine's end of a pod's network interface.
 #[allow(dead_code, reason = "used by the tests with a node only")]
-pub(crate) fn interfaces() -> BTreeSet<String> {
-    let dir = fs::read_dir("/sys/class/net").expect("/sys is mounted");
-    dir.flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect()
+pub(crate) async fn interface_of(cluster: &Cluster, pod: &str) -> Result<u32> {
+    let read = ["cat", "/sys/class/net/eth0/iflink"];
+    let index = cluster.exec("default", pod, "main", &read).await?;
+    let index = index.success()?.trim().parse()?;
+    ensure!(has_interface(index), "{pod}: no interface {index}");
+    Ok(index)
+}
+
+/// Whether the machine has a network interface of this index; it gives none twice.
+#[allow(dead_code, reason = "used by the tests with a node only")]
+pub(crate) fn has_interface(index: u32) -> bool {
+    let mut interfaces = fs::read_dir("/sys/class/net")
+        .expect("/sys is mounted")
+        .flatten();
+    interfaces.any(|entry| {
+        let own = fs::read_to_string(entry.path().join("ifindex"));
+        own.is_ok_and(|own| own.trim() == index.to_string())
+    })
 }

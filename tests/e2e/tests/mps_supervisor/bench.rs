@@ -1,5 +1,6 @@
 //! A machine, a supervisor and clients, each a process.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,11 +20,13 @@ const MACHINE: &str =
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
     pub(crate) machine: SimulatedMachine,
+    /// The supervisor's flags for where the control program is.
+    control: Vec<OsString>,
     supervisor: Option<Child>,
 }
 
 /// A built program of the workspace, beside this one.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let folders = own.ancestors().skip(1).take(2);
     let mut found = folders.map(|folder| folder.join(name));
@@ -33,6 +36,12 @@ fn program(name: &str) -> PathBuf {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        let control = program("nvidia-cuda-mps-control");
+        Self::with(vec!["--mps-control".into(), control.into()])
+    }
+
+    /// With these flags for where the control program is.
+    pub(crate) fn with(control: Vec<OsString>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let machine = SimulatedMachine::create(&folder.path().join("state"), MACHINE).unwrap();
         place::link_into(folder.path()).unwrap();
@@ -40,6 +49,7 @@ impl Bench {
         let mut bench = Self {
             folder,
             machine,
+            control,
             supervisor: None,
         };
         bench.start_supervisor();
@@ -52,8 +62,7 @@ impl Bench {
             .args([Path::new("--state-dir"), self.folder.path()])
             .arg("--nvml-library")
             .arg(self.folder.path().join(place::LIBRARY_NAME))
-            .arg("--mps-control")
-            .arg(program("nvidia-cuda-mps-control"))
+            .args(&self.control)
             .env(STATE_VARIABLE, self.machine.state())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -73,8 +82,13 @@ impl Bench {
         supervisor.wait().unwrap();
     }
 
+    /// The supervisor's directory in the agent's state.
+    pub(crate) fn root(&self) -> PathBuf {
+        supervisor::root(self.folder.path())
+    }
+
     pub(crate) fn directory(&self, device: &str) -> DaemonDirectory {
-        DaemonDirectory::new(&supervisor::root(self.folder.path()), device)
+        DaemonDirectory::new(&self.root(), device)
     }
 
     pub(crate) fn request(&self, device: &str, replicas: u32) -> DaemonSpec {

@@ -1,6 +1,27 @@
 //! Daemons start, serve, and leave nothing behind.
 
-use crate::bench::Bench;
+use std::fs;
+use std::path::Path;
+
+use aliquot_core::{Mib, Percent};
+use aliquot_device_plugin::mps::directory::DaemonPhase;
+use aliquot_gpusim::place;
+
+use crate::bench::{Bench, program};
+
+/// Puts the control program, the server and libcuda below a driver root.
+fn install_driver(root: &Path) {
+    let put = |file: &Path, folder: &str, name: &str| {
+        let folder = root.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::copy(file, folder.join(name)).unwrap();
+    };
+    let library = place::cuda_library_path().unwrap();
+    put(&library, "usr/lib64", place::CUDA_LIBRARY_NAME);
+    for name in ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control"] {
+        put(&program(name), "usr/bin", name);
+    }
+}
 
 #[tokio::test]
 async fn mps_3_daemon_limits_its_clients_to_an_even_part_of_the_gpu() {
@@ -83,7 +104,7 @@ async fn larger_share_raises_the_limit_of_a_running_daemon() {
     bench
         .status("GPU-a", |status| !status.servers.is_empty())
         .await;
-    let raised = spec.with_at_least(aliquot_core::Mib(20_000), aliquot_core::Percent(50));
+    let raised = spec.with_at_least(Mib(20_000), Percent(50));
     bench.directory("GPU-a").put_spec(&raised).unwrap();
     let second = bench.served("GPU-a").await;
     assert_eq!(second.daemon, first.daemon);
@@ -98,4 +119,74 @@ async fn larger_share_raises_the_limit_of_a_running_daemon() {
     early.go_on();
     assert_eq!(early.answer(), "hold: 0");
     assert_eq!(early.answer(), "sync: 0");
+}
+
+#[tokio::test]
+async fn lowered_limit_applies_to_clients_that_start_later() {
+    let bench = Bench::new();
+    let spec = bench.request("GPU-a", 4);
+    let raised = spec.with_at_least(Mib(20_000), Percent(50));
+    bench.directory("GPU-a").put_spec(&raised).unwrap();
+    bench.served("GPU-a").await;
+    let pipe = bench.pipe("GPU-a");
+    let own = [
+        ("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str()),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=20000M"),
+    ];
+    let mut early = bench.client(&own, &["init", "ready", "hold", "info"]);
+    early.until("ready: 0");
+    bench
+        .status("GPU-a", |status| !status.servers.is_empty())
+        .await;
+    bench.directory("GPU-a").put_spec(&spec).unwrap();
+    bench.served("GPU-a").await;
+    let mut late = bench.client(&own, &["init", "info"]);
+    assert_eq!(late.answer(), "init: 0");
+    assert_eq!(late.answer(), "info: 0 10188 10240");
+    early.go_on();
+    assert_eq!(early.answer(), "hold: 0");
+    assert_eq!(early.answer(), "info: 0 19948 20000");
+}
+
+#[tokio::test]
+async fn runs_programs_of_a_driver_root_with_its_libraries() {
+    let root = tempfile::tempdir().unwrap();
+    let bench = Bench::with(vec!["--driver-root".into(), root.path().into()]);
+    bench.request("GPU-a", 4);
+    let searched = format!(
+        "usr/bin, usr/local/bin, bin, usr/sbin, usr/local/sbin, sbin of {}",
+        root.path().display()
+    );
+    bench
+        .status("GPU-a", |status| match &status.phase {
+            DaemonPhase::Down(why) => why.contains(&searched),
+            DaemonPhase::Running => false,
+        })
+        .await;
+    // The driver comes later than the supervisor.
+    install_driver(root.path());
+    let daemon = bench.served("GPU-a").await.daemon.unwrap();
+    let file = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    let programs = root.path().join("usr/bin");
+    assert_eq!(file(daemon), programs.join("nvidia-cuda-mps-control"));
+    let pipe = bench.pipe("GPU-a");
+    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
+    let mut client = bench.client(&environment, &["init", "ready", "hold"]);
+    client.until("ready: 0");
+    let status = bench.status("GPU-a", |status| !status.servers.is_empty());
+    let server = status.await.servers[0].pid;
+    assert_eq!(file(server), programs.join("nvidia-cuda-mps-server"));
+    let libraries = bench.root().join("driver");
+    let environment = fs::read(format!("/proc/{server}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let expected = format!("LD_LIBRARY_PATH={}", libraries.display());
+    assert!(
+        environment.split('\0').any(|one| one == expected),
+        "{environment}"
+    );
+    let linked = fs::read_link(libraries.join(place::CUDA_LIBRARY_NAME)).unwrap();
+    assert_eq!(
+        linked,
+        root.path().join("usr/lib64").join(place::CUDA_LIBRARY_NAME)
+    );
 }

@@ -33,7 +33,7 @@ pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     wait_condition(stack, "True", &[&first.uid, &second.uid]).await?;
     stack.wait_capacity("20").await?;
 
-    // Still allocated: 70000 of 81920 on each GPU.
+    // Still allocated: 70000 of 81286 on each GPU.
     Running::create(stack, "checkpoint", "large", 20000).await?;
     refused(stack, "checkpoint", "large", "CardInsufficientMemory").await?;
     let small = Running::start(stack, "checkpoint", "small", 1000).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
     };
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&twice).await?;
-    wait_scaled(stack, 2 * 81920).await?;
+    wait_scaled(stack, 2 * 81286).await?;
     let mut pods = Vec::new();
     for name in ["a", "b", "c", "d"] {
         pods.push(Running::start(stack, "scaling", name, 60000).await?);
@@ -80,7 +80,7 @@ pub(crate) async fn scaling(stack: Arc<Stack>) -> Result<()> {
 
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&NodeOptions::default()).await?;
-    wait_scaled(stack, 81920).await?;
+    wait_scaled(stack, 81286).await?;
     try_join_all(pods.iter().map(|pod| pod.untouched(stack))).await?;
     pods[0].exit(stack).await?;
     pods[0].back(stack).await?;

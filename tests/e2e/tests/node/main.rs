@@ -9,10 +9,12 @@ use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::Result;
 
 mod at_once;
+mod before_driver;
 mod by_env;
 mod bypass;
 mod disk;
 mod drained;
+mod driver_upgrade;
 mod limits;
 mod losses;
 mod monitor;
@@ -105,6 +107,10 @@ fn shares_and_gpus() -> Vec<Scenario> {
             "drains_gpu_pods_from_a_node_where_its_owner_asks_for_it",
             drained::drains,
         ),
+        scenario(
+            "driver_upgrade_passes_after_the_node_is_drained",
+            driver_upgrade::after_drain,
+        ),
     ]
 }
 
@@ -149,6 +155,10 @@ fn reports() -> Vec<Scenario> {
         scenario(
             "limits_hold_under_nvidias_runtime_as_the_default_one",
             nvidia_runtime::default_one,
+        ),
+        scenario(
+            "agent_waits_for_the_driver_at_boot_and_serves_then",
+            before_driver::waits,
         ),
         scenario("sixty_four_pods_start_at_once", at_once::sixty_four).long(),
         scenario("collects_the_files_of_ended_pods_only", disk::collected),

@@ -182,7 +182,7 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     ensure!(answer["ranks"][0][0] == NODE, "{answer}");
     let answer = ask(&all, &waits, &["--json"]).await?.success()?;
     let answer: Value = serde_json::from_str(&answer)?;
-    let change = "memory: at most 81920 MiB on each GPU";
+    let change = "memory: at most 81286 MiB on each GPU";
     ensure!(answer["ranks"] == json!([]), "{answer}");
     ensure!(answer["changes"][0]["change"] == change, "{answer}");
     let table = ask(&all, &waits, &[]).await?.success()?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_e2e::clients::nvidia_spec;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -13,8 +14,6 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
-use crate::losses::inventory;
-
 const CLASS: &str = "nvidia-e2e";
 const SPACE: &str = "runtime";
 
@@ -23,7 +22,8 @@ pub(crate) async fn lacks(stack: Arc<Stack>) -> Result<()> {
     let classes = Api::<RuntimeClass>::all(stack.cluster.admin()?);
     let _none = classes.delete(CLASS, &DeleteParams::default()).await;
     let _none = std::fs::remove_file(spec(&stack));
-    restart(&stack, None).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await?;
     outcome
 }
 
@@ -35,7 +35,12 @@ fn spec(stack: &Stack) -> PathBuf {
 async fn restart(stack: &Stack, runtime: Option<PathBuf>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     let options = NodeOptions {
-        flags: &["--runtime-class", CLASS],
+        flags: &[
+            "--runtime-class",
+            CLASS,
+            "--nvidia-cdi-dirs",
+            "/nonexistent",
+        ],
         runtime,
         ..NodeOptions::default()
     };
@@ -87,13 +92,8 @@ async fn check(stack: &Stack) -> Result<()> {
     })
     .await?;
 
-    let gpus = inventory(&stack.cluster).await?.gpus;
-    let devices = gpus.iter().map(|gpu| {
-        let edits = json!({"env": ["FROM_THE_TOOLKIT=1"]});
-        json!({"name": gpu.uuid.to_string(), "containerEdits": edits})
-    });
-    let devices: Vec<_> = devices.collect();
-    let text = json!({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices});
+    let mut text = nvidia_spec(stack)?;
+    text["containerEdits"]["env"] = json!(["FROM_THE_TOOLKIT=1"]);
     std::fs::write(spec(stack), text.to_string())?;
     let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
         "metadata": {"name": CLASS}, "handler": "runc"});
@@ -116,7 +116,7 @@ async fn check(stack: &Stack) -> Result<()> {
     stack.cluster.create_pod(pod).await?;
     eventually(PATIENCE, "an event about the pod", || async {
         let events = stack.event_texts(SPACE, "waits").await?;
-        let words = "CDI is disabled in the configuration of containerd";
+        let words = "cdi-off.toml: set enable_cdi = true there and restart containerd";
         let reported = events.iter().any(|event| event.contains(words));
         ensure!(reported, "{events:?}");
         Ok(Some(()))

@@ -103,7 +103,7 @@ pub(crate) async fn capacity(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn counted(stack: &Stack) -> Result<()> {
-    published(stack, Some("163840"), Some("200")).await?;
+    published(stack, Some("162572"), Some("200")).await?;
     stack.cluster.namespace("counted").await?;
     let running = Running::start(stack, "counted", "running", 30_000).await?;
     // Bypassing the scheduler, so that only the kubelet refuses it.
@@ -119,7 +119,7 @@ async fn counted(stack: &Stack) -> Result<()> {
     let reason = status.reason.unwrap_or_default();
     ensure!(reason == format!("OutOf{MEMORY}"), "{reason}");
 
-    // A tenth of 163,840 is less than what runs; a kubelet that restarts counts it again.
+    // A tenth of 162,572 is less than what runs; a kubelet that restarts counts it again.
     let little = NodeOptions {
         flags: &["--node-capacity", "true"],
         scaling: "0.1",
@@ -131,7 +131,7 @@ async fn counted(stack: &Stack) -> Result<()> {
     stack.wait_capacity("20").await?;
     running.untouched(stack).await?;
     running.delete(stack).await?;
-    published(stack, Some("16384"), Some("200")).await?;
+    published(stack, Some("16256"), Some("200")).await?;
     stack.cluster.delete_pod("counted", "large").await
 }
 

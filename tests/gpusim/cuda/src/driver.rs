@@ -1,12 +1,13 @@
 //! What `cuInit` opens: the machine of `GPUSIM_STATE`, this process's slot in it, and the GPUs that
-//! the process may see by its environment (in place of the device nodes that a container
-//! runtime gives) and `CUDA_VISIBLE_DEVICES`.
+//! the process may see by its device nodes (or its environment in their place) and
+//! `CUDA_VISIBLE_DEVICES`.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_gpusim_model::Member;
+use aliquot_gpusim_model::device_nodes;
 use aliquot_gpusim_model::model::{Gpu, Machine, text};
 use aliquot_gpusim_model::state::State;
 use parking_lot::{Mutex, RwLock};
@@ -14,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::Arena;
 use crate::codes::{
     ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NO_DEVICE, ERROR_NOT_INITIALIZED,
-    ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY, ERROR_SYSTEM_NOT_READY,
+    ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY, ERROR_SYSTEM_NOT_READY, ERROR_UNKNOWN,
 };
 use crate::context::Contexts;
 use crate::ffi::Answer;
@@ -36,6 +37,8 @@ pub(crate) struct Driver {
     mps: Option<mps::Client>,
     /// GPU index of each device ordinal.
     gpu_indexes: Vec<usize>,
+    /// The UUID of the MIG instance that the process uses.
+    instance: Option<String>,
     /// The machine as of a generation.
     seen: RwLock<(u32, Box<Machine>)>,
     pub(crate) arena: Arena,
@@ -67,8 +70,14 @@ pub(crate) fn init(flags: u32) -> Answer {
     let path = PathBuf::from(std::env::var_os("GPUSIM_STATE").ok_or(ERROR_NO_DEVICE)?);
     let state = State::open(&path).map_err(|_| ERROR_NO_DEVICE)?;
     let (generation, machine) = (state.generation(), state.machine());
+    if !machine.is_loaded() || !device_nodes::opens_control(&machine) {
+        return Err(ERROR_NO_DEVICE);
+    }
+    if !device_nodes::opens_uvm(&machine) {
+        return Err(ERROR_UNKNOWN);
+    }
     let variable = |name| std::env::var(name).ok();
-    let given = aliquot_gpusim_model::visible_devices();
+    let given = aliquot_gpusim_model::visible_devices(&machine);
     let chosen = variable("CUDA_VISIBLE_DEVICES");
     let gpu_indexes = visible(&machine, given.as_deref(), chosen.as_deref());
     if gpu_indexes.is_empty() {
@@ -82,7 +91,8 @@ pub(crate) fn init(flags: u32) -> Answer {
     }
     let mut member = Member::join(&path).map_err(|_| ERROR_OPERATING_SYSTEM)?;
     let named = chosen.as_deref().or(given.as_deref());
-    if let Some(instance) = named.and_then(|named| machine.instance(named.trim())) {
+    let instance = named.and_then(|named| machine.instance(named.trim()));
+    if let Some(instance) = &instance {
         // An instance is its GPU with less memory.
         member.cap(instance.gpu_index, instance.gpu.memory);
         member.join_instance((instance.gpu.id, instance.compute.id));
@@ -95,6 +105,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         member,
         mps,
         gpu_indexes,
+        instance: instance.map(|instance| instance.uuid(&machine)),
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
         heap: Heap::default(),
@@ -186,6 +197,11 @@ impl Driver {
     pub(crate) fn device_of(&self, gpu_index: usize) -> Option<Device> {
         let ordinal = self.gpu_indexes.iter().position(|own| *own == gpu_index)?;
         i32::try_from(ordinal).ok()
+    }
+
+    /// The UUID of the MIG instance that the process uses.
+    pub(crate) fn instance(&self) -> Option<&str> {
+        self.instance.as_deref()
     }
 
     /// Reads the machine as it is now.

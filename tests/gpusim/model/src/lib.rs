@@ -1,6 +1,7 @@
 //! The simulated machine as shared memory: its GPUs (`state`), and what processes use and run on
 //! them (`shared`). It exports nothing to C and knows neither NVML nor CUDA.
 
+pub mod device_nodes;
 pub mod engine;
 mod groups;
 mod locks;
@@ -17,12 +18,15 @@ pub use groups::group_of;
 pub use member::{GpuOutOfMemory, Member};
 pub use usage_reader::{ProcessUsage, UsageReader};
 
-/// Which devices this process may open, by UUID or index, as the environment of its container says:
-/// Aliquot's own variable, or the one that NVIDIA's runtime turns into device nodes.
+/// Which devices this process may open, by UUID or index: by its device nodes or, on a machine
+/// without them, as the environment of its container says: Aliquot's own variable, or the one that
+/// NVIDIA's runtime turns into device nodes.
 #[must_use]
-pub fn visible_devices() -> Option<String> {
+pub fn visible_devices(machine: &model::Machine) -> Option<String> {
     let variable = |name| std::env::var(name).ok();
-    variable("ALIQUOT_VISIBLE_DEVICES").or_else(|| variable("NVIDIA_VISIBLE_DEVICES"))
+    device_nodes::openable(machine)
+        .or_else(|| variable("ALIQUOT_VISIBLE_DEVICES"))
+        .or_else(|| variable("NVIDIA_VISIBLE_DEVICES"))
 }
 
 /// Nanoseconds of the system's clock that never goes back; the same in every process.

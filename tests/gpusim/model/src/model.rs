@@ -38,7 +38,7 @@ pub const ON: u32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub struct Machine {
-    /// Driver version, zero-padded text.
+    /// Driver version, zero-padded text; empty while no driver is loaded.
     pub driver: [u8; 80],
     /// NVML version, zero-padded text.
     pub nvml: [u8; 80],
@@ -46,6 +46,9 @@ pub struct Machine {
     pub cuda: u32,
     /// How many of `gpus` exist.
     pub gpu_count: u32,
+    /// The node's folder of device nodes, zero-padded text; empty: the machine has none, and the
+    /// environment stands for them.
+    pub dev: [u8; 256],
     /// Sequence number that the next XID will get; the first is 1.
     pub next_xid: u64,
     /// Serial of the last instance that was made.
@@ -234,6 +237,12 @@ pub struct Gpu {
 }
 
 impl Machine {
+    /// Whether a driver is loaded.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.driver[0] != 0
+    }
+
     /// The GPUs that exist.
     #[must_use]
     pub fn existing_gpus(&self) -> &[Gpu] {

@@ -19,11 +19,12 @@ use bytemuck::{Pod, Zeroable};
 use memmap2::{Mmap, MmapMut};
 use rustix::thread::futex;
 
+use crate::device_nodes::{self, Listing};
 use crate::model::{Gpu, MAX_GPUS, Machine};
 use crate::shared;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUSM");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const WORD: usize = size_of::<u64>();
 const SLOT_WORDS: usize = size_of::<Machine>() / WORD;
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
@@ -62,6 +63,14 @@ pub enum StateError {
     #[error("cannot map the state file {path}: {source}")]
     Map {
         /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The driver's lists or device nodes cannot be written.
+    #[error("cannot list the devices of the state file {path}: {source}")]
+    List {
+        /// The state file.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
@@ -167,8 +176,8 @@ impl State {
     }
 }
 
-/// Creates a state file atomically (written beside, then renamed), and the empty file of
-/// usage counters that belongs to it (`shared`). Processes that have an older file of this name
+/// Creates a state file atomically (written beside, then renamed), and what belongs to it: the empty
+/// file of usage counters (`shared`) and the driver's files of `/proc` (`device_nodes`). Processes that have an older file of this name
 /// open see the old machine until they initialise NVML again.
 pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
     shared::create(path)?;
@@ -189,6 +198,7 @@ pub fn create(path: &Path, machine: &Machine) -> Result<(), StateError> {
         file.as_file().set_len(FILE_SIZE as u64)?;
         let readable = std::fs::Permissions::from_mode(0o644);
         file.as_file().set_permissions(readable)?;
+        Listing::of(machine).create(path)?;
         file.persist(path)?;
         Ok(())
     };
@@ -229,7 +239,18 @@ pub fn update<T, E: From<StateError>>(
     for (to, from) in copy.iter_mut().zip(&words[slot(current)..]) {
         *to = from.load(Ordering::Relaxed);
     }
+    let before = Listing::of(&machine);
     let answer = change(&mut machine)?;
+    let listing = Listing::of(&machine);
+    if listing != before {
+        listing
+            .write(path, &before)
+            .and_then(|()| device_nodes::create_capability_nodes(&machine, &listing, &before))
+            .map_err(|source| StateError::List {
+                path: path.to_owned(),
+                source,
+            })?;
+    }
 
     let next = current.wrapping_add(1);
     fence(Ordering::Release);

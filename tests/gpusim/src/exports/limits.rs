@@ -4,6 +4,7 @@
 
 use std::ffi::{c_char, c_ulonglong};
 
+use aliquot_gpusim_model::device_nodes::may_administrate;
 use aliquot_gpusim_model::memory_limits::{CgroupMemoryLimit, ROOT, UNLIMITED};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
@@ -20,8 +21,6 @@ use crate::model::{ON, text};
 
 /// The first driver that has them.
 const FIRST: u32 = 615;
-/// `CAP_SYS_ADMIN`, in the kernel's list of what a process may do.
-const ADMIN: u64 = 1 << 21;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -115,13 +114,4 @@ fn cgroup(name: *const c_char) -> Answer<String> {
         return Ok(path.to_owned());
     }
     Err(NOT_FOUND)
-}
-
-fn may_administrate() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let capabilities = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|capabilities| u64::from_str_radix(capabilities.trim(), 16).ok());
-    capabilities.is_some_and(|capabilities| capabilities & ADMIN != 0)
 }

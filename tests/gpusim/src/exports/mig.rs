@@ -60,10 +60,13 @@ extern "C" fn nvmlDeviceSetMigMode(
     activation: Out<nvmlReturn_t>,
 ) -> nvmlReturn_t {
     answer(|| {
-        let used = !library::gpu(device)?.running().is_empty();
+        let gpu = library::gpu(device)?;
         if mode > 1 || activation.is_null() {
             return Err(INVALID_ARGUMENT);
         }
+        // No other process may have a GPU open that is reset for the change.
+        let open = instances::resets(&gpu) && library::is_open_elsewhere(device)?;
+        let used = open || !gpu.running().is_empty();
         let mut now = SUCCESS;
         library::change(device, |gpu| {
             if instances::switch(gpu, mode == 1, used).map_err(code)? == MigModeChange::Pending {

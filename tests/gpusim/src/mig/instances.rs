@@ -35,8 +35,14 @@ pub enum MigModeChange {
     Pending,
 }
 
-/// Switches MIG; `used`: some process is on the GPU. GPUs up to Ampere are reset for it, which
-/// waits until they are unused.
+/// Whether a switch of MIG resets the GPU: up to Ampere.
+#[must_use]
+pub fn resets(gpu: &Gpu) -> bool {
+    gpu.architecture < AFTER_AMPERE
+}
+
+/// Switches MIG; `used`: some process is on the GPU or, if the GPU is reset for it, has it open. The
+/// reset waits until it is unused.
 pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, InstanceError> {
     if gpu.mig != OFF && gpu.mig != ON {
         return Err(InstanceError::NotSupported);
@@ -45,8 +51,7 @@ pub fn switch(gpu: &mut Gpu, on: bool, used: bool) -> Result<MigModeChange, Inst
     if !on && !gpu.gpu_instances().is_empty() {
         return Err(InstanceError::InUse);
     }
-    let resets = gpu.architecture < AFTER_AMPERE;
-    if used && gpu.mig != desired && !resets {
+    if used && gpu.mig != desired && !resets(gpu) {
         return Err(InstanceError::InUse);
     }
     gpu.mig_pending = desired;
@@ -69,7 +74,7 @@ pub fn reset(gpu: &mut Gpu) {
 pub fn reboot(gpu: &mut Gpu) {
     reset(gpu);
     gpu.process_count = 0;
-    if gpu.mig == ON && gpu.architecture >= AFTER_AMPERE {
+    if gpu.mig == ON && !resets(gpu) {
         (gpu.mig, gpu.mig_pending) = (OFF, OFF);
     }
 }

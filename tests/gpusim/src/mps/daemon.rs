@@ -137,10 +137,10 @@ impl Daemon {
         let limits: Vec<String> = limits
             .map(|(device, bytes)| format!("{device}={bytes}"))
             .collect();
-        let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let log = self.folders.log.join("server.log");
         let log = File::options().create(true).append(true).open(log);
-        let mut server = Process::new(program.with_file_name("nvidia-cuda-mps-server"))
+        // As the real daemon finds it: on its PATH, wherever it itself is.
+        let mut server = Process::new("nvidia-cuda-mps-server")
             .env(TERMS, format!("{} {}", state.percent, limits.join(",")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,7 +1,7 @@
 //! A daemon of one machine with directories of its own, and commands to it.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
@@ -44,8 +44,10 @@ impl Daemon {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nvidia-cuda-mps-control"));
+        let program = Path::new(env!("CARGO_BIN_EXE_nvidia-cuda-mps-control"));
+        let mut command = Command::new(program);
         command
+            .env("PATH", program.parent().unwrap())
             .env(STATE_VARIABLE, self.machine.state())
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.log)

@@ -69,6 +69,7 @@ fn inventory_lists_every_fact_of_two_linked_a100s() {
                 );
                 assert_eq!(gpu.model, "NVIDIA A100-SXM4-80GB");
                 assert_eq!((gpu.memory, gpu.reserved), (Mib(81_920), Some(Mib(634))));
+                assert_eq!(gpu.usable(), Mib(81_286));
                 assert_eq!(gpu.compute_capability, Some((8, 0)));
                 assert_eq!(gpu.numa, Some(0));
                 assert_eq!(

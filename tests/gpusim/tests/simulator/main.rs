@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod common;
 mod driver;
+mod holders;
 mod machine_files;
 mod memory_limits;
 mod mig_calls;

@@ -1,8 +1,8 @@
 //! MIG by raw NVML calls: what can be created where, the error codes, and the lifetime of handles,
 //! UUIDs and instances.
 
-use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::compute_process;
+use aliquot_gpusim::{SimulatedMachine, proc_folder};
 use nvml_wrapper_sys::bindings::*;
 
 use crate::client::*;
@@ -183,6 +183,31 @@ fn default_placement_depends_on_creation_order() {
         for id in [THREE, TWO, ONE, ONE] {
             gpu.anywhere(id).unwrap();
         }
+    });
+}
+
+#[test]
+fn lists_capability_nodes_of_existing_instances() {
+    let name = "mig_calls::lists_capability_nodes_of_existing_instances";
+    on_machine(name, A100, |machine| {
+        let folder = proc_folder(machine.state());
+        let devices = std::fs::read_to_string(folder.join("devices")).unwrap();
+        assert!(devices.contains("195 nvidia\n"), "{devices}");
+        let listed = |file: &str| {
+            let file = folder.join("capabilities/gpu0/mig").join(file);
+            let text = std::fs::read_to_string(file).ok()?;
+            let first = text.lines().next()?;
+            Some(first.strip_prefix("DeviceFileMinor: ")?.to_owned())
+        };
+        let all = || ["gi1/access", "gi1/ci0/access"].map(listed);
+        let numbers = |one: &str, other: &str| [one, other].map(|number| Some(number.to_owned()));
+        assert_eq!(all(), [None, None]);
+        let gpu = MigGpu::open();
+        let outer = gpu.at(THREE, 4, 4).unwrap();
+        let inner = gpu.compute(outer, 2).unwrap();
+        assert_eq!(all(), numbers("12", "13"));
+        assert_eq!((gpu.end_compute(inner), gpu.end(outer)), (OK, OK));
+        assert_eq!(all(), [None, None]);
     });
 }
 

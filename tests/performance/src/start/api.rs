@@ -37,7 +37,8 @@ struct ApiState {
 impl Api {
     pub(super) async fn start(pods: Vec<Value>) -> Result<Self> {
         let node = json!({"metadata": {"name": NODE, "uid": "node", "resourceVersion": "7"},
-                          "spec": {}, "status": {}});
+                          "spec": {},
+                          "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.2.0"}}});
         let state = Arc::new(ApiState {
             pods,
             node: Mutex::new(node),

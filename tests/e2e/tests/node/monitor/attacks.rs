@@ -2,6 +2,7 @@
 //! tenant gets another's processes killed.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,10 +49,12 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
         let original = fs::read(&file).context("counters")?;
         let mode = fs::metadata(&file).context("counters")?.permissions();
         for what in ["a FIFO", "a link", "a folder"] {
-            fs::remove_file(&file).context("its counters")?;
-            // The monitor has it open for a moment more.
+            // The monitor has it open for a moment more, and the agent puts a missing one back.
             eventually(PATIENCE, what, || async {
-                put(what, &file, &others)?;
+                match fs::remove_file(&file) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                    _ => put(what, &file, &others)?,
+                }
                 Ok(Some(()))
             })
             .await?;

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::world::{PATIENCE, other_machine, over, run, seen, usual_machine, wait_event};
 
-/// A small GPU; its driver reserves 96 MiB.
-const SMALL: &str = "name: small\ngpus: [{model: Tesla T4, memoryMib: 4096, reservedMib: 96}]\n";
+/// A small GPU with 4096 MiB beside what its driver reserves.
+const SMALL: &str = "name: small\ngpus: [{model: Tesla T4, memoryMib: 4192, reservedMib: 96}]\n";
 const MIB: u64 = 1 << 20;
 
 /// HAMI-7: with a scaling of 2 two pods of the GPU's size run at once on it.

@@ -35,7 +35,7 @@ pub(crate) async fn half(stack: Arc<Stack>) -> Result<()> {
 type WithoutCount = (&'static str, (&'static str, &'static str), (u64, u32));
 const WITHOUT_COUNT: [WithoutCount; 3] = [
     ("memory", ("gpumem", "3000"), (3000, 0)),
-    ("percentage", ("gpumem-percentage", "10"), (1536, 0)),
+    ("percentage", ("gpumem-percentage", "10"), (1491, 0)),
     ("cores", ("gpucores", "30"), (5000, 30)),
 ];
 

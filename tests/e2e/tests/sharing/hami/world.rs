@@ -35,10 +35,10 @@ profiles:
 ";
 /// Of the three GPUs in shares.
 const REPLICAS: &str = "30";
-/// MiB of an A100 of these.
-pub(crate) const A100: u64 = 81_920;
-/// MiB of the T4.
-pub(crate) const T4: u64 = 15_360;
+/// MiB of an A100 of these, without what the driver reserves.
+pub(crate) const A100: u64 = 81_920 - 634;
+/// The same of the T4.
+pub(crate) const T4: u64 = 15_360 - 450;
 
 /// The agent of these scenarios.
 pub(crate) fn agent() -> NodeOptions {

@@ -15,9 +15,8 @@ mod mps_users;
 mod pins;
 mod together;
 
-/// Eight GPUs of 40 GiB, as `index` of a profile names them; each scenario leaves them in `vgpu`.
-const MACHINE: &str =
-    "name: modes\ngpus:\n  - {count: 8, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960}\n";
+/// Eight GPUs of 40 GiB, of which the driver reserves nothing, as `index` of a profile names them; each scenario leaves them in `vgpu`.
+const MACHINE: &str = "name: modes\ngpus:\n  - {count: 8, model: NVIDIA A100-SXM4-40GB, memoryMib: 40960, reservedMib: 0}\n";
 
 /// Every GPU as without a configuration.
 pub(crate) const PLAIN: &str =

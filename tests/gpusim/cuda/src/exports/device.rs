@@ -25,11 +25,14 @@ calls! { CALLS:
     }
 
     cuDeviceGetUuid 9020 cuDeviceGetUuid(uuid: Out<Uuid>, device: Device) {
-        uuid.put(driver()?.gpu(device, uuid_bytes)?)
+        uuid.put(driver()?.gpu(device, |gpu| uuid_bytes(text(&gpu.uuid)))?)
     }
 
+    // Since version 2 that of the MIG instance.
     cuDeviceGetUuid 11040 cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: Device) {
-        uuid.put(driver()?.gpu(device, uuid_bytes)?)
+        let driver = driver()?;
+        let own = driver.gpu(device, |gpu| uuid_bytes(text(&gpu.uuid)))?;
+        uuid.put(driver.instance().map_or(own, uuid_bytes))
     }
 
     cuDeviceTotalMem 3020 cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) {
@@ -93,9 +96,8 @@ fn place(gpu: &Gpu) -> String {
     )
 }
 
-/// The 16 bytes that a uuid's digits mean; a uuid of another form gives its letters.
-fn uuid_bytes(gpu: &Gpu) -> Uuid {
-    let shown = text(&gpu.uuid);
+/// The 16 bytes of `GPU-…` or `MIG-…`; a uuid of another form gives its letters.
+fn uuid_bytes(shown: &str) -> Uuid {
     let digits: String = shown.chars().skip(4).filter(|c| *c != '-').collect();
     match u128::from_str_radix(&digits, 16) {
         Ok(number) if digits.len() == 32 => number.to_be_bytes(),

@@ -1,0 +1,184 @@
+//! Waits for the driver at the agent's start. On a node that boots, the driver's module may not be
+//! loaded yet, or a driver container may not have mounted its files. Until the driver answers,
+//! nothing is registered with the kubelet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_nvml::NvmlError;
+use aliquot_serve::{Readiness, admin, http};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{AgentError, DRIVER};
+use crate::metrics::Metrics;
+use crate::node::condition_patch;
+use crate::settings::Settings;
+
+/// The condition: the driver cannot be opened, and the agent waits for it.
+pub const DRIVER_MISSING: &str = "AliquotDriverMissing";
+
+/// The interval between two attempts.
+const RETRY: Duration = Duration::from_secs(2);
+/// The longest wait for the API server.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The longest wait for open requests when the driver is there.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Status, reason and message of the condition: why the driver cannot be opened; `None`: it was
+/// opened.
+pub fn condition(error: Option<&str>) -> [String; 3] {
+    match error {
+        Some(error) => [
+            "True".to_owned(),
+            "DriverMissing".to_owned(),
+            format!(
+                "{error}; the agent waits for the NVIDIA driver, and no container with a share starts until then"
+            ),
+        ],
+        None => ["False", "DriverAnswers", "the NVIDIA driver answers"].map(str::to_owned),
+    }
+}
+
+/// Opens the driver. While that fails, reports why and tries again, until `stop`, which returns
+/// `None`.
+pub(crate) async fn open<T, F>(
+    settings: &Settings,
+    client: &Client,
+    readiness: &Readiness,
+    open: F,
+    stop: &CancellationToken,
+) -> Result<Option<T>, AgentError>
+where
+    T: Send + 'static,
+    F: Fn() -> Result<T, NvmlError> + Clone + Send + 'static,
+{
+    let mut error = match spawn_blocking(open.clone()).await? {
+        Ok(driver) => return Ok(Some(driver)),
+        Err(error) => error.to_string(),
+    };
+    let (metrics, registry) = Metrics::registered();
+    metrics.driver_missing.set(1);
+    let answered = stop.child_token();
+    let router = admin::router(readiness.clone(), Arc::new(registry));
+    let listener = http::plain(http::bind(settings.listen).await?);
+    let serving = tokio::spawn(http::serve(listener, router, answered.clone(), DRAIN));
+    let (mut logged, mut written) = (String::new(), String::new());
+    let driver = loop {
+        readiness.fail(DRIVER, error.clone());
+        if logged != error {
+            tracing::warn!(error, "waiting for the driver");
+            logged.clone_from(&error);
+        }
+        if written != error && write_condition(client, &settings.node_name, &error).await {
+            written.clone_from(&error);
+        }
+        tokio::select! {
+            () = stop.cancelled() => break None,
+            () = tokio::time::sleep(RETRY) => {}
+        }
+        match spawn_blocking(open.clone()).await? {
+            Ok(driver) => break Some(driver),
+            Err(found) => error = found.to_string(),
+        }
+    };
+    // The agent serves at the same address from now on.
+    answered.cancel();
+    drop(serving.await?);
+    if driver.is_some() {
+        tracing::info!("the driver answers");
+        readiness.pass(DRIVER);
+    }
+    Ok(driver)
+}
+
+/// Whether the condition was written.
+async fn write_condition(client: &Client, node: &str, error: &str) -> bool {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patch = Patch::Strategic(condition_patch(DRIVER_MISSING, &condition(Some(error))));
+    let params = PatchParams::default();
+    let written = nodes.patch_status(node, &params, &patch);
+    match tokio::time::timeout(DEADLINE, written).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot write the Node object; retrying");
+            false
+        }
+        Err(_) => {
+            tracing::warn!("the API server did not answer within 5 s; retrying");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use aliquot_nvml::root;
+    use clap::Parser as _;
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// An API server that records the patches of the node.
+    fn api_server(patches: &Arc<Mutex<Vec<Value>>>) -> Client {
+        let patches = Arc::clone(patches);
+        let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
+            let patches = Arc::clone(&patches);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                patches.lock().push(serde_json::from_slice(&body)?);
+                let answer = kube::client::Body::from(br#"{"metadata": {"name": "n1"}}"#.to_vec());
+                Ok::<_, tower::BoxError>(::http::Response::new(answer))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_the_driver_and_reports_what_is_missing() {
+        let driver = tempfile::tempdir().expect("tempdir");
+        let path = driver.path().to_owned();
+        let line = ["agent", "--node-name", "n1", "--listen", "127.0.0.1:0"];
+        let settings = Settings::try_parse_from(line).expect("good flags");
+        let (readiness, stop) = (Readiness::new([]), CancellationToken::new());
+        let patches = Arc::default();
+        let client = api_server(&patches);
+        let library = || {
+            let path = path.clone();
+            move || root::library(Path::new("libnvidia-ml.so.1"), Some(&path))
+        };
+        let mut waiting = Box::pin(open(&settings, &client, &readiness, library(), &stop));
+        let wait = tokio::time::timeout(Duration::from_secs(10), &mut waiting);
+        assert!(wait.await.is_err(), "returned without a driver");
+        let reasons = readiness.reasons();
+        assert!(
+            reasons[0].contains("driver: libnvidia-ml.so.1 not found in the driver root"),
+            "{reasons:?}"
+        );
+        // Written once, although it tried several times.
+        let written: Vec<Value> = patches.lock().clone();
+        assert_eq!(written.len(), 1, "{written:?}");
+        let condition = &written[0]["status"]["conditions"][0];
+        assert_eq!(condition["type"], DRIVER_MISSING);
+        assert_eq!(condition["status"], "True");
+
+        let folder = driver.path().join("usr/lib64");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("libnvidia-ml.so.1"), "").expect("written");
+        let found = waiting.await.expect("no failure");
+        assert!(found.is_some());
+        assert!(readiness.reasons().is_empty());
+
+        // A stop ends the wait.
+        std::fs::remove_dir_all(&folder).expect("removed");
+        stop.cancel();
+        let stopped = open(&settings, &client, &readiness, library(), &stop).await;
+        assert!(stopped.expect("no failure").is_none());
+    }
+}

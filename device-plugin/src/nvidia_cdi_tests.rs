@@ -1,0 +1,342 @@
+//! Where NVIDIA's programs are found, how they are called, and when. Scripts play `nvidia-ctk`.
+
+use std::os::unix::fs::symlink;
+
+use aliquot_core::Mib;
+use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice, MigLayout, MigMode};
+use serde_json::json;
+
+use super::*;
+
+fn put(root: &Path, file: &str, content: &str) -> PathBuf {
+    let file = root.join(file.trim_start_matches('/'));
+    fs::create_dir_all(file.parent().expect("in a folder")).expect("made");
+    let new = file.with_extension("new");
+    fs::write(&new, content).expect("written");
+    fs::set_permissions(&new, Permissions::from_mode(0o755)).expect("executable");
+    fs::rename(new, &file).expect("renamed");
+    file
+}
+
+fn gpu(uuid: &str, mig: bool, instances: &[&str]) -> GpuFacts {
+    let device = |uuid: &&str| MigDevice {
+        uuid: format!("stable-{uuid}"),
+        current: (*uuid).to_owned(),
+        id: 0,
+        whole: true,
+    };
+    GpuFacts {
+        uuid: uuid.to_owned(),
+        index: 0,
+        minor: Some(0),
+        pci_bus_id: None,
+        pci_device_id: None,
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+        memory: Mib(81_920),
+        reserved: None,
+        compute_capability: None,
+        numa: None,
+        mig: MigMode {
+            capable: true,
+            enabled: mig,
+            pending: mig,
+        },
+        layout: MigLayout {
+            geometry: None,
+            instances: vec![GpuInstance {
+                profile: "1g.10gb".to_owned(),
+                start: 0,
+                size: 1,
+                memory: Mib(9_728),
+                id: 1,
+                devices: instances.iter().map(device).collect(),
+            }],
+        },
+        links: std::collections::BTreeMap::new(),
+    }
+}
+
+fn facts(gpus: &[GpuFacts]) -> DriverInventory {
+    DriverInventory {
+        driver_version: "580.82.07".to_owned(),
+        cuda_version: None,
+        gpus: gpus.to_vec(),
+        notes: Vec::new(),
+    }
+}
+
+fn toolkit() -> Toolkit {
+    Toolkit {
+        generator: "/usr/bin/nvidia-ctk".into(),
+        hook: "/usr/bin/nvidia-cdi-hook".into(),
+        version: None,
+    }
+}
+
+#[test]
+fn searches_toolkit_on_path_then_in_operator_folder() {
+    let host = tempfile::tempdir().expect("tempdir");
+    let host = host.path();
+    let check = |expected: &str, hook: &str| {
+        let found = search(host, None).expect("found");
+        let found = [found.generator, found.hook];
+        assert_eq!(found, [expected, hook].map(PathBuf::from));
+    };
+    let none = search(host, None).expect_err("nothing there");
+    assert!(none.is_absence(), "{none}");
+    let text = none.to_string();
+    assert!(
+        text.contains("/usr/bin, /sbin, /bin, /usr/local/nvidia/toolkit"),
+        "{text}"
+    );
+    let operator = "/usr/local/nvidia/toolkit";
+    put(host, &format!("{operator}/nvidia-ctk"), "a script");
+    put(host, &format!("{operator}/nvidia-ctk.real"), "a program");
+    let text = search(host, None).expect_err("no hook").to_string();
+    assert!(
+        text.contains("nvidia-ctk.real but no nvidia-cdi-hook"),
+        "{text}"
+    );
+    put(host, &format!("{operator}/nvidia-cdi-hook"), "a program");
+    check(
+        "/usr/local/nvidia/toolkit/nvidia-ctk.real",
+        "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    );
+    // A link of the host leads below the host's root.
+    put(host, "/opt/ctk", "a program");
+    fs::create_dir_all(host.join("usr/bin")).expect("made");
+    symlink("/opt/ctk", host.join("usr/bin/nvidia-ctk")).expect("linked");
+    check(
+        "/usr/bin/nvidia-ctk",
+        "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    );
+    put(host, "/usr/bin/nvidia-cdi-hook", "a program");
+    check("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook");
+    let before = search(host, None).expect("found");
+    put(host, "/opt/ctk", "a newer program");
+    assert_ne!(search(host, None).expect("found"), before);
+    let named = search(host, Some(Path::new("/opt/other"))).expect_err("not there");
+    assert!(
+        !named.is_absence() && named.to_string().contains("/opt/other"),
+        "{named}"
+    );
+}
+
+#[test]
+fn asks_for_names_by_uuid_of_the_host_driver() {
+    let check = |root: Option<&str>, has_nodes, gpus: &[GpuFacts], expected: [&str; 4]| {
+        let root = root.map(|host| DriverRoot {
+            here: "/driver-root".into(),
+            host: host.into(),
+        });
+        let inputs = SpecInputs::new(toolkit(), root.as_ref(), has_nodes, &facts(gpus));
+        let [mode, vendor, driver_root, dev_root] = expected;
+        let all = [
+            "cdi",
+            "generate",
+            "--format=json",
+            "--class=gpu",
+            "--device-name-strategy=uuid",
+            mode,
+            vendor,
+            driver_root,
+            dev_root,
+            "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook",
+        ];
+        assert_eq!(inputs.arguments(), all.map(OsString::from));
+    };
+    let nvml = ["--mode=nvml", "--vendor=nvidia.com"];
+    let on_host = [nvml[0], nvml[1], "--driver-root=/", "--dev-root=/"];
+    check(None, false, &[gpu("GPU-a", false, &[])], on_host);
+    let container = "--driver-root=/run/nvidia/driver";
+    let root = Some("/run/nvidia/driver");
+    let instance = gpu("GPU-a", true, &["MIG-a"]);
+    check(
+        root,
+        false,
+        &[instance],
+        [nvml[0], nvml[1], container, "--dev-root=/"],
+    );
+    // There is no device to name.
+    let management = ["--mode=management", "--vendor=management.nvidia.com"];
+    check(
+        root,
+        true,
+        &[gpu("GPU-a", true, &[])],
+        [
+            management[0],
+            management[1],
+            container,
+            "--dev-root=/run/nvidia/driver",
+        ],
+    );
+}
+
+#[test]
+fn runs_program_with_the_host_root() {
+    let check = |root: &str, expected: &[&str]| {
+        let arguments = vec![OsString::from("cdi")];
+        let program = Path::new("/usr/bin/nvidia-ctk");
+        let (command, arguments) = command_line(Path::new(root), program, arguments);
+        let line = [command.into_os_string()].into_iter().chain(arguments);
+        let expected: Vec<OsString> = expected.iter().map(OsString::from).collect();
+        assert_eq!(line.collect::<Vec<_>>(), expected);
+    };
+    check("/", &["/usr/bin/nvidia-ctk", "cdi"]);
+    let own = ["/proc/self/exe", "chroot", "/proc/1/root"];
+    check(
+        "/proc/1/root",
+        &[&own[..], &["/usr/bin/nvidia-ctk", "cdi"]].concat(),
+    );
+}
+
+/// A generator on a host without NVIDIA's programs.
+fn generator(place: &Path) -> SpecGenerator {
+    SpecGenerator {
+        folder: place.join("state/nvidia-cdi"),
+        host_root: "/".into(),
+        driver_root: None,
+        program: Some(place.join("nvidia-ctk")),
+        bundled: None,
+        installed: place.join("state/toolkit"),
+        variables: vec![("PATH".into(), PATH.into())],
+        inputs: tokio::sync::Mutex::default(),
+        problem: Mutex::default(),
+    }
+}
+
+/// A program that writes this spec, and a line to `runs`.
+fn program(place: &Path, kind: &str, library: &str) {
+    let hook = put(place, "nvidia-cdi-hook", "");
+    let library = put(place, library, "");
+    let name = library.file_name().expect("a name").display().to_string();
+    let spec = json!({
+        "cdiVersion": "0.6.0", "kind": kind, "devices": [],
+        "containerEdits": {
+            "mounts": [{"hostPath": library, "containerPath": format!("/usr/lib64/{name}")}],
+            "hooks": [{"hookName": "createContainer", "path": hook}],
+        },
+    });
+    let runs = place.join("runs");
+    let script = format!("#!/bin/sh\necho run >>{}\necho '{spec}'\n", runs.display());
+    put(place, "nvidia-ctk", &script);
+}
+
+fn runs(place: &Path) -> usize {
+    let runs = fs::read_to_string(place.join("runs")).unwrap_or_default();
+    runs.lines().count()
+}
+
+#[tokio::test]
+async fn generates_spec_again_when_its_inputs_change() {
+    let place = tempfile::tempdir().expect("tempdir");
+    let place = place.path();
+    let generator = Arc::new(generator(place));
+    let stored = place.join("state/nvidia-cdi/nvidia.json");
+    program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
+    let mut facts = facts(&[gpu("GPU-a", false, &[])]);
+    for expected in [1, 1] {
+        generator.update(&facts).await;
+        assert!(generator.problem().is_none() && stored.is_file());
+        assert_eq!(runs(place), expected);
+    }
+    facts.driver_version = "590.44.01".to_owned();
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 2);
+    facts.gpus.push(gpu("GPU-b", false, &[]));
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 3);
+    facts.gpus[1].layout.instances[0].devices.push(MigDevice {
+        uuid: "MIG-a".to_owned(),
+        current: "MIG-a".to_owned(),
+        id: 0,
+        whole: true,
+    });
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 4);
+    // The program is another one.
+    program(place, "nvidia.com/gpu", "libcuda.so.590.44.01");
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 5);
+    // A file that the stored spec names is gone.
+    fs::remove_file(place.join("libcuda.so.590.44.01")).expect("removed");
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 6);
+    facts.gpus.clear();
+    generator.update(&facts).await;
+    assert_eq!(runs(place), 6);
+}
+
+#[tokio::test]
+async fn removes_stored_spec_when_generation_fails() {
+    let place = tempfile::tempdir().expect("tempdir");
+    let place = place.path();
+    let generator = Arc::new(generator(place));
+    let stored = place.join("state/nvidia-cdi/nvidia.json");
+    let facts = facts(&[gpu("GPU-a", false, &[])]);
+    let failed = "#!/bin/sh\necho 'a warning' >&2\necho 'failed to initialize NVML' >&2\nexit 3\n";
+    let cases = [
+        (
+            failed,
+            "nvidia-ctk cdi generate failed (exit status: 3): failed to initialize NVML",
+        ),
+        ("#!/bin/sh\necho none\n", "wrote no CDI spec: expected"),
+        ("no program", "cannot start"),
+    ];
+    for (script, expected) in cases {
+        program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
+        generator.update(&facts).await;
+        assert!(generator.problem().is_none() && stored.is_file());
+        put(place, "nvidia-ctk", script);
+        generator.update(&facts).await;
+        let problem = generator.problem().expect("a problem").to_string();
+        assert!(problem.contains(expected), "{problem}");
+        assert!(!stored.exists(), "{expected}");
+    }
+    for (kind, library, expected) in [
+        (
+            "vendor.com/gpu",
+            "libcuda.so.1",
+            "of kind vendor.com/gpu, expected one of nvidia.com/gpu",
+        ),
+        (
+            "nvidia.com/gpu",
+            "libnvidia-ml.so.1",
+            "found no libcuda.so below /",
+        ),
+    ] {
+        program(place, kind, library);
+        generator.update(&facts).await;
+        let problem = generator.problem().expect("a problem").to_string();
+        assert!(problem.contains(expected), "{problem}");
+        assert!(!stored.exists(), "{expected}");
+    }
+}
+
+#[test]
+fn installs_programs_of_the_image_where_the_host_has_none() {
+    let place = tempfile::tempdir().expect("tempdir");
+    let image = place.path().join("image");
+    let without = SpecGenerator {
+        host_root: place.path().join("host"),
+        program: None,
+        bundled: Some(image.clone()),
+        ..generator(place.path())
+    };
+    let missing = without.inputs(&facts(&[gpu("GPU-a", false, &[])]));
+    let missing = missing.expect_err("no programs").to_string();
+    assert!(missing.contains("image/nvidia-ctk"), "{missing}");
+    let generator = generator(place.path());
+    for content in ["a program", "another program"] {
+        for name in [GENERATOR, HOOK] {
+            put(&image, name, content);
+        }
+        let toolkit = generator.install(&image).expect("installed");
+        for file in [toolkit.generator, toolkit.hook] {
+            assert!(file.starts_with(&generator.installed), "{}", file.display());
+            assert_eq!(fs::read_to_string(&file).expect("installed"), content);
+            let mode = fs::metadata(&file).expect("installed").permissions().mode();
+            assert_eq!(mode & 0o777, 0o755);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! An upgrade of the driver as GPU Operator's driver manager does it: it pauses the node by the labels of
+//! its components, unloads the driver once nobody has it open, and resumes the node.
+
+use aliquot_chart::NAMESPACE;
+use aliquot_cluster::wait::eventually;
+use aliquot_gpusim::SimulatedMachine;
+use anyhow::{Context as _, Result, ensure};
+
+use crate::made::machine;
+use crate::world::{NODE, PATIENCE, World};
+
+const LABEL: &str = "nvidia.com/gpu.deploy.device-plugin";
+const PAUSED: &str = "paused-for-driver-upgrade";
+const NEWER: &str = "590.44.01";
+
+pub(crate) async fn driver_upgraded(world: &World) -> Result<()> {
+    let machine = SimulatedMachine::at(&machine(&world.cluster));
+    label(world, "true").await?;
+    let error = machine.unload().err().context("it is open")?.to_string();
+    for holder in ["aliquot-device", "aliquot-monitor"] {
+        ensure!(error.contains(holder), "{error}");
+    }
+    label(world, PAUSED).await?;
+    eventually(PATIENCE, "the agent's pod to leave the node", || async {
+        let component = "app.kubernetes.io/component=device-plugin";
+        let list = ["get", "pods", "-n", NAMESPACE, "-l", component];
+        let pods = world.json(&list).await?;
+        let pods = pods["items"].as_array().context("no list")?.len();
+        ensure!(pods == 0, "{pods} pods");
+        Ok(Some(()))
+    })
+    .await?;
+    machine.unload()?;
+    machine.load(NEWER)?;
+    label(world, "true").await?;
+    eventually(PATIENCE, "the newer driver to be published", || async {
+        let published = world.inventory().await?["driver"].clone();
+        ensure!(published == NEWER, "{published}");
+        Ok(Some(()))
+    })
+    .await?;
+    world.parts_ready().await?;
+    world.kubelet_counts_replicas().await?;
+    let remove = ["label", "node", NODE, &format!("{LABEL}-")];
+    world.cluster.kubectl(&remove).await?.success()?;
+    Ok(())
+}
+
+async fn label(world: &World, value: &str) -> Result<()> {
+    let label = format!("{LABEL}={value}");
+    let set = ["label", "node", NODE, &label, "--overwrite"];
+    world.cluster.kubectl(&set).await?.success()?;
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! An agent that starts before the driver is there, as at a node's boot.
+
+use std::sync::Arc;
+
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_e2e::http;
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_gpusim::place;
+use anyhow::{Context as _, Result, ensure};
+use hyper::Method;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+const MISSING: &str = "aliquot_device_plugin_driver_missing";
+
+/// It registers nothing and reports why; when the driver appears it serves, without a restart.
+pub(crate) async fn waits(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let folder = stack.machine().state().with_file_name("driver-at-boot");
+    std::fs::create_dir_all(&folder)?;
+    let library = folder.join(place::LIBRARY_NAME);
+    let options = NodeOptions {
+        library: Some(library.clone()),
+        ..NodeOptions::default()
+    };
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.wait_capacity("0").await?;
+    stack.start_device_plugin_unready(&options).await?;
+    let path = library.to_string_lossy();
+    wait_condition(stack, "True", &path).await?;
+    let address = stack.address(Kind::DevicePlugin);
+    let (status, reasons) = http::call(Method::GET, address, "/readyz", String::new()).await?;
+    let reported = reasons
+        .lines()
+        .any(|reason| reason.starts_with("driver: ") && reason.contains(&*path));
+    ensure!(status == 503 && reported, "{status}: {reasons}");
+    http::get(address, "/healthz").await?;
+    ensure!(http::metric(address, MISSING, &[]).await? > 0.5);
+    stack.wait_capacity("0").await?;
+
+    place::link_into(&folder)?;
+    stack.wait_ready(Kind::DevicePlugin).await?;
+    stack.wait_capacity("20").await?;
+    wait_condition(stack, "False", "answers").await?;
+    ensure!(http::metric(address, MISSING, &[]).await? < 0.5);
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&NodeOptions::default()).await
+}
+
+async fn wait_condition(stack: &Stack, status: &str, part: &str) -> Result<()> {
+    let nodes = Api::<Node>::all(stack.cluster.admin()?);
+    let what = format!("the node's condition to be {status}");
+    eventually(PATIENCE, &what, || async {
+        let node = nodes.get(NODE).await?.status.unwrap_or_default();
+        let mut all = node.conditions.unwrap_or_default().into_iter();
+        let found = all.find(|one| one.type_ == "AliquotDriverMissing");
+        let found = found.context("the node has the condition")?;
+        let message = found.message.clone().unwrap_or_default();
+        let right = found.status == status && message.contains(part);
+        ensure!(right, "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
