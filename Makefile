@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
+.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench deny fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -88,6 +88,10 @@ bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
 	cargo run --release --quiet --locked -p aliquot-limiter-tests
 
+deny: ## Check dependencies with cargo-deny, advisories included (its database is on GitHub)
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny --locked check
+
 FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
@@ -95,6 +99,7 @@ fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (ni
 reference: ## Write docs/reference/the reference pages that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
+	UPDATE=1 cargo test --quiet --locked -p aliquot-webhook --lib chart_has_current_match_condition
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib generates_driver_call_reference_from_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib metrics_reference_matches_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib metrics_reference_matches_declarations

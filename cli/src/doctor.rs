@@ -17,6 +17,7 @@ pub mod node;
 mod other_plugins;
 pub mod probe;
 mod runtime_class;
+mod security;
 
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
@@ -38,6 +39,9 @@ pub struct Doctor {
     /// Check one node, or a migration; without a subcommand, check the whole cluster
     #[command(subcommand)]
     pub what: Option<DoctorCommand>,
+    /// List only what is open to tenants, with the value of the chart that closes it
+    #[arg(long)]
+    pub security: bool,
     /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
@@ -92,6 +96,9 @@ impl Doctor {
     /// The report of the cluster.
     pub async fn run(&self) -> Result<Report, LiveError> {
         let facts = self.common.facts(None).await?;
+        if self.security {
+            return Ok(Report::of(security::checks(&facts)));
+        }
         let mut found = cluster::checks(&facts);
         found.extend(node::checks(&facts, None));
         Ok(Report::of(found))
@@ -129,7 +136,9 @@ impl OneNode {
             ),
         };
         let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self.run_probes(agent, pods, scheduler.as_deref()).await;
+        let (share, without_share) = self
+            .run_probes(agent, pods, scheduler.as_deref(), &facts.namespace)
+            .await;
         let about = About(self.node.clone());
         let ran = share.as_ref().map(|probe| probe.runtime_class.clone());
         found.extend(runtime_class::of_probe(
@@ -147,12 +156,14 @@ impl OneNode {
         Ok(Report::of(found))
     }
 
-    /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled.
+    /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled;
+    /// the second one runs in `own_namespace`, that of Aliquot, which the webhook does not review.
     async fn run_probes(
         &self,
         agent: Option<&Pod>,
         pods: &[Pod],
         scheduler: Option<&str>,
+        own_namespace: &str,
     ) -> (Fact<ProbeResult>, Fact<ProbeResult>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
@@ -170,11 +181,12 @@ impl OneNode {
         };
         let called = pods.iter().find(|pod| is_ours(pod, "scheduler"));
         let called = called.map(names).unwrap_or_default();
-        let pods = kube::Api::namespaced(client, &self.common.namespace);
+        let usual = kube::Api::namespaced(client.clone(), &self.common.namespace);
+        let unreviewed = kube::Api::namespaced(client, own_namespace);
         let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
         tokio::join!(
-            probe::run(&pods, of(Probe::Share)),
-            probe::run(&pods, of(Probe::WithoutShare))
+            probe::run(&usual, of(Probe::Share)),
+            probe::run(&unreviewed, of(Probe::WithoutShare))
         )
     }
 }

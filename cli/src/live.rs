@@ -1,24 +1,29 @@
 //! Reads a cluster: from its scheduler, through the API server's proxy or at a URL, or, where the
 //! scheduler cannot be reached, from nodes and pods. Every call has a deadline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use aliquot_core::answer::{PodAnswer, TopAnswer};
 use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::top::{DeviceAmount, NodeTop};
+use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Ledger, NodeName};
 use aliquot_k8s::{node, pod, replicas};
 use clap::Args;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::ListParams;
+use http::{HeaderName, HeaderValue, Uri};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::doctor::facts::{arguments, flag, is_ours, name, names};
 use crate::mps_usage;
 
 /// Timeouts of connecting and of reading an answer.
@@ -27,6 +32,15 @@ const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_s
 const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.
 const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=scheduler";
+
+/// The account, beside the scheduler's pods, that may read what Aliquot's parts serve.
+const VIEWER: &str = "aliquot-viewer";
+/// Seconds for which a token of it is valid: the shortest that Kubernetes allows.
+const TOKEN_LIFETIME: i64 = 600;
+/// The header in which the token passes the API server's proxy.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("aliquot-token");
+/// The variable with the token for an address that the user gives.
+const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 
 /// The namespace of the documented installation.
 const NAMESPACE: &str = "aliquot-system";
@@ -40,9 +54,10 @@ pub struct Access {
     /// Context in the kubeconfig
     #[arg(long)]
     pub context: Option<String>,
-    /// Ask the scheduler at this address instead of through the API server
+    /// Ask the scheduler at this address instead of through the API server; over https with the token
+    /// in the variable `ALIQUOT_TOKEN`
     #[arg(long, value_name = "URL")]
-    pub server: Option<http::Uri>,
+    pub server: Option<Uri>,
     /// Namespace of the scheduler's pods; defaults to aliquot-system, then to where they are found
     #[arg(long, value_name = "NAMESPACE")]
     pub scheduler_namespace: Option<String>,
@@ -76,6 +91,16 @@ pub enum LiveError {
         /// The namespace that was searched.
         namespace: String,
     },
+    /// No token for the scheduler's or an agent's port.
+    #[error(
+        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account"
+    )]
+    Token {
+        /// The account's namespace.
+        namespace: String,
+        /// The error.
+        why: String,
+    },
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
@@ -97,18 +122,72 @@ pub enum LiveError {
 impl Access {
     /// The client for the API server.
     pub async fn client(&self) -> Result<Client, LiveError> {
+        make(self.config().await?)
+    }
+
+    /// A client whose requests carry a token of the account `aliquot-viewer` in this namespace: the API
+    /// server's proxy does not pass the user's own identity on.
+    async fn viewer(&self, client: &Client, namespace: &str) -> Result<Client, LiveError> {
+        let refused = |why: String| LiveError::Token {
+            namespace: namespace.to_owned(),
+            why,
+        };
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_LIFETIME),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        let params = PostParams::default();
+        let answer = accounts.create_token_request(VIEWER, &params, &request);
+        let answer = answer.await.map_err(|error| refused(error.to_string()))?;
+        let token = answer.status.map(|status| status.token).unwrap_or_default();
+        let mut config = self.config().await?;
+        let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
+        config.headers.push(header);
+        make(config)
+    }
+
+    /// To a port of each of these pods, through the API server's proxy. Only ports with TLS get a
+    /// token.
+    pub(crate) async fn routes(
+        &self,
+        client: &Client,
+        namespace: &str,
+        pods: &[&Pod],
+        port: u16,
+    ) -> Result<Vec<PodRoute>, LiveError> {
+        let viewer = if pods.iter().any(|pod| serves_tls(pod, port)) {
+            Some(self.viewer(client, namespace).await?)
+        } else {
+            None
+        };
+        let routes = pods.iter().map(|pod| {
+            let viewer = viewer.as_ref().filter(|_| serves_tls(pod, port));
+            let scheme = if viewer.is_some() { "https:" } else { "" };
+            let name = name(pod);
+            PodRoute {
+                client: viewer.unwrap_or(client).clone(),
+                path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
+            }
+        });
+        Ok(routes.collect())
+    }
+
+    async fn config(&self) -> Result<Config, LiveError> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let config = match &self.kubeconfig {
+        Ok(match &self.kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path)?;
                 Config::from_custom_kubeconfig(file, &options).await?
             }
             None => Config::from_kubeconfig(&options).await?,
-        };
-        make(config)
+        })
     }
 
     /// The scheduler's answer to `GET path`; with several replicas, the leader's.
@@ -119,19 +198,18 @@ impl Access {
     /// The same, as text.
     pub async fn text(&self, path: &str) -> Result<String, LiveError> {
         if let Some(url) = &self.server {
-            let client = make(Config::new(url.clone()))?;
-            return get(&client, &url.to_string(), path).await;
+            return get(&direct(url)?, &url.to_string(), path).await;
         }
         let client = self.client().await?;
         let (namespace, pods) = self.schedulers(&client).await?;
         let mut answer = Err(LiveError::NoScheduler {
             namespace: namespace.clone(),
         });
-        for pod in pods.iter().filter(|pod| !pod::is_finished(pod)) {
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let port = self.scheduler_port;
-            let proxy = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
-            let got = get(&client, &format!("pod {namespace}/{name}"), &proxy).await;
+        let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
+        let routes = self.routes(&client, &namespace, &pods, self.scheduler_port);
+        for (pod, route) in pods.iter().zip(routes.await?) {
+            let at = format!("pod {namespace}/{}", name(pod));
+            let got = get(&route.client, &at, &format!("{}{path}", route.path)).await;
             let leads = |text: &str| {
                 let value: Result<serde_json::Value, _> = serde_json::from_str(text);
                 value.is_ok_and(|value| value["leads"] == true)
@@ -208,7 +286,69 @@ impl Access {
     }
 }
 
-pub(crate) fn make(mut config: Config) -> Result<Client, LiveError> {
+/// A client, and the path under which it reaches a pod.
+#[derive(Clone)]
+pub(crate) struct PodRoute {
+    /// The client.
+    pub(crate) client: Client,
+    /// The path.
+    pub(crate) path: String,
+}
+
+impl PodRoute {
+    /// To an address that the user gives.
+    pub(crate) fn at(url: &Uri) -> Result<Self, LiveError> {
+        Ok(Self {
+            client: direct(url)?,
+            path: String::new(),
+        })
+    }
+}
+
+/// Whether a pod serves this port with TLS: its readiness probe says so.
+fn serves_tls(object: &Pod, port: u16) -> bool {
+    let containers = object.spec.iter().flat_map(|spec| &spec.containers);
+    let mut probes = containers.filter_map(|container| {
+        let probe = container.readiness_probe.as_ref()?.http_get.as_ref()?;
+        let number = match &probe.port {
+            IntOrString::Int(number) => *number,
+            IntOrString::String(name) => {
+                let mut ports = container.ports.iter().flatten();
+                let named = ports.find(|port| port.name.as_ref() == Some(name))?;
+                named.container_port
+            }
+        };
+        Some((number, probe.scheme.as_deref() == Some("HTTPS")))
+    });
+    probes.any(|(number, tls)| number == i32::from(port) && tls)
+}
+
+fn token_header(
+    token: &str,
+) -> Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue> {
+    let mut value = HeaderValue::from_str(token)?;
+    value.set_sensitive(true);
+    Ok((TOKEN_HEADER, value))
+}
+
+/// A client for an address that the user gives; over https with the token in `ALIQUOT_TOKEN`. The
+/// certificate of a part is its own, and is accepted where `kubectl port-forward` listens.
+pub(crate) fn direct(url: &Uri) -> Result<Client, LiveError> {
+    let mut config = Config::new(url.clone());
+    if url.scheme_str() == Some("https") {
+        config.accept_invalid_certs = matches!(url.host(), Some("localhost" | "127.0.0.1"));
+        if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
+            let header = token_header(&token).map_err(|error| LiveError::Unreachable {
+                at: url.to_string(),
+                why: format!("{TOKEN_VARIABLE}: {error}"),
+            })?;
+            config.headers.push(header);
+        }
+    }
+    make(config)
+}
+
+fn make(mut config: Config) -> Result<Client, LiveError> {
     config.connect_timeout = Some(TIMEOUTS.0);
     config.read_timeout = Some(TIMEOUTS.1);
     config.default_retry = false;
@@ -275,12 +415,71 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
     ledger
 }
 
-/// All nodes of this ledger. The scheduler's defaults are not known here; the flags' defaults are used.
+/// How the scheduler among these pods reads pods: the resources' names, and whether HAMi's annotation
+/// counts. Its defaults are not known here; the flags' defaults are used.
+pub(crate) fn settings(pods: &[Pod]) -> pod::Settings {
+    let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
+    pod::Settings {
+        names: scheduler.map(names).unwrap_or_default(),
+        hami: scheduler.is_some_and(|pod| arguments(pod).any(|one| one == "--compat-hami")),
+        ..pod::Settings::default()
+    }
+}
+
+/// The pods whose unreadable allocation makes this node full, as `namespace/name`.
+pub(crate) fn unreadable(ledger: &Ledger, node: &NodeName, pods: &[Pod]) -> Vec<String> {
+    let here = ledger.unreadable().filter(|(_, entry)| entry.node == *node);
+    let uids: BTreeSet<_> = here.map(|(uid, _)| uid).collect();
+    let named = pods.iter().filter(|one| uids.contains(&pod::uid(one)));
+    named
+        .map(|one| format!("{}/{}", pod::namespace(one), name(one)))
+        .collect()
+}
+
+/// The variable by which a container asks for no limits.
+const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
+
+/// The running containers with a share and without limits, as `namespace/pod container`: they ask for
+/// it by a variable, and the agents' flag allows it in their namespace.
+pub(crate) fn without_control(pods: &[Pod]) -> Vec<String> {
+    let agent = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
+    let named = agent.and_then(|agent| flag(agent, "--may-disable-control"));
+    let named: Vec<&str> = named.unwrap_or_default().split(',').collect();
+    let settings = settings(pods);
+    let asks = |container: &Container| {
+        let mut env = container.env.iter().flatten().rev();
+        let value = env.find(|one| one.name == DISABLE_CONTROL);
+        let value = value.and_then(|one| one.value.as_deref());
+        matches!(value, Some("1" | "t" | "T" | "true" | "TRUE" | "True"))
+    };
+    let mut found = Vec::new();
+    for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
+        let namespace = pod::namespace(object);
+        let may = named
+            .iter()
+            .any(|one| *one == "*" || *one == namespace.as_str());
+        if !may || pod::allocated(object, &settings).is_none() {
+            continue;
+        }
+        let containers = pod::containers(object).filter(|(container, _)| asks(container));
+        found.extend(
+            containers
+                .map(|(container, _)| format!("{namespace}/{} {}", name(object), container.name)),
+        );
+    }
+    found
+}
+
+/// All nodes of this ledger.
 pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
-    let ledger = ledger(nodes, pods, &pod::Settings::default());
+    let ledger = ledger(nodes, pods, &settings(pods));
     let default_cores = Defaults::default().cores;
     let lines = ledger.cluster().iter();
-    let lines = lines.filter_map(|(_, name, node)| NodeTop::of(name, node, default_cores));
+    let lines = lines.filter_map(|(_, name, node)| {
+        let mut top = NodeTop::of(name, node, default_cores)?;
+        top.unreadable = unreadable(&ledger, name, pods);
+        Some(top)
+    });
     let mut nodes: Vec<_> = lines.collect();
     nodes.sort_by(|a, b| a.node.cmp(&b.node));
     TopAnswer {
@@ -301,6 +500,9 @@ pub struct PodTop {
     pub node: NodeName,
     /// Its allocation by device; `null` when the annotation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+    /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uncontrolled: Vec<String>,
     /// Its MPS clients by device, where they were measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub mps: BTreeMap<GpuUuid, mps_usage::MpsUsage>,
@@ -309,24 +511,58 @@ pub struct PodTop {
 /// The pods with an allocation, by namespace and name.
 pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
+    let settings = settings(pods);
+    let without_control = without_control(pods);
     let line = |object: &Pod| {
-        let (node, held) = pod::allocated(object, &pod::Settings::default())?;
-        let gpus = match held {
-            AllocatedUse::Known(held) => {
-                let amounts = held.into_iter();
-                Some(amounts.map(|(gpu, used)| (gpu, used.into())).collect())
-            }
-            AllocatedUse::Unreadable => None,
+        let prefix = format!("{}/{} ", pod::namespace(object), name(object));
+        let uncontrolled = without_control.iter();
+        let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
+        let (node, allocated) = pod::allocated(object, &settings)?;
+        let amounts = |uses: &DeviceUses| {
+            let uses = uses.iter();
+            uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+                .collect()
         };
+        let gpus = allocated.uses().map(amounts);
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
             gpus,
+            uncontrolled: uncontrolled.map(str::to_owned).collect(),
             mps: BTreeMap::new(),
         })
     };
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();
     lines.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sends_tokens_only_to_ports_with_tls() {
+        let pod = |scheme: &str| -> Pod {
+            let probe =
+                |port: &str, scheme: &str| json!({"httpGet": {"port": port, "scheme": scheme}});
+            let container = |name: &str, port: u16, scheme: &str| {
+                json!({
+                    "name": name, "readinessProbe": probe(name, scheme),
+                    "ports": [{"name": name, "containerPort": port}],
+                })
+            };
+            let containers = [
+                container("other", 10259, "HTTPS"),
+                container("metrics", 9395, scheme),
+            ];
+            serde_json::from_value(json!({"spec": {"containers": containers}})).expect("a pod")
+        };
+        assert!(serves_tls(&pod("HTTPS"), 9395));
+        assert!(!serves_tls(&pod("HTTP"), 9395));
+        assert!(!serves_tls(&pod("HTTPS"), 9397));
+    }
 }

@@ -15,7 +15,7 @@ use aliquot_cli::doctor::finding::Report;
 use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
 use aliquot_cli::live;
 use aliquot_cli::mps_usage::{self, ContainerUsage};
-use aliquot_cli::output::Output;
+use aliquot_cli::output::{Output, message};
 use aliquot_cli::plot;
 use aliquot_cli::program::{Command, Explain, Of, Program, Top};
 use aliquot_cli::report::{self, Summary};
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         1
     };
     run(command).unwrap_or_else(|error| {
-        eprintln!("Error: {error:?}");
+        eprintln!("Error: {}", message(&error));
         ExitCode::from(failed)
     })
 }

@@ -10,12 +10,12 @@ use aliquot_core::{GpuUuid, Inventory, NodeName};
 use aliquot_k8s::{node, pod};
 use clap::Args;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Config};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::live::{Access, LiveError, PodTop, get, make};
+use crate::live::{Access, LiveError, PodRoute, PodTop, get};
 use crate::sample::samples;
 use crate::table::aligned;
 
@@ -103,8 +103,8 @@ pub fn nodes_among(nodes: &[Node]) -> BTreeSet<NodeName> {
     named.collect()
 }
 
-/// A client, and the path under which it reaches an agent.
-type AgentRoute = Result<(kube::Client, String), String>;
+/// How to reach an agent, or why there is no way.
+type AgentRoute = Result<PodRoute, String>;
 
 impl Agents {
     /// Asks the agents of these nodes.
@@ -139,16 +139,16 @@ impl Agents {
         let mut asked = Vec::new();
         for (node, route) in routes {
             match route {
-                Ok((client, path)) => asked.push((node, client, path)),
+                Ok(route) => asked.push((node, route)),
                 Err(why) => found.missing.push(format!("{node}: {why}")),
             }
         }
         for some in asked.chunks(AT_ONCE) {
             let mut answers = JoinSet::new();
-            for (node, client, path) in some.iter().cloned() {
+            for (node, route) in some.iter().cloned() {
                 answers.spawn(async move {
                     let at = format!("the agent of {node}");
-                    let text = get(&client, &at, &format!("{path}/metrics")).await;
+                    let text = get(&route.client, &at, &format!("{}/metrics", route.path)).await;
                     (node, text)
                 });
             }
@@ -176,9 +176,7 @@ impl Agents {
     /// The address that the command line gives for this node's agent.
     fn direct(&self, node: &NodeName) -> Option<AgentRoute> {
         let (_, url) = self.agents.iter().find(|(known, _)| known == node)?;
-        let client = make(Config::new(url.clone()));
-        let client = client.map_err(|error| error.to_string());
-        Some(client.map(|client| (client, String::new())))
+        Some(PodRoute::at(url).map_err(|error| error.to_string()))
     }
 
     /// How to reach the agents of these nodes, or why not; those without one are left out.
@@ -201,7 +199,7 @@ impl Agents {
         }
         match self.proxies(access, client, &others).await {
             Ok(known) => {
-                let route = |(node, path)| (node, Ok((client.clone(), path)));
+                let route = |(node, route)| (node, Ok(route));
                 routes.extend(known.into_iter().map(route));
             }
             Err(error) => {
@@ -218,7 +216,7 @@ impl Agents {
         access: &Access,
         client: &kube::Client,
         nodes: &BTreeSet<NodeName>,
-    ) -> Result<Vec<(NodeName, String)>, LiveError> {
+    ) -> Result<Vec<(NodeName, PodRoute)>, LiveError> {
         let namespace = match &self.agent_namespace {
             Some(namespace) => namespace.clone(),
             None => access.schedulers(client).await?.0,
@@ -230,13 +228,12 @@ impl Agents {
             source,
         })?;
         let alive = list.items.iter().filter(|object| !pod::is_finished(object));
-        let agents = alive.filter_map(|object| {
-            let node = pod::node(object).filter(|node| nodes.contains(node))?;
-            let (name, port) = (object.metadata.name.as_deref()?, self.agent_port);
-            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy");
-            Some((node, path))
-        });
-        Ok(agents.collect())
+        let node_of = |object: &Pod| pod::node(object).filter(|node| nodes.contains(node));
+        let (names, pods): (Vec<NodeName>, Vec<&Pod>) = alive
+            .filter_map(|object| Some((node_of(object)?, object)))
+            .unzip();
+        let routes = access.routes(client, &namespace, &pods, self.agent_port);
+        Ok(names.into_iter().zip(routes.await?).collect())
     }
 }
 

@@ -15,6 +15,7 @@ aliquot_device_plugin_accepted 4
 
 fn pod(namespace: &str, name: &str) -> PodTop {
     PodTop {
+        uncontrolled: Vec::new(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         node: "n".into(),

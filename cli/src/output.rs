@@ -46,9 +46,35 @@ impl Output {
     }
 }
 
+/// An error with its causes in one line, each once: many texts contain that of their cause.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let between = if text.is_empty() { "" } else { ": " };
+            text.extend([between, &cause]);
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reports_each_cause_of_an_error_once() {
+        #[derive(Debug, Error)]
+        #[error("the manifest cannot be parsed: {0}")]
+        struct Outer(#[from] std::num::ParseIntError);
+        let cause = "x".parse::<u8>().unwrap_err();
+        let error = anyhow::Error::from(Outer(cause)).context("pod.yaml");
+        assert_eq!(
+            message(&error),
+            "pod.yaml: the manifest cannot be parsed: invalid digit found in string"
+        );
+    }
+
     use serde_json::{Value, json};
 
     #[test]

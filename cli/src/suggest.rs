@@ -9,10 +9,9 @@ use std::time::Duration;
 use aliquot_core::suggest::{Bound, Peak, replicas};
 use aliquot_core::{Mib, Percent};
 use clap::Args;
-use kube::Config;
 use thiserror::Error;
 
-use crate::live::{LiveError, get, make};
+use crate::live::{LiveError, direct, get};
 use crate::sample::samples;
 use crate::table::aligned;
 
@@ -84,8 +83,7 @@ impl Suggest {
         for _ in 0..self.rounds {
             ticks.tick().await;
             for url in &self.monitor {
-                let client = make(Config::new(url.clone()))?;
-                let text = get(&client, &format!("the monitor at {url}"), "/metrics").await?;
+                let text = get(&direct(url)?, &format!("the monitor at {url}"), "/metrics").await?;
                 read(&mut all, &text);
             }
         }

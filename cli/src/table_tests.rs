@@ -45,6 +45,43 @@ fn cluster() -> [Node; 3] {
 }
 
 #[test]
+fn top_names_pod_with_unreadable_allocation() {
+    let mut spoilt = holder();
+    let annotations = spoilt.metadata.annotations.get_or_insert_default();
+    annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+    let top = top_of(&cluster(), &[spoilt]);
+    let line = "\nn1 counts as full: the allocation of d/holder cannot be read; delete the pod\n";
+    for table in [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ] {
+        assert!(table.ends_with(line), "{table}");
+    }
+}
+
+#[test]
+fn top_shows_containers_without_control() {
+    let mut free = holder();
+    let spec = free.spec.as_mut().unwrap();
+    spec.containers[0].env = from(json!([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]));
+    let agent = |namespaces: &str| -> Pod {
+        from(json!({
+            "metadata": {"name": "agent", "namespace": "s", "labels": {
+                "app.kubernetes.io/part-of": "aliquot",
+                "app.kubernetes.io/component": "device-plugin",
+            }},
+            "spec": {"containers": [{"name": "device-plugin",
+                "args": [format!("--may-disable-control={namespaces}")]}]},
+        }))
+    };
+    let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
+    for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
+        let pods = pods_with_allocations(&[free.clone(), agent(namespaces)]);
+        assert_eq!(top::pods(&pods).ends_with(line), shown, "{namespaces:?}");
+    }
+}
+
+#[test]
 fn aligns_tables_of_nodes_gpus_and_pods() {
     let (nodes, pods) = (cluster(), [holder()]);
     let top = top_of(&nodes, &pods);

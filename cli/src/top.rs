@@ -57,7 +57,21 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
     if wide {
         columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
     }
-    aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>())
+    let table = aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>());
+    table + &unreadable(nodes)
+}
+
+/// A line for each node that a pod's unreadable allocation closes.
+fn unreadable(nodes: &[NodeTop]) -> String {
+    let mut text = String::new();
+    for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
+        let (name, pods) = (&node.node, node.unreadable.join(", "));
+        let _ = writeln!(
+            text,
+            "{name} counts as full: the allocation of {pods} cannot be read; delete the pod"
+        );
+    }
+    text
 }
 
 /// Each text once, with its count.
@@ -141,7 +155,7 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
     if wide {
         columns.extend(["UUID", "LINGERING MIB", &with, "RESOURCE"]);
     }
-    aligned(&columns, &rows.collect::<Vec<_>>())
+    aligned(&columns, &rows.collect::<Vec<_>>()) + &unreadable(nodes)
 }
 
 /// A line for each device of a pod.
@@ -171,5 +185,15 @@ pub fn pods(pods: &[PodTop]) -> String {
         }
     });
     let columns = ["NAMESPACE", "POD", "NODE", "GPU", "SHARES", "MIB", "CORES"];
-    aligned(&columns, &rows.collect::<Vec<_>>())
+    let mut text = aligned(&columns, &rows.collect::<Vec<_>>());
+    for pod in pods {
+        for container in &pod.uncontrolled {
+            let _ = writeln!(
+                text,
+                "{}/{}: container {container} has no limits (CUDA_DISABLE_CONTROL)",
+                pod.namespace, pod.name
+            );
+        }
+    }
+    text
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::dynamic_mig::DynamicMigState;
 use crate::id::{GpuUuid, PodUid};
-use crate::inventory::{Gpu, Health, Inventory, Mode};
+use crate::inventory::{ForeignAllocation, Gpu, Health, Inventory, Mode};
 use crate::ledger::AllocatedUse;
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{DeviceState, Sums};
@@ -42,14 +42,12 @@ impl LedgerDevices {
         };
         let mut places = BTreeMap::new();
         for (place, gpu) in inventory.gpus.iter().enumerate() {
-            devices.push(inventory, cordoned, gpu);
+            devices.push(inventory, cordoned, pods, gpu);
             places.insert(gpu.uuid.as_str(), place);
         }
         for (_, allocated) in pods {
-            if let AllocatedUse::Known(uses) = allocated {
-                for (key, used) in uses {
-                    devices.add(inventory, &places, key, *used);
-                }
+            for (key, used) in allocated.uses().into_iter().flatten() {
+                devices.add(inventory, &places, key, *used);
             }
         }
         for lingering in &inventory.lingering {
@@ -60,7 +58,13 @@ impl LedgerDevices {
         devices
     }
 
-    fn push(&mut self, inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) {
+    fn push(
+        &mut self,
+        inventory: &Inventory,
+        cordoned: &[GpuUuid],
+        pods: &[(&PodUid, &AllocatedUse)],
+        gpu: &Gpu,
+    ) {
         let known = self.resources.iter().position(|n| **n == *gpu.resource);
         let resource = known.unwrap_or_else(|| {
             self.resources.push(gpu.resource.as_str().into());
@@ -68,7 +72,7 @@ impl LedgerDevices {
         });
         let mig_state = gpu.mig.as_ref().and_then(Mig::dynamic);
         let mig_state = mig_state.filter(|_| gpu.mode == Mode::Mig);
-        let closed = closed(inventory, cordoned, gpu);
+        let closed = closed(inventory, cordoned, pods, gpu);
         self.devices.push(DeviceState {
             scaled: gpu.scaled,
             cores: gpu.cores,
@@ -155,9 +159,20 @@ impl LedgerDevices {
 }
 
 /// Why the device takes no new share from any pod.
-fn closed(inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) -> Option<Reason> {
+fn closed(
+    inventory: &Inventory,
+    cordoned: &[GpuUuid],
+    pods: &[(&PodUid, &AllocatedUse)],
+    gpu: &Gpu,
+) -> Option<Reason> {
     let parent = gpu.mig.as_ref().and_then(Mig::fixed).map(|p| &p.parent);
     let is = |uuid: &GpuUuid| *uuid == gpu.uuid || Some(uuid) == parent;
+    // What a pod of HAMi uses counts instead of the whole GPU, where that is read.
+    let is_counted = |uid: &PodUid| {
+        let mut pods = pods.iter().filter(|(pod, _)| *pod == uid);
+        pods.any(|(_, allocated)| allocated.uses().is_none_or(|uses| !uses.is_empty()))
+    };
+    let is_whole = |foreign: &&ForeignAllocation| !foreign.hami.as_ref().is_some_and(is_counted);
     let unknown = match &gpu.mig {
         Some(Mig::Unknown(_)) => true,
         Some(Mig::Dynamic(_)) => gpu.mode != Mode::Mig,
@@ -169,7 +184,12 @@ fn closed(inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) -> Option<Reas
         Some(Reason::CardCordoned)
     } else if unknown || gpu.mode == Mode::Unknown {
         Some(Reason::CardTypeMismatch)
-    } else if inventory.foreign.iter().any(|foreign| is(&foreign.gpu)) {
+    } else if inventory
+        .foreign
+        .iter()
+        .filter(is_whole)
+        .any(|foreign| is(&foreign.gpu))
+    {
         Some(Reason::CardHeldByForeignPod)
     } else {
         None

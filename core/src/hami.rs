@@ -22,6 +22,16 @@ use crate::usage::{self, DeviceUse, DeviceUses};
 pub const ALLOCATED: &str = "hami.io/vgpu-devices-allocated";
 /// The pod annotation with the node they are on.
 pub const NODE: &str = "hami.io/vgpu-node";
+/// The pod annotations that HAMi's scheduler and device plugin write, and nobody else.
+pub const WRITTEN: [&str; 7] = [
+    ALLOCATED,
+    NODE,
+    "hami.io/vgpu-devices-to-allocate",
+    "hami.io/vgpu-mig-allocations",
+    "hami.io/vgpu-time",
+    "hami.io/bind-phase",
+    "hami.io/bind-time",
+];
 /// The node annotation with the node's devices.
 pub const REGISTER: &str = "hami.io/node-nvidia-register";
 

@@ -208,6 +208,10 @@ pub struct ForeignAllocation {
     pub gpu: GpuUuid,
     /// The pod, as `namespace/name`.
     pub pod: String,
+    /// Its uid, where it has HAMi's annotation: if the scheduler reads that (`compat.hami`),
+    /// the annotation says what counts as allocated, instead of the whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hami: Option<PodUid>,
 }
 
 /// A pod that the node agent refused to start, or that it wants evicted.

@@ -35,12 +35,25 @@ pub enum AllocatedUse {
     Known(DeviceUses),
     /// An unreadable allocation: the whole node.
     Unreadable,
+    /// By HAMi's annotation, which says nothing about who wrote it; `None` if it is
+    /// unreadable. It counts where HAMi's plugin serves the node, and where the node agent
+    /// found that another plugin gave the pod its devices ([`NodePublication::counts`]).
+    ByHami(Option<DeviceUses>),
 }
 
 impl AllocatedUse {
     /// No share.
     pub fn nothing() -> Self {
         Self::Known(DeviceUses::new())
+    }
+
+    /// What is allocated of each device; `None` if that is unreadable.
+    pub fn uses(&self) -> Option<&DeviceUses> {
+        match self {
+            Self::Known(uses) => Some(uses),
+            Self::ByHami(uses) => uses.as_ref(),
+            Self::Unreadable => None,
+        }
     }
 }
 
@@ -62,7 +75,7 @@ pub struct PodEntry {
 impl PodEntry {
     /// Whether it uses a share of a device, or may.
     pub fn uses_devices(&self) -> bool {
-        !matches!(&self.allocated, AllocatedUse::Known(uses) if uses.is_empty())
+        self.allocated.uses().is_none_or(|uses| !uses.is_empty())
     }
 }
 
@@ -117,6 +130,20 @@ impl Ledger {
     /// The pods with an entry on a node.
     pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
         self.entries.get(name).into_iter().flat_map(|e| &e.pods)
+    }
+
+    /// Whether the pod's allocation counts on its node ([`NodePublication::counts`]).
+    pub fn counts(&self, pod: &PodUid, entry: &PodEntry) -> bool {
+        let published = self.published(entry.node.as_str());
+        published.is_some_and(|published| published.counts(pod, &entry.allocated))
+    }
+
+    /// The pods with an unreadable allocation, each of which makes its node full.
+    pub fn unreadable(&self) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
+        let unreadable = |(pod, entry): &(&PodUid, &PodEntry)| {
+            entry.allocated.uses().is_none() && self.counts(pod, entry)
+        };
+        self.pod_entries().filter(unreadable)
     }
 
     /// Records what a node published; `None` for a removed node.

@@ -125,6 +125,21 @@ pub struct NodePublication {
     pub served_by_hami: bool,
 }
 
+impl NodePublication {
+    /// Whether a pod's allocation counts here. HAMi's annotation counts where HAMi's plugin
+    /// serves the node, or where the node agent found that the pod has devices of another
+    /// plugin than ours: anybody who may write pods could have written the annotation.
+    pub fn counts(&self, pod: &PodUid, allocated: &AllocatedUse) -> bool {
+        let has_devices = || {
+            let foreign = self.inventory.iter().flat_map(|known| &known.foreign);
+            foreign
+                .filter_map(|f| f.hami.as_ref())
+                .any(|uid| uid == pod)
+        };
+        !matches!(allocated, AllocatedUse::ByHami(_)) || self.served_by_hami || has_devices()
+    }
+}
+
 /// All pods' uses of one device, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
@@ -242,6 +257,10 @@ impl NodeState {
         requested: impl Into<Requests>,
     ) -> Self {
         let requested = requested.into();
+        let counted = pods.iter().copied();
+        let pods: Vec<_> = counted
+            .filter(|(pod, allocated)| published.counts(pod, allocated))
+            .collect();
         let host = Host {
             allocatable: published.allocatable,
             requested: requested.host,
@@ -263,10 +282,7 @@ impl NodeState {
         };
         if published.served_by_hami {
             state.closed = Some(Reason::NodeServedByHami);
-        } else if pods
-            .iter()
-            .any(|(_, allocated)| **allocated == AllocatedUse::Unreadable)
-        {
+        } else if pods.iter().any(|(_, allocated)| allocated.uses().is_none()) {
             state.closed = Some(Reason::NodeAllocationUnreadable);
         }
         match &published.inventory {
@@ -279,7 +295,7 @@ impl NodeState {
                     };
                 }
                 state.reserved_for = reserved_for(inventory);
-                let devices = LedgerDevices::of(inventory, &published.cordoned, pods);
+                let devices = LedgerDevices::of(inventory, &published.cordoned, &pods);
                 (state.devices, state.resources) = (devices.devices, devices.resources);
                 state.dynamic_mig = devices.dynamic_mig;
             }

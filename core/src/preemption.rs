@@ -221,7 +221,9 @@ fn least_cost(
         return Err(NoPlan::Terminating);
     }
     let may_end = |occupant: &Occupant| {
-        let shares = matches!(&occupant.allocated, AllocatedUse::Known(uses) if !uses.is_empty());
+        let uses = occupant.allocated.uses();
+        let shares = uses.is_some_and(|uses| !uses.is_empty())
+            && node.published.counts(&occupant.uid, &occupant.allocated);
         shares && occupant.state == OccupantState::Running && occupant.priority < query.priority
     };
     let mut low: Vec<&Occupant> = node.occupants.iter().filter(|o| may_end(o)).collect();

@@ -135,9 +135,9 @@ impl NamespaceUsage {
 }
 
 fn amount(allocated: &AllocatedUse) -> (QuotaAmount, u64) {
-    match allocated {
-        AllocatedUse::Known(uses) => (QuotaAmount::of(uses.values()), 0),
-        AllocatedUse::Unreadable => (QuotaAmount::default(), 1),
+    match allocated.uses() {
+        Some(uses) => (QuotaAmount::of(uses.values()), 0),
+        None => (QuotaAmount::default(), 1),
     }
 }
 

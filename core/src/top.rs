@@ -93,6 +93,10 @@ pub struct NodeTop {
     pub node: NodeName,
     /// Why it takes no pod at all.
     pub closed: Option<String>,
+    /// The pods whose allocation cannot be read, as `namespace/name`; each of them closes
+    /// the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
     /// Its devices, by index.
     pub gpus: Vec<GpuTop>,
 }
@@ -216,6 +220,7 @@ impl NodeTop {
         Some(Self {
             node: name.clone(),
             closed: node.closed.map(|reason| reason.name().to_owned()),
+            unreadable: Vec::new(),
             gpus: devices.enumerate().map(line).collect(),
         })
     }

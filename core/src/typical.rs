@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::id::NodeName;
-use crate::ledger::{AllocatedUse, Ledger, PodEntry};
+use crate::ledger::{Ledger, PodEntry};
 use crate::node::HostResources;
 use crate::request::Memory;
 use crate::units::{Mib, MilliCpu, Percent};
@@ -45,9 +45,7 @@ impl PodShape {
     /// The shape of an allocated pod; `None` if its allocation is unreadable. Of devices
     /// with different shares the largest counts.
     pub fn of(entry: &PodEntry) -> Option<Self> {
-        let AllocatedUse::Known(uses) = &entry.allocated else {
-            return None;
-        };
+        let uses = entry.allocated.uses()?;
         let alone = uses.values().any(|used| used.alone);
         let cores = uses.values().map(|used| used.cores).max();
         let memory = uses.values().map(|used| used.memory).max();

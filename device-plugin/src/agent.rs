@@ -8,16 +8,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
+use aliquot_k8s::access;
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
 use aliquot_nvml::{self as nvml, Driver, DriverAccess, NvmlError};
+use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -82,6 +85,9 @@ pub enum AgentError {
     /// The admin address cannot be bound.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
+    /// The admin address cannot be guarded.
+    #[error(transparent)]
+    AccessControl(#[from] AccessControlError),
     /// A task of the agent ended before the agent did.
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
@@ -176,12 +182,10 @@ pub async fn run(
     generator.start(&facts).await;
     refresh(&prestart).await?;
 
-    let listener = http::bind(settings.listen).await?;
+    let admin = serve_admin(&settings, &client, &readiness, registry, stop.clone()).await?;
     let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
     let tasks = TaskTracker::new();
-    let router = admin::router(readiness.clone(), Arc::new(registry));
-    let admin = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
-    tasks.spawn(admin.map(drop));
+    tasks.spawn(admin);
     let notes = event_queue(&tasks, &client, &stop);
     let policy = settings.health_policy();
     let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
@@ -330,6 +334,24 @@ fn log_driver_problems(facts: &nvml::DriverInventory) {
     for note in &facts.notes {
         tracing::warn!(gpu = ?note.gpu, call = note.call, problem = note.problem, "the NVIDIA driver did not answer a call; what it would have reported is unknown");
     }
+}
+
+/// Opens the port of health and metrics; what is returned serves it until `stop` is cancelled.
+pub(crate) async fn serve_admin(
+    settings: &Settings,
+    client: &Client,
+    readiness: &Readiness,
+    registry: Registry,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + use<>, AgentError> {
+    let listener = http::bind(settings.listen).await?;
+    let router = admin::router(readiness.clone(), Arc::new(registry));
+    let reviewer = access::reviewer(client.clone());
+    let control = settings
+        .authenticate
+        .then(|| AccessControl::new(reviewer, []));
+    let serving = access_control::serve(listener, router, control.transpose()?, stop);
+    Ok(serving.map(drop))
 }
 
 /// Creates the files by which the monitor closes the driver on request.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
+use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::{GpuUuid, PodUid};
 
 use crate::accepted::AcceptedAllocation;
@@ -118,9 +119,9 @@ pub fn lingering<'a>(
 }
 
 /// Devices of pods of another plugin that served our resource: their Allocate answer is not ours.
-/// NVIDIA's ids are a UUID, or `<uuid>::<n>`; HAMi's are `<uuid>-<n>`, and where its annotation
-/// names a pod's shares, the device does not count as a whole ([`crate::hami`]). `devices` has the
-/// allocatable device for each of the driver's UUIDs.
+/// NVIDIA's ids are a UUID, or `<uuid>::<n>`; HAMi's are `<uuid>-<n>`, and its annotation names the
+/// devices that a pod really has ([`crate::hami`]). `devices` has the allocatable device for each of
+/// the driver's UUIDs.
 pub fn foreign(
     entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
@@ -132,19 +133,21 @@ pub fn foreign(
         let Some(pod) = holder.filter(|pod| pod.phase != Phase::Ended) else {
             continue;
         };
-        if hami::annotation(pod).is_some() {
-            continue;
-        }
-        for id in &entry.ids {
+        let by_id = entry.ids.iter().filter_map(|id| {
             let whole = GpuUuid::from(id.as_str());
             let ours = DeviceId::parse(id).map(|id| id.gpu);
             let theirs = || hami::gpu_of(id).filter(|_| !devices.contains_key(&whole));
-            let name = ours.or_else(theirs).unwrap_or(whole);
-            let Some(gpu) = devices.get(&name).cloned() else {
-                continue;
+            devices.get(&ours.or_else(theirs).unwrap_or(whole))
+        });
+        let annotated = hami::uses(pod);
+        let by_annotation = annotated.iter().filter_map(AllocatedUse::uses);
+        let by_annotation = by_annotation.flatten().map(|(gpu, _)| gpu);
+        for gpu in by_id.chain(by_annotation.filter_map(|gpu| devices.get(gpu))) {
+            let device = ForeignAllocation {
+                gpu: gpu.clone(),
+                pod: pod.full_name(),
+                hami: annotated.as_ref().map(|_| pod.uid.clone()),
             };
-            let pod = pod.full_name();
-            let device = ForeignAllocation { gpu, pod };
             if !found.contains(&device) {
                 found.push(device);
             }
@@ -167,6 +170,7 @@ pub fn foreign_of_damaged(
         let device = move |gpu: &GpuUuid| ForeignAllocation {
             gpu: gpu.clone(),
             pod: pod.clone(),
+            hami: None,
         };
         devices.iter().map(device)
     });

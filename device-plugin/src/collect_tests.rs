@@ -149,15 +149,19 @@ fn counts_whole_gpu_for_pods_of_another_plugin() {
 }
 
 #[test]
-fn counts_whole_gpu_for_hami_pod_without_annotation() {
+fn counts_gpus_of_hami_pods_by_id_and_by_annotation() {
     let devices = names(&[("GPU-a", "GPU-a")]);
     let entries = [entry("u1", None, &["GPU-a-3"])];
     let found = foreign(&entries, &pods(&["u1"]), &devices);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].gpu, "GPU-a".into());
     let mut known = pod("u1");
-    known.hami_allocation = Some("GPU-a,NVIDIA,1,1:;".to_owned());
-    assert_eq!(foreign(&entries, &[Arc::new(known)], &devices), []);
+    known.hami_allocation = Some("GPU-b,NVIDIA,1,1:;".to_owned());
+    let devices = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
+    let found = foreign(&entries, &[Arc::new(known)], &devices);
+    let gpus: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
+    assert_eq!(gpus, ["GPU-a", "GPU-b"], "by its id and by its annotation");
+    assert!(found.iter().all(|one| one.hami == Some("u1".into())));
 }
 
 #[test]

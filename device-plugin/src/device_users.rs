@@ -75,15 +75,14 @@ pub fn users_of(gpu: &GpuUuid, sources: UserSources<'_>) -> DeviceUsers {
     found.others += gone
         .filter(|share| share.uses().keys().any(is_here))
         .count();
-    let foreign = sources.foreign.iter().filter(|f| is_here(&f.gpu));
+    // Pods of HAMi are counted below, by their annotation.
+    let foreign = sources.foreign.iter();
+    let foreign = foreign.filter(|f| f.hami.is_none() && is_here(&f.gpu));
     found.others += foreign.count();
     let hami_pods = sources
         .hami_pods
         .iter()
-        .filter(|(_, allocation)| match allocation {
-            AllocatedUse::Unreadable => true,
-            AllocatedUse::Known(uses) => uses.contains_key(gpu),
-        });
+        .filter(|(_, allocation)| allocation.uses().is_none_or(|uses| uses.contains_key(gpu)));
     found.others += hami_pods.count() + sources.unclear;
     found
 }
@@ -157,6 +156,7 @@ mod tests {
         let foreign = ForeignAllocation {
             gpu: "GPU-c".into(),
             pod: "default/old".to_owned(),
+            hami: None,
         };
         let given = |gpu: &str| allocation(&[("main", &[grant(gpu, 3000, 10)])]);
         let accepted = |uid: &str, gpu: &str| {

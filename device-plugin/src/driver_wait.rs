@@ -2,18 +2,17 @@
 //! loaded yet, or a driver container may not have mounted its files. Until the driver answers,
 //! nothing is registered with the kubelet.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_nvml::NvmlError;
-use aliquot_serve::{Readiness, admin, http};
+use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{AgentError, DRIVER};
+use crate::agent::{AgentError, DRIVER, serve_admin};
 use crate::metrics::Metrics;
 use crate::node::condition_patch;
 use crate::settings::Settings;
@@ -25,8 +24,6 @@ pub const DRIVER_MISSING: &str = "AliquotDriverMissing";
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The longest wait for open requests when the driver is there.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// Status, reason and message of the condition: why the driver cannot be opened; `None`: it was
 /// opened.
@@ -63,9 +60,8 @@ where
     let (metrics, registry) = Metrics::registered();
     metrics.driver_missing.set(1);
     let answered = stop.child_token();
-    let router = admin::router(readiness.clone(), Arc::new(registry));
-    let listener = http::plain(http::bind(settings.listen).await?);
-    let serving = tokio::spawn(http::serve(listener, router, answered.clone(), DRAIN));
+    let serving = serve_admin(settings, client, readiness, registry, answered.clone()).await?;
+    let serving = tokio::spawn(serving);
     let (mut logged, mut written) = (String::new(), String::new());
     let driver = loop {
         readiness.fail(DRIVER, error.clone());
@@ -87,7 +83,7 @@ where
     };
     // The agent serves at the same address from now on.
     answered.cancel();
-    drop(serving.await?);
+    serving.await?;
     if driver.is_some() {
         tracing::info!("the driver answers");
         readiness.pass(DRIVER);
@@ -117,6 +113,7 @@ async fn write_condition(client: &Client, node: &str, error: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use aliquot_nvml::root;
     use clap::Parser as _;

@@ -19,20 +19,16 @@ pub fn pod_allocations(
         let mut entries = entries.iter().filter(|entry| entry.name.is_none());
         pod.phase != Phase::Ended && entries.any(|entry| entry.pod == pod.kubelet_uid)
     };
-    let usage = |pod: &Arc<Pod>| {
-        let text = annotation(pod)?;
-        let stages: Vec<_> = pod.stages().map(|(_, stage)| stage).collect();
-        let usage = hami::uses(text, &stages).map_or(AllocatedUse::Unreadable, AllocatedUse::Known);
-        Some((pod.kubelet_uid.clone(), usage))
-    };
+    let usage = |pod: &Arc<Pod>| Some((pod.kubelet_uid.clone(), uses(pod)?));
     pods.iter().filter(theirs).filter_map(usage).collect()
 }
 
-/// HAMi's annotation, on a pod without an allocation of ours.
-pub fn annotation(pod: &Pod) -> Option<&str> {
-    pod.hami_allocation
-        .as_deref()
-        .filter(|_| pod.allocation.is_none())
+/// What HAMi's annotation says, on a pod without an allocation of ours.
+pub fn uses(pod: &Pod) -> Option<AllocatedUse> {
+    let text = pod.hami_allocation.as_deref();
+    let text = text.filter(|_| pod.allocation.is_none())?;
+    let stages: Vec<_> = pod.stages().map(|(_, stage)| stage).collect();
+    Some(hami::uses(text, &stages).map_or(AllocatedUse::Unreadable, AllocatedUse::Known))
 }
 
 /// The GPU in a device id of HAMi's plugin, `<uuid>-<n>`.
@@ -54,7 +50,7 @@ mod tests {
         let entries = [entry("u1", name, &["GPU-b-3"])];
         let found = pod_allocations(&entries, &[Arc::new(theirs), Arc::new(pod("other"))]);
         let shown = found.iter().map(|(pod, usage)| match usage {
-            AllocatedUse::Unreadable => format!("{pod} unreadable"),
+            AllocatedUse::Unreadable | AllocatedUse::ByHami(_) => format!("{pod} unreadable"),
             AllocatedUse::Known(uses) => {
                 let shares = uses.iter();
                 let shares = shares.map(|(gpu, used)| format!("{pod} {gpu} {}", used.memory));

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use aliquot_core::access::Access;
+use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::{Readiness, admin, http};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -191,8 +193,16 @@ pub(crate) async fn idle(settings: &Settings, stop: CancellationToken) -> Result
         "the agent has left this node; Aliquot is being removed",
     );
     let router = admin::router(readiness, Arc::new(Registry::default()));
-    let listener = http::plain(http::bind(settings.listen).await?);
-    if let Err(error) = http::serve(listener, router, stop.clone(), http::DRAIN).await {
+    let listener = http::bind(settings.listen).await?;
+    // The kubelet's probes are as before; nobody else is served.
+    let nobody =
+        |_, _| -> access_control::Reviewed { Box::pin(async { Ok(Access::Unauthenticated) }) };
+    let control = settings
+        .authenticate
+        .then(|| AccessControl::new(nobody, []));
+    if let Err(error) =
+        access_control::serve(listener, router, control.transpose()?, stop.clone()).await
+    {
         tracing::warn!(%error, "cannot serve /healthz and /readyz");
         stop.cancelled().await;
     }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::PodUid;
-use aliquot_core::inventory::INVENTORY;
+use aliquot_core::inventory::{ForeignAllocation, INVENTORY};
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::{Allocation, PodUid};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1 as api;
 use kube::Api;
@@ -21,10 +22,12 @@ use crate::capacity;
 use crate::device_failures::{self, DeviceFailure};
 use crate::drain;
 use crate::driver_wait::{self, DRIVER_MISSING};
+use crate::hami;
 use crate::inventory::{self, NodePublisher};
 use crate::labels::{self, ownership};
 use crate::leave::LEAVE_UNTIL;
 use crate::metrics::{Metrics, count};
+use crate::pod::{Phase, Pod};
 use crate::pods::Pods;
 use crate::profile_status::PROFILE;
 use crate::removed_resources::{self, RemovalSchedule};
@@ -39,6 +42,9 @@ pub const GPU_SICK: &str = "AliquotGpuSick";
 
 /// The condition: the container runtime lacks a feature that containers with a share need.
 pub const RUNTIME: &str = "AliquotRuntimeIncomplete";
+
+/// The condition: pods whose allocation cannot be read.
+pub const ALLOCATION_UNREADABLE: &str = "AliquotAllocationUnreadable";
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -58,6 +64,8 @@ pub struct NodeView {
     pub lacks: Option<(String, String)>,
     /// The same of [`RESOURCE_TAKEN`].
     pub taken: Option<(String, String)>,
+    /// The same of [`ALLOCATION_UNREADABLE`].
+    pub unreadable: Option<(String, String)>,
     /// The same of [`DRIVER_MISSING`].
     pub driver: Option<(String, String)>,
     /// Its container runtime, such as `containerd://2.4.2`.
@@ -96,6 +104,7 @@ impl NodeView {
             profile: condition(PROFILE),
             lacks: condition(RUNTIME),
             taken: condition(RESOURCE_TAKEN),
+            unreadable: condition(ALLOCATION_UNREADABLE),
             driver: condition(DRIVER_MISSING),
             runtime: node
                 .status
@@ -164,6 +173,47 @@ pub fn taken_condition(taken: Option<&[TakenResource]>, view: &NodeView) -> Opti
         view.taken.as_ref()?;
     }
     unless_current(resource_owner::condition(taken), view.taken.as_ref())
+}
+
+/// The same for [`ALLOCATION_UNREADABLE`]. HAMi's annotation is read of pods that have devices of
+/// another plugin (`foreign`).
+pub fn allocation_condition(
+    pods: &[Arc<Pod>],
+    foreign: &[ForeignAllocation],
+    view: &NodeView,
+) -> Option<[String; 3]> {
+    let is_unreadable = |pod: &&Arc<Pod>| {
+        let by_hami = foreign.iter().any(|f| f.hami.as_ref() == Some(&pod.uid));
+        let ours = pod.allocation.as_deref().map(Allocation::decode);
+        pod.phase != Phase::Ended
+            && match ours {
+                Some(allocation) => allocation.map_or(true, |found| found.node != pod.node),
+                None => by_hami && hami::uses(pod) == Some(AllocatedUse::Unreadable),
+            }
+    };
+    let unreadable: Vec<String> = pods
+        .iter()
+        .filter(is_unreadable)
+        .map(|pod| pod.full_name())
+        .collect();
+    let desired = if unreadable.is_empty() {
+        view.unreadable.as_ref()?;
+        let message = "the allocations of all pods on this node can be read";
+        ["False", "AllocationsReadable", message].map(str::to_owned)
+    } else {
+        let some: Vec<&str> = unreadable.iter().take(8).map(String::as_str).collect();
+        let message = format!(
+            "the allocation annotations of {} pod(s) cannot be read, so no other pod gets a GPU of this node; delete: {}",
+            unreadable.len(),
+            some.join(", ")
+        );
+        [
+            "True".to_owned(),
+            "AllocationUnreadable".to_owned(),
+            message,
+        ]
+    };
+    unless_current(desired, view.unreadable.as_ref())
 }
 
 /// The same for [`DRIVER_MISSING`], of an agent that has opened the driver.
@@ -261,7 +311,7 @@ pub async fn reconcile(
             _ = inventory.changed() => {}
             _ = lost.changed() => {}
             _ = view_rx.changed() => {}
-            _ = pods.changed(), if writer.capacity.is_some() => {}
+            _ = pods.changed() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -317,6 +367,7 @@ impl NodeWriter {
         let lost = lost.and_then(|lost| checkpoint_condition(lost, &current));
         let lacks = node.runtime.as_ref().map(|runtime| &*runtime.problems);
         let taken = node.taken_resources.as_deref();
+        let foreign = &node.inventory.foreign;
         let conditions = [
             (CHECKPOINT_LOST, lost),
             (
@@ -326,6 +377,10 @@ impl NodeWriter {
             (PROFILE, profile_condition(node.profile.as_ref(), &current)),
             (RUNTIME, runtime_condition(lacks, &current)),
             (RESOURCE_TAKEN, taken_condition(taken, &current)),
+            (
+                ALLOCATION_UNREADABLE,
+                allocation_condition(&pods, foreign, &current),
+            ),
             (DRIVER_MISSING, driver_condition(&current)),
         ];
         for (kind, condition) in conditions {

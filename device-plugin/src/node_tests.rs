@@ -116,6 +116,40 @@ fn sets_condition_while_other_plugin_serves_resource() {
 }
 
 #[test]
+fn condition_names_pods_with_unreadable_allocation() {
+    let pod = |uid: &str, change: &dyn Fn(&mut Pod)| {
+        let mut pod = crate::testing::pod(uid);
+        change(&mut pod);
+        Arc::new(pod)
+    };
+    let spoilt = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
+    let of_hami = |pod: &mut Pod| pod.hami_allocation = Some("?".to_owned());
+    let foreign = [ForeignAllocation {
+        gpu: "GPU-a".into(),
+        pod: "default/hami".to_owned(),
+        hami: Some("hami".into()),
+    }];
+    let mut seen = NodeView::default();
+    let mut check = |pods: &[Arc<Pod>], expected: Option<[&str; 2]>| {
+        let desired = allocation_condition(pods, &foreign, &seen);
+        let found = desired.as_ref().map(|[status, _, message]| {
+            let names = message.rsplit(": ").next().unwrap_or_default();
+            [status.as_str(), names]
+        });
+        assert_eq!(found, expected);
+        if let Some([status, _, message]) = desired {
+            seen.unreadable = Some((status, message));
+        }
+    };
+    check(&[pod("forger", &of_hami)], None);
+    let pods = [pod("a", &spoilt), pod("hami", &of_hami)];
+    check(&pods, Some(["True", "default/a, default/hami"]));
+    check(&pods, None);
+    let readable = "the allocations of all pods on this node can be read";
+    check(&[], Some(["False", readable]));
+}
+
+#[test]
 fn reads_annotation_and_condition_of_the_node() {
     let node: api::Node = serde_json::from_value(json!({
         "metadata": {"name": "n1", "annotations": {INVENTORY: "x"}},

@@ -204,6 +204,10 @@ pub struct Settings {
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9394")]
     pub listen: SocketAddr,
+    /// Serve --listen with TLS, and /metrics only to accounts that Kubernetes authenticates and
+    /// authorizes
+    #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = clap::ArgAction::Set)]
+    pub authenticate: bool,
     /// Seconds between two housekeeping runs: unused files, lost checkpoints, lingering pods
     #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]

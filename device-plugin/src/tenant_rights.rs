@@ -42,12 +42,13 @@ pub struct NamespaceRights {
         default_value = "*"
     )]
     pub may_set_oom_killer: Vec<String>,
-    /// Namespaces whose pods may set `CUDA_DISABLE_CONTROL`, and are not limited then
+    /// Namespaces whose pods may set `CUDA_DISABLE_CONTROL`, and are not limited then; none by
+    /// default
     #[arg(
         long,
         env = "ALIQUOT_MAY_DISABLE_CONTROL",
         value_delimiter = ',',
-        default_value = "*"
+        default_value = ""
     )]
     pub may_disable_control: Vec<String>,
 }
@@ -95,7 +96,8 @@ mod tests {
             assert_eq!(found, expected, "{namespace}");
         };
         let all = (UtilizationPolicy::Disable, false, true);
-        check(&[], "team", all);
+        check(&[], "team", (UtilizationPolicy::Disable, false, false));
+        check(&["--may-disable-control=*"], "team", all);
         let none = (UtilizationPolicy::Default, true, false);
         let nobody = [
             "--may-set-utilization=",

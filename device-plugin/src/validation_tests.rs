@@ -191,6 +191,7 @@ fn requires_present_and_healthy_devices() {
                 .push(aliquot_core::inventory::ForeignAllocation {
                     gpu: "GPU-a".into(),
                     pod: "kube-system/old".to_owned(),
+                    hami: None,
                 });
         },
         &["CardHeldByForeignPod"],

@@ -110,6 +110,7 @@ impl RequestFlags {
                     BareGpuFlag::Whole => BareGpu::Whole,
                 },
             },
+            hami: false,
         })
     }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod client;
 pub mod compute;
 pub mod disruption;

@@ -32,6 +32,8 @@ pub struct Settings {
     pub extra: Vec<String>,
     /// Defaults for what a container leaves out.
     pub defaults: Defaults,
+    /// HAMi's annotation of what it allocated to a pod is read (`compat.hami`).
+    pub hami: bool,
 }
 
 /// Why a pod's demand is invalid.
@@ -242,14 +244,15 @@ fn numbers(container: &Container, names: &ResourceNames) -> Result<Written, Dema
     })
 }
 
-/// What a bound pod is allocated, by its allocation annotation or else by HAMi's; `None`
-/// for a pod that is not bound or has neither. An allocation counts only together with a
+/// What a bound pod is allocated, by its allocation annotation, or else by HAMi's if the
+/// settings say so; `None` for a pod that is not bound or has neither. An allocation counts only together with a
 /// node: it is written by the Binding alone.
 pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
     let node = node(pod)?;
     let allocated_use = match annotation(pod, ALLOCATION) {
         Some(text) => aliquot_use(pod, &node, text),
-        None => hami_use(pod, &node, settings)?,
+        None if settings.hami => hami_use(pod, &node, settings)?,
+        None => return None,
     };
     Some((node, allocated_use))
 }
@@ -278,10 +281,8 @@ fn hami_use(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<Allocated
     }
     let elsewhere = annotation(pod, hami::NODE).is_some_and(|other| other != node.as_str());
     let stages: Vec<Stage> = containers(pod).map(|(_, stage)| stage).collect();
-    Some(match hami::uses(text, &stages) {
-        Ok(uses) if !elsewhere => AllocatedUse::Known(uses),
-        Ok(_) | Err(_) => AllocatedUse::Unreadable,
-    })
+    let uses = hami::uses(text, &stages).ok();
+    Some(AllocatedUse::ByHami(uses.filter(|_| !elsewhere)))
 }
 
 #[cfg(test)]

@@ -121,12 +121,15 @@ fn counts_hami_allocation_unless_aliquot_wrote_one() {
         "initContainers": [{"name": "warm"}],
         "containers": [{"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}],
     });
-    let settings = Settings::default();
+    let settings = Settings {
+        hami: true,
+        ..Settings::default()
+    };
     let allocated_of = |annotations: Value| {
         let (_, allocated_of) = allocated(&pod(&spec, &annotations), &settings)?;
-        match allocated_of {
-            AllocatedUse::Known(uses) => uses.values().next().map(|used| used.memory),
-            AllocatedUse::Unreadable => Some(Mib(u64::MAX)),
+        match allocated_of.uses() {
+            Some(uses) => uses.values().next().map(|used| used.memory),
+            None => Some(Mib(u64::MAX)),
         }
     };
     let text = ";GPU-0,NVIDIA,3000,30:;";
@@ -156,13 +159,19 @@ fn counts_hami_allocation_unless_aliquot_wrote_one() {
         allocated_of(json!({hami::ALLOCATED: text, ALLOCATION: "{"})),
         full
     );
+    let theirs = pod(&spec, &json!({hami::ALLOCATED: text}));
+    assert_eq!(allocated(&theirs, &Settings::default()), None, "by default");
 }
 
 #[test]
 fn ignores_hami_annotation_of_pod_without_gpu_request() {
     let spec = json!({"nodeName": "n", "containers": [{"name": "main"}]});
     let forged = pod(&spec, &json!({hami::ALLOCATED: "damaged"}));
-    assert_eq!(allocated(&forged, &Settings::default()), None);
+    let settings = Settings {
+        hami: true,
+        ..Settings::default()
+    };
+    assert_eq!(allocated(&forged, &settings), None);
 }
 
 #[test]

@@ -233,7 +233,13 @@ fn add_share(
         0 => 1.0,
         percent => f64::from(percent) / 100.0,
     };
-    put(&all::SHARE_LIMIT, Value::Whole(limit));
+    let uncontrolled = container.effective.uncontrolled;
+    put(&all::SHARE_UNCONTROLLED, Value::Whole(uncontrolled.into()));
+    if !uncontrolled {
+        put(&all::SHARE_LIMIT, Value::Whole(limit));
+        put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
+        put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
+    }
     // No value is better than one that is too low.
     if !blind {
         put(&all::SHARE_USED, Value::Whole(measured));
@@ -247,7 +253,6 @@ fn add_share(
     put(&all::SHARE_TRACKED, Value::Whole(tracked));
     put(&all::SHARE_OVERHEAD, Value::Whole(overhead));
     put(&all::SHARE_STALE, Value::Whole(stale));
-    put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
     put(&all::SHARE_BUSY, seconds(work.busy));
     put(&all::SHARE_THROTTLED, seconds(work.waited));
     put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
@@ -263,7 +268,6 @@ fn add_share(
         .iter()
         .any(|(index, _)| *index == at);
     put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
-    put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
     put(&all::HAMI_CONTEXTS, Value::Whole(contexts));
     let rest = tracked.saturating_sub(contexts);
     put(&all::HAMI_BUFFERS, Value::Whole(rest));

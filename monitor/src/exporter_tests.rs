@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use super::*;
 use crate::attribution::UnmanagedReason;
 use crate::evaluation::UnmanagedProcess;
-use crate::managed_containers::ManagedContainers;
+use crate::managed_containers::{ManagedContainer, ManagedContainers};
 use crate::metrics::{ALL, MetricKind, reference};
 use crate::testing::container;
 
@@ -51,10 +51,16 @@ fn gpus() -> [GpuSample; 1] {
 }
 
 fn scrape(families: &[Family]) -> String {
-    let containers = vec![
+    scrape_with(families, |_| ())
+}
+
+/// The scrape with the first container changed.
+fn scrape_with(families: &[Family], change: impl FnOnce(&mut ManagedContainer)) -> String {
+    let mut containers = vec![
         container("s0", "u1", "main", &["GPU-a"]),
         container("s1", "u2", "main", &["MIG-1"]),
     ];
+    change(&mut containers[0]);
     let sample = NodeSample {
         containers: Arc::new(ManagedContainers {
             all: containers,
@@ -176,6 +182,37 @@ fn exports_share_under_own_and_hami_names() {
         "aliquot_gpu_unmanaged_memory_bytes{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",reason=\"host\",namespace=\"\",pod=\"\"} 1073741824",
     );
     check("aliquot_monitor_lingering_seats{node=\"n1\"} 2");
+}
+
+#[test]
+fn container_without_control_has_no_limit_in_metrics() {
+    let limits = [
+        "aliquot_share_memory_limit_bytes{",
+        "aliquot_share_core_limit_ratio{",
+        "hami_vgpu_memory_limit_bytes{",
+    ];
+    let check = |uncontrolled: bool| {
+        let text = scrape_with(&[Family::Own, Family::Hami], |container| {
+            container.effective.uncontrolled = uncontrolled;
+        });
+        let own: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("pod=\"pod-u1\""))
+            .collect();
+        for limit in limits {
+            let claimed = own.iter().any(|line| line.starts_with(limit));
+            assert_eq!(claimed, !uncontrolled, "{limit}");
+        }
+        let flag = format!(" {}", u8::from(uncontrolled));
+        let marked = |line: &&&str| line.starts_with("aliquot_share_uncontrolled{");
+        assert!(
+            own.iter()
+                .find(marked)
+                .is_some_and(|line| line.ends_with(&flag))
+        );
+    };
+    check(false);
+    check(true);
 }
 
 #[test]

@@ -105,7 +105,9 @@ macro_rules! declared {
 
 declared! {
     SHARE_LIMIT = Gauge Own "aliquot_share_memory_limit_bytes" SHARE,
-        "Memory that the container may use of the device";
+        "Memory that the container may use of the device; absent for a container without limits";
+    SHARE_UNCONTROLLED = Gauge Own "aliquot_share_uncontrolled" SHARE,
+        "1 for a container without limits, as its own environment asks and its namespace may";
     SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
         "Memory that the container's processes use, by the driver; absent while not all of them are known";
     SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
@@ -117,7 +119,7 @@ declared! {
     SHARE_STALE = Gauge Own "aliquot_share_memory_stale_bytes" SHARE,
         "Memory still counted for processes that ended; the next process that needs it corrects this";
     SHARE_CORE_LIMIT = Gauge Own "aliquot_share_core_limit_ratio" SHARE,
-        "Compute that the container may use of the device; 1 is all of it, and so is no limit";
+        "Compute that the container may use of the device; 1 is all of it, and so is no limit; absent for a container without limits";
     SHARE_CORE_USED = Gauge Own "aliquot_share_core_used_ratio" SHARE,
         "Compute of the GPU that its processes used, by the driver; 0 where the driver does not report it";
     SHARE_BUSY = Counter Own "aliquot_share_compute_seconds" SHARE,
@@ -195,7 +197,7 @@ declared! {
     HAMI_SHARE_USED = Gauge Hami "hami_vgpu_memory_used_bytes" HAMI_SHARE,
         "Memory that the container uses";
     HAMI_SHARE_LIMIT = Gauge Hami "hami_vgpu_memory_limit_bytes" HAMI_SHARE,
-        "Memory limit of the container";
+        "Memory limit of the container; absent for a container without limits";
     HAMI_CONTEXTS = Gauge Hami "hami_vgpu_memory_context_bytes" HAMI_SHARE,
         "Of what the limiter counts, contexts";
     HAMI_BUFFERS = Gauge Hami "hami_vgpu_memory_buffer_bytes" HAMI_SHARE,

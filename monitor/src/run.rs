@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_k8s::access;
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
+use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -50,6 +52,9 @@ pub enum RunError {
     /// The address is in use.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
+    /// The address cannot be guarded.
+    #[error(transparent)]
+    AccessControl(#[from] AccessControlError),
 }
 
 /// Opens a client, and runs until a signal. The driver is opened when it is there.
@@ -95,7 +100,11 @@ pub async fn run(
     }));
     let alive = Readiness::new([]);
     let router = admin::router_alive(readiness.clone(), alive.clone(), Arc::new(registry));
-    let serving = http::serve(http::plain(listener), router, stop.clone(), http::DRAIN);
+    let reviewer = access::reviewer(client.clone());
+    let control = settings
+        .authenticate
+        .then(|| AccessControl::new(reviewer, []));
+    let serving = access_control::serve(listener, router, control.transpose()?, stop.clone());
     tasks.spawn(serving.map(drop));
 
     let (notes, note_rx) = event::queue();

@@ -69,6 +69,10 @@ pub struct Settings {
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_MONITOR_LISTEN", default_value = "0.0.0.0:9396")]
     pub listen: SocketAddr,
+    /// Serve --listen with TLS, and /metrics only to accounts that Kubernetes authenticates and
+    /// authorizes
+    #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = clap::ArgAction::Set)]
+    pub authenticate: bool,
     /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: aliquot_serve::telemetry::LogFormat,

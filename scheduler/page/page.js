@@ -3,9 +3,12 @@
 import { colour, counted, describe, filter, key, legend, parts, requests, step, sums, title } from './model.js';
 
 const INTERVAL = 5000;
+// The header: the API server's proxy does not pass Authorization on.
+const TOKEN = 'aliquot-token';
 const find = (selector) => document.querySelector(selector);
 const grid = find('#nodes');
 const form = find('#choices');
+const access = find('#access');
 const dialog = find('#share');
 let state = null;
 let opener = null;
@@ -142,9 +145,19 @@ function focus(cell) {
   cell.setAttribute('tabindex', '0');
 }
 
+/** Takes the token from the address, where it would stay visible, and keeps it for this tab. */
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get('token');
+  if (!given) return;
+  sessionStorage.setItem(TOKEN, given);
+  history.replaceState(null, '', location.pathname);
+}
+
 async function refresh() {
   try {
-    const answer = await fetch('state', { headers: { accept: 'application/json' } });
+    const token = sessionStorage.getItem(TOKEN);
+    const answer = await fetch('state', { headers: { accept: 'application/json', ...(token && { [TOKEN]: token }) } });
+    access.hidden = ![401, 403].includes(answer.status);
     if (!answer.ok) throw new Error(await answer.text());
     state = await answer.json();
     draw();
@@ -156,10 +169,17 @@ async function refresh() {
 
 form.addEventListener('input', () => state && draw());
 form.addEventListener('submit', (event) => event.preventDefault());
+access.addEventListener('submit', (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, new FormData(access).get('token').trim());
+  access.reset();
+  refresh();
+});
 grid.addEventListener('keydown', move);
 grid.addEventListener('focusin', (event) => event.target.closest('button') && focus(event.target));
 dialog.querySelector('button').addEventListener('click', close);
 document.addEventListener('keydown', (event) => event.key === 'Escape' && !dialog.hidden && close());
+takeToken();
 await refresh();
 // A hidden page sends no requests.
 setInterval(() => document.hidden || refresh(), INTERVAL);

@@ -15,6 +15,7 @@ use aliquot_core::ledger::{AllocatedUse, PodEntry};
 use aliquot_core::quota::Headroom;
 use aliquot_core::reason::Reason;
 use aliquot_core::top::NodeTop;
+use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
@@ -32,6 +33,7 @@ use crate::bind::Binder;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::pending::{PendingPod, RefusalRecord};
+use crate::unreadable::UnreadablePod;
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -103,9 +105,13 @@ async fn top(State(explain): State<Explain>) -> Result<Response, HttpError> {
     let cluster = explain.cache.snapshot();
     let default_cores = explain.cache.settings().defaults.cores;
     let slots = slots_by_name(&cluster);
+    let unreadable = explain.cache.unreadable_pods();
     let lines = slots.into_iter().filter_map(move |slot| {
         let (name, node) = cluster.named(slot)?;
-        Some(Piece::Node(text(&NodeTop::of(name, node, default_cores)?)))
+        let mut top = NodeTop::of(name, node, default_cores)?;
+        let here = unreadable.values().filter(|found| found.node == *name);
+        top.unreadable = here.map(UnreadablePod::full_name).collect();
+        Some(Piece::Node(text(&top)))
     });
     let leads = explain.leader.not_leading_reason().is_none();
     let head = TopHeader {
@@ -213,18 +219,15 @@ fn history(record: &RefusalRecord, now: Instant) -> answer::RefusalHistory {
 }
 
 fn placement(entry: &PodEntry) -> PodPlacement {
-    let gpus = match &entry.allocated {
-        AllocatedUse::Known(allocated) => Some(
-            allocated
-                .iter()
-                .map(|(gpu, used)| (gpu.clone(), (*used).into())),
-        ),
-        AllocatedUse::Unreadable => None,
+    let amounts = |uses: &DeviceUses| {
+        let uses = uses.iter();
+        uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+            .collect()
     };
     PodPlacement {
         node: entry.node.clone(),
         confirmed: entry.confirmed,
-        gpus: gpus.map(Iterator::collect),
+        gpus: entry.allocated.uses().map(amounts),
     }
 }
 
@@ -301,6 +304,7 @@ impl Iterator for Nodes {
         let (mut answer, refusal) =
             NodeAnswer::of(name, node, demand, policies, offered, claimed, left);
         self.cache.add_pin_holders(&mut answer, demand);
+        self.cache.add_unreadable_pods(&mut answer);
         if let Some(tail) = &mut self.tail {
             tail.add(&answer, refusal.as_ref());
         }
@@ -360,7 +364,8 @@ impl LedgerCache {
             };
             let pods = ledger.pods_on(node).filter(|pod| {
                 let allocated = ledger.pod_entry(pod).map(|entry| &entry.allocated);
-                matches!(allocated, Some(AllocatedUse::Known(uses)) if blocks_pinned_device(state, demand, uses))
+                let uses = allocated.and_then(AllocatedUse::uses);
+                uses.is_some_and(|uses| blocks_pinned_device(state, demand, uses))
             });
             pods.cloned().collect()
         });

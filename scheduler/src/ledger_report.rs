@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_core::inventory::{Gpu, Health};
-use aliquot_core::ledger::{AllocatedUse, PodEntry};
+use aliquot_core::ledger::PodEntry;
 use aliquot_core::node::Sums;
 use aliquot_core::reason::Reason;
 use aliquot_core::top::DeviceAmount;
+use aliquot_core::usage::DeviceUses;
 use aliquot_core::{GpuUuid, Ledger, NodeName, PodUid};
 use axum::extract::State;
 use axum::routing::get;
@@ -95,17 +96,15 @@ fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
 }
 
 fn line_of_pod(entry: &PodEntry) -> PodLine {
-    let gpus = match &entry.allocated {
-        AllocatedUse::Known(uses) => {
-            let uses = uses.iter();
-            Some(uses.map(|(gpu, used)| (gpu.clone(), (*used).into())))
-        }
-        AllocatedUse::Unreadable => None,
+    let amounts = |uses: &DeviceUses| {
+        let uses = uses.iter();
+        uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+            .collect()
     };
     PodLine {
         node: entry.node.clone(),
         confirmed: entry.confirmed,
-        gpus: gpus.map(Iterator::collect),
+        gpus: entry.allocated.uses().map(amounts),
     }
 }
 

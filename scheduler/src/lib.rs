@@ -26,5 +26,6 @@ pub mod requeue;
 pub mod routes;
 pub mod run;
 pub mod settings;
+pub mod unreadable;
 pub mod verbs;
 pub mod watches;

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aliquot_core::answer::{self, ContainerRequest};
-use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop};
 use aliquot_core::{Ledger, NodeName, PodUid};
@@ -49,6 +48,12 @@ const FILES: [(&str, &str, &str); 4] = [
         include_str!("../page/model.js"),
     ),
 ];
+
+/// The page without its data, which names pods.
+pub fn open_paths() -> impl Iterator<Item = String> {
+    let files = FILES.iter().map(|(name, ..)| format!("/page/{name}"));
+    files.chain(["/page".to_owned()])
+}
 
 /// The data of the page.
 #[derive(Debug, Serialize)]
@@ -170,7 +175,8 @@ fn shares(cache: &LedgerCache, ledger: &Ledger) -> HashMap<String, Vec<PageShare
     };
     let mut found: HashMap<String, BTreeMap<(String, String, String), PageShare>> = HashMap::new();
     for (uid, entry) in ledger.pod_entries() {
-        let AllocatedUse::Known(uses) = &entry.allocated else {
+        let counted = entry.allocated.uses();
+        let Some(uses) = counted.filter(|_| ledger.counts(uid, entry)) else {
             continue;
         };
         for (device, used) in uses {

@@ -1,12 +1,15 @@
 //! Wires up clients, watches, tasks and listeners, and shuts them down.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
-use aliquot_k8s::{client, event, publisher};
+use aliquot_k8s::{access, client, event, pod, publisher};
+use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::{MountedCertificates, TlsListener, mutual_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
@@ -28,7 +31,7 @@ use crate::metrics::WATCHED;
 use crate::preempt::Preemptor;
 use crate::routes::{self, ExtenderState};
 use crate::settings::Settings;
-use crate::{audit, evict, explain, gauges, learn, ledger_report, page, requeue};
+use crate::{audit, evict, explain, gauges, learn, ledger_report, page, requeue, unreadable};
 
 /// How long `/readyz` fails before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -38,10 +41,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let cache = Arc::new(LedgerCache::new(
-        settings.request.settings()?,
-        settings.policies(),
-    ));
+    let pods = pod::Settings {
+        hami: settings.compat_hami,
+        ..settings.request.settings()?
+    };
+    let cache = Arc::new(LedgerCache::new(pods, settings.policies()));
     let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
     let watches = Watches::default();
@@ -85,6 +89,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         metrics.clone(),
         stop.clone(),
     ));
+    tasks.spawn(unreadable::run(
+        cache.clone(),
+        events.clone(),
+        leader.clone(),
+        stop.clone(),
+    ));
     if settings.preempt {
         let preemptor = Preemptor::new(&cache, all(), &events, &leader, &metrics);
         tasks.spawn(preemptor.run(stop.clone()));
@@ -112,27 +122,61 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     };
     let queries = query_router(&verbs, registry);
     if let Some(address) = settings.admin_listen {
-        let listener = http::plain(http::bind(address).await?);
-        let serving = http::serve(listener, queries.clone(), stop.clone(), http::DRAIN);
-        tasks.spawn(serving);
+        let reviewer = settings.authenticate.then(|| client.clone());
+        serve_queries(address, reviewer, queries.clone(), &tasks, &stop).await?;
     }
     let router = routes::router(verbs).merge(queries);
-    let listener = http::bind(settings.listen).await?;
-    tracing::info!(listen = %settings.listen, tls = settings.tls_dir.is_some(), "serving extender calls");
-    if let Some(directory) = &settings.tls_dir {
-        let mounted = MountedCertificates::open(directory)?;
-        let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
-        tasks.spawn(mounted.reload_until(stop.clone()));
-        let listener = TlsListener::new(listener, config);
-        http::serve(listener, router, stop.clone(), http::DRAIN).await?;
-    } else {
-        http::serve(http::plain(listener), router, stop.clone(), http::DRAIN).await?;
-    }
+    serve_verbs(settings.listen, settings.tls_dir, router, &tasks, &stop).await?;
     stop.cancel();
     tasks.close();
     tokio::time::timeout(http::DRAIN, tasks.wait())
         .await
         .context("tasks still running at the drain deadline")
+}
+
+/// Serves the queries: with a client of the API server, to those whom it authenticates and
+/// authorizes.
+async fn serve_queries(
+    address: SocketAddr,
+    reviewer: Option<Client>,
+    router: Router,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let listener = http::bind(address).await?;
+    let reviewer = reviewer.map(access::reviewer);
+    let control = reviewer.map(|review| AccessControl::new(review, page::open_paths()));
+    let control = control.transpose()?;
+    tasks.spawn(access_control::serve(
+        listener,
+        router,
+        control,
+        stop.clone(),
+    ));
+    Ok(())
+}
+
+/// Serves kube-scheduler until `stop`: with a directory, over TLS to clients of its CA.
+async fn serve_verbs(
+    address: SocketAddr,
+    tls_dir: Option<PathBuf>,
+    router: Router,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let listener = http::bind(address).await?;
+    tracing::info!(listen = %address, tls = tls_dir.is_some(), "serving extender calls");
+    let Some(directory) = tls_dir else {
+        let listener = http::plain(listener);
+        http::serve(listener, router, stop.clone(), http::DRAIN).await?;
+        return Ok(());
+    };
+    let mounted = MountedCertificates::open(&directory)?;
+    let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
+    tasks.spawn(mounted.reload_until(stop.clone()));
+    let listener = TlsListener::new(listener, config);
+    http::serve(listener, router, stop.clone(), http::DRAIN).await?;
+    Ok(())
 }
 
 /// The routes besides the verbs; all are read-only.

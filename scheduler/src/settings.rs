@@ -15,6 +15,7 @@ use crate::leader::LeaseName;
 /// binds pods together with their allocation.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Settings {
     /// Kubeconfig; the pod's service account when absent.
     #[arg(long, env = "ALIQUOT_KUBECONFIG")]
@@ -26,6 +27,10 @@ pub struct Settings {
     /// --listen may be a loopback address that only kube-scheduler reaches.
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
+    /// Serve --admin-listen with TLS, and answer only accounts that Kubernetes authenticates and
+    /// authorizes: true or false. /healthz, /readyz and the page without its data stay open.
+    #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = ArgAction::Set)]
+    pub authenticate: bool,
     /// Directory with tls.crt, tls.key and ca.crt: --listen then uses TLS and accepts only clients
     /// with a certificate issued by ca.crt. For a kube-scheduler that is not in the same pod.
     #[arg(long, env = "ALIQUOT_TLS_DIR")]
@@ -50,6 +55,10 @@ pub struct Settings {
     /// Identity of that kube-scheduler up to its `_`: the name of this pod.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
+    /// Count what `hami.io/vgpu-devices-allocated` says of pods that HAMi placed, on nodes where
+    /// HAMi's plugin gave them their devices (`compat.hami`).
+    #[arg(long, env = "ALIQUOT_COMPAT_HAMI")]
+    pub compat_hami: bool,
     /// Write `hami.io/vgpu-devices-allocated` too, for dashboards that read it
     /// (`compat.hamiAnnotations`).
     #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]

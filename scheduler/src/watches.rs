@@ -56,9 +56,6 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
         // will not be used.
         let allocated = pod::allocated(pod, settings)
             .map_or_else(AllocatedUse::nothing, |(_, allocated)| allocated);
-        if allocated == AllocatedUse::Unreadable {
-            tracing::error!(pod = ?pod.metadata.name, %node, "invalid allocation annotation; its node counts as full");
-        }
         PodState::Bound {
             bound_pod: bound_pods::read(pod, &node, &allocated),
             planned: pod::annotation(pod, PREEMPTION).map(|_| Box::new(reference(pod))),

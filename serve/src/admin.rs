@@ -30,6 +30,11 @@ pub fn router_alive(readiness: Readiness, alive: Readiness, registry: Arc<Regist
     routes(readiness, alive, registry, || Box::new(std::iter::empty()))
 }
 
+/// Only `/healthz` and `/readyz`.
+pub fn health(readiness: Readiness) -> Router {
+    health_of(readiness, Readiness::new([]))
+}
+
 /// Text that is produced while it is read.
 pub type TextStream = Box<dyn Iterator<Item = String> + Send>;
 
@@ -46,6 +51,13 @@ fn routes<F>(readiness: Readiness, alive: Readiness, registry: Arc<Registry>, mo
 where
     F: Fn() -> TextStream + Clone + Send + Sync + 'static,
 {
+    health_of(readiness, alive).route(
+        "/metrics",
+        get(move || std::future::ready(metrics(&registry, more()))),
+    )
+}
+
+fn health_of(readiness: Readiness, alive: Readiness) -> Router {
     Router::new()
         .route(
             "/healthz",
@@ -54,10 +66,6 @@ where
         .route(
             "/readyz",
             get(move || std::future::ready(condition_status(&readiness))),
-        )
-        .route(
-            "/metrics",
-            get(move || std::future::ready(metrics(&registry, more()))),
         )
 }
 

@@ -1,9 +1,11 @@
 //! What every program needs to serve: telemetry, admin routes, listeners, termination. It
 //! knows no program's routes and no API server.
 
+pub mod access_control;
 pub mod admin;
 pub mod body;
 pub mod http;
+mod peers;
 pub mod readiness;
 pub mod stop;
 pub mod telemetry;

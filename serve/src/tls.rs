@@ -4,10 +4,12 @@
 mod files;
 mod listener;
 mod resolver;
+mod self_signed;
 
 pub use files::{FilesError, MountedCertificates};
 pub use listener::TlsListener;
 pub use resolver::{CertificateError, Certificates};
+pub use self_signed::{SelfSignedError, self_signed};
 
 use std::sync::Arc;
 

@@ -14,6 +14,7 @@ use thiserror::Error;
 use crate::certificates::Lifetimes;
 use crate::configuration::Target;
 use crate::handler;
+use crate::reconciler::ReconcilerSettings;
 use crate::settings::{Settings, VisibleDevices};
 
 /// Reviews pods that request a share of a GPU: refuses invalid requests, fills in
@@ -24,12 +25,16 @@ pub struct Args {
     /// Kubeconfig file; without it the pod's service account is used
     #[arg(long, env = "ALIQUOT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address for reviews, /healthz, /readyz and /metrics over TLS
+    /// Address for reviews, /healthz and /readyz over TLS
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// Additional address for /healthz, /readyz and /metrics without TLS
+    /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,
+    /// Serve --admin-listen with TLS, and /metrics only to accounts that Kubernetes authenticates
+    /// and authorizes
+    #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = ArgAction::Set)]
+    pub authenticate: bool,
     /// The Service by which the API server reaches this webhook
     #[arg(long, env = "ALIQUOT_SERVICE", default_value = "aliquot-webhook")]
     pub service: String,
@@ -107,7 +112,7 @@ pub struct Args {
     pub certificates_dir: Option<PathBuf>,
     /// Whether the label aliquot.dev/webhook or hami.io/webhook with the value ignore on a pod
     /// exempts it from reviews; on a namespace it always does
-    #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = true, action = ArgAction::Set)]
+    #[arg(long, env = "ALIQUOT_PODS_MAY_IGNORE", default_value_t = false, action = ArgAction::Set)]
     pub pods_may_ignore: bool,
 
     /// How long to keep serving after SIGTERM, not ready, until the Service has removed the
@@ -190,6 +195,21 @@ impl Args {
     /// How long to keep serving after the first signal.
     pub fn linger(&self) -> Duration {
         self.linger.unsigned_abs()
+    }
+
+    /// What to reconcile.
+    pub fn reconciler(&self) -> Result<ReconcilerSettings, ArgsError> {
+        let settings = self.settings()?;
+        Ok(ReconcilerSettings {
+            namespace: self.namespace.clone(),
+            target: self.target()?,
+            names: settings.names,
+            extra: settings.extra,
+            nvidia_runtime_classes: settings.nvidia_runtime_classes,
+            lifetimes: self.lifetimes()?,
+            mounted: self.certificates_dir.clone(),
+            pods_may_ignore: settings.pods_may_ignore,
+        })
     }
 
     /// The settings of reviews.

@@ -1,4 +1,5 @@
-//! The desired `MutatingWebhookConfiguration`, and whether a live one matches it.
+//! The `MutatingWebhookConfiguration` that the chart creates: whether a live one has what our flags
+//! need, and the patch that publishes a CA bundle in it.
 
 mod conditions;
 
@@ -57,16 +58,14 @@ impl Target {
         }
     }
 
-    fn client_config(&self, path: &str, bundle: &str) -> Value {
-        let bundle = STANDARD.encode(bundle);
+    fn client_config(&self, path: &str) -> Value {
         match self {
             Self::Service { name, namespace } => json!({
-                "caBundle": bundle,
                 "service": {"name": name, "namespace": namespace, "path": path, "port": 443},
             }),
             Self::Url { url, .. } => {
                 let host = url.strip_suffix(handler::PATH).unwrap_or(url);
-                json!({"caBundle": bundle, "url": format!("{host}{path}")})
+                json!({"url": format!("{host}{path}")})
             }
         }
     }
@@ -90,8 +89,8 @@ pub struct Scope<'a> {
     pub pods_may_ignore: bool,
 }
 
-/// The whole object.
-pub fn desired(scope: Scope<'_>, bundle: &str) -> Value {
+/// The whole object, without a CA bundle.
+pub fn desired(scope: Scope<'_>) -> Value {
     let Scope {
         target,
         namespace,
@@ -119,11 +118,11 @@ pub fn desired(scope: Scope<'_>, bundle: &str) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": NAME, "labels": {"app.kubernetes.io/name": "aliquot-webhook"}},
+        "metadata": {"name": NAME},
         "webhooks": [{
             "name": WEBHOOK,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(handler::PATH, bundle),
+            "clientConfig": target.client_config(handler::PATH),
             "rules": [
                 rule("", &["CREATE"], &["pods"]),
                 rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
@@ -140,7 +139,7 @@ pub fn desired(scope: Scope<'_>, bundle: &str) -> Value {
             // It only warns, so a failure must not stop a workload.
             "name": WORKLOADS,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(warn::PATH, bundle),
+            "clientConfig": target.client_config(warn::PATH),
             "rules": [
                 rule("apps", &["CREATE", "UPDATE"], &["deployments", "statefulsets"]),
                 rule("batch", &["CREATE"], &["jobs"]),
@@ -173,6 +172,29 @@ pub fn conforms(desired: &Value, live: &Value) -> bool {
     }
 }
 
+/// The first of our webhooks that a live configuration lacks.
+pub fn missing_webhook(live: &Value) -> Option<&'static str> {
+    let has = |name: &str| webhooks(live).any(|one| one["name"] == name);
+    [WEBHOOK, WORKLOADS].into_iter().find(|name| !has(name))
+}
+
+/// The strategic merge patch that publishes this CA bundle, PEM, for our webhooks, on the version
+/// that was read; `None` where all have it.
+pub fn bundle_patch(live: &Value, bundle: &str) -> Option<Value> {
+    let bundle = STANDARD.encode(bundle);
+    let ours = webhooks(live).filter(|one| one["name"] == WEBHOOK || one["name"] == WORKLOADS);
+    let due = ours.filter(|one| one["clientConfig"]["caBundle"] != bundle.as_str());
+    let due: Vec<Value> = due
+        .map(|one| json!({"name": one["name"], "clientConfig": {"caBundle": bundle}}))
+        .collect();
+    let version = &live["metadata"]["resourceVersion"];
+    (!due.is_empty()).then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": due}))
+}
+
+fn webhooks(live: &Value) -> impl Iterator<Item = &Value> {
+    live["webhooks"].as_array().into_iter().flatten()
+}
+
 /// The CA bundle of a live configuration, PEM; empty where it has none.
 pub fn published_bundle(live: &Value) -> String {
     let bundle = live["webhooks"][0]["clientConfig"]["caBundle"].as_str();
@@ -197,7 +219,7 @@ mod tests {
             nvidia_runtime_classes: &["nvidia".to_owned()],
             pods_may_ignore: true,
         };
-        desired(scope, "PEM")
+        desired(scope)
     }
 
     #[test]
@@ -213,7 +235,7 @@ mod tests {
             url: "https://127.0.0.1:8443/mutate".to_owned(),
             host: "127.0.0.1".to_owned(),
         };
-        let config = target.client_config(warn::PATH, "");
+        let config = target.client_config(warn::PATH);
         assert_eq!(config["url"], "https://127.0.0.1:8443/warn");
     }
 
@@ -232,7 +254,7 @@ mod tests {
                 nvidia_runtime_classes: &[],
                 pods_may_ignore,
             };
-            let whole = desired(scope, "");
+            let whole = desired(scope);
             let labels = whole["webhooks"][0]["objectSelector"]["matchExpressions"].as_array();
             assert_eq!(labels.map_or(0, Vec::len), expected);
             let selector = &whole["webhooks"][0]["namespaceSelector"]["matchExpressions"];
@@ -255,7 +277,7 @@ mod tests {
         assert!(conforms(&desired, &live));
         for (pointer, value) in [
             ("/webhooks/0/failurePolicy", json!("Ignore")),
-            ("/webhooks/0/clientConfig/caBundle", json!("")),
+            ("/webhooks/0/clientConfig/service/name", json!("other")),
             ("/webhooks/0/matchConditions/0/expression", json!("false")),
             ("/webhooks/0/namespaceSelector/matchExpressions", json!([])),
             ("/webhooks/0/rules/1/operations", json!([])),
@@ -275,8 +297,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_back_published_ca_bundle() {
-        assert_eq!(published_bundle(&service()), "PEM");
-        assert_eq!(published_bundle(&json!({"webhooks": []})), "");
+    fn publishes_ca_bundle_for_own_webhooks_only() {
+        let mut live = service();
+        live["metadata"]["resourceVersion"] = json!("7");
+        assert_eq!(published_bundle(&live), "");
+        let bundle = |name| json!({"name": name, "clientConfig": {"caBundle": "UEVN"}});
+        let patch = |webhooks| json!({"metadata": {"resourceVersion": "7"}, "webhooks": webhooks});
+        let both = patch(json!([bundle(WEBHOOK), bundle(WORKLOADS)]));
+        assert_eq!(bundle_patch(&live, "PEM"), Some(both));
+        live["webhooks"][0]["clientConfig"]["caBundle"] = json!("UEVN");
+        assert_eq!(published_bundle(&live), "PEM");
+        let second = patch(json!([bundle(WORKLOADS)]));
+        assert_eq!(bundle_patch(&live, "PEM"), Some(second));
+        live["webhooks"][1]["clientConfig"]["caBundle"] = json!("UEVN");
+        assert_eq!(bundle_patch(&live, "PEM"), None);
+        assert_eq!(missing_webhook(&live), None);
+        live["webhooks"][1]["name"] = json!("other");
+        assert_eq!(missing_webhook(&live), Some(WORKLOADS));
+        assert_eq!(bundle_patch(&live, "PEM"), None);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use aliquot_k8s::access;
+use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::{Certificates, TlsListener, server_config};
 use aliquot_serve::{Readiness, admin, http, stop, telemetry};
 use aliquot_webhook::args::Args;
 use aliquot_webhook::handler::{self, HandlerState};
 use aliquot_webhook::metrics::Metrics;
-use aliquot_webhook::reconciler::{
-    self, CERTIFICATE, CONFIGURATION, Reconciler, ReconcilerSettings,
-};
+use aliquot_webhook::reconciler::{self, CERTIFICATE, CONFIGURATION, Reconciler};
 use aliquot_webhook::warn;
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -20,23 +20,13 @@ async fn main() -> Result<()> {
     let args = Args::parse();
     telemetry::init(args.log_format, &args.log_filter)?;
     let settings = Arc::new(args.settings()?);
-    let plan = ReconcilerSettings {
-        namespace: args.namespace.clone(),
-        target: args.target()?,
-        names: settings.names.clone(),
-        extra: settings.extra.clone(),
-        nvidia_runtime_classes: settings.nvidia_runtime_classes.clone(),
-        lifetimes: args.lifetimes()?,
-        mounted: args.certificates_dir.clone(),
-        pods_may_ignore: settings.pods_may_ignore,
-    };
+    let plan = args.reconciler()?;
     let client = aliquot_k8s::client::client(args.kubeconfig.as_deref()).await?;
 
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let readiness = Readiness::new([CERTIFICATE, CONFIGURATION]);
     let stop = stop::on_signals(readiness.clone(), args.linger())?;
-    let health = admin::router(readiness.clone(), Arc::new(registry));
 
     // The listener is open before the configuration sends requests to it.
     let certificates = Certificates::none();
@@ -48,11 +38,19 @@ async fn main() -> Result<()> {
     };
     let router = handler::router(state.clone())
         .merge(warn::router(state))
-        .merge(health.clone());
+        .merge(admin::health(readiness.clone()));
     let serving = tokio::spawn(http::serve(listener, router, stop.clone(), http::DRAIN));
     if let Some(addr) = args.admin_listen {
-        let listener = http::plain(http::bind(addr).await?);
-        tokio::spawn(http::serve(listener, health, stop.clone(), http::DRAIN));
+        let listener = http::bind(addr).await?;
+        let reviewer = access::reviewer(client.clone());
+        let control = args.authenticate.then(|| AccessControl::new(reviewer, []));
+        let router = admin::router(readiness.clone(), Arc::new(registry));
+        tokio::spawn(access_control::serve(
+            listener,
+            router,
+            control.transpose()?,
+            stop.clone(),
+        ));
     }
     tracing::info!(listen = %args.listen, reached_at = ?plan.target.names(), "serving admission reviews");
 

@@ -51,7 +51,7 @@ pub struct Metrics {
     pub certificate_expiry: Gauge,
     /// Serving certificates issued by this process.
     pub certificates_issued: Counter,
-    /// Writes of the webhook configuration because it differed.
+    /// Writes of a CA bundle into the webhook configuration.
     pub configuration_writes: Counter,
 }
 
@@ -85,7 +85,7 @@ impl Metrics {
         );
         registry.register(
             "configuration_writes",
-            "Writes of the webhook configuration because it differed",
+            "Writes of a CA bundle into the webhook configuration",
             metrics.configuration_writes.clone(),
         );
         metrics

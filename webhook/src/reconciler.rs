@@ -1,12 +1,12 @@
 //! Reconciles what the webhook needs: the CAs in the Secret, the serving certificate in the
-//! listener, and the webhook configuration at the API server.
+//! listener, and the CA bundle in the webhook configuration at the API server. The chart creates
+//! Secret and configuration; all else in them is its own.
 //!
 //! Runs on a timer, and whenever the Secret or the configuration changes. While the API server is
 //! away a replica stays ready: what was applied is still in effect.
 
 mod call;
 mod mounted;
-mod owner;
 
 use std::collections::BTreeMap;
 use std::future::{Ready, ready};
@@ -22,18 +22,18 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Api, Client};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::{CaSet, Lifetimes, ServingCertificate};
-use crate::configuration::{self, NAME, Scope, Target, conforms, desired, published_bundle};
+use crate::configuration::{
+    NAME, Scope, Target, bundle_patch, conforms, desired, missing_webhook, published_bundle,
+};
 use crate::metrics::Metrics;
 use call::{ATTEMPTS, call, unless_conflict};
-use owner::Owners;
 
 pub use call::ReconcileError;
 pub use mounted::MountedError;
@@ -42,7 +42,7 @@ pub use mounted::MountedError;
 pub const SECRET: &str = "aliquot-webhook-tls";
 /// Readiness: a valid certificate is served.
 pub const CERTIFICATE: &str = "certificate";
-/// Readiness: the configuration was as desired.
+/// Readiness: the CA bundle was published in the configuration.
 pub const CONFIGURATION: &str = "configuration";
 
 const MANAGER: &str = "aliquot-webhook";
@@ -78,17 +78,31 @@ pub struct ReconcilerSettings {
     pub pods_may_ignore: bool,
 }
 
+impl ReconcilerSettings {
+    /// The configuration that these settings need, without a CA bundle: what the chart renders.
+    pub fn configuration(&self) -> Value {
+        desired(Scope {
+            target: &self.target,
+            namespace: &self.namespace,
+            names: (&self.names, &self.extra),
+            nvidia_runtime_classes: &self.nvidia_runtime_classes,
+            pods_may_ignore: self.pods_may_ignore,
+        })
+    }
+}
+
 /// Reconciles Secret, serving certificate and configuration; has the state of the last time.
 pub struct Reconciler {
     settings: ReconcilerSettings,
     secrets: Api<Secret>,
     configurations: Api<MutatingWebhookConfiguration>,
-    owners: Owners,
     certificates: Certificates,
     readiness: Readiness,
     metrics: Metrics,
     cas: CaSet,
     serving: Option<ServingCertificate>,
+    /// The configuration is not as the settings need it.
+    differs: bool,
 }
 
 impl Reconciler {
@@ -102,7 +116,6 @@ impl Reconciler {
     ) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), &settings.namespace),
-            owners: Owners::new(&client, &settings.namespace),
             configurations: Api::all(client),
             settings,
             certificates,
@@ -110,10 +123,11 @@ impl Reconciler {
             metrics,
             cas: CaSet::default(),
             serving: None,
+            differs: false,
         }
     }
 
-    /// Brings Secret, serving certificate and configuration to their desired state at `now`.
+    /// Brings Secret, serving certificate and CA bundle to their desired state at `now`.
     ///
     /// The configuration is read before the Secret and written on the version that was read, so a
     /// replica with an older Secret cannot overwrite the bundle of one with a newer Secret.
@@ -143,7 +157,7 @@ impl Reconciler {
                 self.issue_if_due(live.as_ref(), now)?;
                 self.cas.bundle()
             };
-            if self.reconcile_configuration(live, &bundle).await? {
+            if self.publish(live.as_ref(), &bundle).await? {
                 self.readiness.pass(CONFIGURATION);
                 return Ok(());
             }
@@ -151,48 +165,29 @@ impl Reconciler {
         Err(ReconcileError::Conflict { object: NAME })
     }
 
-    /// The CAs of the Secret, renewed there where they are due. When the Secret is gone or
-    /// unreadable it is written anew with the CAs of this replica.
+    /// The CAs of the Secret, renewed there where they are due. When it has none, or unreadable
+    /// ones, those of this replica are written.
     async fn reconcile_secret(&self, now: Timestamp) -> Result<CaSet, ReconcileError> {
         let renew = |cas: &CaSet| {
             cas.renewed(now, &self.settings.lifetimes)
                 .map_err(ReconcileError::Renew)
         };
-        let owner = self.owners.of_secret().await?;
         for _ in 0..ATTEMPTS {
             let live = call("get", SECRET, self.secrets.get_opt(SECRET)).await?;
-            let data = live.as_ref().and_then(|secret| secret.data.clone());
-            let (found, errors) = CaSet::read(&data.unwrap_or_default());
+            let live = live.ok_or(ReconcileError::NoSecret)?;
+            let (found, errors) = CaSet::read(&live.data.clone().unwrap_or_default());
             for error in &errors {
                 tracing::warn!(secret = SECRET, %error, "removing an invalid CA from the Secret");
             }
             let base = if found.is_empty() { &self.cas } else { &found };
             let next = match renew(base)? {
-                None if errors.is_empty()
-                    && *base == found
-                    && live
-                        .as_ref()
-                        .is_some_and(|live| has_owner(live, owner.as_ref())) =>
-                {
-                    return Ok(found);
-                }
+                None if errors.is_empty() && *base == found => return Ok(found),
                 None => base.clone(),
                 Some(next) => next,
             };
-            let version = live.as_ref().and_then(ResourceExt::resource_version);
-            let object = secret(version, next.write(), owner.clone());
-            let post = PostParams::default();
-            let written = if live.is_some() {
-                call(
-                    "replace",
-                    SECRET,
-                    self.secrets.replace(SECRET, &post, &object),
-                )
-                .await
-            } else {
-                call("create", SECRET, self.secrets.create(&post, &object)).await
-            };
-            if unless_conflict(written)?.is_some() {
+            let (params, patch) = (params(), Patch::Merge(data_patch(&live, &next.write())));
+            let patched = call("patch", SECRET, self.secrets.patch(SECRET, &params, &patch)).await;
+            if unless_conflict(patched)?.is_some() {
                 tracing::info!(secret = SECRET, "wrote the certificate authorities");
                 return Ok(next);
             }
@@ -240,111 +235,53 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Writes the configuration where it differs. `false` when another client has written it
+    /// Publishes the bundle in the configuration. `false` when another client has written it
     /// meanwhile.
-    async fn reconcile_configuration(
-        &self,
-        live: Option<MutatingWebhookConfiguration>,
+    async fn publish(
+        &mut self,
+        live: Option<&MutatingWebhookConfiguration>,
         bundle: &str,
     ) -> Result<bool, ReconcileError> {
-        let settings = &self.settings;
-        let owner = self.owners.of_configuration().await?;
-        let scope = Scope {
-            target: &settings.target,
-            namespace: &settings.namespace,
-            names: (&settings.names, &settings.extra),
-            nvidia_runtime_classes: &settings.nvidia_runtime_classes,
-            pods_may_ignore: settings.pods_may_ignore,
-        };
-        let mut desired = desired(scope, bundle);
-        if let Some(owner) = owner {
-            desired["metadata"]["ownerReferences"] = json!([owner]);
+        if live.is_none() {
+            return Err(ReconcileError::NoConfiguration);
         }
-        if conforms(&desired, &encode(live.as_ref())?) {
+        let live = encode(live)?;
+        if let Some(webhook) = missing_webhook(&live) {
+            return Err(ReconcileError::NoWebhook { webhook });
+        }
+        let differs = !conforms(&self.settings.configuration(), &live);
+        if differs && !self.differs {
+            tracing::warn!(
+                configuration = NAME,
+                "the webhook configuration differs from what these flags need; expected: as the chart renders it, which `helm upgrade` restores"
+            );
+        }
+        self.differs = differs;
+        let Some(patch) = bundle_patch(&live, bundle) else {
             return Ok(true);
-        }
+        };
         self.metrics.configuration_writes.inc();
-        tracing::info!(
-            configuration = NAME,
-            present = live.is_some(),
-            "writing the webhook configuration"
-        );
-        if let Some(version) = live.as_ref().and_then(ResourceExt::resource_version) {
-            desired["metadata"]["resourceVersion"] = json!(version);
-        }
-        let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&desired);
-        let applied = call(
-            "apply",
-            NAME,
-            self.configurations.patch(NAME, &params, &patch),
-        )
-        .await;
-        let Some(applied) = unless_conflict(applied)? else {
-            return Ok(false);
-        };
-        self.replace_if_altered(&desired["webhooks"], &applied)
-            .await
-    }
-
-    /// Server-side apply keeps list items that others added; a replacement does not.
-    async fn replace_if_altered(
-        &self,
-        webhooks: &Value,
-        applied: &MutatingWebhookConfiguration,
-    ) -> Result<bool, ReconcileError> {
-        let mut whole = encode(Some(applied))?;
-        if conforms(webhooks, &whole["webhooks"]) {
-            return Ok(true);
-        }
-        whole["webhooks"] = webhooks.clone();
-        let object = serde_json::from_value(whole).map_err(ReconcileError::Encode)?;
-        let post = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        let replaced = call(
-            "replace",
-            NAME,
-            self.configurations.replace(NAME, &post, &object),
-        )
-        .await;
-        let Some(replaced) = unless_conflict(replaced)? else {
-            return Ok(false);
-        };
-        if conforms(webhooks, &encode(Some(&replaced))?["webhooks"]) {
-            return Ok(true);
-        }
-        Err(ReconcileError::Altered)
+        tracing::info!(configuration = NAME, "publishing the CA bundle");
+        let (params, patch) = (params(), Patch::Strategic(patch));
+        let patched = self.configurations.patch(NAME, &params, &patch);
+        let patched = call("patch", NAME, patched).await;
+        Ok(unless_conflict(patched)?.is_some())
     }
 }
 
-/// Whether it has this owner, if there is one.
-fn has_owner(live: &Secret, owner: Option<&OwnerReference>) -> bool {
-    owner.is_none_or(|owner| live.owner_references().iter().any(|one| one == owner))
+fn params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
-fn secret(
-    version: Option<String>,
-    data: BTreeMap<String, ByteString>,
-    owner: Option<OwnerReference>,
-) -> Secret {
-    let labels = [(
-        "app.kubernetes.io/name".to_owned(),
-        configuration::NAME.to_owned(),
-    )];
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(SECRET.to_owned()),
-            labels: Some(labels.into()),
-            resource_version: version,
-            owner_references: owner.map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        data: Some(data),
-        type_: Some("Opaque".to_owned()),
-        ..Secret::default()
-    }
+/// The merge patch that replaces the data of the Secret, on the version that was read.
+fn data_patch(live: &Secret, next: &BTreeMap<String, ByteString>) -> Value {
+    let gone = live.data.iter().flatten();
+    let mut data: Map<String, Value> = gone.map(|(key, _)| (key.clone(), Value::Null)).collect();
+    data.extend(next.iter().map(|(key, bytes)| (key.clone(), json!(bytes))));
+    json!({"metadata": {"resourceVersion": live.metadata.resource_version}, "data": data})
 }
 
 fn encode(live: Option<&MutatingWebhookConfiguration>) -> Result<Value, ReconcileError> {

@@ -72,7 +72,7 @@ impl Default for Settings {
             .into(),
             escape_allowed: BTreeSet::new(),
             agent_paths: AGENT_PATHS.map(str::to_owned).into(),
-            pods_may_ignore: true,
+            pods_may_ignore: false,
         }
     }
 }

@@ -23,6 +23,9 @@
 {{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
 {{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
 {{- end -}}
+{{- if and $v.compat.hami (not $v.devicePlugin.tenantMay.disableControl) -}}
+{{- $_ := set $v.devicePlugin.tenantMay "disableControl" (list "*") -}}
+{{- end -}}
 {{- $names := list -}}
 {{- range $v.global.imagePullSecrets -}}
 {{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}
@@ -196,6 +199,24 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 {{- if $at.there }}yes{{ end -}}
+{{- end -}}
+
+{{/* Runtime classes of NVIDIA's runtime, as a JSON list. */}}
+{{- define "aliquot.nvidiaClasses" -}}
+{{- concat (default list .webhook.nvidiaRuntimeClasses) (list .webhook.runtimeClassName .devicePlugin.runtimeClassName) | compact | uniq | toJson -}}
+{{- end -}}
+
+{{/* The namespaces whose objects the webhook reviews: not Aliquot's own, and none that an
+administrator exempts by a label. */}}
+{{- define "aliquot.reviewedNamespaces" -}}
+- {key: hami.io/webhook, operator: NotIn, values: [ignore]}
+- {key: aliquot.dev/webhook, operator: NotIn, values: [ignore]}
+- {key: kubernetes.io/metadata.name, operator: NotIn, values: [{{ .Release.Namespace }}]}
+{{- end -}}
+
+{{/* CEL: two maps are equal, except for keys that meet a condition. */}}
+{{- define "aliquot.sameExcept" -}}
+{{ .now }}.all(key, {{ .except }} || (key in {{ .before }} && {{ .now }}[key] == {{ .before }}[key])) && {{ .before }}.all(key, {{ .except }} || key in {{ .now }})
 {{- end -}}
 
 {{/* Keeps the pods that have a node's driver open off nodes on which NVIDIA's operators need it alone:

@@ -47,7 +47,7 @@ pub(super) fn scheduler(facts: &ClusterFacts) -> String {
 }
 
 /// The webhook is disabled: what is then not done.
-fn off(facts: &ClusterFacts, about: &About) -> Finding {
+pub(super) fn off(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "webhook";
     if matches!(facts.webhook, Ok(Some(_))) {
         return about.problem(
@@ -73,7 +73,7 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         Ok(None) => found.push(about.problem(
             check,
             "there is no MutatingWebhookConfiguration aliquot-webhook: GPU pods go to the default scheduler unchanged",
-            "the webhook creates it: check that the webhook pods run, and read their logs",
+            "the chart creates it: run helm upgrade",
         )),
         Ok(Some(hook)) => {
             let hooks = hook.webhooks.as_deref().unwrap_or_default();
@@ -89,7 +89,7 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
                 found.push(about.problem(check, what, todo));
             } else if hooks.iter().any(|one| open(&one) && one.name == "pods.aliquot.dev") {
                 let what = "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down";
-                let todo = "someone changed it; the webhook restores it when it runs: check its pods";
+                let todo = "someone changed it: run helm upgrade";
                 found.push(about.warning(check, what, todo));
             } else {
                 found.push(about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists and has a CA"));
@@ -144,23 +144,26 @@ fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
 }
 
 /// Only Aliquot can write allocations and inventories.
-fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
+pub(super) fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "admission-policies";
     let all = match &facts.policy_bindings {
         Err(why) => return about.unknown(check, why),
         Ok(all) => all,
     };
-    let expected = ["aliquot-allocations", "aliquot-inventories"];
+    let expected = ["aliquot-allocations", "aliquot-inventories", "aliquot-pods"];
     let missing: Vec<&str> = expected
         .into_iter()
         .filter(|name| !all.iter().any(|there| there == name))
         .collect();
     if missing.is_empty() {
-        return about.ok(check, "only Aliquot can write allocations and inventories");
+        return about.ok(
+            check,
+            "only Aliquot can write allocations and inventories, and no pod bypasses the webhook",
+        );
     }
     about.warning(
         check,
-        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories", missing.join(", ")),
+        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook", missing.join(", ")),
         "set admissionPolicies.enabled=true",
     )
 }

@@ -10,6 +10,7 @@ use super::admission;
 use super::device_class;
 use super::facts::{self, ClusterFacts, NAMES, is_ours, is_ready, metric, name, names};
 use super::finding::{About, Finding};
+use crate::live;
 use crate::table::counted;
 
 /// The findings of all of them.
@@ -22,7 +23,30 @@ pub fn checks(facts: &ClusterFacts) -> Vec<Finding> {
     found.extend(same_names(facts, &about));
     found.extend(device_class::checks(facts, &about));
     found.extend(ledger(facts, &about));
+    found.push(limits(facts, &about));
     found
+}
+
+/// Every container with a share has its limits.
+pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
+    let check = "limits";
+    let pods = match &facts.pods {
+        Ok(pods) => pods,
+        Err(why) => return about.unknown(check, why),
+    };
+    let free = live::without_control(pods);
+    if free.is_empty() {
+        return about.ok(check, "no container has set CUDA_DISABLE_CONTROL and may");
+    }
+    about.warning(
+        check,
+        format!(
+            "{} without limits, because of CUDA_DISABLE_CONTROL: {}",
+            counted(free.len(), "container is", "containers are"),
+            free.join(", ")
+        ),
+        "remove the namespace from devicePlugin.tenantMay.disableControl, or set compat.hami=false, and create the pods again",
+    )
 }
 
 /// The pods of a component that have not ended.

@@ -75,9 +75,11 @@ pub(super) fn healthy() -> ClusterFacts {
         classes: Ok([].into()),
         agent_class: Ok(None),
         device_classes: Ok([].into()),
+        exempt: Ok(Vec::new()),
         policy_bindings: Ok(vec![
             "aliquot-allocations".to_owned(),
             "aliquot-inventories".to_owned(),
+            "aliquot-pods".to_owned(),
         ]),
         config: Ok(Some(config())),
         leader: Ok(Some("s-1_0a1b".to_owned())),

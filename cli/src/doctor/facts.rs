@@ -53,6 +53,8 @@ pub struct ClusterFacts {
     pub agent_class: Fact<Option<String>>,
     /// The extended resources of `DeviceClasses`, by the classes' names.
     pub device_classes: Fact<BTreeMap<String, String>>,
+    /// The namespaces with a label that exempts their pods from admission.
+    pub exempt: Fact<Vec<String>>,
     /// The names of the `ValidatingAdmissionPolicyBindings`.
     pub policy_bindings: Fact<Vec<String>>,
     /// kube-scheduler's configuration, if there is one.

@@ -1,17 +1,16 @@
 //! Reads everything that the checks need from the cluster. Writes nothing: the test pod is a dry run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
 use aliquot_core::NodeName;
-use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
 use kube::{Api, Client};
@@ -22,7 +21,7 @@ use super::facts::{AgentFacts, COMPONENT, ClusterFacts, DryRun, PART, is_ours, n
 use super::finding::Fact;
 use super::ledger::{self, LedgerView};
 use super::runtime_class::handlers;
-use crate::live::{Access, LiveError, all, get};
+use crate::live::{self, Access, LiveError, all, get};
 use crate::mps_usage::Agents;
 
 /// How often the ledger is read while it differs from the pods, and the interval.
@@ -53,6 +52,18 @@ async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeMap::new()),
         list => fact(list).map(|list| device_class::extended_resources(list.items)),
     }
+}
+
+/// The namespaces whose label exempts their pods from admission.
+async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
+    let mut names = BTreeSet::new();
+    for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let labelled = ListParams::default().labels(&format!("{label}=ignore"));
+        let found = fact(namespaces.list_metadata(&labelled).await)?;
+        names.extend(found.items.into_iter().filter_map(|one| one.metadata.name));
+    }
+    Ok(names.into_iter().collect())
 }
 
 /// Reads the facts of one cluster.
@@ -100,6 +111,7 @@ impl ClusterReader<'_> {
                 .map(|list| handlers(list.items)),
             agent_class: fact(agents.list(&ours).await).map(class_of),
             device_classes: device_classes(client).await,
+            exempt: exempt_namespaces(client).await,
             policy_bindings: fact(bindings.list(&ListParams::default()).await.map(named)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
             leader: fact(
@@ -137,14 +149,7 @@ impl ClusterReader<'_> {
             Ok(pods) => pods.clone(),
             Err(why) => return (Err(why.clone()), Err(why.clone())),
         };
-        let settings = pod::Settings {
-            names: before
-                .iter()
-                .find(|pod| is_ours(pod, "scheduler"))
-                .map(names)
-                .unwrap_or_default(),
-            ..pod::Settings::default()
-        };
+        let settings = live::settings(&before);
         let mut ticks = tokio::time::interval(LEDGER_SAMPLES.1);
         let mut last = (Ok(LedgerView::default()), Ok(Vec::new()));
         for _ in 0..LEDGER_SAMPLES.0 {
@@ -217,7 +222,7 @@ impl ClusterReader<'_> {
         let named = named.collect();
         let mut found = BTreeMap::new();
         for (node, route) in self.agents.routes(self.access, client, &named).await {
-            let (client, path) = match route {
+            let route = match route {
                 Ok(route) => route,
                 Err(why) => {
                     let (ready, metrics) = (Err(why.clone()), Err(why));
@@ -226,8 +231,8 @@ impl ClusterReader<'_> {
                 }
             };
             let at = format!("the agent of {node}");
-            let ready = get(&client, &at, &format!("{path}/readyz")).await;
-            let metrics = get(&client, &at, &format!("{path}/metrics")).await;
+            let ready = get(&route.client, &at, &format!("{}/readyz", route.path)).await;
+            let metrics = get(&route.client, &at, &format!("{}/metrics", route.path)).await;
             let agent = AgentFacts {
                 ready: fact(ready.map(drop)),
                 metrics: fact(metrics),

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::top::DeviceAmount;
 use aliquot_core::{GpuUuid, NodeName};
 use aliquot_k8s::pod;
@@ -31,15 +30,17 @@ pub struct LedgerEntry {
 fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (String, LedgerEntry)> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
     let line = |object: &Pod| {
-        let (node, used) = pod::allocated(object, settings)?;
-        let gpus = match used {
-            AllocatedUse::Known(all) if all.is_empty() => return None,
-            AllocatedUse::Known(all) => Some(all.into_iter().map(|(gpu, used)| (gpu, used.into()))),
-            AllocatedUse::Unreadable => None,
-        };
+        let (node, allocated) = pod::allocated(object, settings)?;
+        if allocated.uses().is_some_and(BTreeMap::is_empty) {
+            return None;
+        }
+        let gpus = allocated.uses().map(|uses| {
+            let uses = uses.iter();
+            uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+                .collect()
+        });
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let name = format!("{}/{name}", pod::namespace(object));
-        let gpus = gpus.map(Iterator::collect);
         Some((
             pod::uid(object).to_string(),
             (name, LedgerEntry { node, gpus }),

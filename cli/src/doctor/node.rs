@@ -11,6 +11,7 @@ use super::facts::{ClusterFacts, containers, is_ours, is_ready, metric, name, un
 use super::finding::{About, Finding};
 use super::other_plugins::other_plugins;
 use super::runtime_class;
+use crate::live;
 use crate::table::counted;
 
 /// Conditions that the agent sets on its node: type, check, what to do.
@@ -131,6 +132,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     found.extend(conditions(node, &about));
     found.extend(runtime_class::on_node(facts, node, &about));
     found.push(profile(node, &about));
+    found.push(allocations(facts, node, &about));
     found.extend(other_plugins(&pods, &about));
     found.extend(mps_supervisor(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
@@ -293,6 +295,28 @@ fn profile(node: &Node, about: &About) -> Finding {
             )
         }
     }
+}
+
+/// The allocations of the node's pods can be read.
+fn allocations(facts: &ClusterFacts, node: &Node, about: &About) -> Finding {
+    let check = "allocations";
+    let pods = match &facts.pods {
+        Ok(pods) => pods,
+        Err(why) => return about.unknown(check, why),
+    };
+    let ledger = live::ledger(std::slice::from_ref(node), pods, &live::settings(pods));
+    let unreadable = live::unreadable(&ledger, &node_name(node).into(), pods);
+    if unreadable.is_empty() {
+        return about.ok(check, "the allocations of all pods can be read");
+    }
+    about.problem(
+        check,
+        format!(
+            "the allocation of {} cannot be read: the node counts as full",
+            unreadable.join(", ")
+        ),
+        "kubectl delete pod POD -n NAMESPACE: its annotation is not what the scheduler wrote, and set admissionPolicies.enabled=true if it is false",
+    )
 }
 
 /// The differences that the agent counted between its allocations and the kubelet's.

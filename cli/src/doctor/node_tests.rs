@@ -71,6 +71,7 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
         classes: Err(not()),
         agent_class: Ok(None),
         device_classes: Err(not()),
+        exempt: Err(not()),
         policy_bindings: Err(not()),
         config: Err(not()),
         leader: Err(not()),
@@ -147,6 +148,18 @@ fn reports_other_device_plugin_and_hami_registration() {
         node["metadata"]["annotations"][hami::REGISTER] = json!("[]");
     });
     check(&known(hami, vec![agent()], PAGE), &[("hami", bad)]);
+}
+
+#[test]
+fn names_pod_whose_allocation_cannot_be_read() {
+    let mut spoilt = pod("spoilt", "nginx", false);
+    spoilt.metadata.uid = Some("u".to_owned());
+    let key = aliquot_core::allocation::ALLOCATION.to_owned();
+    spoilt.metadata.annotations = Some([(key, "{".to_owned())].into());
+    let known = known(node("10", |_| ()), vec![agent(), spoilt], PAGE);
+    check(&known, &[("allocations", Grade::Problem)]);
+    let found = checks(&known, Some("n1"));
+    assert!(found.iter().any(|one| one.found.contains("s/spoilt")));
 }
 
 #[test]

@@ -81,7 +81,6 @@ impl Probe {
                 }
             }
             Self::WithoutShare => {
-                pod["metadata"]["labels"]["aliquot.dev/webhook"] = json!("ignore");
                 pod["spec"]["containers"][0]["env"] = json!([
                     {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
                     {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"},
@@ -247,7 +246,7 @@ fn by_environment(about: &About, without_share: &Fact<ContainerView>) -> Finding
         Ok(view) if view.gpu_nodes.is_empty() => {
             let variable = view.environment.get("NVIDIA_VISIBLE_DEVICES");
             if variable.is_some_and(|value| value == "void") {
-                let why = "the webhook also set NVIDIA_VISIBLE_DEVICES of the probe pod to void, because no pod may bypass it (webhook.podsMayIgnore)";
+                let why = "a webhook set NVIDIA_VISIBLE_DEVICES of the probe pod to void, although it is in the namespace of Aliquot, which aliquot-webhook does not review";
                 return about.unknown(check, why);
             }
             about.ok(check, "the default runtime gives no GPU to an image that sets NVIDIA_VISIBLE_DEVICES")

@@ -3,7 +3,6 @@
 //! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
 //! the code with which scheduler and webhook read pods.
 
-use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::request::{BareGpu, Resource, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
@@ -75,9 +74,9 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     }
     if let Some(label) = ignored(&one.pod) {
         let what = format!(
-            "the label {label}: ignore excludes the pod from Aliquot, too: it gets no share"
+            "the label {label}: ignore has no effect with Aliquot, whose webhook reviews the pod all the same; with webhook.podsMayIgnore=true the pod is not reviewed, and refused because it requests a GPU"
         );
-        let todo = "remove the label once its nodes run Aliquot";
+        let todo = "remove the label; to keep pods away from Aliquot, label their namespace";
         found.push(about.problem("left-alone", what, todo));
     }
     found.extend(placed(&one.pod, settings, &about));
@@ -102,9 +101,14 @@ fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding
         return None;
     }
     let check = "running";
-    match pod::allocated(&one.pod, &settings.pods)? {
-        (_, AllocatedUse::Known(_)) => Some(about.ok(check, "keeps running, and its allocation is counted until it ends")),
-        (node, AllocatedUse::Unreadable) => Some(about.problem(
+    let reading = aliquot_k8s::pod::Settings {
+        hami: true,
+        ..settings.pods.clone()
+    };
+    let (node, allocated) = pod::allocated(&one.pod, &reading)?;
+    match allocated.uses() {
+        Some(_) => Some(about.ok(check, "keeps running; with compat.hami=true its allocation is counted until it ends, otherwise its GPUs take no other pod until then")),
+        None => Some(about.problem(
             check,
             format!("HAMi's allocation annotation cannot be read: Aliquot places nothing on node {node} while the pod runs"),
             "delete the pod, so that HAMi schedules it again",

@@ -195,7 +195,7 @@ type PodShares = (Vec<(usize, DeviceUse)>, Vec<(usize, Option<Instance>)>);
 /// An allocation by device index.
 fn uses(base: &NodeState, allocated: &AllocatedUse) -> PodShares {
     let mut found = PodShares::default();
-    let (AllocatedUse::Known(uses), Some(inventory)) = (allocated, &base.inventory) else {
+    let (Some(uses), Some(inventory)) = (allocated.uses(), &base.inventory) else {
         return found;
     };
     for (key, used) in uses {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::fit::{Policies, fit};
-use crate::inventory::Health;
+use crate::inventory::{ForeignAllocation, Health};
 use crate::ledger::AllocatedUse;
 use crate::node::{HostResources, NodePublication, NodeState};
+use crate::reason::Reason;
 use crate::request::{GpuRequest, Memory};
 use crate::tests::{demand, gpu, inventory, request};
 use crate::units::{Mib, Percent};
@@ -123,6 +124,43 @@ fn refuses_each_device_for_one_reason() {
     other.gpus[0].resource = "nvidia.com/other".to_owned();
     check(&state(other, &[&[]]), &[app(1, 1, 0)], "1 CardTypeMismatch");
     check(&sick, &[app(1, 1, 0)], "1 CardNotHealth");
+}
+
+#[test]
+fn counts_hami_allocation_only_of_pods_with_device_ids() {
+    let share = DeviceUse::of(Mib(600), Percent(0));
+    let known = AllocatedUse::ByHami(Some([("GPU-0".into(), share)].into()));
+    let (pod, unreadable) = ("p".into(), AllocatedUse::ByHami(None));
+    let check = |served_by_hami, holds: bool, allocated: &AllocatedUse, expected| {
+        let mut made = inventory(vec![gpu(0, 1000, 4)]);
+        if holds {
+            made.foreign.push(ForeignAllocation {
+                gpu: "GPU-0".into(),
+                pod: "d/p".to_owned(),
+                hami: Some("p".into()),
+            });
+        }
+        let published = NodePublication {
+            inventory: Some(Arc::new(made)),
+            served_by_hami,
+            ..NodePublication::default()
+        };
+        let node = NodeState::of(&published, &[(&pod, allocated)], HostResources::default());
+        let used = node.devices[0].allocated.used.memory.0;
+        let found = (node.closed, node.devices[0].closed, used);
+        assert_eq!(found, expected, "{served_by_hami} {holds} {allocated:?}");
+    };
+    // Whoever writes the annotation to a pod without device ids changes nothing.
+    check(false, false, &known, (None, None, 0));
+    check(false, false, &unreadable, (None, None, 0));
+    check(false, true, &known, (None, None, 600));
+    let closed = Some(Reason::NodeAllocationUnreadable);
+    check(false, true, &unreadable, (closed, None, 0));
+    // Where the annotation is not read, the whole GPU counts.
+    let foreign = Some(Reason::CardHeldByForeignPod);
+    check(false, true, &AllocatedUse::nothing(), (None, foreign, 0));
+    let theirs = Some(Reason::NodeServedByHami);
+    check(true, false, &known, (theirs, None, 600));
 }
 
 #[test]

@@ -310,10 +310,7 @@ impl LedgerTest {
             let closed = unreadable.then_some(Reason::NodeAllocationUnreadable);
             assert_eq!(state.closed, closed);
             for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
-                let allocated = here().filter_map(|(_, allocated, _)| match allocated {
-                    AllocatedUse::Known(uses) => Some(uses),
-                    AllocatedUse::Unreadable => None,
-                });
+                let allocated = here().filter_map(|(_, allocated, _)| allocated.uses());
                 modes::no_slice_is_given_twice(allocated.clone(), gpu);
                 let on_device = allocated.flat_map(|uses| modes::of_device(uses, &gpu.uuid));
                 let reserved = self.reservations.iter().filter(|(pod, (node, _))| {

@@ -13,7 +13,7 @@ use super::LEAVE_UNTIL;
 use crate::capacity;
 use crate::driver_wait::DRIVER_MISSING;
 use crate::labels::ownership;
-use crate::node::{CHECKPOINT_LOST, GPU_SICK, NodeView, RUNTIME};
+use crate::node::{ALLOCATION_UNREADABLE, CHECKPOINT_LOST, GPU_SICK, NodeView, RUNTIME};
 use crate::profile_status::PROFILE;
 use crate::resource_owner::RESOURCE_TAKEN;
 
@@ -83,6 +83,7 @@ fn status(node: &api::Node) -> Option<Value> {
         PROFILE,
         RUNTIME,
         RESOURCE_TAKEN,
+        ALLOCATION_UNREADABLE,
         DRIVER_MISSING,
     ];
     let existing = existing.filter(|one| ours.contains(&one.type_.as_str()));

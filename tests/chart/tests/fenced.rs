@@ -6,6 +6,10 @@
 mod accounts;
 #[path = "fenced/routes.rs"]
 mod routes;
+#[path = "fenced/tenants.rs"]
+mod tenants;
+#[path = "fenced/tokens.rs"]
+mod tokens;
 #[path = "fenced/verbs.rs"]
 mod verbs;
 
@@ -50,6 +54,15 @@ impl Installed {
             "--create-namespace",
         ];
         installed.helm(&args)?;
+        // No webhook runs, and the API server would refuse what it cannot review.
+        let never = json!({"webhooks": [{
+            "name": "pods.aliquot.dev",
+            "matchConditions": [{"name": "never", "expression": "false"}],
+        }]})
+        .to_string();
+        let configuration = "mutatingwebhookconfiguration/aliquot-webhook";
+        let patch = ["patch", configuration, "-p", &never];
+        installed.cluster.kubectl(&patch).await?.success()?;
         for node in ["near", "far"] {
             installed.cluster.fake_node(node, &[], &[]).await?;
         }
@@ -167,5 +180,13 @@ async fn api_server_refuses_forbidden_verbs_and_annotations() {
     accounts::allocations(&installed).await.unwrap();
     accounts::inventories(&installed).await.unwrap();
     verbs::refused(&installed).await.unwrap();
+    tokens::policies_hold(&installed).await.unwrap();
+    tokens::scheduler(&installed).await.unwrap();
+    tokens::agent_writes(&installed).await.unwrap();
+    tokens::agent(&installed).await.unwrap();
+    tokens::leave(&installed).await.unwrap();
+    tokens::webhook(&installed).await.unwrap();
+    tenants::hami_annotations(&installed).await.unwrap();
+    tenants::pods(&installed).await.unwrap();
     installed.cluster.stop().await.unwrap();
 }

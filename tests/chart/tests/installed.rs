@@ -12,6 +12,7 @@ use aliquot_chart::{HelmOutput, NAMESPACE, chart, helm, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
 
 /// Longer than the API server and controllers pause while they create their own objects.
 const REST: Duration = Duration::from_secs(3);
@@ -97,6 +98,49 @@ fn documented() -> Result<Vec<String>> {
     Ok(flags.map(str::to_owned).collect())
 }
 
+/// The webhook writes its CAs: into its Secret, and their certificates into its configuration.
+async fn certificates_written(cluster: &Cluster) -> Result<()> {
+    let bundle = json!({"caBundle": "UEVN"});
+    let webhooks = ["pods.aliquot.dev", "workloads.aliquot.dev"];
+    let webhooks = webhooks.map(|name| json!({"name": name, "clientConfig": bundle}));
+    let configuration = json!({"webhooks": webhooks}).to_string();
+    let secret = json!({"data": {"1.crt": "UEVN", "1.key": "UEVN"}}).to_string();
+    let webhook = cluster.kubeconfig_for(NAMESPACE, "aliquot-webhook", None);
+    let webhook = format!("--kubeconfig={}", webhook.await?.display());
+    for (object, patch) in [
+        (
+            "mutatingwebhookconfiguration/aliquot-webhook",
+            configuration,
+        ),
+        ("secret/aliquot-webhook-tls", secret),
+    ] {
+        let request = [&webhook, "patch", object, "-n", NAMESPACE, "-p", &patch];
+        cluster.kubectl(&request).await?.success()?;
+    }
+    Ok(())
+}
+
+/// Both still have what the webhook wrote.
+async fn certificates_stay(cluster: &Cluster, after: &str) -> Result<()> {
+    for (object, path, expected) in [
+        (
+            "mutatingwebhookconfiguration/aliquot-webhook",
+            "jsonpath={.webhooks[*].clientConfig.caBundle}",
+            "UEVN UEVN",
+        ),
+        (
+            "secret/aliquot-webhook-tls",
+            "jsonpath={.data.1\\.crt} {.data.1\\.key}",
+            "UEVN UEVN",
+        ),
+    ] {
+        let get = ["get", object, "-n", NAMESPACE, "-o", path];
+        let found = cluster.kubectl(&get).await?.success()?;
+        ensure!(found == expected, "{object} after {after}: {found:?}");
+    }
+    Ok(())
+}
+
 async fn life(cluster: &Cluster) -> Result<()> {
     let (chart, hami) = (chart(), top("tests/chart/values/hami.yaml"));
     // The administrator creates the namespace, with its Pod Security label.
@@ -146,6 +190,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     installed.success()?;
     let scaling = "--device-memory-scaling=";
     ensure!(argument(cluster, scaling).await? == "1");
+    certificates_written(cluster).await?;
     let set = "devicePlugin.deviceMemoryScaling=5";
     let mut upgrade = vec!["upgrade", "aliquot", &chart, "--set", set];
     let flags = documented()?;
@@ -153,8 +198,25 @@ async fn life(cluster: &Cluster) -> Result<()> {
     run(cluster, &upgrade)?.success()?;
     ensure!(argument(cluster, scaling).await? == "5");
     ensure!(argument(cluster, "--device-split-count=").await? == "7");
+    certificates_stay(cluster, "an upgrade").await?;
+    // As tools apply the chart that do not upgrade with helm.
+    let template = [
+        "template",
+        "aliquot",
+        &chart,
+        "-s",
+        "templates/webhook-configuration.yaml",
+    ];
+    let objects = run(cluster, &template)?.success()?;
+    let file = folder.path().join("objects.yaml");
+    std::fs::write(&file, objects)?;
+    let file = file.to_string_lossy();
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", &*file];
+    cluster.kubectl(&apply).await?.success()?;
+    certificates_stay(cluster, "a server-side apply").await?;
     run(cluster, &["rollback", "aliquot", "1"])?.success()?;
     ensure!(argument(cluster, scaling).await? == "1");
+    certificates_stay(cluster, "a rollback").await?;
     // There is no node for the job of the uninstallation; `life` has one.
     run(cluster, &["uninstall", "aliquot", "--no-hooks"])?.success()?;
     eventually(PATIENCE, "uninstall to leave nothing", || async {

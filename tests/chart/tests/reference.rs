@@ -50,7 +50,8 @@ fn rows(text: &str) -> String {
             comment.push(words.trim());
             continue;
         }
-        let whole = path.iter().take(depth).any(|key| WHOLE.contains(key));
+        let whole =
+            bare.starts_with("- ") || path.iter().take(depth).any(|key| WHOLE.contains(key));
         let Some((key, _)) = bare.split_once(':').filter(|_| !whole) else {
             // The comment at the top belongs to no key.
             comment.clear();
@@ -72,8 +73,8 @@ fn rows(text: &str) -> String {
 
 #[test]
 fn rows_have_path_default_and_comment() {
-    let text = "# Top.\n\n# A.\na: 1\nb:\n  # In\n  # two.\n  c: x\n  resources:\n    requests: {cpu: 1}\n";
-    let expected = "| `a` | `1` | A. |\n| `b.c` | `\"x\"` | In two. |\n\
+    let text = "# Top.\n\n# A.\na: 1\nl:\n  - x:y\nb:\n  # In\n  # two.\n  c: x\n  resources:\n    requests: {cpu: 1}\n";
+    let expected = "| `a` | `1` | A. |\n| `l` | `[\"x:y\"]` |  |\n| `b.c` | `\"x\"` | In two. |\n\
         | `b.resources` | `{\"requests\":{\"cpu\":1}}` |  |\n";
     assert_eq!(rows(text), expected);
 }

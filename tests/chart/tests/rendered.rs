@@ -10,6 +10,8 @@ mod ways;
 use std::collections::BTreeSet;
 
 use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
+use aliquot_core::escape::{AGENT_PATHS, CAPABILITIES, HOST_PATHS, PROGRAM_PATHS};
+use aliquot_core::hami;
 use aliquot_device_plugin::leave::cluster;
 use aliquot_device_plugin::mps::supervisor;
 use aliquot_device_plugin::settings::Settings as Agent;
@@ -21,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
-    "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
+    "--set=compat.hami=true,compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
     "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
@@ -32,7 +34,7 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
-    "--set=webhook.podsMayIgnore=false,webhook.certManager.enabled=true",
+    "--set=webhook.podsMayIgnore=true,webhook.certManager.enabled=true",
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
@@ -184,6 +186,61 @@ fn renders_same_objects_for_each_kubernetes_version() {
     assert!(format!("{old:#}").contains(">=1.30.0-0"), "{old:#}");
 }
 
+/// The policy of pods has the same lists as the webhook, whose lists are core's.
+#[test]
+fn policy_of_pods_has_the_lists_of_the_webhook() {
+    let objects = rendered(&[]).unwrap();
+    let policy = one(&objects, "ValidatingAdmissionPolicy", "aliquot-pods");
+    let variables = policy.0["spec"]["variables"].to_string();
+    let validations = policy.0["spec"]["validations"].to_string();
+    let folders = |paths: &[&str]| {
+        let folders: Vec<String> = paths.iter().map(|path| format!("{path}/")).collect();
+        let list = json!(folders).to_string();
+        // Inside a JSON string, and without the brackets.
+        list[1..list.len() - 1].replace('"', "\\\"")
+    };
+    let closed = [&HOST_PATHS[..], &AGENT_PATHS].concat();
+    let roots: Vec<&str> = closed
+        .iter()
+        .copied()
+        .filter(|path| *path != "/dev")
+        .collect();
+    assert!(validations.contains(&folders(&closed)), "{validations}");
+    assert!(validations.contains(&folders(&PROGRAM_PATHS)));
+    assert!(variables.contains(&folders(&roots)), "{variables}");
+    let capabilities = json!(CAPABILITIES).to_string().replace('"', "\\\"");
+    assert!(validations.contains(&capabilities));
+    let policy = one(&objects, "ValidatingAdmissionPolicy", "aliquot-allocations");
+    let validations = policy.0["spec"]["validations"].to_string();
+    let written = json!(hami::WRITTEN).to_string().replace('"', "\\\"");
+    assert!(validations.contains(&written), "{validations}");
+}
+
+#[test]
+fn compat_hami_restores_what_hami_allows() {
+    let line = |arguments: &[&str], object: &str, name: &str| {
+        let objects = rendered(arguments).unwrap();
+        let (kind, object) = object.split_once(' ').unwrap();
+        command(container(one(&objects, kind, object), name)).join(" ")
+    };
+    let agent = |arguments: &[&str]| {
+        line(
+            arguments,
+            "DaemonSet aliquot-device-plugin",
+            "device-plugin",
+        )
+    };
+    let scheduler =
+        |arguments: &[&str]| line(arguments, "Deployment aliquot-scheduler", "scheduler");
+    assert!(agent(&[]).contains("--may-disable-control= "));
+    assert!(!scheduler(&[]).contains("--compat-hami"));
+    let on = "--set=compat.hami=true";
+    assert!(agent(&[on]).contains("--may-disable-control=* "));
+    assert!(scheduler(&[on]).contains("--compat-hami"));
+    let some = "--set=devicePlugin.tenantMay.disableControl={lab}";
+    assert!(agent(&[on, some]).contains("--may-disable-control=lab "));
+}
+
 #[test]
 fn passes_helm_lint() {
     let output = helm(&["lint", "--strict", &chart()]).unwrap();
@@ -314,6 +371,8 @@ fn service_accounts_have_only_listed_permissions() {
     }
     let rights: Vec<String> = rights.into_iter().collect();
     let expected = [
+        "ClusterRole access-reviews: subjectaccessreviews : create",
+        "ClusterRole access-reviews: tokenreviews : create",
         "ClusterRole device-plugin: events : create,patch",
         "ClusterRole device-plugin: nodes : get,list,watch,patch",
         "ClusterRole device-plugin: nodes/status : patch",
@@ -327,15 +386,94 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole scheduler: pods/binding : create",
         "ClusterRole scheduler: pods/eviction : create",
         "ClusterRole scheduler: resourcequotas : list,watch",
-        "ClusterRole webhook: clusterroles aliquot-webhook: get",
-        "ClusterRole webhook: mutatingwebhookconfigurations : create",
-        "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,update,patch",
+        "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,patch",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
-        "Role webhook: roles aliquot-webhook: get",
-        "Role webhook: secrets : create",
-        "Role webhook: secrets aliquot-webhook-tls: get,list,watch,update,patch",
+        "Role user: pods : get,list",
+        "Role user: pods/proxy : get",
+        "Role user: serviceaccounts/token aliquot-viewer: create",
+        "Role webhook: secrets aliquot-webhook-tls: get,list,watch,patch",
     ];
     assert_eq!(rights, expected);
+}
+
+/// The webhook does not write its rules, selectors and match conditions: those of the chart must be
+/// what its flags need.
+#[test]
+fn renders_webhook_configuration_for_webhook_flags() {
+    let check = |arguments: &[&str]| {
+        let objects = rendered(arguments).unwrap();
+        let webhook = one(&objects, "Deployment", "aliquot-webhook");
+        let webhook = container(webhook, "webhook");
+        let namespace = ["--namespace=aliquot-system"];
+        let flags: Webhook = taken(webhook, &["aliquot-webhook"], &namespace);
+        let kind = "MutatingWebhookConfiguration";
+        let mut found = one(&objects, kind, "aliquot-webhook").0.clone();
+        found["metadata"].as_object_mut().unwrap().remove("labels");
+        let expected = flags.reconciler().unwrap().configuration();
+        assert_eq!(found, expected, "{arguments:?}");
+    };
+    check(&[]);
+    check(EVERYTHING);
+    check(&["--set=webhook.podsMayIgnore=true"]);
+    check(&["--set=webhook.nvidiaRuntimeClasses=null"]);
+    check(&["--set=resourceName=a/gpu,resourceMem=a/mem,resourceCores=a/cores"]);
+    let hami = top("tests/chart/values/hami.yaml");
+    check(&["-f", hami.to_str().unwrap()]);
+}
+
+#[test]
+fn opens_ports_only_to_accounts_and_peers_that_values_name() {
+    let plain = rendered(&[]).unwrap();
+    let check = |object: &Object, name: &str| {
+        let container = container(object, name);
+        let line = command(container).join(" ");
+        assert!(line.contains("--authenticate=true"), "{line}");
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS", "{name}");
+        }
+    };
+    for name in ["scheduler", "webhook"] {
+        let object = one(&plain, "Deployment", &format!("aliquot-{name}"));
+        check(object, name);
+    }
+    let agent = one(&plain, "DaemonSet", "aliquot-device-plugin");
+    for name in ["device-plugin", "monitor"] {
+        check(agent, name);
+    }
+    let ingress = |objects: &[Object], part: &str| {
+        let policy = one(objects, "NetworkPolicy", &format!("aliquot-{part}"));
+        policy.0["spec"]["ingress"].clone()
+    };
+    for part in ["scheduler", "device-plugin"] {
+        assert_eq!(ingress(&plain, part), json!([]), "{part}");
+    }
+    let called = json!([{"ports": [{"port": 8443}]}]);
+    assert_eq!(ingress(&plain, "webhook"), called);
+    let bound = |one: &&Object| {
+        one.kind() == "ClusterRoleBinding" && one.name() == "aliquot-metrics-reader"
+    };
+    assert!(plain.iter().find(bound).is_none());
+
+    let named = rendered(&[
+        "--set=networkPolicy.scrapers[0].namespaceSelector.matchLabels.a=b",
+        "--set=monitoring.readers[0].name=prometheus-k8s,monitoring.readers[0].namespace=monitoring",
+    ])
+    .unwrap();
+    let scrapers = json!([{"namespaceSelector": {"matchLabels": {"a": "b"}}}]);
+    let ports = |ports: &[u16]| -> Value {
+        let ports: Vec<Value> = ports.iter().map(|port| json!({"port": port})).collect();
+        json!({"ports": ports, "from": scrapers})
+    };
+    assert_eq!(ingress(&named, "scheduler"), json!([ports(&[9395])]));
+    assert_eq!(
+        ingress(&named, "device-plugin"),
+        json!([ports(&[9394, 9396])])
+    );
+    assert_eq!(ingress(&named, "webhook")[1], ports(&[8080]));
+    let binding = named.iter().find(bound).unwrap();
+    let reader =
+        json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]);
+    assert_eq!(binding.0["subjects"], reader);
 }
 
 #[test]
@@ -345,9 +483,13 @@ fn renders_dashboards_and_alerts_on_request() {
     let watched = rendered(EVERYTHING).unwrap();
     for part in ["scheduler", "webhook", "device-plugin"] {
         let name = format!("aliquot-{part}");
-        one(&watched, "ServiceMonitor", &name);
+        let monitor = one(&watched, "ServiceMonitor", &name);
         let service = one(&watched, "Service", &format!("{name}-metrics"));
         assert_eq!(service.0["spec"]["clusterIP"], "None");
+        for endpoint in monitor.0["spec"]["endpoints"].as_array().unwrap() {
+            assert_eq!(endpoint["scheme"], "https");
+            assert!(endpoint["bearerTokenFile"].is_string());
+        }
     }
     let dashboards = top("charts/aliquot/files/dashboards");
     let files = std::fs::read_dir(dashboards).map_or(0, Iterator::count);

@@ -17,8 +17,22 @@ impl Cluster {
     /// # Errors
     /// The API server refuses it.
     pub async fn namespace(&self, name: &str) -> Result<()> {
+        self.namespace_with(name, &json!({})).await
+    }
+
+    /// The same with the label by which an administrator exempts its pods from admission.
+    ///
+    /// # Errors
+    /// See [`Cluster::namespace`].
+    pub async fn exempt_namespace(&self, name: &str) -> Result<()> {
+        let label = json!({"aliquot.dev/webhook": "ignore"});
+        self.namespace_with(name, &label).await
+    }
+
+    async fn namespace_with(&self, name: &str, labels: &Value) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.admin()?);
-        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        let namespace = json!({"metadata": {"name": name, "labels": labels}});
+        let namespace = serde_json::from_value(namespace)?;
         namespaces
             .create(&PostParams::default(), &namespace)
             .await

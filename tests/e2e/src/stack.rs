@@ -10,7 +10,16 @@ use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
 use aliquot_cluster::{Cluster, Part};
+use aliquot_webhook::args::Args;
+use aliquot_webhook::configuration::NAME;
+use aliquot_webhook::reconciler::SECRET;
 use anyhow::{Context as _, Result};
+use clap::Parser as _;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 use tokio::sync::Mutex;
 
 pub use crate::agent::NodeOptions;
@@ -216,20 +225,52 @@ impl Stack {
         self.start(Kind::Scheduler, kubeconfig, &args, &[]).await
     }
 
-    /// Starts the webhook and waits until its configuration is applied.
+    /// Starts the webhook and waits until its certificates are in its configuration.
     pub async fn start_webhook(&self, more: &[&str]) -> Result<()> {
+        self.create_webhook_objects(more).await?;
         self.launch_webhook(more).await?;
         self.wait_ready(Kind::Webhook).await
     }
 
     pub(crate) async fn launch_webhook(&self, more: &[&str]) -> Result<()> {
         let listen = self.cluster.part_address(3).to_string();
-        let url = format!("https://{listen}/mutate");
+        let url = self.webhook_url();
         let admin = self.address(Kind::Webhook).to_string();
         let mut args = vec!["--listen", &listen, "--admin-listen", &admin, "--url", &url];
         args.extend_from_slice(more);
         let kubeconfig = self.kubeconfig(Kind::Webhook).await?;
         self.start(Kind::Webhook, &kubeconfig, &args, &[]).await
+    }
+
+    /// Where the API server reaches the webhook.
+    pub fn webhook_url(&self) -> String {
+        format!("https://{}/mutate", self.cluster.part_address(3))
+    }
+
+    /// What the chart creates for a webhook with these flags, and `helm upgrade` updates: its
+    /// configuration and its Secret.
+    pub async fn create_webhook_objects(&self, more: &[&str]) -> Result<()> {
+        let url = self.webhook_url();
+        let flags = ["aliquot-webhook", "--url", &url];
+        let flags = flags.iter().chain(more);
+        let settings = Args::try_parse_from(flags)?.reconciler()?;
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": SECRET, "namespace": NAMESPACE},
+        });
+        let params = PatchParams::apply("chart").force();
+        let client = self.cluster.admin()?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        secrets
+            .patch(SECRET, &params, &Patch::Apply(secret))
+            .await
+            .context("apply the webhook's Secret")?;
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(client);
+        configurations
+            .patch(NAME, &params, &Patch::Apply(settings.configuration()))
+            .await
+            .context("apply the webhook's configuration")?;
+        Ok(())
     }
 
     /// Whether a part runs.

@@ -26,6 +26,10 @@ pub const RUN: &[(&str, &str)] = &[
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
+        "kubectl create token",
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
+    ),
+    (
         "kubectl proxy",
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),

@@ -25,6 +25,10 @@ const SLEEPERS: &[(&str, &str)] = &[
         "scheduler/src/bind.rs",
         "pause before an unknown outcome is asked for again",
     ),
+    (
+        "serve/src/access_control.rs",
+        "a client without an accepted token waits",
+    ),
     ("serve/src/http.rs", "deadline of the drain"),
     (
         "webhook/src/reconciler.rs",

@@ -1,7 +1,8 @@
 //! The match conditions, in CEL: which pods the API server sends to the webhook.
 //!
 //! An evaluation error with `failurePolicy: Fail` would stop every pod of the cluster, so each
-//! access is guarded by `has()`.
+//! access is guarded by `has()`. The chart renders the same text, from its
+//! `files/mentions-gpu.cel`, which a test here writes.
 
 use aliquot_core::mig;
 use aliquot_core::request::Resource;
@@ -20,14 +21,17 @@ pub(super) const TEMPLATE_CHANGED: &str = "has(object.spec) && has(object.spec.t
 /// annotation, or because the pod is in one of these runtime `classes`. Privileged containers do
 /// not count; they reach every GPU anyway. An `envFrom` alone is no sign of a GPU.
 pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
-    let list = |texts: &[&str]| json!(texts).to_string();
     let five = Resource::ALL.map(|resource| names.of(resource));
     let all: Vec<&str> = five
         .into_iter()
         .chain(extra.iter().map(String::as_str))
         .collect();
-    let resources = list(&all);
-    let reserved = list(&RESERVED);
+    expression(pod, &json!(all).to_string(), &json!(classes).to_string())
+}
+
+/// The same with the resources and the classes as CEL lists.
+fn expression(pod: &str, resources: &str, classes: &str) -> String {
+    let reserved = json!(RESERVED);
     let any = |what: &str| {
         let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
             format!("(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {what}))")
@@ -40,7 +44,7 @@ pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[Stri
     );
     let requested = any(&format!("{REQUESTS} || ({UNPRIVILEGED} && {NAMES_GPUS})"));
     let requested = requested.replace("FOLDER", &json!(MOUNT_FOLDER_NAME).to_string());
-    let requested = requested.replace("RESOURCES", &resources);
+    let requested = requested.replace("RESOURCES", resources);
     let requested = requested.replace("INSTANCES", mig::RESOURCES);
     let unprivileged = any(UNPRIVILEGED);
     let all_of = |terms: Vec<String>| terms.join(" || ");
@@ -53,15 +57,11 @@ pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[Stri
         all_of(keys.into()),
         all_of(vendors.into()),
     );
-    let mut terms = vec![requested, devices];
-    if !classes.is_empty() {
-        let classes = json!(classes);
-        terms.push(format!(
-            "(has({pod}.spec.runtimeClassName) && {pod}.spec.runtimeClassName in {classes} && \
-             ({unprivileged}))"
-        ));
-    }
-    let terms = terms.join(" || ");
+    let in_class = format!(
+        "(has({pod}.spec.runtimeClassName) && {pod}.spec.runtimeClassName in {classes} && \
+         ({unprivileged}))"
+    );
+    let terms = all_of(vec![requested, devices, in_class]);
     format!("{annotated} || (has({pod}.spec) && ({terms}))")
 }
 
@@ -103,6 +103,23 @@ mod tests {
         assert!(expression.contains(r#"a.startsWith("nvidia.cdi.k8s.io")"#));
         assert!(expression.contains(r#"object.spec.runtimeClassName in ["of\"nvidia"]"#));
         let none = mentions_gpu("object", (&names, &extra), &[]);
-        assert!(!none.contains("runtimeClassName"), "{none}");
+        assert!(
+            none.contains("object.spec.runtimeClassName in []"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn chart_has_current_match_condition() {
+        let expected = expression("POD", "RESOURCES", "CLASSES") + "\n";
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../charts/aliquot/files/mentions-gpu.cel"
+        );
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(file, &expected).unwrap();
+        }
+        let found = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(found == expected, "{file} is not current: make reference");
     }
 }

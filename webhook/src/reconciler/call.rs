@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::SECRET;
 use super::mounted::MountedError;
 use crate::certificates::CertificateError;
+use crate::configuration::NAME;
 use aliquot_serve::tls;
 
 /// Deadline of one call.
@@ -53,11 +55,22 @@ pub enum ReconcileError {
     /// The object cannot be written as JSON.
     #[error("cannot encode the webhook configuration")]
     Encode(#[source] serde_json::Error),
-    /// The API server stored something else than what was sent.
+    /// There is no Secret.
+    #[error("Secret {SECRET} does not exist; expected: as the chart creates it (helm upgrade)")]
+    NoSecret,
+    /// There is no configuration.
     #[error(
-        "the API server changed the webhook configuration on write; expected: the webhooks as sent"
+        "MutatingWebhookConfiguration {NAME} does not exist; expected: as the chart creates it (helm upgrade)"
     )]
-    Altered,
+    NoConfiguration,
+    /// The configuration lacks one of our webhooks.
+    #[error(
+        "MutatingWebhookConfiguration {NAME} has no webhook {webhook}; expected: as the chart creates it (helm upgrade)"
+    )]
+    NoWebhook {
+        /// Its name.
+        webhook: &'static str,
+    },
 }
 
 /// A call with the deadline; its error names verb and object.
@@ -77,8 +90,7 @@ pub(super) async fn call<T>(
     }
 }
 
-/// `None` when another client was first: the object exists already, has changed or was deleted.
-/// Read it again.
+/// `None` when another client was first: the object has changed or was deleted. Read it again.
 pub(super) fn unless_conflict<T>(
     written: Result<T, ReconcileError>,
 ) -> Result<Option<T>, ReconcileError> {
@@ -91,7 +103,7 @@ pub(super) fn unless_conflict<T>(
         return written.map(Some);
     };
     match (*verb, status.code) {
-        (_, 409) | ("replace", 404) => Ok(None),
+        (_, 409) | ("patch", 404) => Ok(None),
         _ => written.map(Some),
     }
 }

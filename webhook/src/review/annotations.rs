@@ -9,8 +9,11 @@ use serde_json::Value;
 use super::Refusal;
 use super::patch::PodEditor;
 
-/// Written by a scheduler alone: ours, or HAMi's, whose pods count in our ledger.
-pub const RESERVED: [&str; 3] = [ALLOCATION, "aliquot.dev/preemption", hami::ALLOCATED];
+/// Written by a scheduler alone: ours, or HAMi's.
+pub const RESERVED: [&str; 9] = {
+    let [a, b, c, d, e, f, g] = hami::WRITTEN;
+    [ALLOCATION, "aliquot.dev/preemption", a, b, c, d, e, f, g]
+};
 
 /// The API server's limit for all annotations of an object, keys and values, in bytes.
 const MAX_BYTES: usize = 256 << 10;

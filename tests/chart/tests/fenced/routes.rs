@@ -29,8 +29,23 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
         on.refused(Who::Admin, &["annotate", "pod", "given", &own], MESSAGE)
             .await?;
         let value = format!("{key}=the scheduler's");
-        on.granted(SCHEDULER, &["annotate", "pod", "given", &value])
-            .await?;
+        if key == "aliquot.dev/allocation" {
+            // Only with a Binding.
+            let binding = json!({
+                "apiVersion": "v1", "kind": "Binding",
+                "metadata": {
+                    "name": "given", "namespace": "default",
+                    "annotations": {key: "the scheduler's"},
+                },
+                "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
+            });
+            let path = "/api/v1/namespaces/default/pods/given/binding";
+            let request = on.posted(path, &binding)?;
+            on.granted(SCHEDULER, &words(&request)).await?;
+        } else {
+            on.granted(SCHEDULER, &["annotate", "pod", "given", &value])
+                .await?;
+        }
         let changed = ["annotate", "--overwrite", "pod", "given", &own];
         on.refused(Who::Admin, &changed, MESSAGE).await?;
         let removed = ["annotate", "pod", "given", &format!("{key}-")];
@@ -180,10 +195,10 @@ pub(crate) async fn inventories(on: &Installed) -> Result<()> {
             .await?;
     }
     // An agent may not write another node at all.
-    let labelled = ["label", "node", "far", "a=b"];
+    let labelled = ["label", "node", "far", "aliquot.dev/mode.vgpu=1"];
     on.refused(AGENT, &labelled, "only the node that it runs on")
         .await?;
-    let capacity = json!({"status": {"capacity": {"a/b": "1"}}});
+    let capacity = json!({"status": {"capacity": {"nvidia.com/gpumem": "1"}}});
     let far = on.status(AGENT, "far", &capacity).await?;
     ensure!(
         far.as_ref()

@@ -56,8 +56,16 @@ pub(crate) async fn refused(on: &Installed) -> Result<()> {
             "aliquot-system",
         ],
     ];
-    let webhook: [&[&str]; 7] = [
+    let webhook: [&[&str]; 9] = [
         &eviction,
+        &["create", "secret", "generic", "own", "-n", "aliquot-system"],
+        &[
+            "create",
+            "--raw",
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            "-f",
+            "/dev/null",
+        ],
         &["delete", "pod", "victim"],
         &["get", "pods"],
         &["get", "nodes"],

@@ -172,7 +172,7 @@ async fn scaled(world: &World, how: &str) -> Result<()> {
     world.cluster.kubectl(&all).await?.success().map(drop)
 }
 
-/// In a real browser, through `kubectl proxy`, with only `get` on pods/proxy.
+/// In a real browser, through `kubectl proxy`, with only `get` on pods/proxy and a token of `aliquot-viewer`.
 async fn page(world: &World, waits: &str) -> Result<()> {
     let of = ["get", "lease", "aliquot-scheduler", "-n", NAMESPACE];
     let lease = world.json(&of).await?;
@@ -180,7 +180,7 @@ async fn page(world: &World, waits: &str) -> Result<()> {
         .as_str()
         .context("nobody leads")?;
     let pod = holder.rsplit_once('_').context(holder.to_owned())?.0;
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9395/proxy/page/");
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/https:{pod}:9395/proxy/page/");
 
     let state = format!("{path}state");
     let get = |who: &str| {
@@ -228,7 +228,15 @@ async fn page(world: &World, waits: &str) -> Result<()> {
         Ok(Some(tokio::net::TcpStream::connect(address).await?))
     })
     .await?;
-    let seen = seen(&format!("http://{address}{path}"), waits).await;
+    // The right to the proxy is not enough: the page's data requires a token.
+    let asks = get(VIEWER);
+    let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
+    let refused = world.cluster.kubectl(&asks).await?;
+    ensure!(refused.code != Some(0), "{refused:?}");
+    let create = ["create", "token", "aliquot-viewer", "-n", NAMESPACE];
+    let token = world.cluster.kubectl(&create).await?.success()?;
+    let url = format!("http://{address}{path}#token={}", token.trim());
+    let seen = seen(&url, waits).await;
     proxy.kill().await?;
     let delete = [
         "delete",

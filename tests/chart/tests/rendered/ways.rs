@@ -48,6 +48,12 @@ fn uses_certificates_of_cert_manager() {
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let volume = &webhook.pod().unwrap()["volumes"][0]["secret"]["secretName"];
     assert_eq!(*volume, leaf["secretName"]);
+    let own = |objects: &[Object]| {
+        objects
+            .iter()
+            .any(|one| one.name() == "aliquot-webhook-tls")
+    };
+    assert!(own(&plain) && !own(&objects));
     let flags: Webhook = taken(
         container(webhook, "webhook"),
         &["aliquot-webhook"],
@@ -113,7 +119,6 @@ fn renders_no_webhook_objects_when_disabled() {
         .iter()
         .filter(|one| one.name().starts_with("aliquot-webhook"));
     let left: Vec<&str> = of_it.map(Object::kind).collect();
-    // Its configuration and its Secret are deleted with the roles that own them.
     assert_eq!(left, [""; 0]);
     // Lets the doctor tell this from a missing webhook.
     let webhook_annotation = |objects: &[Object]| {

@@ -70,7 +70,7 @@ impl<'a> Replicas<'a> {
         let at = stack.cluster.part_address(3);
         let args = [
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
-            ("--url", format!("https://{at}/mutate")),
+            ("--url", stack.webhook_url()),
             ("--leaf-lifetime", (*certificate).to_owned()),
             ("--ca-lifetime", (*ca).to_owned()),
             ("--linger", LINGER.to_owned()),
@@ -85,6 +85,7 @@ impl<'a> Replicas<'a> {
             )
         });
         let service = Service::start(at, &places).await?;
+        stack.create_webhook_objects(&[]).await?;
         let mut replicas = Self {
             stack,
             both: places.map(|(serves, admin)| Replica {

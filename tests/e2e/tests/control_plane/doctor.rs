@@ -85,6 +85,13 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
     }
     ensure!(code == Some(2), "{code:?}");
 
+    // The chart's policies are not installed here.
+    let (code, answer) = doctor(&stack, &[&["--security"][..], &cluster].concat()).await?;
+    ensure!(
+        code == Some(1) && grades(&answer, "admission-policies") == [("cluster", "warning")],
+        "{code:?}: {answer}"
+    );
+
     // One node, without probes: no pod can run them here.
     let args = [&["node", "doctor-1", "--no-probe"][..], &cluster].concat();
     let (_, answer) = doctor(&stack, &args).await?;

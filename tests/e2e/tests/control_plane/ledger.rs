@@ -53,10 +53,31 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     let event = pool.event("next", "Refused: ").await?;
     ensure!(event == format!("Refused: {why}"), "{event}");
     ensure!(node_of(&pods.get("next").await?).is_none());
+    named(&stack, &pool).await?;
 
     stack.cluster.delete_pod(pool.name, "spoilt").await?;
     pool.bound("next").await?;
     pool.close().await
+}
+
+/// Whose pod it is, in the answers of the scheduler and in the events of pod and node.
+async fn named(stack: &Stack, pool: &Pool<'_>) -> Result<()> {
+    let address = stack.address(Kind::Scheduler);
+    let top: Value = serde_json::from_str(&http::get(address, "/top").await?)?;
+    let nodes = top["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut spoilt = nodes.iter().filter(|node| node["node"] == "unreadable-1");
+    let spoilt = spoilt.next().map(|node| &node["unreadable"]);
+    ensure!(spoilt == Some(&json!(["unreadable/spoilt"])), "{top}");
+    let answer = http::get(address, "/explain/unreadable/next").await?;
+    ensure!(answer.contains("of pod unreadable/spoilt"), "{answer}");
+    let why = "annotation aliquot.dev/allocation of pod unreadable/spoilt cannot be read, so node unreadable-1 counts as full";
+    pool.event("spoilt", why).await?;
+    eventually(PATIENCE, "the event of the node", || async {
+        let events = stack.cluster.events("default", "Node", "unreadable-1");
+        let mut texts = events.await?.into_iter().filter_map(|event| event.message);
+        Ok(texts.any(|text| text.contains(why)).then_some(()))
+    })
+    .await
 }
 
 /// A second scheduler that cannot list answers, but with no node.

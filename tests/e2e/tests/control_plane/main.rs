@@ -19,6 +19,7 @@ mod harmless;
 mod job;
 mod leader;
 mod ledger;
+mod ports;
 mod preemption;
 mod preferences;
 mod quota;
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
             cordoned::until_uncordoned,
         ),
         scenario("only_the_replica_with_the_lease_binds", leader::lease),
+        scenario("ports_answer_only_accounts_with_the_right", ports::guarded),
     ];
     all.extend(crash::scenarios());
     all.extend(preemption::scenarios());

@@ -203,13 +203,9 @@ async fn user(stack: &Stack) -> Result<PathBuf> {
     let accounts: Api<ServiceAccount> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let account = serde_json::from_value(json!({"metadata": {"name": "user"}}))?;
     accounts.create(&PostParams::default(), &account).await?;
-    for args in [
-        "create role aliquot-user -n aliquot-system --verb=get,list --resource=pods --resource=pods/proxy",
-        "create rolebinding aliquot-user -n aliquot-system --role=aliquot-user --serviceaccount=asked:user",
-    ] {
-        let args: Vec<&str> = args.split(' ').collect();
-        stack.cluster.kubectl(&args).await?.success()?;
-    }
+    let args = "create rolebinding aliquot-user -n aliquot-system --role=aliquot-user --serviceaccount=asked:user";
+    let args: Vec<&str> = args.split(' ').collect();
+    stack.cluster.kubectl(&args).await?.success()?;
     stack.cluster.kubeconfig_for(NAMESPACE, "user", None).await
 }
 

@@ -107,13 +107,13 @@ async fn counted(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("counted").await?;
     let running = Running::start(stack, "counted", "running", 30_000).await?;
     // Bypassing the scheduler, so that only the kubelet refuses it.
-    let mut large = simple("counted", "large", &[("gpumem", "140000")]);
+    stack.cluster.exempt_namespace("counted-exempt").await?;
+    let mut large = simple("counted-exempt", "large", &[("gpumem", "140000")]);
     large["spec"]["nodeName"] = json!(NODE);
-    large["metadata"]["labels"] = json!({"aliquot.dev/webhook": "ignore"});
     stack.cluster.create_pod(large).await?;
     let failed = stack
         .cluster
-        .wait_phase("counted", "large", "Failed")
+        .wait_phase("counted-exempt", "large", "Failed")
         .await?;
     let status = failed.status.context("it has a status")?;
     let reason = status.reason.unwrap_or_default();
@@ -132,7 +132,7 @@ async fn counted(stack: &Stack) -> Result<()> {
     running.untouched(stack).await?;
     running.delete(stack).await?;
     published(stack, Some("16256"), Some("200")).await?;
-    stack.cluster.delete_pod("counted", "large").await
+    stack.cluster.delete_pod("counted-exempt", "large").await
 }
 
 /// Waits until capacity and allocatable are these.
@@ -202,20 +202,20 @@ async fn check_alignment(stack: &Stack) -> Result<()> {
         "{given:?}, not of {here}"
     );
     // Bypassing the scheduler: 20 replicas are free, and 9 of them on a NUMA node of the machine.
-    let mut wide = simple("aligned", "wide", &[("gpu", "10")]);
+    stack.cluster.exempt_namespace("aligned-exempt").await?;
+    let mut wide = simple("aligned-exempt", "wide", &[("gpu", "10")]);
     wide["spec"]["nodeName"] = json!(NODE);
-    wide["metadata"]["labels"] = json!({"aliquot.dev/webhook": "ignore"});
     stack.cluster.create_pod(wide).await?;
     let failed = stack
         .cluster
-        .wait_phase("aligned", "wide", "Failed")
+        .wait_phase("aligned-exempt", "wide", "Failed")
         .await?;
     let reason = failed.status.and_then(|status| status.reason);
     ensure!(
         reason.as_deref() == Some("TopologyAffinityError"),
         "{reason:?}"
     );
-    stack.cluster.delete_pod("aligned", "wide").await?;
+    stack.cluster.delete_pod("aligned-exempt", "wide").await?;
     stack.cluster.delete_pod("aligned", "one").await
 }
 

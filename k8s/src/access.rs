@@ -1,0 +1,138 @@
+//! Asks the API server who a token's account is, and whether the account may get a path: a
+//! `TokenReview` and a `SubjectAccessReview`, as in kube-rbac-proxy.
+
+use std::pin::Pin;
+
+use aliquot_core::access::{Access, Forbidden};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+/// The answer to a review, or why there is none.
+pub type Reviewed = Pin<Box<dyn Future<Output = Result<Access, String>> + Send>>;
+
+/// [`review`] with this client, for a server that knows no API server.
+pub fn reviewer(client: Client) -> impl Fn(String, String) -> Reviewed + Send + Sync + 'static {
+    move |token, path| {
+        let client = client.clone();
+        Box::pin(async move {
+            let reviewed = review(&client, token, path).await;
+            reviewed.map_err(|error| format!("cannot review the token: {error}"))
+        })
+    }
+}
+
+/// Whether the token's account may get the path.
+pub async fn review(client: &Client, token: String, path: String) -> Result<Access, kube::Error> {
+    let review = TokenReview {
+        spec: TokenReviewSpec {
+            token: Some(token),
+            audiences: None,
+        },
+        ..TokenReview::default()
+    };
+    let tokens: Api<TokenReview> = Api::all(client.clone());
+    let review = tokens.create(&PostParams::default(), &review).await?;
+    let status = review.status.unwrap_or_default();
+    let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+        return Ok(Access::Unauthenticated);
+    };
+    let account = user.username.clone().unwrap_or_default();
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: user.username,
+            uid: user.uid,
+            groups: user.groups,
+            extra: user.extra,
+            non_resource_attributes: Some(NonResourceAttributes {
+                path: Some(path.clone()),
+                verb: Some("get".to_owned()),
+            }),
+            resource_attributes: None,
+        },
+        ..SubjectAccessReview::default()
+    };
+    let accesses: Api<SubjectAccessReview> = Api::all(client.clone());
+    let review = accesses.create(&PostParams::default(), &review).await?;
+    Ok(match review.status {
+        Some(status) if status.allowed => Access::Allowed,
+        _ => Access::Forbidden(Forbidden { account, path }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower_test::mock;
+
+    use super::*;
+
+    /// Reviews with an API server that gives these answers, and returns what it was asked.
+    async fn reviewed(answers: &[Value]) -> (Access, Vec<Value>) {
+        let (service, mut api) = mock::pair::<Request<Body>, Response<Body>>();
+        let client = Client::new(service, "default");
+        let answers = answers.to_vec();
+        let served = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (request, response) = api.next_request().await.unwrap();
+                let body = request.into_body().collect_bytes().await.unwrap();
+                asked.push(serde_json::from_slice(&body).unwrap());
+                let body = Body::from(answer.to_string().into_bytes());
+                response.send_response(Response::new(body));
+            }
+            asked
+        });
+        let access = review(&client, "secret".to_owned(), "/metrics".to_owned());
+        (access.await.unwrap(), served.await.unwrap())
+    }
+
+    fn token_review(authenticated: bool) -> Value {
+        json!({
+            "metadata": {}, "spec": {},
+            "status": {
+                "authenticated": authenticated,
+                "user": {"username": "u", "groups": ["g"], "extra": {"k": ["v"]}},
+            },
+        })
+    }
+
+    #[tokio::test]
+    async fn reviews_path_for_the_whole_identity_of_the_token() {
+        let review = json!({"metadata": {}, "spec": {}, "status": {"allowed": true}});
+        let (access, asked) = reviewed(&[token_review(true), review]).await;
+        assert_eq!(access, Access::Allowed);
+        assert_eq!(asked[0]["spec"], json!({"token": "secret"}));
+        let spec = json!({
+            "user": "u", "groups": ["g"], "extra": {"k": ["v"]},
+            "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+        });
+        assert_eq!(asked[1]["spec"], spec);
+    }
+
+    #[tokio::test]
+    async fn names_account_and_path_of_a_forbidden_request() {
+        let review = json!({"metadata": {}, "spec": {}, "status": {"allowed": false}});
+        let (access, _) = reviewed(&[token_review(true), review]).await;
+        let Access::Forbidden(forbidden) = access else {
+            panic!("{access:?}");
+        };
+        assert!(
+            forbidden
+                .to_string()
+                .starts_with("u may not get /metrics; "),
+            "{forbidden}"
+        );
+    }
+
+    #[tokio::test]
+    async fn asks_no_rights_for_a_token_of_no_account() {
+        let (access, _) = reviewed(&[token_review(false)]).await;
+        assert_eq!(access, Access::Unauthenticated);
+    }
+}

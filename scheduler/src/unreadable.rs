@@ -1,0 +1,174 @@
+//! Names the pods whose unreadable allocation makes their node full: by events on the pod and on
+//! the node, and in the answers of `/explain` and `/top`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::explain::NodeAnswer;
+use aliquot_core::ledger::AllocatedUse;
+use aliquot_core::reason::Reason;
+use aliquot_core::{NodeName, PodUid, hami};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef};
+use tokio_util::sync::CancellationToken;
+
+use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
+
+/// Interval of the checks.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// A pod whose allocation cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadablePod {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its node, which takes no more pods.
+    pub node: NodeName,
+    /// The annotation.
+    pub annotation: &'static str,
+}
+
+impl UnreadablePod {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.pod.namespace, self.pod.name)
+    }
+
+    /// The events on the pod and on its node.
+    fn events(self) -> [EventNote; 2] {
+        let text = format!(
+            "annotation {} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
+            self.annotation,
+            self.full_name(),
+            self.node
+        );
+        let note = |pod| EventNote {
+            pod,
+            warning: true,
+            reason: "AllocationUnreadable",
+            action: "Scheduling",
+            text: text.clone(),
+        };
+        [note(PodRef::node(self.node.as_str())), note(self.pod)]
+    }
+}
+
+/// Sends the events once for each pod, until `stop`.
+pub async fn run(
+    cache: Arc<LedgerCache>,
+    events: EventSender,
+    leader: Leader,
+    stop: CancellationToken,
+) {
+    let mut reported = HashSet::new();
+    let mut ticks = tokio::time::interval(INTERVAL);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        if leader.not_leading_reason().is_some() {
+            continue;
+        }
+        for found in unreported(&mut reported, cache.unreadable_pods()) {
+            let pod = found.full_name();
+            tracing::error!(pod, node = %found.node, annotation = found.annotation, "unreadable allocation; the node counts as full");
+            for event in found.events() {
+                events.send(event);
+            }
+        }
+    }
+}
+
+/// Those that were not reported yet; forgets those that are gone.
+fn unreported(
+    reported: &mut HashSet<PodUid>,
+    mut now: BTreeMap<PodUid, UnreadablePod>,
+) -> Vec<UnreadablePod> {
+    reported.retain(|uid| now.contains_key(uid));
+    now.retain(|uid, _| reported.insert(uid.clone()));
+    now.into_values().collect()
+}
+
+impl LedgerCache {
+    /// The pods whose unreadable allocation makes their node full.
+    pub fn unreadable_pods(&self) -> BTreeMap<PodUid, UnreadablePod> {
+        let found: Vec<(PodUid, NodeName, &str)> = self.read(|ledger| {
+            let annotation = |allocated: &AllocatedUse| match allocated {
+                AllocatedUse::ByHami(_) => hami::ALLOCATED,
+                AllocatedUse::Known(_) | AllocatedUse::Unreadable => ALLOCATION,
+            };
+            let pods = ledger.unreadable();
+            pods.map(|(uid, entry)| {
+                (
+                    uid.clone(),
+                    entry.node.clone(),
+                    annotation(&entry.allocated),
+                )
+            })
+            .collect()
+        });
+        let bound_pods = self.bound_pods.0.read();
+        let named = |(uid, node, annotation): (PodUid, NodeName, &'static str)| {
+            let pod = bound_pods.get(&uid)?.pod.clone();
+            let found = UnreadablePod {
+                pod,
+                node,
+                annotation,
+            };
+            Some((uid, found))
+        };
+        found.into_iter().filter_map(named).collect()
+    }
+
+    /// Names them at each device of a node that is refused for them.
+    pub(crate) fn add_unreadable_pods(&self, answer: &mut NodeAnswer) {
+        if !answer.why.contains(Reason::NodeAllocationUnreadable.name()) {
+            return;
+        }
+        let found = self.unreadable_pods().into_values();
+        let here = found.filter(|found| found.node == answer.node);
+        let pods: Vec<String> = here.map(|found| found.full_name()).collect();
+        for gpu in &mut answer.gpus {
+            gpu.detail = format!("of pod {}", pods.join(", "));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_k8s::watch::Index;
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+    use crate::ledger_cache::tests::{node, pod};
+
+    #[test]
+    fn reports_pod_with_unreadable_allocation_once() {
+        let cache = LedgerCache::default();
+        Index::<Node>::reset(&cache, vec![node("n", 1000)]);
+        let mut spoilt = pod("a", 600, Some("n"));
+        let annotations = spoilt.metadata.annotations.get_or_insert_default();
+        annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+        Index::apply(&cache, spoilt);
+        let mut reported = HashSet::new();
+        let mut found = unreported(&mut reported, cache.unreadable_pods());
+        let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();
+        assert_eq!((on_node.pod.name.as_str(), on_node.warning), ("n", true));
+        assert_eq!(on_pod.pod.name, "a");
+        assert!(
+            on_node
+                .text
+                .starts_with("annotation aliquot.dev/allocation of pod d/a cannot be read"),
+            "{}",
+            on_node.text
+        );
+        assert_eq!(on_pod.text, on_node.text);
+        assert_eq!(unreported(&mut reported, cache.unreadable_pods()), []);
+        Index::apply(&cache, pod("a", 600, Some("n")));
+        assert_eq!(unreported(&mut reported, cache.unreadable_pods()), []);
+        assert!(reported.is_empty());
+    }
+}

@@ -1,0 +1,366 @@
+//! What a tenant tries with pods that bypass the webhook, as the API server's policies refuse it. No
+//! webhook runs here, and its configuration is removed: whoever may create pods could also carry a
+//! label that it ignores, or use the time before it is installed.
+
+use aliquot_chart::NAMESPACE;
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::{Installed, Who};
+
+const PODS: &str = "/api/v1/namespaces/default/pods?dryRun=All";
+
+/// A pod with the label that bypasses the webhook where `webhook.podsMayIgnore` is true; `spec` and
+/// `container` are merged into it.
+fn pod(spec: &Value, container: &Value) -> Value {
+    let mut main = json!({"name": "main", "image": "none"});
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "tried", "labels": {"aliquot.dev/webhook": "ignore"}},
+        "spec": {},
+    });
+    for (into, from) in [(&mut main, container), (&mut pod["spec"], spec)] {
+        for (key, value) in from.as_object().into_iter().flatten() {
+            into[key] = value.clone();
+        }
+    }
+    pod["spec"]["containers"] = json!([main]);
+    pod
+}
+
+/// A container with these limits, and more of its fields.
+fn asking(limits: &Value, more: &Value) -> Value {
+    let mut container = more.clone();
+    container["resources"] = json!({ "limits": limits });
+    container
+}
+
+/// The API server's error for this pod; `None` if it would be created.
+async fn error(on: &Installed, pod: &Value) -> Result<Option<String>> {
+    let request = on.posted(PODS, pod)?;
+    let request: Vec<&str> = request.iter().map(String::as_str).collect();
+    on.ask(Who::Admin, &request).await
+}
+
+/// Checks that each pod is refused with its text, or created where that is empty.
+async fn check(on: &Installed, cases: &[(&str, Value, &str)]) -> Result<()> {
+    for (name, pod, expected) in cases {
+        let refusal = error(on, pod).await?;
+        if expected.is_empty() {
+            ensure!(refusal.is_none(), "{name}: {refusal:?}");
+            continue;
+        }
+        let refusal = refusal.with_context(|| format!("{name} was created"))?;
+        ensure!(refusal.contains(expected), "{name}: {refusal}");
+    }
+    Ok(())
+}
+
+/// Pods around the scheduler, the webhook and the share.
+pub(crate) async fn pods(on: &Installed) -> Result<()> {
+    let remove = ["delete", "mutatingwebhookconfiguration", "aliquot-webhook"];
+    on.granted(Who::Admin, &[&remove[..], &["--ignore-not-found"]].concat())
+        .await?;
+    let taken = asking(&json!({"nvidia.com/gpu": "19"}), &json!({}));
+    eventually(PATIENCE, "the policy of pods to hold", || async {
+        let refusal = error(on, &pod(&json!({}), &taken)).await?;
+        Ok(refusal.filter(|text| text.contains("ValidatingAdmissionPolicy")))
+    })
+    .await?;
+    around_the_scheduler(on).await?;
+    around_the_share(on).await?;
+    around_the_webhook(on).await?;
+    ephemeral_containers(on).await?;
+    exempt_namespaces(on).await
+}
+
+async fn around_the_scheduler(on: &Installed) -> Result<()> {
+    let gpu = |limits: Value| asking(&limits, &json!({}));
+    let none = json!({});
+    let ours = json!({"schedulerName": "aliquot-scheduler"});
+    let placed = json!({"schedulerName": "aliquot-scheduler", "nodeName": "near"});
+    let elsewhere = json!({"schedulerName": "own", "nodeName": "near"});
+    let mut mirror = pod(&placed, &gpu(json!({"nvidia.com/gpu": "1"})));
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    let bypasses = "spec.nodeName near bypasses the scheduler";
+    let skipped = "container main requests a GPU, but aliquot-webhook did not review the pod";
+    check(
+        on,
+        &[
+            (
+                "device ids of a node",
+                pod(&placed, &gpu(json!({"nvidia.com/gpu": "19"}))),
+                bypasses,
+            ),
+            (
+                "memory on a node",
+                pod(&elsewhere, &gpu(json!({"nvidia.com/gpumem": "1"}))),
+                bypasses,
+            ),
+            (
+                "an instance on a node",
+                pod(&elsewhere, &gpu(json!({"nvidia.com/mig-1g.5gb": "1"}))),
+                bypasses,
+            ),
+            ("a forged mirror pod", mirror, bypasses),
+            (
+                "a pod that was not reviewed",
+                pod(&none, &gpu(json!({"nvidia.com/gpu": "1"}))),
+                skipped,
+            ),
+            ("no GPU", pod(&json!({"nodeName": "near"}), &none), ""),
+            (
+                "an amount of 0",
+                pod(&elsewhere, &gpu(json!({"nvidia.com/gpu": "0"}))),
+                "",
+            ),
+            (
+                "a reviewed pod",
+                pod(&ours, &gpu(json!({"nvidia.com/gpu": "1"}))),
+                "",
+            ),
+            (
+                "another scheduler's pod",
+                pod(
+                    &json!({"schedulerName": "volcano"}),
+                    &gpu(json!({"nvidia.com/gpu": "1"})),
+                ),
+                "",
+            ),
+        ],
+    )
+    .await
+}
+
+async fn around_the_share(on: &Installed) -> Result<()> {
+    let share = |spec: Value, container: &Value| {
+        let mut spec = spec;
+        spec["schedulerName"] = json!("aliquot-scheduler");
+        pod(&spec, &asking(&json!({"nvidia.com/gpu": "1"}), container))
+    };
+    let secured = |security: Value| share(json!({}), &json!({"securityContext": security}));
+    let mounted = |source: Value, at: &str, read_only: bool| {
+        share(
+            json!({"volumes": [{"name": "v", "hostPath": source}]}),
+            &json!({"volumeMounts": [{"name": "v", "mountPath": at, "readOnly": read_only}]}),
+        )
+    };
+    let path = |path: &str| mounted(json!({ "path": path }), "/x", false);
+    let (host_path, hides) = ("hostPath would let the pod", "a mount would hide the files");
+    let capable = |name: &str| secured(json!({"capabilities": {"add": [name]}}));
+    check(
+        on,
+        &[
+            (
+                "privileged",
+                secured(json!({"privileged": true})),
+                "privileged true or procMount",
+            ),
+            ("SYS_ADMIN", capable("SYS_ADMIN"), "a capability would let"),
+            ("CAP_BPF", capable("CAP_BPF"), "a capability would let"),
+            ("all", capable("all"), "a capability would let"),
+            ("NET_ADMIN", capable("NET_ADMIN"), ""),
+            (
+                "hostPID",
+                share(json!({"hostPID": true}), &json!({})),
+                "spec.hostPID true would let",
+            ),
+            ("the agent's state", path("/var/lib/aliquot"), host_path),
+            ("a parent of it", path("/var/lib"), host_path),
+            ("the root", path("/"), host_path),
+            ("a link", path("/var/run/cdi"), host_path),
+            ("other spellings", path("//var/./lib//kubelet"), host_path),
+            ("a device", path("/dev/nvidia0"), host_path),
+            (
+                "a device by its type",
+                mounted(json!({"path": "/data", "type": "CharDevice"}), "/x", false),
+                host_path,
+            ),
+            ("programs", path("/usr/lib"), host_path),
+            (
+                "programs to read",
+                mounted(json!({"path": "/usr/lib"}), "/x", true),
+                "",
+            ),
+            ("shared memory", path("/dev/shm"), ""),
+            ("data", path("/data"), ""),
+            (
+                "the preload list",
+                mounted(json!({"path": "/data"}), "/etc/ld.so.preload", false),
+                hides,
+            ),
+            (
+                "its folder, by a detour",
+                mounted(json!({"path": "/data"}), "/x/../etc", false),
+                hides,
+            ),
+        ],
+    )
+    .await
+}
+
+async fn around_the_webhook(on: &Installed) -> Result<()> {
+    let none = json!({});
+    let env = |value: &str| json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]});
+    let class = json!({"runtimeClassName": "nvidia"});
+    let runtime_class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"}, "handler": "nvidia",
+    });
+    let request = on.posted("/apis/node.k8s.io/v1/runtimeclasses", &runtime_class)?;
+    let request: Vec<&str> = request.iter().map(String::as_str).collect();
+    on.granted(Who::Admin, &request).await?;
+    let mut privileged = env("all");
+    privileged["securityContext"] = json!({"privileged": true});
+    let mut device = pod(&none, &none);
+    device["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
+    let mut nic = device.clone();
+    nic["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "vendor.com/nic=a"});
+    let mount = pod(
+        &json!({"volumes": [{"name": "n", "hostPath": {"path": "/dev/null"}}]}),
+        &json!({"volumeMounts": [
+            {"name": "n", "mountPath": "/var/run/nvidia-container-devices/all"},
+        ]}),
+    );
+    check(
+        on,
+        &[
+            (
+                "the variable",
+                pod(&none, &env("all")),
+                "NVIDIA_VISIBLE_DEVICES in a container's environment",
+            ),
+            ("void", pod(&none, &env("void")), ""),
+            ("a device plugin", pod(&none, &privileged), ""),
+            (
+                "the image's variable in NVIDIA's runtime",
+                pod(&class, &none),
+                "runtime class nvidia could open every GPU",
+            ),
+            ("void in NVIDIA's runtime", pod(&class, &env("void")), ""),
+            ("a CDI device", device, "an annotation names a CDI device"),
+            ("another vendor's CDI device", nic, ""),
+            ("a mount", mount, "nvidia-container-devices would inject"),
+        ],
+    )
+    .await
+}
+
+/// `kubectl debug` of a pod with a share.
+async fn ephemeral_containers(on: &Installed) -> Result<()> {
+    let mut share = pod(
+        &json!({"schedulerName": "aliquot-scheduler"}),
+        &asking(&json!({"nvidia.com/gpu": "1"}), &json!({})),
+    );
+    share["metadata"]["name"] = json!("debugged");
+    share["metadata"]["namespace"] = json!("default");
+    on.cluster.create_pod(share).await?;
+    for (fields, expected) in [
+        (json!({}), ""),
+        (
+            json!({"securityContext": {"privileged": true}}),
+            "privileged true or procMount",
+        ),
+        (
+            json!({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}),
+            "a capability would let",
+        ),
+        (
+            json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
+            "NVIDIA_VISIBLE_DEVICES in a container's environment",
+        ),
+    ] {
+        let mut container = json!({"name": "debug", "image": "none"});
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            container[key] = value.clone();
+        }
+        let patch = json!({"spec": {"ephemeralContainers": [container]}}).to_string();
+        let patch = [
+            "patch",
+            "pod",
+            "debugged",
+            "--subresource=ephemeralcontainers",
+            "--dry-run=server",
+            "-p",
+            &patch,
+        ];
+        if expected.is_empty() {
+            on.granted(Who::Admin, &patch).await?;
+        } else {
+            on.refused(Who::Admin, &patch, expected).await?;
+        }
+    }
+    Ok(())
+}
+
+/// An administrator's label on the namespace, and Aliquot's own namespace.
+async fn exempt_namespaces(on: &Installed) -> Result<()> {
+    on.cluster.namespace("exempt").await?;
+    let label = ["label", "namespace", "exempt", "aliquot.dev/webhook=ignore"];
+    on.granted(Who::Admin, &label).await?;
+    let gpu = asking(&json!({"nvidia.com/gpu": "1"}), &json!({}));
+    let pod = pod(&json!({"nodeName": "near"}), &gpu);
+    for namespace in ["exempt", NAMESPACE] {
+        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All");
+        let request = on.posted(&path, &pod)?;
+        let request: Vec<&str> = request.iter().map(String::as_str).collect();
+        // The policies of namespaces reach the API server's cache a little later.
+        eventually(PATIENCE, "the namespace to be exempt", || async {
+            Ok(on.ask(Who::Admin, &request).await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// HAMi's annotations on every route: only HAMi's accounts write them, and our scheduler.
+pub(crate) async fn hami_annotations(on: &Installed) -> Result<()> {
+    on.pod("of-hami").await?;
+    let why = "only HAMi's scheduler and device plugin may write the annotations";
+    for key in ["hami.io/vgpu-devices-allocated", "hami.io/bind-phase"] {
+        let own = format!("{key}=x");
+        on.refused(Who::Admin, &["annotate", "pod", "of-hami", &own], why)
+            .await?;
+        let created = crate::pod("copied", &json!({key: "x"}));
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": "of-hami", "namespace": "default", "annotations": {key: "x"}},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
+        });
+        for (path, object) in [
+            ("pods", &created),
+            ("pods/of-hami/binding", &binding),
+            ("bindings", &binding),
+        ] {
+            let path = format!("/api/v1/namespaces/default/{path}");
+            let request = on.posted(&path, object)?;
+            let request: Vec<&str> = request.iter().map(String::as_str).collect();
+            on.refused(Who::Admin, &request, why).await?;
+        }
+        let change = json!({"metadata": {"annotations": {key: "x"}}}).to_string();
+        let status = [
+            "patch",
+            "pod",
+            "of-hami",
+            "--subresource=status",
+            "-p",
+            &change,
+        ];
+        on.refused(Who::Admin, &status, why).await?;
+        let hami = "--as=system:serviceaccount:kube-system:hami-scheduler";
+        let theirs = [
+            "annotate",
+            "pod",
+            "of-hami",
+            &own,
+            hami,
+            "--as-group=system:masters",
+        ];
+        on.granted(Who::Admin, &theirs).await?;
+    }
+    // A preference of a user's.
+    let preference = "hami.io/gpu-scheduler-policy=binpack";
+    on.granted(Who::Admin, &["annotate", "pod", "of-hami", preference])
+        .await
+}
