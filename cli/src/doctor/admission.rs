@@ -143,14 +143,20 @@ fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
     }
 }
 
-/// Only Aliquot can write allocations and inventories.
+/// Only Aliquot can write allocations and inventories, and its accounts nothing else. The chart
+/// renders the policies of its other accounts with the scheduler's.
 pub(super) fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "admission-policies";
     let all = match &facts.policy_bindings {
         Err(why) => return about.unknown(check, why),
         Ok(all) => all,
     };
-    let expected = ["aliquot-allocations", "aliquot-inventories", "aliquot-pods"];
+    let expected = [
+        "aliquot-allocations",
+        "aliquot-inventories",
+        "aliquot-pods",
+        "aliquot-scheduler-account",
+    ];
     let missing: Vec<&str> = expected
         .into_iter()
         .filter(|name| !all.iter().any(|there| there == name))
@@ -158,12 +164,12 @@ pub(super) fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
     if missing.is_empty() {
         return about.ok(
             check,
-            "only Aliquot can write allocations and inventories, and no pod bypasses the webhook",
+            "only Aliquot can write allocations and inventories, its accounts nothing else, and no pod bypasses the webhook",
         );
     }
     about.warning(
         check,
-        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook", missing.join(", ")),
+        format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does", missing.join(", ")),
         "set admissionPolicies.enabled=true",
     )
 }

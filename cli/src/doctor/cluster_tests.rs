@@ -80,6 +80,7 @@ pub(super) fn healthy() -> ClusterFacts {
             "aliquot-allocations".to_owned(),
             "aliquot-inventories".to_owned(),
             "aliquot-pods".to_owned(),
+            "aliquot-scheduler-account".to_owned(),
         ]),
         config: Ok(Some(config())),
         leader: Ok(Some("s-1_0a1b".to_owned())),
