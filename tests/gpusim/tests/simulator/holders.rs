@@ -4,7 +4,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_gpusim::{SimulatedMachine, place};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_nvml::{
     Activation, ClosedReason, Driver as _, DriverAccess, Nvml, Options, ReleasableNvml,
 };
@@ -45,6 +45,7 @@ impl Client {
         command.args(["--exact", test, "--nocapture"]);
         command
             .env(ROLE, role)
+            .env(STATE_VARIABLE, machine.state())
             .env("NVIDIA_VISIBLE_DEVICES", visible);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let client = Self(child);
@@ -125,6 +126,27 @@ fn driver_unloads_only_while_nobody_has_it_open() {
             assert!(error.contains("driver is not loaded"), "{error}");
             machine.load(NEWER).unwrap();
             assert_eq!(nvml().inventory().unwrap().driver_version, NEWER);
+        },
+    );
+}
+
+#[test]
+fn driver_upgrade_leaves_processes_of_other_nodes_alone() {
+    check(
+        "driver_upgrade_leaves_processes_of_other_nodes_alone",
+        |name, machine| {
+            let folder = machine.state().with_file_name("other");
+            std::fs::create_dir(&folder).unwrap();
+            let other = SimulatedMachine::create(&folder.join("state"), A100).unwrap();
+            let before = other.show().unwrap()["driver"].clone();
+            let client = Client::start(name, "stays", "all", &other);
+            machine.unload().unwrap();
+            machine.load(NEWER).unwrap();
+            assert_eq!(nvml().inventory().unwrap().driver_version, NEWER);
+            assert!(client.has_driver_open(&other));
+            let error = other.unload().unwrap_err().to_string();
+            assert!(error.ends_with(&client.name(&other)), "{error}");
+            assert_eq!(other.show().unwrap()["driver"], before);
         },
     );
 }
