@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/aliquot/zig
 if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
     python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet cargo-zigbuild==0.24.0 ziglang==0.17.1
+    "$tools/bin/pip" install --quiet --require-hashes --only-binary=:all: -r limiter/build-requirements.txt
 fi
 PATH=$tools/bin:$PATH
 target=$(rustc --print host-tuple)

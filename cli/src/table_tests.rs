@@ -60,6 +60,25 @@ fn top_names_pod_with_unreadable_allocation() {
 }
 
 #[test]
+fn top_names_gpus_without_memory_of_processes() {
+    let mut node = node("n1", "ok");
+    let annotations = node.metadata.annotations.as_mut().unwrap();
+    let inventory = annotations.get_mut(INVENTORY).unwrap();
+    let mut known: Value = serde_json::from_str(inventory).unwrap();
+    known["unmeasured"] = json!(["GPU-n1"]);
+    *inventory = known.to_string();
+    let top = top_of(&[node], &[]);
+    let line = "\nn1: the driver does not report the memory of processes on GPU-n1; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody\n";
+    for table in [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ] {
+        assert!(table.ends_with(line), "{table}");
+    }
+    assert!(top::nodes(&top_of(&cluster(), &[]).nodes, false).ends_with("-\n"));
+}
+
+#[test]
 fn top_shows_containers_without_control() {
     let mut free = holder();
     let spec = free.spec.as_mut().unwrap();
@@ -150,7 +169,7 @@ fn waiting() -> PodAnswer {
             times: 3,
             first_seconds_ago: 200.0,
             last_seconds_ago: 5.0,
-            text: "0/2 nodes can serve the GPU request: 1 CardNotHealth".to_owned(),
+            text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
         }),
         placement: None,
     };
@@ -202,7 +221,7 @@ fn counts_with_singular_and_plural() {
 fn explains_waiting_pod_in_a_table() {
     let text = "d/p\n  \
          app container main requests 1 x (40000 MiB, 0 %)\n\
-         Refused 3 times in 3m, last 5s ago: 0/2 nodes can serve the GPU request: 1 CardNotHealth\n\
+         Refused 3 times in 3m, last 5s ago: GPU request fits none of 2 nodes: 1 CardNotHealth\n\
          Nodes that fit now: 0 of 2 offered; reasons of the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
          \n\
          NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\

@@ -18,6 +18,8 @@ use crate::node::{DeviceState, NodeState};
 use crate::quota::{Headroom, QuotaAmount};
 use crate::reason::{Reason, Refusal};
 use crate::replicas::Replicas;
+use crate::request::Memory;
+use crate::units::Mib;
 use crate::usage::DeviceUse;
 
 /// A pod whose best node was just returned to kube-scheduler, and which is not reserved
@@ -256,8 +258,49 @@ pub fn cpu_only_ranks<S: AsRef<str>>(cluster: &Cluster, names: &[S]) -> Vec<i64>
     free.into_iter().map(rank).collect()
 }
 
-/// The refusal as kube-scheduler, the event and the user see it. Its length does not grow
-/// with the cluster, and equal ledgers give equal texts.
+/// The refusal as kube-scheduler (which puts a 1 before it), the event and the user see it. Its
+/// length does not grow with the cluster, and equal ledgers give equal texts.
 pub fn refusal_text(nodes: usize, refusal: &Refusal) -> String {
-    format!("0/{nodes} nodes can serve the GPU request: {refusal}")
+    match nodes {
+        1 => format!("GPU request does not fit the one node offered: {refusal}"),
+        _ => format!("GPU request fits none of {nodes} nodes: {refusal}"),
+    }
+}
+
+/// The device that is nearest to the memory that the pod requests in MiB, as the end of a refusal's
+/// text; empty if none of the open devices has too little.
+pub fn nearest_text<S: AsRef<str>>(cluster: &Cluster, demand: &Demand, names: &[S]) -> String {
+    let requests = demand.containers.iter().flat_map(|one| &one.requests);
+    let mib = requests.filter_map(|request| match request.memory {
+        Memory::Mib(memory) => Some((memory, demand.resource(request))),
+        Memory::Share(_) => None,
+    });
+    let Some((needed, resource)) = mib.max() else {
+        return String::new();
+    };
+    let free = |name: &S| {
+        let node = cluster.node(name.as_ref())?;
+        let resource = node
+            .resources
+            .iter()
+            .position(|known| **known == *resource)?;
+        let open = node
+            .devices
+            .iter()
+            .filter(|device| device.closed.is_none() && usize::from(device.resource) == resource);
+        let free = open.map(|device| {
+            device
+                .scaled
+                .0
+                .saturating_sub(device.allocated.used.memory.0)
+        });
+        free.filter(|free| *free < needed.0).max()
+    };
+    match names.iter().filter_map(free).max() {
+        Some(free) => format!(
+            "; it needs {needed}, and at most {} are free on one GPU",
+            Mib(free)
+        ),
+        None => String::new(),
+    }
 }

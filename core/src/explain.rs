@@ -108,7 +108,7 @@ pub struct GpuAnswer {
     pub left: DeviceAmount,
     /// What the pod would use of it; `null` if the device was not evaluated.
     pub needs: Option<DeviceAmount>,
-    /// `taken` (the pod would get it), `fits`, the reason why not, or `-` if the device was
+    /// `chosen` (the pod would get it), `fits`, the reason why not, or `-` if the device was
     /// not evaluated because the node cannot take the pod.
     pub answer: String,
     /// Details of the reason: what is wrong with the device, which slices are free and
@@ -118,7 +118,7 @@ pub struct GpuAnswer {
 }
 
 /// The pod would get this device.
-pub const TAKEN: &str = "taken";
+pub const CHOSEN: &str = "chosen";
 /// The device fits.
 pub const FITS: &str = "fits";
 /// The device was not evaluated.
@@ -237,9 +237,9 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             .iter()
             .find(|evaluated| evaluated.device == place);
         let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
-        let taken = placed.iter().find(|(taken, _)| *taken == place);
-        let (needs, answer) = match (taken, evaluated) {
-            (Some((_, used)), _) => (Some(*used), TAKEN),
+        let chosen = placed.iter().find(|(chosen, _)| *chosen == place);
+        let (needs, answer) = match (chosen, evaluated) {
+            (Some((_, used)), _) => (Some(*used), CHOSEN),
             (None, Some(evaluated)) => {
                 let answer = evaluated.refused.map_or(FITS, Reason::name);
                 (Some(evaluated.needs), answer)

@@ -33,7 +33,7 @@ pub struct GpuPolicy {
 /// An unknown GPU policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{value:?} is not a GPU policy; expected: one of {NAMES}, or numa, mutex, topology, or several, comma-separated"
+    "{value:?} is not a GPU policy; expected: at most one of {NAMES}, and each of numa, mutex, topology at most once, comma-separated"
 )]
 pub struct UnknownGpuPolicy {
     /// The text as given.
@@ -143,7 +143,7 @@ mod tests {
             "mutex,mutex",
         ] {
             let error = text.parse::<GpuPolicy>().unwrap_err().to_string();
-            let named = format!("{text:?} is not a GPU policy; expected: one of binpack,");
+            let named = format!("{text:?} is not a GPU policy; expected: at most one of binpack,");
             assert!(error.starts_with(&named), "{error}");
         }
     }

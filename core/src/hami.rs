@@ -178,11 +178,47 @@ impl Default for HamiDevice {
     }
 }
 
-/// Reads [`REGISTER`]. The inventory reads no allocation version: it is shown, and nothing
-/// is placed on it.
+/// Devices as `id,count,memory,cores,model,numa,health:` each.
+fn old_devices(text: &str) -> Result<Vec<HamiDevice>, serde_json::Error> {
+    let expected = |part: &str| {
+        let what = format!("{part:?} is not id,count,memory,cores,model,numa,health");
+        <serde_json::Error as serde::de::Error>::custom(what)
+    };
+    let parts = text.split(':').map(str::trim).filter(|one| !one.is_empty());
+    let device = |(index, part): (u32, &str)| {
+        let fields: Vec<&str> = part.split(',').collect();
+        let [id, count, memory, cores, model, numa, health] = fields[..] else {
+            return Err(expected(part));
+        };
+        let bad = |_| expected(part);
+        Ok(HamiDevice {
+            id: id.into(),
+            index,
+            count: count.parse().map_err(bad)?,
+            devmem: Mib(memory.parse().map_err(bad)?),
+            devcore: Percent(cores.parse().map_err(bad)?),
+            model: model.to_owned(),
+            numa: numa.parse().map_err(bad)?,
+            mode: String::new(),
+            health: health == "true",
+        })
+    };
+    let devices: Vec<HamiDevice> = (0..).zip(parts).map(device).collect::<Result<_, _>>()?;
+    if devices.is_empty() {
+        return Err(expected(text));
+    }
+    Ok(devices)
+}
+
+/// Reads [`REGISTER`]: JSON, or the form of HAMi before 2.5. The inventory reads no allocation
+/// version: it is shown, and nothing is placed on it.
 pub fn register(text: &str) -> Result<Inventory, CodecError> {
-    let devices: Vec<HamiDevice> =
-        serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
+    let devices = if text.trim_start().starts_with('[') {
+        serde_json::from_str(text)
+    } else {
+        old_devices(text)
+    };
+    let devices: Vec<HamiDevice> = devices.map_err(|source| CodecError::Decode { source })?;
     let mut gpus: Vec<Gpu> = devices.into_iter().map(gpu).collect();
     // HAMi's order varies.
     gpus.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
@@ -197,6 +233,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     };
     inventory.reject_duplicates()
 }

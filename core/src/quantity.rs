@@ -39,6 +39,14 @@ pub enum QuantityError {
         /// The text as given.
         value: String,
     },
+    /// Whole only by a suffix for small amounts, such as `3000m`, which is 3.
+    #[error("{value:?} has a suffix that divides it and means {number}")]
+    SmallSuffix {
+        /// The text as given.
+        value: String,
+        /// The number that Kubernetes reads.
+        number: u128,
+    },
     /// Beyond 64 bits.
     #[error("{value:?} is too large")]
     TooLarge {
@@ -110,6 +118,10 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
         }),
         Scale::Decimal(exponent) => {
             match scaled(mantissa, exponent.saturating_sub(number.fraction_digits)) {
+                Scaled::Whole(number) if text.ends_with(['n', 'u', 'm']) => {
+                    let value = value();
+                    Err(QuantityError::SmallSuffix { value, number })
+                }
                 Scaled::Whole(whole) => u64::try_from(whole).map_err(|_| too_large()),
                 Scaled::Fraction => Err(QuantityError::Fraction { value: value() }),
                 Scaled::Overflow => Err(too_large()),
@@ -223,6 +235,7 @@ mod tests {
             Err(QuantityError::NotANumber { .. }) => "not a number".to_owned(),
             Err(QuantityError::Negative { .. }) => "negative".to_owned(),
             Err(QuantityError::Fraction { .. }) => "fraction".to_owned(),
+            Err(QuantityError::SmallSuffix { number, .. }) => format!("small {number}"),
             Err(QuantityError::TooLarge { .. }) => "too large".to_owned(),
         };
         assert_eq!(shown, expected, "{text:?}");
@@ -240,7 +253,6 @@ mod tests {
             ("1E3", "1000"),
             ("1.5k", "1500"),
             ("0.003M", "3000"),
-            ("3000m", "3"),
             ("5000e-3", "5"),
             ("007", "7"),
             ("-0", "0"),
@@ -270,6 +282,8 @@ mod tests {
             ("500m", "fraction"),
             ("1u", "fraction"),
             ("1e-50", "fraction"),
+            ("3000m", "small 3"),
+            ("5000000u", "small 5"),
             ("16Gi", "binary 16384"),
             ("1.5Gi", "binary 1536"),
             ("512Mi", "binary 512"),

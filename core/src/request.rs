@@ -255,6 +255,10 @@ fn hint(resource: Resource, error: &QuantityError) -> String {
         (Resource::Memory, QuantityError::BinarySuffix { mib: Some(mib), .. }) => {
             format!(" (write {mib}, the unit is MiB)")
         }
+        (_, QuantityError::SmallSuffix { value, .. }) => {
+            let written = value.trim_end_matches(['n', 'u', 'm']);
+            format!(" (write {written}, without a suffix)")
+        }
         _ => String::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! Nodes as the API server encodes them, and what the ledger reads from them.
 
+use aliquot_core::inventory::Health;
 use aliquot_core::{HostResources, NodeState, Reason, Replicas};
 use serde_json::{Value, json};
 
@@ -26,7 +27,17 @@ fn hami_node_is_shown_but_takes_no_pods() {
     assert_eq!(uuids, ["GPU-0", "GPU-1"]);
     let both = read(&json!({REGISTER: HAMIS, INVENTORY: OURS}));
     assert_eq!((closed(&both), both.served_by_hami), (None, false));
-    for text in ["", "{}", "GPU-0,10,81920,100,NVIDIA A100,0,true:"] {
+    let old = "GPU-0,10,81920,100,NVIDIA A100,0,true:GPU-1,10,81920,100,NVIDIA A100,1,false:";
+    let old = read(&json!({REGISTER: old}));
+    assert_eq!(closed(&old), Some(Reason::NodeServedByHami));
+    let inventory = old.inventory.unwrap();
+    let healthy: Vec<_> = inventory
+        .gpus
+        .iter()
+        .map(|gpu| gpu.health == Health::Ok)
+        .collect();
+    assert_eq!(healthy, [true, false]);
+    for text in ["", "{}", ":", "GPU-0,10,81920,100,NVIDIA A100,0:"] {
         let damaged = read(&json!({REGISTER: text}));
         assert_eq!(closed(&damaged), Some(Reason::NodeNotRegistered));
     }

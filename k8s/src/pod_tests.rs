@@ -74,7 +74,7 @@ fn aliquot_policy_annotation_overrides_hamis() {
     let error = demand(&pod(&spec, &annotations), &Settings::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; expected: one of binpack, spread, fragmentation, or numa, mutex, topology, or several, comma-separated"
+        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; expected: at most one of binpack, spread, fragmentation, and each of numa, mutex, topology at most once, comma-separated"
     );
     let spread = json!({"aliquot.dev/node-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "x"});
     let demand = demand(&pod(&spec, &spread), &Settings::default()).unwrap();

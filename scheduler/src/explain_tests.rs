@@ -107,8 +107,8 @@ async fn explains_pending_pod_node_by_node() {
         lines,
         [
             ("a", true, false, false, "CardInsufficientMemory"),
-            ("b", true, true, true, "taken"),
-            ("c", false, true, false, "taken"),
+            ("b", true, true, true, "chosen"),
+            ("c", false, true, false, "chosen"),
         ]
     );
     let tail = answer.tail;

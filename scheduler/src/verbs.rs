@@ -112,6 +112,9 @@ impl<'a> Call<'a> {
             }
             Err(refusal) => {
                 let mut text = decide::refusal_text(names.len(), &refusal);
+                if refusal.count(Reason::CardInsufficientMemory) > 0 {
+                    text.push_str(&decide::nearest_text(cluster, &self.demand, names));
+                }
                 if refusal.count(Reason::CardPinned) > 0 {
                     let nodes =
                         cache.nodes_pinned_by_others(cluster, &self.uid, &self.demand, names);

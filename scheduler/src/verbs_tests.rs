@@ -88,7 +88,7 @@ fn returns_all_nodes_for_preferred_affinity_or_spread() {
 fn refuses_in_one_entry_and_records_offered_nodes() {
     let cache = cache();
     let answer = filter(&cache, &call(&asks("p", 900), &json!(["b", "gone"])), 64);
-    let text = "0/2 nodes can serve the GPU request: 1 CardInsufficientMemory, 1 NodeNotRegistered";
+    let text = "GPU request fits none of 2 nodes: 1 CardInsufficientMemory, 1 NodeNotRegistered; it needs 900 MiB, and at most 500 MiB are free on one GPU";
     assert_eq!(answer["FailedAndUnresolvableNodes"], json!({"b": text}));
     assert_eq!(answer["FailedNodes"], Value::Null);
     assert_eq!(answer["NodeNames"], json!([]));
@@ -254,7 +254,7 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
     let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
     Index::<Pod>::reset(&cache, vec![holder]);
     let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
-    let text = "0/1 nodes can serve the GPU request: 1 CardPinned (allocated to d/first)";
+    let text = "GPU request does not fit the one node offered: 1 CardPinned (allocated to d/first)";
     assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
 }
 

@@ -188,8 +188,14 @@ fn pod_of_other_scheduler(
     device_injection::check(editor, containers, &context, findings);
     if asks {
         let scheduler = request.pod["spec"]["schedulerName"].as_str();
-        let refusal = preset_node(request.pod, scheduler.unwrap_or_default());
-        findings.refusals.extend(refusal);
+        let scheduler = scheduler.unwrap_or_default();
+        findings.warnings.push(format!(
+            "spec.schedulerName is {scheduler:?}: the pod gets no share, and nodes that Aliquot serves refuse it; expected: {:?}, or a node with another device plugin",
+            settings.scheduler_name
+        ));
+        findings
+            .refusals
+            .extend(preset_node(request.pod, scheduler));
     }
 }
 

@@ -4,7 +4,7 @@
 //! the code with which scheduler and webhook read pods.
 
 use aliquot_core::request::{BareGpu, Resource, is_other};
-use aliquot_core::{Mib, Stage, hami};
+use aliquot_core::{Mib, Stage, hami, quantity};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -83,6 +83,7 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     found.extend(escapes::escapes(&one.pod, &about));
     for (container, stage) in pod::containers(&one.pod) {
         found.extend(bare(container, settings, &about));
+        found.extend(exclusive_by_percentage(container, settings, &about));
         found.extend(sidecar(container, stage, settings, &about));
     }
     if settings.from == CurrentSystem::Hami {
@@ -175,38 +176,73 @@ fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
     found
 }
 
-/// A container that requests a number of GPUs without memory.
+/// Whether a container names a resource.
+fn names(container: &Container, resource: Resource, settings: &Settings) -> bool {
+    let name = settings.pods.names.of(resource);
+    let resources = container.resources.as_ref();
+    let both = resources.map(|resources| [&resources.limits, &resources.requests]);
+    let mut all = both.into_iter().flatten().flatten();
+    all.any(|amounts| amounts.contains_key(name))
+}
+
+/// A container that requests GPUs, or compute, without memory.
 fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Finding> {
-    let names = &settings.pods.names;
-    let resources = container.resources.as_ref()?;
-    let has = |resource| {
-        let name = names.of(resource);
-        let both = [&resources.limits, &resources.requests];
-        both.into_iter()
-            .flatten()
-            .any(|amounts| amounts.contains_key(name))
-    };
-    let memory = has(Resource::Memory) || has(Resource::MemoryPercentage);
-    if !has(Resource::Gpu) || memory {
+    let has = |resource| names(container, resource, settings);
+    let (from_hami, alone) = (settings.from == CurrentSystem::Hami, !has(Resource::Cores));
+    let counts = has(Resource::Gpu) || from_hami && !alone;
+    if !counts || has(Resource::Memory) || has(Resource::MemoryPercentage) {
         return None;
     }
-    let (defaults, alone) = (&settings.pods.defaults, !has(Resource::Cores));
-    let whole = defaults.bare_gpu == BareGpu::Whole && alone || defaults.memory == Mib(0);
-    let today = match (settings.from, alone) {
-        (CurrentSystem::Nvidia, _) => {
-            "a whole GPU (or a time slice of it, where that plugin shares it)"
-        }
-        (CurrentSystem::Hami, true) => "a whole GPU exclusively (HAMi's default since 2.5)",
-        (CurrentSystem::Hami, false) => "all memory of a GPU (HAMi's defaultMem is 0)",
-    };
-    if whole {
+    let defaults = &settings.pods.defaults;
+    if defaults.bare_gpu == BareGpu::Whole && alone || defaults.memory == Mib(0) {
         return None;
     }
+    let today = match (from_hami, alone) {
+        (false, _) => "a whole GPU (or a time slice of it, where that plugin shares it)",
+        (true, true) => "a whole GPU exclusively (HAMi's default since 2.5)",
+        (true, false) => "all memory of a GPU (HAMi's defaultMem is 0)",
+    };
     let (name, memory) = (&container.name, defaults.memory);
+    let todo = if alone {
+        "set compat.bareGpu=whole to give whole GPUs to all such containers, or request gpumem-percentage: 100 and gpucores: 100"
+    } else {
+        "set scheduler.defaultMem=0 to give all memory of a GPU to all such containers, or request gpumem-percentage: 100"
+    };
     Some(about.warning(
         "bare-count",
-        format!("container {name} gets {today} today; with Aliquot it gets {memory} of a shared GPU"),
-        "set compat.bareGpu=whole to give whole GPUs to all such containers, or request gpumem-percentage: 100 and gpucores: 100",
+        format!(
+            "container {name} gets {today} today; with Aliquot it gets {memory} of a shared GPU"
+        ),
+        todo,
+    ))
+}
+
+/// A container with all memory of its GPUs and no amount of compute, to which HAMi gives all of it.
+fn exclusive_by_percentage(
+    container: &Container,
+    settings: &Settings,
+    about: &About,
+) -> Option<Finding> {
+    let name = settings.pods.names.of(Resource::MemoryPercentage);
+    let resources = container.resources.as_ref()?;
+    let both = [&resources.limits, &resources.requests];
+    let percentage = both
+        .into_iter()
+        .flatten()
+        .find_map(|amounts| amounts.get(name))?;
+    let whole = quantity::whole(&percentage.0) == Ok(100);
+    let cores = names(container, Resource::Cores, settings);
+    let is_other = settings.from != CurrentSystem::Hami || settings.pods.defaults.cores.0 == 100;
+    if !whole || cores || is_other {
+        return None;
+    }
+    Some(about.warning(
+        "percentage-100",
+        format!(
+            "container {} has all compute of its GPU today, because HAMi adds gpucores: 100 to gpumem-percentage: 100; with Aliquot it has all memory, and no compute is allocated",
+            container.name
+        ),
+        "request gpucores: 100 for exclusive use",
     ))
 }
 

@@ -74,7 +74,37 @@ fn warns_that_bare_count_becomes_a_share() {
     let unchanged = findings(&workload(pod), &whole);
     assert_eq!(unchanged[0].check, "unchanged");
     let cores = limits(json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}));
-    check(cores, &[("bare-count", WARNS)]);
+    check(cores.clone(), &[("bare-count", WARNS)]);
+    whole.from = CurrentSystem::Hami;
+    let advice = findings(&workload(cores), &whole);
+    assert!(
+        advice[0].todo.contains("scheduler.defaultMem=0"),
+        "{advice:?}"
+    );
+    let alone = limits(json!({"nvidia.com/gpucores": "30"}));
+    assert_eq!(found(CurrentSystem::Hami, alone), [("bare-count", WARNS)]);
+}
+
+#[test]
+fn warns_that_percentage_of_100_takes_no_compute() {
+    let all = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"});
+    let with = |more: Value| {
+        let mut amounts = all.clone();
+        let amounts = amounts.as_object_mut().unwrap();
+        amounts.extend(more.as_object().unwrap().clone());
+        found(CurrentSystem::Hami, limits(json!(amounts)))
+    };
+    assert_eq!(with(json!({})), [("percentage-100", WARNS)]);
+    for other in [
+        json!({"nvidia.com/gpucores": "20"}),
+        json!({"nvidia.com/gpumem-percentage": "50"}),
+    ] {
+        assert_eq!(with(other), [("unchanged", Grade::Ok)]);
+    }
+    assert_eq!(
+        found(CurrentSystem::Nvidia, limits(all)),
+        [("unchanged", Grade::Ok)]
+    );
 }
 
 #[test]

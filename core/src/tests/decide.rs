@@ -94,11 +94,11 @@ fn refusal_counts_reasons_in_bounded_length() {
         &[950, 950],
         100,
         64,
-        "0/2 nodes can serve the GPU request: 2 CardInsufficientMemory",
+        "GPU request fits none of 2 nodes: 2 CardInsufficientMemory",
     );
     assert_eq!(
         filter(&ledger(&[]), 1, &[], &["elsewhere"], 64),
-        "0/1 nodes can serve the GPU request: 1 NodeNotRegistered"
+        "GPU request does not fit the one node offered: 1 NodeNotRegistered"
     );
 }
 
@@ -292,7 +292,7 @@ fn charges_quota_for_the_device_the_node_would_give() {
     });
     assert_eq!(
         answer(Some(&fuller), 100),
-        "0/3 nodes can serve the GPU request: 1 NodeNotRegistered, 2 ResourceQuotaNotFit \
+        "GPU request fits none of 3 nodes: 1 NodeNotRegistered, 2 ResourceQuotaNotFit \
          (namespace team: limits.nvidia.com/gpumem used 600, asked 1000, limit 1500 of quota q)"
     );
 }

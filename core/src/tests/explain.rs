@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::explain::{self, FITS, NOT_ASKED, NodeAnswer, TAKEN};
+use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
 use crate::fit::{Policies, fit};
 use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
 use crate::ledger::AllocatedUse;
@@ -103,11 +103,11 @@ proptest! {
         match &decided {
             Ok(fit) => {
                 prop_assert!(answer.fits && answer.why.is_empty());
-                prop_assert_eq!(found(TAKEN), fit.uses.len());
+                prop_assert_eq!(found(CHOSEN), fit.uses.len());
             }
             Err(refusal) => {
                 prop_assert_eq!(&answer.why, &refusal.to_string());
-                prop_assert_eq!(found(TAKEN), 0);
+                prop_assert_eq!(found(CHOSEN), 0);
                 let of_devices = |refusal: &Refusal| {
                     let counts = refusal.counts();
                     counts.filter(|(reason, _)| !OF_NODES.contains(reason)).collect::<Vec<_>>()
@@ -133,7 +133,7 @@ proptest! {
         let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
-            prop_assert_eq!([TAKEN, FITS].contains(&gpu.answer.as_str()), alone, "{:?}", gpu);
+            prop_assert_eq!([CHOSEN, FITS].contains(&gpu.answer.as_str()), alone, "{:?}", gpu);
         }
     }
 

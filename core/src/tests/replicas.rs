@@ -71,7 +71,7 @@ fn refuses_node_whose_kubelet_offers_no_replicas() {
     let mut ledger = Ledger::default();
     let mut memo = Memo::default();
     publish(&mut ledger, "n", Some(0));
-    let none = "0/1 nodes can serve the GPU request: \
+    let none = "GPU request does not fit the one node offered: \
                 1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
     assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), none);
     publish(&mut ledger, "n", Some(1));
@@ -99,7 +99,7 @@ fn counts_replicas_of_pods_of_other_schedulers() {
         ledger.reserve(&pod.into(), &"d".into(), &"n".into(), &asked, &policies)
     };
     assert!(reserve(&mut ledger, "a").is_ok());
-    let few = "0/1 nodes can serve the GPU request: 1 NodeInsufficientSeats \
+    let few = "GPU request does not fit the one node offered: 1 NodeInsufficientSeats \
                (the kubelet offers 3 of nvidia.com/gpu, too few of them are free)";
     assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), few);
     assert!(reserve(&mut ledger, "b").is_err());

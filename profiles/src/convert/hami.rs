@@ -228,12 +228,27 @@ fn note_unsupported(settings: &GpuSettings, path: &str, notes: &mut Vec<String>)
         let usual = key.eq_ignore_ascii_case("devicecorescaling") && is_one;
         if is_set(value) && !usual {
             let instead = match key.to_ascii_lowercase().as_str() {
-                "migstrategy" => "which HAMi does not read either",
+                "migstrategy" => "HAMi does not read it either",
                 "devicecorescaling" => "a GPU has 100 percent of compute here",
                 "migprofileallowlist" | "knownmiggeometries" => "see `allow` of mode mig",
+                "defaultmemory" => "set the chart's scheduler.defaultMem, in MiB",
+                "defaultcores" => "set the chart's scheduler.defaultCores",
+                "defaultgpunum" => "set the chart's scheduler.defaultGPUNum",
+                "memoryfactor" => "the unit of memory is MiB: multiply the requests by it",
+                "gpucorepolicy" => {
+                    "no policy applies to all pods: set GPU_CORE_UTILIZATION_POLICY in a pod's environment"
+                }
+                "disablecorelimit" => {
+                    "set GPU_CORE_UTILIZATION_POLICY=disable in a pod's environment"
+                }
+                "libcudaloglevel" => "set LIBCUDA_LOG_LEVEL in a pod's environment",
+                "overwriteenv" => {
+                    "let NVIDIA's container toolkit refuse NVIDIA_VISIBLE_DEVICES from pods (docs/migrating-from-hami.md)"
+                }
+                "runtimeclassname" => "set the chart's webhook.runtimeClassName",
                 _ => "it is not a setting of a GPU (see the chart's values)",
             };
-            notes.push(format!("{path}: {key} is left out, {instead}"));
+            notes.push(format!("{path}: {key} is left out: {instead}"));
         }
     }
 }

@@ -114,7 +114,7 @@ fn has_refusal(pod: &Pod) -> bool {
         let message = condition.message.as_deref().unwrap_or_default();
         condition.type_ == "PodScheduled"
             && condition.status == "False"
-            && message.contains("can serve the GPU request")
+            && message.contains("GPU request ")
     })
 }
 

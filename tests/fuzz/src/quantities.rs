@@ -46,6 +46,10 @@ fn one(text: &str) {
                 QuantityError::Fraction { .. } => {
                     assert!(memory.is_none_or(|memory| memory.0 > 0), "{text:?}");
                 }
+                QuantityError::SmallSuffix { number, .. } => {
+                    let thousandths = u64::try_from(number * 1000).ok().map(MilliCpu);
+                    assert!(cpu.is_none() || cpu == thousandths, "{text:?}");
+                }
                 QuantityError::BinarySuffix { mib: None, .. } | QuantityError::TooLarge { .. } => {}
             }
         }

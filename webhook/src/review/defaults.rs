@@ -13,9 +13,13 @@ use crate::settings::Settings;
 /// Lists what was filled in, for those who never see warnings, and for the scheduler.
 pub use aliquot_core::request::DEFAULTED;
 
+/// MiB; less than any CUDA context takes.
+const LEAST_USEFUL: u64 = 64;
+
 type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Writes the missing values; a warning for each.
+/// Writes the missing values; a warning for each container. A priority that is not written is low,
+/// which surprises nobody.
 pub(super) fn fill(
     editor: &mut PodEditor,
     requests: &[DeviceRequest<'_>],
@@ -26,18 +30,31 @@ pub(super) fn fill(
     for request in requests {
         let container = &request.container;
         let fills = request.written.fills(&settings.defaults);
+        let mut defaults = Vec::new();
         for fill in &fills {
             let name = settings.names.of(fill.resource);
             let value = fill.value.to_string();
             set(editor, container, "limits", name, &value);
             set(editor, container, "requests", name, &value);
-            let line = warning(fill, settings);
+            defaults.extend(warning(fill, settings));
+            let of_container = defaulted.entry(container.name().to_owned()).or_default();
+            of_container.insert(name.to_owned(), value);
+        }
+        if !defaults.is_empty() {
+            let line = defaults.join("; ");
             warnings.push(match requests.len() {
                 1 => line,
                 _ => format!("container {}: {line}", container.name()),
             });
-            let of_container = defaulted.entry(container.name().to_owned()).or_default();
-            of_container.insert(name.to_owned(), value);
+        }
+        if let Some(memory) = request.written.get(Resource::Memory)
+            && memory < LEAST_USEFUL
+        {
+            let name = settings.names.of(Resource::Memory);
+            warnings.push(format!(
+                "container {}: {name} is {memory} MiB, in which no CUDA program fits; expected: whole MiB without a suffix (3000, because Kubernetes reads 3000m as 3)",
+                container.name()
+            ));
         }
         copy_to_other_list(editor, request, settings);
     }
@@ -98,7 +115,7 @@ fn annotate(editor: &mut PodEditor, added: Defaulted) {
     editor.set(&["metadata", "annotations", DEFAULTED], value);
 }
 
-fn warning(fill: &Fill, settings: &Settings) -> String {
+fn warning(fill: &Fill, settings: &Settings) -> Option<String> {
     let value = fill.value;
     let percentage = settings.names.of(Resource::MemoryPercentage);
     let (resource, default) = match fill.resource {
@@ -119,11 +136,8 @@ fn warning(fill: &Fill, settings: &Settings) -> String {
                 _ => format!("{value} percent of a GPU's compute"),
             },
         ),
-        Resource::Priority => (
-            Resource::Priority,
-            format!("{value} ({})", if value == 0 { "high" } else { "low" }),
-        ),
+        Resource::Priority => return None,
     };
     let name = settings.names.of(resource);
-    format!("{name} not set, defaulting to {default}")
+    Some(format!("{name} not set, defaulting to {default}"))
 }

@@ -118,5 +118,5 @@ fn reads_fields_omitted_by_hami_as_zero() {
     assert_eq!(inventory.gpus[1].scaled, Mib(81_920));
     assert!(inventory.reads.is_empty());
     assert!(register(r#"[{"id":"GPU-a"},{"id":"GPU-a"}]"#).is_err());
-    assert!(register("GPU-a,10,81920,100,NVIDIA A100,0,true:").is_err());
+    assert!(register("GPU-a,10,81920,100,NVIDIA A100,0:").is_err());
 }

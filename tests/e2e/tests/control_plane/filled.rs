@@ -16,7 +16,6 @@ const NO_MEMORY: &str = "nvidia.com/gpumem not set, defaulting to 5000 MiB \
                          (set nvidia.com/gpumem-percentage: 100 for a whole GPU)";
 const NO_CORES: &str =
     "nvidia.com/gpucores not set, defaulting to 0 (compute is neither reserved nor limited)";
-const NO_PRIORITY: &str = "nvidia.com/priority not set, defaulting to 1 (low)";
 
 /// One pod: what it writes, and what must come of it.
 struct Case {
@@ -37,7 +36,7 @@ fn cases() -> Vec<Case> {
             written: json!({"nvidia.com/gpumem": 3000}),
             stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k",
                 "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_GPU, NO_CORES, NO_PRIORITY],
+            warnings: &[NO_GPU, NO_CORES],
             defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
                 "nvidia.com/priority": "1"}),
             grants: &[(3000, 0)],
@@ -47,7 +46,7 @@ fn cases() -> Vec<Case> {
             written: json!({"nvidia.com/gpumem-percentage": 50}),
             stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50",
                 "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_GPU, NO_CORES, NO_PRIORITY],
+            warnings: &[NO_GPU, NO_CORES],
             defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
                 "nvidia.com/priority": "1"}),
             grants: &[(GPU_MEMORY / 2, 0)],
@@ -57,7 +56,7 @@ fn cases() -> Vec<Case> {
             written: json!({"nvidia.com/gpucores": 30}),
             stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
                 "nvidia.com/gpucores": "30", "nvidia.com/priority": "1"}),
-            warnings: &[NO_GPU, NO_MEMORY, NO_PRIORITY],
+            warnings: &[NO_GPU, NO_MEMORY],
             defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000",
                 "nvidia.com/priority": "1"}),
             grants: &[(5000, 30)],
@@ -67,7 +66,7 @@ fn cases() -> Vec<Case> {
             written: json!({"nvidia.com/gpu": 1}),
             stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
                 "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_MEMORY, NO_CORES, NO_PRIORITY],
+            warnings: &[NO_MEMORY, NO_CORES],
             defaulted: json!({"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0",
                 "nvidia.com/priority": "1"}),
             grants: &[(5000, 0)],
@@ -77,7 +76,7 @@ fn cases() -> Vec<Case> {
             written: json!({"nvidia.com/gpu": 2}),
             stored: json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "5k",
                 "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_MEMORY, NO_CORES, NO_PRIORITY],
+            warnings: &[NO_MEMORY, NO_CORES],
             defaulted: json!({"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0",
                 "nvidia.com/priority": "1"}),
             grants: &[(5000, 0), (5000, 0)],
@@ -104,7 +103,10 @@ async fn check(stack: &Stack, pool: &Pool<'_>, case: &Case) -> Result<()> {
     let mut pod = pool.pod(case.name, &[]);
     pod["spec"]["containers"][0]["resources"]["limits"] = case.written.clone();
     let warnings = apply(stack, &pod).await?;
-    ensure!(warnings == case.warnings, "warnings {warnings:#?}");
+    ensure!(
+        warnings == [case.warnings.join("; ")],
+        "warnings {warnings:#?}"
+    );
 
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
     let created = pods.get(case.name).await?;

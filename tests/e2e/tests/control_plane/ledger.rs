@@ -49,7 +49,7 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     .await?;
     let open = json!({"spec": {"schedulingGates": null}});
     pods.patch("next", &params, &Patch::Merge(open)).await?;
-    let why = "0/1 nodes can serve the GPU request: 1 NodeAllocationUnreadable";
+    let why = "GPU request does not fit the one node offered: 1 NodeAllocationUnreadable";
     let event = pool.event("next", "Refused: ").await?;
     ensure!(event == format!("Refused: {why}"), "{event}");
     ensure!(node_of(&pods.get("next").await?).is_none());

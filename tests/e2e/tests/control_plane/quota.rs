@@ -90,7 +90,7 @@ pub(crate) async fn many_at_once(stack: Arc<Stack>) -> Result<()> {
     let all = pods.list(&ListParams::default()).await?;
     let mut waiting = all.items.iter().filter(|pod| node_of(pod).is_none());
     let waiting = waiting.next().and_then(|pod| pod.metadata.name.clone());
-    let why = "Refused: 0/2 nodes can serve the GPU request: 2 ResourceQuotaNotFit (namespace \
+    let why = "Refused: GPU request fits none of 2 nodes: 2 ResourceQuotaNotFit (namespace \
                many: limits.nvidia.com/gpucores used 50, asked 10, limit 50 of quota tight)";
     pool.event(&waiting.unwrap_or_default(), why).await?;
 

@@ -114,6 +114,11 @@ fn explains_invalid_quantities() {
         ),
         (
             MEM,
+            "3000m",
+            r#""3000m" has a suffix that divides it and means 3; expected: a whole number of MiB, 1 to 1048576 (write 3000, without a suffix)"#,
+        ),
+        (
+            MEM,
             "0",
             r#""0" is out of range; expected: a whole number of MiB, 1 to 1048576"#,
         ),
@@ -292,7 +297,7 @@ fn explains_invalid_annotations() {
         (
             "aliquot.dev/gpu-scheduler-policy",
             "best",
-            r#""best" is not a GPU policy; expected: one of binpack, spread, fragmentation, or numa, mutex, topology, or several, comma-separated"#,
+            r#""best" is not a GPU policy; expected: at most one of binpack, spread, fragmentation, and each of numa, mutex, topology at most once, comma-separated"#,
         ),
         (
             "aliquot.dev/device-scoring-weights",
@@ -501,7 +506,6 @@ fn explains_defaults() {
     whole_memory.defaults.cores = Percent(25);
     let mut whole_gpu = Settings::default();
     whole_gpu.defaults.bare_gpu = BareGpu::Whole;
-    let priority = "nvidia.com/priority not set, defaulting to 1 (low)";
     let percentage = "nvidia.com/gpumem not set, defaulting to nvidia.com/gpumem-percentage: 100, the GPU's whole memory";
     for (settings, limits, texts) in [
         (
@@ -510,7 +514,6 @@ fn explains_defaults() {
             [
                 "nvidia.com/gpu not set, defaulting to 1",
                 "nvidia.com/gpumem not set, defaulting to 5000 MiB (set nvidia.com/gpumem-percentage: 100 for a whole GPU)",
-                priority,
             ],
         ),
         (
@@ -519,7 +522,6 @@ fn explains_defaults() {
             [
                 "nvidia.com/gpu not set, defaulting to 1",
                 "nvidia.com/gpucores not set, defaulting to 0 (compute is neither reserved nor limited)",
-                priority,
             ],
         ),
         (
@@ -528,7 +530,6 @@ fn explains_defaults() {
             [
                 percentage,
                 "nvidia.com/gpucores not set, defaulting to 25 percent of a GPU's compute",
-                priority,
             ],
         ),
         (
@@ -537,17 +538,32 @@ fn explains_defaults() {
             [
                 percentage,
                 "nvidia.com/gpucores not set, defaulting to 100 percent (no other container shares the GPU)",
-                priority,
             ],
         ),
     ] {
-        check_warnings(settings, &asking(&limits), &texts);
+        check_warnings(settings, &asking(&limits), &[&texts.join("; ")]);
     }
     let two = pod(&json!([
         container("main", &complete()),
-        container("side", &json!({GPU: "1", MEM: "1k", CORES: "0"})),
+        container("side", &json!({GPU: "1", MEM: "1k"})),
+        container("tiny", &json!({GPU: "1", MEM: "3", CORES: "0"})),
     ]));
-    check_warnings(&usual, &two, &[&format!("container side: {priority}")]);
+    check_warnings(
+        &usual,
+        &two,
+        &[
+            "container side: nvidia.com/gpucores not set, defaulting to 0 (compute is neither reserved nor limited)",
+            "container tiny: nvidia.com/gpumem is 3 MiB, in which no CUDA program fits; expected: whole MiB without a suffix (3000, because Kubernetes reads 3000m as 3)",
+        ],
+    );
+}
+
+#[test]
+fn explains_that_another_scheduler_gives_no_share() {
+    let mut pod = asking(&complete());
+    pod["spec"]["schedulerName"] = json!("volcano");
+    let text = r#"spec.schedulerName is "volcano": the pod gets no share, and nodes that Aliquot serves refuse it; expected: "aliquot-scheduler", or a node with another device plugin"#;
+    check_warnings(&Settings::default(), &pod, &[text]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn is_refused(pod: &Pod) -> bool {
                 && condition
                     .message
                     .as_deref()
-                    .is_some_and(|m| m.contains("can serve the GPU request"))
+                    .is_some_and(|m| m.contains("GPU request "))
         })
     })
 }
