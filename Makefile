@@ -31,12 +31,13 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows commands compatibility config convert corpus dashboards document \
-	documented documents effective generated golden hami image invalid ledger_model merged modes mutual old_driver peers protocol \
+	documented documents effective generated golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
 	reference refused rendered resolve simulation sources supply tls words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
-LIMITER := $(call named,attacks blocking_calls container_images device_view driver every_call graphs injection \
-	memory_kinds memory_lifetime memory_limit mps oversubscription simulator mps_supervisor page schemas toolkit)
+LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call graphs \
+	injection linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
+	mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane fenced installed life)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
@@ -55,7 +56,7 @@ tests:
 	$(CARGO_TEST) $(CHECK) $(LIMITER) $(CONTROL_PLANE) --test node --test sharing --no-run
 
 test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
-	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script chaos handover rolled \
+	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
 	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model

@@ -287,6 +287,7 @@ fn published(trace: &Trace, node: &Node) -> NodePublication {
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     };
     NodePublication {
         inventory: Some(Arc::new(inventory)),

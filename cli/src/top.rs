@@ -5,7 +5,7 @@ use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop};
-use aliquot_core::{Mib, Percent};
+use aliquot_core::{GpuUuid, Mib, Percent};
 
 use crate::live::PodTop;
 use crate::table::{self, aligned, dash};
@@ -37,8 +37,10 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
             most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
         ];
         if wide {
-            let why = node.closed.iter().cloned();
-            let why = why.chain(node.gpus.iter().filter_map(|gpu| gpu.closed.clone()));
+            // The devices of a closed node have its reason.
+            let own = node.closed.iter().filter(|_| node.gpus.is_empty());
+            let why = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
+            let why = own.chain(why).cloned();
             row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
             row.push(each(node.gpus.iter().map(name_of_mode)));
             row.push(each(why));
@@ -58,17 +60,26 @@ pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
         columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
     }
     let table = aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>());
-    table + &unreadable(nodes)
+    table + &notes(nodes)
 }
 
-/// A line for each node that a pod's unreadable allocation closes.
-fn unreadable(nodes: &[NodeTop]) -> String {
+/// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
+/// not report the memory of processes.
+fn notes(nodes: &[NodeTop]) -> String {
     let mut text = String::new();
     for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
         let (name, pods) = (&node.node, node.unreadable.join(", "));
         let _ = writeln!(
             text,
             "{name} counts as full: the allocation of {pods} cannot be read; delete the pod"
+        );
+    }
+    for node in nodes.iter().filter(|node| !node.unmeasured.is_empty()) {
+        let uuids: Vec<&str> = node.unmeasured.iter().map(GpuUuid::as_str).collect();
+        let (name, uuids) = (&node.node, uuids.join(", "));
+        let _ = writeln!(
+            text,
+            "{name}: the driver does not report the memory of processes on {uuids}; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody"
         );
     }
     text
@@ -155,7 +166,7 @@ pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
     if wide {
         columns.extend(["UUID", "LINGERING MIB", &with, "RESOURCE"]);
     }
-    aligned(&columns, &rows.collect::<Vec<_>>()) + &unreadable(nodes)
+    aligned(&columns, &rows.collect::<Vec<_>>()) + &notes(nodes)
 }
 
 /// A line for each device of a pod.

@@ -262,6 +262,9 @@ pub struct Inventory {
     /// configured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evict: Vec<RefusedPod>,
+    /// GPUs with processes whose memory the driver does not report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmeasured: Vec<GpuUuid>,
 }
 
 impl LingeringShare {

@@ -13,6 +13,7 @@ pub mod allocation;
 pub mod answer;
 mod choose;
 pub mod cluster;
+pub mod context_memory;
 pub mod decide;
 pub mod demand;
 pub mod devices;

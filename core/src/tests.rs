@@ -55,6 +55,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         foreign: vec![],
         refused: vec![],
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     }
 }
 

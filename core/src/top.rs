@@ -97,6 +97,10 @@ pub struct NodeTop {
     /// the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
+    /// The GPUs with processes whose memory the driver does not report: nothing is charged for
+    /// it there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmeasured: Vec<GpuUuid>,
     /// Its devices, by index.
     pub gpus: Vec<GpuTop>,
 }
@@ -221,6 +225,7 @@ impl NodeTop {
             node: name.clone(),
             closed: node.closed.map(|reason| reason.name().to_owned()),
             unreadable: Vec::new(),
+            unmeasured: inventory.unmeasured.clone(),
             gpus: devices.enumerate().map(line).collect(),
         })
     }

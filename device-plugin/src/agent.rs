@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::accepted::{Store, StoreError};
 use crate::call_state::CallState;
+use crate::context_memory::ContextMemory;
 use crate::device_metrics::DeviceCollector;
 use crate::environment::NodeRules;
 use crate::files::{self, FileError};
@@ -173,7 +174,7 @@ pub async fn run(
         paths: paths.clone(),
         device_list: settings.device_list,
         limiter,
-        context: Mib(settings.context_memory),
+        context: ContextMemory::new(settings.context_memory, &settings.state_dir),
         pods: pods.clone(),
         published: published.clone(),
         lookup: lookup(client.clone(), &settings.node_name),

@@ -145,18 +145,12 @@ impl PreStart {
         }
         let priority = accepted.allocation.priority;
         let names_now: Vec<&str> = devices.iter().map(host::HostDevice::current_uuid).collect();
-        let page = limits::page(
-            &shown,
-            &names_now,
-            priority,
-            effective,
-            self.context,
-            |gpu| {
-                let device = node.inventory.gpu(gpu)?;
-                // What was advertised when the pod was accepted, whatever is now.
-                Some((device.memory, *accepted.promised.get(gpu)?))
-            },
-        );
+        let contexts = self.context.sizes(&shown, node);
+        let page = limits::page(&shown, &names_now, priority, effective, &contexts, |gpu| {
+            let device = node.inventory.gpu(gpu)?;
+            // What was advertised when the pod was accepted, whatever is now.
+            Some((device.memory, *accepted.promised.get(gpu)?))
+        });
         let page = page.map_err(|source| PreStartError::Page {
             container: container.to_owned(),
             source,
@@ -173,7 +167,9 @@ impl PreStart {
         self.prepare_directory(&directory, &page, limiter)?;
         let directory_name = directory.display().to_string();
         if let Some(limiter) = limiter {
-            injection::inject(&mut driver.edits, &directory_name, limiter);
+            let host_root = &self.paths.nvidia_cdi.host_root;
+            let shims = limiter.install_driver_shims(&driver.edits, host_root)?;
+            injection::inject(&mut driver.edits, &directory_name, limiter, &shims);
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
         let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);

@@ -64,7 +64,7 @@ impl UtilizationPolicy {
 pub struct EffectiveLimits {
     /// When the compute share is enforced.
     pub utilization: UtilizationPolicy,
-    /// The host kills the process that grew last when a container exceeds its memory.
+    /// The host kills a process when a container exceeds its memory.
     pub oom_killer: bool,
     /// One of its devices advertises more memory than it has (`memoryScaling` above 1).
     pub oversubscribe: bool,

@@ -28,7 +28,7 @@ use crate::register::pod_resources;
 use crate::resource_owner::{self, ResourceOwners};
 use crate::{
     allocatable, audit, cdi, checkpoint, collect, counters_file, device_failures, host, injection,
-    monitor_evictions,
+    monitor_evictions, uncorrected,
 };
 
 /// Least time between two runs, however many pods change.
@@ -189,6 +189,10 @@ pub fn run_once(
     prestart.published.retain_refused(present);
     let evictions = monitor_evictions::read(&prestart.paths.evictions, present);
     prestart.published.set_monitor_evictions(evictions);
+    let list = uncorrected::read(&prestart.paths.uncorrected);
+    prestart.published.set_uncorrected(list);
+    let list = uncorrected::read(&prestart.paths.unmeasured);
+    prestart.published.set_unmeasured(list.as_ref());
     prestart.refresh()?;
     if let Some(installed) = &prestart.limiter {
         let (root, specs) = (&prestart.paths.limiter, &prestart.paths.cdi);

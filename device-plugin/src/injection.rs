@@ -2,16 +2,19 @@
 //! mounts (docs/concepts/injection.md). A file that a container has mounted is never changed; a new
 //! version is installed beside the old one.
 
-use std::fs::{self, Permissions};
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use aliquot_nvml::root;
 use aliquot_shim::{
-    Architecture, COMPAT_LIBRARIES, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary, build_compat_shim,
-    build_shim, compat_folder, compat_shim,
+    Architecture, COMPAT_LIBRARIES, ExportsError, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary,
+    build_compat_shim, build_driver_shim, build_shim, compat_folder, compat_shim, exported_calls,
 };
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::cdi::{self, Edits};
@@ -37,6 +40,67 @@ const EMPTY: &str = "empty";
 /// The installed limiter and shim libraries of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstalledLimiter(PathBuf);
+
+/// The shim libraries with a driver's own calls, by the names of the libraries.
+pub type DriverShims = BTreeMap<&'static str, PathBuf>;
+
+impl InstalledLimiter {
+    /// Installs shim libraries for the driver that these edits mount from below `host_root`. A
+    /// library that cannot be read gets none of its own: the version's one has the calls of known
+    /// drivers.
+    pub fn install_driver_shims(
+        &self,
+        edits: &Edits,
+        host_root: &Path,
+    ) -> Result<DriverShims, FileError> {
+        let mut shims = DriverShims::new();
+        let Some(machine) = Architecture::HERE else {
+            return Ok(shims);
+        };
+        for mount in &edits.mounts {
+            let library = mount["containerPath"].as_str().and_then(named);
+            let (Some(library), Some(real)) = (library, mount["hostPath"].as_str()) else {
+                continue;
+            };
+            match driver_calls(library, host_root, Path::new(real)) {
+                Ok(calls) => {
+                    let shim = build_driver_shim(library, &calls, machine);
+                    shims.insert(library.name, self.install_shim(library, &shim)?);
+                }
+                Err(error) => {
+                    tracing::warn!(library = real, %error, "cannot read which calls the driver's library exports; programs that are linked in containers find the calls of known drivers");
+                }
+            }
+        }
+        Ok(shims)
+    }
+
+    /// Installs a shim library in a folder that is named after its content.
+    fn install_shim(&self, library: ShimmedLibrary, shim: &[u8]) -> Result<PathBuf, FileError> {
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let mut hasher = DefaultHasher::new();
+        shim.hash(&mut hasher);
+        let folder = self.0.join(format!("driver-{:016x}", hasher.finish()));
+        let path = folder.join(library.name);
+        let _one_at_a_time = INSTALLING.lock();
+        if !path.exists() {
+            files::directory(&folder, 0o755)?;
+            files::replace(&path, shim)?;
+        }
+        Ok(path)
+    }
+}
+
+/// The calls that the library at `real` on the host exports.
+fn driver_calls(
+    library: ShimmedLibrary,
+    host_root: &Path,
+    real: &Path,
+) -> Result<Vec<String>, ExportsError> {
+    let file = root::resolve(host_root, real);
+    let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    exported_calls(library, &mut File::open(host_root.join(file))?)
+}
 
 /// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
 /// running container retains what it has mounted. Returns how many were removed.
@@ -148,10 +212,15 @@ pub fn mounts_driver(edits: &Edits) -> bool {
 }
 
 /// Changes the driver's mounts: its libraries move to where the shim libraries load them from, and
-/// the shims take their places. The loader also preloads the limiter, which holds a program that
-/// finds another copy of the driver; a hook appends the image's own preload list, and another one
-/// puts shims in the place of the image's own drivers.
-pub fn inject(edits: &mut Edits, directory: &str, installed: &InstalledLimiter) {
+/// the shims take their places, those in `shims` or else the version's. The loader also preloads the
+/// limiter, which holds a program that finds another copy of the driver; a hook appends the image's
+/// own preload list, and another one puts shims in the place of the image's own drivers.
+pub fn inject(
+    edits: &mut Edits,
+    directory: &str,
+    installed: &InstalledLimiter,
+    shims: &DriverShims,
+) {
     let mut moved = Vec::new();
     for mount in &mut edits.mounts {
         let Some(library) = mount["containerPath"].as_str().and_then(named) else {
@@ -160,7 +229,8 @@ pub fn inject(edits: &mut Edits, directory: &str, installed: &InstalledLimiter) 
         let mut real = mount.clone();
         real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
         moved.push(real);
-        mount["hostPath"] = json!(installed.0.join(library.name));
+        let shim = shims.get(library.name).cloned();
+        mount["hostPath"] = json!(shim.unwrap_or_else(|| installed.0.join(library.name)));
     }
     edits.mounts.extend(moved);
     let list = format!("{directory}/{PRELOAD_FILE}");
@@ -230,12 +300,14 @@ mod tests {
             .into(),
             ..Edits::default()
         };
-        inject(&mut edits, "/directory", &InstalledLimiter("/l/1".into()));
+        let installed = InstalledLimiter("/l/1".into());
+        let shims = DriverShims::from([("libcuda.so.1", "/l/1/driver-2/libcuda.so.1".into())]);
+        inject(&mut edits, "/directory", &installed, &shims);
         assert_eq!(
             pairs(&edits),
             [
                 (
-                    "/l/1/libcuda.so.1",
+                    "/l/1/driver-2/libcuda.so.1",
                     "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82"
                 ),
                 (
@@ -259,7 +331,8 @@ mod tests {
     #[test]
     fn preloads_limiter_and_runs_hooks_for_the_image() {
         let mut edits = Edits::default();
-        inject(&mut edits, "/directory", &InstalledLimiter("/l/1".into()));
+        let installed = InstalledLimiter("/l/1".into());
+        inject(&mut edits, "/directory", &installed, &DriverShims::new());
         assert_eq!(
             pairs(&edits),
             [("/directory/ld.so.preload", "/etc/ld.so.preload")]
@@ -283,6 +356,46 @@ mod tests {
                 },
             ])
         );
+    }
+
+    #[test]
+    fn installs_shim_with_calls_of_the_mounted_driver() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let source = dir.path().join("libvgpu.so");
+        fs::write(&source, "one").expect("written");
+        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
+        let host = dir.path().join("host");
+        fs::create_dir_all(host.join("usr/lib64")).expect("made");
+        let edits = Edits {
+            mounts: ["libcuda.so.580.82", "libnvidia-ml.so.580.82"]
+                .map(|name| {
+                    let path = format!("/usr/lib64/{name}");
+                    mount(&path, &path)
+                })
+                .into(),
+            ..Edits::default()
+        };
+        let machine = Architecture::HERE.expect("a shim library");
+        let real = host.join("usr/lib64/libcuda.so.580.82");
+        let shims_of = |calls: &[String]| {
+            // A shim library exports what the driver does.
+            fs::write(&real, build_driver_shim(LIBRARIES[0], calls, machine)).expect("written");
+            installed
+                .install_driver_shims(&edits, &host)
+                .expect("installed")
+        };
+        let calls = ["cuInit", "cuInitOfNextDriver"].map(str::to_owned);
+        let shims = shims_of(&calls);
+        // NVML cannot be read here.
+        assert_eq!(shims.keys().copied().collect::<Vec<_>>(), ["libcuda.so.1"]);
+        let shim = &shims["libcuda.so.1"];
+        assert!(shim.starts_with(&installed.0) && shim.ends_with("libcuda.so.1"));
+        let mut file = File::open(shim).expect("installed");
+        let found = exported_calls(LIBRARIES[0], &mut file).expect("calls");
+        assert_eq!(found, calls);
+        assert_eq!(shims_of(&calls), shims);
+        assert_ne!(&shims_of(&calls[..1])["libcuda.so.1"], shim);
+        assert!(shim.exists(), "a container may have it mounted");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct PublishedNode {
     mode_change_evictions: Vec<RefusedPod>,
     /// Pods whose eviction the monitor requests.
     monitor_evictions: Vec<RefusedPod>,
+    /// UUIDs of GPUs on which the monitor does not correct compute shares; `None`: not known.
+    pub uncorrected: Option<BTreeSet<String>>,
     /// The GPUs as the driver reports them.
     pub facts: nvml::DriverInventory,
     health: Vec<nvml::DeviceHealth>,
@@ -98,6 +100,7 @@ impl NodePublisher {
                 foreign: Vec::new(),
                 refused: Vec::new(),
                 evict: Vec::new(),
+                unmeasured: Vec::new(),
             },
             devices: host_devices(&facts),
             failures: NodeFailures::default(),
@@ -111,6 +114,7 @@ impl NodePublisher {
             leaving_node: false,
             mode_change_evictions: Vec::new(),
             monitor_evictions: Vec::new(),
+            uncorrected: None,
             facts,
             health,
             host_reserve: None,
@@ -179,6 +183,20 @@ impl NodePublisher {
             node.monitor_evictions = evictions;
             node.recompute();
         });
+    }
+
+    /// Sets the GPUs with processes whose memory the driver does not report to the monitor.
+    pub fn set_unmeasured(&self, gpus: Option<&BTreeSet<String>>) {
+        self.change(|node| {
+            let known = node.facts.gpus.iter().map(|gpu| gpu.uuid.as_str());
+            let unmeasured = known.filter(|uuid| gpus.is_some_and(|gpus| gpus.contains(*uuid)));
+            node.inventory.unmeasured = unmeasured.map(GpuUuid::from).collect();
+        });
+    }
+
+    /// Sets the GPUs on which the monitor does not correct compute shares.
+    pub fn set_uncorrected(&self, uncorrected: Option<BTreeSet<String>>) {
+        self.change(|node| node.uncorrected = uncorrected);
     }
 
     /// Sets the kubelet's Topology Manager policy and scope.

@@ -39,6 +39,23 @@ fn notifies_readers_only_of_changes() {
 }
 
 #[test]
+fn publishes_gpus_whose_processes_are_unmeasured() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let unmeasured = |gpus: Option<&[&str]>| {
+        let gpus = gpus.map(|gpus| gpus.iter().map(|gpu| (*gpu).to_owned()).collect());
+        published.set_unmeasured(gpus.as_ref());
+        published.get().inventory.unmeasured.clone()
+    };
+    assert_eq!(
+        unmeasured(Some(&["GPU-a", "GPU-gone"])),
+        [GpuUuid::from("GPU-a")]
+    );
+    let text = published.get().inventory.encode().expect("json");
+    assert!(text.contains(r#""unmeasured":["GPU-a"]"#), "{text}");
+    assert!(unmeasured(None).is_empty());
+}
+
+#[test]
 fn cordons_gpus_whose_resource_another_plugin_serves() {
     let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
     let taken = |resource: &str| TakenResource {

@@ -9,20 +9,20 @@ use aliquot_region::limits::{
 use crate::environment::{EffectiveLimits, UtilizationPolicy};
 
 /// The page of a container, with nothing measured yet. `names` are the devices' current UUIDs,
-/// `real` returns a device's usable and advertised memory, `context` is the memory that the driver
-/// takes for each process.
+/// `contexts` what a context takes of each, `real` returns a device's usable and advertised memory.
 pub fn page(
     grants: &[Grant],
     names: &[&str],
     priority: u8,
     effective: EffectiveLimits,
-    context: Mib,
+    contexts: &[Mib],
     real: impl Fn(&GpuUuid) -> Option<(Mib, Mib)>,
 ) -> Result<[u8; SIZE], PageError> {
     let devices: Vec<DeviceLimits> = grants
         .iter()
         .zip(names)
-        .map(|(grant, uuid)| DeviceLimits {
+        .zip(contexts)
+        .map(|((grant, uuid), context)| DeviceLimits {
             uuid,
             memory: grant.memory.bytes(),
             cores: grant.cores.0,
@@ -101,7 +101,14 @@ mod tests {
             "GPU-00000000-0000-0000-0000-000000000000",
             "MIG-00000000-0000-0000-0000-000000000001",
         );
-        let page = page(&grants(2), &[first, now], 1, EFFECTIVE, Mib(480), |_| None);
+        let page = page(
+            &grants(2),
+            &[first, now],
+            1,
+            EFFECTIVE,
+            &[Mib(480); 2],
+            |_| None,
+        );
         let page = page.expect("two devices fit");
         assert_eq!(page[12..16], 2_u32.to_le_bytes());
         assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
@@ -119,7 +126,7 @@ mod tests {
     #[test]
     fn halves_physical_memory_of_double_promised_device() {
         let check = |has, promised, expected: u64| {
-            let page = page(&grants(1), &["GPU-a"], 1, EFFECTIVE, Mib(512), |_| {
+            let page = page(&grants(1), &["GPU-a"], 1, EFFECTIVE, &[Mib(512)], |_| {
                 Some((Mib(has), Mib(promised)))
             });
             let page = page.expect("it fits");
@@ -139,7 +146,8 @@ mod tests {
     fn rejects_devices_that_do_not_fit_page() {
         let page = |number, uuid: &str| {
             let names = vec![uuid; number];
-            page(&grants(number), &names, 1, EFFECTIVE, Mib(0), |_| None)
+            let contexts = vec![Mib(0); number];
+            page(&grants(number), &names, 1, EFFECTIVE, &contexts, |_| None)
         };
         assert!(page(MAX_DEVICES, "GPU-a").is_ok());
         assert!(page(MAX_DEVICES + 1, "GPU-a").is_err());

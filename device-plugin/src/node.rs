@@ -8,6 +8,7 @@ use std::time::Duration;
 use aliquot_core::inventory::{ForeignAllocation, INVENTORY};
 use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::{Allocation, PodUid};
+use aliquot_nvml::GpuFacts;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1 as api;
 use kube::Api;
@@ -33,6 +34,7 @@ use crate::profile_status::PROFILE;
 use crate::removed_resources::{self, RemovalSchedule};
 use crate::resource_owner::{self, RESOURCE_TAKEN, TakenResource};
 use crate::runtime;
+use crate::uncorrected::{self, UNCORRECTED};
 
 /// The condition: running accepted pods that the kubelet's checkpoint does not list.
 pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
@@ -68,6 +70,8 @@ pub struct NodeView {
     pub unreadable: Option<(String, String)>,
     /// The same of [`DRIVER_MISSING`].
     pub driver: Option<(String, String)>,
+    /// The same of [`UNCORRECTED`].
+    pub uncorrected: Option<(String, String)>,
     /// Its container runtime, such as `containerd://2.4.2`.
     pub runtime: Option<String>,
     /// Its feature labels.
@@ -106,6 +110,7 @@ impl NodeView {
             taken: condition(RESOURCE_TAKEN),
             unreadable: condition(ALLOCATION_UNREADABLE),
             driver: condition(DRIVER_MISSING),
+            uncorrected: condition(UNCORRECTED),
             runtime: node
                 .status
                 .as_ref()
@@ -220,6 +225,19 @@ pub fn allocation_condition(
 pub fn driver_condition(view: &NodeView) -> Option<[String; 3]> {
     let current = view.driver.as_ref()?;
     unless_current(driver_wait::condition(None), Some(current))
+}
+
+/// What [`UNCORRECTED`] should be.
+pub fn uncorrected_condition(
+    uncorrected: Option<&BTreeSet<String>>,
+    gpus: &[GpuFacts],
+    view: &NodeView,
+) -> Option<[String; 3]> {
+    let desired = uncorrected::condition(uncorrected?, gpus);
+    if desired[0] == "False" {
+        view.uncorrected.as_ref()?;
+    }
+    unless_current(desired, view.uncorrected.as_ref())
 }
 
 /// The patch of a node's status that writes a condition.
@@ -382,6 +400,10 @@ impl NodeWriter {
                 allocation_condition(&pods, foreign, &current),
             ),
             (DRIVER_MISSING, driver_condition(&current)),
+            (
+                UNCORRECTED,
+                uncorrected_condition(node.uncorrected.as_ref(), &node.facts.gpus, &current),
+            ),
         ];
         for (kind, condition) in conditions {
             let Some(condition) = condition else {

@@ -116,6 +116,34 @@ fn sets_condition_while_other_plugin_serves_resource() {
 }
 
 #[test]
+fn sets_condition_for_gpus_whose_compute_is_not_corrected() {
+    let mut gpus = crate::testing::facts(&["GPU-a", "GPU-b"]).gpus;
+    gpus[1].mig.enabled = true;
+    let mut seen = NodeView::default();
+    let mut check = |uncorrected: Option<&[&str]>, expected: Option<[&str; 2]>| {
+        let owned = |all: &[&str]| all.iter().map(|&gpu| gpu.to_owned()).collect();
+        let uncorrected: Option<BTreeSet<String>> = uncorrected.map(owned);
+        let desired = uncorrected_condition(uncorrected.as_ref(), &gpus, &seen);
+        let found = desired.as_ref().map(|w| [w[0].as_str(), w[1].as_str()]);
+        assert_eq!(found, expected, "{uncorrected:?}");
+        if let Some([status, _, message]) = desired {
+            assert_eq!(message.contains("not corrected"), status == "True");
+            assert_eq!(message.contains("GPU-b"), status == "True", "{message}");
+            seen.uncorrected = Some((status, message));
+        }
+    };
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(&["GPU-gone"]), None);
+    check(Some(&["GPU-b"]), Some(["True", "PartitionedGpus"]));
+    let both = Some(["True", "UtilizationNotReported"]);
+    check(Some(&["GPU-a", "GPU-b"]), both);
+    check(Some(&["GPU-a", "GPU-b"]), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "UtilizationReported"]));
+}
+
+#[test]
 fn condition_names_pods_with_unreadable_allocation() {
     let pod = |uid: &str, change: &dyn Fn(&mut Pod)| {
         let mut pod = crate::testing::pod(uid);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aliquot_core::inventory::RefusedPod;
 use aliquot_core::ledger::AllocatedUse;
-use aliquot_core::{GpuUuid, Mib, NodeName, PodUid};
+use aliquot_core::{GpuUuid, NodeName, PodUid};
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
@@ -17,6 +17,7 @@ use crate::accepted::{AcceptedAllocation, Store, StoreError};
 use crate::call_state::CallState;
 use crate::cdi::SpecRefusal;
 use crate::checkpoint::{self, CheckpointEntry, CheckpointError};
+use crate::context_memory::ContextMemory;
 use crate::device_id::{AnswerName, DeviceIds};
 use crate::device_nodes::MissingNode;
 use crate::environment::NodeRules;
@@ -188,8 +189,8 @@ pub struct PreStart {
     pub device_list: DeviceListStrategy,
     /// The limiter, if this node has one.
     pub limiter: Option<InstalledLimiter>,
-    /// The memory that the driver takes for each process.
-    pub context: Mib,
+    /// How contexts are charged.
+    pub context: ContextMemory,
     /// The sharing modes.
     pub modes: SharingModes,
     /// The watched pods.

@@ -123,10 +123,11 @@ pub struct Settings {
     /// libvgpu.so, which enforces each container's limits; without it nothing is limited
     #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
     pub limiter_library: Option<PathBuf>,
-    /// MiB of a GPU that the driver takes for each process that uses it, charged to its container
-    #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY", default_value_t = 512,
+    /// MiB of a GPU that the driver takes for each process that uses it, charged to its container;
+    /// without it what the monitor measures on this node, from a starting value for the GPU
+    #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY",
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
-    pub context_memory: u64,
+    pub context_memory: Option<u64>,
     /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment or
     /// the mounts that NVIDIA's container runtime reads; auto inspects this node's runtime
     #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceListStrategy::Cdi)]
@@ -243,6 +244,10 @@ pub struct Paths {
     pub layout: PathBuf,
     /// Pods whose eviction the monitor requests.
     pub evictions: PathBuf,
+    /// The GPUs on which the monitor does not correct compute shares.
+    pub uncorrected: PathBuf,
+    /// The GPUs with processes whose memory the driver does not report to the monitor.
+    pub unmeasured: PathBuf,
     /// The container directories, by answer name.
     pub container_directories: PathBuf,
     /// Preallocated container directories.
@@ -318,6 +323,8 @@ impl Settings {
             accepted: self.state_dir.join("accepted"),
             layout: self.state_dir.join("cards.json"),
             evictions: self.state_dir.join("evict.json"),
+            uncorrected: self.state_dir.join("uncorrected.json"),
+            unmeasured: self.state_dir.join("unmeasured.json"),
             container_directories: self.state_dir.join("seats"),
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),

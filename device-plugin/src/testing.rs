@@ -137,6 +137,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     }
 }
 

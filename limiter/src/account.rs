@@ -36,8 +36,12 @@ impl Account {
     /// The account of the context in which work of a stream runs, whatever is current, and its
     /// device. `None` as for the current one.
     pub(crate) fn of_stream(stream: Handle) -> Result<Option<(Self, Device)>, Code> {
+        Self::of_context_and_device(context::of_stream(stream))
+    }
+
+    /// The account of a context, whatever is current, and its device. `None` as for the current one.
+    pub(crate) fn of_context_and_device(context: Handle) -> Result<Option<(Self, Device)>, Code> {
         let process = process::required()?;
-        let context = context::of_stream(stream);
         if process.is_uncontrolled() || context == 0 {
             return Ok(None);
         }
@@ -218,6 +222,7 @@ impl Account {
             device_index: self.device_index,
             context: self.context,
             by_blocks,
+            managed: false,
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct DeviceAllocation {
     pub(crate) context: Handle,
     /// Charged by the blocks that it touches at its address.
     pub(crate) by_blocks: bool,
+    /// Managed memory, which the driver leaves out of what it reports of a process.
+    pub(crate) managed: bool,
 }
 
 type Map<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
@@ -160,6 +162,7 @@ mod tests {
             device_index: 0,
             context: 1,
             by_blocks: true,
+            managed: false,
         }
     }
 

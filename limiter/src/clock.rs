@@ -12,12 +12,6 @@ pub(crate) fn since_epoch() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
-/// Like [`now`], a few milliseconds behind, at a fifth of the cost.
-#[inline]
-pub(crate) fn coarse() -> u64 {
-    read(libc::CLOCK_MONOTONIC_COARSE)
-}
-
 #[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {

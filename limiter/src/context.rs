@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use crate::account::Account;
 use crate::allocations::DeviceAllocation;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS, long};
+use crate::library;
 use crate::lock::FutexLock;
 use crate::pace::DetachedMarks;
 use crate::pending_free::DetachedFrees;
@@ -202,6 +203,19 @@ pub(crate) fn create_v4(
     })
 }
 
+pub(crate) fn create_vdpau(
+    real: extern "C" fn(Out<Handle>, c_uint, Device, c_uint, *const c_void) -> Code,
+    context: Out<Handle>,
+    flags: c_uint,
+    device: Device,
+    vdpau: c_uint,
+    find: *const c_void,
+) -> Code {
+    create_charged(context, device, false, || {
+        real(context, flags, device, vdpau, find)
+    })
+}
+
 /// Reserves for a context, creates it and records it.
 fn create_charged(
     context: Out<Handle>,
@@ -247,7 +261,7 @@ pub(crate) fn record(account: Account, handle: Handle, device: Device, primary: 
     }
     known.insert(handle, context);
     drop(known);
-    account.process.libraries.invalidate_ready();
+    library::invalidate_ready();
     account
         .process
         .slot
@@ -305,7 +319,8 @@ impl EndingContext {
 
     /// The context ended.
     fn end(self, process: &ProcessState) {
-        process.pace.forget(self.context, self.launch_marks);
+        let pace = &process.pace;
+        pace.forget(&process.slot, self.context, self.launch_marks);
         process.pending_frees.end(process, self.frees);
     }
 

@@ -20,6 +20,7 @@ use crate::graph_nodes::{self, DeviceNeed};
 use crate::lock::FutexLock;
 use crate::process::{self, ProcessState};
 use crate::table::call;
+use crate::view;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE: u64 = 1;
@@ -141,8 +142,13 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, graph: Handle) -> Cod
 }
 
 fn record_needs(made: Out<Handle>, graph: Handle, flags: u64, call: impl FnOnce() -> Code) -> Code {
+    let limited = view::limited();
+    if limited.is_some()
+        && let Err(code) = graph_nodes::ensure_kernels_ready(graph)
+    {
+        return code;
+    }
     let code = call();
-    let limited = process::get().filter(|process| !process.is_uncontrolled());
     if let (SUCCESS, Some(made), Some(process)) = (code, made.get(), limited) {
         let each = graph_nodes::needs(graph);
         if !each.is_empty() {

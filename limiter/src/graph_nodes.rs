@@ -1,13 +1,16 @@
 //! What a graph takes of each device when it is launched, according to its nodes, including those
-//! of child graphs. Nothing is charged here.
+//! of child graphs. Only what its kernels take at their first launch is charged here.
 
 use core::ffi::c_uint;
 use std::collections::HashMap;
 
 use crate::allocations::in_blocks;
-use crate::ffi::{Device, Handle, MemoryLocation, Out, Properties, SUCCESS};
+use crate::ffi::{Code, Device, Handle, MemoryLocation, Out, Properties, SUCCESS};
+use crate::library;
 use crate::table::call;
 
+/// `CU_GRAPH_NODE_TYPE_KERNEL`.
+const KERNEL: c_uint = 0;
 /// `CU_GRAPH_NODE_TYPE_GRAPH`, and the depth to which child graphs are followed.
 const CHILD_GRAPH: c_uint = 4;
 const MAX_DEPTH: u32 = 16;
@@ -23,6 +26,19 @@ pub(crate) struct AllocNodeParams {
     access: [u64; 2],
     bytes: u64,
     pointer: u64,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`; the version before it ends with `extra`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KernelNodeParams {
+    function: Handle,
+    shape: [c_uint; 7],
+    arguments: Handle,
+    extra: Handle,
+    /// In place of a function.
+    kernel: Handle,
+    context: Handle,
 }
 
 /// What a launch of a graph takes of one device.
@@ -42,6 +58,35 @@ pub(crate) fn needs(graph: Handle) -> Vec<DeviceNeed> {
     walk.each
 }
 
+/// Charges what the driver loads and reserves for the kernels of a graph.
+pub(crate) fn ensure_kernels_ready(graph: Handle) -> Result<(), Code> {
+    ensure_ready(graph, 0)
+}
+
+fn ensure_ready(graph: Handle, depth: u32) -> Result<(), Code> {
+    for node in nodes(graph) {
+        match kind(node) {
+            Some(KERNEL) => {
+                let parameters = kernel_params(node).unwrap_or_default();
+                let function = match parameters.function {
+                    0 => parameters.kernel,
+                    function => function,
+                };
+                if function != 0 {
+                    library::ensure_node_ready(function, parameters.context)?;
+                }
+            }
+            Some(CHILD_GRAPH) if depth < MAX_DEPTH => {
+                if let Some(inner) = child_graph(node) {
+                    ensure_ready(inner, depth + 1)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Sums up what nodes need, in their order.
 #[derive(Debug, Default)]
 struct NodeWalk {
@@ -54,17 +99,11 @@ impl NodeWalk {
     /// Visits a graph and its child graphs.
     fn walk_graph(&mut self, graph: Handle, depth: u32) {
         for node in nodes(graph) {
-            let mut kind = 0;
-            if call::cuGraphNodeGetType(node, Out::to(&mut kind)) != SUCCESS {
-                continue;
-            }
-            match kind {
-                ALLOC_NODE => self.count_allocation(node),
-                FREE_NODE => self.count_free(node),
-                CHILD_GRAPH if depth < MAX_DEPTH => {
-                    let mut inner = 0;
-                    let code = call::cuGraphChildGraphNodeGetGraph(node, Out::to(&mut inner));
-                    if code == SUCCESS {
+            match kind(node) {
+                Some(ALLOC_NODE) => self.count_allocation(node),
+                Some(FREE_NODE) => self.count_free(node),
+                Some(CHILD_GRAPH) if depth < MAX_DEPTH => {
+                    if let Some(inner) = child_graph(node) {
                         self.walk_graph(inner, depth + 1);
                     }
                 }
@@ -126,6 +165,27 @@ fn nodes(graph: Handle) -> Vec<Handle> {
         nodes.clear();
     }
     nodes
+}
+
+fn kind(node: Handle) -> Option<c_uint> {
+    let mut kind = 0;
+    let code = call::cuGraphNodeGetType(node, Out::to(&mut kind));
+    (code == SUCCESS).then_some(kind)
+}
+
+fn child_graph(node: Handle) -> Option<Handle> {
+    let mut inner = 0;
+    let code = call::cuGraphChildGraphNodeGetGraph(node, Out::to(&mut inner));
+    (code == SUCCESS).then_some(inner)
+}
+
+fn kernel_params(node: Handle) -> Option<KernelNodeParams> {
+    let mut parameters = KernelNodeParams::default();
+    let mut code = call::cuGraphKernelNodeGetParams_v2(node, Out::to(&mut parameters));
+    if code != SUCCESS {
+        code = call::cuGraphKernelNodeGetParams(node, Out::to(&mut parameters));
+    }
+    (code == SUCCESS).then_some(parameters)
 }
 
 fn allocation_params(node: Handle) -> Option<AllocNodeParams> {

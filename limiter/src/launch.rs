@@ -5,6 +5,7 @@
 use core::ffi::{c_uint, c_void};
 
 use aliquot_pacer::cost::key;
+use aliquot_pacer::scale::Extent;
 
 use crate::ffi::{Code, Handle, Out, long};
 use crate::graph_memory;
@@ -23,6 +24,8 @@ pub(crate) struct LaunchWork {
     pub(crate) key: u64,
     /// The stream, as calls without per-thread default streams name it.
     pub(crate) stream: Handle,
+    /// How much of which function it runs.
+    pub(crate) extent: Extent,
 }
 
 /// The beginning of `CUlaunchConfig`.
@@ -48,7 +51,7 @@ pub(crate) struct LaunchParameters {
 }
 
 /// The stream of a call; `OWN`: its stream 0 is the thread's own.
-fn stream_of<const OWN: bool>(stream: Handle) -> Handle {
+pub(crate) fn stream_of<const OWN: bool>(stream: Handle) -> Handle {
     if OWN && stream == 0 {
         PER_THREAD
     } else {
@@ -64,8 +67,15 @@ fn product([x, y, z]: [c_uint; 3]) -> u64 {
 
 #[inline]
 fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle) -> LaunchWork {
-    let key = key([long(function), product(grid), product(block)]);
-    LaunchWork { key, stream }
+    let (blocks, threads) = (product(grid), product(block));
+    LaunchWork {
+        key: key([long(function), blocks, threads]),
+        stream,
+        extent: Extent {
+            function: long(function),
+            amount: blocks.wrapping_mul(threads.max(1)),
+        },
+    }
 }
 
 #[inline]
@@ -217,6 +227,7 @@ pub(crate) fn graph<const OWN: bool>(
     let work = LaunchWork {
         key: key([long(graph), GRAPH, 0]),
         stream: stream_of::<OWN>(stream),
+        extent: Extent::UNKNOWN,
     };
     let of = work.stream;
     pace::launch(work, move || {

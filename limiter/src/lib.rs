@@ -36,4 +36,5 @@ mod process;
 mod real;
 mod route;
 mod table;
+mod transfer;
 mod view;

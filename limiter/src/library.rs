@@ -2,8 +2,9 @@
 //! them into each context when something of them is first used there. They are charged then, as a
 //! module of the same image would be ([`crate::module`]), once for each context.
 //!
-//! A kernel of a library can be launched as it is, so launches check for libraries once there is
-//! one that takes device memory.
+//! A kernel of a library can be launched as it is. So the first launch of each function charges what
+//! the driver loads and reserves for it: its library and its local memory
+//! ([`crate::context_limits`]).
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,28 +13,31 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::account::Account;
-use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text, long};
+use crate::ffi::{Code, Device, Handle, Image, Out, SUCCESS, Text, long};
 use crate::lock::FutexLock;
-use crate::module;
 use crate::process::{self, ProcessState};
-use crate::view;
+use crate::table::call;
+use crate::{capture, module, view};
 
 type Pointer = *mut c_void;
 
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`: bytes of each thread.
+const LOCAL_SIZE: c_uint = 3;
+
 /// There is, or was, a library that takes device memory.
 static ANY_CHARGED: AtomicBool = AtomicBool::new(false);
+/// Functions and kernels whose launch leaves nothing to be charged in any context. Not part of the
+/// process's state, because every launch checks it.
+static READY: ReadyFunctions = ReadyFunctions::new();
 
 /// The libraries of this process that take device memory.
 #[derive(Debug, Default)]
-pub(crate) struct Libraries {
-    state: FutexLock<LibraryState>,
-    ready: ReadyKernels,
-}
+pub(crate) struct Libraries(FutexLock<LibraryState>);
 
 #[derive(Debug, Default)]
 struct LibraryState {
     libraries: HashMap<Handle, Library>,
-    /// The library of each kernel handle that the program has.
+    /// The library of each kernel handle that the program has, also of those that take no memory.
     kernels: HashMap<Handle, Handle>,
 }
 
@@ -52,15 +56,20 @@ impl Library {
     }
 }
 
+/// A context was created in which nothing was used yet, or handles of functions may be used again.
+pub(crate) fn invalidate_ready() {
+    READY.invalidate();
+}
+
 impl Libraries {
-    /// A context was created in which nothing was used yet.
-    pub(crate) fn invalidate_ready(&self) {
-        self.ready.invalidate();
+    /// The library of a kernel; `None` for a function of a module.
+    fn library_of(&self, kernel: Handle) -> Option<Handle> {
+        self.0.lock().kernels.get(&kernel).copied()
     }
 
     /// A context ends; what was charged ends with it.
     pub(crate) fn forget(&self, context: Handle) {
-        for library in self.state.lock().libraries.values_mut() {
+        for library in self.0.lock().libraries.values_mut() {
             library.charged.remove(&context);
         }
     }
@@ -158,7 +167,7 @@ fn load_charged(
     match (code, library.get()) {
         (SUCCESS, Some(made)) => {
             ANY_CHARGED.store(true, Relaxed);
-            process.libraries.state.lock().libraries.insert(made, known);
+            process.libraries.0.lock().libraries.insert(made, known);
         }
         _ => release(process, known),
     }
@@ -172,22 +181,24 @@ fn release(process: &ProcessState, library: Library) {
 }
 
 pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Code {
-    let Some(process) = process::get().filter(|_| ANY_CHARGED.load(Relaxed)) else {
+    let Some(process) = view::limited() else {
         return real(library);
     };
     // Before the driver call: afterwards the handle may belong to another.
-    let mut state = process.libraries.state.lock();
+    let mut state = process.libraries.0.lock();
     let gone = state.libraries.remove(&library);
     let kernels = state.kernels.extract_if(|_, of| *of == library);
     let kernels: Vec<(Handle, Handle)> = kernels.collect();
     drop(state);
     let code = real(library);
-    let Some(gone) = gone else { return code };
     if code == SUCCESS {
-        release(process, gone);
+        READY.invalidate();
+        if let Some(gone) = gone {
+            release(process, gone);
+        }
     } else {
-        let mut state = process.libraries.state.lock();
-        state.libraries.insert(library, gone);
+        let mut state = process.libraries.0.lock();
+        state.libraries.extend(gone.map(|gone| (library, gone)));
         state.kernels.extend(kernels);
     }
     code
@@ -195,16 +206,11 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, library: Handle) -> Co
 
 /// Records the library of these kernels.
 fn record_kernels(library: Handle, code: Code, kernels: impl Iterator<Item = Handle>) -> Code {
-    let process = process::get().filter(|_| code == SUCCESS && ANY_CHARGED.load(Relaxed));
-    if let Some(process) = process {
-        let mut state = process.libraries.state.lock();
-        if state.libraries.contains_key(&library) {
-            let added = kernels.filter(|kernel| {
-                let before = state.kernels.insert(*kernel, library);
-                before != Some(library)
-            });
-            if added.count() > 0 {
-                process.libraries.ready.invalidate();
+    if let Some(process) = view::limited().filter(|_| code == SUCCESS) {
+        let mut state = process.libraries.0.lock();
+        for kernel in kernels {
+            if state.kernels.insert(kernel, library) != Some(library) {
+                READY.remove(kernel);
             }
         }
     }
@@ -246,7 +252,7 @@ fn charge_use(
     library: Handle,
     account: impl FnOnce() -> Result<Option<Account>, Code>,
 ) -> Result<bool, Code> {
-    let state = process.libraries.state.lock();
+    let state = process.libraries.0.lock();
     let known = state.libraries.get(&library);
     if known.is_none_or(|known| known.is_charged_everywhere(process)) {
         return Ok(true);
@@ -255,7 +261,7 @@ fn charge_use(
     let Some(account) = account()? else {
         return Ok(false);
     };
-    let mut state = process.libraries.state.lock();
+    let mut state = process.libraries.0.lock();
     let Some(known) = state.libraries.get_mut(&library) else {
         return Ok(true);
     };
@@ -275,37 +281,105 @@ fn with_library(library: Handle, call: impl FnOnce() -> Code) -> Code {
     }
 }
 
-/// Charges what the driver loads when this function is launched, if it is a kernel of a library.
+/// Charges what the driver loads and reserves when this function, or kernel of a library, is
+/// launched for the first time in the context of a stream.
 #[inline]
 pub(crate) fn ensure_ready(function: Handle, stream: Handle) -> Result<(), Code> {
-    if ANY_CHARGED.load(Relaxed) {
-        ensure_charged(function, stream)
-    } else {
-        Ok(())
+    if READY.contains(function) {
+        return Ok(());
     }
+    ensure_charged(function, || Account::of_stream(stream))
 }
 
-fn ensure_charged(kernel: Handle, stream: Handle) -> Result<(), Code> {
-    let Some(process) = process::get() else {
-        return Ok(());
-    };
-    let ready = &process.libraries.ready;
-    if ready.contains(kernel) {
+/// The same for a kernel node of a graph; `context` is 0 for the current one.
+pub(crate) fn ensure_node_ready(function: Handle, context: Handle) -> Result<(), Code> {
+    if READY.contains(function) {
         return Ok(());
     }
-    charge_first_use(process, kernel, stream)
+    ensure_charged(function, || match context {
+        0 => Account::of_stream(0),
+        context => Account::of_context_and_device(context),
+    })
 }
 
 #[cold]
-fn charge_first_use(process: &ProcessState, kernel: Handle, stream: Handle) -> Result<(), Code> {
-    let libraries = &process.libraries;
-    let generation = libraries.ready.generation();
-    let of = libraries.state.lock().kernels.get(&kernel).copied();
-    let account = || Account::of_stream(stream).map(|found| Some(found?.0));
-    if of.map_or(Ok(true), |library| charge_use(process, library, account))? {
-        libraries.ready.add(kernel, generation);
+fn ensure_charged(
+    function: Handle,
+    account: impl Fn() -> Result<Option<(Account, Device)>, Code>,
+) -> Result<(), Code> {
+    let Some(process) = process::get() else {
+        return Ok(());
+    };
+    let generation = READY.generation();
+    if !process.is_uncontrolled() {
+        let library = process.libraries.library_of(function);
+        let charge = || match library {
+            Some(library) => charge_kernel(process, library, function, &account),
+            None => charge_function(process, function, &account),
+        };
+        let is_ready = if capture::any() {
+            capture::with_relaxed_capture(charge)?
+        } else {
+            charge()?
+        };
+        if !is_ready {
+            return Ok(());
+        }
     }
+    READY.add(function, generation);
     Ok(())
+}
+
+/// Charges the local memory of a function, which belongs to one context; false if that is not known.
+fn charge_function(
+    process: &ProcessState,
+    function: Handle,
+    account: impl Fn() -> Result<Option<(Account, Device)>, Code>,
+) -> Result<bool, Code> {
+    let bytes = local_memory(|bytes| call::cuFuncGetAttribute(bytes, LOCAL_SIZE, function));
+    if bytes == 0 {
+        return Ok(true);
+    }
+    let Some((account, device)) = account()? else {
+        return Ok(false);
+    };
+    let limits = &process.context_limits;
+    limits.charge_local_memory(account, device, bytes)?;
+    Ok(true)
+}
+
+/// Charges a kernel's library and its local memory in a context; true if nothing remains to be
+/// charged for it in any context.
+fn charge_kernel(
+    process: &ProcessState,
+    library: Handle,
+    kernel: Handle,
+    account: impl Fn() -> Result<Option<(Account, Device)>, Code>,
+) -> Result<bool, Code> {
+    let context = || account().map(|found| Some(found?.0));
+    let is_loaded = charge_use(process, library, context)?;
+    let Some((account, device)) = account()? else {
+        return Ok(false);
+    };
+    let bytes = local_memory(|bytes| call::cuKernelGetAttribute(bytes, LOCAL_SIZE, kernel, device));
+    if bytes == 0 {
+        return Ok(is_loaded);
+    }
+    let limits = &process.context_limits;
+    limits.charge_local_memory(account, device, bytes)?;
+    let charged = limits.contexts_with_local_memory(bytes);
+    Ok(is_loaded && process.contexts.all_owners(|one| charged.contains(&one)))
+}
+
+/// Bytes of local memory of each thread; what the driver does not say is nothing.
+fn local_memory(ask: impl FnOnce(Out<i32>) -> Code) -> u64 {
+    let mut bytes = 0;
+    let code = ask(Out::to(&mut bytes));
+    if code == SUCCESS {
+        u64::try_from(bytes).unwrap_or(0)
+    } else {
+        0
+    }
 }
 
 pub(crate) fn function(
@@ -313,9 +387,10 @@ pub(crate) fn function(
     function: Out<Handle>,
     kernel: Handle,
 ) -> Code {
-    match ensure_ready(kernel, 0) {
-        Ok(()) => real(function, kernel),
-        Err(code) => code,
+    let process = process::get().filter(|_| ANY_CHARGED.load(Relaxed));
+    match process.and_then(|process| process.libraries.library_of(kernel)) {
+        Some(library) => with_library(library, || real(function, kernel)),
+        None => real(function, kernel),
     }
 }
 
@@ -347,24 +422,15 @@ pub(crate) fn unified_function(
     with_library(library, || real(function, library, name))
 }
 
-const SIZE: usize = 1024;
+/// Several times as many as the kernels of a large program, so that few share an entry.
+const SIZE: usize = 8192;
 
-/// Kernels whose launch leaves nothing to be charged in any context. Launches check it without a
-/// lock or a driver call. Each entry holds one kernel, mixed with the generation in which it was
-/// found ready.
+/// Functions and kernels that were found ready. Launches check it without a lock or a driver call.
+/// Each entry has one of them, mixed with the generation in which it was found ready.
 #[derive(Debug)]
-struct ReadyKernels {
+struct ReadyFunctions {
     generation: AtomicU64,
     entries: [AtomicU64; SIZE],
-}
-
-impl Default for ReadyKernels {
-    fn default() -> Self {
-        Self {
-            generation: AtomicU64::new(1),
-            entries: [const { AtomicU64::new(0) }; SIZE],
-        }
-    }
 }
 
 /// Handles are below 2^47, so different ones stay different within a generation.
@@ -373,7 +439,16 @@ fn word(kernel: Handle, generation: u64) -> u64 {
     long(kernel) ^ generation.rotate_left(48)
 }
 
-impl ReadyKernels {
+impl ReadyFunctions {
+    /// All zero, so that the library's file does not contain it.
+    #[allow(clippy::large_stack_arrays, reason = "it is in a static")]
+    const fn new() -> Self {
+        Self {
+            generation: AtomicU64::new(0),
+            entries: [const { AtomicU64::new(0) }; SIZE],
+        }
+    }
+
     #[inline]
     fn entry(&self, kernel: Handle) -> &AtomicU64 {
         let mixed = long(kernel).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
@@ -397,6 +472,11 @@ impl ReadyKernels {
         self.entry(kernel).store(word(kernel, generation), Relaxed);
     }
 
+    /// Removes a handle that now means another kernel.
+    fn remove(&self, kernel: Handle) {
+        self.entry(kernel).store(0, Relaxed);
+    }
+
     /// Something changed that may have to be charged: call this after the change.
     fn invalidate(&self) {
         self.generation.fetch_add(1, Release);
@@ -409,7 +489,7 @@ mod tests {
 
     #[test]
     fn remembers_ready_kernels_until_invalidated() {
-        let ready = ReadyKernels::default();
+        let ready = ReadyFunctions::new();
         let (one, other) = (0x7f12_3456_7890, 0x7f12_3456_78a0);
         assert!(!ready.contains(one), "it was not checked yet");
         ready.add(one, ready.generation());
@@ -421,11 +501,13 @@ mod tests {
         assert!(!ready.contains(one), "that was found before");
         ready.add(one, ready.generation());
         assert!(ready.contains(one));
+        ready.remove(one);
+        assert!(!ready.contains(one), "the handle means another kernel");
     }
 
     #[test]
     fn distinguishes_kernels_that_share_a_table_entry() {
-        let ready = ReadyKernels::default();
+        let ready = ReadyFunctions::new();
         for kernel in 1..5000 {
             ready.add(kernel * 16, ready.generation());
             assert!(ready.contains(kernel * 16));

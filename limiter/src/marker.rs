@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use aliquot_pacer::scale::Extent;
+
 use crate::capture::{is_captured, with_relaxed_capture};
 use crate::clock;
 use crate::context;
@@ -14,15 +16,18 @@ use crate::lock::FutexLock;
 use crate::table::call;
 
 /// `CUDA_ERROR_NOT_READY`.
-const NOT_READY: Code = 600;
+pub(crate) const NOT_READY: Code = 600;
 /// Launches on a device that may be measured at once; others are not measured.
-const MAX_PENDING: usize = 16;
+const MAX_PENDING: usize = 32;
 /// Of these in one stream, so that a stream that waits for something does not keep others from
 /// being measured.
-const MAX_PENDING_OF_STREAM: usize = 4;
+const MAX_PENDING_OF_STREAM: usize = 16;
 /// Longest time in nanoseconds between recording the first event and the second. Beyond it, the
 /// time between them may not be the launch's: the stream may have been idle meanwhile.
 const MAX_MARK_GAP: u64 = 60_000;
+
+/// Nanoseconds of a launch that may end before the next one is made.
+const TINY: u64 = 20_000;
 
 /// Two events of a context.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +43,7 @@ pub(crate) struct StartedMeasurement {
     pair: EventPair,
     /// Before and after the event was recorded.
     when: [u64; 2],
-    /// The device had passed the event by then: it waits for the launch.
+    /// All work of the stream was done before: the device waits for the launch.
     idle: bool,
 }
 
@@ -47,10 +52,14 @@ pub(crate) struct StartedMeasurement {
 pub(crate) struct MeasuredLaunch {
     /// Key of its kernel.
     pub(crate) key: u64,
+    /// How much of which function it runs.
+    pub(crate) extent: Extent,
     /// Nanoseconds that it was charged.
     pub(crate) charged: u64,
     /// Active tenants on the device.
     pub(crate) sharing: u32,
+    /// All other tenants wait.
+    pub(crate) exclusive: bool,
     /// Other work of the container may run at the same time.
     pub(crate) overlapped: bool,
     /// Nanoseconds for which the container's launches on other devices had waited by then.
@@ -106,7 +115,13 @@ impl Markers {
 
     /// Whether so many launches of this stream are being measured that no more of them can be.
     pub(crate) fn is_stream_full(&self, stream: Handle) -> bool {
-        self.pending.count(|one| one.stream == stream) >= MAX_PENDING_OF_STREAM
+        self.pending_of(Some(stream)) >= MAX_PENDING_OF_STREAM
+    }
+
+    /// Launches of a stream, or of all, that are being measured.
+    pub(crate) fn pending_of(&self, stream: Option<Handle>) -> usize {
+        let is_so = |one: &PendingMeasurement| stream.is_none_or(|stream| one.stream == stream);
+        self.pending.count(is_so)
     }
 
     /// Gives up measurements that were waited for in vain, so that other launches can be measured.
@@ -124,8 +139,9 @@ impl Markers {
         }
     }
 
-    /// Records the event before a launch; `None` if it is not measured.
-    pub(crate) fn begin(&self, stream: Handle) -> Option<StartedMeasurement> {
+    /// Records the event before a launch that takes about `cost` nanoseconds; `None` if it is not
+    /// measured.
+    pub(crate) fn begin(&self, stream: Handle, cost: u64) -> Option<StartedMeasurement> {
         with_relaxed_capture(|| {
             // The driver reports the legacy stream as capturing where an event in it would end a
             // capture.
@@ -133,9 +149,9 @@ impl Markers {
                 return None;
             }
             let pair = self.pair(stream)?;
+            let idle = is_idle(stream, cost);
             let when = clock::now();
             if call::cuEventRecord(pair.before, stream) == SUCCESS {
-                let idle = call::cuEventQuery(pair.before) == SUCCESS;
                 let when = [when, clock::now()];
                 return Some(StartedMeasurement { pair, when, idle });
             }
@@ -157,8 +173,8 @@ impl Markers {
         if set {
             let [before, ready] = started.when;
             let disturbed = clock::now().saturating_sub(before) > MAX_MARK_GAP;
-            // The launch reached the device at some point during its call.
-            let gap = ready.saturating_sub(before) + launched.saturating_sub(ready) / 2;
+            // The event and the launch reached the device at the end of their calls.
+            let gap = launched.saturating_sub(ready);
             let pending = PendingMeasurement {
                 pair: started.pair,
                 stream,
@@ -199,7 +215,7 @@ impl Markers {
                 self.pending.finish_query(context, None);
                 learn(LaunchMeasurement {
                     launch: pending.launch,
-                    took: took.map(|took| took - pending.gap.min(took / 2)),
+                    took: took.map(|took| took - pending.gap.min(took - took / 8)),
                     disturbed: pending.disturbed,
                 });
             }
@@ -249,6 +265,22 @@ impl Markers {
             before,
             after,
         })
+    }
+}
+
+/// Whether the device waits for the launch of `cost` nanoseconds that follows. Asked before the event
+/// is recorded, which is not ready at once even on an idle stream. A tiny launch ends while the next
+/// is made: then the device begins to wait at an unknown moment, unless it waits already.
+fn is_idle(stream: Handle, cost: u64) -> bool {
+    let most = if cost < TINY { 2 * cost + TINY } else { 0 };
+    let until = clock::now() + most;
+    loop {
+        if call::cuStreamQuery(stream) == SUCCESS {
+            return true;
+        }
+        if clock::now() >= until {
+            return false;
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use core::ffi::{c_uint, c_void};
 
 use crate::account::Account;
-use crate::allocations::in_blocks;
+use crate::allocations::{DeviceAllocation, in_blocks};
 use crate::ffi::{
     Code, INVALID_VALUE, MemoryLocation, NOT_SUPPORTED, OUT_OF_MEMORY, Out, SUCCESS, long, size,
 };
@@ -46,7 +46,10 @@ pub(crate) fn allocate_managed(
     flags: c_uint,
 ) -> Code {
     allocate_charged("cuMemAllocManaged", long(bytes), pointer, |_| {
-        (real(pointer, bytes, flags), whole_blocks(bytes))
+        (
+            real(pointer, bytes, flags),
+            AllocatedSize::Managed(whole_blocks(bytes)),
+        )
     })
 }
 
@@ -95,11 +98,11 @@ fn allocate_spilled(
         // A hint: without it the memory is usable all the same.
         let _ = call::cuMemAdvise(made, bytes, ACCESSED_BY, device);
     }
-    (code, whole_blocks(bytes))
+    (code, AllocatedSize::Spilled(whole_blocks(bytes)))
 }
 
-fn whole_blocks(bytes: usize) -> AllocatedSize {
-    AllocatedSize::Exclusive(in_blocks(long(bytes)).unwrap_or(u64::MAX))
+fn whole_blocks(bytes: usize) -> u64 {
+    in_blocks(long(bytes)).unwrap_or(u64::MAX)
 }
 
 /// What was allocated.
@@ -107,8 +110,10 @@ fn whole_blocks(bytes: usize) -> AllocatedSize {
 enum AllocatedSize {
     /// In blocks that other allocations share.
     InBlocks(u64),
-    /// Not shared.
-    Exclusive(u64),
+    /// Managed memory, in blocks of its own.
+    Managed(u64),
+    /// The same, in place of device memory.
+    Spilled(u64),
 }
 
 /// Reserves `most` bytes, makes the call and charges what it says was allocated. `make` gets the
@@ -149,10 +154,18 @@ fn allocate_charged(
     }
     let entry = match size {
         AllocatedSize::InBlocks(bytes) => account.allocation(bytes, true),
-        AllocatedSize::Exclusive(bytes) => account.allocation(bytes, false),
+        AllocatedSize::Managed(bytes) => DeviceAllocation {
+            managed: true,
+            ..account.allocation(bytes, false)
+        },
+        AllocatedSize::Spilled(bytes) => account.allocation(bytes, false),
     };
     let cost = account.process.allocations.insert(at, entry);
     account.settle(reserved, cost);
+    if entry.managed {
+        let slot = &account.process.slot;
+        slot.note_managed(account.device_index, entry.size);
+    }
     SUCCESS
 }
 

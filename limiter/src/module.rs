@@ -15,6 +15,7 @@ use crate::account::Account;
 use crate::allocations::in_blocks;
 use crate::ffi::{Code, Handle, Image, Out, SUCCESS, Text};
 use crate::image;
+use crate::library;
 use crate::lock::FutexLock;
 use crate::process;
 use crate::table::call;
@@ -131,6 +132,9 @@ pub(crate) fn unload(real: extern "C" fn(Handle) -> Code, module: Handle) -> Cod
     // Before the driver call: afterwards the handle may belong to another.
     let known = process.modules.0.lock().modules.remove(&module);
     let code = real(module);
+    if code == SUCCESS {
+        library::invalidate_ready();
+    }
     if let Some((account, bytes)) = known {
         let mut state = process.modules.0.lock();
         if code == SUCCESS {

@@ -17,12 +17,13 @@ const REFERENCE: &str = concat!(
 const PASSES: &str = "passes_unhooked_calls_to_driver_with_their_arguments";
 
 /// Prefixes of calls that may take device memory.
-const TAKE: [&str; 19] = [
+const TAKE: [&str; 21] = [
     "cuArray3DCreate",
     "cuArrayCreate",
     "cuCtxCreate",
     "cuCtxSetLimit",
     "cuDevicePrimaryCtxRetain",
+    "cuGLCtxCreate",
     "cuGraphAddMemAllocNode",
     "cuGraphAddNode",
     "cuGraphInstantiate",
@@ -37,6 +38,7 @@ const TAKE: [&str; 19] = [
     "cuMemPoolImport",
     "cuMipmappedArrayCreate",
     "cuModuleLoad",
+    "cuVDPAUCtxCreate",
 ];
 
 /// Those of them that are passed through, and why.
@@ -72,6 +74,9 @@ const PASS: [(&str, &str); 9] = [
         "passed through: the process that created it is charged",
     ),
 ];
+
+/// Prefixes of calls that share memory with graphics.
+const GRAPHICS: [&str; 4] = ["cuEGL", "cuGL", "cuGraphics", "cuVDPAU"];
 
 fn names(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter(|line| !line.starts_with('#'))
@@ -113,9 +118,26 @@ fn hooks_every_call_that_takes_device_memory() {
     }
 }
 
-/// Calls of CUDA 3.1 with 32-bit sizes and addresses: what they report or free is nothing that a
-/// current program has.
-const OLD: [&str; 3] = ["cuDeviceTotalMem", "cuMemFree", "cuMemGetInfo"];
+/// Calls of CUDA 3.1 with addresses of 32 bits, which nothing here has allocated.
+const OLD: [&str; 17] = [
+    "cuMemFree",
+    "cuMemcpy2D",
+    "cuMemcpy2DAsync",
+    "cuMemcpy2DUnaligned",
+    "cuMemcpy3D",
+    "cuMemcpy3DAsync",
+    "cuMemcpyAtoA",
+    "cuMemcpyAtoD",
+    "cuMemcpyDtoA",
+    "cuMemcpyDtoD",
+    "cuMemcpyDtoDAsync",
+    "cuMemsetD16",
+    "cuMemsetD2D16",
+    "cuMemsetD2D32",
+    "cuMemsetD2D8",
+    "cuMemsetD32",
+    "cuMemsetD8",
+];
 
 #[test]
 fn hooks_every_variant_of_a_hooked_call() {
@@ -165,9 +187,13 @@ fn generates_driver_call_reference_from_table() {
             let (what, test) = if is_hooked(name) {
                 row(name).unwrap_or_else(|| panic!("{name} has no row in docs/limiter.md"))
             } else {
-                let why = reason(name)
-                    .unwrap_or("passed through: uses neither memory nor time of a device");
-                (why.to_owned(), "")
+                let graphics = GRAPHICS.iter().any(|prefix| name.starts_with(prefix));
+                let otherwise = if graphics {
+                    "passed through: the memory is that of graphics, which is not limited"
+                } else {
+                    "passed through: uses neither memory nor time of a device"
+                };
+                (reason(name).unwrap_or(otherwise).to_owned(), "")
             };
             let test = if test.is_empty() {
                 format!("`{PASSES}`")

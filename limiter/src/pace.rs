@@ -9,28 +9,42 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use aliquot_pacer::bucket::{Bucket, Until};
+use aliquot_pacer::bucket::{Bucket, Until, gather_time};
 use aliquot_pacer::cost::{Costs, KernelCost, LaunchSample};
 use aliquot_pacer::credit::{CHUNK, Credit};
-use aliquot_pacer::rule::{HEARTBEAT_TIMEOUT, LaunchRule, LimitWords, RUN, Rate, UNLIMITED};
+use aliquot_pacer::queue::StreamQueue;
+use aliquot_pacer::rule::{HEARTBEAT_TIMEOUT, LaunchRule, LimitWords, RUN, Rate};
+use aliquot_pacer::scale::Scales;
+use aliquot_pacer::unmarked::{BusyTimes, UnmarkedCost};
+use aliquot_region::counters::ComputeWords;
+use aliquot_region::slot::ProcessSlot;
 
 use crate::ffi::{Code, Handle, SUCCESS, long};
 use crate::launch::LaunchWork;
-use crate::marker::{ContextMarks, LaunchMeasurement, Markers, MeasuredLaunch};
+use crate::marker::{ContextMarks, LaunchMeasurement, Markers, MeasuredLaunch, NOT_READY};
 use crate::process::{self, ProcessState};
+use crate::table::call;
 use crate::{capture, clock, context};
 
 /// Percent.
 const NO_LIMIT: u32 = 100;
-/// Nanoseconds for which a throttle flag that lifts the limit is trusted without checking the host:
-/// the flag of a dead host stops to lift it soon after the heartbeat is too old, however few
-/// launches there are.
-const HOST_TRUST: u64 = 1_000_000_000;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
 
 /// Nanoseconds after which a wait reads the limits page again, woken or not.
 const RECHECK_INTERVAL: u64 = 20_000_000;
+/// The same while launches are in progress for whose end the host waits.
+const DRAIN_INTERVAL: u64 = 1_000_000;
+/// A launch that is shorter than this many nanoseconds is not measured as the first while all
+/// other tenants wait: the device changes to the container meanwhile.
+const LONG_LAUNCH: u64 = 10_000_000;
+/// A launch waits for the end of another in its stream for so many times what one takes beside all
+/// other tenants, but not less than this many nanoseconds.
+const MAX_QUEUE_WAIT: u64 = 20;
+const MIN_QUEUE_WAIT: u64 = 100_000_000;
+/// Nanoseconds for which no launch waits for the end of others after one did so in vain: a program
+/// may launch much that is to run only later, at its command.
+const UNQUEUED: u64 = 60_000_000_000;
 /// Nanoseconds between polls of measurements that are waited for.
 const POLL_INTERVAL: u64 = 200_000;
 /// The longest that a launch waits to learn what earlier ones cost. They may not end before it
@@ -50,15 +64,19 @@ pub(crate) struct DetachedMarks(Vec<ContextMarks>);
 struct DevicePace {
     credit: Credit,
     costs: OnceLock<Costs>,
+    scales: OnceLock<Scales>,
+    unmarked: UnmarkedCost,
     markers: Markers,
     /// The host was alive when it was last checked.
     host_alive: AtomicBool,
-    /// Until when that is trusted, on the coarse clock.
-    trusted_until: AtomicU64,
     /// The heartbeat that was found too old: while it stays, nobody need check again.
     stale_heartbeat: AtomicU64,
     /// Measurements were waited for in vain; no more waits until one ends.
     stalled: AtomicBool,
+    /// A launch was measured since all other tenants wait.
+    in_exclusive: AtomicBool,
+    /// Until when work in progress delays no launch: it was waited for in vain.
+    unqueued_until: AtomicU64,
 }
 
 impl Pace {
@@ -84,11 +102,11 @@ impl Pace {
     }
 
     /// A context ended, or is about to: pending measurements in it will never finish.
-    pub(crate) fn forget(&self, context: Handle, detached: DetachedMarks) {
+    pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: DetachedMarks) {
         capture::forget(context);
-        for (device_pace, marks) in self.0.iter().zip(detached.0) {
+        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached.0).enumerate() {
             for launch in marks.launches() {
-                device_pace.costs().kernel(launch.key).end_measurement();
+                device_pace.end_measurement(&slot.compute(device_index), launch.key);
             }
         }
     }
@@ -168,6 +186,30 @@ impl DevicePace {
     fn costs(&self) -> &Costs {
         self.costs.get_or_init(Costs::default)
     }
+
+    fn begin_measurement(compute: &ComputeWords, kernel: &KernelCost) {
+        kernel.begin_measurement();
+        compute.in_progress.fetch_add(1, Relaxed);
+    }
+
+    /// A launch of the kernel with this key is done, or will never be known to be.
+    fn end_measurement(&self, compute: &ComputeWords, key: u64) -> &KernelCost {
+        let kernel = self.costs().kernel(key);
+        kernel.end_measurement();
+        let one_less = |found: u64| found.checked_sub(1);
+        let _ = compute.in_progress.fetch_update(Relaxed, Relaxed, one_less);
+        kernel
+    }
+
+    fn scales(&self) -> &Scales {
+        self.scales.get_or_init(Scales::default)
+    }
+
+    /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
+    fn estimate(&self, work: LaunchWork) -> Option<u64> {
+        let of_function = self.scales().estimate(work.extent);
+        of_function.or_else(|| self.unmarked.of_stream(long(work.stream)))
+    }
 }
 
 /// A launch that may have to wait.
@@ -210,12 +252,8 @@ impl PacedLaunch {
             && heartbeat != device_pace.stale_heartbeat.load(Relaxed);
         let immediate = match limit_words(process, device_index, host_alive).rule() {
             _ if must_check_host || self.is_unlimited() => false,
-            LaunchRule::Unlimited => {
-                let is_trusted = throttle_flag != UNLIMITED
-                    || clock::coarse() < device_pace.trusted_until.load(Relaxed);
-                is_trusted && !device_pace.credit.count_launch(thread, heartbeat)
-            }
-            LaunchRule::Limited(_) => {
+            LaunchRule::Unlimited => !device_pace.credit.count_launch(thread, heartbeat),
+            LaunchRule::Limited(_) | LaunchRule::Exclusive(_) => {
                 if device_pace.credit.is_report_due(thread, heartbeat) {
                     self.report_launches();
                 }
@@ -251,12 +289,14 @@ impl PacedLaunch {
             }
         }
         self.poll();
-        self.wait_for_measurements(kernel, || {
-            let markers = &self.device_pace.markers;
-            let stream_full = || !kernel.is_known() && markers.is_stream_full(work.stream);
-            kernel.is_at_unmeasured_limit() || markers.is_full() || stream_full()
-        });
-        let cost = kernel.cost();
+        let is_unknown = || !kernel.is_known() && self.device_pace.estimate(work).is_none();
+        self.wait_for_launches((kernel, &is_unknown), work);
+        if !kernel.is_known() && self.device_pace.unmarked.is_queue_full() {
+            self.wait_for_unmarked(work.stream);
+        }
+        let estimate = Some(work).filter(|_| !kernel.is_known());
+        let estimate = estimate.and_then(|work| self.device_pace.estimate(work));
+        let cost = estimate.unwrap_or_else(|| kernel.cost());
         let chunk = self.device_pace.credit.chunk(self.thread, cost);
         let Some(rate) = self.wait_for_credit(chunk) else {
             return call();
@@ -266,7 +306,7 @@ impl PacedLaunch {
         let overlapped = credit.begin_work(self.thread, stream, until, (clock::now(), chunk));
         // A small kernel is measured when it comes right after another one.
         let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
-        let started = (!small).then(|| self.device_pace.markers.begin(work.stream));
+        let started = (!small).then(|| self.device_pace.markers.begin(work.stream, cost));
         let started = started.flatten();
         let code = call();
         if code != SUCCESS {
@@ -278,20 +318,27 @@ impl PacedLaunch {
         }
         credit.grant(self.thread, chunk, cost);
         if small {
-            credit.measure_next(self.thread);
+            credit.measure_soon(self.thread, cost);
         }
         if let Some(started) = started {
-            kernel.begin_measurement();
+            let words = self.limit_words();
+            DevicePace::begin_measurement(&self.compute(), kernel);
             let launch = MeasuredLaunch {
                 key: work.key,
+                extent: work.extent,
                 charged: cost,
-                sharing: self.limit_words().sharing(),
+                sharing: words.sharing(),
+                exclusive: matches!(words.rule(), LaunchRule::Exclusive(_)),
                 overlapped,
                 delayed: self.delayed(),
             };
-            if !self.device_pace.markers.end(started, work.stream, launch) {
-                kernel.end_measurement();
+            if self.device_pace.markers.end(started, work.stream, launch) {
+                self.device_pace.unmarked.forget(stream);
+            } else {
+                self.device_pace.end_measurement(&self.compute(), work.key);
             }
+        } else if !kernel.is_known() {
+            self.count_unmarked(work, cost);
         }
         self.compute().busy.fetch_add(chunk, Relaxed);
         code
@@ -305,17 +352,13 @@ impl PacedLaunch {
         let age = clock::since_epoch().abs_diff(heartbeat);
         let host_alive = heartbeat != 0 && age < HEARTBEAT_TIMEOUT;
         self.device_pace.host_alive.store(host_alive, Relaxed);
-        if host_alive {
-            self.device_pace
-                .trusted_until
-                .store(clock::coarse() + HOST_TRUST, Relaxed);
-        } else {
+        if !host_alive {
             self.device_pace.stale_heartbeat.store(heartbeat, Relaxed);
         }
         limit_words(self.process, self.device_index, host_alive)
     }
 
-    fn compute(self) -> aliquot_region::counters::ComputeWords<'static> {
+    fn compute(self) -> ComputeWords<'static> {
         self.process.slot.compute(self.device_index)
     }
 
@@ -342,29 +385,66 @@ impl PacedLaunch {
             .poll(MAX_POLLED, |measured| self.learn(measured));
     }
 
+    /// Counts a launch of an unknown kernel that is not measured.
+    fn count_unmarked(self, work: LaunchWork, charged: u64) {
+        let markers = &self.device_pace.markers;
+        if markers.is_full() || markers.is_stream_full(work.stream) {
+            // Others are measured in its stream.
+            return;
+        }
+        let times = BusyTimes {
+            now: clock::now(),
+            measured: self.process.limits.busy(self.device_index),
+            charged: self.compute().busy.load(Relaxed),
+        };
+        self.device_pace
+            .unmarked
+            .count(long(work.stream), charged, times);
+    }
+
     fn learn(self, measured: LaunchMeasurement) {
         self.device_pace.stalled.store(false, Relaxed);
-        let launch = measured.launch;
-        let kernel: &KernelCost = self.device_pace.costs().kernel(launch.key);
-        kernel.end_measurement();
+        let (launch, compute, words) = (measured.launch, self.compute(), self.limit_words());
+        let kernel = self.device_pace.end_measurement(&compute, launch.key);
+        let rule = words.rule();
+        // Others may have come meanwhile, or need not wait any more.
+        let sharing = launch.sharing.max(words.sharing());
+        let exclusive = launch.exclusive && matches!(rule, LaunchRule::Exclusive(_));
+        let is_first = exclusive && !self.device_pace.in_exclusive.swap(true, Relaxed);
+        if is_first && measured.took.is_none_or(|took| took < LONG_LAUNCH) {
+            return;
+        }
         let delayed = self.delayed().wrapping_sub(launch.delayed);
         let found = measured.took.and_then(|took| {
             kernel.learn(LaunchSample {
                 took,
-                sharing: launch.sharing,
+                sharing,
+                exclusive,
                 overlapped: launch.overlapped,
                 disturbed: measured.disturbed,
                 delayed,
             })
         });
-        if let (Some(found), LaunchRule::Limited(rate)) = (found, self.limit_words().rule()) {
+        let Some(found) = found else {
+            return;
+        };
+        self.device_pace.scales().learn(launch.extent, found);
+        if sharing == 1 {
+            compute.undisturbed.fetch_add(1, Relaxed);
+        } else if let Some(took) = measured.took {
+            // Of small launches one in a chunk is measured.
+            let launches = (CHUNK / found.max(1)).max(1);
+            let waited = took.saturating_sub(found).saturating_mul(launches);
+            compute.contended.fetch_add(waited, Relaxed);
+        }
+        if let LaunchRule::Limited(rate) | LaunchRule::Exclusive(rate) = rule {
             self.bucket().settle(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.
-            let took = measured.took.filter(|_| delayed > 0 && launch.sharing <= 1);
+            let took = measured.took.filter(|_| delayed > 0 && sharing <= 1);
             let waited = took.map_or(0, |took| took.saturating_sub(found));
             self.bucket().skip(waited);
             let more = found.wrapping_sub(launch.charged).wrapping_add(waited);
-            self.compute().busy.fetch_add(more, Relaxed);
+            compute.busy.fetch_add(more, Relaxed);
         }
     }
 
@@ -379,34 +459,118 @@ impl PacedLaunch {
 }
 
 impl PacedLaunch {
-    /// Waits while earlier launches must be measured first.
-    fn wait_for_measurements(self, kernel: &KernelCost, must_wait: impl Fn() -> bool) {
+    /// Waits while earlier launches must be measured or done first; `is_unknown`: the kernel's cost is
+    /// neither known nor estimated.
+    fn wait_for_launches(
+        self,
+        (kernel, is_unknown): (&KernelCost, &dyn Fn() -> bool),
+        work: LaunchWork,
+    ) {
         let start = clock::now();
         let mut now = start;
-        while must_wait() {
-            if !self.device_pace.stalled.load(Relaxed) && now - start < MAX_MEASURE_WAIT {
+        let markers = &self.device_pace.markers;
+        let (mut left, mut progressed) = (usize::MAX, start);
+        loop {
+            let words = self.limit_words();
+            let is_limited =
+                || kernel.is_at_unmeasured_limit() || markers.is_stream_full(work.stream);
+            // Without a limit nobody need know what a launch costs before it is made.
+            let is_unmeasured = words.rule() != LaunchRule::Limited(Rate::UNBOUNDED)
+                && (markers.is_full() || (is_unknown() && is_limited()));
+            if !is_unmeasured && !self.is_queue_full(words, kernel, work.stream, now) {
+                break;
+            }
+            let before = std::mem::replace(&mut left, markers.pending_of(Some(work.stream)));
+            if left < before {
+                progressed = now;
+            }
+            let may_wait = if is_unmeasured || !kernel.is_known() {
+                now - start < MAX_MEASURE_WAIT
+            } else {
+                let each = kernel.cost().saturating_mul(u64::from(words.sharing()));
+                let longest = each.saturating_mul(MAX_QUEUE_WAIT);
+                now - progressed < longest.clamp(MIN_QUEUE_WAIT, MAX_MEASURE_WAIT)
+            };
+            if !self.device_pace.stalled.load(Relaxed) && may_wait {
                 self.sleep(now + POLL_INTERVAL);
                 self.poll();
                 now = clock::now();
                 continue;
             }
-            // In vain, now or just before: other launches can be measured instead, and an unknown
-            // cost is assumed to be as long as that wait.
+            // In vain, now or just before.
             self.device_pace.stalled.store(true, Relaxed);
-            let costs = self.device_pace.costs();
-            let markers = &self.device_pace.markers;
-            markers.abandon(|launch| costs.kernel(launch.key).end_measurement());
-            if !kernel.is_known() {
-                kernel.learn(LaunchSample {
-                    took: MAX_MEASURE_WAIT,
-                    sharing: 1,
-                    overlapped: false,
-                    disturbed: false,
-                    delayed: 0,
-                });
+            self.device_pace
+                .unqueued_until
+                .store(now + UNQUEUED, Relaxed);
+            if is_unmeasured {
+                self.give_up_measurements((kernel, is_unknown));
             }
             break;
         }
+        if now > start {
+            self.compute().waited.fetch_add(now - start, Relaxed);
+        }
+    }
+
+    /// Whether so much work is in progress that a launch of this kernel has to wait for some of it.
+    fn is_queue_full(
+        self,
+        words: LimitWords,
+        kernel: &KernelCost,
+        stream: Handle,
+        now: u64,
+    ) -> bool {
+        if now < self.device_pace.unqueued_until.load(Relaxed) {
+            return false;
+        }
+        let rule = words.rule();
+        // While all others wait, one launch of all streams is measured.
+        let counted = (!matches!(rule, LaunchRule::Exclusive(_))).then_some(stream);
+        let queue = StreamQueue {
+            launches: self.device_pace.markers.pending_of(counted),
+            queued: self.compute().until.load(Relaxed).saturating_sub(now),
+            sharing: words.sharing(),
+        };
+        queue.is_full(rule, kernel.cost())
+    }
+
+    /// Lets other launches be measured instead of those that do not end; an unknown cost is assumed
+    /// to be as long as the wait for them.
+    fn give_up_measurements(self, (kernel, is_unknown): (&KernelCost, &dyn Fn() -> bool)) {
+        let compute = self.compute();
+        let markers = &self.device_pace.markers;
+        markers.abandon(|launch| {
+            self.device_pace.end_measurement(&compute, launch.key);
+        });
+        if is_unknown() {
+            kernel.learn(LaunchSample {
+                took: MAX_MEASURE_WAIT,
+                sharing: 1,
+                exclusive: false,
+                overlapped: false,
+                disturbed: false,
+                delayed: 0,
+            });
+        }
+    }
+
+    /// Waits until a stream in which no events can be set is idle.
+    fn wait_for_unmarked(self, stream: Handle) {
+        let unmarked = &self.device_pace.unmarked;
+        let start = clock::now();
+        let mut now = start;
+        let is_busy = || {
+            let query = || call::cuStreamQuery(stream);
+            capture::with_relaxed_capture(query) == NOT_READY
+        };
+        while unmarked.of_stream(long(stream)).is_some() && is_busy() {
+            if now - start >= MAX_MEASURE_WAIT {
+                break;
+            }
+            self.sleep(now + POLL_INTERVAL);
+            now = clock::now();
+        }
+        unmarked.drained();
         if now > start {
             self.compute().waited.fetch_add(now - start, Relaxed);
         }
@@ -417,16 +581,44 @@ impl PacedLaunch {
     fn wait_for_credit(self, chunk: u64) -> Option<Rate> {
         let start = clock::now();
         let mut now = start;
+        // For how long credit for more than this launch gathers, and until when.
+        let (mut gathered, mut gathers_until) = (0, None);
         let rate = loop {
-            let until = match self.limit_words().rule() {
+            let words = self.limit_words();
+            let rule = words.rule();
+            if !matches!(rule, LaunchRule::Exclusive(_)) {
+                self.device_pace.in_exclusive.store(false, Relaxed);
+            }
+            let until = match rule {
                 LaunchRule::Unlimited => break None,
+                LaunchRule::Wait if self.device_pace.markers.pending_of(None) > 0 => {
+                    now + DRAIN_INTERVAL
+                }
                 LaunchRule::Wait => now + RECHECK_INTERVAL,
-                LaunchRule::Limited(rate) => match self.bucket().take(now, rate, chunk) {
-                    Ok(()) => break Some(rate),
-                    Err(Until(until)) => until.min(now + RECHECK_INTERVAL),
+                LaunchRule::Exclusive(rate) => {
+                    self.bucket().charge(now, rate, chunk);
+                    break Some(rate);
+                }
+                LaunchRule::Limited(rate) => match gathers_until {
+                    Some(until) if until > now => until,
+                    _ => {
+                        let due = now.saturating_sub(gathered);
+                        let credit = self.bucket().credit(due, rate, chunk);
+                        match self.bucket().take(now, rate, chunk) {
+                            Ok(()) => {
+                                self.compute().credit.store(credit, Relaxed);
+                                break Some(rate);
+                            }
+                            Err(Until(until)) if gathers_until.is_none() && words.sharing() > 1 => {
+                                gathered = gather_time(rate, chunk);
+                                *gathers_until.insert(until + gathered)
+                            }
+                            Err(Until(until)) => until,
+                        }
+                    }
                 },
             };
-            self.sleep(until);
+            self.sleep(until.min(now + RECHECK_INTERVAL));
             self.poll();
             now = clock::now();
         };

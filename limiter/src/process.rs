@@ -161,6 +161,10 @@ impl ProcessState {
         if back > 0 {
             self.slot.release(entry.device_index, back);
         }
+        if entry.managed {
+            let slot = &self.slot;
+            slot.note_managed_released(entry.device_index, entry.size);
+        }
     }
 
     /// Forgets a pointer that the program no longer has.

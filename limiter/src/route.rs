@@ -94,13 +94,23 @@ fn is_newer(hook: &Hook, found: *const ()) -> bool {
         .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
 }
 
+/// The stem of the call that a name means to a client of this version: the headers of CUDA 12 define
+/// `cuGraphInstantiate`, which had five arguments, as the call with flags, which has three.
+fn stem_at(name: &[u8], version: i32) -> &[u8] {
+    match name {
+        b"cuGraphInstantiate" if version >= 12_000 => b"cuGraphInstantiateWithFlags",
+        _ => name,
+    }
+}
+
 /// The newest variant of a call that a client of this version may have and that the driver `has`.
 fn variant(
-    stem: &[u8],
+    name: &[u8],
     version: i32,
     flags: u64,
     has: impl Fn(&Hook) -> bool,
 ) -> Option<&'static Hook> {
+    let stem = stem_at(name, version);
     let matches = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
     let all = || HOOKS.iter().filter(matches);
     let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
@@ -224,6 +234,17 @@ mod tests {
         check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
         check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));
         check("cuNothing", 13_000, 0, None);
+        let with_flags = Some("cuGraphInstantiateWithFlags");
+        check("cuGraphInstantiate", 10_000, 0, Some("cuGraphInstantiate"));
+        check(
+            "cuGraphInstantiate",
+            11_080,
+            0,
+            Some("cuGraphInstantiate_v2"),
+        );
+        check("cuGraphInstantiate", 12_000, 0, with_flags);
+        check("cuGraphInstantiate", 13_000, 2, with_flags);
+        check("cuGraphInstantiateWithFlags", 11_040, 0, with_flags);
         // A driver of CUDA 12.4 lacks the newest.
         let old = variant(b"cuCtxCreate", 13_000, 0, |hook| hook.since < 12_050);
         assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));

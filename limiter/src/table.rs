@@ -18,7 +18,7 @@ use crate::launch::{self, LaunchConfig, LaunchParameters};
 use crate::real::{DriverFunction, DriverLibrary};
 use crate::{
     array, capture, context, context_limits, graph_memory, graph_nodes, green, library, memory,
-    module, nvml, nvml_processes, nvml_samples, physical, pool, route, view,
+    module, nvml, nvml_processes, nvml_samples, physical, pool, route, transfer, view,
 };
 
 /// One hooked call.
@@ -145,7 +145,9 @@ hooks! {
 
     Cuda "cuDeviceGetCount" 2000 '-' cuDeviceGetCount(count: Out<i32>) => view::device_count;
     Cuda "cuDeviceGet" 2000 '-' cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device;
+    Cuda "cuDeviceTotalMem" 2000 '-' cuDeviceTotalMem(bytes: Out<c_uint>, device: Device) => view::total_memory_cuda_3_1;
     Cuda "cuDeviceTotalMem" 3020 '-' cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) => view::total_memory;
+    Cuda "cuMemGetInfo" 2000 '-' cuMemGetInfo(free: Out<c_uint>, total: Out<c_uint>) => view::memory_info_cuda_3_1;
     Cuda "cuMemGetInfo" 3020 '-' cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) => view::memory_info;
 
     Cuda "cuDevicePrimaryCtxRetain" 7000 '-' cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device) => context::retain;
@@ -157,6 +159,10 @@ hooks! {
     Cuda "cuCtxCreate" 3020 '-' cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
     Cuda "cuCtxCreate" 11040 '-' cuCtxCreate_v3(context: Out<Handle>, params: *const c_void, count: i32, flags: c_uint, device: Device) => context::create_v3;
     Cuda "cuCtxCreate" 12050 '-' cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint, device: Device) => context::create_v4;
+    Cuda "cuGLCtxCreate" 2000 '-' cuGLCtxCreate(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
+    Cuda "cuGLCtxCreate" 3020 '-' cuGLCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
+    Cuda "cuVDPAUCtxCreate" 3010 '-' cuVDPAUCtxCreate(context: Out<Handle>, flags: c_uint, device: Device, vdpau: c_uint, find: *const c_void) => context::create_vdpau;
+    Cuda "cuVDPAUCtxCreate" 3020 '-' cuVDPAUCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device, vdpau: c_uint, find: *const c_void) => context::create_vdpau;
     Cuda "cuCtxDestroy" 2000 '-' cuCtxDestroy(context: Handle) => context::destroy;
     Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
 
@@ -239,6 +245,67 @@ hooks! {
     Cuda "cuGraphLaunch" 10000 '-' cuGraphLaunch(graph: Handle, stream: Handle) => launch::graph::<LEGACY>;
     Cuda "cuGraphLaunch" 10000 'T' cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => launch::graph::<OWN>;
 
+    Cuda "cuMemsetD8" 3020 '-' cuMemsetD8_v2(to: Pointer, value: u8, count: usize) => transfer::fill::<u8, LEGACY>;
+    Cuda "cuMemsetD8" 7000 'T' cuMemsetD8_v2_ptds(to: Pointer, value: u8, count: usize) => transfer::fill::<u8, OWN>;
+    Cuda "cuMemsetD8Async" 3020 '-' cuMemsetD8Async(to: Pointer, value: u8, count: usize, stream: Handle) => transfer::fill_async::<u8, LEGACY>;
+    Cuda "cuMemsetD8Async" 7000 'T' cuMemsetD8Async_ptsz(to: Pointer, value: u8, count: usize, stream: Handle) => transfer::fill_async::<u8, OWN>;
+    Cuda "cuMemsetD16" 3020 '-' cuMemsetD16_v2(to: Pointer, value: u16, count: usize) => transfer::fill::<u16, LEGACY>;
+    Cuda "cuMemsetD16" 7000 'T' cuMemsetD16_v2_ptds(to: Pointer, value: u16, count: usize) => transfer::fill::<u16, OWN>;
+    Cuda "cuMemsetD16Async" 3020 '-' cuMemsetD16Async(to: Pointer, value: u16, count: usize, stream: Handle) => transfer::fill_async::<u16, LEGACY>;
+    Cuda "cuMemsetD16Async" 7000 'T' cuMemsetD16Async_ptsz(to: Pointer, value: u16, count: usize, stream: Handle) => transfer::fill_async::<u16, OWN>;
+    Cuda "cuMemsetD32" 3020 '-' cuMemsetD32_v2(to: Pointer, value: u32, count: usize) => transfer::fill::<u32, LEGACY>;
+    Cuda "cuMemsetD32" 7000 'T' cuMemsetD32_v2_ptds(to: Pointer, value: u32, count: usize) => transfer::fill::<u32, OWN>;
+    Cuda "cuMemsetD32Async" 3020 '-' cuMemsetD32Async(to: Pointer, value: u32, count: usize, stream: Handle) => transfer::fill_async::<u32, LEGACY>;
+    Cuda "cuMemsetD32Async" 7000 'T' cuMemsetD32Async_ptsz(to: Pointer, value: u32, count: usize, stream: Handle) => transfer::fill_async::<u32, OWN>;
+    Cuda "cuMemsetD2D8" 3020 '-' cuMemsetD2D8_v2(to: Pointer, pitch: usize, value: u8, width: usize, height: usize) => transfer::fill_rows::<u8, LEGACY>;
+    Cuda "cuMemsetD2D8" 7000 'T' cuMemsetD2D8_v2_ptds(to: Pointer, pitch: usize, value: u8, width: usize, height: usize) => transfer::fill_rows::<u8, OWN>;
+    Cuda "cuMemsetD2D8Async" 3020 '-' cuMemsetD2D8Async(to: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u8, LEGACY>;
+    Cuda "cuMemsetD2D8Async" 7000 'T' cuMemsetD2D8Async_ptsz(to: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u8, OWN>;
+    Cuda "cuMemsetD2D16" 3020 '-' cuMemsetD2D16_v2(to: Pointer, pitch: usize, value: u16, width: usize, height: usize) => transfer::fill_rows::<u16, LEGACY>;
+    Cuda "cuMemsetD2D16" 7000 'T' cuMemsetD2D16_v2_ptds(to: Pointer, pitch: usize, value: u16, width: usize, height: usize) => transfer::fill_rows::<u16, OWN>;
+    Cuda "cuMemsetD2D16Async" 3020 '-' cuMemsetD2D16Async(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u16, LEGACY>;
+    Cuda "cuMemsetD2D16Async" 7000 'T' cuMemsetD2D16Async_ptsz(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u16, OWN>;
+    Cuda "cuMemsetD2D32" 3020 '-' cuMemsetD2D32_v2(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) => transfer::fill_rows::<u32, LEGACY>;
+    Cuda "cuMemsetD2D32" 7000 'T' cuMemsetD2D32_v2_ptds(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) => transfer::fill_rows::<u32, OWN>;
+    Cuda "cuMemsetD2D32Async" 3020 '-' cuMemsetD2D32Async(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u32, LEGACY>;
+    Cuda "cuMemsetD2D32Async" 7000 'T' cuMemsetD2D32Async_ptsz(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u32, OWN>;
+    Cuda "cuMemcpyDtoD" 3020 '-' cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize) => transfer::copy_in_device::<LEGACY>;
+    Cuda "cuMemcpyDtoD" 7000 'T' cuMemcpyDtoD_v2_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy_in_device::<OWN>;
+    Cuda "cuMemcpyDtoDAsync" 3020 '-' cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_in_device_async::<LEGACY>;
+    Cuda "cuMemcpyDtoDAsync" 7000 'T' cuMemcpyDtoDAsync_v2_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_in_device_async::<OWN>;
+    Cuda "cuMemcpy" 4000 '-' cuMemcpy(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<LEGACY>;
+    Cuda "cuMemcpy" 7000 'T' cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<OWN>;
+    Cuda "cuMemcpyAsync" 4000 '-' cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<LEGACY>;
+    Cuda "cuMemcpyAsync" 7000 'T' cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<OWN>;
+    Cuda "cuMemcpyPeer" 4000 '-' cuMemcpyPeer(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize) => transfer::copy_peer::<LEGACY>;
+    Cuda "cuMemcpyPeer" 7000 'T' cuMemcpyPeer_ptds(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize) => transfer::copy_peer::<OWN>;
+    Cuda "cuMemcpyPeerAsync" 4000 '-' cuMemcpyPeerAsync(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<LEGACY>;
+    Cuda "cuMemcpyPeerAsync" 7000 'T' cuMemcpyPeerAsync_ptsz(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<OWN>;
+    Cuda "cuMemcpy2D" 3020 '-' cuMemcpy2D_v2(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<LEGACY>;
+    Cuda "cuMemcpy2D" 7000 'T' cuMemcpy2D_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<OWN>;
+    Cuda "cuMemcpy2DUnaligned" 3020 '-' cuMemcpy2DUnaligned_v2(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<LEGACY>;
+    Cuda "cuMemcpy2DUnaligned" 7000 'T' cuMemcpy2DUnaligned_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<OWN>;
+    Cuda "cuMemcpy2DAsync" 3020 '-' cuMemcpy2DAsync_v2(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_rows_async::<LEGACY>;
+    Cuda "cuMemcpy2DAsync" 7000 'T' cuMemcpy2DAsync_v2_ptsz(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_rows_async::<OWN>;
+    Cuda "cuMemcpy3D" 3020 '-' cuMemcpy3D_v2(shape: Out<transfer::Copy3d>) => transfer::copy_blocks::<LEGACY>;
+    Cuda "cuMemcpy3D" 7000 'T' cuMemcpy3D_v2_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_blocks::<OWN>;
+    Cuda "cuMemcpy3DAsync" 3020 '-' cuMemcpy3DAsync_v2(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_async::<LEGACY>;
+    Cuda "cuMemcpy3DAsync" 7000 'T' cuMemcpy3DAsync_v2_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_async::<OWN>;
+    Cuda "cuMemcpyBatchAsync" 12080 '-' cuMemcpyBatchAsync(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<LEGACY>;
+    Cuda "cuMemcpyBatchAsync" 12080 'T' cuMemcpyBatchAsync_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<OWN>;
+    Cuda "cuMemcpyBatchAsync" 13000 '-' cuMemcpyBatchAsync_v2(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<LEGACY>;
+    Cuda "cuMemcpyBatchAsync" 13000 'T' cuMemcpyBatchAsync_v2_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<OWN>;
+    Cuda "cuMemcpyAtoA" 3020 '-' cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize) => transfer::copy_between_arrays::<LEGACY>;
+    Cuda "cuMemcpyAtoA" 7000 'T' cuMemcpyAtoA_v2_ptds(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize) => transfer::copy_between_arrays::<OWN>;
+    Cuda "cuMemcpyAtoD" 3020 '-' cuMemcpyAtoD_v2(to: Pointer, from: Handle, offset: usize, bytes: usize) => transfer::copy_from_array::<LEGACY>;
+    Cuda "cuMemcpyAtoD" 7000 'T' cuMemcpyAtoD_v2_ptds(to: Pointer, from: Handle, offset: usize, bytes: usize) => transfer::copy_from_array::<OWN>;
+    Cuda "cuMemcpyDtoA" 3020 '-' cuMemcpyDtoA_v2(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<LEGACY>;
+    Cuda "cuMemcpyDtoA" 7000 'T' cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<OWN>;
+    Cuda "cuMemcpy3DPeer" 4000 '-' cuMemcpy3DPeer(shape: Out<transfer::Copy3d>) => transfer::copy_blocks_of_peers::<LEGACY>;
+    Cuda "cuMemcpy3DPeer" 7000 'T' cuMemcpy3DPeer_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_blocks_of_peers::<OWN>;
+    Cuda "cuMemcpy3DPeerAsync" 4000 '-' cuMemcpy3DPeerAsync(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_of_peers_async::<LEGACY>;
+    Cuda "cuMemcpy3DPeerAsync" 7000 'T' cuMemcpy3DPeerAsync_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_of_peers_async::<OWN>;
+
     Cuda "cuGraphInstantiate" 10000 '-' cuGraphInstantiate(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
     Cuda "cuGraphInstantiate" 11000 '-' cuGraphInstantiate_v2(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
     Cuda "cuGraphInstantiateWithFlags" 11040 '-' cuGraphInstantiateWithFlags(made: Out<Handle>, graph: Handle, flags: u64) => graph_memory::instantiate_with;
@@ -306,6 +373,7 @@ calls! {
     cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device);
     cuDevicePrimaryCtxRelease_v2(device: Device);
     cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
+    cuPointerGetAttribute(value: Out<c_uint>, attribute: c_uint, pointer: Pointer);
     cuCtxGetCurrent(context: Out<Handle>);
     cuCtxGetDevice(device: Out<Device>);
     cuCtxPushCurrent_v2(context: Handle);
@@ -314,13 +382,18 @@ calls! {
     cuCtxGetLimit(value: Out<usize>, limit: c_uint);
     cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
     cuModuleGetLoadingMode(mode: Out<c_uint>);
+    cuFuncGetAttribute(value: Out<i32>, attribute: c_uint, function: Handle);
+    cuKernelGetAttribute(value: Out<i32>, attribute: c_uint, kernel: Handle, device: Device);
     cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
     cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
     cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
+    cuGraphKernelNodeGetParams(node: Handle, parameters: Out<graph_nodes::KernelNodeParams>);
+    cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<graph_nodes::KernelNodeParams>);
     cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_nodes::AllocNodeParams>);
     cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
+    cuStreamQuery(stream: Handle);
     cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>);
     cuEventCreate(event: Out<Handle>, flags: c_uint);
     cuEventRecord(event: Handle, stream: Handle);

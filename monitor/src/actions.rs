@@ -13,7 +13,7 @@ use aliquot_core::inventory::RefusedPod;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 
 use crate::cgroup::ProcessLocation;
-use crate::evaluation::{Action, Evaluation, NodeSample, UnmanagedProcess};
+use crate::evaluation::{Action, Evaluation, ListedProcess, NodeSample, UnmanagedProcess};
 use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::ManagedContainer;
 use crate::pods::Pods;
@@ -114,11 +114,12 @@ impl ActionRunner {
     }
 
     /// Writes the container's list of its processes, in the directory that it has read-only: pid in the
-    /// container, index of the device, bytes.
-    fn write_process_list(&mut self, container: &ManagedContainer, list: &[(u32, usize, u64)]) {
+    /// container, index of the device, bytes or `unknown`.
+    fn write_process_list(&mut self, container: &ManagedContainer, list: &[ListedProcess]) {
         let text = list
             .iter()
             .fold(String::new(), |mut text, (pid, device, bytes)| {
+                let bytes = bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
                 let _ = writeln!(text, "{pid} {device} {bytes}");
                 text
             });
@@ -156,7 +157,7 @@ impl ActionRunner {
                 let container = &containers[*at];
                 if self.kill(*identity, location, "oom") {
                     let text = above(container, *device, *used);
-                    let text = format!("{text}: killed the process that grew last");
+                    let text = format!("{text}: killed the process that grew");
                     self.send_event(Some(&container.pod), "GpuOomKilled", text);
                 }
             }
@@ -266,8 +267,12 @@ impl ActionRunner {
 
 fn about(process: &UnmanagedProcess) -> String {
     let words = process.reason.describe();
-    let (gpu, mib) = (&process.gpu, process.bytes / MIB);
-    format!("an unmanaged process uses {mib} MiB of GPU {gpu}: {words}")
+    let gpu = &process.gpu;
+    let used = process.bytes.map_or_else(
+        || "memory that the driver does not report".to_owned(),
+        |bytes| format!("{} MiB", bytes / MIB),
+    );
+    format!("an unmanaged process uses {used} of GPU {gpu}: {words}")
 }
 
 fn above(container: &ManagedContainer, device: usize, used: u64) -> String {

@@ -7,7 +7,10 @@
 //! 2. under policy `default` a tenant is unlimited if no other is active, or if it has high priority
 //!    and none has low priority;
 //! 3. limited tenants that demand more are lent what others leave ([`loans`]);
-//! 4. rates are corrected until the driver measures the allowance, and a tenant that uses more than it
+//! 4. on a saturated device all allowances are reduced in proportion ([`saturation`]);
+//! 5. now and then each limited tenant has the device for itself for a moment, in which its launches
+//!    are measured undisturbed ([`calibration`]);
+//! 6. rates are corrected until the driver measures the allowance, and a tenant that uses more than it
 //!    was allowed in total, whatever its rate, is stopped by its throttle flag ([`rate_correction`]).
 //!
 //! A tenant can write its counters at will. They tell who is active and who demands more; a false
@@ -15,18 +18,24 @@
 
 pub mod activity;
 pub mod allowance;
+pub mod busy_time;
+pub mod calibration;
 pub mod loans;
 pub mod measurements;
 pub mod rate_correction;
 pub mod runner;
+pub mod saturation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_region::host::LaunchCounters;
 use serde::Serialize;
 
 use activity::Activity;
+use calibration::{Calibration, Candidate};
+use loans::LoanClaim;
 use rate_correction::RateCorrection;
+use saturation::Saturation;
 
 /// Millionths of a device's compute.
 pub type Ppm = u64;
@@ -57,6 +66,8 @@ pub enum ThrottleFlag {
     Wait,
     /// Does not limit them.
     Unlimited,
+    /// Makes them at once, because all other tenants wait.
+    Exclusive,
 }
 
 impl ThrottleFlag {
@@ -66,6 +77,7 @@ impl ThrottleFlag {
             Self::Open => 0,
             Self::Wait => 1,
             Self::Unlimited => 2,
+            Self::Exclusive => 3,
         }
     }
 }
@@ -123,8 +135,16 @@ pub struct ArbiterState {
     /// Container and device of each.
     order: Vec<(String, String)>,
     tenants: Vec<Tenant>,
-    /// The indices of each device's tenants.
-    devices: Vec<Vec<usize>>,
+    devices: BTreeMap<String, Device>,
+}
+
+/// The state of one device.
+#[derive(Debug, Default)]
+struct Device {
+    /// The indices of its tenants.
+    members: Vec<usize>,
+    calibration: Calibration,
+    saturation: Saturation,
 }
 
 /// The state of one tenant on one device.
@@ -137,7 +157,7 @@ struct Tenant {
 
 impl ArbiterState {
     /// Adds new tenants, and removes those without a sample.
-    fn update_tenants(&mut self, samples: &[TenantSample]) {
+    fn update_tenants(&mut self, samples: &[TenantSample], now: u64) {
         let known = self.order.iter();
         let known = known.map(|(container, device)| (container.as_str(), device.as_str()));
         if known.eq(samples.iter().map(|one| (one.container, one.device))) {
@@ -145,79 +165,135 @@ impl ArbiterState {
         }
         let order = std::mem::take(&mut self.order).into_iter();
         let mut known: BTreeMap<_, _> = order.zip(std::mem::take(&mut self.tenants)).collect();
-        let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        let devices: BTreeSet<&str> = samples.iter().map(|one| one.device).collect();
+        self.devices
+            .retain(|uuid, _| devices.contains(uuid.as_str()));
+        for device in self.devices.values_mut() {
+            device.members.clear();
+            device.calibration.forget_tenants(now);
+        }
         for (i, sample) in samples.iter().enumerate() {
             let key = (sample.container.to_owned(), sample.device.to_owned());
             self.tenants.push(known.remove(&key).unwrap_or_default());
             self.order.push(key);
-            devices.entry(sample.device).or_default().push(i);
+            let device = self.devices.entry(sample.device.to_owned()).or_default();
+            device.members.push(i);
         }
-        self.devices = devices.into_values().collect();
+    }
+
+    /// Whether a device is calibrated now, so that the next decision is due soon.
+    pub fn is_calibrating(&self) -> bool {
+        self.devices
+            .values()
+            .any(|one| one.calibration.in_progress())
     }
 }
 
 /// Decides for every sample, in their order, at `now` nanoseconds of the monotonic clock.
 pub fn decide(samples: &[TenantSample], state: &mut ArbiterState, now: u64) -> Vec<TenantDecision> {
-    state.update_tenants(samples);
+    state.update_tenants(samples, now);
     let mut decisions = vec![TenantDecision::default(); samples.len()];
-    for members in &state.devices {
-        decide_device(samples, members, &mut state.tenants, &mut decisions, now);
+    for device in state.devices.values_mut() {
+        device.decide(samples, &mut state.tenants, &mut decisions, now);
     }
     decisions
 }
 
-/// Decides for the tenants of one device: those at the indices `members`.
-fn decide_device(
-    samples: &[TenantSample],
-    members: &[usize],
-    tenants: &mut [Tenant],
-    decisions: &mut [TenantDecision],
-    now: u64,
-) {
-    for i in members {
-        let tenant = &mut tenants[*i];
-        tenant.activity.update(&samples[*i], tenant.throttle, now);
-    }
-    let high_priority = |i: &&usize| samples[**i].high_priority;
-    let active = |i: &&usize| tenants[**i].activity.is_active();
-    let high_active = members.iter().filter(high_priority).any(|i| active(&i));
-    let low_present = !members.iter().all(|i| high_priority(&i));
-    let yields = |sample: &TenantSample| high_active && !sample.high_priority;
-    let claims: Vec<loans::LoanClaim> = members
-        .iter()
-        .map(|i| {
-            let (sample, activity) = (&samples[*i], &tenants[*i].activity);
-            let is_watched = tenants[*i].rate.is_watched(now);
-            loans::LoanClaim {
-                share: sample.share(),
-                active: activity.is_active() && !yields(sample),
-                used: activity.used(),
-                demands_more: activity.demands_more(),
-                may_borrow: sample.policy == ComputePolicy::Default && !is_watched,
-            }
-        })
-        .collect();
-    let active_count = claims.iter().filter(|one| one.active).count();
-    let allowed = loans::allowances(&claims);
-    for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
-        let sample = &samples[*i];
-        let others = active_count - usize::from(claim.active);
-        let is_unlimited = others == 0 || (sample.high_priority && !low_present);
-        let throttle = match sample.policy {
-            _ if yields(sample) => ThrottleFlag::Wait,
-            ComputePolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
-            _ => ThrottleFlag::Open,
+impl Device {
+    fn decide(
+        &mut self,
+        samples: &[TenantSample],
+        tenants: &mut [Tenant],
+        decisions: &mut [TenantDecision],
+        now: u64,
+    ) {
+        let members = &self.members;
+        for i in members {
+            let tenant = &mut tenants[*i];
+            tenant.activity.update(&samples[*i], tenant.throttle, now);
+        }
+        let high_priority = |i: &&usize| samples[**i].high_priority;
+        let active = |i: &&usize| tenants[**i].activity.is_active();
+        let high_active = members.iter().filter(high_priority).any(|i| active(&i));
+        let low_present = !members.iter().all(|i| high_priority(&i));
+        let yields = |sample: &TenantSample| high_active && !sample.high_priority;
+        let claims: Vec<LoanClaim> = members
+            .iter()
+            .map(|i| {
+                let (sample, activity) = (&samples[*i], &tenants[*i].activity);
+                let is_watched = tenants[*i].rate.is_watched(now);
+                LoanClaim {
+                    share: sample.share(),
+                    active: activity.is_active() && !yields(sample),
+                    used: activity.used(),
+                    demands_more: activity.demands_more(),
+                    may_borrow: sample.policy == ComputePolicy::Default && !is_watched,
+                }
+            })
+            .collect();
+        let active_count = claims.iter().filter(|one| one.active).count();
+        let allowed = loans::allowances(&claims);
+        let credits = members.iter().zip(&claims);
+        let credits = credits.filter_map(|(i, claim)| tenants[*i].unused_credit(claim));
+        let is_calibrating = self.calibration.in_progress();
+        let credit = (!is_calibrating).then(|| credits.max());
+        let factor = self.saturation.update(credit, now);
+        for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
+            let sample = &samples[*i];
+            let others = active_count - usize::from(claim.active);
+            let is_unlimited = others == 0 || (sample.high_priority && !low_present);
+            let throttle = match sample.policy {
+                _ if yields(sample) => ThrottleFlag::Wait,
+                ComputePolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
+                _ => ThrottleFlag::Open,
+            };
+            let limit = if others > 0 {
+                allowed * factor / FULL_DEVICE
+            } else {
+                allowed
+            };
+            decisions[*i] = tenants[*i].decision(sample, throttle, [allowed, limit], others, now);
+        }
+        let candidates: Vec<Candidate> = members
+            .iter()
+            .zip(&claims)
+            .map(|(i, claim)| Candidate {
+                eligible: claim.active && claim.share.is_some() && !tenants[*i].rate.is_stopped(),
+                counters: samples[*i].counters,
+            })
+            .collect();
+        let unlimited = claims.iter().any(|one| one.active && one.share.is_none());
+        let Some(flags) = self
+            .calibration
+            .update(&candidates, !high_active && !unlimited, now)
+        else {
+            return;
         };
-        decisions[*i] = tenants[*i].decision(sample, throttle, allowed, others, now);
+        for (i, flag) in members.iter().zip(flags) {
+            tenants[*i].throttle = flag;
+            decisions[*i].throttle = flag;
+            if flag == ThrottleFlag::Exclusive {
+                decisions[*i].tenants = 1;
+            }
+        }
     }
 }
 
 impl Tenant {
+    /// The credit that it cannot use because its work in progress does not end in time; `None` if it
+    /// demands no more.
+    fn unused_credit(&self, claim: &LoanClaim) -> Option<Ppm> {
+        let is_limited = claim.share.is_some() && self.throttle == ThrottleFlag::Open;
+        let demands_more = claim.active && claim.demands_more && is_limited;
+        demands_more.then(|| self.activity.credit())
+    }
+
+    /// Its decision: `allowed` without and with the loss of a saturated device.
     fn decision(
         &mut self,
         sample: &TenantSample,
         throttle: ThrottleFlag,
-        allowed: Ppm,
+        [allowed, limit]: [Ppm; 2],
         others: usize,
         now: u64,
     ) -> TenantDecision {
@@ -236,9 +312,11 @@ impl Tenant {
         };
         let reported = rate_correction::ReportedUse {
             used: self.activity.used(),
+            average: self.activity.average_used(),
             demands_more: self.activity.demands_more(),
         };
-        self.rate.update(sample.measured, allowed, reported, now);
+        self.rate
+            .update(sample.measured, [allowed, limit], reported, now);
         if others > 0 && self.rate.is_stopped() {
             self.throttle = ThrottleFlag::Wait;
         } else {
@@ -246,7 +324,7 @@ impl Tenant {
         }
         TenantDecision {
             throttle: self.throttle,
-            rate_correction: self.rate.factor(allowed, share),
+            rate_correction: self.rate.factor(limit, share),
             tenants,
         }
     }

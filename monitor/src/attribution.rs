@@ -15,8 +15,8 @@ pub struct ProcessSample {
     pub gpu: String,
     /// Its MIG instance, by the driver's ids.
     pub instance: Option<(u32, u32)>,
-    /// Bytes that it uses, as far as the driver reports them.
-    pub bytes: u64,
+    /// Bytes that it uses; `None` where the driver does not report them.
+    pub bytes: Option<u64>,
     /// What the kernel reports about it.
     pub process: ProcessStatus,
 }

@@ -1,6 +1,9 @@
 //! How much of its GPU each process uses, by the driver's newest utilization sample. The driver takes
 //! one every sixth of a second to every second, by product, and lists only processes that worked. A
 //! process is not idle because there is no new sample.
+//!
+//! Some drivers list processes that have ended, and values above 100, which say nothing: a process
+//! with such a value is taken to do what it did before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,6 +12,9 @@ use aliquot_nvml::ProcessUtilization;
 
 /// A GPU without a sample for so long is idle.
 const IDLE: Duration = Duration::from_secs(2);
+
+/// The highest value that a sample can have.
+const FULL: u32 = 100;
 
 /// A second of the driver's clock, which is the time of day in microseconds.
 const SECOND: u64 = 1_000_000;
@@ -52,9 +58,17 @@ impl UtilizationSamples {
         self.gpus.get(gpu).map_or(0, |sample| sample.at)
     }
 
-    /// Adds new samples of a GPU at `now`; returns whether there are any.
-    pub fn take(&mut self, gpu: &str, found: &[ProcessUtilization], now: Instant) -> bool {
-        let future_at = self.gpus.get(gpu).map_or(0, |sample| sample.future_at);
+    /// Adds new samples of a GPU at `now`, on which processes of these ids run; returns whether there
+    /// are any.
+    pub fn take(
+        &mut self,
+        gpu: &str,
+        found: &[ProcessUtilization],
+        runs: impl Fn(u32) -> bool,
+        now: Instant,
+    ) -> bool {
+        let before = self.gpus.get(gpu);
+        let future_at = before.map_or(0, |sample| sample.future_at);
         // The driver still lists samples from before the clock was set back.
         let latest_valid = self.time_of_day.saturating_add(SECOND);
         let found = || {
@@ -64,11 +78,21 @@ impl UtilizationSamples {
         let Some(at) = found().map(|one| one.at).max() else {
             return false;
         };
+        let known = |pid: u32| before.and_then(|sample| sample.busy.get(&pid)).copied();
+        let mut busy = BTreeMap::new();
+        for one in found().filter(|one| one.busy > FULL && runs(one.pid)) {
+            if let Some(known) = known(one.pid) {
+                busy.insert(one.pid, known);
+            }
+        }
+        for one in found().filter(|one| one.busy <= FULL && runs(one.pid)) {
+            busy.insert(one.pid, one.busy);
+        }
         let sample = GpuUtilizationSample {
             at: at.max(self.since(gpu)),
             future_at,
             seen: now,
-            busy: found().map(|one| (one.pid, one.busy)).collect(),
+            busy,
         };
         self.gpus.insert(gpu.to_owned(), sample);
         true
@@ -102,7 +126,8 @@ mod tests {
                     at: u64::from(i) + 7,
                 })
                 .collect();
-            assert_eq!(samples.take("GPU-a", &found, now), !found.is_empty());
+            let taken = samples.take("GPU-a", &found, |_| true, now);
+            assert_eq!(taken, !found.is_empty());
             let busy: Vec<_> = samples.busy("GPU-a", now).collect();
             assert_eq!(busy, *expected, "sample {i}");
             assert!(samples.busy("GPU-b", now).next().is_none());
@@ -130,6 +155,34 @@ mod tests {
     }
 
     #[test]
+    fn drops_samples_above_100_and_of_ended_processes() {
+        let mut samples = UtilizationSamples::default();
+        let now = Instant::now();
+        let mut check_take = |all: &[(u32, u32)], expected: &[(u32, u32)]| {
+            let found: Vec<ProcessUtilization> = (0..)
+                .zip(all)
+                .map(|(at, (pid, busy))| ProcessUtilization {
+                    pid: *pid,
+                    busy: *busy,
+                    at: 7 + at,
+                })
+                .collect();
+            // Process 9 has ended.
+            assert!(samples.take("GPU-a", &found, |pid| pid != 9, now));
+            let busy: Vec<_> = samples.busy("GPU-a", now).collect();
+            assert_eq!(busy, expected, "{all:?}");
+        };
+        check_take(&[(1, 101), (2, 40), (9, 50)], &[(2, 40)]);
+        check_take(&[(1, 30), (2, 4000)], &[(1, 30), (2, 40)]);
+        // It has a valid one besides.
+        check_take(
+            &[(1, 60), (1, 250), (2, 250), (2, 100)],
+            &[(1, 60), (2, 100)],
+        );
+        check_take(&[(9, 50)], &[]);
+    }
+
+    #[test]
     fn requests_only_new_samples() {
         let mut samples = UtilizationSamples::default();
         let at = |at| ProcessUtilization {
@@ -138,9 +191,10 @@ mod tests {
             at,
         };
         assert_eq!(samples.since("GPU-a"), 0);
-        samples.take("GPU-a", &[at(5), at(9), at(7)], Instant::now());
+        let all = [at(5), at(9), at(7)];
+        samples.take("GPU-a", &all, |_| true, Instant::now());
         assert_eq!((samples.since("GPU-a"), samples.since("GPU-b")), (9, 0));
-        samples.take("GPU-a", &[], Instant::now());
+        samples.take("GPU-a", &[], |_| true, Instant::now());
         assert_eq!(samples.since("GPU-a"), 9);
     }
 
@@ -160,7 +214,7 @@ mod tests {
                 let since = samples.since("GPU-a");
                 let new: Vec<ProcessUtilization> =
                     found.iter().filter(|one| one.at > since).copied().collect();
-                let taken = samples.take("GPU-a", &new, begun);
+                let taken = samples.take("GPU-a", &new, |_| true, begun);
                 let busy = samples.busy("GPU-a", begun).next().map(|(_, busy)| busy);
                 assert_eq!((taken, busy), expected, "at {now}");
             };

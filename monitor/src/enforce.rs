@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Mode;
-use aliquot_nvml::{LimitError, MemoryLimits};
+use aliquot_nvml::{CgroupLimits, LimitError, MemoryLimits};
 
 use crate::evaluation::NodeSample;
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
@@ -30,8 +30,23 @@ pub struct DeviceShare<'a> {
     pub device: &'a ContainerDevice,
     /// Memory limit in bytes; 0: unknown.
     pub limit: u64,
+    /// Of it, what is the container's part of the device's own memory; 0: all.
+    pub physical: u64,
     /// The container's cgroups, as paths below the root of the hierarchy.
     pub cgroups: &'a BTreeSet<String>,
+}
+
+impl DeviceShare<'_> {
+    /// The driver's limits for the container's cgroups. The limit of a share is its request, of which
+    /// nothing may be evicted; of a limit beyond the device's own memory, only its part of that
+    /// memory can stay there.
+    fn driver_limits(&self) -> CgroupLimits {
+        let physical = Some(self.physical).filter(|physical| *physical > 0);
+        CgroupLimits {
+            soft: physical.map_or(self.limit, |physical| physical.min(self.limit)),
+            hard: self.limit,
+        }
+    }
 }
 
 /// Something that enforces memory limits.
@@ -82,8 +97,8 @@ impl Enforcement for Mps {
 /// The driver's memory limits for cgroups.
 pub struct DriverLimits {
     driver: Arc<dyn MemoryLimits>,
-    /// Bytes and when they were set, by GPU and cgroup.
-    set: BTreeMap<(String, String), (u64, Instant)>,
+    /// Limits and when they were set, by GPU and cgroup.
+    set: BTreeMap<(String, String), (CgroupLimits, Instant)>,
     /// Removed cgroups, which have no processes.
     gone: BTreeSet<(String, String)>,
     /// GPUs without limits, and when that was found.
@@ -113,9 +128,9 @@ impl DriverLimits {
         }
     }
 
-    fn limit(&mut self, gpu: &str, cgroup: &str, bytes: u64) -> LimitStatus {
+    fn limit(&mut self, gpu: &str, cgroup: &str, limits: CgroupLimits) -> LimitStatus {
         let key = (gpu.to_owned(), cgroup.to_owned());
-        let before = self.set.get(&key).filter(|(set, _)| *set == bytes);
+        let before = self.set.get(&key).filter(|(set, _)| *set == limits);
         let (is_known, then) = (before.is_some(), before.map(|(_, then)| *then));
         if then.is_some_and(|then| then.elapsed() < RETRY) {
             return LimitStatus::Yes;
@@ -124,7 +139,7 @@ impl DriverLimits {
             return LimitStatus::Gone;
         }
         let path = format!("{CGROUPS}{cgroup}");
-        let answer = self.driver.limit_memory(gpu, Path::new(&path), bytes);
+        let answer = self.driver.limit_memory(gpu, Path::new(&path), limits);
         if answer.is_err() {
             self.set.remove(&key);
         }
@@ -134,12 +149,13 @@ impl DriverLimits {
                     tracing::info!(
                         gpu,
                         cgroup,
-                        bytes,
+                        soft = limits.soft,
+                        hard = limits.hard,
                         "the driver limits the memory of a container"
                     );
                 }
                 self.reported.remove(&key);
-                self.set.insert(key, (bytes, Instant::now()));
+                self.set.insert(key, (limits, Instant::now()));
                 LimitStatus::Yes
             }
             Err(LimitError::NotOffered(_)) => {
@@ -187,7 +203,7 @@ impl Enforcement for DriverLimits {
         // Each is tried, even if another one fails.
         let cgroups = share.cgroups.iter();
         let all: Vec<LimitStatus> = cgroups
-            .map(|cgroup| self.limit(gpu, cgroup, share.limit))
+            .map(|cgroup| self.limit(gpu, cgroup, share.driver_limits()))
             .collect();
         all.contains(&LimitStatus::Yes) && !all.contains(&LimitStatus::No)
     }
@@ -235,13 +251,16 @@ impl Enforcements {
         for (at, container) in sample.containers.all.iter().enumerate() {
             let key = (container.pod.clone(), container.name.clone());
             let cgroups = sample.cgroups.get(&key).unwrap_or(&none);
-            let limits = sample.limits.get(at);
+            let of_device = |all: &[Vec<u64>], index: usize| {
+                let found = all.get(at).and_then(|devices| devices.get(index));
+                found.copied().unwrap_or(0)
+            };
             let devices = container.devices.iter().enumerate().map(|(index, device)| {
-                let limit = limits.and_then(|limits| limits.get(index));
                 let share = DeviceShare {
                     container,
                     device,
-                    limit: limit.copied().unwrap_or(0),
+                    limit: of_device(&sample.limits, index),
+                    physical: of_device(&sample.physical, index),
                     cgroups,
                 };
                 if let Some(cgroups) = sample.candidates.get(&key) {

@@ -10,12 +10,17 @@ use crate::testing::container;
 /// A driver that supports limits on one GPU.
 #[derive(Default)]
 struct Fake {
-    set: Mutex<Vec<(String, String, u64)>>,
+    set: Mutex<Vec<(String, String, CgroupLimits)>>,
     calls: Mutex<u32>,
 }
 
 impl MemoryLimits for Fake {
-    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError> {
+    fn limit_memory(
+        &self,
+        gpu: &str,
+        cgroup: &Path,
+        limits: CgroupLimits,
+    ) -> Result<(), LimitError> {
         *self.calls.lock() += 1;
         let cgroup = cgroup.display().to_string();
         if gpu != "GPU-a" {
@@ -24,12 +29,20 @@ impl MemoryLimits for Fake {
         if cgroup.ends_with("gone") {
             return Err(LimitError::NoCgroup(cgroup));
         }
-        self.set.lock().push((gpu.to_owned(), cgroup, hard));
+        self.set.lock().push((gpu.to_owned(), cgroup, limits));
         Ok(())
     }
 
     fn memory_limit(&self, gpu: &str, _cgroup: &Path) -> Result<MemoryLimit, LimitError> {
         Err(LimitError::NotOffered(gpu.to_owned()))
+    }
+}
+
+/// Soft and hard are the same.
+fn both(bytes: u64) -> CgroupLimits {
+    CgroupLimits {
+        soft: bytes,
+        hard: bytes,
     }
 }
 
@@ -112,8 +125,31 @@ fn sets_limit_once_per_cgroup_and_value() {
     all.enforce(&second);
     let set = fake.set.lock().clone();
     let path = |name: &str| format!("/sys/fs/cgroup/k/{name}");
-    let row = |name: &str, bytes| ("GPU-a".to_owned(), path(name), bytes);
+    let row = |name: &str, bytes| ("GPU-a".to_owned(), path(name), both(bytes));
     assert_eq!(set, [row("a", 100), row("a", 200), row("b", 100)]);
+}
+
+#[test]
+fn guarantees_all_of_limit_that_is_device_memory() {
+    let check = |physical: &[u64], expected: u64| {
+        let fake = Arc::new(Fake::default());
+        let mut one = sample(one(|_| ()), "/k/a");
+        one.physical = physical.iter().map(|bytes| vec![*bytes]).collect();
+        Enforcements::new(fake.clone()).enforce(&one);
+        let set = fake.set.lock()[0].2;
+        let limits = CgroupLimits {
+            soft: expected,
+            hard: 100,
+        };
+        assert_eq!(set, limits, "{physical:?}");
+    };
+    check(&[100], 100);
+    // With memory scaling.
+    check(&[40], 40);
+    check(&[200], 100);
+    // Where the part is not known, a soft limit of 0 would let the driver evict everything.
+    check(&[0], 100);
+    check(&[], 100);
 }
 
 #[test]
@@ -141,8 +177,8 @@ fn renews_driver_limit_periodically() {
     };
     let mut check = |then: Instant, times: usize| {
         let key = ("GPU-a".to_owned(), "/k/a".to_owned());
-        driver.set.insert(key, (100, then));
-        assert!(driver.limit("GPU-a", "/k/a", 100) == LimitStatus::Yes);
+        driver.set.insert(key, (both(100), then));
+        assert!(driver.limit("GPU-a", "/k/a", both(100)) == LimitStatus::Yes);
         assert_eq!(fake.set.lock().len(), times);
     };
     check(Instant::now(), 0);
@@ -176,5 +212,5 @@ fn limits_candidate_cgroups_before_id_is_reported() {
         );
     }
     let path = "/sys/fs/cgroup/k/a".to_owned();
-    assert_eq!(*fake.set.lock(), [("GPU-a".to_owned(), path, 100)]);
+    assert_eq!(*fake.set.lock(), [("GPU-a".to_owned(), path, both(100))]);
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_core::PodUid;
 use aliquot_region::host::{CountersReadError, CountersSnapshot};
@@ -10,9 +11,10 @@ use aliquot_region::host::{CountersReadError, CountersSnapshot};
 use crate::attribution::{self, NodeContext, Owner, ProcessSample, UnmanagedReason};
 use crate::cgroup::ProcessLocation;
 use crate::container_cgroups::Cgroups;
+use crate::counted_memory::{MeasuredProcess, counted_memory};
 use crate::managed_containers::ManagedContainers;
-use crate::oom::{self, OomRule, OomWatch};
-use crate::overhead::{MemorySample, Overhead};
+use crate::oom::{self, OomRule, OomWatch, ProcessMemory};
+use crate::overhead::{MemorySample, Overhead, Recent};
 use crate::processes::ProcessIdentity;
 use crate::settings::OnUnmanaged;
 use crate::unmanaged::{self, ProcessKey, UnmanagedTracker};
@@ -23,10 +25,14 @@ pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadErr
 /// All that was read in one sample.
 #[derive(Debug, Default)]
 pub struct NodeSample {
+    /// When it was taken, by a monotonic clock.
+    pub taken_at: Duration,
     /// The containers with a share.
     pub containers: Arc<ManagedContainers>,
     /// Memory limit of each device of each container, in bytes, from the limits pages; 0: unknown.
     pub limits: Vec<Vec<u64>>,
+    /// Of each limit, the part that is memory of the device itself; 0: unknown.
+    pub physical: Vec<Vec<u64>>,
     /// Overhead on each limits page, in bytes.
     pub charged: Vec<Vec<u64>>,
     /// The counters file of each container; `None` for one without the limiter.
@@ -35,12 +41,16 @@ pub struct NodeSample {
     pub processes: Vec<ProcessSample>,
     /// GPUs whose processes could not be read, or that are missing in the inventory.
     pub blind: BTreeSet<String>,
+    /// Bytes in use of each GPU with processes, read after their sizes.
+    pub in_use: BTreeMap<String, u64>,
     /// The GPU of each MIG instance, by the instance's uuid.
     pub gpus: BTreeMap<String, String>,
     /// Percent of its GPU that each process used, by the newest driver sample, where there is one.
     pub busy: BTreeMap<(String, u32), u32>,
     /// GPUs with a new driver sample of processes.
     pub newly_sampled: BTreeSet<String>,
+    /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.
+    pub uncorrected: BTreeSet<String>,
     /// Cgroups of the containers with a share.
     pub cgroups: Cgroups,
     /// Cgroups one of which is that of such a container, whose id the API server has not reported.
@@ -61,6 +71,28 @@ impl NodeSample {
         current_uuids.map_or_else(allocated, String::as_str)
     }
 
+    /// Of these GPUs, those with processes whose memory the driver does not report, and those that
+    /// this sample says nothing about: without processes, or unreadable.
+    pub fn unmeasured<'a>(
+        &self,
+        gpus: impl Iterator<Item = &'a str>,
+    ) -> (BTreeSet<String>, BTreeSet<String>) {
+        let (mut unmeasured, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+        for gpu in gpus {
+            let mut processes = self
+                .processes
+                .iter()
+                .filter(|one| one.gpu == gpu)
+                .peekable();
+            if processes.peek().is_none() || self.blind.contains(gpu) {
+                unknown.insert(gpu.to_owned());
+            } else if processes.any(|one| one.bytes.is_none()) {
+                unmeasured.insert(gpu.to_owned());
+            }
+        }
+        (unmeasured, unknown)
+    }
+
     /// The GPU of a container's device.
     pub fn gpu(&self, at: usize, device: usize) -> &str {
         let uuid = self.device_uuid(at, device);
@@ -75,7 +107,7 @@ pub struct Rules {
     pub unmanaged: OnUnmanaged,
     /// Pods whose unmanaged processes are only reported.
     pub exempt: BTreeSet<PodUid>,
-    /// Bytes per process by which a container may exceed its limit.
+    /// Bytes that each process may use beyond what the limiter counts for it.
     pub tolerance: u64,
     /// The watch of this node's pods is up to date.
     pub fresh: bool,
@@ -100,6 +132,9 @@ pub struct ContainerUse {
     pub stale: u64,
     /// Its processes on the device.
     pub processes: u64,
+    /// Of these, processes whose memory the driver does not report, so that the measured bytes are
+    /// too low.
+    pub unavailable: u64,
     /// Percent of the GPU that they used.
     pub busy: u32,
     /// Compute, as the limiter counts it.
@@ -119,8 +154,8 @@ pub struct UnmanagedProcess {
     pub pod: Option<PodUid>,
     /// Why.
     pub reason: UnmanagedReason,
-    /// Bytes that it uses.
-    pub bytes: u64,
+    /// Bytes that it uses; `None` where the driver does not report them.
+    pub bytes: Option<u64>,
 }
 
 /// What to do after a sample.
@@ -132,11 +167,14 @@ pub enum Action {
     ReportAboveLimit(usize, usize, u64),
     /// Kill an unmanaged process.
     KillUnmanaged(ProcessIdentity, ProcessLocation, UnmanagedProcess),
-    /// Kill the process of a container that grew last: the container's index, device, bytes used.
+    /// Kill a process of a container above its limit: the container's index, device, bytes used.
     KillOverLimit(ProcessIdentity, ProcessLocation, usize, usize, u64),
     /// Evict a pod.
     Evict(PodUid, UnmanagedProcess),
 }
+
+/// Pid in the container, device and bytes, as far as the driver reports them, of a process.
+pub type ListedProcess = (u32, usize, Option<u64>);
 
 /// The result of one sample.
 #[derive(Debug, Default)]
@@ -145,8 +183,8 @@ pub struct Evaluation {
     pub uses: Vec<Vec<ContainerUse>>,
     /// Bytes to charge on each limits page; `None`: unchanged.
     pub charges: Vec<Vec<Option<u64>>>,
-    /// The processes of each container: pid in the container, device, bytes; `None`: not all known.
-    pub process_lists: Vec<Option<Vec<(u32, usize, u64)>>>,
+    /// The processes of each container; `None`: not all known.
+    pub process_lists: Vec<Option<Vec<ListedProcess>>>,
     /// Unmanaged processes, seen in enough samples.
     pub unmanaged: Vec<UnmanagedProcess>,
     /// Number of processes whose owner is not known yet.
@@ -165,9 +203,31 @@ const MAX_UNKNOWN_SAMPLES: u32 = 20;
 #[derive(Debug, Default)]
 pub struct Evaluator {
     shares: BTreeMap<(String, usize), ShareState>,
+    reported_twice: BTreeMap<String, ReportedTwice>,
+    /// Managed memory on each GPU, in the last sample.
+    managed: BTreeMap<String, ManagedMemory>,
     tracker: UnmanagedTracker,
     /// Number of samples in which a process was in no reported container.
     unnamed: BTreeMap<ProcessIdentity, u32>,
+}
+
+/// Bytes by which the sizes of all processes on a GPU exceed what is in use of it, in the last
+/// samples: what they imported from one another is in the sizes of both.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReportedTwice {
+    /// With the managed memory that the sizes lack.
+    known: Recent,
+    /// With all managed memory, which the sizes may lack.
+    possible: Recent,
+}
+
+/// Managed memory that the limiters count on a GPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct ManagedMemory {
+    /// Bytes.
+    counted: u64,
+    /// Of these, bytes that the sizes of the processes lack.
+    left_out: u64,
 }
 
 #[derive(Debug, Default)]
@@ -218,6 +278,7 @@ impl Evaluator {
             .collect();
         self.shares
             .retain(|(name, _), _| names.contains(name.as_str()));
+        self.note_reported_twice(sample);
         for (at, container) in containers.iter().enumerate() {
             let mut list = Vec::new();
             let (mut uses, mut charges) = (Vec::new(), Vec::new());
@@ -252,6 +313,23 @@ impl Evaluator {
         evaluation
     }
 
+    fn note_reported_twice(&mut self, sample: &NodeSample) {
+        let in_use = &sample.in_use;
+        self.reported_twice
+            .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
+        let managed = std::mem::take(&mut self.managed);
+        for (gpu, in_use) in in_use {
+            let own = sample.processes.iter().filter(|one| one.gpu == *gpu);
+            let sizes = own.filter_map(|one| one.bytes);
+            let sum = sizes.fold(0_u64, u64::saturating_add);
+            let beyond = |more: u64| sum.saturating_add(more).saturating_sub(*in_use);
+            let managed = managed.get(gpu).copied().unwrap_or_default();
+            let twice = self.reported_twice.entry(gpu.clone()).or_default();
+            twice.known.add(beyond(managed.left_out));
+            twice.possible.add(beyond(managed.counted));
+        }
+    }
+
     fn share(
         &mut self,
         sample: &NodeSample,
@@ -275,20 +353,17 @@ impl Evaluator {
         let limit = value(sample.limits.get(at), device);
         let mut found = reported_use(reports.map(|(_, after)| after), device);
         found.limit = limit;
-        let bytes = |bypassing: bool| {
-            let those = own
-                .iter()
-                .filter(|(_, is_bypassing)| *is_bypassing == bypassing);
-            those.fold(0_u64, |sum, (one, _)| sum.saturating_add(one.bytes))
-        };
-        let seen = MemorySample {
-            with_slot: bytes(false),
-            without_slot: bytes(true),
-            counted_before: reports.map_or(0, |(before, _)| before.used(device)),
-            counted_after: found.tracked,
-        };
+        let gpu = sample.gpu(at, device);
+        let twice = self.reported_twice.get(gpu).copied().unwrap_or_default();
+        let processes = memory_of(own, reports, device, rules.tolerance);
+        let imported = twice.known.least().unwrap_or(0);
+        let seen = memory_sample(&processes, reports, device, imported);
+        let managed = self.managed.entry(gpu.to_owned()).or_default();
+        managed.counted = managed.counted.saturating_add(seen.managed);
+        managed.left_out = managed.left_out.saturating_add(seen.left_out());
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
+        found.unavailable = count(own, |(one, _)| one.bytes.is_none());
         found.busy = own.iter().fold(0, |sum: u32, (one, _)| {
             let key = (one.gpu.clone(), one.process.identity.pid);
             sum.saturating_add(sample.busy.get(&key).copied().unwrap_or(0))
@@ -297,7 +372,7 @@ impl Evaluator {
         found.peak = state
             .peak
             .max(if limit == 0 { 0 } else { found.peak.min(limit) });
-        let is_blind = sample.blind.contains(sample.gpu(at, device));
+        let is_blind = sample.blind.contains(gpu);
         found.blind = is_blind || is_uncertain;
         let charged = value(sample.charged.get(at), device);
         found.overhead = charged;
@@ -307,18 +382,16 @@ impl Evaluator {
         let is_known = !is_uncertain && !is_unread;
         let charge = is_known.then(|| state.overhead.update(seen, charged));
         found.overhead = charge.unwrap_or(charged);
+        if is_unread {
+            return (found, charge);
+        }
         let rule = OomRule {
             limit,
             tolerance: rules.tolerance,
+            imported: twice.possible.most(),
             kill: container.effective.oom_killer,
         };
-        let process = |(one, _): &(&ProcessSample, bool)| oom::ProcessMemory {
-            identity: one.process.identity,
-            bytes: one.bytes,
-            exiting: one.process.exiting,
-        };
-        let all: Vec<oom::ProcessMemory> = own.iter().map(process).collect();
-        match state.oom.update(&all, rule) {
+        match state.oom.update(&processes, rule, sample.taken_at) {
             oom::OomVerdict::Within => {}
             oom::OomVerdict::Report { used } => evaluation
                 .actions
@@ -494,6 +567,63 @@ fn processes_of<'a>(
         _ => None,
     })
     .collect()
+}
+
+/// The memory of a container's processes on a device, and what the limiter counts of it.
+fn memory_of(
+    own: &[(&ProcessSample, bool)],
+    reports: Option<&(CountersSnapshot, CountersSnapshot)>,
+    device: usize,
+    tolerance: u64,
+) -> Vec<ProcessMemory> {
+    let with_slot = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
+    let measured = with_slot.map(|(one, _)| MeasuredProcess {
+        container_pid: one.process.container_pid,
+        bytes: one.bytes,
+    });
+    let measured: Vec<MeasuredProcess> = measured.collect();
+    let counted = reports
+        .map(|(before, after)| counted_memory(&measured, (before, after), device, tolerance));
+    let mut counted = counted.into_iter().flatten();
+    let memory = own.iter().map(|(one, is_bypassing)| ProcessMemory {
+        identity: one.process.identity,
+        bytes: one.bytes,
+        counted: if *is_bypassing { None } else { counted.next() },
+        exiting: one.process.exiting,
+    });
+    memory.collect()
+}
+
+/// What is compared for the charge. A process whose size is not known takes no part.
+fn memory_sample(
+    processes: &[ProcessMemory],
+    reports: Option<&(CountersSnapshot, CountersSnapshot)>,
+    device: usize,
+    imported: u64,
+) -> MemorySample {
+    let sum = |of: fn(&ProcessMemory) -> u64| {
+        let all = processes.iter().map(of);
+        all.fold(0_u64, u64::saturating_add)
+    };
+    let unknown = sum(|one| match (one.bytes, one.counted) {
+        (None, Some(counted)) => counted.bytes,
+        _ => 0,
+    });
+    let counted = |report: &CountersSnapshot| report.used(device).saturating_sub(unknown);
+    MemorySample {
+        with_slot: sum(|one| one.counted.and(one.bytes).unwrap_or(0)),
+        without_slot: sum(|one| match one.counted {
+            Some(_) => 0,
+            None => one.bytes.unwrap_or(0),
+        }),
+        counted_before: reports.map_or(0, |(before, _)| counted(before)),
+        counted_after: reports.map_or(0, |(_, after)| counted(after)),
+        managed: sum(|one| match (one.bytes, one.counted) {
+            (Some(_), Some(counted)) => counted.managed,
+            _ => 0,
+        }),
+        imported,
+    }
 }
 
 fn count<T>(all: &[T], which: impl Fn(&T) -> bool) -> u64 {

@@ -12,6 +12,8 @@ use crate::settings::OnUnmanaged;
 use crate::testing::{container, process, process_sample};
 
 const MIB: u64 = 1 << 20;
+/// More than any limit here, beyond what the OOM killer tolerates.
+pub(super) const FAR_ABOVE: u64 = 1 << 30;
 
 pub(super) fn rules(unmanaged: OnUnmanaged) -> Rules {
     Rules {
@@ -29,6 +31,8 @@ fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
         pid: *pid,
         used: vec![*used],
         contexts: vec![0],
+        managed: vec![0],
+        refused: vec![0],
     };
     let usages: Vec<ProcessUsage> = slots.iter().enumerate().map(process_usage).collect();
     let total = slots.iter().map(|(_, used)| used).sum();
@@ -81,6 +85,15 @@ pub(super) fn evaluate_all(samples: &[NodeSample], rules: &Rules) -> Vec<Evaluat
         .collect()
 }
 
+/// The same sample twice a second for eleven seconds.
+pub(super) fn evaluate_lasting(sample: impl Fn() -> NodeSample, rules: &Rules) -> Vec<Evaluation> {
+    let samples = (0..=22).map(|number| NodeSample {
+        taken_at: Duration::from_millis(500) * number,
+        ..sample()
+    });
+    evaluate_all(&samples.collect::<Vec<_>>(), rules)
+}
+
 pub(super) fn evaluate_thrice(sample: impl Fn() -> NodeSample, rules: &Rules) -> Vec<Evaluation> {
     evaluate_all(&[sample(), sample(), sample()], rules)
 }
@@ -107,7 +120,10 @@ fn computes_use_of_each_container() {
     assert_eq!(figures(0), ((50, 40, 10), 1, 100));
     assert_eq!(figures(1), ((32, 30, 2), 2, 100));
     assert_eq!(last.charges, [[Some(10)], [Some(2)]]);
-    let process_lists = [vec![(1, 0, 50)], vec![(2, 0, 22), (3, 0, 10)]];
+    let process_lists = [
+        vec![(1, 0, Some(50))],
+        vec![(2, 0, Some(22)), (3, 0, Some(10))],
+    ];
     assert_eq!(last.process_lists, process_lists.map(Some));
     assert!(
         evaluations
@@ -134,7 +150,7 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
     };
     assert_eq!(
         (reported.reason, reported.bytes),
-        (UnmanagedReason::NoLimiter, 30)
+        (UnmanagedReason::NoLimiter, Some(30))
     );
     assert_eq!(
         (identity.pid, location.pod.clone()),
@@ -244,12 +260,12 @@ fn kills_nobody_for_forged_pid_in_counters_file() {
     // Above its limit by the driver, only its own process is killed.
     let above = || {
         let mut one = forged();
-        one.processes[0].bytes = 500;
+        one.processes[0].bytes = Some(FAR_ABOVE);
         one
     };
-    let evaluations = evaluate_thrice(above, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_lasting(above, &rules(OnUnmanaged::Kill));
     let killed: Vec<_> = evaluations.iter().flat_map(|one| &one.actions).collect();
-    let [Action::KillOverLimit(identity, location, 0, 0, 500)] = &killed[..] else {
+    let [Action::KillOverLimit(identity, location, 0, 0, _)] = &killed[..] else {
         panic!("{killed:?}")
     };
     assert_eq!(

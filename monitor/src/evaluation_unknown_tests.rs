@@ -3,7 +3,9 @@
 use aliquot_region::host::CountersReadError;
 use rustix::io::Errno;
 
-use super::tests::{counters, evaluate_all, evaluate_thrice, rules, sample};
+use super::tests::{
+    FAR_ABOVE, counters, evaluate_all, evaluate_lasting, evaluate_thrice, rules, sample,
+};
 use super::*;
 use crate::attribution::PodInfo;
 use crate::settings::OnUnmanaged;
@@ -49,13 +51,16 @@ fn keeps_charge_while_a_process_is_unknown() {
 
 #[test]
 fn kills_grower_above_limit_beside_unknown_process() {
-    let above = then(|sample| {
-        sample.processes[0].bytes = 500;
+    let above = || {
+        let counters = [counters(&[(Some(1), 40)]), counters(&[])];
+        let mut sample = sample(counters, &[(1001, "u1", FAR_ABOVE)]);
         let new = crate::testing::process(1005, Some("u1"), "new");
         sample
             .processes
             .push(crate::testing::process_sample("GPU-a", new, 1));
-    });
+        sample
+    };
+    let above = evaluate_lasting(above, &rules(OnUnmanaged::Kill));
     let killed = above.iter().flat_map(|one| &one.actions);
     let killed: Vec<_> = killed
         .filter(|action| matches!(action, Action::KillOverLimit(..)))
@@ -164,4 +169,115 @@ fn only_reports_processes_of_lost_share() {
         };
         assert_eq!(process.reason, UnmanagedReason::LostShare);
     }
+}
+
+#[test]
+fn charges_nothing_on_bytes_that_are_not_available() {
+    // The container of u1 with an overhead of 20 by its first process, and another one.
+    let charge = |second: Option<u64>, counted: u64| {
+        let one = || {
+            let counters = [
+                counters(&[(Some(1), 40), (Some(2), counted)]),
+                counters(&[]),
+            ];
+            let mut sample = sample(counters, &[(1001, "u1", 60), (1002, "u1", 0)]);
+            sample.processes[1].bytes = second;
+            sample
+        };
+        let evaluations = evaluate_lasting(one, &rules(OnUnmanaged::Report));
+        assert!(evaluations.iter().all(|one| one.actions.is_empty()));
+        let last = &evaluations[22];
+        let processes = last.process_lists[0].clone().expect("all are known");
+        assert_eq!(processes[1], (2, 0, second));
+        (last.charges[0][0], last.uses[0][0].unavailable)
+    };
+    assert_eq!(charge(Some(30), 30), (Some(20), 0));
+    assert_eq!(charge(None, 30), (Some(20), 1));
+    assert_eq!(charge(None, 50), (Some(20), 1));
+    // One that bypasses the limiter is reported, and neither charged nor killed for what it may use.
+    let unknown = || {
+        let mut sample = sample([counters(&[]), counters(&[])], &[(1001, "u1", 0)]);
+        sample.processes[0].bytes = None;
+        sample
+    };
+    let evaluations = evaluate_lasting(unknown, &rules(OnUnmanaged::Report));
+    let last = &evaluations[22];
+    assert_eq!(last.charges[0], [Some(0)]);
+    assert_eq!(last.unmanaged[0].bytes, None);
+    let mut actions = evaluations.iter().flat_map(|one| &one.actions);
+    assert!(actions.all(|action| matches!(action, Action::ReportUnmanaged(..))));
+}
+
+#[test]
+fn kills_nobody_while_counters_are_unreadable() {
+    let above = || {
+        let unread = Err(CountersReadError::Io {
+            step: "opened",
+            source: Errno::MFILE.into(),
+        });
+        sample([unread, counters(&[])], &[(1001, "u1", FAR_ABOVE)])
+    };
+    let evaluations = evaluate_lasting(above, &rules(OnUnmanaged::Report));
+    assert!(evaluations.iter().all(|one| one.actions.is_empty()));
+}
+
+#[test]
+fn accounts_for_imported_memory_reported_twice() {
+    let found = |in_use: &[u64]| {
+        let samples = in_use.iter().map(|bytes| {
+            let counters = [counters(&[(Some(1), 40)]), counters(&[(Some(2), 60)])];
+            NodeSample {
+                in_use: [("GPU-a".to_owned(), *bytes)].into(),
+                ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
+            }
+        });
+        let evaluations = evaluate_all(&samples.collect::<Vec<_>>(), &rules(OnUnmanaged::Kill));
+        evaluations.last().expect("a sample").charges.clone()
+    };
+    let none = [[Some(0)], [Some(0)]];
+    // The processes have 150 together.
+    assert_eq!(found(&[100; 6]), none);
+    assert_eq!(found(&[150; 6]), [[Some(50)], [Some(0)]]);
+    assert_eq!(found(&[120; 6]), [[Some(20)], [Some(0)]]);
+    // A difference between two readings does not last.
+    let changing = [150, 150, 100, 150, 100, 150];
+    assert_eq!(found(&changing), [[Some(50)], [Some(0)]]);
+}
+
+#[test]
+fn lists_gpus_whose_processes_are_unmeasured() {
+    let mut sample = sample(
+        [counters(&[]), counters(&[])],
+        &[(1001, "u1", 40), (1002, "u2", 40)],
+    );
+    let found = |sample: &NodeSample| {
+        let (unmeasured, unknown) = sample.unmeasured(["GPU-a", "GPU-b"].into_iter());
+        let text = |gpus: BTreeSet<String>| gpus.into_iter().collect::<Vec<_>>().join(" ");
+        (text(unmeasured), text(unknown))
+    };
+    let expected = |unmeasured: &str, unknown: &str| (unmeasured.to_owned(), unknown.to_owned());
+    assert_eq!(found(&sample), expected("", "GPU-b"));
+    sample.processes[1].bytes = None;
+    assert_eq!(found(&sample), expected("GPU-a", "GPU-b"));
+    sample.blind.insert("GPU-a".to_owned());
+    assert_eq!(found(&sample), expected("", "GPU-a GPU-b"));
+}
+
+#[test]
+fn finds_imported_memory_beside_managed_memory_left_out() {
+    // u1 imports 50 of u2, which has 40 of managed memory that the driver leaves out.
+    let one = || {
+        let mut of_u2 = counters(&[(Some(2), 100)]);
+        if let Ok((before, after)) = &mut of_u2 {
+            before.processes[0].managed = vec![40];
+            after.processes[0].managed = vec![40];
+        }
+        let counters = [counters(&[(Some(1), 40)]), of_u2];
+        NodeSample {
+            in_use: [("GPU-a".to_owned(), 140)].into(),
+            ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
+        }
+    };
+    let evaluations = evaluate_lasting(one, &rules(OnUnmanaged::Kill));
+    assert_eq!(evaluations[22].charges, [[Some(0)], [Some(0)]]);
 }

@@ -129,6 +129,10 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         &all::GPU_LIMITS,
         limits.map(|has| Value::Whole((*has).into())),
     );
+    let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
+    let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
+    let corrected = is_sampled.then(|| Value::Whole(is_corrected.into()));
+    put(&all::GPU_CORRECTED, corrected);
     put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
     put(&all::GPU_USED, bytes.map(|of| Value::Whole(of.used)));
     put(
@@ -152,7 +156,10 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         .processes
         .iter()
         .filter(|one| one.gpu == gpu.uuid);
-    put(&all::GPU_PROCESSES, Some(number(processes.count())));
+    put(&all::GPU_PROCESSES, Some(number(processes.clone().count())));
+    let unavailable = processes.filter(|one| one.bytes.is_none());
+    let unavailable = is_sampled.then(|| number(unavailable.count()));
+    put(&all::GPU_UNAVAILABLE, unavailable);
     put(&all::HAMI_USED, bytes.map(|of| Value::Whole(of.used)));
     put(&all::HAMI_BUSY, whole(load.busy));
     put(&all::DCGM_BUSY, whole(load.busy));
@@ -207,6 +214,7 @@ fn add_share(
         overhead,
         stale,
         processes,
+        unavailable,
         busy,
         work,
         refused,
@@ -240,13 +248,19 @@ fn add_share(
         put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
         put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
     }
+    let gpu = snapshot.sample.gpu(at, index);
+    let is_reported = !snapshot.sample.uncorrected.contains(gpu);
     // No value is better than one that is too low.
-    if !blind {
+    if !blind && unavailable == 0 {
         put(&all::SHARE_USED, Value::Whole(measured));
-        put(&all::SHARE_CLIENTS, Value::Whole(processes));
-        put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
         put(&all::HAMI_SHARE_USED, Value::Whole(measured));
         put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
+    }
+    if !blind {
+        put(&all::SHARE_CLIENTS, Value::Whole(processes));
+        if is_reported {
+            put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
+        }
         put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
     }
     put(&all::SHARE_PEAK, Value::Whole(peak));
@@ -282,7 +296,7 @@ fn add_share(
 }
 
 fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
-    let mut sums: BTreeMap<[String; 6], (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<[String; 6], (u64, Option<u64>)> = BTreeMap::new();
     for process in &snapshot.evaluation.unmanaged {
         let pod = process.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
         let reference =
@@ -296,13 +310,18 @@ fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
             reference(|pod| &pod.reference.namespace),
             reference(|pod| &pod.reference.name),
         ];
-        let sum = sums.entry(labels).or_default();
+        let sum = sums.entry(labels).or_insert((0, Some(0)));
         sum.0 += 1;
-        sum.1 = sum.1.saturating_add(process.bytes);
+        sum.1 = sum
+            .1
+            .zip(process.bytes)
+            .map(|(one, more)| one.saturating_add(more));
     }
     for (labels, (number, bytes)) in sums {
         samples.add(&all::UNMANAGED_PROCESSES, &labels, Value::Whole(number));
-        samples.add(&all::UNMANAGED_BYTES, &labels, Value::Whole(bytes));
+        if let Some(bytes) = bytes {
+            samples.add(&all::UNMANAGED_BYTES, &labels, Value::Whole(bytes));
+        }
     }
 }
 

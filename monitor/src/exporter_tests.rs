@@ -8,11 +8,11 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::attribution::UnmanagedReason;
+use crate::attribution::{ProcessSample, UnmanagedReason};
 use crate::evaluation::UnmanagedProcess;
-use crate::managed_containers::{ManagedContainer, ManagedContainers};
+use crate::managed_containers::ManagedContainers;
 use crate::metrics::{ALL, MetricKind, reference};
-use crate::testing::container;
+use crate::testing::{container, process, process_sample};
 
 const GIB: u64 = 1 << 30;
 
@@ -33,6 +33,7 @@ fn gpus() -> [GpuSample; 1] {
         uuid: "GPU-a".to_owned(),
         index: 3,
         model: "NVIDIA A100".to_owned(),
+        driver_version: "580.82.07".to_owned(),
         bus: "00000000:07:00.0".to_owned(),
         load: GpuUtilization {
             busy: some,
@@ -54,14 +55,22 @@ fn scrape(families: &[Family]) -> String {
     scrape_with(families, |_| ())
 }
 
-/// The scrape with the first container changed.
-fn scrape_with(families: &[Family], change: impl FnOnce(&mut ManagedContainer)) -> String {
-    let mut containers = vec![
+/// The scrape of a changed sample.
+fn scrape_with(families: &[Family], change: impl FnOnce(&mut NodeSample)) -> String {
+    scrape_evaluated(families, change, |_| ())
+}
+
+/// The scrape of a changed sample with a changed evaluation.
+fn scrape_evaluated(
+    families: &[Family],
+    change: impl FnOnce(&mut NodeSample),
+    change_evaluation: impl FnOnce(&mut Evaluation),
+) -> String {
+    let containers = vec![
         container("s0", "u1", "main", &["GPU-a"]),
         container("s1", "u2", "main", &["MIG-1"]),
     ];
-    change(&mut containers[0]);
-    let sample = NodeSample {
+    let mut sample = NodeSample {
         containers: Arc::new(ManagedContainers {
             all: containers,
             ..ManagedContainers::default()
@@ -69,6 +78,7 @@ fn scrape_with(families: &[Family], change: impl FnOnce(&mut ManagedContainer)) 
         gpus: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
         ..NodeSample::default()
     };
+    change(&mut sample);
     let used = ContainerUse {
         limit: 4 * GIB,
         measured: 3 * GIB,
@@ -83,16 +93,17 @@ fn scrape_with(families: &[Family], change: impl FnOnce(&mut ManagedContainer)) 
         },
         ..ContainerUse::default()
     };
-    let evaluation = Evaluation {
+    let mut evaluation = Evaluation {
         uses: vec![vec![used], vec![used]],
         unmanaged: vec![UnmanagedProcess {
             gpu: "GPU-a".to_owned(),
             pod: None,
             reason: UnmanagedReason::Host,
-            bytes: GIB,
+            bytes: Some(GIB),
         }],
         ..Evaluation::default()
     };
+    change_evaluation(&mut evaluation);
     let shown = LatestSnapshot::default();
     shown.set(Snapshot {
         node: "n1".to_owned(),
@@ -192,8 +203,9 @@ fn container_without_control_has_no_limit_in_metrics() {
         "hami_vgpu_memory_limit_bytes{",
     ];
     let check = |uncontrolled: bool| {
-        let text = scrape_with(&[Family::Own, Family::Hami], |container| {
-            container.effective.uncontrolled = uncontrolled;
+        let text = scrape_with(&[Family::Own, Family::Hami], |sample| {
+            let containers = Arc::make_mut(&mut sample.containers);
+            containers.all[0].effective.uncontrolled = uncontrolled;
         });
         let own: Vec<&str> = text
             .lines()
@@ -213,6 +225,58 @@ fn container_without_control_has_no_limit_in_metrics() {
     };
     check(false);
     check(true);
+}
+
+#[test]
+fn reports_processes_whose_memory_is_not_available() {
+    let processes = |bytes: [Option<u64>; 2]| {
+        let on = |bytes| ProcessSample {
+            bytes,
+            ..process_sample("GPU-a", process(7, Some("u1"), "main"), 0)
+        };
+        bytes.map(on).to_vec()
+    };
+    let check = |bytes: [Option<u64>; 2], unavailable: u64, used: [usize; 3]| {
+        let text = scrape_evaluated(
+            &[Family::Own, Family::Hami],
+            |sample| sample.processes = processes(bytes),
+            |evaluation| {
+                evaluation.uses[0][0].unavailable = unavailable;
+                evaluation.unmanaged[0].bytes = bytes[0];
+            },
+        );
+        let all = text.lines();
+        let mut lines = all.filter(|line| line.starts_with("aliquot_gpu_unavailable_processes{"));
+        let line = lines.next().expect("one GPU");
+        assert!(line.ends_with(&format!(" {unavailable}")), "{line}");
+        let series = [
+            "\naliquot_share_memory_used_bytes{",
+            "\nhami_vgpu_memory_used_bytes{",
+            "\naliquot_gpu_unmanaged_memory_bytes{",
+        ];
+        assert_eq!(series.map(|name| text.matches(name).count()), used);
+        assert_eq!(text.matches("\naliquot_share_clients{").count(), 2);
+    };
+    check([Some(1), Some(2)], 0, [2, 2, 1]);
+    check([None, Some(2)], 1, [1, 1, 0]);
+}
+
+#[test]
+fn reports_where_compute_is_not_corrected() {
+    let check = |uncorrected: &[&str], expected: &str| {
+        let text = scrape_with(&[Family::Own], |sample| {
+            sample.uncorrected = uncorrected.iter().map(|gpu| (*gpu).to_owned()).collect();
+        });
+        let all = text.lines();
+        let mut lines = all.filter(|line| line.starts_with("aliquot_gpu_compute_corrected{"));
+        let line = lines.next().expect("one GPU");
+        assert!(line.ends_with(expected), "{line}");
+        // Of a GPU and of a MIG instance.
+        let used = text.matches("\naliquot_share_core_used_ratio{").count();
+        assert_eq!(used, if uncorrected.is_empty() { 2 } else { 0 });
+    };
+    check(&[], " 1");
+    check(&["GPU-a"], " 0");
 }
 
 #[test]

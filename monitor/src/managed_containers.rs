@@ -38,7 +38,7 @@ pub enum Utilization {
 pub struct EffectiveLimits {
     /// When the compute limit applies.
     pub utilization: Utilization,
-    /// The process that grew last is killed when the container exceeds its memory limit.
+    /// A process is killed when the container exceeds its memory limit.
     pub oom_killer: bool,
     /// Its memory limit may exceed the GPU's memory.
     pub oversubscribe: bool,

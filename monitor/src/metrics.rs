@@ -109,7 +109,7 @@ declared! {
     SHARE_UNCONTROLLED = Gauge Own "aliquot_share_uncontrolled" SHARE,
         "1 for a container without limits, as its own environment asks and its namespace may";
     SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
-        "Memory that the container's processes use, by the driver; absent while not all of them are known";
+        "Memory that the container's processes use, by the driver; absent while not all of them are known, or where the driver does not report it";
     SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
         "Maximum memory used since the monitor started, or counted by the limiter within the limit";
     SHARE_TRACKED = Gauge Own "aliquot_share_memory_tracked_bytes" SHARE,
@@ -121,7 +121,7 @@ declared! {
     SHARE_CORE_LIMIT = Gauge Own "aliquot_share_core_limit_ratio" SHARE,
         "Compute that the container may use of the device; 1 is all of it, and so is no limit; absent for a container without limits";
     SHARE_CORE_USED = Gauge Own "aliquot_share_core_used_ratio" SHARE,
-        "Compute of the GPU that its processes used, by the driver; 0 where the driver does not report it";
+        "Compute of the GPU that its processes used, by the driver; absent where the driver does not report it";
     SHARE_BUSY = Counter Own "aliquot_share_compute_seconds" SHARE,
         "GPU time that the limiter counted";
     SHARE_THROTTLED = Counter Own "aliquot_share_throttled_seconds" SHARE,
@@ -141,7 +141,7 @@ declared! {
     UNMANAGED_PROCESSES = Gauge Own "aliquot_gpu_unmanaged_processes" UNMANAGED,
         "Unmanaged processes on the GPU, which belong to no share";
     UNMANAGED_BYTES = Gauge Own "aliquot_gpu_unmanaged_memory_bytes" UNMANAGED,
-        "Memory that these use";
+        "Memory that these use; absent where the driver does not report it";
     GPU_TOTAL = Gauge Own "aliquot_gpu_memory_total_bytes" GPU,
         "Memory of the GPU";
     GPU_USED = Gauge Own "aliquot_gpu_memory_used_bytes" GPU,
@@ -158,10 +158,14 @@ declared! {
         "Power";
     GPU_LIMITS = Gauge Own "aliquot_gpu_driver_limits" GPU,
         "1 if the driver supports cgroup memory limits, 0 if not; absent until one was to be set";
+    GPU_CORRECTED = Gauge Own "aliquot_gpu_compute_corrected" GPU,
+        "1 if the driver reports the utilization of processes, by which the rates of compute shares are corrected; 0: not corrected, as on a partitioned GPU";
     GPU_SHARES = Gauge Own "aliquot_gpu_shares" GPU,
         "Shares of the GPU or of its MIG instances";
     GPU_PROCESSES = Gauge Own "aliquot_gpu_processes" GPU,
         "Processes on the GPU";
+    GPU_UNAVAILABLE = Gauge Own "aliquot_gpu_unavailable_processes" GPU,
+        "Of these, processes whose memory the driver does not report: nothing is charged for it, and the OOM killer kills none of them";
     INSTANCE_TOTAL = Gauge Own "aliquot_instance_memory_total_bytes" INSTANCE,
         "Memory of the MIG instance";
     INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,

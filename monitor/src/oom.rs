@@ -1,13 +1,21 @@
 //! The OOM killer: which process to kill when a container exceeds its memory limit, from the driver's
-//! sizes of exactly that container's processes. Never after a single sample, and never a second
-//! process while a killed one is still exiting.
+//! sizes of exactly that container's processes and from what the limiter counts for each of them. What
+//! an honest process may have beyond the count is not held against it. Never after a single sample,
+//! and never a second process while a killed one is still exiting.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aliquot_region::counters::BLOCK;
 
 use crate::processes::ProcessIdentity;
 
-/// Consecutive samples above the limit before a process is killed.
+/// Consecutive samples in which a process that was refused memory must be larger than it was then.
 const MIN_SAMPLES: u32 = 2;
+/// Time for which a container must be far above its limit.
+const FAR_ABOVE: Duration = Duration::from_secs(10);
+/// Far above the limit: by more than this, and by more than a tenth of the limit.
+const MIN_EXCESS: u64 = 512 << 20;
 /// Samples after which a killed process that still exists is killed again: releasing tens of
 /// gigabytes takes the driver seconds.
 const KILL_RETRY: u64 = 10;
@@ -17,9 +25,11 @@ const KILL_RETRY: u64 = 10;
 pub struct OomRule {
     /// Limit in bytes.
     pub limit: u64,
-    /// Bytes above the limit for each process, at most its own size: what the driver allocates beyond
-    /// what the limiter counts.
+    /// Bytes that each process may use beyond what the limiter counts for it: the driver's own, such
+    /// as code that it loads late.
     pub tolerance: u64,
+    /// Bytes of its processes that the driver reports twice, because they were imported from others.
+    pub imported: u64,
     /// Kill a process, not only report it.
     pub kill: bool,
 }
@@ -38,7 +48,7 @@ pub enum OomVerdict {
     Kill {
         /// Bytes used by all processes.
         used: u64,
-        /// The process that grew last.
+        /// The process that grew after a refusal, or else the one that grew last.
         identity: ProcessIdentity,
     },
 }
@@ -48,93 +58,196 @@ pub enum OomVerdict {
 pub struct ProcessMemory {
     /// Its identity.
     pub identity: ProcessIdentity,
-    /// Bytes that it uses.
-    pub bytes: u64,
+    /// Bytes that it uses; `None` where the driver does not report them.
+    pub bytes: Option<u64>,
+    /// What the limiter counts for it; `None` for a process that bypasses the limiter.
+    pub counted: Option<CountedMemory>,
     /// It is exiting, and releases its memory.
     pub exiting: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Growth {
-    bytes: u64,
+/// What the limiter counts for one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedMemory {
+    /// Bytes.
+    pub bytes: u64,
+    /// Of these, managed memory, which the driver may leave out of what it reports.
+    pub managed: u64,
+    /// Requests that the limiter refused; the number may wrap.
+    pub refused: u32,
+}
+
+/// What a process uses of the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LimitedUse {
+    /// Bytes that the limiter counts, as far as the driver does not report less.
+    counted: u64,
+    /// Bytes beyond those, without what an honest process may have.
+    uncounted: u64,
+}
+
+impl LimitedUse {
+    fn of(one: &ProcessMemory, tolerance: u64) -> Self {
+        let Some(bytes) = one.bytes else {
+            let counted = one.counted.map_or(0, |counted| counted.bytes);
+            return Self {
+                counted,
+                uncounted: 0,
+            };
+        };
+        let Some(counted) = one.counted else {
+            return Self {
+                counted: 0,
+                uncounted: bytes,
+            };
+        };
+        let with_managed = bytes.saturating_add(counted.managed);
+        let beyond = bytes.saturating_sub(counted.bytes);
+        Self {
+            counted: with_managed.min(counted.bytes),
+            uncounted: beyond.saturating_sub(tolerance),
+        }
+    }
+
+    fn sum(self) -> u64 {
+        self.counted.saturating_add(self.uncounted)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ProcessGrowth {
+    used: LimitedUse,
+    /// The driver reports its size.
+    is_measured: bool,
     /// The sample in which it last grew, and by how much.
     grew: (u64, u64),
+    /// The limiter's refusals.
+    refused: u32,
+    /// Bytes beyond the count when the limiter refused it memory, the least of all such times.
+    uncounted_at_refusal: Option<u64>,
+}
+
+impl ProcessGrowth {
+    fn grew_after_refusal(&self) -> bool {
+        self.uncounted_at_refusal
+            .is_some_and(|then| self.used.uncounted > then.saturating_add(BLOCK))
+    }
 }
 
 /// The state of one container on one device.
 #[derive(Clone, Debug, Default)]
 pub struct OomWatch {
     sample: u64,
-    above: u32,
+    /// Samples in a row in which the container was above its limit and a process grew after a
+    /// refusal.
+    growing: u32,
+    /// Since when the container has been far above its limit.
+    far_above: Option<Duration>,
     reported: bool,
-    processes: BTreeMap<ProcessIdentity, Growth>,
+    processes: BTreeMap<ProcessIdentity, ProcessGrowth>,
     /// The process that was killed, and in which sample.
     killed: Option<(ProcessIdentity, u64)>,
 }
 
 impl OomWatch {
-    /// Adds one sample of the processes and returns what to do.
-    pub fn update(&mut self, processes: &[ProcessMemory], rule: OomRule) -> OomVerdict {
+    /// Adds one sample of the processes, taken at `now` of a monotonic clock, and returns what to do.
+    pub fn update(
+        &mut self,
+        processes: &[ProcessMemory],
+        rule: OomRule,
+        now: Duration,
+    ) -> OomVerdict {
         self.sample += 1;
-        self.note(processes);
-        let living = || self.processes.values().map(|one| one.bytes);
-        let used = living().fold(0_u64, u64::saturating_add);
-        let beyond = living().map(|bytes| bytes.min(rule.tolerance));
-        let allowed = beyond.fold(rule.limit, u64::saturating_add);
-        if rule.limit == 0 || used <= allowed {
-            self.above = 0;
-            self.reported = false;
+        self.note(processes, rule);
+        let used = self.processes.values().map(|one| one.used.sum());
+        let used = used.fold(0_u64, u64::saturating_add);
+        if rule.limit == 0 || used <= rule.limit {
+            (self.growing, self.far_above, self.reported) = (0, None, false);
             return OomVerdict::Within;
         }
-        let killed = self.killed.map(|(identity, _)| identity);
         if self
             .killed
             .is_some_and(|(_, then)| self.sample < then + KILL_RETRY)
         {
             return OomVerdict::Within;
         }
-        self.above += 1;
-        if self.above < MIN_SAMPLES {
+        let Some(identity) = self.exceeding(used, rule.limit, now) else {
             return OomVerdict::Within;
-        }
-        match killed.or_else(|| self.newest_grower()) {
-            Some(identity) if rule.kill => {
-                // It takes a moment to end, in which no other process may be killed for it.
-                self.above = 0;
-                self.killed = Some((identity, self.sample));
-                OomVerdict::Kill { used, identity }
-            }
-            _ if self.reported => OomVerdict::Within,
-            _ => {
-                self.reported = true;
-                OomVerdict::Report { used }
-            }
+        };
+        if rule.kill {
+            // It takes a moment to end, in which no other process may be killed for it.
+            (self.growing, self.far_above) = (0, None);
+            self.killed = Some((identity, self.sample));
+            OomVerdict::Kill { used, identity }
+        } else if self.reported {
+            OomVerdict::Within
+        } else {
+            self.reported = true;
+            OomVerdict::Report { used }
         }
     }
 
-    fn note(&mut self, processes: &[ProcessMemory]) {
+    /// The process to kill for a use above the limit, if it is time.
+    fn exceeding(&mut self, used: u64, limit: u64, now: Duration) -> Option<ProcessIdentity> {
+        if let Some((identity, _)) = self.killed {
+            return Some(identity);
+        }
+        let growing = self.newest_grower(ProcessGrowth::grew_after_refusal);
+        self.growing = growing.map_or(0, |_| self.growing + 1);
+        let excess = (limit / 10).max(MIN_EXCESS);
+        let is_far = used > limit.saturating_add(excess);
+        let since = is_far.then(|| self.far_above.unwrap_or(now));
+        self.far_above = since;
+        if self.growing >= MIN_SAMPLES {
+            return growing;
+        }
+        let is_lasting = since.is_some_and(|since| now.saturating_sub(since) >= FAR_ABOVE);
+        let uncounted = || self.newest_grower(|one| one.used.uncounted > 0);
+        is_lasting
+            .then(|| uncounted().or_else(|| self.newest_grower(|one| one.used.sum() > 0)))
+            .flatten()
+    }
+
+    fn note(&mut self, processes: &[ProcessMemory], rule: OomRule) {
         let sample = self.sample;
         let living = processes.iter().filter(|one| !one.exiting);
         let lives =
             |identity: &ProcessIdentity| living.clone().any(|one| one.identity == *identity);
         self.processes.retain(|identity, _| lives(identity));
         self.killed = self.killed.filter(|(identity, _)| lives(identity));
+        let mut imported = rule.imported;
         for one in living.clone() {
-            let known = self.processes.entry(one.identity).or_insert(Growth {
-                bytes: 0,
+            let mut used = LimitedUse::of(one, rule.tolerance);
+            if one.counted.is_some() {
+                let left = used.uncounted.saturating_sub(imported);
+                imported -= used.uncounted - left;
+                used.uncounted = left;
+            }
+            let refused = one.counted.map_or(0, |counted| counted.refused);
+            let new = || ProcessGrowth {
                 grew: (sample, 0),
-            });
-            if let Some(more) = one.bytes.checked_sub(known.bytes).filter(|more| *more > 0) {
+                ..ProcessGrowth::default()
+            };
+            let known = self.processes.entry(one.identity).or_insert_with(new);
+            let more = used.sum().saturating_sub(known.used.sum());
+            if more > 0 {
                 known.grew = (sample, more);
             }
-            known.bytes = one.bytes;
+            if refused != known.refused {
+                let before = known.uncounted_at_refusal.unwrap_or(u64::MAX);
+                known.uncounted_at_refusal = Some(used.uncounted.min(before));
+            }
+            known.refused = refused;
+            known.used = used;
+            known.is_measured = one.bytes.is_some();
         }
     }
 
-    /// The process that grew last; of several the one that grew most, then the youngest.
-    fn newest_grower(&self) -> Option<ProcessIdentity> {
+    /// Of the processes whose size is known and for which `which` holds, the one that grew last; of
+    /// several the one that grew most, then the youngest.
+    fn newest_grower(&self, which: impl Fn(&ProcessGrowth) -> bool) -> Option<ProcessIdentity> {
         let all = self.processes.iter();
-        let processes = all.filter(|(_, growth)| growth.bytes > 0);
+        let processes = all.filter(|(_, growth)| growth.is_measured && which(growth));
         let newest =
             processes.max_by_key(|(identity, growth)| (growth.grew, identity.start, identity.pid));
         newest.map(|(identity, _)| *identity)
@@ -142,182 +255,5 @@ impl OomWatch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RULE: OomRule = OomRule {
-        limit: 100,
-        tolerance: 5,
-        kill: true,
-    };
-
-    fn identity(pid: u32) -> ProcessIdentity {
-        ProcessIdentity {
-            pid,
-            start: u64::from(pid),
-        }
-    }
-
-    fn process(identity: ProcessIdentity, bytes: u64) -> ProcessMemory {
-        ProcessMemory {
-            identity,
-            bytes,
-            exiting: false,
-        }
-    }
-
-    /// Checks the verdicts after each sample; a sample has the bytes of processes 1, 2, …, 0 for one
-    /// that does not exist.
-    fn check(what: &str, rule: OomRule, samples: &[&[u64]], expected: &[OomVerdict]) {
-        let mut watch = OomWatch::default();
-        let found: Vec<_> = samples
-            .iter()
-            .map(|sample| {
-                let all = (1..).zip(sample.iter()).filter(|(_, bytes)| **bytes > 0);
-                let processes: Vec<_> = all
-                    .map(|(pid, bytes)| process(identity(pid), *bytes))
-                    .collect();
-                watch.update(&processes, rule)
-            })
-            .collect();
-        assert_eq!(found, expected, "{what}");
-    }
-
-    fn kill(used: u64, pid: u32) -> OomVerdict {
-        OomVerdict::Kill {
-            used,
-            identity: identity(pid),
-        }
-    }
-
-    #[test]
-    fn kills_newest_grower_after_two_samples_above_limit() {
-        use OomVerdict::Within;
-        check("within", RULE, &[&[100], &[105], &[105]], &[Within; 3]);
-        check("one sample", RULE, &[&[106], &[105], &[106]], &[Within; 3]);
-        check(
-            "alone",
-            RULE,
-            &[&[50], &[106], &[106]],
-            &[Within, Within, kill(106, 1)],
-        );
-        check(
-            "the one that grew",
-            RULE,
-            &[&[60, 40], &[90, 40], &[90, 40]],
-            &[Within, Within, kill(130, 1)],
-        );
-        check(
-            "not the old and large",
-            RULE,
-            &[&[90], &[90, 30], &[90, 30]],
-            &[Within, Within, kill(120, 2)],
-        );
-        check(
-            "of two the one that grew more",
-            RULE,
-            &[&[50, 50], &[60, 90], &[60, 90]],
-            &[Within, Within, kill(150, 2)],
-        );
-        check(
-            "of equals the youngest",
-            RULE,
-            &[&[60, 60], &[60, 60]],
-            &[Within, kill(120, 2)],
-        );
-        check(
-            "one at a time, and the next only after two more samples",
-            RULE,
-            &[&[90, 90, 90], &[90, 90, 90], &[90, 90], &[90, 90], &[90]],
-            &[Within, kill(270, 3), Within, kill(180, 2), Within],
-        );
-        check(
-            "no limit",
-            OomRule { limit: 0, ..RULE },
-            &[&[500], &[500]],
-            &[Within; 2],
-        );
-    }
-
-    #[test]
-    fn limits_tolerance_by_size_of_each_process() {
-        let mut sample = vec![112];
-        sample.extend([1; 5]);
-        let expected = [OomVerdict::Within, kill(117, 1)];
-        // 100 and 5 for the large one, 1 for each small one: 110 are allowed.
-        check("small ones", RULE, &[&sample, &sample], &expected);
-        sample[0] = 105;
-        check(
-            "within",
-            RULE,
-            &[&sample, &sample],
-            &[OomVerdict::Within; 2],
-        );
-    }
-
-    #[test]
-    fn reports_once_per_excess_without_oom_killer() {
-        use OomVerdict::{Report, Within};
-        let rule = OomRule {
-            kill: false,
-            ..RULE
-        };
-        check(
-            "reported",
-            rule,
-            &[&[120], &[120], &[120], &[90], &[120], &[121]],
-            &[
-                Within,
-                Report { used: 120 },
-                Within,
-                Within,
-                Within,
-                Report { used: 121 },
-            ],
-        );
-    }
-
-    #[test]
-    fn distinguishes_later_process_with_same_pid() {
-        let mut watch = OomWatch::default();
-        let (old, young) = (identity(1), ProcessIdentity { pid: 1, start: 9 });
-        assert_eq!(watch.update(&[process(old, 120)], RULE), OomVerdict::Within);
-        let found = watch.update(&[process(young, 120)], RULE);
-        assert_eq!(
-            found,
-            OomVerdict::Kill {
-                used: 120,
-                identity: young
-            }
-        );
-    }
-
-    #[test]
-    fn kills_no_other_process_while_first_releases_memory() {
-        let mut watch = OomWatch::default();
-        // The second grows a little while the first, which was killed, still exists.
-        let kills = (1..=30).filter_map(|sample| {
-            let small = if sample > 2 { 8 + sample } else { 10 };
-            let both = [process(identity(1), 120), process(identity(2), small)];
-            match watch.update(&both, RULE) {
-                OomVerdict::Kill { identity, .. } => Some((sample, identity.pid)),
-                _ => None,
-            }
-        });
-        let kills: Vec<(u64, u32)> = kills.collect();
-        assert_eq!(kills, [(2, 1), (13, 1), (24, 1)], "only the first, again");
-    }
-
-    #[test]
-    fn ignores_memory_of_exiting_process() {
-        let mut watch = OomWatch::default();
-        let old = ProcessMemory {
-            exiting: true,
-            ..process(identity(1), 90)
-        };
-        for _ in 0..10 {
-            let verdict = watch.update(&[old, process(identity(2), 90)], RULE);
-            assert_eq!(verdict, OomVerdict::Within);
-        }
-    }
-}
+#[path = "oom_tests.rs"]
+mod tests;

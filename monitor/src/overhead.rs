@@ -12,10 +12,15 @@ pub struct MemorySample {
     pub with_slot: u64,
     /// Bytes of its processes without a process slot, which the limiter does not count.
     pub without_slot: u64,
-    /// Bytes in the slots of live processes before the driver was read.
+    /// Bytes in the slots of live processes before the driver was read, without those of processes
+    /// whose size it does not report.
     pub counted_before: u64,
     /// The same after it was read.
     pub counted_after: u64,
+    /// Of these, managed memory.
+    pub managed: u64,
+    /// Bytes on the GPU that the driver reports twice, because processes imported them from others.
+    pub imported: u64,
 }
 
 impl MemorySample {
@@ -28,14 +33,62 @@ impl MemorySample {
     fn is_steady(&self) -> bool {
         self.counted_before == self.counted_after
     }
+
+    /// The counted bytes that the driver reports: all, or all but the managed memory if it reports
+    /// less than half of that.
+    fn reported(&self) -> u64 {
+        let without_managed = self.counted_after.saturating_sub(self.managed);
+        if self.with_slot < without_managed.saturating_add(self.managed / 2) {
+            without_managed
+        } else {
+            self.counted_after
+        }
+    }
+
+    /// The managed memory that the driver leaves out.
+    pub fn left_out(&self) -> u64 {
+        self.counted_after.saturating_sub(self.reported())
+    }
+
+    /// Bytes of the processes with a process slot beyond what the limiter counts.
+    fn uncounted(&self) -> u64 {
+        let beyond = self.with_slot.saturating_sub(self.reported());
+        beyond.saturating_sub(self.imported)
+    }
+}
+
+/// A figure in the last samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    last: [u64; SAMPLES],
+    next: usize,
+    number: usize,
+}
+
+impl Recent {
+    /// Adds one sample.
+    pub fn add(&mut self, value: u64) {
+        self.last[self.next] = value;
+        self.next = (self.next + 1) % SAMPLES;
+        self.number = (self.number + 1).min(SAMPLES);
+    }
+
+    /// The least value of the last samples; `None` until there are enough.
+    pub fn least(&self) -> Option<u64> {
+        let least = self.last.iter().copied().min();
+        least.filter(|_| self.number == SAMPLES)
+    }
+
+    /// The highest value of the last samples.
+    pub fn most(&self) -> u64 {
+        self.last.iter().copied().max().unwrap_or(0)
+    }
 }
 
 /// The charge of one container on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
-    last: [u64; SAMPLES],
-    next: usize,
-    steady: usize,
+    uncounted: Recent,
     /// The charge at the first sample.
     initial: Option<u64>,
 }
@@ -47,15 +100,12 @@ impl Overhead {
     pub fn update(&mut self, sample: MemorySample, charged: u64) -> u64 {
         let initial = *self.initial.get_or_insert(charged);
         if sample.is_steady() {
-            self.last[self.next] = sample.with_slot.saturating_sub(sample.counted_after);
-            self.next = (self.next + 1) % SAMPLES;
-            self.steady = (self.steady + 1).min(SAMPLES);
+            self.uncounted.add(sample.uncounted());
         }
-        if self.steady < SAMPLES {
-            return initial.max(sample.without_slot);
+        match self.uncounted.least() {
+            Some(least) => least.saturating_add(sample.without_slot),
+            None => initial.max(sample.without_slot),
         }
-        let least = self.last.iter().copied().min().unwrap_or(0);
-        least.saturating_add(sample.without_slot)
     }
 }
 
@@ -68,9 +118,9 @@ mod tests {
     fn steady(with_slot: u64, counted: u64) -> MemorySample {
         MemorySample {
             with_slot,
-            without_slot: 0,
             counted_before: counted,
             counted_after: counted,
+            ..MemorySample::default()
         }
     }
 
@@ -96,9 +146,9 @@ mod tests {
         }
         let moving = MemorySample {
             with_slot: 500,
-            without_slot: 0,
             counted_before: 90,
             counted_after: 400,
+            ..MemorySample::default()
         };
         for _ in 0..10 {
             assert_eq!(overhead.update(moving, 10), 10);
@@ -146,16 +196,57 @@ mod tests {
         check(&[(without_slot, 90), (still, 60), (still, 60), (still, 60)]);
     }
 
+    /// The charge for a sample that lasts.
+    fn lasting(sample: MemorySample) -> u64 {
+        let mut overhead = Overhead::default();
+        (0..SAMPLES).fold(0, |_, _| overhead.update(sample, 0))
+    }
+
+    #[test]
+    fn takes_managed_memory_out_where_driver_does() {
+        let charge = |with_slot: u64, counted: u64, managed: u64| {
+            lasting(MemorySample {
+                managed,
+                ..steady(with_slot, counted)
+            })
+        };
+        // 300 counted, 200 of them managed; the context takes 20 more than is counted for it.
+        assert_eq!(charge(120, 300, 200), 20, "the driver leaves it out");
+        assert_eq!(charge(320, 300, 200), 20, "the driver has it in");
+        assert_eq!(charge(300, 300, 200), 0);
+        assert_eq!(charge(100, 300, 200), 0);
+        assert_eq!(charge(80, 300, 200), 0);
+        assert_eq!(charge(120, 100, 0), 20);
+    }
+
+    #[test]
+    fn charges_no_imported_memory_that_is_reported_twice() {
+        let charge = |with_slot: u64, imported: u64| {
+            lasting(MemorySample {
+                imported,
+                ..steady(with_slot, 100)
+            })
+        };
+        assert_eq!((charge(150, 50), charge(160, 50)), (0, 10));
+        assert_eq!((charge(150, 0), charge(90, 50)), (50, 0));
+    }
+
     proptest! {
         #[test]
         fn never_charges_more_than_driver_reports(
-            samples in proptest::collection::vec((0_u64..100, 0_u64..100, 0_u64..100, 0_u64..50), 1..50)
+            samples in proptest::collection::vec(
+                ((0_u64..100, 0_u64..50), (0_u64..100, 0_u64..100, 0_u64..100), 0_u64..20),
+                1..50,
+            )
         ) {
             let mut overhead = Overhead::default();
             let mut most = 0;
-            for (with_slot, counted_before, counted_after, without_slot) in samples {
-                most = most.max(with_slot.saturating_sub(counted_after));
-                let charged = overhead.update(MemorySample { with_slot, without_slot, counted_before, counted_after }, 0);
+            for ((with_slot, without_slot), (counted_before, counted_after, managed), imported) in samples {
+                let managed = managed.min(counted_after);
+                let sample =
+                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported };
+                most = most.max(with_slot.saturating_sub(counted_after - managed));
+                let charged = overhead.update(sample, 0);
                 prop_assert!(charged <= most + without_slot);
             }
         }

@@ -25,10 +25,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::actions::ActionRunner;
 use crate::arbiter::runner::{self, Measurements};
+use crate::context_size::ContextMeter;
 use crate::devices::GpuDriver;
 use crate::enforce::Enforcements;
 use crate::evaluation::Evaluator;
 use crate::exporter::{Exporter, LatestSnapshot};
+use crate::gpu_list::GpuListReport;
 use crate::managed_containers::{ContainersReceiver, ManagedContainers};
 use crate::pods::Pods;
 use crate::processes::Processes;
@@ -140,6 +142,7 @@ pub async fn run(
         ),
         driver,
         evaluator: Evaluator::default(),
+        contexts: ContextMeter::new(state),
         actions: ActionRunner::new(
             settings.node_name.clone(),
             processes,
@@ -147,6 +150,8 @@ pub async fn run(
             notes.clone(),
             state,
         ),
+        uncorrected: GpuListReport::uncorrected(state),
+        unmeasured: GpuListReport::unmeasured(state),
         pods: (pods, freshness),
         notes,
         shown,

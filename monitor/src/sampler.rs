@@ -97,9 +97,10 @@ impl Sampler {
             ..NodeSample::default()
         };
         for container in &containers.all {
-            let (limits, charged, current_uuids) = self.limits(container);
+            let (limits, physical, charged, current_uuids) = self.limits(container);
             sample.limits.push(limits);
             sample.charged.push(charged);
+            sample.physical.push(physical);
             sample.context.current_uuids.push(current_uuids);
         }
         for gpu in &gpus {
@@ -200,22 +201,31 @@ impl Sampler {
         self.pages.get(&container.id)
     }
 
-    /// Limit and overhead of each device, in bytes, and its current uuid.
-    fn limits(&mut self, container: &ManagedContainer) -> (Vec<u64>, Vec<u64>, Vec<String>) {
+    /// Of each device its limit, the part of it that is memory of the device itself, and the overhead,
+    /// in bytes, and its current uuid.
+    fn limits(
+        &mut self,
+        container: &ManagedContainer,
+    ) -> (Vec<u64>, Vec<u64>, Vec<u64>, Vec<String>) {
         let number = container.devices.len();
         let Some(page) = self.page(container).map(HostLimitsPage::page) else {
-            return (vec![0; number], vec![0; number], Vec::new());
+            let unknown = || vec![0; number];
+            return (unknown(), unknown(), unknown(), Vec::new());
         };
         let devices = 0..number.min(page.devices());
         let (limits, charges) = devices
             .clone()
             .map(|device| (page.memory(device), page.overhead(device)))
             .unzip();
+        let physical = devices
+            .clone()
+            .map(|device| page.physical(device))
+            .collect();
         let current_uuids = devices.map(|device| {
             let (uuid, length) = page.uuid(device);
             String::from_utf8_lossy(&uuid[..length]).into_owned()
         });
-        (limits, charges, current_uuids.collect())
+        (limits, physical, charges, current_uuids.collect())
     }
 
     fn gpus(&mut self) -> Vec<GpuSample> {
@@ -259,20 +269,31 @@ impl Sampler {
             Some(ProcessSample {
                 gpu: gpu.to_owned(),
                 instance: one.instance,
-                bytes: one.bytes.unwrap_or(0),
+                bytes: one.bytes,
                 process: self.processes.info(one.pid)?,
             })
         }));
+        let is_busy = sample.processes.iter().any(|one| one.gpu == gpu);
+        if is_busy && let Ok(memory) = self.driver.memory(gpu) {
+            sample.in_use.insert(gpu.to_owned(), memory.used);
+        }
         self.samples.set_clock(SystemTime::now());
-        // Partitioned GPUs do not report it.
-        let Ok(shares) = self
-            .driver
-            .process_utilization(gpu, self.samples.since(gpu))
-        else {
-            return;
+        let since = self.samples.since(gpu);
+        let shares = match self.driver.process_utilization(gpu, since) {
+            Ok(Some(shares)) => shares,
+            Ok(None) => {
+                sample.uncorrected.insert(gpu.to_owned());
+                return;
+            }
+            Err(_) => return,
         };
         let now = Instant::now();
-        if self.samples.take(gpu, &shares, now) {
+        let processes = sample.processes.iter().filter(|one| one.gpu == gpu);
+        let pids: BTreeSet<u32> = processes.map(|one| one.process.identity.pid).collect();
+        if self
+            .samples
+            .take(gpu, &shares, |pid| pids.contains(&pid), now)
+        {
             sample.newly_sampled.insert(gpu.to_owned());
         }
         let busy = self.samples.busy(gpu, now);

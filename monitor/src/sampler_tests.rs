@@ -6,8 +6,8 @@ use std::time::Duration;
 use aliquot_core::Mib;
 use aliquot_k8s::watch::Index as _;
 use aliquot_nvml::{
-    DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts, GpuProcess,
-    GpuUtilization, LimitError, MemoryLimit, MemoryLimits, Nvml, NvmlError, Options,
+    CgroupLimits, DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts,
+    GpuProcess, GpuUtilization, LimitError, MemoryLimit, MemoryLimits, Nvml, NvmlError, Options,
     ProcessUtilization, Usage,
 };
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
@@ -27,6 +27,7 @@ const CONTAINER_DIR: &str = "GPU-a-1-2";
 struct Scripted {
     gpus: Mutex<Option<Vec<&'static str>>>,
     process: Mutex<Option<u32>>,
+    utilization: Mutex<Option<Vec<ProcessUtilization>>>,
 }
 
 fn no_answer() -> NvmlError {
@@ -95,13 +96,18 @@ impl Usage for Scripted {
         &self,
         _card: &str,
         _since: u64,
-    ) -> Result<Vec<ProcessUtilization>, NvmlError> {
-        Ok(Vec::new())
+    ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
+        Ok(self.utilization.lock().clone())
     }
 }
 
 impl MemoryLimits for Scripted {
-    fn limit_memory(&self, gpu: &str, _cgroup: &Path, _hard: u64) -> Result<(), LimitError> {
+    fn limit_memory(
+        &self,
+        gpu: &str,
+        _cgroup: &Path,
+        _limits: CgroupLimits,
+    ) -> Result<(), LimitError> {
         Err(LimitError::NotOffered(gpu.to_owned()))
     }
 
@@ -144,6 +150,7 @@ fn node() -> Node {
         driver: Arc::new(Scripted {
             gpus: Mutex::new(Some(vec!["GPU-a"])),
             process: Mutex::default(),
+            utilization: Mutex::default(),
         }),
         pods: Pods::default(),
     }
@@ -201,6 +208,22 @@ fn keeps_last_inventory_when_driver_fails() {
     assert!(sample.blind.is_empty());
     assert_eq!(gpus.len(), 1);
     assert_eq!(sampler.failures["inventory"], 2);
+}
+
+#[test]
+fn uses_only_utilization_of_running_processes() {
+    let node = node();
+    *node.driver.process.lock() = Some(7);
+    let mut sampler = node.sampler();
+    let (sample, _) = sampler.sample();
+    let gpus: Vec<&str> = sample.uncorrected.iter().map(String::as_str).collect();
+    assert_eq!(gpus, ["GPU-a"], "the driver reports no utilization");
+    let one = |pid, busy, at| ProcessUtilization { pid, busy, at };
+    *node.driver.utilization.lock() = Some(vec![one(7, 40, 1), one(8, 60, 2), one(7, 250, 3)]);
+    let (sample, _) = sampler.sample();
+    assert!(sample.uncorrected.is_empty());
+    assert!(sample.newly_sampled.contains("GPU-a"));
+    assert_eq!(sample.busy, [(("GPU-a".to_owned(), 7), 40)].into());
 }
 
 #[test]

@@ -17,9 +17,11 @@ use tokio_util::sync::CancellationToken;
 use crate::actions::ActionRunner;
 use crate::arbiter::measurements::measurements;
 use crate::arbiter::runner::Measurements;
+use crate::context_size::ContextMeter;
 use crate::enforce::Enforcements;
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
+use crate::gpu_list::GpuListReport;
 use crate::managed_containers::ManagedContainers;
 use crate::pods::Pods;
 use crate::sampler::Sampler;
@@ -49,7 +51,7 @@ pub struct MonitorPolicy {
     pub unmanaged: OnUnmanaged,
     /// Namespaces whose unmanaged processes are only reported.
     pub exempt: Vec<String>,
-    /// Bytes per process by which a container may exceed its limit.
+    /// Bytes that each process may use beyond what the limiter counts for it.
     pub tolerance: u64,
 }
 
@@ -79,8 +81,14 @@ pub struct SamplingLoop {
     pub evaluator: Evaluator,
     /// Enforces memory limits.
     pub enforcements: Enforcements,
+    /// Measures contexts.
+    pub contexts: ContextMeter,
     /// Carries out actions.
     pub actions: ActionRunner,
+    /// Reports the GPUs without correction to the agent.
+    pub uncorrected: GpuListReport,
+    /// Reports to the agent the GPUs with processes whose memory the driver does not report.
+    pub unmeasured: GpuListReport,
     /// This node's pods, and whether all are known.
     pub pods: (Pods, Freshness),
     /// Sends events.
@@ -135,7 +143,8 @@ impl SamplingLoop {
     /// Takes one sample and acts on it. Blocks.
     pub fn sample_once(&mut self) {
         let begun = Instant::now();
-        let (sample, gpus) = self.sampler.sample();
+        let (mut sample, gpus) = self.sampler.sample();
+        sample.taken_at = Duration::from_nanos(monotonic());
         self.containers_tx
             .send_replace(Arc::clone(&sample.containers));
         let (pods, freshness) = &self.pods;
@@ -156,8 +165,17 @@ impl SamplingLoop {
                 "a counters file is corrupt"
             );
         }
+        let sampler = &mut self.sampler;
+        self.contexts
+            .update(&sample, &evaluation, &gpus, |container, device| {
+                let page = sampler.page(container)?.page();
+                (device < page.devices()).then(|| page.context(device))
+            });
         self.actions
             .carry_out(&sample, &evaluation, &mut self.sampler);
+        self.uncorrected.write(&sample.uncorrected, &sample.blind);
+        let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
+        self.unmeasured.write(&unmeasured, &unknown);
         let enforced_by = self.enforcements.enforce(&sample);
         self.shown.set(Snapshot {
             node: self.node.clone(),

@@ -55,9 +55,9 @@ pub struct Settings {
         default_value = "kube-system"
     )]
     pub exempt_namespaces: Vec<String>,
-    /// MiB for each process of a container by which it may exceed its memory limit before the OOM
-    /// killer acts: what the driver allocates beyond what the limiter counts
-    #[arg(long, env = "ALIQUOT_OOM_TOLERANCE", default_value_t = 128,
+    /// MiB that each process may use beyond what the limiter counts for it, before the OOM killer
+    /// holds it against the container's memory limit: what the driver allocates by itself
+    #[arg(long, env = "ALIQUOT_OOM_TOLERANCE", default_value_t = 512,
           value_parser = clap::value_parser!(u64).range(0..=65_536))]
     pub oom_tolerance: u64,
     /// Also export metrics under the names of HAMi's monitor

@@ -64,7 +64,7 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
     ProcessSample {
         gpu: gpu.to_owned(),
         instance: None,
-        bytes,
+        bytes: Some(bytes),
         process,
     }
 }

@@ -12,6 +12,7 @@ mod inventory;
 mod limits;
 mod links;
 mod mig;
+mod process_utilization;
 mod releasable;
 pub mod root;
 mod usage;
@@ -26,7 +27,7 @@ pub use error::NvmlError;
 pub use facts::{
     DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, UnfinishedRegistration,
 };
-pub use limits::{LimitError, MemoryLimit, MemoryLimits};
+pub use limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
 pub use releasable::{ClosedReason, ReleasableNvml};
 pub use usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};

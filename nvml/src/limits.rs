@@ -34,9 +34,21 @@ struct GetLimits {
 
 type Call<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
 
+/// The limits of a cgroup on a GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupLimits {
+    /// What its processes keep when the GPU is full. The driver may evict what they have beyond it:
+    /// with 0, every byte.
+    pub soft: u64,
+    /// What its processes may allocate together.
+    pub hard: u64,
+}
+
 /// The driver's memory limit of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
+    /// Bytes that its processes keep when the GPU is full.
+    pub soft: u64,
     /// Bytes that its processes may allocate together; `None`: unlimited.
     pub hard: Option<u64>,
     /// Bytes that they have allocated.
@@ -69,25 +81,33 @@ pub enum LimitError {
 /// The driver's memory limits. A cgroup is given by its absolute path, such as
 /// `/sys/fs/cgroup/kubepods/…`. Calls block.
 pub trait MemoryLimits: Send + Sync {
-    /// Limits what the processes of a cgroup may allocate together on a GPU, in bytes. What they
-    /// have beyond it stays theirs, and new allocations fail. Needs root. The limit ends with the
-    /// cgroup.
-    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError>;
+    /// Limits what the processes of a cgroup may allocate together on a GPU. What they have beyond
+    /// the hard limit stays theirs, and new allocations fail. Needs root. The limits end with the
+    /// cgroup, but the driver adds the soft limit to every parent cgroup, where it stays.
+    fn limit_memory(
+        &self,
+        gpu: &str,
+        cgroup: &Path,
+        limits: CgroupLimits,
+    ) -> Result<(), LimitError>;
 
     /// The limit of a cgroup and its use.
     fn memory_limit(&self, gpu: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError>;
 }
 
 impl MemoryLimits for Nvml {
-    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError> {
+    fn limit_memory(
+        &self,
+        gpu: &str,
+        cgroup: &Path,
+        limits: CgroupLimits,
+    ) -> Result<(), LimitError> {
         let failed = failed("set", gpu, cgroup);
         let name = name(cgroup);
-        // No soft limit: the driver would add it to every parent cgroup, and leave it there when
-        // this one is removed.
         let mut limits = SetLimits {
             cgroup: name.as_ptr(),
-            soft: 0,
-            hard,
+            soft: limits.soft,
+            hard: limits.hard,
         };
         let device = self.library().device_by_uuid(gpu).map_err(&failed)?;
         let call = self.call::<SetLimits>(b"nvmlDeviceSetMemoryLimits_v1\0");
@@ -112,6 +132,7 @@ impl MemoryLimits for Nvml {
         // SAFETY: as in `limit_memory`.
         nvml_try(unsafe { call(handle(&device), &raw mut limits) }).map_err(failed)?;
         Ok(MemoryLimit {
+            soft: limits.soft,
             hard: Some(limits.hard).filter(|hard| *hard != UNLIMITED),
             used: limits.used,
         })

@@ -11,7 +11,7 @@ use crate::access::{DriverAccess, DriverUse};
 use crate::driver::{Nvml, Options};
 use crate::error::NvmlError;
 use crate::facts::{DeviceHealth, DriverInventory, GpuEvent};
-use crate::limits::{LimitError, MemoryLimit, MemoryLimits};
+use crate::limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
 use crate::usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};
 use crate::{Driver, root};
 
@@ -160,15 +160,20 @@ impl Usage for ReleasableNvml {
         &self,
         gpu: &str,
         since: u64,
-    ) -> Result<Vec<ProcessUtilization>, NvmlError> {
+    ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
         self.call(|nvml| nvml.process_utilization(gpu, since))
     }
 }
 
 impl MemoryLimits for ReleasableNvml {
-    fn limit_memory(&self, gpu: &str, cgroup: &Path, hard: u64) -> Result<(), LimitError> {
+    fn limit_memory(
+        &self,
+        gpu: &str,
+        cgroup: &Path,
+        limits: CgroupLimits,
+    ) -> Result<(), LimitError> {
         let step = ("set", gpu, cgroup);
-        self.call_limits(step, |nvml| nvml.limit_memory(gpu, cgroup, hard))
+        self.call_limits(step, |nvml| nvml.limit_memory(gpu, cgroup, limits))
     }
 
     fn memory_limit(&self, gpu: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError> {

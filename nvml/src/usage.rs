@@ -10,6 +10,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use crate::driver::Nvml;
 use crate::error::NvmlError;
 use crate::inventory::is_missing;
+use crate::process_utilization;
 
 /// A process that has a device open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,8 @@ pub struct DeviceMemory {
     pub reserved: u64,
 }
 
-/// One sample of a process's use of a GPU (`nvmlProcessUtilizationSample_t`).
+/// One sample of a process's use of a GPU, as the driver reports it: its process may have ended, and
+/// its value may be above 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUtilization {
     /// In this PID namespace.
@@ -78,12 +80,13 @@ pub trait Usage: Send + Sync {
     /// Memory of a device.
     fn memory(&self, uuid: &str) -> Result<DeviceMemory, NvmlError>;
 
-    /// Samples of the processes on a GPU after `since`, in the driver's microseconds.
+    /// Samples of the processes on a GPU after `since`, in the driver's microseconds; `None`: the
+    /// driver reports none of this GPU, as of a partitioned one.
     fn process_utilization(
         &self,
         gpu: &str,
         since: u64,
-    ) -> Result<Vec<ProcessUtilization>, NvmlError>;
+    ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError>;
 }
 
 impl Usage for Nvml {
@@ -128,22 +131,10 @@ impl Usage for Nvml {
         &self,
         gpu: &str,
         since: u64,
-    ) -> Result<Vec<ProcessUtilization>, NvmlError> {
+    ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
         let device = self.device(gpu, "process utilization")?;
-        let found = match device.process_utilization_stats(since) {
-            Ok(found) => found,
-            // An idle GPU has none; a partitioned or an old one reports none.
-            Err(Cause::NotFound | Cause::NotSupported) => Vec::new(),
-            Err(source) => return Err(usage(gpu, "process utilization", source)),
-        };
-        let of = |one: nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| {
-            ProcessUtilization {
-                pid: one.pid,
-                busy: one.sm_util,
-                at: one.timestamp,
-            }
-        };
-        Ok(found.into_iter().map(of).collect())
+        process_utilization::samples(self.library(), &device, since)
+            .map_err(|source| usage(gpu, "process utilization", source))
     }
 }
 

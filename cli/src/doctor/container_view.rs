@@ -1,5 +1,5 @@
-//! What a process in a container sees: whether libvgpu.so is loaded, which GPUs it can open, and the
-//! settings of `SELinux` and overlayfs. Read without touching a GPU.
+//! What a process in a container sees: whether libvgpu.so is loaded, which GPUs it can open, its
+//! kernel, and the settings of `SELinux` and overlayfs. Read without touching a GPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,6 +40,9 @@ pub struct ContainerView {
     pub root: String,
     /// The kernel's default for overlayfs, `Y` or `N`; `None` where it is not visible.
     pub redirect_dir: Option<String>,
+    /// The kernel's release, or what a sandbox shows in its place.
+    #[serde(default)]
+    pub kernel: Option<String>,
 }
 
 impl ContainerView {
@@ -64,6 +67,7 @@ impl ContainerView {
             label: text("/proc/self/attr/current"),
             root: root(&mounts),
             redirect_dir: text("/sys/module/overlay/parameters/redirect_dir"),
+            kernel: text("/proc/sys/kernel/osrelease"),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::live;
 use crate::table::counted;
 
 /// Conditions that the agent sets on its node: type, check, what to do.
-const CONDITIONS: [(&str, &str, &str); 5] = [
+const CONDITIONS: [(&str, &str, &str); 6] = [
     (
         "AliquotDriverMissing",
         "driver-loaded",
@@ -40,6 +40,11 @@ const CONDITIONS: [(&str, &str, &str); 5] = [
         "AliquotResourceTaken",
         "other-plugin",
         "docs/migrating-from-nvidia.md explains how to disable the other plugin",
+    ),
+    (
+        "AliquotComputeUncorrected",
+        "compute-correction",
+        "docs/guides/monitor.md explains what then limits compute",
     ),
 ];
 
@@ -268,6 +273,8 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
         let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
         match reason {
             "CdiUnknown" => about.unknown(check, text),
+            // Each instance has multiprocessors of its own.
+            "PartitionedGpus" => about.ok(check, text),
             "CdiOff" | "DrainNeeded" | "DriverMissing" | "OtherDevicePlugin" | "ResetNeeded" => {
                 about.problem(check, text, todo)
             }

@@ -198,6 +198,12 @@ fn reports_agent_conditions_with_reason() {
         &with("AliquotDriverMissing", "True", "DriverMissing"),
         &[("driver-loaded", bad)],
     );
+    let uncorrected = "AliquotComputeUncorrected";
+    check(
+        &with(uncorrected, "True", "UtilizationNotReported"),
+        &[("compute-correction", warns)],
+    );
+    check(&with(uncorrected, "True", "PartitionedGpus"), &[]);
     check(&with("AliquotProfile", "True", "Holds"), &[]);
     check(
         &with("AliquotProfile", "False", "GivenUp"),

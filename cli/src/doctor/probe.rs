@@ -187,6 +187,7 @@ pub fn checks(
         by_environment(about, without_share),
         selinux(about, share),
         overlay(about, share),
+        fork_detection(about, share),
     ]
 }
 
@@ -306,6 +307,40 @@ fn overlay(about: &About, share: &Fact<ContainerView>) -> Finding {
         (Some(value), _) => about.ok(check, format!("redirect_dir is {value}")),
         (None, Some("N")) => about.ok(check, "redirect_dir is off"),
         (None, _) => about.unknown(check, "redirect_dir is neither visible in the container nor in the mount options"),
+    }
+}
+
+/// The first kernel that wipes memory in forked children (`MADV_WIPEONFORK`).
+const FIRST_WIPING: (u32, u32) = (4, 14);
+
+/// Whether the kernel of this release wipes memory in forked children; `None`: unknown.
+fn wipes_on_fork(release: &str) -> Option<bool> {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(version >= FIRST_WIPING && !release.to_lowercase().contains("gvisor"))
+}
+
+/// The limiter recognizes every forked child.
+fn fork_detection(about: &About, share: &Fact<ContainerView>) -> Finding {
+    let check = "fork-detection";
+    let view = match share {
+        Err(why) => return about.unknown(check, why),
+        Ok(view) => view,
+    };
+    let Some(release) = &view.kernel else {
+        return about.unknown(check, "the kernel's release is not visible in a container");
+    };
+    match wipes_on_fork(release) {
+        None => about.unknown(check, format!("cannot parse the kernel's release {release}")),
+        Some(true) => about.ok(
+            check,
+            format!("kernel {release} wipes the limiter's flag in forked children"),
+        ),
+        Some(false) => about.warning(
+            check,
+            format!("kernel {release} of pods with a share has no MADV_WIPEONFORK, as gVisor's has not: children of fork have process slots of their own, but a child of a raw clone is counted in its parent's slot, and under gVisor the monitor cannot see which container a process is in"),
+            "give pods with a share a runtime class without a sandbox, or a kernel of 4.14 or newer",
+        ),
     }
 }
 

@@ -9,6 +9,7 @@ fn view(change: impl FnOnce(&mut ContainerView)) -> ContainerView {
         environment: [("ALIQUOT_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())].into(),
         has_page: true,
         root: "rw,redirect_dir=off".to_owned(),
+        kernel: Some("6.8.0-45-generic".to_owned()),
         ..ContainerView::default()
     };
     change(&mut view);
@@ -90,8 +91,32 @@ fn skips_checks_of_probe_that_does_not_run() {
             ("gpus-by-environment", unmade),
             ("selinux", unmade),
             ("overlay-redirect-dir", unmade),
+            ("fork-detection", unmade),
         ],
     );
+}
+
+#[test]
+fn names_kernel_that_does_not_wipe_forked_children() {
+    let none = || Ok(view(|view| view.gpu_nodes.clear()));
+    let on = |release: Option<&str>| Ok(view(|view| view.kernel = release.map(str::to_owned)));
+    for release in ["4.14.0", "5.15.0-1053-aws", "6.12.9+", "10.0"] {
+        check(on(Some(release)), none(), &[]);
+    }
+    for release in ["4.4.0", "3.10.0-1160.el7.x86_64", "4.19.0-gvisor"] {
+        check(
+            on(Some(release)),
+            none(),
+            &[("fork-detection", Grade::Warning)],
+        );
+    }
+    for release in [None, Some("unknown")] {
+        check(
+            on(release),
+            none(),
+            &[("fork-detection", Grade::NotChecked)],
+        );
+    }
 }
 
 #[test]

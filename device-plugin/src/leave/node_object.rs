@@ -16,6 +16,7 @@ use crate::labels::ownership;
 use crate::node::{ALLOCATION_UNREADABLE, CHECKPOINT_LOST, GPU_SICK, NodeView, RUNTIME};
 use crate::profile_status::PROFILE;
 use crate::resource_owner::RESOURCE_TAKEN;
+use crate::uncorrected::UNCORRECTED;
 
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -85,6 +86,7 @@ fn status(node: &api::Node) -> Option<Value> {
         RESOURCE_TAKEN,
         ALLOCATION_UNREADABLE,
         DRIVER_MISSING,
+        UNCORRECTED,
     ];
     let existing = existing.filter(|one| ours.contains(&one.type_.as_str()));
     let conditions: Vec<Value> = existing

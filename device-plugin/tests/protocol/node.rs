@@ -10,6 +10,7 @@ use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::allocatable::NodeLayout;
 use aliquot_device_plugin::call_state::CallState;
 use aliquot_device_plugin::cdi;
+use aliquot_device_plugin::context_memory::ContextMemory;
 use aliquot_device_plugin::environment::NodeRules;
 use aliquot_device_plugin::inventory::NodePublisher;
 use aliquot_device_plugin::metrics::Metrics;
@@ -162,7 +163,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
         paths: paths.clone(),
         device_list: settings.device_list,
         limiter: None,
-        context: Mib(512),
+        context: ContextMemory::Fixed(Mib(512)),
         pods: pods.clone(),
         published: NodePublisher::new(facts, Vec::new(), layout),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),

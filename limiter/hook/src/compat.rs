@@ -71,16 +71,24 @@ pub fn run(state: impl Read, version: &Path) -> Result<(), HookError> {
 
 /// The files of a version that are mounted in place of the CUDA driver.
 fn shims(version: &Path) -> Result<Vec<FileId>, HookError> {
+    let on_host = |path: &Path, source| HookError::Host {
+        path: path.to_owned(),
+        source,
+    };
+    let name = LIBRARIES[0].name;
     let compat = (0..COMPAT_LIBRARIES).map(compat_shim);
-    let names = compat.chain([LIBRARIES[0].name.to_owned()]);
-    names
-        .map(|name| {
-            let path = version.join(name);
-            let metadata = fs::metadata(&path);
-            let metadata = metadata.map_err(|source| HookError::Host { path, source })?;
-            Ok(id(&metadata))
-        })
-        .collect()
+    let names = compat.chain([name.to_owned()]);
+    let mut paths: Vec<PathBuf> = names.map(|name| version.join(name)).collect();
+    // Those for one driver are in folders of their own.
+    for entry in fs::read_dir(version).map_err(|error| on_host(version, error))? {
+        let folder = entry.map_err(|error| on_host(version, error))?.path();
+        paths.extend(Some(folder.join(name)).filter(|path| path.exists()));
+    }
+    let shims = paths.iter().map(|path| {
+        let metadata = fs::metadata(path).map_err(|error| on_host(path, error))?;
+        Ok(id(&metadata))
+    });
+    shims.collect()
 }
 
 fn id(metadata: &Metadata) -> FileId {

@@ -178,17 +178,26 @@ fn mounts_compat_shims_only_over_foreign_libraries() {
     bundle.folder("rootfs/usr/lib64/libcuda.so.4");
     bundle.link("rootfs/usr/lib64/libcuda.so.5", "nowhere");
     bundle.link("rootfs/usr/lib64/libcuda.so.6", "libcuda.so.6");
+    let replaced_for_driver = "/usr/lib64/libcuda.so.590.44";
+    bundle.library(&format!("rootfs{replaced_for_driver}"), "590");
+    bundle.library(
+        &format!("version/driver-1/{}", LIBRARIES[0].name),
+        "its shim",
+    );
     bundle.library("rootfs/usr/lib64/libcudart.so.13", "cudart");
     let prepare = format!(
         "mkfifo rootfs/usr/lib64/libcuda.so.7
-         mount --bind version/{} rootfs{replaced}
-         mount -o remount,bind,ro rootfs{replaced}",
-        LIBRARIES[0].name
+         mount --bind version/{name} rootfs{replaced}
+         mount -o remount,bind,ro rootfs{replaced}
+         mount --bind version/driver-1/{name} rootfs{replaced_for_driver}
+         mount -o remount,bind,ro rootfs{replaced_for_driver}",
+        name = LIBRARIES[0].name
     );
     bundle.check(
         &prepare,
         &[
             (replaced, "the driver's shim"),
+            (replaced_for_driver, "its shim"),
             (&placeholder("/.aliquot", 0), ""),
         ],
     );

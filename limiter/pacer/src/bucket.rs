@@ -13,8 +13,16 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::rule::Rate;
 
 /// Nanoseconds of unused time that may be used later: more would be a burst that other tenants
-/// notice, less is lost whenever a process is not scheduled for a while.
+/// notice, less is lost whenever a process is not scheduled for a while. A launch that takes longer
+/// at its rate may be late by that time: it waits for as long as others' launches take.
 pub const BURST: u64 = 50_000_000;
+/// The longest burst, for long launches.
+const MAX_BURST: u64 = 1_000_000_000;
+/// Nanoseconds of GPU time that a bucket in debt gathers beside other tenants before it grants a
+/// launch: a device that changes tenants for each short launch loses more time than it works.
+const BATCH: u64 = 4_000_000;
+/// The longest that a launch waits for that.
+const MAX_GATHER: u64 = 20_000_000;
 /// Highest debt in nanoseconds that our launches can cause.
 pub const MAX_DEBT: u64 = 600_000_000_000;
 /// Exchanges that may fail because other processes charge at the same time, before a charge is
@@ -44,6 +52,25 @@ impl Bucket<'_> {
         Ok(())
     }
 
+    /// Charges `cost` nanoseconds of GPU time, in debt or not.
+    pub fn charge(self, now: u64, rate: Rate, cost: u64) {
+        let charged = |word| {
+            Some(charged_from(
+                paid_until(word, now, rate, cost),
+                now,
+                rate,
+                cost,
+            ))
+        };
+        let _ = self.0.fetch_update(Relaxed, Relaxed, charged);
+    }
+
+    /// The credit before a charge of `cost`, in millionths of what the bucket holds.
+    pub fn credit(self, now: u64, rate: Rate, cost: u64) -> u64 {
+        let paid = paid_until(self.0.load(Relaxed), now, rate, cost);
+        now.saturating_sub(paid) * 1_000_000 / burst(rate, cost)
+    }
+
     /// Corrects a charge of `charged` to the measured cost `found`.
     pub fn settle(self, rate: Rate, charged: u64, found: u64) {
         if found >= charged {
@@ -59,20 +86,40 @@ impl Bucket<'_> {
     }
 }
 
+/// Nanoseconds after the end of its debt for which a bucket gathers credit, so that several launches
+/// of this cost follow each other.
+pub fn gather_time(rate: Rate, cost: u64) -> u64 {
+    let each = rate.wall_time(cost).max(1);
+    let more = BATCH.div_ceil(cost.max(1)).saturating_sub(1);
+    more.min(MAX_GATHER / each) * each
+}
+
 /// The word after a charge, or until when none is possible.
 fn charged_word(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
-    let invalid = word > now.saturating_add(MAX_DEBT);
-    // A new bucket is empty.
-    let paid = if invalid || word == 0 {
-        now
-    } else {
-        word.max(now.saturating_sub(BURST))
-    };
-    if paid > now {
+    let paid = paid_until(word, now, rate, cost);
+    if paid > now && rate != Rate::UNBOUNDED {
         return Err(Until(paid));
     }
-    // Never so far that the word becomes invalid.
-    Ok((paid + rate.wall_time(cost).min(MAX_DEBT)).min(now + MAX_DEBT))
+    Ok(charged_from(paid, now, rate, cost))
+}
+
+/// The moment at which everything charged so far is paid for, for a launch of this cost.
+fn paid_until(word: u64, now: u64, rate: Rate, cost: u64) -> u64 {
+    let invalid = word > now.saturating_add(MAX_DEBT);
+    // A new bucket is empty.
+    if invalid || word == 0 {
+        return now;
+    }
+    word.max(now.saturating_sub(burst(rate, cost)))
+}
+
+fn burst(rate: Rate, cost: u64) -> u64 {
+    rate.wall_time(cost).clamp(BURST, MAX_BURST)
+}
+
+/// The word after a charge; never so far that it becomes invalid.
+fn charged_from(paid: u64, now: u64, rate: Rate, cost: u64) -> u64 {
+    (paid + rate.wall_time(cost).min(MAX_DEBT)).min(now + MAX_DEBT)
 }
 
 #[cfg(test)]
@@ -149,6 +196,60 @@ mod tests {
     }
 
     #[test]
+    fn charges_exclusive_launch_in_debt_or_not() {
+        let word = AtomicU64::new(NOW + 30);
+        let bucket = Bucket(&word);
+        bucket.charge(NOW, HALF, 10);
+        assert_eq!(word.load(Relaxed), NOW + 50);
+        bucket.charge(NOW + 60, HALF, 10);
+        assert_eq!(word.load(Relaxed), NOW + 70, "from its credit");
+        bucket.charge(NOW, HALF, u64::MAX);
+        assert_eq!(word.load(Relaxed), NOW + MAX_DEBT, "still valid");
+    }
+
+    #[test]
+    fn credit_is_part_of_burst() {
+        let word = AtomicU64::new(NOW);
+        let credit = |later, cost| Bucket(&word).credit(NOW + later, HALF, cost);
+        assert_eq!(credit(BURST / 4, 10), 250_000);
+        assert_eq!(credit(10 * BURST, 10), 1_000_000);
+        assert_eq!(credit(BURST, BURST), 500_000, "of what a long launch takes");
+        word.store(NOW + BURST, Relaxed);
+        assert_eq!(credit(0, 10), 0);
+        assert_eq!(Bucket(&AtomicU64::new(0)).credit(NOW, HALF, 10), 0);
+    }
+
+    #[test]
+    fn charges_nothing_at_unbounded_rate() {
+        let word = AtomicU64::new(NOW + 30);
+        assert_eq!(Bucket(&word).take(NOW, Rate::UNBOUNDED, 1 << 40), Ok(()));
+        assert_eq!(word.load(Relaxed), NOW + 30);
+    }
+
+    #[test]
+    fn gathers_batch_of_short_launches_only() {
+        assert_eq!(gather_time(HALF, 1_000_000), 6_000_000, "three more");
+        let tenth = Rate::from_millionths(100_000);
+        assert_eq!(gather_time(tenth, 1_000_000), 20_000_000, "two more");
+        assert_eq!(gather_time(tenth, 2_300_000), 0, "one more takes too long");
+        assert_eq!(gather_time(tenth, BATCH), 0);
+    }
+
+    #[test]
+    fn allows_long_launch_to_be_late() {
+        // Half of a device, kernels of 100 ms, each a while late.
+        let word = AtomicU64::new(NOW);
+        for launch in 0..10 {
+            let now = NOW + launch * 200_000_000 + 150_000_000;
+            assert_eq!(
+                Bucket(&word).take(now, HALF, 100_000_000),
+                Ok(()),
+                "{launch}"
+            );
+        }
+    }
+
+    #[test]
     fn grants_four_threads_no_more_than_one() {
         let (word, given) = (AtomicU64::new(NOW), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -183,7 +284,8 @@ mod tests {
                 }
             }
             let time = u128::from(now - NOW + BURST);
-            let most = time * u128::from(percent) / 100 + u128::from(last) + 1;
+            let late = 20_000_000;
+            let most = time * u128::from(percent) / 100 + u128::from(last) + late + 1;
             prop_assert!(given <= most, "{} of {}", given, most);
         }
 

@@ -9,15 +9,16 @@
 //! tell how far a kernel's own times spread, and longer samples are left out.
 //!
 //! With other tenants at work, most samples may include time in which one of them had the device,
-//! the more so the busier it is; charging that would free the device again, and so on. So then the
-//! recent shortest sample counts, multiplied by the ratio of the mean to the shortest before. That
-//! does not depend on how busy the device is; the host's rate correction removes the remaining
-//! error. A launch that took longer than time slicing with the other tenants can explain is charged
-//! the excess: one kernel may have long and short launches of the same size.
+//! the more so the busier it is; charging that would free the device again, and so on. So a kernel
+//! that was measured undisturbed costs what it took then: alone on the device, or while the host
+//! let all others wait. Until then the recent shortest sample counts, multiplied by the ratio
+//! of the mean to the shortest before. A launch that took longer than time slicing with the other
+//! tenants can explain is charged the excess: one kernel may have long and short launches of the
+//! same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
-//! and so on in turns.
+//! and so on in alternation.
 //!
 //! The table has a fixed size. Where a set is full, further kernels share one more entry, which
 //! knows their mean; from time to time one of them replaces a kernel that was not launched
@@ -43,6 +44,8 @@ const MAX_SPREAD: u64 = 3 * RATIO_ONE;
 const MAX_LEFT_OUT: u32 = 24;
 /// Approximate nanoseconds for which a device serves one of several tenants at a time.
 const TIME_SLICE: u64 = 2_000_000;
+/// The part of a device's time that is left where it changes tenants after each slice.
+const SWITCHING: (u64, u64) = (8, 9);
 /// The part by which the lower quantile moves with a sample: while few are known, and later.
 const QUANTILE_STEPS: [u64; 2] = [8, 32];
 
@@ -60,6 +63,8 @@ pub struct LaunchSample {
     pub took: u64,
     /// Tenants that used the device meanwhile, including this one.
     pub sharing: u32,
+    /// All other tenants waited. Without that, another one may have started just now.
+    pub exclusive: bool,
     /// Other work of the container may have run meanwhile.
     pub overlapped: bool,
     /// The launching thread was delayed between the events, so they may include time in which the
@@ -83,6 +88,10 @@ pub struct KernelCost {
     /// unknown.
     spread: AtomicU64,
     samples: AtomicU64,
+    /// Samples while no other tenant was active; if there are any, the mean is of them alone.
+    undisturbed: AtomicU32,
+    /// Of these, samples while all others waited.
+    exclusive: AtomicU32,
     /// Launches whose measurement is under way.
     unmeasured: AtomicU32,
     /// Consecutive samples that were left out.
@@ -150,6 +159,8 @@ impl Costs {
         }
         place.unmeasured.store(0, Relaxed);
         place.left_out.store(0, Relaxed);
+        place.undisturbed.store(0, Relaxed);
+        place.exclusive.store(0, Relaxed);
         place.key.store(key, Relaxed);
         place
     }
@@ -198,9 +209,13 @@ impl KernelCost {
             self.update_quantiles(samples, took);
         }
         let shared = sample.sharing > 1;
+        let undisturbed = self.undisturbed.load(Relaxed);
+        let exclusive = self.exclusive.load(Relaxed);
         let longest = match (unreliable, shared, sample.overlapped && samples > 0) {
             (true, ..) => 0,
             (false, false, true) => self.longest_plausible(),
+            // Another tenant may have started just now.
+            (false, false, false) if exclusive > 0 && !sample.exclusive => mean + mean / 4,
             _ => u64::MAX,
         };
         if took > longest && self.left_out.fetch_add(1, Relaxed) < MAX_LEFT_OUT {
@@ -209,19 +224,32 @@ impl KernelCost {
         self.left_out.store(0, Relaxed);
         // Its own time if it waited for everything that was held up.
         let least = took.saturating_sub(sample.delayed);
+        if shared && undisturbed > 0 {
+            let excess = least_when_shared(least, sample.sharing);
+            return Some(mean.max(excess / SWITCHING.1 * SWITCHING.0).min(took));
+        }
         let found = if shared {
             self.estimate()
                 .max(least_when_shared(least, sample.sharing))
                 .min(took)
-        } else if samples > 0 {
+        } else if undisturbed > 0 && !sample.exclusive {
             self.longest_plausible().max(least).min(took)
         } else {
             took
         };
         self.samples.store(samples + 1, Relaxed);
-        let mean = average(mean, found, (samples + 1).min(MEAN_SAMPLES));
+        let weight = match (shared, sample.exclusive) {
+            (true, _) => samples,
+            (false, true) => u64::from(exclusive),
+            (false, false) => u64::from(undisturbed),
+        };
+        let mean = average(mean, found, (weight + 1).min(MEAN_SAMPLES));
         self.mean.store(mean, Relaxed);
         if !shared {
+            self.undisturbed
+                .store(undisturbed.saturating_add(1), Relaxed);
+            let one = u32::from(sample.exclusive);
+            self.exclusive.store(exclusive.saturating_add(one), Relaxed);
             let short = self.shortest.load(Relaxed).max(1);
             let spread = (mean.saturating_mul(RATIO_ONE) / short).clamp(RATIO_ONE, MAX_SPREAD);
             self.spread.store(spread, Relaxed);

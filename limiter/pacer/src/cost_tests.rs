@@ -8,6 +8,7 @@ fn alone(took: u64) -> LaunchSample {
     LaunchSample {
         took,
         sharing: 1,
+        exclusive: false,
         overlapped: false,
         disturbed: false,
         delayed: 0,
@@ -80,6 +81,7 @@ fn excludes_time_of_other_tenants_from_cost() {
             // Every other launch waits for slices of 2 ms of others.
             let sample = LaunchSample {
                 sharing,
+                exclusive: false,
                 overlapped,
                 ..alone(1_000_000 + i % 2 * (i % 5) * 2_000_000)
             };
@@ -88,6 +90,55 @@ fn excludes_time_of_other_tenants_from_cost() {
         let cost = kernel.cost();
         assert!((1_000_000..1_080_000).contains(&cost), "{kernel:?}");
     }
+}
+
+#[test]
+fn undisturbed_launches_decide_cost_beside_others() {
+    let costs = Costs::default();
+    let kernel = costs.kernel(key([1, 2, 3]));
+    let beside = LaunchSample {
+        sharing: 2,
+        ..alone(44_000_000)
+    };
+    // In step with another tenant, every launch takes 44 ms.
+    for _ in 0..100 {
+        kernel.learn(beside);
+    }
+    assert!(kernel.cost() > 30_000_000, "{kernel:?}");
+    let exclusive = LaunchSample {
+        exclusive: true,
+        ..alone(20_000_000)
+    };
+    assert_eq!(kernel.learn(exclusive), Some(20_000_000));
+    for _ in 0..100 {
+        assert_eq!(kernel.learn(beside), Some(20_000_000));
+    }
+    assert_eq!(kernel.cost(), 20_000_000);
+    // One that took longer than time slices explain.
+    let long = kernel.learn(LaunchSample {
+        sharing: 2,
+        ..alone(200_000_000)
+    });
+    assert!(long > Some(80_000_000), "{long:?}");
+}
+
+#[test]
+fn exclusive_launch_replaces_one_that_seemed_alone() {
+    let costs = Costs::default();
+    let kernel = costs.kernel(key([1, 2, 3]));
+    let exclusive = LaunchSample {
+        exclusive: true,
+        ..alone(1_000_000)
+    };
+    kernel.learn(alone(3_400_000));
+    assert_eq!(kernel.learn(exclusive), Some(1_000_000));
+    assert_eq!(kernel.cost(), 1_000_000);
+    assert_eq!(kernel.learn(alone(3_400_000)), None, "another one started");
+    assert_eq!(kernel.cost(), 1_000_000);
+    for _ in 0..100 {
+        kernel.learn(alone(1_400_000));
+    }
+    assert!(kernel.cost() > 1_100_000, "it became longer: {kernel:?}");
 }
 
 #[test]
@@ -102,6 +153,7 @@ fn charges_long_launches_of_mixed_kernel_beside_other_tenants() {
             let took = if i % 100 == 0 { 1_000 } else { 200_000_000 };
             let sample = LaunchSample {
                 sharing,
+                exclusive: false,
                 ..alone(took * u64::from(sharing))
             };
             charged += kernel.learn(sample).unwrap_or_default();
@@ -123,6 +175,7 @@ fn excludes_wait_for_throttled_device_from_cost() {
             let delayed = i % 2 * 50_000_000;
             let sample = LaunchSample {
                 sharing,
+                exclusive: false,
                 delayed,
                 ..alone(1_000_000 + delayed)
             };
@@ -133,6 +186,7 @@ fn excludes_wait_for_throttled_device_from_cost() {
         // What exceeds that wait is its own time.
         let long = LaunchSample {
             sharing,
+            exclusive: false,
             delayed: 5_000_000,
             ..alone(200_000_000)
         };
@@ -231,7 +285,7 @@ proptest! {
         let (mut lowest, mut most) = (u64::MAX, 0);
         for (took, sharing, overlapped, disturbed) in samples {
             (lowest, most) = (lowest.min(took), most.max(took));
-            let found = kernel.learn(LaunchSample { took, sharing, overlapped, disturbed, delayed: 0 });
+            let found = kernel.learn(LaunchSample { took, sharing, exclusive: false, overlapped, disturbed, delayed: 0 });
             prop_assert!(found.is_none_or(|found| found <= took));
         }
         if kernel.is_known() {

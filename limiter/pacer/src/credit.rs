@@ -12,8 +12,12 @@ use crate::bucket::MAX_DEBT;
 /// Least nanoseconds of GPU time that are charged to the bucket at once.
 pub const CHUNK: u64 = 1_000_000;
 /// Launches after which one is measured, however little they cost.
-pub const MEASURE_INTERVAL: u64 = 256;
+pub const MEASURE_INTERVAL: u64 = 1024;
 
+/// Launches before one that is measured, at most.
+const OTHERS_FIRST: u64 = 16;
+/// Nanoseconds below which a launch is measured on an idle device: others would be done before.
+const TINY: u64 = 20_000;
 /// Nanoseconds after which work that other threads charged to the bucket is launched and done.
 const OVERLAP_WINDOW: u64 = 50_000_000;
 
@@ -24,8 +28,8 @@ const THREADS: usize = 16;
 struct ThreadCredit {
     left: AtomicU64,
     launches: AtomicU64,
-    /// 1: the next launch is to be measured.
-    measure_next: AtomicU64,
+    /// The launch after so many others is to be measured, counted from 1; 0: none.
+    measure_in: AtomicU64,
     /// The stream of the last launch.
     stream: AtomicU64,
     /// 1: other streams were used since this thread last charged the bucket.
@@ -56,17 +60,26 @@ impl Credit {
             credit.stream_changed.store(1, Relaxed);
         }
         let left = credit.left.load(Relaxed);
-        if launches >= MEASURE_INTERVAL || left < cost || credit.measure_next.load(Relaxed) != 0 {
+        let measure_in = credit.measure_in.load(Relaxed);
+        if launches >= MEASURE_INTERVAL || left < cost || measure_in == 1 {
             return false;
+        }
+        if measure_in > 1 {
+            credit.measure_in.store(measure_in - 1, Relaxed);
         }
         credit.left.store(left - cost, Relaxed);
         true
     }
 
-    /// Has the next launch of this thread measured. It comes right after another one, so its events
-    /// include no time in which the device waited for the program.
-    pub fn measure_next(&self, thread: usize) {
-        self.0[thread % THREADS].measure_next.store(1, Relaxed);
+    /// Has a launch of this thread measured that comes after some others of this cost. If they take
+    /// longer than it takes to launch them, they are still in progress: its events include no time
+    /// in which the device waited for the program.
+    pub fn measure_soon(&self, thread: usize, cost: u64) {
+        let others = match cost {
+            ..TINY => 1,
+            _ => (CHUNK / 2 / cost).clamp(1, OTHERS_FIRST),
+        };
+        self.0[thread % THREADS].measure_in.store(others, Relaxed);
     }
 
     /// Records that `chunk` nanoseconds of work go to the device; `until` is the container's word
@@ -91,7 +104,7 @@ impl Credit {
         let own = credit.until.swap(after, Relaxed) == before
             && credit.stream_changed.swap(0, Relaxed) == 0
             && credit.stream.swap(stream, Relaxed) == stream;
-        credit.measure_next.store(0, Relaxed);
+        credit.measure_in.store(0, Relaxed);
         if !own && before.saturating_add(OVERLAP_WINDOW) > now {
             credit.overlap_seen.store(now, Relaxed);
         }
@@ -177,11 +190,27 @@ mod tests {
         assert_eq!(credit.chunk(0, 0), 0, "nothing is charged for it");
         credit.take_launches(0, 0);
         assert!(credit.spend(0, STREAM, 0));
-        credit.measure_next(0);
+        credit.measure_soon(0, CHUNK / 2);
         assert!(!credit.spend(0, STREAM, 0));
         credit.begin_work(0, STREAM, &AtomicU64::new(0), (0, 0));
         assert!(credit.spend(0, STREAM, 0), "once");
         assert!((0..MEASURE_INTERVAL).any(|_| credit.count_launch(1, 0)));
+    }
+
+    #[test]
+    fn measures_small_launch_behind_others() {
+        let credit = Credit::default();
+        credit.grant(0, CHUNK, 0);
+        for (cost, others) in [
+            (3_000, 0),
+            (20_000, OTHERS_FIRST - 1),
+            (100_000, 4),
+            (400_000, 0),
+        ] {
+            credit.measure_soon(0, cost);
+            let passed = (0..100).take_while(|_| credit.spend(0, STREAM, 0)).count();
+            assert_eq!(passed as u64, others, "{cost}");
+        }
     }
 
     #[test]

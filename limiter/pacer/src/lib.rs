@@ -4,11 +4,16 @@
 //!
 //! A launch is charged what its kernel took before ([`cost`]), from a small credit of its thread
 //! ([`credit`]). An empty credit is refilled from the container's bucket ([`bucket`]), and that
-//! launch is measured. The current limit is a function of the limits page ([`rule`]).
+//! launch is measured. The current limit is a function of the limits page ([`rule`]). What is not
+//! measured yet, or cannot be, is estimated from other sizes of the function ([`scale`]) or from what
+//! the host measures ([`unmarked`]).
 
 #![forbid(unsafe_code)]
 
 pub mod bucket;
 pub mod cost;
 pub mod credit;
+pub mod queue;
 pub mod rule;
+pub mod scale;
+pub mod unmarked;

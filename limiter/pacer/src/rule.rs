@@ -15,6 +15,9 @@ pub const WAIT: u32 = 1;
 /// Throttle flag: no compute limit, because the container is alone on the device, or with tenants
 /// of high priority only.
 pub const UNLIMITED: u32 = 2;
+/// Throttle flag: all others wait, so that launches are measured undisturbed; they run at once, even
+/// in debt, and are charged.
+pub const EXCLUSIVE: u32 = 3;
 
 /// Age of the host's heartbeat in nanoseconds beyond which its measurements are ignored.
 pub const HEARTBEAT_TIMEOUT: u64 = 5_000_000_000;
@@ -32,7 +35,7 @@ pub struct LimitWords {
     pub cores: u32,
     /// [`DEFAULT`], [`FORCE`], [`DISABLE`]; any other is [`DEFAULT`].
     pub policy: u32,
-    /// [`RUN`], [`WAIT`], [`UNLIMITED`]; any other is [`RUN`].
+    /// [`RUN`], [`WAIT`], [`UNLIMITED`], [`EXCLUSIVE`]; any other is [`RUN`].
     pub throttle_flag: u32,
     /// Rate correction in millionths.
     pub rate_correction: u32,
@@ -51,6 +54,8 @@ pub enum LaunchRule {
     Wait,
     /// Keep to this rate.
     Limited(Rate),
+    /// Run at once, and be charged at this rate.
+    Exclusive(Rate),
 }
 
 impl LimitWords {
@@ -63,15 +68,24 @@ impl LimitWords {
         }
         let has_limit = (1..100).contains(&self.cores);
         let exempt = self.policy != FORCE && self.host_alive && self.throttle_flag == UNLIMITED;
-        if !has_limit || self.policy == DISABLE || exempt {
+        if !has_limit || self.policy == DISABLE {
             return LaunchRule::Unlimited;
+        }
+        if exempt {
+            // Measured all the same: what its launches cost is known when others come.
+            return LaunchRule::Limited(Rate::UNBOUNDED);
         }
         let rate_correction = if self.host_alive {
             self.rate_correction
         } else {
             NO_CORRECTION
         };
-        LaunchRule::Limited(Rate::new(self.cores, rate_correction))
+        let rate = Rate::new(self.cores, rate_correction);
+        if self.host_alive && self.throttle_flag == EXCLUSIVE {
+            LaunchRule::Exclusive(rate)
+        } else {
+            LaunchRule::Limited(rate)
+        }
     }
 
     /// Tenants that share the device's time with this one, including it; 1 if unknown.
@@ -89,6 +103,9 @@ impl LimitWords {
 pub struct Rate(u64);
 
 impl Rate {
+    /// No limit: all GPU time is free at once.
+    pub const UNBOUNDED: Self = Self(u64::MAX);
+
     /// The rate of a share in percent, with a rate correction in millionths.
     #[inline]
     pub fn new(percent: u32, rate_correction: u32) -> Self {
@@ -121,6 +138,7 @@ mod tests {
         host_alive: true,
     };
     const LIMITED: LaunchRule = LaunchRule::Limited(Rate(300_000));
+    const EXEMPT: LaunchRule = LaunchRule::Limited(Rate::UNBOUNDED);
 
     #[track_caller]
     fn check(words: LimitWords, expected: LaunchRule) {
@@ -131,15 +149,18 @@ mod tests {
     fn decides_limit_by_policy_and_throttle_flag() {
         for (policy, throttle_flag, expected) in [
             (DEFAULT, RUN, LIMITED),
-            (DEFAULT, UNLIMITED, LaunchRule::Unlimited),
+            (DEFAULT, UNLIMITED, EXEMPT),
+            (DEFAULT, EXCLUSIVE, LaunchRule::Exclusive(Rate(300_000))),
             (DEFAULT, WAIT, LaunchRule::Wait),
             (FORCE, RUN, LIMITED),
             (FORCE, UNLIMITED, LIMITED),
+            (FORCE, EXCLUSIVE, LaunchRule::Exclusive(Rate(300_000))),
             (FORCE, WAIT, LaunchRule::Wait),
             (DISABLE, RUN, LaunchRule::Unlimited),
             (DISABLE, UNLIMITED, LaunchRule::Unlimited),
+            (DISABLE, EXCLUSIVE, LaunchRule::Unlimited),
             (DISABLE, WAIT, LaunchRule::Wait),
-            (9, UNLIMITED, LaunchRule::Unlimited),
+            (9, UNLIMITED, EXEMPT),
             (9, RUN, LIMITED),
             (DEFAULT, 9, LIMITED),
         ] {
@@ -178,6 +199,7 @@ mod tests {
         };
         check(silent(WAIT, 2_000_000), LIMITED);
         check(silent(UNLIMITED, 500_000), LIMITED);
+        check(silent(EXCLUSIVE, 500_000), LIMITED);
         assert_eq!(silent(RUN, 1).sharing(), 1);
         let alive = LimitWords {
             tenants: 7,
@@ -192,5 +214,6 @@ mod tests {
         assert_eq!(Rate::new(25, 2_000_000).wall_time(1_000), 2_000);
         assert_eq!(Rate::new(1, 0).wall_time(1), 1_000_000, "never infinite");
         assert_eq!(Rate::new(1, 0).wall_time(u64::MAX), u64::MAX, "never wraps");
+        assert_eq!(Rate::UNBOUNDED.wall_time(1 << 40), 0);
     }
 }

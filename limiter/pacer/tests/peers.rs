@@ -32,6 +32,7 @@ impl Rank {
         let found = kernel.learn(LaunchSample {
             took,
             sharing: 1,
+            exclusive: false,
             overlapped: false,
             disturbed: false,
             delayed: other - self.other,

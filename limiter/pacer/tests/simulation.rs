@@ -153,6 +153,7 @@ impl SimulatedTenant {
                     let found = kernel.learn(LaunchSample {
                         took,
                         sharing,
+                        exclusive: false,
                         overlapped,
                         disturbed: false,
                         delayed: 0,
@@ -176,7 +177,7 @@ impl SimulatedTenant {
                 program.credit.take_launches(0, 0);
                 job.measured = !small;
                 if small {
-                    program.credit.measure_next(0);
+                    program.credit.measure_soon(0, cost);
                 } else {
                     kernel.begin_measurement();
                 }
@@ -282,8 +283,10 @@ fn assert_alone(cores: u32, programs: usize, nanoseconds: u64, sigma: f64, most:
     assert_share(&scene[0], most);
     let mean = scene[0].windows[1..].iter().sum::<f64>() / 5.0;
     let throughput = 100.0 * mean / f64::from(cores);
+    // A few hundred measured launches tell the mean of varying times to about a percent.
+    let least = if sigma > 0.0 { 97.0 } else { 98.0 };
     assert!(
-        throughput >= 98.0 || nanoseconds > 10_000_000,
+        throughput >= least || nanoseconds > 10_000_000,
         "{throughput}"
     );
 }

@@ -17,11 +17,19 @@
 //! | + 88 | 8 | compute: last launch, nanoseconds of the monotonic clock |
 //! | + 96 | 8 | compute: launches |
 //! | + 104 | 8 | compute: nanoseconds that launches waited |
+//! | + 112 | 8 | compute: measured launches in progress |
+//! | + 120 | 8 | compute: launches that were measured while no other tenant was active |
+//! | + 128 | 8 | compute: credit of the bucket before it was last charged, in millionths of what it holds |
+//! | + 136 | 8 | compute: nanoseconds that launches waited on the device for other tenants |
 //! | 16,384 + 1,024 s | 1,024 | slot s; the last one, 512, is shared by all processes beyond 512 |
 //! | + 0 | 8 | process id in its own namespace; 0: free; all ones: the shared slot is in use |
 //! | + 8 | 8 | completed operations (48 bits), operations under way (16 bits) |
 //! | + 64 + 16 d | 8 | bytes used on device d |
 //! | + 72 + 16 d | 8 | of these, contexts |
+//! | + 592 + 8 d | 4 | of the bytes used on device d, managed memory, in blocks of 2 MiB |
+//! | + 596 + 8 d | 4 | refused requests of the process on device d |
+//!
+//! A limiter of an earlier release leaves the words from 592 on at 0.
 //!
 //! The owner of a slot locks its first byte ([`crate::slot`]); its forked children lock the second
 //! byte, because they may keep its device memory alive.
@@ -29,7 +37,7 @@
 //! The host never maps the file. It reads it with `pread` and believes it only as far as the driver
 //! agrees.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 
 use thiserror::Error;
@@ -54,15 +62,20 @@ const FIRST_DEVICE: usize = 4096;
 /// Bytes of a device.
 pub(crate) const DEVICE: usize = 256;
 /// Offsets of a device's compute words, in the order of the table.
-pub(crate) const COMPUTE: [usize; 6] = [64, 72, 80, 88, 96, 104];
+pub(crate) const COMPUTE: [usize; 10] = [64, 72, 80, 88, 96, 104, 112, 120, 128, 136];
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
 const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
+const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
+const SLOT_DETAIL: usize = 8;
+/// Bytes of a block, in which managed memory is counted.
+pub const BLOCK: u64 = 2 << 20;
 
 const _: () = {
     assert!(FIRST_DEVICE + MAX_DEVICES * DEVICE <= FIRST_SLOT);
-    assert!(SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE <= SLOT);
+    assert!(SLOT_DETAILS == 592);
+    assert!(SLOT_DETAILS + MAX_DEVICES * SLOT_DETAIL <= SLOT);
     assert!(USED as u64 <= SIZE);
 };
 
@@ -108,6 +121,14 @@ pub struct ComputeWords<'a> {
     pub launches: &'a AtomicU64,
     /// Nanoseconds that launches waited.
     pub waited: &'a AtomicU64,
+    /// Measured launches in progress.
+    pub in_progress: &'a AtomicU64,
+    /// Launches that were measured while no other tenant was active.
+    pub undisturbed: &'a AtomicU64,
+    /// Credit of the bucket before it was last charged, in millionths of what it holds.
+    pub credit: &'a AtomicU64,
+    /// Nanoseconds that launches waited on the device for other tenants.
+    pub contended: &'a AtomicU64,
 }
 
 /// A mapped counters file.
@@ -137,8 +158,18 @@ impl MappedCounters {
     }
 
     pub(crate) fn compute(&self, device: usize) -> ComputeWords<'_> {
-        let [bucket, until, busy, last, launches, waited] =
-            COMPUTE.map(|at| self.device_word(device, at));
+        let [
+            bucket,
+            until,
+            busy,
+            last,
+            launches,
+            waited,
+            in_progress,
+            undisturbed,
+            credit,
+            contended,
+        ] = COMPUTE.map(|at| self.device_word(device, at));
         ComputeWords {
             bucket,
             until,
@@ -146,6 +177,10 @@ impl MappedCounters {
             last,
             launches,
             waited,
+            in_progress,
+            undisturbed,
+            credit,
+            contended,
         }
     }
 
@@ -163,6 +198,14 @@ impl MappedCounters {
 
     pub(crate) fn contexts(&self, slot: usize, device: usize) -> &AtomicU64 {
         self.slot_word(slot, device, 8)
+    }
+
+    pub(crate) fn managed_blocks(&self, slot: usize, device: usize) -> &AtomicU32 {
+        self.0.u32(slot_detail_offset(slot, device))
+    }
+
+    pub(crate) fn refused_in_slot(&self, slot: usize, device: usize) -> &AtomicU32 {
+        self.0.u32(slot_detail_offset(slot, device) + 4)
     }
 
     fn device_word(&self, device: usize, at: usize) -> &AtomicU64 {
@@ -189,6 +232,12 @@ pub(crate) fn device_offset(device: usize, at: usize) -> usize {
 pub(crate) fn slot_device_offset(slot: usize, device: usize) -> usize {
     assert!(device < MAX_DEVICES);
     start(slot) + SLOT_DEVICES + device * SLOT_DEVICE
+}
+
+/// Offset of a slot's managed memory and refusals on a device.
+pub(crate) fn slot_detail_offset(slot: usize, device: usize) -> usize {
+    assert!(device < MAX_DEVICES);
+    start(slot) + SLOT_DETAILS + device * SLOT_DETAIL
 }
 
 /// The slot to which a byte of the file belongs or would belong.

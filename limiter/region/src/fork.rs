@@ -1,9 +1,14 @@
-//! A flag that a forked child finds lowered, even after a raw `clone`. Reading it costs one load.
+//! A flag that a forked child finds lowered. Reading it costs one load.
+//!
+//! The kernel wipes the flag in a child, even after a raw `clone`. Where a kernel or a sandbox such as
+//! gVisor refuses that, a handler of libc's `fork` lowers it; then the child of a raw `clone` takes
+//! itself for its parent, and what it allocates is counted in the parent's slot.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The value to which the kernel resets the word in a child.
+/// The value to which a child's word is reset.
 const LOWERED: u32 = 0;
 const RAISED: u32 = 1;
 /// A thread is raising it.
@@ -26,10 +31,27 @@ impl ForkFlag {
         }
         // SAFETY: the range is the page that was mapped just now.
         if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
-            return Err(io::Error::last_os_error());
+            // SAFETY: nothing refers to the page yet.
+            unsafe { libc::munmap(page, PAGE) };
+            return Self::with_handler();
         }
         // SAFETY: aligned, zero, and never unmapped.
         Ok(Self(unsafe { &*page.cast::<AtomicU32>() }))
+    }
+
+    /// The flag of this process that a handler of `fork` lowers: there is one.
+    pub(crate) fn with_handler() -> io::Result<Self> {
+        static WORD: AtomicU32 = AtomicU32::new(LOWERED);
+        static REGISTERED: OnceLock<i32> = OnceLock::new();
+        extern "C" fn lower() {
+            WORD.store(LOWERED, Ordering::Release);
+        }
+        // SAFETY: the handler only stores a word.
+        let register = || unsafe { libc::pthread_atfork(None, None, Some(lower)) };
+        match *REGISTERED.get_or_init(register) {
+            0 => Ok(Self(&WORD)),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
     }
 
     /// True for one thread, which must then call [`Self::raise`] or [`Self::abandon`]. All other

@@ -63,6 +63,10 @@ pub struct ProcessUsage {
     pub used: Vec<u64>,
     /// Of these, contexts.
     pub contexts: Vec<u64>,
+    /// Of the bytes used of each device, managed memory.
+    pub managed: Vec<u64>,
+    /// Requests refused on each device; the number may wrap.
+    pub refused: Vec<u32>,
 }
 
 /// The content of a counters file. Its figures are not trusted yet.
@@ -188,11 +192,22 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
                 (0..devices).map(|device| counters::slot_device_offset(slot, device) + at - first);
             places.map(|place| word(&bytes, place)).collect()
         };
+        let details = |at: usize| {
+            let places =
+                (0..devices).map(|device| counters::slot_detail_offset(slot, device) + at - first);
+            places
+                .map(|place| half_word(&bytes, place))
+                .collect::<Vec<u32>>()
+        };
+        let managed = details(0).into_iter();
+        let managed = managed.map(|blocks| u64::from(blocks) * counters::BLOCK);
         processes.push(ProcessUsage {
             slot,
             pid: u32::try_from(word(&bytes, 0)).ok(),
             used: slot_device_offset(0),
             contexts: slot_device_offset(8),
+            managed: managed.collect(),
+            refused: details(4),
         });
     }
     let [busy, last, launches, waited] = [80, 88, 96, 104].map(of_devices);
@@ -238,6 +253,12 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
+}
+
+fn half_word(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
 }
 
 /// A part of the file. A file that was truncated meanwhile is an error.
@@ -294,9 +315,10 @@ fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
 pub struct LaunchCounters {
     /// Until when the bucket is in debt.
     pub debt: u64,
-    /// Until when all launched work is expected to run; written only while there is a limit.
+    /// Until when all launched work is expected to run; written only for a container with a limit,
+    /// also while it does not apply.
     pub until: u64,
-    /// Nanoseconds of GPU time used; written only while there is a limit.
+    /// Nanoseconds of GPU time used; written likewise.
     pub busy: u64,
     /// When a launch was last reported.
     pub last: u64,
@@ -304,6 +326,14 @@ pub struct LaunchCounters {
     pub launches: u64,
     /// Nanoseconds that launches waited.
     pub waited: u64,
+    /// Measured launches in progress; too many for ever if a process ended during one.
+    pub in_progress: u64,
+    /// Launches that were measured while no other tenant was active.
+    pub undisturbed: u64,
+    /// Credit of the bucket before it was last charged, in millionths of what it holds.
+    pub credit: u64,
+    /// Nanoseconds that launches waited on the device for other tenants.
+    pub contended: u64,
 }
 
 /// A counters file that stays open, to read its launch counters many times a second.
@@ -337,8 +367,18 @@ impl LaunchReader {
         fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
         let records = self.bytes.chunks_exact(counters::DEVICE);
         for (counters, record) in self.counters.iter_mut().zip(records) {
-            let [debt, until, busy, last, launches, waited] =
-                counters::COMPUTE.map(|at| word(record, at));
+            let [
+                debt,
+                until,
+                busy,
+                last,
+                launches,
+                waited,
+                in_progress,
+                undisturbed,
+                credit,
+                contended,
+            ] = counters::COMPUTE.map(|at| word(record, at));
             *counters = LaunchCounters {
                 debt,
                 until,
@@ -346,6 +386,10 @@ impl LaunchReader {
                 last,
                 launches,
                 waited,
+                in_progress,
+                undisturbed,
+                credit,
+                contended,
             };
         }
         Ok(&self.counters)

@@ -66,6 +66,38 @@ fn reads_usage_of_living_processes_only() {
 }
 
 #[test]
+fn reads_managed_memory_and_refusals_of_each_process() {
+    let counters_file = CountersFile::new();
+    let (one, other) = (counters_file.slot(), counters_file.slot());
+    one.note_managed(0, 6 * MIB);
+    one.note_managed(0, 2 * MIB);
+    one.note_managed_released(0, 2 * MIB);
+    other.note_managed(1, MIB);
+    for device in [1, 1, 0] {
+        other.note_refusal(device);
+    }
+    let details = || {
+        let found = read(&counters_file.path(), 2).unwrap();
+        let details = found.processes.into_iter();
+        let details = details.map(|process| (process.managed, process.refused));
+        details.collect::<Vec<_>>()
+    };
+    let of_other = (vec![0, 2 * MIB], vec![1, 2]);
+    assert_eq!(
+        details(),
+        [(vec![6 * MIB, 0], vec![0; 2]), of_other.clone()]
+    );
+    drop(one);
+    assert!(
+        other.settle(2).unwrap(),
+        "the slot of the ended process is cleared"
+    );
+    let next = counters_file.slot();
+    assert_eq!(next.index(), 0);
+    assert_eq!(details(), [(vec![0; 2], vec![0; 2]), of_other]);
+}
+
+#[test]
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
     let file: OwnedFd = File::options()
@@ -207,7 +239,15 @@ fn rereads_launch_counters_from_open_file() {
     let second = slot.compute(1);
     let order = std::sync::atomic::Ordering::Relaxed;
     let words = [second.bucket, second.until, second.busy, second.last];
-    for (value, word) in (1..).zip(words.into_iter().chain([second.launches, second.waited])) {
+    let counts = [
+        second.launches,
+        second.waited,
+        second.in_progress,
+        second.undisturbed,
+        second.credit,
+        second.contended,
+    ];
+    for (value, word) in (1..).zip(words.into_iter().chain(counts)) {
         word.store(value, order);
     }
     let expected = LaunchCounters {
@@ -217,6 +257,10 @@ fn rereads_launch_counters_from_open_file() {
         last: 4,
         launches: 5,
         waited: 6,
+        in_progress: 7,
+        undisturbed: 8,
+        credit: 9,
+        contended: 10,
     };
     assert_eq!(reader.read().unwrap()[1], expected);
     let file = File::options()

@@ -16,12 +16,13 @@
 //! | 64 + 120 i | 40 | UUID of visible device i, zero-padded |
 //! | + 40 | 8 | memory limit in bytes |
 //! | + 48 | 4 | compute limit in percent, 0 and 100: none |
-//! | + 52 | 4 | throttle flag, written by the host's arbiter; 0: run, 1: wait, 2: no compute limit |
+//! | + 52 | 4 | throttle flag, written by the host's arbiter; 0: run, 1: wait, 2: no compute limit, 3: run at once, all other tenants wait |
 //! | + 56 | 4 | rate correction in millionths; 0: none |
 //! | + 60 | 4 | tenants that are active on the device; 0: unknown |
 //! | + 64 | 8 | memory that the host measured beyond what the slots say, in bytes |
 //! | + 72 | 8 | memory of one context in bytes; 0: [`CONTEXT`] |
 //! | + 80 | 8 | the container's part of the device's physical memory in bytes; 0: all of its limit |
+//! | + 88 | 8 | nanoseconds for which the container used the device since the host began to measure; 0: nothing was measured |
 //!
 //! Fields never move once a container has the page, and the page never shrinks; a new field takes
 //! bytes that were zero.
@@ -41,11 +42,11 @@ pub const UUID: usize = 40;
 pub const VERSION: u32 = 1;
 /// Bytes of the sequence.
 pub const SEQUENCE: Range<usize> = 16..24;
-/// Assumed size of a context where nobody measured it: slightly more than CUDA 12's on Hopper.
+/// Size of a context on a page that has none; the node agent always writes one.
 pub const CONTEXT: u64 = 512 << 20;
 /// Flag: more memory may be granted than the device has.
 pub const OVERSUBSCRIBE: u32 = 1;
-/// Flag: the host kills the process that grew last when a container exceeds its memory.
+/// Flag: the host kills a process when a container exceeds its memory.
 pub const OOM_KILLER: u32 = 2;
 /// Flag: no limit applies.
 pub const UNCONTROLLED: u32 = 4;
@@ -78,7 +79,8 @@ struct DeviceRecord {
     overhead: u64,
     context: u64,
     physical: u64,
-    unused: [u64; 4],
+    busy: u64,
+    unused: [u64; 3],
 }
 
 const _: () = {
@@ -94,13 +96,15 @@ const _: () = {
     );
     assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
     assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
+    assert!(offset_of!(DeviceRecord, busy) == 88);
     assert!(MAX_DEVICES == 33);
 };
 
 /// The fields that only the host changes after the page was created: start and length.
-const HOST_FIELDS: [(usize, usize); 2] = [
+const HOST_FIELDS: [(usize, usize); 3] = [
     (offset_of!(DeviceRecord, throttle_flag), 12),
     (offset_of!(DeviceRecord, overhead), 8),
+    (offset_of!(DeviceRecord, busy), 8),
 ];
 
 /// The limits of a whole container.
@@ -213,7 +217,7 @@ pub fn same_limits(one: &[u8; SIZE], other: &[u8; SIZE]) -> bool {
 }
 
 /// Copies the host's measurements on `page` to `next`: heartbeat, throttle flags, rate corrections,
-/// overheads.
+/// overheads, times of use.
 pub fn copy_measurements(page: &[u8; SIZE], next: &mut [u8; SIZE]) {
     let heartbeat = offset_of!(PageHeader, heartbeat);
     let fields = (0..MAX_DEVICES)

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit};
 use crate::counters::{
-    AttachError, ComputeWords, MappedCounters, SHARED, SLOTS, USED, children_lock, start,
+    AttachError, BLOCK, ComputeWords, MappedCounters, SHARED, SLOTS, USED, children_lock, start,
 };
 use crate::exiting::is_exiting;
 use crate::limits::MAX_DEVICES;
@@ -108,6 +108,8 @@ impl ProcessSlot {
     /// times.
     pub fn note_refusal(&self, device: usize) {
         self.counters.refused(device).fetch_add(1, Relaxed);
+        let own = self.counters.refused_in_slot(self.slot, device);
+        own.fetch_add(1, Relaxed);
     }
 
     /// Adds `size` bytes that the driver has allocated already.
@@ -126,6 +128,20 @@ impl ProcessSlot {
         self.counters
             .contexts(self.slot, device)
             .fetch_add(size, Relaxed);
+    }
+
+    /// Adds to the part of the used bytes that is managed memory.
+    pub fn note_managed(&self, device: usize, bytes: u64) {
+        self.counters
+            .managed_blocks(self.slot, device)
+            .fetch_add(blocks(bytes), Relaxed);
+    }
+
+    /// Undoes [`Self::note_managed`].
+    pub fn note_managed_released(&self, device: usize, bytes: u64) {
+        self.counters
+            .managed_blocks(self.slot, device)
+            .fetch_sub(blocks(bytes), Relaxed);
     }
 
     /// Bytes of a device in use by all processes.
@@ -205,6 +221,11 @@ impl ProcessSlot {
     }
 }
 
+/// Blocks of managed memory, at most what a word can count.
+fn blocks(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u32::MAX)
+}
+
 /// Claims a slot: one that looks free, else one whose owner is dead, else a part of the shared one.
 fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<usize>> {
     let free = (0..SLOTS).filter(|slot| counters.owner(*slot).load(SeqCst) == 0);
@@ -252,6 +273,8 @@ fn clear_slot(counters: &MappedCounters, slot: usize) {
     account::clear(counters.busy(slot), used);
     for device in 0..MAX_DEVICES {
         counters.contexts(slot, device).store(0, Relaxed);
+        counters.managed_blocks(slot, device).store(0, Relaxed);
+        counters.refused_in_slot(slot, device).store(0, Relaxed);
     }
     AtomicWord::store(counters.owner(slot), 0);
 }

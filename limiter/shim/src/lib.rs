@@ -2,7 +2,14 @@
 //! others, first `libvgpu.so` and then the real one under another name. A symbol lookup in a shim
 //! finds ours if we have one, and else the driver's.
 //!
+//! The loader finds no symbol in a shim. Linkers find the driver's calls there, in a symbol table of
+//! their own, so that programs are linked in a container as against the real library.
+//!
 //! The files are built in memory, without a linker.
+
+mod exports;
+
+pub use exports::{ExportsError, exported_calls};
 
 /// The limiter, by the name under which the shims need it.
 pub const LIMITER: &str = "libvgpu.so";
@@ -16,6 +23,17 @@ pub struct ShimmedLibrary {
     pub name: &'static str,
     /// The name of the real library beside a shim.
     pub real: &'static str,
+    /// How the names of its calls begin, before a capital letter.
+    prefix: &'static str,
+    /// The calls of known drivers, one in a line.
+    calls: &'static str,
+}
+
+impl ShimmedLibrary {
+    /// The calls of known drivers.
+    pub fn known_calls(self) -> impl Iterator<Item = &'static str> {
+        self.calls.lines().filter(|line| !line.starts_with('#'))
+    }
 }
 
 /// All replaced libraries.
@@ -23,10 +41,14 @@ pub const LIBRARIES: [ShimmedLibrary; 2] = [
     ShimmedLibrary {
         name: "libcuda.so.1",
         real: "libcuda-real.so.1",
+        prefix: "cu",
+        calls: include_str!("../../names/cuda-13.5.txt"),
     },
     ShimmedLibrary {
         name: "libnvidia-ml.so.1",
         real: "libnvidia-ml-real.so.1",
+        prefix: "nvml",
+        calls: include_str!("../../names/nvml-13.5.txt"),
     },
 ];
 
@@ -77,39 +99,73 @@ const SEGMENTS: u64 = 3;
 const DYNAMIC: u64 = HEADER + SEGMENTS * SEGMENT;
 const ENTRY: u64 = 16;
 const ENTRIES: u64 = 10;
-/// One hash bucket for the one symbol, the empty one.
+/// One hash bucket for the one symbol that the loader finds, the empty one.
 const HASH: u64 = DYNAMIC + ENTRIES * ENTRY;
 const SYMBOLS: u64 = HASH + 16;
 const SYMBOL: u64 = 24;
-const STRINGS: u64 = SYMBOLS + SYMBOL;
+/// The address of all calls, which nothing uses: the loader finds none of them.
+const CODE: u64 = SYMBOLS + SYMBOL;
+const CODE_LENGTH: u64 = 16;
+const STRINGS: u64 = CODE + CODE_LENGTH;
 /// The largest page size of both architectures.
 const PAGE: u64 = 0x1_0000;
 
-/// Builds the shim for a CUDA driver that an image brings itself.
+const SECTION: u64 = 64;
+/// The names of the sections after the empty one, filled up to a multiple of eight bytes.
+const SECTION_NAMES: &[u8; 48] = b"\0.dynstr\0.dynsym\0.dynamic\0.text\0.shstrtab\0\0\0\0\0\0\0";
+/// How many sections there are, and the numbers of some.
+const SECTIONS: u16 = 6;
+const STRING_SECTION: u32 = 1;
+const CODE_SECTION: u64 = 4;
+const NAME_SECTION: u16 = 5;
+/// Type and binding of a symbol: a function, global.
+const GLOBAL_FUNCTION: u64 = 0x12;
+
+/// Builds the shim for a CUDA driver that an image brings itself, with the calls of known drivers.
 pub fn build_compat_shim(index: usize, machine: Architecture) -> Vec<u8> {
     let folders = format!("{FOLDER}/{}:{FOLDER}", compat_folder(index));
     build_shim(LIBRARIES[0], &folders, machine)
 }
 
-/// Builds the shim for `library`; `folder` has the libraries that it needs, or a list of folders with
-/// colons between them.
+/// Builds the shim for `library` with the calls of known drivers; `folder` has the libraries that it
+/// needs, or a list of folders with colons between them.
 pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) -> Vec<u8> {
+    build(library, folder, machine, library.known_calls())
+}
+
+/// Builds the shim for a driver's `library` that exports these calls.
+pub fn build_driver_shim(
+    library: ShimmedLibrary,
+    calls: &[String],
+    machine: Architecture,
+) -> Vec<u8> {
+    build(library, FOLDER, machine, calls.iter().map(String::as_str))
+}
+
+fn build<'a>(
+    library: ShimmedLibrary,
+    folder: &str,
+    machine: Architecture,
+    calls: impl Iterator<Item = &'a str>,
+) -> Vec<u8> {
     let mut strings = vec![0];
-    let [name, ours, real, search] = [library.name, LIMITER, library.real, folder].map(|text| {
-        let at = strings.len() as u64;
-        strings.extend_from_slice(text.as_bytes());
-        strings.push(0);
-        at
-    });
-    let length = STRINGS + strings.len() as u64;
+    let [name, ours, real, search] =
+        [library.name, LIMITER, library.real, folder].map(|text| append(&mut strings, text));
+    let strings_of_loader = strings.len() as u64;
+    let calls: Vec<u64> = calls.map(|call| append(&mut strings, call)).collect();
+    strings.resize(strings.len().next_multiple_of(8), 0);
+    let linked_symbols = STRINGS + strings.len() as u64;
+    let section_names = linked_symbols + (1 + calls.len() as u64) * SYMBOL;
+    let sections = section_names + SECTION_NAMES.len() as u64;
+    let length = sections + u64::from(SECTIONS) * SECTION;
     let mut file = Bytes(Vec::new());
     file.raw(&[0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     file.u16(&[3, machine.number()]);
     file.u32(&[1]);
-    // No entry; segments after this header; no sections.
-    file.u64(&[0, HEADER, 0]);
+    // No entry; segments after this header; sections at the end.
+    file.u64(&[0, HEADER, sections]);
     file.u32(&[0]);
-    file.u16(&[64, 56, 3, 64, 0, 0]);
+    file.u16(&[64, 56, 3, 64, SECTIONS, NAME_SECTION]);
     // The whole file, readable and writable: the loader writes into the dynamic section.
     file.u32(&[1, 6]);
     file.u64(&[0, 0, 0, length, length, PAGE]);
@@ -127,7 +183,7 @@ pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) 
         (4, HASH),
         (5, STRINGS),
         (6, SYMBOLS),
-        (10, strings.len() as u64),
+        (10, strings_of_loader),
         (11, SYMBOL),
         (0, 0),
     ] {
@@ -135,8 +191,34 @@ pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) 
     }
     file.u32(&[1, 1, 0, 0]);
     file.raw(&[0; 24]);
+    file.raw(&[0; 16]);
     file.raw(&strings);
+    // What follows is for linkers. Their symbols begin with an empty one, too.
+    file.raw(&[0; 24]);
+    for call in calls {
+        let start = call | (GLOBAL_FUNCTION << 32) | (CODE_SECTION << 48);
+        file.u64(&[start, CODE, 0]);
+    }
+    file.raw(SECTION_NAMES);
+    file.raw(&[0; 64]);
+    file.section([1, 3], [2, STRINGS, strings.len() as u64], [0, 0], [1, 0]);
+    let size = section_names - linked_symbols;
+    let links = [STRING_SECTION, 1];
+    file.section([9, 11], [2, linked_symbols, size], links, [8, SYMBOL]);
+    let links = [STRING_SECTION, 0];
+    file.section([17, 6], [3, DYNAMIC, dynamic], links, [8, ENTRY]);
+    file.section([26, 1], [6, CODE, CODE_LENGTH], [0, 0], [16, 0]);
+    let size = SECTION_NAMES.len() as u64;
+    file.section([32, 3], [0, section_names, size], [0, 0], [1, 0]);
     file.0
+}
+
+/// Appends a text to a string table, and returns where it begins.
+fn append(strings: &mut Vec<u8>, text: &str) -> u64 {
+    let at = strings.len() as u64;
+    strings.extend_from_slice(text.as_bytes());
+    strings.push(0);
+    at
 }
 
 struct Bytes(Vec<u8>);
@@ -160,33 +242,134 @@ impl Bytes {
             self.raw(&number.to_le_bytes());
         }
     }
+
+    /// A section's header: its name and type; its flags, place and size; the section of its strings
+    /// and its first global symbol; its alignment and the size of an entry.
+    fn section(
+        &mut self,
+        start: [u32; 2],
+        [flags, place, size]: [u64; 3],
+        links: [u32; 2],
+        entries: [u64; 2],
+    ) {
+        self.u32(&start);
+        // The address of what is loaded is its place in the file.
+        let address = if flags == 0 { 0 } else { place };
+        self.u64(&[flags, address, place, size]);
+        self.u32(&links);
+        self.u64(&entries);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Cursor;
+
     use super::*;
 
+    const MACHINES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
+
+    fn u64_at(file: &[u8], at: u64) -> u64 {
+        let at = usize::try_from(at).expect("a place");
+        u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn text_at(file: &[u8], at: u64) -> &str {
+        let at = usize::try_from(at).expect("a place");
+        let text = file[at..].split(|byte| *byte == 0).next().expect("a text");
+        str::from_utf8(text).expect("a text")
+    }
+
     #[test]
-    fn writes_elf_sections_at_header_offsets() {
-        for machine in [Architecture::X86_64, Architecture::Aarch64] {
+    fn loader_reads_names_of_libraries_and_no_symbols() {
+        for machine in MACHINES {
             let file = build_shim(LIBRARIES[0], FOLDER, machine);
             assert_eq!(&file[..4], b"\x7fELF");
             assert_eq!(file[18..20], machine.number().to_le_bytes());
-            let strings = usize::try_from(STRINGS).unwrap();
-            let text = String::from_utf8(file[strings..].to_vec()).unwrap();
-            let names: Vec<&str> = text.split('\0').collect();
-            let expected = ["", "libcuda.so.1", LIMITER, "libcuda-real.so.1", FOLDER, ""];
-            assert_eq!(names, expected);
-            let length = u64::from_le_bytes(file[96..104].try_into().unwrap());
-            assert_eq!(length, file.len() as u64);
+            // The segments: everything, then the dynamic section.
+            assert_eq!(u64_at(&file, HEADER + 32), file.len() as u64);
+            assert_eq!(u64_at(&file, HEADER + SEGMENT + 8), DYNAMIC);
+            let entries = (0..ENTRIES).map(|entry| DYNAMIC + entry * ENTRY);
+            let entries = entries.map(|at| (u64_at(&file, at), u64_at(&file, at + 8)));
+            let entries: Vec<(u64, u64)> = entries.collect();
+            let value = |tag| {
+                entries
+                    .iter()
+                    .find(|entry| entry.0 == tag)
+                    .map(|entry| entry.1)
+            };
+            let strings = value(5).expect("strings");
+            let texts = entries[..4]
+                .iter()
+                .map(|entry| text_at(&file, strings + entry.1));
+            let texts: Vec<&str> = texts.collect();
+            assert_eq!(
+                texts,
+                [LIMITER, "libcuda-real.so.1", "libcuda.so.1", FOLDER]
+            );
+            let first_call = text_at(&file, strings + value(10).expect("a length"));
+            assert_eq!(Some(first_call), LIBRARIES[0].known_calls().next());
+            // One bucket, one symbol, which is empty.
+            let hash = value(4).expect("a hash table");
+            assert_eq!(
+                (u64_at(&file, hash), u64_at(&file, hash + 8)),
+                ((1 << 32) | 1, 0)
+            );
+            let symbols = value(6).expect("symbols");
+            assert!((0..3).all(|word| u64_at(&file, symbols + word * 8) == 0));
         }
+    }
+
+    #[test]
+    fn linkers_find_every_known_call_in_a_shim() {
+        for machine in MACHINES {
+            for library in LIBRARIES {
+                let file = build_shim(library, FOLDER, machine);
+                let found = exported_calls(library, &mut Cursor::new(file)).expect("calls");
+                let known: BTreeSet<&str> = library.known_calls().collect();
+                assert!(known.len() > 400, "{}", library.name);
+                assert_eq!(found, known.into_iter().collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn names_sections_as_linkers_expect() {
+        let file = build_shim(LIBRARIES[1], FOLDER, Architecture::X86_64);
+        let sections = u64_at(&file, 40);
+        let header = |index: u64| sections + index * SECTION;
+        let names = u64_at(&file, header(u64::from(NAME_SECTION)) + 24);
+        let name = |index| text_at(&file, names + (u64_at(&file, header(index)) & 0xffff_ffff));
+        let found: Vec<&str> = (0..u64::from(SECTIONS)).map(name).collect();
+        let expected = ["", ".dynstr", ".dynsym", ".dynamic", ".text", ".shstrtab"];
+        assert_eq!(found, expected);
+        assert_eq!(header(u64::from(SECTIONS)), file.len() as u64);
+        for index in 1..u64::from(SECTIONS) {
+            let alignment = u64_at(&file, header(index) + 48);
+            assert_eq!(
+                u64_at(&file, header(index) + 24) % alignment,
+                0,
+                "{}",
+                name(index)
+            );
+        }
+    }
+
+    #[test]
+    fn driver_shim_has_calls_of_this_driver_only() {
+        let calls = ["cuInit", "cuInitOfNextDriver"].map(str::to_owned);
+        let file = build_driver_shim(LIBRARIES[0], &calls, Architecture::X86_64);
+        let found = exported_calls(LIBRARIES[0], &mut Cursor::new(file)).expect("calls");
+        assert_eq!(found, calls);
     }
 
     #[test]
     fn compat_shim_finds_real_library_in_its_own_folder_first() {
         let file = build_compat_shim(3, Architecture::X86_64);
-        let folders = b"\0/.aliquot/lib/compat-3:/.aliquot/lib\0";
-        assert!(file.ends_with(folders));
+        let folders = u64_at(&file, DYNAMIC + 3 * ENTRY + 8);
+        let expected = "/.aliquot/lib/compat-3:/.aliquot/lib";
+        assert_eq!(text_at(&file, STRINGS + folders), expected);
         assert_ne!(file, build_compat_shim(4, Architecture::X86_64));
     }
 }

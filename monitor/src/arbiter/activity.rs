@@ -13,8 +13,12 @@ pub const MAX_ACTIVE: u64 = 2_000 * MILLISECOND;
 pub const AHEAD: u64 = 10_000 * MILLISECOND;
 /// A tenant that had to wait demands more for so long.
 const DEMAND_HOLD: u64 = 100 * MILLISECOND;
-/// The period over which use is averaged.
+/// The period over which use is averaged, and the same for comparison with the driver's measurements.
 const AVERAGE: u64 = 250 * MILLISECOND;
+const LONG_AVERAGE: u64 = 2_000 * MILLISECOND;
+/// The same for credit, which does not count until it may be used up after a wait.
+const CREDIT_AVERAGE: u64 = 1_000 * MILLISECOND;
+const AFTER_WAIT: u64 = 500 * MILLISECOND;
 /// Use measured by the driver that counts as work, whatever the counters say.
 const WORK_THRESHOLD: Ppm = 2 * PERCENT;
 
@@ -29,6 +33,13 @@ pub struct Activity {
     gap: u64,
     demand_until: u64,
     used: Ppm,
+    average_used: Ppm,
+    /// The part of the time for which its launches wait on the device for other tenants.
+    contended: Ppm,
+    /// The credit of its bucket when it launches.
+    credit: Ppm,
+    /// Until when that may be from a wait.
+    waited_until: u64,
     active: bool,
     demands_more: bool,
 }
@@ -47,6 +58,16 @@ impl Activity {
     /// What it uses of the device, by its counters, if it is limited.
     pub fn used(&self) -> Ppm {
         self.used
+    }
+
+    /// The same, over about as long as the driver's measurements are averaged.
+    pub fn average_used(&self) -> Ppm {
+        self.average_used
+    }
+
+    /// The credit of its bucket when it launches, on average, as a part of what the bucket holds.
+    pub fn credit(&self) -> Ppm {
+        self.credit
     }
 
     /// Adds a sample of a tenant that had this throttle flag until now. A waiting tenant stays active,
@@ -82,12 +103,28 @@ impl Activity {
                 // A correction of the counters is not use.
                 let increase = if increase > AHEAD { 0 } else { increase };
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
+                let contended = counters.contended.wrapping_sub(last.contended);
+                let contended = contended.min(AHEAD) * FULL_DEVICE / passed;
+                self.contended = average(self.contended, contended, LONG_AVERAGE, passed);
+                if waiting || throttle == ThrottleFlag::Exclusive {
+                    // It waited, and not for the device.
+                    self.waited_until = now + AFTER_WAIT;
+                } else if now > self.waited_until {
+                    let credit = counters.credit.min(FULL_DEVICE);
+                    self.credit = average(self.credit, credit, CREDIT_AVERAGE, passed);
+                }
             }
         }
         if moments[0] > now || throttle == ThrottleFlag::Unlimited {
             self.demand_until = self.demand_until.max(now + DEMAND_HOLD);
         }
-        self.demands_more = waiting || now < self.demand_until;
+        // What a program would use without others that waits for its work before it launches more.
+        let used = self.average_used.min(FULL_DEVICE);
+        let own_time = FULL_DEVICE - self.contended.min(FULL_DEVICE - used);
+        let wants = used * FULL_DEVICE / own_time.max(1);
+        let lacks = |share| wants > share && used < share;
+        let is_slowed = sample.share().is_some_and(lacks);
+        self.demands_more = waiting || is_slowed || now < self.demand_until;
         let hold = (2 * self.gap).clamp(MIN_ACTIVE, MAX_ACTIVE);
         let has_signed = self.last_sign > 0 && now < self.last_sign + hold;
         // No sign of work for longer than the driver's delay: forged counters, or a very long kernel.
@@ -112,9 +149,15 @@ impl Activity {
     }
 
     fn average(&mut self, found: Ppm, passed: u64) {
-        let parts = AVERAGE.div_ceil(passed).max(1);
-        self.used = (self.used * (parts - 1) + found) / parts;
+        self.used = average(self.used, found, AVERAGE, passed);
+        self.average_used = average(self.average_used, found, LONG_AVERAGE, passed);
     }
+}
+
+/// A value averaged over a period, after `passed` of it in which it was `found`.
+fn average(before: Ppm, found: Ppm, period: u64, passed: u64) -> Ppm {
+    let parts = period.div_ceil(passed).max(1);
+    (before * (parts - 1) + found) / parts
 }
 
 /// The time, or 0 if no launch can have written it.

@@ -7,7 +7,9 @@
 //! always takes too much by all, however its allowance changes.
 //!
 //! Measurements are late, in whole percent, and at most a few per second. A rate never rises without
-//! demand, and a small error of measurement stops nobody.
+//! demand, and a small error of measurement stops nobody. It rises only for a tenant that was charged
+//! for more than the driver measured: one that uses less than it may because the device is saturated
+//! is charged for what it uses, and a higher rate would take from others.
 
 use super::allowance::AllowanceHistory;
 use super::{FULL_DEVICE, Measurement, PERCENT, Ppm};
@@ -16,6 +18,8 @@ const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 /// The period over which measurements are averaged.
 const AVERAGE: u64 = 2 * SECOND;
+/// Whole percents are this much too low on average.
+const ROUNDING: Ppm = PERCENT / 2;
 /// The fraction of an error that is corrected per second: one in so many.
 const GAIN: u64 = 5;
 /// Bounds of the correction, in millionths.
@@ -40,6 +44,8 @@ const WATCH_PERIOD: u64 = 60 * SECOND;
 pub struct ReportedUse {
     /// What it uses.
     pub used: Ppm,
+    /// The same, averaged for as long as measurements are.
+    pub average: Ppm,
     /// It demands more.
     pub demands_more: bool,
 }
@@ -54,6 +60,8 @@ pub struct RateCorrection {
     used: Ppm,
     /// The allowance that limits its rate; 0: none.
     allowed: Ppm,
+    /// The same without what a saturated device loses.
+    limit: Ppm,
     /// When measurements belong to this allowance.
     settled: u64,
     /// Since when it demands more.
@@ -73,6 +81,7 @@ impl Default for RateCorrection {
             seen: 0,
             used: 0,
             allowed: 0,
+            limit: 0,
             settled: 0,
             demands_more_since: None,
             allowances: AllowanceHistory::default(),
@@ -104,20 +113,22 @@ impl RateCorrection {
         now < self.watched_until
     }
 
-    /// The rate correction for the limits page.
-    pub fn factor(&self, allowed: Ppm, share: Ppm) -> u32 {
-        let factor = u128::from(allowed) * u128::from(self.correction) / u128::from(share.max(1));
+    /// The rate correction for the limits page, by which a share becomes this limit.
+    pub fn factor(&self, limit: Ppm, share: Ppm) -> u32 {
+        let factor = u128::from(limit) * u128::from(self.correction) / u128::from(share.max(1));
         u32::try_from(factor).unwrap_or(u32::MAX)
     }
 
-    /// Adds a sample in which its rate is limited by its allowance.
+    /// Adds a sample in which its rate is limited by its allowance, and to a limit below that on a
+    /// saturated device.
     pub fn update(
         &mut self,
         measured: Option<Measurement>,
-        allowed: Ppm,
+        [allowed, limit]: [Ppm; 2],
         reported: ReportedUse,
         now: u64,
     ) {
+        self.limit = limit;
         self.allowances.note(allowed, now);
         if self.allowed.abs_diff(allowed) > allowed / 8 {
             self.used = allowed;
@@ -130,7 +141,7 @@ impl RateCorrection {
         if let Some((found, passed)) = self.newer(measured) {
             self.add_excess(found, passed, Some(reported.used), now);
             if now >= self.settled {
-                self.correct(found, passed, now);
+                self.correct(found, passed, reported.average, now);
             }
         } else if self.stopped && now >= self.seen + SILENCE {
             // A stopped tenant uses nothing of an idle device, and returns to its allowance.
@@ -148,16 +159,30 @@ impl RateCorrection {
         Some((measured.used.min(FULL_DEVICE), passed))
     }
 
-    fn correct(&mut self, found: Ppm, passed: u64, now: u64) {
+    fn correct(&mut self, found: Ppm, passed: u64, reported: Ppm, now: u64) {
         self.used = (self.used * (AVERAGE - passed) + found * passed) / AVERAGE;
-        let (allowed, used) = (self.allowed.max(1), self.used);
-        let error = (allowed.abs_diff(used) * FULL_DEVICE / allowed).min(FULL_DEVICE);
-        let step = self.correction * error / FULL_DEVICE * passed / SECOND / GAIN;
+        let (limit, used) = (self.limit.max(1), self.used);
+        // What it was charged for each nanosecond that it used.
+        let charged = reported * FULL_DEVICE / (used + ROUNDING);
+        let missing = limit.saturating_sub(used) * FULL_DEVICE / limit;
+        let step = |error: u64| {
+            let error = error.min(FULL_DEVICE);
+            self.correction * error / FULL_DEVICE * passed / SECOND / GAIN
+        };
         self.correction = match self.demands_more_since {
-            _ if used > allowed => self.correction.saturating_sub(step),
+            _ if used > limit => {
+                let excess = (used - limit) * FULL_DEVICE / limit;
+                self.correction.saturating_sub(step(excess))
+            }
             // Back to no correction.
             None => (self.correction * 15 + FULL_DEVICE) / 16,
-            Some(since) if now >= since + SETTLE => self.correction + step,
+            Some(since) if now >= since + SETTLE => {
+                let (more, less) = (
+                    charged.saturating_sub(self.correction),
+                    self.correction.saturating_sub(charged.max(FULL_DEVICE)),
+                );
+                self.correction + step(more.min(missing)) - step(less)
+            }
             // The measurement may be from before.
             Some(_) => self.correction,
         };

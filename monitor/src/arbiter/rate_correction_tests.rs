@@ -5,7 +5,11 @@ use super::*;
 const SHARE: Ppm = 30 * PERCENT;
 
 fn reported(used: Ppm, demands_more: bool) -> ReportedUse {
-    ReportedUse { used, demands_more }
+    ReportedUse {
+        used,
+        average: used,
+        demands_more,
+    }
 }
 
 /// Lets a tenant use what `takes` returns for a minute, measured `hertz` times a second; returns its
@@ -17,7 +21,8 @@ fn run(hertz: u64, takes: impl Fn(&RateCorrection) -> Ppm) -> (Ppm, RateCorrecti
         let now = 100 * SECOND + step * SECOND / hertz;
         let used = if rate.is_stopped() { 0 } else { takes(&rate) };
         let measured = Measurement { used, at: now };
-        rate.update(Some(measured), SHARE, reported(used, true), now);
+        let charged = Ppm::from(rate.factor(SHARE, SHARE)) * 30 / 100;
+        rate.update(Some(measured), [SHARE; 2], reported(charged, true), now);
         if step > 30 * hertz {
             sum += used;
             count += 1;
@@ -55,7 +60,7 @@ fn stops_tenant_with_false_counters_sooner() {
                 used: SHARE + 8 * PERCENT,
                 at: now,
             };
-            rate.update(Some(measured), SHARE, reported(claimed, true), now);
+            rate.update(Some(measured), [SHARE; 2], reported(claimed, true), now);
             rate.is_stopped()
         })
     };
@@ -67,7 +72,7 @@ fn stops_tenant_with_false_counters_sooner() {
             used: SHARE + 2 * PERCENT,
             at: now,
         };
-        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
     }
     assert!(
         !rate.is_stopped(),
@@ -107,7 +112,7 @@ fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> 
         if allowed == FULL_DEVICE {
             rate.unlimited_sample(measured, allowed, now);
         } else {
-            rate.update(measured, allowed, reported(allowed, true), now);
+            rate.update(measured, [allowed; 2], reported(allowed, true), now);
         }
         let waits = rate.is_stopped() && allowed < FULL_DEVICE;
         stopped += u32::from(waits);
@@ -200,7 +205,7 @@ fn releases_tenant_soon_after_long_excess() {
     let mut update = |rate: &mut RateCorrection, used| {
         now += SECOND / 2;
         let measured = Measurement { used, at: now };
-        rate.update(Some(measured), SHARE, reported(0, true), now);
+        rate.update(Some(measured), [SHARE; 2], reported(0, true), now);
     };
     for _ in 0..10_000 {
         update(&mut rate, FULL_DEVICE);
@@ -224,7 +229,7 @@ fn releases_stopped_tenant_on_idle_gpu() {
             used: FULL_DEVICE,
             at: now,
         };
-        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
     }
     let last = Measurement {
         used: FULL_DEVICE,
@@ -233,7 +238,7 @@ fn releases_stopped_tenant_on_idle_gpu() {
     let stopped = now;
     while rate.is_stopped() && now < stopped + 60 * SECOND {
         now += 20 * MILLISECOND;
-        rate.update(Some(last), SHARE, reported(0, true), now);
+        rate.update(Some(last), [SHARE; 2], reported(0, true), now);
     }
     let seconds = (now - stopped) / SECOND;
     assert!((2..=8).contains(&seconds), "{seconds}: {rate:?}");
@@ -250,7 +255,7 @@ fn ignores_measurement_of_earlier_allowance() {
             used: FULL_DEVICE,
             at: now,
         };
-        rate.update(Some(measured), SHARE, reported(SHARE, true), now);
+        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
     }
     assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
     assert!(!rate.is_stopped());
@@ -263,8 +268,8 @@ fn does_not_raise_rate_by_late_measurement() {
         let at = (100 + second) * SECOND;
         rate.update(
             Some(Measurement { used, at }),
-            SHARE,
-            reported(used, demands_more),
+            [SHARE; 2],
+            reported(if demands_more { SHARE } else { used }, demands_more),
             at,
         );
         rate.factor(SHARE, SHARE)
@@ -278,6 +283,30 @@ fn does_not_raise_rate_by_late_measurement() {
 }
 
 #[test]
+fn does_not_raise_rate_of_tenant_charged_for_what_it_uses() {
+    let mut rate = RateCorrection::default();
+    let mut update = |second: u64, used, charged, limit| {
+        let at = (100 + second) * SECOND;
+        let measured = Measurement { used, at };
+        rate.update(Some(measured), [SHARE, limit], reported(charged, true), at);
+        rate.factor(SHARE, SHARE)
+    };
+    // The device is saturated.
+    let less = 26 * PERCENT;
+    for second in 1..60 {
+        let rate = update(second, less, less, 27 * PERCENT);
+        assert!((980_000..=1_000_000).contains(&rate), "{second}: {rate}");
+    }
+    // It was charged twice, and then no more.
+    let highest = (60..90).map(|second| update(second, 15 * PERCENT, SHARE, SHARE));
+    assert!(highest.max() > Some(1_500_000));
+    for second in 90..150 {
+        update(second, less, less, 27 * PERCENT);
+    }
+    assert!(update(150, less, less, 27 * PERCENT) < 1_050_000);
+}
+
+#[test]
 fn does_not_raise_rate_without_demand() {
     let mut rate = RateCorrection::default();
     for second in 1..60 {
@@ -287,7 +316,7 @@ fn does_not_raise_rate_without_demand() {
         };
         rate.update(
             Some(measured),
-            SHARE,
+            [SHARE; 2],
             reported(PERCENT, false),
             second * SECOND,
         );

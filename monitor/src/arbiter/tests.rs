@@ -47,9 +47,10 @@ fn forced(spec: TenantSpec) -> TenantSpec {
 }
 
 /// A simulated GPU and its tenants.
+#[derive(Debug)]
 pub(super) struct SimulatedGpu {
     pub(super) tenants: Vec<(TenantSpec, LaunchCounters)>,
-    state: ArbiterState,
+    pub(super) state: ArbiterState,
     pub(super) now: u64,
     pub(super) decisions: Vec<TenantDecision>,
 }
@@ -119,7 +120,7 @@ impl SimulatedGpu {
                 ThrottleFlag::Wait => 0,
                 ThrottleFlag::Unlimited => 100,
                 ThrottleFlag::Open if decision.rate_correction == 0 => 100,
-                ThrottleFlag::Open => {
+                ThrottleFlag::Open | ThrottleFlag::Exclusive => {
                     (decision.rate_correction / 100 * spec.cores + 5_000) / 10_000
                 }
             }
@@ -143,6 +144,9 @@ fn work(spec: TenantSpec, counters: &mut LaunchCounters, decision: TenantDecisio
         return;
     }
     counters.launches += 10;
+    if decision.throttle == ThrottleFlag::Exclusive {
+        counters.undisturbed += 10;
+    }
     if decision.throttle == ThrottleFlag::Open && decision.rate_correction > 0 {
         let rate = u64::from(decision.rate_correction) * u64::from(spec.cores) / 100;
         counters.busy += rate.min(spec.wants) * TICK / FULL_DEVICE;
@@ -244,11 +248,41 @@ fn counts_unlimited_tenant_as_active_for_new_tenant() {
         gpu.pass(20);
         let came = gpu.decisions[1];
         assert!(
-            came.throttle == ThrottleFlag::Open && came.rate_correction <= 1_000_000,
+            came.throttle != ThrottleFlag::Unlimited && came.rate_correction <= 1_000_000,
             "{came:?}"
         );
     }
     gpu.check(&[70, 30]);
+}
+
+#[test]
+fn saturated_device_reduces_all_allowances_alike() {
+    let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(50)]);
+    gpu.pass(2_000).check(&[20, 30, 50]);
+    // The largest has credit at each launch: the device is too slow for it.
+    gpu.pass_with(4_000, |i, counters| {
+        counters.credit = if i == 2 { 800_000 } else { 0 };
+    });
+    let rates = gpu.decisions.iter().map(|one| one.rate_correction);
+    let rates: Vec<u32> = rates.collect();
+    let alike = |rate: &u32| rate.abs_diff(rates[0]) < 10;
+    assert!(rates.iter().all(alike), "{rates:?}");
+    assert!((850_000..950_000).contains(&rates[0]), "{rates:?}");
+    gpu.pass(20_000).check(&[20, 30, 50]);
+}
+
+#[test]
+fn reserves_share_of_program_that_waits_for_its_work() {
+    // Launches one kernel after another, each of which takes twice as long because of the other.
+    let mut gpu = SimulatedGpu::new(&[low(30), low(60)]);
+    gpu.tenants[1].0.wants = 45 * PERCENT;
+    gpu.pass(4_000);
+    assert!(gpu.decisions[0].rate_correction > 1_200_000, "{gpu:?}");
+    for _ in 0..200 {
+        gpu.tenants[1].1.contended += 10 * MILLISECOND;
+        gpu.pass(20);
+    }
+    assert!(gpu.decisions[0].rate_correction < 1_150_000, "{gpu:?}");
 }
 
 #[test]

@@ -213,5 +213,6 @@ fn inventory(node: &Node) -> Inventory {
         foreign: vec![],
         refused: vec![],
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     }
 }

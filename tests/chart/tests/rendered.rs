@@ -117,7 +117,7 @@ fn passes_values_to_their_components() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
-        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
         "--set-string=devicePlugin.disablecorelimit=true",
     ])
     .unwrap();
@@ -127,6 +127,7 @@ fn passes_values_to_their_components() {
         "--device-memory-scaling=1.5",
         "--device-split-count=4",
         "--host-memory-reserve=65536",
+        "--context-memory=300",
         "--disable-core-limit=true",
         "--resource-name=a/gpu",
     ] {

@@ -133,6 +133,8 @@ impl Place {
             ("--nvml-library", library),
             ("--device-split-count", options.split.to_string()),
             ("--device-memory-scaling", options.scaling.to_owned()),
+            // Fixed, so that figures do not depend on what the monitor has measured.
+            ("--context-memory", "512".to_owned()),
             ("--housekeeping-seconds", "1".to_owned()),
         ];
         if options.library.is_none() {

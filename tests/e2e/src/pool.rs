@@ -215,5 +215,6 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     }
 }

@@ -50,8 +50,8 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 try:
     pynvml.nvmlDeviceGetGpcClkVfOffset(pynvml.nvmlDeviceGetHandleByIndex(0))
     missing = "answered"
-except pynvml.NVMLError_FunctionNotFound:
-    missing = "function not found"
+except pynvml.NVMLError_NotSupported:
+    missing = "not supported"
 print(
     json.dumps(
         {

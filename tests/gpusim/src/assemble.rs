@@ -13,6 +13,8 @@ use crate::model::{
 
 /// The memory of an empty context on GPUs of this class, in MiB.
 const CONTEXT_MIB: u64 = 416;
+/// The field of `gpusim set` that sets several others.
+const PROFILE: &str = "profile";
 const LEVEL_NODE: u32 = 40;
 const LEVEL_SYSTEM: u32 = 50;
 
@@ -21,8 +23,15 @@ pub(crate) fn add_group(
     name: &str,
     number: usize,
     group: &Group,
+    profile: Option<&str>,
 ) -> Result<(), MachineFileError> {
     let key = |field: &str| format!("gpus[{number}].{field}");
+    let set = |gpu: &mut Gpu, field: &str, value: &str| {
+        edit::set(gpu, field, value).map_err(|source| MachineFileError::Set {
+            group: number,
+            source,
+        })
+    };
     let known = catalog::find(&group.model).ok_or_else(|| MachineFileError::UnknownModel {
         group: number,
         given: group.model.clone(),
@@ -53,6 +62,11 @@ pub(crate) fn add_group(
         if let Some(mib) = group.memory_mib {
             gpu.memory_total = mib.saturating_mul(MIB);
         }
+        // The group's own values prevail over those of a profile.
+        let own = group.set.get(PROFILE).map(Scalar::text);
+        if let Some(profile) = own.as_deref().or(profile) {
+            set(&mut gpu, PROFILE, profile)?;
+        }
         if let Some(mib) = group.reserved_mib {
             gpu.memory_reserved = mib.saturating_mul(MIB);
         }
@@ -64,16 +78,8 @@ pub(crate) fn add_group(
                 expected,
             ));
         }
-        for (field, value) in &group.set {
-            let value = match value {
-                Scalar::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
-                Scalar::Number(number) => number.to_string(),
-                Scalar::Text(text) => text.clone(),
-            };
-            edit::set(&mut gpu, field, &value).map_err(|source| MachineFileError::Set {
-                group: number,
-                source,
-            })?;
+        for (field, value) in group.set.iter().filter(|(field, _)| *field != PROFILE) {
+            set(&mut gpu, field, &value.text())?;
         }
         machine.gpus[index] = gpu;
         machine.gpu_count += 1;

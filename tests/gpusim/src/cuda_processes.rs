@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aliquot_gpusim_model::engine::TimeSlicing;
 use aliquot_gpusim_model::shared::path_of;
 use aliquot_gpusim_model::{Member, UsageReader, clock, group_of};
 use parking_lot::Mutex;
@@ -60,7 +61,7 @@ impl CudaProcesses {
     pub(crate) fn process_usage(&self, gpu: &Gpu, gpu_index: usize) -> Vec<ProcessUsage> {
         let now = clock();
         if let Some(member) = self.member() {
-            member.settle(gpu_index, (now, u64::from(gpu.slice_us) * 1000));
+            member.settle(gpu_index, (now, TimeSlicing::of(gpu)));
         }
         let period = u64::from(gpu.sample_ms.max(1)) * 1_000_000;
         self.watcher.process_usage(gpu_index, (now, period))
@@ -80,6 +81,8 @@ pub(crate) fn add(gpu: &mut Gpu, processes: &CudaProcesses, gpu_index: usize) {
                 let known = seen.iter_mut().find(|one| one.pid == pid);
                 if let Some(known) = known {
                     known.memory += usage.used;
+                    known.managed += usage.managed;
+                    known.imported += usage.imported;
                     known.sm = (known.sm + usage.utilisation).min(100);
                 } else {
                     seen.push(process(pid, &usage));
@@ -108,6 +111,8 @@ fn process(pid: u32, usage: &ProcessUsage) -> Process {
         .unwrap_or((whole.gpu_instance, whole.compute_instance));
     Process {
         memory: usage.used,
+        managed: usage.managed,
+        imported: usage.imported,
         kind: kind as u32,
         sm: usage.utilisation.min(100),
         gpu_instance,

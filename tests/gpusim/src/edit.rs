@@ -5,14 +5,15 @@ use aliquot_gpusim_model::mig::WHOLE_GPU;
 
 use crate::model::{
     ABSENT, FABRIC_COMPLETED, FABRIC_IN_PROGRESS, FABRIC_NOT_STARTED, FABRIC_NOT_SUPPORTED, Gpu,
-    MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, Process, ProcessKind, Xid,
+    MAX_PROCESSES, MAX_XIDS, Machine, OFF, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED,
+    PROCESS_UTILISATION_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind, Xid,
 };
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 29] = [
+pub const FIELDS: [(&str, &str); 43] = [
     ("health", "ok | lost"),
     (
         "fabric",
@@ -60,6 +61,67 @@ pub const FIELDS: [(&str, &str); 29] = [
         "blockKib",
         "KiB of the GPU's allocation blocks, a power of two up to 2048",
     ),
+    (
+        "profile",
+        "harsh | blind (README.md), on a GPU of more than 450 MiB",
+    ),
+    (
+        "reservedMib",
+        "MiB that the driver reserves, less than the memory",
+    ),
+    (
+        "contextGrowthMib",
+        "MiB by which a context grows at its first launch",
+    ),
+    (
+        "switchUs",
+        "microseconds lost when another tenant's work runs, up to 100000",
+    ),
+    (
+        "markLatencyUs",
+        "microseconds until an event is ready, up to 100000",
+    ),
+    (
+        "launchUs",
+        "microseconds of CPU time of a launch call, up to 100000",
+    ),
+    ("overlap", "on | off"),
+    ("otherAddresses", "on | off"),
+    (
+        "processUtilisation",
+        "ok | legacyNotSupported | notSupported",
+    ),
+    ("strangeSamples", "on | off"),
+    ("bytesNotAvailable", "on | off"),
+    ("bytesWithoutManaged", "on | off"),
+    ("importedTwice", "on | off"),
+    (
+        "copyGibps",
+        "GiB that fills and copies move within the GPU in a second, up to 100000; 0: they take no time",
+    ),
+];
+
+/// The profile `harsh`: a driver and a GPU as unkind as real ones.
+pub const HARSH: [(&str, &str); 13] = [
+    ("reservedMib", "450"),
+    ("contextMib", "300"),
+    ("contextGrowthMib", "200"),
+    ("sliceUs", "2000"),
+    ("switchUs", "200"),
+    ("markLatencyUs", "5"),
+    ("launchUs", "4"),
+    ("overlap", "on"),
+    ("otherAddresses", "on"),
+    ("processUtilisation", "legacyNotSupported"),
+    ("strangeSamples", "on"),
+    ("bytesWithoutManaged", "on"),
+    ("importedTwice", "on"),
+];
+
+/// What the profile `blind` sets after [`HARSH`]: the driver shows the host nothing about processes.
+pub const BLIND: [(&str, &str); 2] = [
+    ("processUtilisation", "notSupported"),
+    ("bytesNotAvailable", "on"),
 ];
 
 /// Why a change was rejected.
@@ -154,6 +216,7 @@ pub fn set(gpu: &mut Gpu, field: &str, value: &str) -> Result<(), EditError> {
 fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
     let word = value.parse::<u32>().ok();
     let percent = word.filter(|percent| *percent <= 100);
+    let short_us = word.filter(|us| *us <= 100_000);
     let number = value.parse::<u64>().ok();
     match field {
         "health" => match value {
@@ -181,7 +244,7 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "cutFaults" => gpu.creation_failures = word?,
         "cutMs" => gpu.creation_delay_ms = word.filter(|ms| *ms <= 60_000)?,
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
-        "persistence" => gpu.persistence = u32::from(switch(value).filter(|s| *s != ABSENT)? == ON),
+        "persistence" => gpu.persistence = flag(value)?,
         "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
         "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
         "sliceUs" => gpu.slice_us = word.filter(|us| *us > 0)?,
@@ -192,6 +255,31 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
             let kib = number.filter(|kib| kib.is_power_of_two() && *kib <= 2048)?;
             gpu.block_bytes = kib << 10;
         }
+        "profile" => {
+            let blind: &[_] = match value {
+                "harsh" => &[],
+                "blind" => &BLIND,
+                _ => return None,
+            };
+            let mut fields = HARSH.iter().chain(blind);
+            fields.try_for_each(|(field, value)| try_set(gpu, field, value))?;
+        }
+        "reservedMib" => {
+            let bytes = number?.checked_mul(MIB)?;
+            gpu.memory_reserved = Some(bytes).filter(|bytes| *bytes < gpu.memory_total)?;
+        }
+        "contextGrowthMib" => gpu.context_growth_bytes = number?.checked_mul(MIB)?,
+        "switchUs" => gpu.switch_us = short_us?,
+        "markLatencyUs" => gpu.mark_latency_us = short_us?,
+        "launchUs" => gpu.launch_us = short_us?,
+        "overlap" => gpu.overlap = flag(value)?,
+        "otherAddresses" => gpu.other_addresses = flag(value)?,
+        "processUtilisation" => gpu.process_utilisation = process_utilisation(value)?,
+        "strangeSamples" => gpu.strange_samples = flag(value)?,
+        "bytesNotAvailable" => gpu.bytes_not_available = flag(value)?,
+        "bytesWithoutManaged" => gpu.bytes_without_managed = flag(value)?,
+        "importedTwice" => gpu.imported_twice = flag(value)?,
+        "copyGibps" => gpu.copy_gib_per_second = number.filter(|gib| *gib <= 100_000)?,
         _ => return None,
     }
     Some(())
@@ -216,6 +304,22 @@ fn switch(value: &str) -> Option<u32> {
         "absent" => Some(ABSENT),
         "off" => Some(OFF),
         "on" => Some(ON),
+        _ => None,
+    }
+}
+
+/// 1 or 0.
+fn flag(value: &str) -> Option<u32> {
+    switch(value)
+        .filter(|state| *state != ABSENT)
+        .map(|state| u32::from(state == ON))
+}
+
+fn process_utilisation(value: &str) -> Option<u32> {
+    match value {
+        "ok" => Some(PROCESS_UTILISATION_OK),
+        "legacyNotSupported" => Some(PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED),
+        "notSupported" => Some(PROCESS_UTILISATION_NOT_SUPPORTED),
         _ => None,
     }
 }
@@ -286,6 +390,8 @@ pub fn has_instance(gpu: &Gpu, (outer, inner): (u32, u32)) -> Result<(), EditErr
 pub fn compute_process(pid: u32, memory_mib: u64) -> Process {
     Process {
         memory: memory_mib.saturating_mul(MIB),
+        managed: 0,
+        imported: 0,
         pid,
         kind: ProcessKind::Compute as u32,
         sm: 0,

@@ -5,6 +5,7 @@ use bytemuck::Zeroable as _;
 
 fn check(field: &str, good: &[&str], bad: &[&str]) {
     let mut gpu = Gpu::zeroed();
+    gpu.memory_total = 1024 * MIB;
     for value in good {
         set(&mut gpu, field, value).unwrap();
     }
@@ -67,6 +68,55 @@ fn every_field_accepts_valid_and_rejects_other_values() {
     check("clockSwing", &["20"], &["101"]);
     check("contextMib", &["416"], &["x"]);
     check("blockKib", &["1", "2048"], &["0", "3", "4096"]);
+    check("profile", &["harsh", "blind"], &["kind"]);
+    check("reservedMib", &["0", "1023"], &["1024", "x"]);
+    check("contextGrowthMib", &["0", "600"], &["x"]);
+    for field in ["switchUs", "markLatencyUs", "launchUs"] {
+        check(field, &["0", "100000"], &["100001"]);
+    }
+    for field in [
+        "overlap",
+        "otherAddresses",
+        "strangeSamples",
+        "bytesNotAvailable",
+        "bytesWithoutManaged",
+        "importedTwice",
+    ] {
+        check(field, &["on", "off"], &["absent", "1"]);
+    }
+    check(
+        "processUtilisation",
+        &["ok", "legacyNotSupported", "notSupported"],
+        &["on"],
+    );
+}
+
+#[test]
+fn profiles_set_what_a_kind_driver_lacks() {
+    let mut gpu = Gpu::zeroed();
+    gpu.memory_total = 1024 * MIB;
+    set(&mut gpu, "profile", "harsh").unwrap();
+    let times = [gpu.slice_us, gpu.switch_us, gpu.mark_latency_us];
+    assert_eq!((times, gpu.launch_us), ([2000, 200, 5], 4));
+    let sizes = [
+        gpu.memory_reserved,
+        gpu.context_bytes,
+        gpu.context_growth_bytes,
+    ];
+    assert_eq!(sizes.map(|bytes| bytes / MIB), [450, 300, 200]);
+    let flags = [
+        gpu.overlap,
+        gpu.other_addresses,
+        gpu.strange_samples,
+        gpu.bytes_without_managed,
+        gpu.imported_twice,
+    ];
+    assert_eq!(flags, [1; 5]);
+    let unseen = |gpu: &Gpu| (gpu.process_utilisation, gpu.bytes_not_available);
+    assert_eq!(unseen(&gpu), (PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, 0));
+    set(&mut gpu, "profile", "blind").unwrap();
+    assert_eq!(unseen(&gpu), (PROCESS_UTILISATION_NOT_SUPPORTED, 1));
+    assert_eq!(gpu.switch_us, 200);
 }
 
 #[test]

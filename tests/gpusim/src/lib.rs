@@ -23,4 +23,4 @@ pub use aliquot_gpusim_model::device_nodes::proc_folder;
 pub use aliquot_gpusim_model::{ProcessUsage, model, state};
 pub use holders::Holder;
 pub use library::STATE_VARIABLE;
-pub use machine::{MachineError, SimulatedMachine};
+pub use machine::{MachineError, PROFILE_VARIABLE, SimulatedMachine};

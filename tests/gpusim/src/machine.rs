@@ -35,6 +35,9 @@ pub enum MachineError {
     UnknownPeak(String),
 }
 
+/// Names the profile of the GPUs of new machines, such as `harsh`.
+pub const PROFILE_VARIABLE: &str = "GPUSIM_PROFILE";
+
 /// A machine, shared by all who name its state file. GPUs are named by index or uuid.
 #[derive(Clone, Debug)]
 pub struct SimulatedMachine {
@@ -42,9 +45,12 @@ pub struct SimulatedMachine {
 }
 
 impl SimulatedMachine {
-    /// Creates a state file from the text of a machine file (YAML).
+    /// Creates a state file from the text of a machine file (YAML). GPUs for which it names no
+    /// profile get that of [`PROFILE_VARIABLE`].
     pub fn create(state: &Path, yaml: &str) -> Result<Self, MachineError> {
-        state::create(state, &*machine_file::parse(yaml)?)?;
+        let profile = std::env::var(PROFILE_VARIABLE).ok();
+        let machine = machine_file::parse(yaml, profile.as_deref())?;
+        state::create(state, &machine)?;
         Ok(Self::at(state))
     }
 

@@ -57,6 +57,17 @@ pub(crate) enum Scalar {
     Text(String),
 }
 
+impl Scalar {
+    /// As `gpusim set` takes it.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
 /// A pair of GPUs that are nearer than the default, or joined directly.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -144,8 +155,8 @@ pub(crate) fn invalid(
     }
 }
 
-/// The machine that a YAML text describes.
-pub fn parse(yaml: &str) -> Result<Box<Machine>, MachineFileError> {
+/// The machine that a YAML text describes. GPUs for which it names no profile get `profile`.
+pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineFileError> {
     let file: MachineFile =
         serde_saphyr::from_str(yaml).map_err(|e| MachineFileError::Yaml(e.to_string()))?;
     let mut machine: Box<Machine> = bytemuck::allocation::zeroed_box();
@@ -160,7 +171,7 @@ pub fn parse(yaml: &str) -> Result<Box<Machine>, MachineFileError> {
     machine.next_xid = 1;
 
     for (number, group) in file.gpus.iter().enumerate() {
-        add_group(&mut machine, &file.name, number, group)?;
+        add_group(&mut machine, &file.name, number, group, profile)?;
     }
     set_default_levels(&mut machine);
     for (number, link) in file.links.iter().enumerate() {

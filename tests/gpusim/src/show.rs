@@ -6,7 +6,7 @@ use crate::edit::MIB;
 use crate::mig::instances;
 use crate::model::{
     ABSENT, FABRIC_COMPLETED, FABRIC_IN_PROGRESS, FABRIC_NOT_STARTED, Gpu, LINK_NONE, LINK_SWITCH,
-    Machine, ON, text,
+    Machine, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, PROCESS_UTILISATION_NOT_SUPPORTED, text,
 };
 
 /// The whole machine; memory in MiB.
@@ -86,7 +86,33 @@ fn gpu_json(machine: &Machine, index: usize) -> Value {
         "temperature": gpu.temperature,
         "power": gpu.power,
         "nvlinks": links,
+        "settings": settings(gpu),
         "processes": processes,
+    })
+}
+
+/// What makes the driver more or less kind, by the names of `gpusim set`.
+fn settings(gpu: &Gpu) -> Value {
+    let flag = |value: u32| if value == 0 { "off" } else { "on" };
+    json!({
+        "contextMib": gpu.context_bytes / MIB,
+        "contextGrowthMib": gpu.context_growth_bytes / MIB,
+        "sliceUs": gpu.slice_us,
+        "switchUs": gpu.switch_us,
+        "markLatencyUs": gpu.mark_latency_us,
+        "launchUs": gpu.launch_us,
+        "overlap": flag(gpu.overlap),
+        "otherAddresses": flag(gpu.other_addresses),
+        "processUtilisation": match gpu.process_utilisation {
+            PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED => "legacyNotSupported",
+            PROCESS_UTILISATION_NOT_SUPPORTED => "notSupported",
+            _ => "ok",
+        },
+        "strangeSamples": flag(gpu.strange_samples),
+        "bytesNotAvailable": flag(gpu.bytes_not_available),
+        "bytesWithoutManaged": flag(gpu.bytes_without_managed),
+        "importedTwice": flag(gpu.imported_twice),
+        "copyGibps": gpu.copy_gib_per_second,
     })
 }
 

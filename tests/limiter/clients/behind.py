@@ -154,13 +154,18 @@ class Behind:
     def fatlib(self, mib):
         return self.libload(mib, self.wrapped(mib))
 
-    def libload(self, mib, image=None):
+    def libload(self, mib, image=None, kernel="k_us_5"):
         """A library with such a variable, and a kernel of it."""
         self.lib, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
         nothing = (None, None, ctypes.c_uint(0))
         image = image or self.binary(mib)
         code = self.cuda.cuLibraryLoadData(ctypes.byref(self.lib), image, *nothing, *nothing)
-        return code or self.cuda.cuLibraryGetKernel(ctypes.byref(self.kernel), self.lib, b"k_us_5")
+        name = kernel.encode()
+        return code or self.cuda.cuLibraryGetKernel(ctypes.byref(self.kernel), self.lib, name)
+
+    def libkernel(self, name):
+        """A library that takes no memory, and a kernel of it."""
+        return self.libload(0, kernel=name)
 
     def moduleof(self):
         return self.cuda.cuLibraryGetModule(ctypes.byref(ctypes.c_void_p()), self.lib)
@@ -192,11 +197,13 @@ class Behind:
     def graph(self, *sizes):
         """A graph that allocates these many MiB, one after another; negative: and frees them; `:1`
         behind a size: on the second GPU, `:host`: on the host, `:part`: on a part of the first;
-        `within` first: in a child graph; `uploaded` first: allocated at instantiation."""
+        `within` first: in a child graph; `uploaded` first: allocated at instantiation; `v12000`
+        first: instantiated by what cuGetProcAddress returns for this version."""
         graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
+        version = int(sizes[0][1:]) if sizes[0][0] == "v" else None
         code = self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
         flags, within, uploaded = 0, sizes[0] == "within", sizes[0] == "uploaded"
-        for word in sizes[within or uploaded :]:
+        for word in sizes[bool(within or uploaded or version) :]:
             size, _, place = word.partition(":")
             size = int(size)
             place = {"": 1, "1": 1 | 1 << 32, "host": 2, "part": 6 | 0x100 << 32}[place]
@@ -223,8 +230,46 @@ class Behind:
             return code or self.cuda.cuGraphInstantiateWithParams(
                 ctypes.byref(self.exec), graph, params
             )
+        if version:
+            return code or self.instantiate(graph, version, flags)
         return code or self.cuda.cuGraphInstantiateWithFlags(
             ctypes.byref(self.exec), graph, ctypes.c_uint64(flags)
+        )
+
+    def instantiate(self, graph, version, flags):
+        """With flags from CUDA 12 on; before, with places for a node and a log, and without flags."""
+        found = self.address("cuGraphInstantiate", version, "cuGetProcAddress")
+        handle, place = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+        kinds = [place, handle, ctypes.c_uint64]
+        rest = [flags]
+        if version < 12000:
+            kinds = [place, handle, handle, ctypes.c_char_p, ctypes.c_size_t]
+            rest = [None, ctypes.create_string_buffer(64), 64]
+        call = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(ctypes.cast(found, handle).value)
+        return call(ctypes.byref(self.exec), graph, *rest)
+
+    def function(self, name):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.cuda.cuModuleLoadData(ctypes.byref(module), b"any")
+        name = name.encode()
+        return code or self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name), function
+
+    def run(self, name):
+        """Launches a kernel of this name."""
+        code, function = self.function(name)
+        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
+        code = code or self.cuda.cuLaunchKernel(function, *shape, None, None, None)
+        return code or self.cuda.cuCtxSynchronize()
+
+    def kernelgraph(self, name):
+        """A graph that launches a kernel of this name."""
+        code, function = self.function(name)
+        graph, node, self.exec = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        code = code or self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        shape = struct.pack("<QIIIIIII4xQQQQ", function.value or 0, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, 0)
+        code = code or self.cuda.cuGraphAddKernelNode_v2(ctypes.byref(node), graph, None, 0, shape)
+        return code or self.cuda.cuGraphInstantiateWithFlags(
+            ctypes.byref(self.exec), graph, ctypes.c_uint64(0)
         )
 
     def keepexec(self):

@@ -141,14 +141,14 @@ class Client(Behind, Order):
     def reset(self):
         return self.cuda.cuDevicePrimaryCtxReset_v2(self.device)
 
-    def create(self):
+    def create(self, name="cuCtxCreate_v2"):
         context = ctypes.c_void_p()
-        code = self.cuda.cuCtxCreate_v2(ctypes.byref(context), 0, self.device)
+        code = getattr(self.cuda, name)(ctypes.byref(context), 0, self.device, 0, None)
         self.contexts["last"] = context
         return code
 
-    def destroy(self):
-        return self.cuda.cuCtxDestroy_v2(self.contexts["last"])
+    def destroy(self, name="cuCtxDestroy_v2"):
+        return getattr(self.cuda, name)(self.contexts["last"])
 
     def count(self):
         count = ctypes.c_int()
@@ -164,6 +164,13 @@ class Client(Behind, Order):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         code = self.cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         return f"{code} {free.value // MIB} {total.value // MIB}"
+
+    def everything(self):
+        """Allocates all that is free; the codes of that and of one byte more, and how many MiB."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        code = self.cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        code = code or self.bytes(free.value)
+        return f"{code} {self.bytes(1)} {free.value // MIB}"
 
     def alloc(self, mib, how="dlsym"):
         name = "cuMemAlloc_v2" if how == "dlsym" else "cuMemAlloc"
@@ -191,6 +198,18 @@ class Client(Behind, Order):
 
     def unarray(self):
         return self.cuda.cuArrayDestroy(self.last_array)
+
+    def oldtotal(self):
+        """The variant of CUDA 3.1."""
+        total = ctypes.c_uint()
+        code = self.cuda.cuDeviceTotalMem(ctypes.byref(total), self.device)
+        return f"{code} {total.value // MIB}"
+
+    def oldinfo(self):
+        """The variant of CUDA 3.1."""
+        free, total = ctypes.c_uint(), ctypes.c_uint()
+        code = self.cuda.cuMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+        return f"{code} {free.value // MIB} {total.value // MIB}"
 
     def old(self):
         """The variant of CUDA 3.1."""

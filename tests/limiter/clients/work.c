@@ -220,6 +220,9 @@ int main(int count, char **words) {
     if (!strcmp(mode, "spawn") || !strcmp(mode, "storm"))
         return spawn(mode[1] == 't', atoi(words[2]), words + 3);
     handle module = NULL;
+    /* A driver that creates no events. */
+    if (!strcmp(mode, "unmarked"))
+        setenv("GPUSIM_FAULTS", "cuEventCreate:*=801", 1);
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!strcmp(mode, "init"))
         return !driver || CALL(cuInit, 0u);
@@ -257,7 +260,7 @@ int main(int count, char **words) {
         printf("nanoseconds %.1f failures %ld\n", each, failures);
         return 0;
     }
-    if (!strcmp(mode, "plain")) {
+    if (!strcmp(mode, "plain") || !strcmp(mode, "unmarked")) {
         run(own, 64);
     } else if (!strcmp(mode, "sync")) {
         run(own, 1);
@@ -311,6 +314,37 @@ int main(int count, char **words) {
         while (now() < end)
             launch(NULL);
         CALL(cuStreamEndCapture, own, &graph);
+        CALL(cuCtxSynchronize);
+    } else if (!strcmp(mode, "fills") || !strcmp(mode, "copies")) {
+        /* Of 128 MiB within the GPU, by every call. */
+        const size_t bytes = 128ul << 20, rows = 64, row = bytes / rows;
+        const int fills = mode[0] == 'f';
+        unsigned long long to = 0, from = 0;
+        CALL(cuMemAlloc_v2, &to, bytes);
+        CALL(cuMemAlloc_v2, &from, bytes);
+        size_t flat[16] = {0, 0, 2, 0, from, 0, row, 0, 0, 2, 0, to, 0, row, row, rows};
+        size_t solid[25] = {0, 0, 0, 0, 2, 0, from, 0, 0, row, rows,
+                            0, 0, 0, 0, 2, 0, to,   0, 0, row, rows, row, rows, 1};
+        for (; now() < end; launched++) {
+            switch (launched % 8 + (fills ? 0 : 8)) {
+            case 0: CALL(cuMemsetD8_v2, to, 1, bytes); break;
+            case 1: CALL(cuMemsetD16_v2, to, 1, bytes / 2); break;
+            case 2: CALL(cuMemsetD32_v2, to, 1u, bytes / 4); break;
+            case 3: CALL(cuMemsetD8Async, to, 1, bytes, own); break;
+            case 4: CALL(cuMemsetD32Async, to, 1u, bytes / 4, own); break;
+            case 5: CALL(cuMemsetD32Async_ptsz, to, 1u, bytes / 4, NULL); break;
+            case 6: CALL(cuMemsetD2D8_v2, to, row, 1, row, rows); break;
+            case 7: CALL(cuMemsetD2D32_v2, to, row, 1u, row / 4, rows); break;
+            case 8: CALL(cuMemcpyDtoD_v2, to, from, bytes); break;
+            case 9: CALL(cuMemcpyDtoDAsync_v2, to, from, bytes, own); break;
+            case 10: CALL(cuMemcpy, to, from, bytes); break;
+            case 11: CALL(cuMemcpyAsync, to, from, bytes, own); break;
+            case 12: CALL(cuMemcpyAsync_ptsz, to, from, bytes, own); break;
+            case 13: CALL(cuMemcpyPeerAsync, to, context, from, context, bytes, own); break;
+            case 14: CALL(cuMemcpy2D_v2, flat); break;
+            case 15: CALL(cuMemcpy3D_v2, solid); break;
+            }
+        }
         CALL(cuCtxSynchronize);
     } else if (!strcmp(mode, "stuck")) {
         /* Behind a word that nobody writes. */

@@ -52,12 +52,15 @@ pub enum HostRole {
     Died(u32),
     /// The arbiter runs.
     Arbiter,
+    /// The same, and the driver does not report the use of processes.
+    BlindArbiter,
 }
 
 pub(crate) enum ScenarioHost {
     Absent,
     Flag(Vec<File>),
     Arbiter(RunningArbiter),
+    BlindArbiter(RunningArbiter),
 }
 
 pub(crate) struct RunningArbiter {
@@ -88,11 +91,10 @@ impl ScenarioHost {
                 }
                 Ok(Self::Absent)
             }
-            HostRole::Arbiter => {
-                let records = containers
-                    .iter()
-                    .map(|container| container_record(container.directory()));
-                Ok(Self::Arbiter(RunningArbiter::start(records.collect())))
+            HostRole::Arbiter => Ok(Self::Arbiter(RunningArbiter::start(records(containers)))),
+            HostRole::BlindArbiter => {
+                let arbiter = RunningArbiter::start(records(containers));
+                Ok(Self::BlindArbiter(arbiter))
             }
         }
     }
@@ -126,7 +128,7 @@ impl ScenarioHost {
                     page.write_all_at(&0_u32.to_le_bytes(), THROTTLE_FLAG)?;
                 }
             }
-            Self::Arbiter(arbiter) => {
+            Self::Arbiter(arbiter) | Self::BlindArbiter(arbiter) => {
                 drop(arbiter.stop);
                 let ended = arbiter.thread.join();
                 ended.map_err(|_| anyhow!("the arbiter panicked"))?;
@@ -149,8 +151,13 @@ impl ScenarioHost {
     }
 }
 
+fn records(containers: &[TestContainer]) -> Vec<ManagedContainer> {
+    let directories = containers.iter().map(TestContainer::directory);
+    directories.map(container_record).collect()
+}
+
 /// The monitor's record of a container with this directory; the rest is on its limits page.
-pub(crate) fn container_record(folder: PathBuf) -> ManagedContainer {
+pub fn container_record(folder: PathBuf) -> ManagedContainer {
     ManagedContainer {
         id: folder.display().to_string(),
         pod: "pod".into(),

@@ -2,9 +2,11 @@
 //! driver, and processes in it. Only the simulator's counts tell whether a limit was kept.
 
 mod cpu_wait;
-mod host;
+pub mod honest;
+pub mod host;
 pub mod idle_arbiter;
 pub mod launch;
+pub mod oom_host;
 pub mod scene;
 pub mod share;
 pub mod tenant_user;

@@ -117,6 +117,93 @@ fn gives_busy_tenants_their_requested_shares() {
     check_shares(&scene, &shares, 4.0, "all that are busy");
 }
 
+/// Busy tenants of a GPU with the simulator's profile `harsh`, each with kernels of `milliseconds`.
+fn harsh_scene(shares: &[u32], milliseconds: u64, host: HostRole) -> ShareScenario<'static> {
+    let work = format!("plain k_ms_{milliseconds}");
+    // Without samples nothing is lent, so that each must get its share and no more.
+    let policy = u32::from(host == HostRole::BlindArbiter);
+    let tenants = shares
+        .iter()
+        .map(|cores| tenant(*cores, &work).policy(policy));
+    let mut scene = ShareScenario::seconds(3, tenants.collect());
+    scene.gpu_fields = &[("profile", "harsh")];
+    scene.host = host;
+    scene.warm_up = Duration::from_secs(12);
+    scene.window = Duration::from_secs(4);
+    scene
+}
+
+/// Each result and its share satisfy `holds`.
+#[track_caller]
+fn check_harsh(shares: &[u32], kernel: u64, host: HostRole, holds: fn(f64, f64) -> bool) {
+    let scene = harsh_scene(shares, kernel, host);
+    holds_once_of_three(
+        &format!("{shares:?} % of kernels of {kernel} ms, {host:?}"),
+        || run_exclusively(&scene),
+        |got| {
+            let mut all = got.iter().zip(shares);
+            all.all(|(got, share)| holds(got.deviation(f64::from(*share)), f64::from(*share)))
+        },
+    );
+}
+
+#[test]
+fn harsh_driver_lets_one_tenant_keep_its_share() {
+    // The host corrects what events do not tell of the smallest kernels. A program that launches
+    // them one by one cannot use half of a GPU.
+    for (work, shares) in [
+        ("k_us_3", &[20][..]),
+        ("k_us_8", &[20, 50]),
+        ("k_us_50", &[20, 50]),
+        ("k_us_500", &[50]),
+        ("k_ms_5", &[50]),
+        ("k_ms_50", &[50]),
+        ("k_ms_200", &[50]),
+    ] {
+        for cores in shares {
+            let one = tenant(*cores, &format!("plain {work}")).policy(1);
+            let mut scene = ShareScenario::seconds(3, vec![one]);
+            scene.gpu_fields = &[("profile", "harsh")];
+            scene.host = HostRole::Arbiter;
+            scene.warm_up = Duration::from_secs(8);
+            scene.window = Duration::from_secs(4);
+            check_scene(&scene, *cores, work);
+        }
+    }
+}
+
+#[test]
+fn harsh_driver_lets_busy_tenants_have_their_shares() {
+    for kernel in [1, 10, 50] {
+        for shares in [&[30, 60][..], &[20, 30, 40], &[9; 10]] {
+            check_harsh(shares, kernel, HostRole::Arbiter, |error: f64, _| {
+                error >= -2.0
+            });
+        }
+    }
+}
+
+#[test]
+fn harsh_driver_takes_its_loss_from_all_tenants() {
+    for kernel in [1, 10, 50] {
+        for shares in [&[30, 70][..], &[20, 30, 50]] {
+            let holds = |error: f64, share: f64| error >= -share / 10.0;
+            check_harsh(shares, kernel, HostRole::Arbiter, holds);
+        }
+    }
+}
+
+#[test]
+fn harsh_driver_without_samples_lets_tenants_keep_shares() {
+    for kernel in [1, 10, 50] {
+        for shares in [&[30, 30][..], &[20, 30, 40]] {
+            check_harsh(shares, kernel, HostRole::BlindArbiter, |error: f64, _| {
+                error.abs() <= 5.0
+            });
+        }
+    }
+}
+
 #[test]
 fn charges_threads_with_small_kernels_separately() {
     // Regression: each was charged for kernels of the others that ran between its events.
@@ -139,6 +226,43 @@ fn measures_legacy_stream_beside_capture() {
 #[test]
 fn measures_beside_stream_that_never_advances() {
     check(50, 1, "stuck k_ms_1 k_ms_5");
+}
+
+#[test]
+fn paces_fills_and_copies_within_device() {
+    for work in ["fills k_us_1", "copies k_us_1"] {
+        let mut scene = ShareScenario::seconds(3, vec![tenant(30, work)]);
+        // Each takes nearly a millisecond.
+        scene.gpu_fields = &[("copyGibps", "128")];
+        check_scene(&scene, 30, work);
+    }
+}
+
+#[test]
+fn charges_launches_without_events_by_host_measurements() {
+    // At a millisecond each, they would take the whole GPU.
+    let mut scene = ShareScenario::seconds(4, vec![tenant(30, "unmarked k_ms_20").policy(1)]);
+    scene.host = HostRole::Arbiter;
+    scene.warm_up = Duration::from_secs(12);
+    check_shares(&scene, &[30], 8.0, "launches without events");
+}
+
+#[test]
+fn launches_known_kernel_at_new_size_without_waiting() {
+    let _exclusive = EXCLUSIVE.lock();
+    let (_temp, machine) = machine();
+    let devices = [DeviceLimits {
+        cores: 50,
+        ..device(FIRST, 3000)
+    }];
+    let method = InjectionMethod::Replacement;
+    let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+    // None of these launches is ever measured: the third of a size would wait for two seconds.
+    let work = "sizes,2,2,2,2,3,3,3,3";
+    let answers = container
+        .expect("a container")
+        .client(&["init", "ownstream", work]);
+    assert_eq!(answers.expect("answers")[2], format!("{work}: 0 True"));
 }
 
 #[test]

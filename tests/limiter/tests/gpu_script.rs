@@ -1,52 +1,232 @@
-//! Runs on the simulated GPU what `tests/gpu/limiter.sh` runs on a real one. The figures are
-//! simulated and show only that the script's client works.
+//! Runs on the simulated GPU the scripts of `tests/gpu` that measure a real one, packed as for a
+//! machine with such a GPU: the driver lies below /usr/local/nvidia, where the loader does not
+//! search. The figures are simulated, and what kernels would write is absent.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-use aliquot_limiter_tests::scene::{FIRST, device, machine};
-use aliquot_limiter_tests::share::holds_once_of_three;
-use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter, lines};
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, device, machine};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter};
 use aliquot_region::limits::ContainerLimits;
+use parking_lot::Mutex;
+use serde_json::Value;
 
-/// The output of the script's client within 3000 MiB and half of a GPU.
-fn run_client(words: &[&str]) -> String {
-    let (_temp, machine) = machine();
-    let mut share = device(FIRST, 3000);
-    share.cores = 50;
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits::default(),
-        &[share],
-    );
-    let container = container.expect("a container");
-    let client = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu/limiter.py");
-    let mut all = vec!["python3", client];
-    all.extend(words);
-    let output = container.command(&all).output().expect("it runs");
+/// Starts a command with a root of its own, in which `/` can be written, and with the driver of the
+/// folder `$2` in /usr/local/nvidia/lib64; `$1` is the new root.
+const ENTER: &str = r#"
+set -e
+root=$1 driver=$2; shift 2
+mount -t tmpfs tmpfs "$root"
+bind() {
+    for entry in "$1"/*; do
+        if [ -L "$entry" ]; then cp -P "$entry" "$2/${entry##*/}"
+        elif [ -d "$entry" ]; then mkdir -p "$2/${entry##*/}"; mount --rbind "$entry" "$2/${entry##*/}"
+        fi
+    done
+}
+bind "" "$root"
+mount -t tmpfs tmpfs "$root/usr/local"
+bind /usr/local "$root/usr/local"
+mkdir -p "$root/usr/local/nvidia/lib64" "$root/.old"
+mount --bind "$driver" "$root/usr/local/nvidia/lib64"
+cd "$root"
+pivot_root . .old
+umount -l /.old
+exec "$@"
+"#;
+/// One script at a time, because they measure time.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
+/// Parts that need a library which most machines lack.
+const OPTIONAL: [&str; 4] = ["torch", "triton", "jax", "cupy"];
+
+/// The folder with `pack.sh`.
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu")
+}
+
+fn program_folder() -> &'static Path {
+    let program = Path::new(env!("CARGO_BIN_EXE_container-directory"));
+    program.parent().expect("a folder")
+}
+
+/// Runs a script of the folder that `pack.sh` makes for the tenth part of its time or less; the
+/// parts of its result.
+fn measure(machine: &SimulatedMachine, script: &str, scale: &str) -> BTreeMap<String, Value> {
+    let _exclusive = EXCLUSIVE.lock();
+    let temp = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| temp.path().join(name);
+    for folder in ["root", "driver", "out"] {
+        fs::create_dir(at(folder)).expect("a folder");
+    }
+    let cuda = place::cuda_library_path().expect("the simulated driver");
+    fs::copy(cuda, at("driver/libcuda.so.1")).expect("a copy");
+    let nvml = place::library_path().expect("the simulated NVML");
+    fs::copy(nvml, at("driver/libnvidia-ml.so.1")).expect("a copy");
+    let packed = Command::new(scripts().join("pack.sh"))
+        .arg(at("packed"))
+        .arg(limiter().expect("libvgpu.so"))
+        .arg(program_folder())
+        .output();
+    succeeds(&packed.expect("pack.sh runs"));
+    let measured = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", ENTER])
+        .arg("enter")
+        .args([at("root"), at("driver"), at("packed").join(script)])
+        .arg(at("out"))
+        .arg(scale)
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+        .env(STATE_VARIABLE, machine.state())
+        .output();
+    let measured = measured.expect("it runs");
+    let result = at("out").join(Path::new(script).with_extension("json"));
+    let text = fs::read_to_string(result).unwrap_or_else(|error| panic!("{error}: {measured:?}"));
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    let parts: BTreeMap<String, Value> =
+        serde_json::from_value(result["parts"].clone()).expect("parts");
+    for (name, part) in &parts {
+        assert!(part.get("error").is_none(), "{name}: {part:#}");
+        let skipped = part.get("skipped").is_some();
+        assert!(
+            !skipped || OPTIONAL.contains(&name.as_str()),
+            "{name}: {part:#}"
+        );
+    }
+    succeeds(&measured);
+    parts
+}
+
+fn succeeds(output: &Output) {
     assert!(output.status.success(), "{output:?}");
-    lines(&output).join("\n")
+}
+
+/// A number of a part.
+#[track_caller]
+fn number(parts: &BTreeMap<String, Value>, part: &str, pointer: &str) -> f64 {
+    let found = parts[part].pointer(pointer).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("{part}{pointer}: {:#}", parts[part]))
+}
+
+/// The memory of a context, as a script finds it.
+#[track_caller]
+fn is_mib(found: f64, expected: u32) {
+    assert!(
+        (found - f64::from(expected)).abs() < 2.0,
+        "{found} MiB; expected: {expected}"
+    );
 }
 
 #[test]
-fn runs_real_gpu_client_within_limit_and_share() {
-    let memory = run_client(&["memory"]);
-    assert_eq!(memory, "free=2520 total=3000 more=2 whole=0 after=2");
-    for how in ["busy", "graph"] {
-        holds_once_of_three(
-            how,
-            || run_client(&[how, "k_us_1000", "1"]),
-            |found| {
-                let part = found.strip_prefix("busy=");
-                let part = part.and_then(|part| part.parse().ok());
-                part.is_some_and(|part: f64| (25.0..75.0).contains(&part))
-            },
+fn facts_script_measures_harsh_simulated_gpu() {
+    let (_temp, machine) = machine();
+    machine
+        .set(FIRST, &[("profile", "harsh")])
+        .expect("a profile");
+    let parts = measure(&machine, "facts.sh", "0.1");
+    is_mib(
+        number(&parts, "contexts", "/default/context/device_mib"),
+        300,
+    );
+    is_mib(
+        number(&parts, "contexts", "/default/launch/device_mib"),
+        500,
+    );
+    assert!(number(&parts, "local_memory", "/steps/1/launch_takes_mib") > 100.0);
+    is_mib(number(&parts, "whole", "/could_not_get_mib"), 300);
+    let others = parts["addresses"]["not_from_dlsym"].as_array();
+    assert!(
+        others.is_some_and(|names| !names.is_empty()),
+        "{:#}",
+        parts["addresses"]
+    );
+    let exported = parts["exports"]
+        .pointer("/libcuda/names")
+        .and_then(Value::as_array);
+    assert!(
+        exported.is_some_and(|names| names.len() > 500),
+        "{exported:?}"
+    );
+}
+
+#[test]
+fn time_script_runs_whole_on_simulated_gpu() {
+    let (_temp, machine) = machine();
+    let parts = measure(&machine, "time.sh", "0.03");
+    let event = number(
+        &parts,
+        "events_alone",
+        "/spin/10000/in_a_row/event_us/median",
+    );
+    assert!((10_000.0..20_000.0).contains(&event), "{event}");
+    let absent = parts["events_alone"].pointer("/spin/10000/in_a_row/timer_us");
+    assert_eq!(
+        absent,
+        Some(&Value::from("not measured: the kernel wrote nothing"))
+    );
+    assert!(
+        parts["utilisation"]
+            .pointer("/two_busy/answers/0/new/code")
+            .is_some()
+    );
+}
+
+#[test]
+fn limited_script_runs_whole_on_simulated_gpu() {
+    let (_temp, machine) = machine();
+    let parts = measure(&machine, "limited.sh", "0.1");
+    is_mib(number(&parts, "prepare", "/context_mib"), 480);
+    for kind in ["plain", "pool", "physical", "managed"] {
+        let device = number(&parts, "memory", &format!("/{kind}/most_mib"));
+        assert!(
+            (2900.0..=3000.0).contains(&device),
+            "{kind}: {:#}",
+            parts["memory"]
         );
     }
-    let rate = run_client(&["rate", "k_us_10", "1"]);
-    assert!(rate.starts_with("rate="), "{rate}");
+    assert_eq!(parts["memory"]["exact"]["whole"], 0);
+    assert_eq!(parts["memory"]["exact"]["more"], 2);
+    let got = number(
+        &parts,
+        "share_alone",
+        "/30_percent_of_1000_us/tenants/0/got",
+    );
+    assert!((20.0..40.0).contains(&got), "{got} %; expected: about 30");
+    let polls = number(
+        &parts,
+        "share_beside_tenant",
+        "/30_and_60_of_1000_us/polls/made",
+    );
+    assert!(polls >= 1.0);
+}
+
+#[test]
+fn time_script_computes_slices_from_recorded_runs() {
+    // The simulator does not execute what writes them.
+    let program = "
+import probe, timing
+assert timing.runs_of([2, 5, 6, 7, 8, 0, 0]) == [(5, 6), (7, 8)]
+assert timing.runs_of(None) == []
+one, other = [(0, 1000), (5000, 7000), (11000, 13000)], [(3000, 4500), (7200, 9000), (13500, 14000)]
+found = timing.slices_of([one, other])
+assert found['together_us'] == 10.0, found
+assert found['slice_us']['n'] == 4 and found['slice_us']['most'] == 2.0, found
+assert found['switch_us']['median'] == 0.5 and found['switch_us']['least'] == 0.2, found
+assert found['ran_percent'] == [40.0, 33.0], found
+assert timing.slices_of([one, []]) == {'slices': probe.ABSENT}
+found = timing.compared([10.5, 11.5], [1000, 11000, 0, 0, 12000, 22000, 0, 0])
+assert found['timer_us']['mean'] == 10 and found['event_more_us']['mean'] == 1, found
+assert found['between_launches_us']['mean'] == 1, found
+found = timing.steps_of([100, 32, 64, 3200, 6400])
+assert found['mean_step_ns'] == 32 and found['clock_mhz'] == 2000, found
+";
+    let computed = Command::new("python3")
+        .args(["-B", "-c", program])
+        .current_dir(scripts())
+        .output();
+    succeeds(&computed.expect("Python runs"));
 }
 
 #[test]
@@ -57,7 +237,8 @@ fn builds_container_directory_like_node_agent() {
     let status = Command::new(env!("CARGO_BIN_EXE_container-directory"))
         .arg(&folder)
         .arg(&library)
-        .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30", "480"])
+        .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30"])
+        .arg(CONTEXT.to_string())
         .status();
     assert!(status.expect("container-directory").success());
     let mut share = device(FIRST, 3000);
@@ -65,7 +246,10 @@ fn builds_container_directory_like_node_agent() {
     let container = TestContainer::new(
         &machine,
         InjectionMethod::Replacement,
-        ContainerLimits::default(),
+        ContainerLimits {
+            priority: 1,
+            ..ContainerLimits::default()
+        },
         &[share],
     );
     let container = container.expect("a container");

@@ -1,6 +1,6 @@
 //! Memory that graphs take of a device when they are launched or uploaded, and keep.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer};
 use aliquot_region::limits::ContainerLimits;
 
@@ -159,4 +159,38 @@ fn separates_memory_of_one_graph_from_anothers() {
             ("info", "0 120 3000"),
         ],
     );
+}
+
+#[test]
+fn instantiates_graph_by_form_of_client_version() {
+    for method in INJECTION_METHODS {
+        for other_addresses in ["off", "on"] {
+            let (_temp, machine) = machine();
+            let fields = [("otherAddresses", other_addresses)];
+            machine.set("0", &fields).expect("set");
+            let container = container(&machine, method, 3000);
+            let answers = container.client(&[
+                "init",
+                // Three arguments: the flag says that a launch frees what the one before left.
+                "graph,v12000,0,2500",
+                "launch",
+                "launch",
+                "graphtrim",
+                // Five arguments, without flags.
+                "graph,v11000,2600",
+                "launch",
+            ]);
+            let expected = [
+                "init: 0",
+                "graph,v12000,0,2500: 0",
+                "launch: 0",
+                "launch: 0",
+                "graphtrim: 0",
+                "graph,v11000,2600: 0",
+                "launch: 2",
+            ];
+            let what = format!("{method:?}, otherAddresses {other_addresses}");
+            assert_eq!(answers.expect("a client"), expected, "{what}");
+        }
+    }
 }

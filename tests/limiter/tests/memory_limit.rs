@@ -152,19 +152,23 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
 }
 
 #[test]
-fn explains_refusal_when_fork_detection_fails() {
+fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let container = container(&machine, method, 3000);
-        let output = container
-            .client_command(&["nowipe", "init", "count"])
-            .output();
-        let output = output.unwrap();
-        let reply = String::from_utf8_lossy(&output.stderr).into_owned();
-        let why = reply.matches("no GPU memory can be allocated").count();
-        assert_eq!(why, 1, "{method:?} {reply}");
-        let answers = aliquot_limiter_tests::lines(&output);
-        assert_eq!(answers[..2], ["nowipe: 0", "init: 800"], "{method:?}");
+        let commands = ["nowipe", "ninit", "nmemory", "fork,init", "init", "info"];
+        let answers = container.client(&commands).unwrap();
+        let expected = [
+            "nowipe: 0",
+            "ninit: 0",
+            "nmemory: [0, 0] 0 3000",
+            "init: 0",
+            "fork,init: 0",
+            "init: 0",
+            // In the slot of its parent, the child's context would still be charged.
+            "info: 0 2520 3000",
+        ];
+        assert_eq!(answers, expected, "{method:?}");
     }
 }
 

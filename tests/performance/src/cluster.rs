@@ -58,6 +58,7 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         foreign: vec![],
         refused: vec![],
         evict: Vec::new(),
+        unmeasured: Vec::new(),
     };
     let annotations = json!({INVENTORY: inventory.encode()?});
     let status = json!({"allocatable": {RESOURCE: (10 * GPUS).to_string()}});

@@ -1,6 +1,6 @@
 //! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises.
 //! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `start`, `monitor`,
-//! `throughput`); none means all.
+//! `ports`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
 //! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
@@ -17,6 +17,7 @@ mod fake_api;
 mod mig;
 mod monitor;
 mod packing;
+mod ports;
 mod scale;
 mod server;
 mod start;
@@ -26,13 +27,14 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 7] = [
+const GROUPS: [&str; 8] = [
     "filter",
     "scale",
     "packing",
     "mig",
     "start",
     "monitor",
+    "ports",
     "throughput",
 ];
 
@@ -72,6 +74,9 @@ async fn main() -> Result<()> {
     }
     if is_selected("monitor") {
         print(monitor::measure().await?)?;
+    }
+    if is_selected("ports") {
+        print(ports::measure().await?)?;
     }
     if is_selected("throughput") {
         for (nodes, pods) in throughput::SIZES {

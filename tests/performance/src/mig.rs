@@ -154,6 +154,7 @@ impl Node {
             foreign: Vec::new(),
             refused: Vec::new(),
             evict: Vec::new(),
+            unmeasured: Vec::new(),
         };
         let published = NodePublication {
             inventory: Some(Arc::new(inventory)),

@@ -139,7 +139,7 @@ fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
         store.put(accepted)?;
         let container_directory = state.join("seats").join(name.as_str());
         let names: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
-        let page = limits::page(&grants, &names, 1, effective, Mib(512), |_| None)?;
+        let page = limits::page(&grants, &names, 1, effective, &[Mib(512)], |_| None)?;
         files::container_directory(&container_directory, &page)?;
         std::fs::create_dir_all(container_directory.join("lib"))?;
     }

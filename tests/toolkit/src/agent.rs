@@ -10,6 +10,7 @@ use aliquot_core::{Mib, Scaling};
 use aliquot_device_plugin::accepted::Store;
 use aliquot_device_plugin::allocatable::{AllocatedIds, GpuLayout, NodeLayout};
 use aliquot_device_plugin::call_state::CallState;
+use aliquot_device_plugin::context_memory::ContextMemory;
 use aliquot_device_plugin::device_failures::NodeFailures;
 use aliquot_device_plugin::environment::NodeRules;
 use aliquot_device_plugin::inventory::{LayoutUpdate, NodePublisher};
@@ -160,7 +161,7 @@ impl Agent {
             paths,
             device_list: settings.device_list,
             limiter: Some(limiter),
-            context: Mib(CONTEXT),
+            context: ContextMemory::Fixed(Mib(CONTEXT)),
             pods,
             published: NodePublisher::new(facts, Vec::new(), layout),
             lookup: Arc::new(|_| Box::pin(async { Ok(None) })),

@@ -133,6 +133,12 @@ impl LimitsPage {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
+    /// Nanoseconds for which the container used the device, as far as the host measured; 0: it
+    /// measured nothing.
+    pub fn busy(&self, i: usize) -> u64 {
+        self.u64(record(i) + offset_of!(DeviceRecord, busy))
+    }
+
     /// The host's last heartbeat, nanoseconds since the epoch; 0: none yet.
     #[inline]
     pub fn heartbeat(&self) -> u64 {

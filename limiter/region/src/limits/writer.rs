@@ -65,6 +65,12 @@ impl HostLimitsPage {
         word.store(number, Ordering::Relaxed);
     }
 
+    /// Adds nanoseconds for which the container used the device.
+    pub fn add_busy(&self, i: usize, nanoseconds: u64) {
+        let word = self.u64(record(i) + offset_of!(DeviceRecord, busy));
+        word.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
     /// Sets the heartbeat, nanoseconds since the epoch.
     pub fn set_heartbeat(&self, now: u64) {
         let word = self.u64(offset_of!(PageHeader, heartbeat));
@@ -106,11 +112,14 @@ mod tests {
         assert!(host.set_throttle_flag(0, 1) && !host.set_throttle_flag(0, 1));
         host.set_rate_correction(0, 900_000);
         host.set_tenants(0, 3);
+        host.add_busy(0, 8);
+        host.add_busy(0, 2);
         host.set_heartbeat(5);
         assert_eq!(tenant.overhead(0), 77);
         assert_eq!(tenant.throttle_flag(0).load(Ordering::Relaxed), 1);
         assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
         assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
+        assert_eq!(tenant.busy(0), 10);
         let now = std::fs::read(&path).unwrap();
         let now: &[u8; SIZE] = now.as_slice().try_into().unwrap();
         assert!(same_limits(now, &fresh));

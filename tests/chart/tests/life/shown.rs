@@ -129,6 +129,7 @@ async fn doctor(world: &World) -> Result<()> {
         "gpus-by-environment",
         "selinux",
         "overlay-redirect-dir",
+        "fork-detection",
     ] {
         let line = node
             .lines()

@@ -12,8 +12,10 @@ pub(crate) struct Call {
     pub(crate) since: u32,
     /// Its default stream is the thread's own.
     pub(crate) per_thread: bool,
-    /// Where it is.
-    pub(crate) address: Address,
+    /// Where the loader finds it.
+    pub(crate) exported: Address,
+    /// The function behind it, which has another address.
+    pub(crate) internal: Address,
 }
 
 /// The address of a function.
@@ -34,25 +36,46 @@ macro_rules! calls {
                 name: stringify!($name),
                 since: $since,
                 per_thread: false,
-                address: $crate::calls::Address($symbol as *const ()),
+                exported: $crate::calls::Address(exported::$symbol as *const ()),
+                internal: $crate::calls::Address(internal::$symbol as *const ()),
             },
             $($crate::calls::Call {
                 name: stringify!($name),
                 since: $twin_since,
                 per_thread: true,
-                address: $crate::calls::Address($twin as *const ()),
+                exported: $crate::calls::Address(exported::$twin as *const ()),
+                internal: $crate::calls::Address(internal::$twin as *const ()),
             },)?
         )*];
-        $(
-            $crate::calls::calls!(@export $symbol [$(let $flag = false;)?] $args $body);
-            $($crate::calls::calls!(@export $twin [let $flag = true;] $args $body);)?
-        )*
+        mod internal {
+            use super::*;
+            $(
+                $crate::calls::calls!(@internal $symbol [$(let $flag = false;)?] $args $body);
+                $($crate::calls::calls!(@internal $twin [let $flag = true;] $args $body);)?
+            )*
+        }
+        mod exported {
+            use super::*;
+            $(
+                $crate::calls::calls!(@export $symbol $args);
+                $($crate::calls::calls!(@export $twin $args);)?
+            )*
+        }
     };
-    (@export $symbol:ident [$($before:tt)*] ($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
+    // Not inlined: two functions of the same code may be merged into one.
+    (@internal $symbol:ident [$($before:tt)*] ($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
+        #[inline(never)]
+        #[allow(non_snake_case, reason = "the driver's names")]
+        pub(super) extern "C" fn $symbol($($argument: $kind),*) -> u32 {
+            $crate::ffi::answer(stringify!($symbol), || { $($before)* $body })
+        }
+    };
+    (@export $symbol:ident ($($argument:ident: $kind:ty),* $(,)?)) => {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the driver's names")]
-        extern "C" fn $symbol($($argument: $kind),*) -> u32 {
-            $crate::ffi::answer(stringify!($symbol), || { $($before)* $body })
+        #[allow(clippy::used_underscore_binding, reason = "the function behind it may not use it")]
+        pub(super) extern "C" fn $symbol($($argument: $kind),*) -> u32 {
+            internal::$symbol($($argument),*)
         }
     };
 }
@@ -78,15 +101,15 @@ pub(crate) fn find(name: &str, version: u32, driver: u32, per_thread: bool) -> S
     };
     let rows = exports::tables().flat_map(<[Call]>::iter);
     let named = rows.filter(|call| call.name == name && call.since <= driver);
-    let (fits, late): (Vec<_>, Vec<_>) = named.partition(|call| call.since <= version);
-    let newest = |wanted: bool| {
-        let same = fits.iter().filter(|call| call.per_thread == wanted);
-        same.max_by_key(|call| call.since).copied()
-    };
-    let found = per_thread.then(|| newest(true)).flatten();
-    match found.or_else(|| newest(false)) {
+    let named: Vec<_> = named.collect();
+    // A call that has no variant for threads' own streams has one for both.
+    let per_thread = per_thread && named.iter().any(|call| call.per_thread);
+    let fits = named
+        .iter()
+        .filter(|call| call.per_thread == per_thread && call.since <= version);
+    match fits.max_by_key(|call| call.since) {
         Some(call) => SymbolLookup::Call(call),
-        None if late.is_empty() => SymbolLookup::Nothing,
+        None if named.is_empty() => SymbolLookup::Nothing,
         None => SymbolLookup::TooOld,
     }
 }

@@ -36,6 +36,11 @@ pub(crate) struct Context {
     pub(crate) limits: Mutex<HashMap<u32, usize>>,
     /// Bytes of code and variables of its modules.
     pub(crate) code: Mutex<u64>,
+    /// The most local memory of a thread of the kernels that it ran, in bytes, plus 1; 0: none ran.
+    launched: AtomicU64,
+    first_launch: Mutex<()>,
+    /// Bytes of all stacks beyond their default size; local memory is in the same memory.
+    stacks: AtomicU64,
     /// Users beside its creator.
     attached: AtomicU64,
     /// Of a green context: the primary context that owns the objects created in it.
@@ -74,6 +79,44 @@ impl Context {
             driver.release(self.gpu_index, old - new);
         }
         *bytes = *bytes + new - old;
+        Ok(())
+    }
+
+    /// Charges what a kernel with so many bytes of local memory a thread takes when it is first
+    /// launched: the context grows once, and has the local memory of all threads that can run at
+    /// once until it ends.
+    pub(crate) fn prepare_launch(&self, driver: &Driver, local_bytes: u32) -> Answer {
+        let needed = u64::from(local_bytes) + 1;
+        if self.launched.load(Relaxed) >= needed {
+            return Ok(());
+        }
+        let _first = self.first_launch.lock();
+        let known = self.launched.load(Relaxed);
+        if known >= needed {
+            return Ok(());
+        }
+        let growth = driver.facts(self.gpu_index).context_growth_bytes;
+        let threads = driver.resident_threads(self.gpu_index);
+        let stacks = self.stacks.load(Relaxed);
+        let size = |launched: u64| {
+            launched
+                .checked_sub(1)
+                .map_or(stacks, |local| growth + stacks.max(local * threads))
+        };
+        self.resize(driver, size(known), size(needed))?;
+        self.launched.store(needed, Relaxed);
+        Ok(())
+    }
+
+    /// Charges or releases stacks beyond their default size, as far as they do not fit in the local
+    /// memory.
+    pub(crate) fn resize_stacks(&self, driver: &Driver, bytes: u64) -> Answer {
+        let _first = self.first_launch.lock();
+        let local = self.launched.load(Relaxed).saturating_sub(1);
+        let local = local * driver.resident_threads(self.gpu_index);
+        let before = self.stacks.load(Relaxed);
+        self.resize(driver, before.max(local), bytes.max(local))?;
+        self.stacks.store(bytes, Relaxed);
         Ok(())
     }
 
@@ -291,6 +334,8 @@ fn start(
     let context = again.unwrap_or_else(|| new(device, gpu_index, flags, None));
     *context.bytes.lock() = facts.context_bytes;
     *context.code.lock() = 0;
+    context.launched.store(0, Relaxed);
+    context.stacks.store(0, Relaxed);
     context.limits.lock().clear();
     context.alive.store(true, Relaxed);
     Ok(context)
@@ -307,6 +352,9 @@ fn new(device: Device, gpu_index: usize, flags: u32, parent: Option<ContextRef>)
         defaults: Defaults::default(),
         limits: Mutex::default(),
         code: Mutex::new(0),
+        launched: AtomicU64::new(0),
+        first_launch: Mutex::default(),
+        stacks: AtomicU64::new(0),
         attached: AtomicU64::new(0),
         parent,
         cache_config: AtomicU32::new(0),

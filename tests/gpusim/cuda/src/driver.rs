@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aliquot_gpusim_model::Member;
 use aliquot_gpusim_model::device_nodes;
+use aliquot_gpusim_model::engine::TimeSlicing;
 use aliquot_gpusim_model::model::{Gpu, Machine, text};
 use aliquot_gpusim_model::state::State;
 use parking_lot::{Mutex, RwLock};
 
 use crate::arena::Arena;
+use crate::attributes;
 use crate::codes::{
     ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NO_DEVICE, ERROR_NOT_INITIALIZED,
     ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY, ERROR_SYSTEM_NOT_READY, ERROR_UNKNOWN,
@@ -39,6 +41,8 @@ pub(crate) struct Driver {
     gpu_indexes: Vec<usize>,
     /// The UUID of the MIG instance that the process uses.
     instance: Option<String>,
+    /// Its multiprocessors.
+    instance_multiprocessors: Option<u32>,
     /// The machine as of a generation.
     seen: RwLock<(u32, Box<Machine>)>,
     pub(crate) arena: Arena,
@@ -105,6 +109,7 @@ pub(crate) fn init(flags: u32) -> Answer {
         member,
         mps,
         gpu_indexes,
+        instance_multiprocessors: instance.as_ref().map(attributes::of_instance),
         instance: instance.map(|instance| instance.uuid(&machine)),
         seen: RwLock::new((generation, machine)),
         arena: Arena::new().ok_or(ERROR_OUT_OF_MEMORY)?,
@@ -168,14 +173,33 @@ pub(crate) struct Facts {
     /// Bytes that CUDA processes may use together.
     pub(crate) capacity: u64,
     pub(crate) context_bytes: u64,
+    /// Bytes by which a context grows when a kernel is first launched in it.
+    pub(crate) context_growth_bytes: u64,
     pub(crate) block_bytes: u64,
     /// `CUcomputemode`.
     pub(crate) compute_mode: u32,
     pub(crate) lost: bool,
-    /// Nanoseconds of a time slice.
-    pub(crate) slice: u64,
+    /// How processes share its time.
+    pub(crate) slicing: TimeSlicing,
+    /// Nanoseconds that the GPU takes to pass an event.
+    pub(crate) mark_latency: u64,
+    /// Nanoseconds of CPU time of a launch.
+    pub(crate) launch: u64,
+    /// Bytes that move within the GPU in a second; 0: at once.
+    pub(crate) move_rate: u64,
+    /// Streams of one process run at the same time.
+    pub(crate) overlap: bool,
     /// Percent by which kernel times vary.
     pub(crate) swing: u32,
+}
+
+impl Facts {
+    /// Nanoseconds in which so many bytes move within the GPU.
+    pub(crate) fn move_time(&self, bytes: u64) -> u64 {
+        let time = u128::from(bytes) * 1_000_000_000;
+        let time = time.checked_div(u128::from(self.move_rate)).unwrap_or(0);
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
 }
 
 impl Driver {
@@ -231,13 +255,32 @@ impl Driver {
             Facts {
                 capacity: gpu.memory_total.saturating_sub(others),
                 context_bytes: gpu.context_bytes / part,
+                context_growth_bytes: gpu.context_growth_bytes / part,
                 block_bytes: gpu.block_bytes,
                 compute_mode: gpu.compute_mode,
                 lost: gpu.lost != 0,
-                slice: u64::from(gpu.slice_us) * 1000,
+                slicing: TimeSlicing::of(gpu),
+                mark_latency: u64::from(gpu.mark_latency_us) * 1000,
+                launch: u64::from(gpu.launch_us) * 1000,
+                move_rate: gpu.copy_gib_per_second << 30,
+                overlap: gpu.overlap != 0,
                 swing: gpu.clock_swing,
             }
         })
+    }
+
+    /// The multiprocessors that this process sees on a GPU.
+    pub(crate) fn multiprocessors(&self, gpu_index: usize) -> u32 {
+        let whole =
+            || self.with_machine(|machine| attributes::multiprocessors(&machine.gpus[gpu_index]));
+        self.instance_multiprocessors.unwrap_or_else(whole)
+    }
+
+    /// The threads of this process that can run at once on a GPU.
+    pub(crate) fn resident_threads(&self, gpu_index: usize) -> u64 {
+        let each =
+            self.with_machine(|machine| attributes::resident_threads(&machine.gpus[gpu_index]));
+        u64::from(self.multiprocessors(gpu_index)) * u64::from(each)
     }
 
     /// After a synchronization: releases what waited for it.
@@ -340,6 +383,22 @@ impl Driver {
         self.member
             .counters(gpu_index)
             .requested
+            .fetch_sub(bytes, Relaxed);
+    }
+
+    /// Counts bytes that were imported from another process, which is charged for them.
+    pub(crate) fn count_import(&self, gpu_index: usize, bytes: u64) {
+        self.member
+            .counters(gpu_index)
+            .imported
+            .fetch_add(bytes, Relaxed);
+    }
+
+    /// Undoes `count_import`.
+    pub(crate) fn uncount_import(&self, gpu_index: usize, bytes: u64) {
+        self.member
+            .counters(gpu_index)
+            .imported
             .fetch_sub(bytes, Relaxed);
     }
 

@@ -66,22 +66,23 @@ impl Graph {
 }
 
 impl ExecutableGraph {
-    /// Takes what its allocation nodes need, and gives the nanoseconds that one launch takes.
+    /// Takes what its nodes need, and gives the nanoseconds that one launch takes.
     pub(crate) fn start(&self, driver: &Driver, context: ContextRef) -> Answer<u64> {
         let nodes = self.nodes.lock();
         let mut work = 0_u64;
-        driver
-            .graph_memory
-            .launch(driver, context, &nodes, self.flags)?;
         for node in nodes.iter() {
             if let Work::Kernel { function, .. } = node.work {
                 let known = driver
                     .objects
                     .functions
                     .get(function, ERROR_INVALID_HANDLE)?;
+                context.owner().prepare_launch(driver, known.local_bytes)?;
                 work = work.saturating_add(launch::draw(&known, context.gpu_index));
             }
         }
+        driver
+            .graph_memory
+            .launch(driver, context, &nodes, self.flags)?;
         Ok(work)
     }
 }

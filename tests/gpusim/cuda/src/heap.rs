@@ -255,6 +255,9 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
         Kind::Host { .. } | Kind::Foreign => {
+            if let (Kind::Foreign, Some(context)) = (gone.kind, gone.context) {
+                driver.uncount_import(context.gpu_index, gone.size);
+            }
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
         Kind::Registered { .. } | Kind::Mapped => {}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use aliquot_gpusim_model::clock;
-use aliquot_gpusim_model::engine::Progress;
+use aliquot_gpusim_model::engine::{Dependencies, Progress, TimeSlicing};
 use aliquot_gpusim_model::model::MAX_GPUS;
 use parking_lot::Mutex;
 
@@ -31,8 +31,10 @@ pub(crate) struct Mark {
     number: u64,
     /// When it was set.
     set: u64,
-    /// When the work before it was done; 0: not known yet.
-    done: AtomicU64,
+    /// Nanoseconds that the GPU takes to pass it.
+    latency: u64,
+    /// When the GPU passes it; 0: not known yet.
+    passed: AtomicU64,
 }
 
 impl Mark {
@@ -40,26 +42,73 @@ impl Mark {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
+
+    /// The GPU passes it some time after the work before it.
+    pub(crate) fn is_late(&self) -> bool {
+        self.latency > 0
+    }
 }
 
 impl Driver {
-    fn moment(&self, gpu_index: usize) -> (u64, u64) {
-        (clock(), self.facts(gpu_index).slice)
+    fn moment(&self, gpu_index: usize) -> (u64, TimeSlicing) {
+        (clock(), self.facts(gpu_index).slicing)
     }
 
-    /// Queues work of so many nanoseconds; waits while the queue is full, as launches do.
-    pub(crate) fn queue(&self, gpu_index: usize, work: u64) -> u64 {
+    /// Spends the CPU time that a launch takes.
+    pub(crate) fn spend_launch_time(&self, gpu_index: usize) {
+        let time = self.facts(gpu_index).launch;
+        if time == 0 {
+            return;
+        }
+        let end = clock() + time;
+        while clock() < end {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Queues work of so many nanoseconds after the work of a number; waits while the queue is full,
+    /// as launches do.
+    pub(crate) fn queue(&self, gpu_index: usize, work: u64, behind: u64) -> u64 {
         self.count_launch(gpu_index);
-        let (newest, forgotten) = self.member().newest(gpu_index);
         if work == 0 && self.member().is_idle(gpu_index) {
+            return self.member().newest(gpu_index).0;
+        }
+        self.push(gpu_index, work, &[behind])
+    }
+
+    /// The number of work that is done when the work of all these numbers is.
+    pub(crate) fn join(&self, gpu_index: usize, numbers: &[u64]) -> u64 {
+        let newest = numbers.iter().copied().max().unwrap_or(0);
+        if newest == NEVER || !self.facts(gpu_index).overlap {
             return newest;
         }
-        self.resolve_marks(gpu_index, forgotten);
+        let done = self.member().all_done_to(gpu_index);
+        let mut undone: Vec<u64> = numbers.iter().copied().filter(|one| *one > done).collect();
+        undone.sort_unstable();
+        undone.dedup();
+        match undone[..] {
+            [] => newest,
+            [one] => one,
+            _ => self.push(gpu_index, 0, &undone),
+        }
+    }
+
+    fn push(&self, gpu_index: usize, work: u64, behind: &[u64]) -> u64 {
+        self.resolve_marks(gpu_index, self.member().newest(gpu_index).1);
+        let after = if self.facts(gpu_index).overlap {
+            Dependencies::Numbers(behind)
+        } else {
+            Dependencies::All
+        };
         loop {
-            match self.member().push(gpu_index, work, self.moment(gpu_index)) {
-                Ok(number) => return number,
-                Err(_) => self.wait_until_done(gpu_index, (newest + 1).saturating_sub(200)),
+            let moment = self.moment(gpu_index);
+            let queued = self.member().push(gpu_index, work, after, moment);
+            if let Ok(number) = queued {
+                return number;
             }
+            // The queue is full.
+            let (newest, _) = self.member().newest(gpu_index);
+            self.wait_until_all_done(gpu_index, (newest + 1).saturating_sub(200));
         }
     }
 
@@ -67,6 +116,9 @@ impl Driver {
     pub(crate) fn is_done(&self, gpu_index: usize, number: u64) -> bool {
         if number == NEVER {
             return false;
+        }
+        if number <= self.member().all_done_to(gpu_index) {
+            return true;
         }
         let progress = self
             .member()
@@ -92,20 +144,39 @@ impl Driver {
         }
     }
 
-    /// The number of the newest work on a GPU.
-    pub(crate) fn newest(&self, gpu_index: usize) -> u64 {
-        self.member().newest(gpu_index).0
+    /// Waits until all work up to a number is done.
+    fn wait_until_all_done(&self, gpu_index: usize, number: u64) {
+        // The newest first, which is mostly the last.
+        for one in (self.member().all_done_to(gpu_index) + 1..=number).rev() {
+            self.wait_until_done(gpu_index, one);
+        }
     }
 
-    /// A mark after the work of a number.
+    /// Waits until all work of this process on a GPU is done.
+    pub(crate) fn wait_until_idle(&self, gpu_index: usize) {
+        self.wait_until_all_done(gpu_index, self.member().newest(gpu_index).0);
+    }
+
+    /// A mark after the work of a number, which the GPU passes at once.
     pub(crate) fn mark(&self, gpu_index: usize, number: u64) -> Arc<Mark> {
+        self.set_mark(gpu_index, number, 0)
+    }
+
+    /// As `mark`, for an event: the GPU passes it some time later, and what follows does not wait
+    /// for that.
+    pub(crate) fn event_mark(&self, gpu_index: usize, number: u64) -> Arc<Mark> {
+        self.set_mark(gpu_index, number, self.facts(gpu_index).mark_latency)
+    }
+
+    fn set_mark(&self, gpu_index: usize, number: u64, latency: u64) -> Arc<Mark> {
         let mark = Arc::new(Mark {
             gpu_index,
             number,
             set: clock(),
-            done: AtomicU64::new(0),
+            latency,
+            passed: AtomicU64::new(0),
         });
-        if self.reached(&mark).is_none() {
+        if self.passing(&mark).is_none() {
             let mut waiting = self.timeline.0[gpu_index].lock();
             waiting
                 .entry(number)
@@ -117,7 +188,13 @@ impl Driver {
 
     /// When the GPU passed a mark; `None`: it has not.
     pub(crate) fn reached(&self, mark: &Mark) -> Option<u64> {
-        let known = mark.done.load(Relaxed);
+        let passed = self.passing(mark)?;
+        (!mark.is_late() || passed <= clock()).then_some(passed)
+    }
+
+    /// When the GPU passes a mark; `None`: the work before it is not done.
+    fn passing(&self, mark: &Mark) -> Option<u64> {
+        let known = mark.passed.load(Relaxed);
         if known > 0 {
             return Some(known);
         }
@@ -129,8 +206,9 @@ impl Driver {
             .progress(mark.gpu_index, mark.number, self.moment(mark.gpu_index))
         {
             Progress::Done(when) => {
-                mark.done.store(when.max(mark.set), Relaxed);
-                Some(when.max(mark.set))
+                let passed = when.max(mark.set) + mark.latency;
+                mark.passed.store(passed, Relaxed);
+                Some(passed)
             }
             Progress::Running(_) => None,
         }
@@ -138,9 +216,18 @@ impl Driver {
 
     /// Waits until the GPU passed a mark.
     pub(crate) fn wait_for(&self, mark: &Mark) {
-        if mark.done.load(Relaxed) == 0 {
+        self.resolve(mark);
+        let left = || mark.passed.load(Relaxed).saturating_sub(clock());
+        while mark.is_late() && left() > 0 {
+            pause(left());
+        }
+    }
+
+    /// Waits until it is known when the GPU passes a mark.
+    fn resolve(&self, mark: &Mark) {
+        if mark.passed.load(Relaxed) == 0 {
             self.wait_until_done(mark.gpu_index, mark.number);
-            self.reached(mark);
+            self.passing(mark);
         }
     }
 
@@ -152,7 +239,7 @@ impl Driver {
             .filter(|entry| *entry.key() <= forgotten)
         {
             for mark in entry.remove().iter().filter_map(Weak::upgrade) {
-                self.wait_for(&mark);
+                self.resolve(&mark);
             }
         }
     }

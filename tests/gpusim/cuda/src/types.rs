@@ -164,6 +164,15 @@ pub(crate) struct KernelNodeParameters {
     pub(crate) extra: u64,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS_v2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct KernelNodeParametersV2 {
+    pub(crate) first: KernelNodeParameters,
+    pub(crate) kernel: Handle,
+    pub(crate) context: Handle,
+}
+
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -37,6 +37,8 @@ struct State {
 struct PhysicalMemory {
     /// The GPU that is charged; `None`: the host, or another process.
     gpu_index: Option<usize>,
+    /// Of an import: the GPU on which it is.
+    imported_on: Option<usize>,
     size: u64,
     properties: AllocationProperties,
     handles: u64,
@@ -115,8 +117,22 @@ impl Vmm {
     }
 
     /// Physical memory charged to another process, kept alive by a file.
-    pub(crate) fn import(&self, exported: &MemoryDescription, from: MemoryFile) -> Handle {
-        self.add(None, exported.size, exported.properties, vec![from])
+    pub(crate) fn import(
+        &self,
+        driver: &Driver,
+        exported: &MemoryDescription,
+        from: MemoryFile,
+    ) -> Handle {
+        let handle = self.add(None, exported.size, exported.properties, vec![from]);
+        let place = exported.properties.location.place();
+        if let MemoryLocation::Gpu(device) = place
+            && let Ok(gpu_index) = driver.gpu_index(device)
+            && let Some(physical) = self.0.lock().physical.get_mut(&handle)
+        {
+            physical.imported_on = Some(gpu_index);
+            driver.count_import(gpu_index, exported.size);
+        }
+        handle
     }
 
     /// Adds a file that stands for the memory.
@@ -167,6 +183,7 @@ impl Vmm {
         let handle = new_handle();
         let physical = PhysicalMemory {
             gpu_index,
+            imported_on: None,
             size,
             properties,
             handles: 1,
@@ -307,10 +324,15 @@ impl State {
         if !found.is_unused() {
             return;
         }
-        let physical = self.physical.remove(&handle);
-        if let Some((gpu_index, size)) = physical.and_then(|one| Some((one.gpu_index?, one.size))) {
-            driver.uncount_request(gpu_index, size);
-            driver.release(gpu_index, size);
+        let Some(gone) = self.physical.remove(&handle) else {
+            return;
+        };
+        if let Some(gpu_index) = gone.gpu_index {
+            driver.uncount_request(gpu_index, gone.size);
+            driver.release(gpu_index, gone.size);
+        }
+        if let Some(gpu_index) = gone.imported_on {
+            driver.uncount_import(gpu_index, gone.size);
         }
     }
 }

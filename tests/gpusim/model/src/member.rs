@@ -130,7 +130,10 @@ impl Member {
             if !fits(record.used.load(Relaxed)) {
                 self.reap(gpu_index, record);
                 let needed = record.used.load(Relaxed).saturating_add(bytes);
-                self.evict(gpu_index, record, needed.saturating_sub(capacity))?;
+                let needed = needed.saturating_sub(capacity);
+                self.evict(gpu_index, record, needed).or_else(|_| {
+                    self.evict_above_soft_limits(gpu_index, record, (needed, bytes))
+                })?;
             }
             let counters = self.counters(gpu_index);
             // The process's own counter changes first: if the process dies in between, the next
@@ -149,14 +152,17 @@ impl Member {
         })
     }
 
-    /// Releases bytes of a GPU.
+    /// Releases bytes of a GPU, and of the host what was evicted there.
     pub fn release(&self, gpu_index: usize, bytes: u64) {
         self.locked(gpu_index, |record| {
             let counters = self.counters(gpu_index);
-            let used = counters.used.load(Relaxed).saturating_sub(bytes);
-            counters.used.store(used, Relaxed);
-            let sum = record.used.load(Relaxed).saturating_sub(bytes);
+            let used = counters.used.load(Relaxed);
+            let here = bytes.min(used);
+            counters.used.store(used - here, Relaxed);
+            let sum = record.used.load(Relaxed).saturating_sub(here);
             record.used.store(sum, Relaxed);
+            let host = counters.host.load(Relaxed).saturating_sub(bytes - here);
+            counters.host.store(host, Relaxed);
         });
     }
 
@@ -397,10 +403,16 @@ fn settle(record: &GpuRecord, counters: &UsageCounters) {
     let left = record.used.load(Relaxed).saturating_sub(used);
     record.used.store(left, Relaxed);
     let others = [&counters.peak, &counters.requested, &counters.contexts];
-    for counter in others
-        .into_iter()
-        .chain([&counters.managed, &counters.evicted, &counters.host])
-    {
+    let of_kinds = [
+        &counters.managed,
+        &counters.evicted,
+        &counters.host,
+        &counters.imported,
+    ];
+    for counter in others.into_iter().chain(of_kinds) {
         counter.store(0, Relaxed);
     }
+    // Its queued work does not run any more.
+    let pushed = counters.pushed.load(Relaxed);
+    counters.done.store(pushed, Relaxed);
 }

@@ -1,6 +1,8 @@
-//! The driver's own memory limits for a cgroup on a GPU, as in driver r615. An allocation beyond a
-//! limit fails, whatever library the process uses. A limit applies to the processes of exactly its
-//! cgroup, which the kernel reports: a process cannot name its own.
+//! The driver's own memory limits for a cgroup on a GPU, as in driver r615. An allocation beyond the
+//! hard limit fails, whatever library the process uses. While the GPU is full, a process that stays
+//! within the soft limit of its cgroup gets what others have beyond theirs, which moves to the host.
+//! A limit applies to the processes of exactly its cgroup, which the kernel reports: a process cannot
+//! name its own.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::groups::group_of;
-use crate::member::Member;
+use crate::member::{GpuOutOfMemory, Member};
 use crate::shared::{GpuRecord, Slot};
 
 /// Where cgroups are found, by the names that are given to the driver.
@@ -34,7 +36,7 @@ pub(crate) struct MemoryLimitRecord {
 /// The memory limit of a cgroup on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupMemoryLimit {
-    /// Bytes that are guaranteed.
+    /// Bytes that are never evicted.
     pub soft: u64,
     /// The most bytes that may be used.
     pub hard: u64,
@@ -75,6 +77,20 @@ fn entries(record: &GpuRecord) -> impl Iterator<Item = &MemoryLimitRecord> {
     let most =
         usize::try_from(record.memory_limit_count.load(Relaxed)).unwrap_or(MAX_MEMORY_LIMITS);
     record.memory_limits[..most.min(MAX_MEMORY_LIMITS)].iter()
+}
+
+/// How many bytes each cgroup gives up so that `needed` come together: those furthest above their
+/// soft limits first, and none below it; `None`: they have not that much.
+fn evictions(limits: &[CgroupMemoryLimit], needed: u64) -> Option<Vec<u64>> {
+    let excess = |i: &usize| limits[*i].used.saturating_sub(limits[*i].soft);
+    let mut order: Vec<usize> = (0..limits.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(excess(i)));
+    let (mut given, mut left) = (vec![0; limits.len()], needed);
+    for i in order {
+        given[i] = excess(&i).min(left);
+        left -= given[i];
+    }
+    (left == 0).then_some(given)
 }
 
 impl MemoryLimitRecord {
@@ -150,6 +166,53 @@ impl Member {
         Some(self.limit(gpu_index, entry))
     }
 
+    /// Moves `needed` bytes of other cgroups to the host, for `bytes` with which this process stays
+    /// within the soft limit of its own. Needs the GPU's lock.
+    pub(crate) fn evict_above_soft_limits(
+        &self,
+        gpu_index: usize,
+        record: &GpuRecord,
+        (needed, bytes): (u64, u64),
+    ) -> Result<(), GpuOutOfMemory> {
+        let own = self.shared().slots[self.slot()].cgroup.load(Relaxed);
+        let is_guaranteed =
+            |limit: CgroupMemoryLimit| limit.used.saturating_add(bytes) <= limit.soft;
+        if !self
+            .locked_own_limit(gpu_index, record)
+            .is_some_and(is_guaranteed)
+        {
+            return Err(GpuOutOfMemory);
+        }
+        let in_use =
+            |entry: &&MemoryLimitRecord| entry.name.load(Relaxed) != 0 && !entry.is_of(own);
+        let others: Vec<&MemoryLimitRecord> = entries(record).filter(in_use).collect();
+        let limits: Vec<CgroupMemoryLimit> = others
+            .iter()
+            .map(|entry| self.limit(gpu_index, entry))
+            .collect();
+        let given = evictions(&limits, needed).ok_or(GpuOutOfMemory)?;
+        for (entry, mut left) in others.into_iter().zip(given) {
+            for (_, slot) in self.shared().claimed() {
+                if !entry.is_of(slot.cgroup.load(Relaxed)) {
+                    continue;
+                }
+                let counters = &slot.counters[gpu_index];
+                let managed = counters.managed.load(Relaxed);
+                let gone = counters
+                    .used
+                    .load(Relaxed)
+                    .saturating_sub(managed)
+                    .min(left);
+                left -= gone;
+                counters.used.fetch_sub(gone, Relaxed);
+                counters.host.fetch_add(gone, Relaxed);
+                record.used.fetch_sub(gone, Relaxed);
+            }
+        }
+        self.record_host_peak(gpu_index, record);
+        Ok(())
+    }
+
     fn limit(&self, gpu_index: usize, entry: &MemoryLimitRecord) -> CgroupMemoryLimit {
         let used = |slot: &Slot| {
             let counters = &slot.counters[gpu_index];
@@ -166,3 +229,7 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "memory_limits_tests.rs"]
+mod tests;

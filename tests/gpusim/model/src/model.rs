@@ -34,6 +34,13 @@ pub const OFF: u32 = 1;
 /// Present and on.
 pub const ON: u32 = 2;
 
+/// `Gpu::process_utilisation`: both calls for the utilisation of processes work.
+pub const PROCESS_UTILISATION_OK: u32 = 0;
+/// `nvmlDeviceGetProcessUtilization` is not supported, `nvmlDeviceGetProcessesUtilizationInfo` works.
+pub const PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED: u32 = 1;
+/// Neither call is supported.
+pub const PROCESS_UTILISATION_NOT_SUPPORTED: u32 = 2;
+
 /// A machine with its driver and GPUs.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -93,6 +100,10 @@ pub enum ProcessKind {
 pub struct Process {
     /// Bytes of GPU memory.
     pub memory: u64,
+    /// Bytes of them that are managed memory.
+    pub managed: u64,
+    /// Bytes that it imported from other processes, which have them in their `memory`.
+    pub imported: u64,
     /// Process id on the host.
     pub pid: u32,
     /// A [`ProcessKind`].
@@ -127,6 +138,8 @@ pub struct Gpu {
     pub memory_used: u64,
     /// Bytes that one CUDA context takes.
     pub context_bytes: u64,
+    /// Bytes by which a context grows when a kernel is first launched in it.
+    pub context_growth_bytes: u64,
     /// Percent by which kernels get slower and faster in periods of 10 seconds.
     pub clock_swing: u32,
     /// Parts per million by which the GPU's own clock, which times events, is fast.
@@ -135,6 +148,30 @@ pub struct Gpu {
     pub slice_us: u32,
     /// Milliseconds of a utilisation sample.
     pub sample_ms: u32,
+    /// Microseconds in which nobody's work runs when the GPU changes from one tenant to another.
+    pub switch_us: u32,
+    /// Microseconds from the work before an event, or from its record on an idle stream, until the
+    /// event is ready.
+    pub mark_latency_us: u32,
+    /// Microseconds of CPU time of a launch call.
+    pub launch_us: u32,
+    /// 1: work in different streams of one process runs at the same time.
+    pub overlap: u32,
+    /// 1: `cuGetProcAddress` answers other addresses than `dlsym`.
+    pub other_addresses: u32,
+    /// Which calls give the utilisation of processes, such as
+    /// [`PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED`].
+    pub process_utilisation: u32,
+    /// 1: the utilisation of processes has samples above 100 and of ended processes besides.
+    pub strange_samples: u32,
+    /// 1: NVML does not know the bytes of a process.
+    pub bytes_not_available: u32,
+    /// 1: NVML's bytes of a process lack its managed memory.
+    pub bytes_without_managed: u32,
+    /// 1: NVML's bytes of a process have the memory that it imported from another.
+    pub imported_twice: u32,
+    /// GiB that fills and copies move within the GPU in a second; 0: they take no time.
+    pub copy_gib_per_second: u64,
     /// Bytes of the blocks in which CUDA memory is taken from the GPU; small allocations share
     /// them.
     pub block_bytes: u64,

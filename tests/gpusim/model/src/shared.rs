@@ -18,7 +18,7 @@ use crate::state::StateError;
 pub const MAX_SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// The whole file.
 #[repr(C)]
@@ -43,8 +43,11 @@ pub struct GpuRecord {
     pub(crate) sequence: AtomicU64,
     /// The moment up to which its work is computed (`engine`).
     pub(crate) now: AtomicU64,
-    /// The slot that runs, counted from 1, and when its time slice ends.
-    pub(crate) runs: AtomicU64,
+    /// Whose time slice it is: of a process, or of an MPS server for its clients (`Member::token`);
+    /// 0: nobody's yet.
+    pub(crate) slice_owner: AtomicU64,
+    /// When the GPU has changed to the slice's owner, and when the slice ends.
+    pub(crate) switch_end: AtomicU64,
     pub(crate) slice_end: AtomicU64,
     /// `groups` was full when another group came.
     pub(crate) groups_overflowed: AtomicU64,
@@ -114,14 +117,15 @@ pub struct UsageCounters {
     pub busy: AtomicU64,
     /// Kernels and graphs that it launched.
     pub launches: AtomicU64,
-    /// Work that was queued and that is done, counted from the process's start.
+    /// Work that was queued, counted from the process's start, and the number up to which all of it
+    /// is done.
     pub(crate) pushed: AtomicU64,
     pub(crate) done: AtomicU64,
-    /// Nanoseconds that the first undone work has run.
-    pub(crate) progress: AtomicU64,
     /// Managed bytes that the GPU used and that are on the host now.
     pub(crate) host: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// Bytes that the process imported from others.
+    pub imported: AtomicU64,
+    reserved: [AtomicU64; 1],
     pub(crate) queue: [WorkItem; QUEUE],
     /// Busy nanoseconds of late, by `BUCKET`: the bucket's number above 32 bits of time.
     pub(crate) history: [AtomicU64; BUCKETS],
@@ -130,10 +134,12 @@ pub struct UsageCounters {
 /// One piece of work, at its number modulo `QUEUE`.
 #[repr(C)]
 pub(crate) struct WorkItem {
-    /// Nanoseconds that it takes alone.
-    pub(crate) work: AtomicU64,
-    /// When it was done.
+    /// Nanoseconds of it that are left, on a GPU of its own.
+    pub(crate) left: AtomicU64,
+    /// When it was done; 0: it is not.
     pub(crate) finish: AtomicU64,
+    /// The work of the process after which it may begin (`engine`).
+    pub(crate) after: AtomicU64,
 }
 
 /// Most work that a process may have queued on a GPU.

@@ -24,7 +24,7 @@ use crate::model::{Gpu, MAX_GPUS, Machine};
 use crate::shared;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUSM");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const WORD: usize = size_of::<u64>();
 const SLOT_WORDS: usize = size_of::<Machine>() / WORD;
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;

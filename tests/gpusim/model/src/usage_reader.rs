@@ -29,6 +29,10 @@ pub struct ProcessUsage {
     pub peak: u64,
     /// Bytes that it requested and has not freed.
     pub requested: u64,
+    /// Bytes of `used` that are managed memory.
+    pub managed: u64,
+    /// Bytes that it imported from other processes.
+    pub imported: u64,
     /// Bytes of managed memory that the GPU used and that are on the host now.
     pub host: u64,
     /// Its contexts.
@@ -152,6 +156,8 @@ fn read((number, slot): (usize, &Slot), gpu_index: usize) -> ProcessUsage {
         used: counters.used.load(Relaxed),
         peak: counters.peak.load(Relaxed),
         requested: counters.requested.load(Relaxed),
+        managed: counters.managed.load(Relaxed),
+        imported: counters.imported.load(Relaxed),
         host: counters.host.load(Relaxed),
         contexts: counters.contexts.load(Relaxed),
         busy: counters.busy.load(Relaxed),

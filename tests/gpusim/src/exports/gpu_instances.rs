@@ -109,7 +109,7 @@ fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> A
 
 /// Every placement of the profile, taken or not, and while MIG is off too.
 #[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+pub(super) extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
     device: nvmlDevice_t,
     id: c_uint,
     placements: Out<nvmlGpuInstancePlacement_t>,

@@ -26,6 +26,7 @@ getters! {
     nvmlDeviceGetMultiGpuBoard: c_uint = |_| Ok(0);
     nvmlDeviceGetDisplayMode: c_uint = |_| Ok(0);
     nvmlDeviceGetDisplayActive: c_uint = |_| Ok(0);
+    nvmlDeviceGetPciInfo: nvmlPciInfo_t = |gpu| Ok(pci_info(gpu));
     nvmlDeviceGetPciInfo_v2: nvmlPciInfo_t = |gpu| Ok(pci_info(gpu));
     nvmlDeviceGetPciInfo_v3: nvmlPciInfo_t = |gpu| Ok(pci_info(gpu));
     nvmlDeviceGetCurrPcieLinkGeneration: c_uint = |gpu| Ok(gpu.pcie_generation);

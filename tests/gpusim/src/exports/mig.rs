@@ -128,7 +128,7 @@ extern "C" fn nvmlDeviceGetComputeInstanceId(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetAttributes_v2(
+pub(super) extern "C" fn nvmlDeviceGetAttributes_v2(
     device: nvmlDevice_t,
     attributes: Out<nvmlDeviceAttributes_t>,
 ) -> nvmlReturn_t {

@@ -1,6 +1,7 @@
-//! The exported NVML calls, by topic. A call that is not simulated is not exported, so that clients
-//! get `NVML_ERROR_FUNCTION_NOT_FOUND`.
+//! The exported NVML calls, by topic. Every name of a driver is exported; a call that is not
+//! simulated answers `NVML_ERROR_NOT_SUPPORTED` (`unsimulated`).
 
+mod board;
 mod compute_instances;
 mod errors;
 mod events;
@@ -13,10 +14,12 @@ mod lookup;
 mod memory;
 mod mig;
 mod modes;
+mod old_names;
 mod processes;
 mod sensors;
 mod system;
 mod topology;
+mod unsimulated;
 
 /// Calls of the form `name(device, out)`: each reads one value of one GPU.
 macro_rules! getters {

@@ -9,12 +9,24 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
 };
 
+use crate::edit;
 use crate::ffi::{Answer, Out, answer, put_list};
 use crate::library;
-use crate::model::{Process, ProcessKind};
+use crate::model::{
+    Gpu, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind,
+};
+
+/// `NVML_VALUE_NOT_AVAILABLE` of 64 bits.
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// Of a process that has ended: more than the kernel gives.
+const ENDED: u32 = 1 << 22;
+/// Percent of a strange sample of a process that lives, and of one that has ended.
+const ABOVE_ALL: u32 = 135;
+const OF_ENDED: u32 = 60;
 
 macro_rules! lists {
     ($($name:ident: $info:ty = $kind:expr, $convert:expr;)*) => {$(
@@ -47,7 +59,22 @@ lists! {
 fn of_kind(device: nvmlDevice_t, kind: ProcessKind) -> Answer<Vec<Process>> {
     let device = library::device(device)?;
     let here = |process: &&Process| device.has(process) && process.kind == kind as u32;
-    Ok(device.gpu.running().iter().filter(here).copied().collect())
+    let found = device.gpu.running().iter().filter(here);
+    let shown = |process: &Process| Process {
+        memory: bytes(&device.gpu, process),
+        ..*process
+    };
+    Ok(found.map(shown).collect())
+}
+
+/// The bytes of a process as NVML knows them.
+fn bytes(gpu: &Gpu, process: &Process) -> u64 {
+    if gpu.bytes_not_available != 0 {
+        return NOT_AVAILABLE;
+    }
+    let when = |setting: u32, bytes: u64| if setting == 0 { 0 } else { bytes };
+    let left_out = when(gpu.bytes_without_managed, process.managed);
+    process.memory.saturating_sub(left_out) + when(gpu.imported_twice, process.imported)
 }
 
 fn info_v1(process: &Process) -> nvmlProcessInfo_v1_t {
@@ -76,7 +103,7 @@ extern "C" fn nvmlDeviceGetProcessUtilization(
     last_seen: c_ulonglong,
 ) -> nvmlReturn_t {
     answer(|| {
-        let found = utilisation(device, last_seen)?;
+        let found = utilisation(device, last_seen, PROCESS_UTILISATION_OK)?;
         let found: Vec<_> = found
             .iter()
             .map(|(now, process)| nvmlProcessUtilizationSample_t {
@@ -104,7 +131,8 @@ extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
     answer(|| {
         out.check_version(1)?;
         let asked = out.get()?;
-        let found = utilisation(device, asked.lastSeenTimeStamp)?;
+        let last_seen = asked.lastSeenTimeStamp;
+        let found = utilisation(device, last_seen, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED)?;
         let found: Vec<_> = found
             .iter()
             .map(|(now, process)| nvmlProcessUtilizationInfo_v1_t {
@@ -130,9 +158,17 @@ extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
     })
 }
 
-/// Microseconds since 1970 and the processes, if that is later than `last_seen`.
-fn utilisation(device: nvmlDevice_t, last_seen: c_ulonglong) -> Answer<Vec<(u64, Process)>> {
+/// Microseconds since 1970 and the processes, if that is later than `last_seen`. The call works up
+/// to the value `most` of `Gpu::process_utilisation`, and not in MIG mode.
+fn utilisation(
+    device: nvmlDevice_t,
+    last_seen: c_ulonglong,
+    most: u32,
+) -> Answer<Vec<(u64, Process)>> {
     let gpu = library::gpu(device)?;
+    if gpu.process_utilisation > most || gpu.mig == ON {
+        return Err(NOT_SUPPORTED);
+    }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_err(|_| UNKNOWN)?;
@@ -141,14 +177,25 @@ fn utilisation(device: nvmlDevice_t, last_seen: c_ulonglong) -> Answer<Vec<(u64,
         return Err(INVALID_ARGUMENT);
     }
     let works = |process: &&Process| process.sm > 0 || process.bandwidth > 0;
-    let found: Vec<_> = gpu
-        .running()
-        .iter()
-        .filter(works)
-        .map(|process| (now, *process))
-        .collect();
+    let mut found: Vec<Process> = gpu.running().iter().filter(works).copied().collect();
+    if gpu.strange_samples != 0 {
+        found.extend(strange(&found));
+    }
     if found.is_empty() {
         return Err(NOT_FOUND);
     }
-    Ok(found)
+    Ok(found.into_iter().map(|process| (now, process)).collect())
+}
+
+/// Samples that mean nothing: one above 100 of each process, and one of a process that has ended.
+fn strange(found: &[Process]) -> Vec<Process> {
+    let above = |process: &Process| Process {
+        sm: ABOVE_ALL,
+        ..*process
+    };
+    let ended = Process {
+        sm: OF_ENDED,
+        ..edit::compute_process(ENDED, 0)
+    };
+    found.iter().map(above).chain([ended]).collect()
 }

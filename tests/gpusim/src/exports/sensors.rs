@@ -145,7 +145,7 @@ extern "C" fn nvmlDeviceGetMaxClockInfo(
     answer(|| of_kind(device, clock, &mhz, |gpu| gpu.max_clocks))
 }
 
-fn of_kind(
+pub(super) fn of_kind(
     device: nvmlDevice_t,
     clock: c_uint,
     mhz: &Out<c_uint>,

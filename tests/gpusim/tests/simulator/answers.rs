@@ -183,9 +183,16 @@ fn reports_missing_features_as_not_supported_per_field() {
         );
         // SAFETY: the field's type is an unsigned int.
         assert_eq!(unsafe { fields[2].value.uiVal }, 9000);
-        assert!(
-            library.nvmlDeviceGetGpcClkVfOffset.is_err(),
-            "not simulated, so not exported"
+        // Exported and not simulated.
+        let mut offset = 0;
+        assert_eq!(
+            call!(
+                library,
+                nvmlDeviceGetGpcClkVfOffset,
+                device,
+                &raw mut offset
+            ),
+            NOT_SUPPORTED
         );
     });
 }

@@ -49,7 +49,7 @@ fn nvidia_ml_py_lists_two_a100s_with_uuids_and_memory() {
 
     let printed: Value = serde_json::from_str(&ask("pynvml", &machine, folder.path())).unwrap();
     assert_eq!(printed["driver"], "580.82.07");
-    assert_eq!(printed["notSimulated"], "function not found");
+    assert_eq!(printed["notSimulated"], "not supported");
     assert_eq!(printed["gpus"].as_array().unwrap().len(), 2);
     for index in 0..2 {
         let (gpu, truth) = (&printed["gpus"][index], &shown["gpus"][index]);

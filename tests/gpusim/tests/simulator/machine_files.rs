@@ -5,7 +5,7 @@ use aliquot_gpusim::model::text;
 use aliquot_gpusim::show;
 
 fn check(yaml: &str, wanted: &[&str]) {
-    let error = parse(yaml).err().expect(yaml).to_string();
+    let error = parse(yaml, None).err().expect(yaml).to_string();
     for text in wanted {
         assert!(error.contains(text), "{text:?} is not in: {error}");
     }
@@ -79,10 +79,16 @@ fn rejects_invalid_machine_file_with_key_and_expected_value() {
 fn every_model_has_defaults_and_every_machine_own_uuids() {
     for model in aliquot_gpusim::catalog::MODELS {
         let yaml = |name: &str| format!("name: {name}\ngpus: [{{model: {}}}]", model.name);
-        let (a, b) = (parse(&yaml("a")).unwrap(), parse(&yaml("b")).unwrap());
+        let (a, b) = (
+            parse(&yaml("a"), None).unwrap(),
+            parse(&yaml("b"), None).unwrap(),
+        );
         assert_eq!(text(&a.gpus[0].model), model.name);
         assert_ne!(a.gpus[0].uuid, b.gpus[0].uuid);
-        assert_eq!(a.gpus[0].uuid, parse(&yaml("a")).unwrap().gpus[0].uuid);
+        assert_eq!(
+            a.gpus[0].uuid,
+            parse(&yaml("a"), None).unwrap().gpus[0].uuid
+        );
     }
 }
 
@@ -97,7 +103,7 @@ gpus:
 links:
   - {gpus: [0, 1], level: single, nvlinks: 2}
 ";
-    let machine = parse(yaml).unwrap();
+    let machine = parse(yaml, None).unwrap();
     let shown = show::json(&machine);
     assert_eq!(shown["driver"], "570.86.16");
     assert_eq!(shown["nvml"], "13.570.86.16");
@@ -108,4 +114,25 @@ links:
     assert_eq!(shown["gpus"][2]["health"], "lost");
     assert_eq!(machine.gpus[0].levels[..3], [0, 10, 50]);
     assert_eq!(machine.gpus[2].levels[..3], [50, 50, 0]);
+}
+
+#[test]
+fn own_values_of_a_group_prevail_over_its_profile() {
+    let own = "gpus: [{model: Tesla T4, reservedMib: 96, set: {contextMib: 100, profile: harsh}}]";
+    let other = "gpus: [{model: Tesla T4, set: {profile: blind}}, {model: Tesla T4}]";
+    let settings = |yaml: &str, profile, gpu: usize, field: &str| {
+        show::json(&parse(yaml, profile).unwrap())["gpus"][gpu]["settings"][field].clone()
+    };
+    let reserved = show::json(&parse(own, None).unwrap())["gpus"][0]["memoryReserved"].clone();
+    assert_eq!(reserved, 96);
+    assert_eq!(settings(own, None, 0, "contextMib"), 100);
+    assert_eq!(settings(own, None, 0, "switchUs"), 200);
+    assert_eq!(settings(other, None, 1, "switchUs"), 0);
+    // A profile for all GPUs is for those that have none.
+    let blind = "bytesNotAvailable";
+    assert_eq!(settings(other, Some("harsh"), 1, "switchUs"), 200);
+    assert_eq!(settings(other, Some("harsh"), 1, blind), "off");
+    assert_eq!(settings(other, Some("harsh"), 0, blind), "on");
+    let error = parse(other, Some("mild")).err().unwrap().to_string();
+    assert!(error.contains("mild") && error.contains("harsh"), "{error}");
 }

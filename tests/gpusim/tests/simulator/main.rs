@@ -14,4 +14,6 @@ mod memory_limits;
 mod mig_calls;
 mod mig_driver;
 mod partitioned_gpus;
+mod process_figures;
+mod process_utilization;
 mod sharing;

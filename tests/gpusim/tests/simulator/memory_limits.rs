@@ -5,7 +5,9 @@ use std::ffi::{CString, c_int, c_void};
 use std::path::{Path, PathBuf};
 
 use aliquot_gpusim::{SimulatedMachine, place};
-use aliquot_nvml::{Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml, Options};
+use aliquot_nvml::{
+    CgroupLimits, Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml, Options,
+};
 
 use crate::common::{TWO_A100, on_machine};
 
@@ -33,7 +35,7 @@ fn gpu(driver: &Nvml) -> String {
 }
 
 /// A call of the CUDA driver, which is opened in this process.
-fn cuda(name: &str) -> *mut c_void {
+pub(crate) fn cuda(name: &str) -> *mut c_void {
     let library = CString::new(place::cuda_library_path().unwrap().to_str().unwrap()).unwrap();
     let name = CString::new(name).unwrap();
     // SAFETY: both texts end with a zero, and the library has no load-time code of its own.
@@ -47,7 +49,7 @@ fn cuda(name: &str) -> *mut c_void {
 }
 
 /// A context on GPU 0.
-fn context() {
+pub(crate) fn context() {
     type Init = unsafe extern "C" fn(u32) -> c_int;
     type Create = unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> c_int;
     let mut context: *mut c_void = std::ptr::null_mut();
@@ -82,6 +84,13 @@ fn info() -> (usize, usize) {
     (free >> 20, total >> 20)
 }
 
+fn both(bytes: u64) -> CgroupLimits {
+    CgroupLimits {
+        soft: bytes,
+        hard: bytes,
+    }
+}
+
 fn newer(machine: &SimulatedMachine) -> (Nvml, String) {
     machine.set_driver("615.10").unwrap();
     let driver = open();
@@ -95,7 +104,7 @@ fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
     on_machine(name, TWO_A100, |machine| {
         let driver = open();
         let gpu = gpu(&driver);
-        let set = |cgroup: &Path| driver.limit_memory(&gpu, cgroup, MIB);
+        let set = |cgroup: &Path| driver.limit_memory(&gpu, cgroup, both(MIB));
         assert!(matches!(set(&own_cgroup()), Err(LimitError::NotOffered(_))));
         machine.set_driver("615.10").unwrap();
         let gone = Path::new("/sys/fs/cgroup/no/such/group");
@@ -115,10 +124,15 @@ fn rejects_allocation_over_cgroup_memory_limit() {
         context();
         let read = || driver.memory_limit(&gpu, &cgroup).unwrap();
         assert_eq!(read().hard, None);
-        driver.limit_memory(&gpu, &cgroup, 3000 * MIB).unwrap();
+        let limits = CgroupLimits {
+            soft: 2000 * MIB,
+            hard: 3000 * MIB,
+        };
+        driver.limit_memory(&gpu, &cgroup, limits).unwrap();
         assert_eq!(alloc(2000), 0);
         let charged = 2000 + 416;
         let expected = MemoryLimit {
+            soft: 2000 * MIB,
             hard: Some(3000 * MIB),
             used: charged * MIB,
         };
@@ -128,9 +142,14 @@ fn rejects_allocation_over_cgroup_memory_limit() {
         let memory = aliquot_nvml::Usage::memory(&driver, &gpu).unwrap();
         assert_eq!((memory.total, memory.used), (3000 * MIB, charged * MIB));
         // A limit below what is in use takes nothing away.
-        driver.limit_memory(&gpu, &cgroup, 100 * MIB).unwrap();
+        let low = both(100 * MIB);
+        driver.limit_memory(&gpu, &cgroup, low).unwrap();
         assert_eq!((alloc(2), read().used), (OUT_OF_MEMORY, charged * MIB));
-        driver.limit_memory(&gpu, &cgroup, u64::MAX).unwrap();
+        let none = CgroupLimits {
+            soft: 0,
+            hard: u64::MAX,
+        };
+        driver.limit_memory(&gpu, &cgroup, none).unwrap();
         assert_eq!((read().hard, alloc(4000)), (None, 0));
     });
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_gpusim::edit::EditError;
 use aliquot_gpusim::state::{State, StateError, update};
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+use aliquot_gpusim::{PROFILE_VARIABLE, STATE_VARIABLE, SimulatedMachine};
 
 use crate::common::TWO_A100;
 
@@ -156,5 +156,22 @@ fn command_creates_changes_and_shows_a_machine() {
     ] {
         let (well, _, errors) = run(arguments);
         assert!(!well && errors.contains(reason), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn variable_gives_the_gpus_of_a_new_machine_a_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.yaml");
+    std::fs::write(&file, TWO_A100).unwrap();
+    for (profile, switch) in [(None, 0), (Some("harsh"), 200)] {
+        let machine = SimulatedMachine::at(&folder.path().join("made"));
+        let mut command = gpusim(&machine, &["create", "--file", file.to_str().unwrap()]);
+        command
+            .env_remove(PROFILE_VARIABLE)
+            .envs(profile.map(|name| (PROFILE_VARIABLE, name)));
+        assert!(command.status().unwrap().success());
+        let settings = &machine.show().unwrap()["gpus"][0]["settings"];
+        assert_eq!(settings["switchUs"], switch, "{profile:?}");
     }
 }

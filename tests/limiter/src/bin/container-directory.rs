@@ -1,7 +1,7 @@
 //! `container-directory FOLDER LIBVGPU CUDA NVML UUID MIB CORES CONTEXT`: creates what a
 //! container's processes find in `/.aliquot`, for a machine with a GPU and without Kubernetes: a
-//! share of that GPU in MiB and percent, and shim libraries in `FOLDER/driver` for the two real
-//! libraries, which are linked. `tests/gpu/limiter.sh` uses it; it is not shipped.
+//! share of that GPU in MiB and percent, with low priority, and shim libraries in `FOLDER/driver`
+//! for the two real libraries, which are linked. `tests/gpu/limited.sh` uses it; it is not shipped.
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -11,7 +11,10 @@ use std::path::Path;
 use aliquot_limiter_tests::scene::MIB;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use aliquot_region::{counters, limits};
-use aliquot_shim::{Architecture, FOLDER, LIBRARIES, LIMITER, build_shim};
+use aliquot_shim::{
+    Architecture, ExportsError, FOLDER, LIBRARIES, LIMITER, build_driver_shim, build_shim,
+    exported_calls,
+};
 use anyhow::{Context as _, Result, bail};
 
 fn main() -> Result<()> {
@@ -30,7 +33,12 @@ fn main() -> Result<()> {
     for below in ["lib", "driver", "counters"] {
         fs::create_dir_all(folder.join(below))?;
     }
-    let page = limits::page(ContainerLimits::default(), &[device])?;
+    // Containers of high priority have no compute limit among themselves.
+    let container = ContainerLimits {
+        priority: 1,
+        ..ContainerLimits::default()
+    };
+    let page = limits::page(container, &[device])?;
     fs::write(folder.join("limits"), page)?;
     let mut slots = fs::File::create(folder.join("counters/slots"))?;
     slots.write_all(&counters::header())?;
@@ -40,7 +48,14 @@ fn main() -> Result<()> {
     let machine = Architecture::HERE.context("no shim library for this architecture")?;
     for (one, real) in LIBRARIES.into_iter().zip([cuda, nvml]) {
         let place = folder.join("driver").join(one.name);
-        fs::write(place, build_shim(one, FOLDER, machine))?;
+        let calls = fs::File::open(real).map_err(ExportsError::from);
+        let calls = calls.and_then(|mut file| exported_calls(one, &mut file));
+        // As the node agent does.
+        let shim = calls.map_or_else(
+            |_| build_shim(one, FOLDER, machine),
+            |calls| build_driver_shim(one, &calls, machine),
+        );
+        fs::write(place, shim)?;
         let link = folder.join("lib").join(one.real);
         if fs::symlink_metadata(&link).is_ok() {
             fs::remove_file(&link)?;

@@ -1,7 +1,8 @@
 //! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md promises
-//! about the compute share and launches. Arguments select groups (`launch`, `start`, `share`,
-//! `long`, `tenants`, `arbiter`); without any, all are measured. Every figure is from the simulated
-//! driver.
+//! about the compute share, launches and the OOM killer. Arguments select groups (`launch`, `start`,
+//! `share`, `long`, `tenants`, `harsh`, `arbiter`, `memory`); without any, all are measured. Every
+//! figure is from the simulated driver. `limiter-bench host …` is the host of the programs of
+//! `memory`.
 //!
 //! `libvgpu.so` and the simulated driver must be built in the same target directory.
 
@@ -9,13 +10,15 @@
 #![allow(clippy::print_stderr, reason = "missing tools are reported")]
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_limiter_tests::InjectionMethod;
+use aliquot_limiter_tests::honest::{HonestScene, SHARE};
 use aliquot_limiter_tests::idle_arbiter::idle_cpu_percent;
 use aliquot_limiter_tests::launch::{
     LaunchSide, allocation, init, instructions, nanoseconds, start, storm,
 };
+use aliquot_limiter_tests::oom_host;
 use aliquot_limiter_tests::share::{
     HostRole, ShareScenario, ShareTenant, TenantResult, run, tenant,
 };
@@ -23,7 +26,11 @@ use aliquot_limiter_tests::throttle::{measure_latency, percentile};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
-const GROUPS: [&str; 6] = ["launch", "start", "share", "long", "tenants", "arbiter"];
+const GROUPS: [&str; 8] = [
+    "launch", "start", "share", "long", "tenants", "harsh", "arbiter", "memory",
+];
+/// Honest programs beside the OOM killer.
+const HONEST: usize = 200;
 /// Live allocations beside those that are measured.
 const LIVE: u32 = 100_000;
 /// Programs that start at once.
@@ -61,6 +68,11 @@ fn figure(
 
 fn main() -> Result<()> {
     let groups: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, containers @ ..] = groups.as_slice()
+        && verb == "host"
+    {
+        return oom_host::run(containers);
+    }
     let unknown = groups.iter().find(|name| !GROUPS.contains(&name.as_str()));
     ensure!(
         unknown.is_none(),
@@ -82,8 +94,14 @@ fn main() -> Result<()> {
     if is_selected("tenants") {
         tenants()?;
     }
+    if is_selected("harsh") {
+        harsh_shares()?;
+    }
     if is_selected("arbiter") {
         arbiter()?;
+    }
+    if is_selected("memory") {
+        memory()?;
     }
     Ok(())
 }
@@ -262,6 +280,85 @@ fn tenants() -> Result<()> {
     Ok(())
 }
 
+/// The profile `harsh`: a tenant alone, and several that are always busy.
+fn harsh_shares() -> Result<()> {
+    // Programs with tiny kernels keep a processor busy; the others run at once.
+    let mut worst = 0.0;
+    for work in ["k_us_3", "k_us_8", "k_us_100"] {
+        worst = f64::max(worst, one_harsh_tenant(30, work)?);
+        worst = f64::max(worst, one_harsh_tenant(50, work)?);
+    }
+    let scenes = ["k_ms_1", "k_ms_10", "k_ms_50", "k_ms_200"]
+        .map(|work| [30, 50].map(|cores| thread::spawn(move || one_harsh_tenant(cores, work))));
+    for scene in scenes.into_iter().flatten() {
+        let error = scene.join().map_err(|_| anyhow!("a scene panicked"))??;
+        worst = worst.max(error);
+    }
+    let what = "distance from 30 or 50 %, of a tenant alone; worst of kernels of 3 us to 200 ms";
+    let name = "harsh_one_tenant_error_points";
+    figure(name, (worst, "points"), 0.0, what)?;
+    let (mut below, mut lost, mut blind): (f64, f64, f64) = (0.0, 0.0, 0.0);
+    for shares in [&[30, 60][..], &[20, 30, 40], &[9; 10]] {
+        for (points, _) in harsh_tenants(shares, 0, HostRole::Arbiter)? {
+            below = below.max(points);
+        }
+        for (points, _) in harsh_tenants(shares, 1, HostRole::BlindArbiter)? {
+            blind = blind.max(points.abs());
+        }
+    }
+    for shares in [&[30, 70][..], &[20, 30, 50], &[10; 10]] {
+        for (points, share) in harsh_tenants(shares, 0, HostRole::Arbiter)? {
+            lost = lost.max(100.0 * points / share);
+        }
+    }
+    let what = "below its share, the worst of busy tenants whose shares sum to 90 %";
+    let name = "harsh_busy_tenants_below_share_points";
+    figure(name, (below, "points"), 0.0, what)?;
+    let what = "of its share, the worst of busy tenants whose shares sum to 100 %";
+    let name = "harsh_full_lowest_part_of_share_percent";
+    figure(name, (100.0 - lost, "percent"), 100.0, what)?;
+    let what = "distance from its share, the worst of tenants of a driver that reports no use";
+    let name = "harsh_no_samples_error_points";
+    figure(name, (blind, "points"), 0.0, what)
+}
+
+fn harsh(tenants: Vec<ShareTenant>, host: HostRole) -> ShareScenario<'static> {
+    ShareScenario {
+        gpu_fields: &[("profile", "harsh")],
+        host,
+        warm_up: Duration::from_secs(12),
+        window: Duration::from_secs(10),
+        ..ShareScenario::seconds(2, tenants)
+    }
+}
+
+/// Percentage points by which a tenant alone misses its share.
+fn one_harsh_tenant(cores: u32, work: &str) -> Result<f64> {
+    let one = tenant(cores, &format!("plain {work}")).policy(1);
+    let got = run(&harsh(vec![one], HostRole::Arbiter))?;
+    Ok((got[0].mean() - f64::from(cores)).abs())
+}
+
+/// Percentage points that each of several busy tenants lacks of its share, and that share; with
+/// kernels of 1, 10 and 50 ms.
+fn harsh_tenants(shares: &[u32], policy: u32, host: HostRole) -> Result<Vec<(f64, f64)>> {
+    let scenes = [1, 10, 50].map(|kernel| {
+        let work = format!("plain k_ms_{kernel}");
+        let tenants = shares
+            .iter()
+            .map(|cores| tenant(*cores, &work).policy(policy));
+        let scene = harsh(tenants.collect(), host);
+        thread::spawn(move || run(&scene))
+    });
+    let mut found = Vec::new();
+    for scene in scenes {
+        let got = scene.join().map_err(|_| anyhow!("a scene panicked"))??;
+        let each = got.iter().zip(shares.iter().map(|share| f64::from(*share)));
+        found.extend(each.map(|(got, share)| (share - got.mean(), share)));
+    }
+    Ok(found)
+}
+
 /// Priorities, loans, and how soon a throttle flag takes effect.
 fn arbiter() -> Result<()> {
     let plain = |cores, priority| tenant(cores, "plain k_ms_1").priority(priority);
@@ -320,6 +417,28 @@ fn arbiter() -> Result<()> {
     let value = idle_cpu_percent(100, Duration::from_secs(10))?;
     let what = "of a core for 100 idle shares of 8 GPUs";
     figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
+}
+
+/// Honest programs that fill their shares, and one that bypasses the limiter, beside the OOM killer.
+fn memory() -> Result<()> {
+    let scene = HonestScene::start(HONEST, "harsh")?;
+    let result = scene.end_after(Duration::from_mins(5))?;
+    let killed = f64::from(u32::try_from(result.killed)?);
+    let what = format!(
+        "of {HONEST} honest programs that fill their shares to the last byte for 5 minutes; they did so {} times",
+        result.filled
+    );
+    figure("harsh_honest_killed", (killed, "programs"), 0.0, &what)?;
+    let scene = HonestScene::start(4, "harsh")?;
+    let mut program = scene.bypass(SHARE + 2048)?;
+    let begun = Instant::now();
+    while !program.is_killed()? {
+        thread::park_timeout(Duration::from_millis(10));
+    }
+    let took = begun.elapsed().as_secs_f64();
+    let what =
+        "until a program is killed that bypasses the limiter and takes 2 GiB more than the share";
+    figure("harsh_excess_killed_s", (took, "s"), 0.0, what)
 }
 
 fn share_figures(name: &str, cores: u32, got: &[TenantResult], what: &str) -> Result<()> {

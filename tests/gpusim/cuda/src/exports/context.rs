@@ -10,6 +10,10 @@ use crate::ffi::{Answer, Out};
 use crate::types::{ContextParameters, Device, Handle};
 
 calls! { CALLS:
+    cuCtxCreate 2000 cuCtxCreate(context: Out<Handle>, flags: u32, device: Device) {
+        create(&context, flags, device)
+    }
+
     cuCtxCreate 3020 cuCtxCreate_v2(context: Out<Handle>, flags: u32, device: Device) {
         create(&context, flags, device)
     }
@@ -25,6 +29,32 @@ calls! { CALLS:
         context: Out<Handle>, _parameters: *const ContextParameters, flags: u32, device: Device,
     ) {
         create(&context, flags, device)
+    }
+
+    // Contexts for graphics, here without any.
+    cuGLCtxCreate 2000 cuGLCtxCreate(context: Out<Handle>, flags: u32, device: Device) {
+        create(&context, flags, device)
+    }
+
+    cuGLCtxCreate 3020 cuGLCtxCreate_v2(context: Out<Handle>, flags: u32, device: Device) {
+        create(&context, flags, device)
+    }
+
+    cuVDPAUCtxCreate 3010 cuVDPAUCtxCreate(
+        context: Out<Handle>, flags: u32, device: Device, _graphics: u32, _find: u64,
+    ) {
+        create(&context, flags, device)
+    }
+
+    cuVDPAUCtxCreate 3020 cuVDPAUCtxCreate_v2(
+        context: Out<Handle>, flags: u32, device: Device, _graphics: u32, _find: u64,
+    ) {
+        create(&context, flags, device)
+    }
+
+    cuCtxDestroy 2000 cuCtxDestroy(context: Handle) {
+        let driver = driver()?;
+        driver.contexts.destroy(driver, context)
     }
 
     cuCtxDestroy 4000 cuCtxDestroy_v2(context: Handle) {
@@ -69,17 +99,13 @@ calls! { CALLS:
         context.put(driver()?.contexts.of_green(green)?.handle())
     }
 
-    cuCtxPushCurrent 4000 cuCtxPushCurrent_v2(context: Handle) {
-        context::push(driver()?.contexts.find(context)?);
-        Ok(())
-    }
+    cuCtxPushCurrent 2000 cuCtxPushCurrent(context: Handle) { push(context) }
 
-    cuCtxPopCurrent 4000 cuCtxPopCurrent_v2(popped: Out<Handle>) {
-        driver()?;
-        let context = context::pop()?;
-        popped.put_if(context.handle());
-        Ok(())
-    }
+    cuCtxPushCurrent 4000 cuCtxPushCurrent_v2(context: Handle) { push(context) }
+
+    cuCtxPopCurrent 2000 cuCtxPopCurrent(popped: Out<Handle>) { pop(&popped) }
+
+    cuCtxPopCurrent 4000 cuCtxPopCurrent_v2(popped: Out<Handle>) { pop(&popped) }
 
     cuCtxSetCurrent 4000 cuCtxSetCurrent(context: Handle) {
         let contexts = &driver()?.contexts;
@@ -101,6 +127,14 @@ calls! { CALLS:
 
     cuCtxGetFlags 7000 cuCtxGetFlags(flags: Out<u32>) { flags.put(current()?.flags.load(Relaxed)) }
 
+    cuCtxSetFlags 12010 cuCtxSetFlags(flags: u32) {
+        if flags > MOST_FLAGS {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        current()?.flags.store(flags, Relaxed);
+        Ok(())
+    }
+
     cuCtxGetId 12000 cuCtxGetId(context: Handle, id: Out<u64>) { id.put(named(context)?.handle()) }
 
     cuCtxGetApiVersion 3020 cuCtxGetApiVersion(context: Handle, version: Out<u32>) {
@@ -109,9 +143,24 @@ calls! { CALLS:
     }
 }
 
+/// All of `CUctx_flags`.
+const MOST_FLAGS: u32 = 0x3ff;
+
+fn push(context: Handle) -> Answer {
+    context::push(driver()?.contexts.find(context)?);
+    Ok(())
+}
+
+fn pop(popped: &Out<Handle>) -> Answer {
+    driver()?;
+    let context = context::pop()?;
+    popped.put_if(context.handle());
+    Ok(())
+}
+
 fn create(context: &Out<Handle>, flags: u32, device: Device) -> Answer {
     let driver = driver()?;
-    if context.is_null() || flags > 0x3ff {
+    if context.is_null() || flags > MOST_FLAGS {
         return Err(ERROR_INVALID_VALUE);
     }
     let made = driver.contexts.create(driver, device, flags)?;

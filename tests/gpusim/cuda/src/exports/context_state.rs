@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::attributes;
 use crate::calls::calls;
 use crate::capture;
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNSUPPORTED_LIMIT};
@@ -71,7 +70,7 @@ calls! { CALLS:
 fn wait(context: ContextRef) -> Answer {
     let driver = driver()?;
     capture::check_unsafe()?;
-    driver.wait_until_done(context.gpu_index, driver.newest(context.gpu_index));
+    driver.wait_until_idle(context.gpu_index);
     driver.settle(context.gpu_index);
     Ok(())
 }
@@ -81,11 +80,7 @@ fn wait(context: ContextRef) -> Answer {
 fn set_limit(context: ContextRef, limit: u32, value: usize) -> Answer {
     let driver = driver()?;
     let context = context.owner();
-    let threads = driver.with_machine(|machine| {
-        let gpu = &machine.gpus[context.gpu_index];
-        let each = attributes::of(gpu, THREADS_OF_EACH).unwrap_or(0);
-        u64::from(attributes::multiprocessors(gpu)) * u64::from(each.cast_unsigned())
-    });
+    let threads = driver.resident_threads(context.gpu_index);
     let beside = |value: usize, first: usize| {
         let more = (value as u64).saturating_sub(first as u64);
         match limit {
@@ -99,7 +94,11 @@ fn set_limit(context: ContextRef, limit: u32, value: usize) -> Answer {
     let old = limits.get(&limit).copied().unwrap_or(first);
     let sizes = beside(old, first).zip(beside(value, first));
     let (old, new) = sizes.ok_or(ERROR_INVALID_VALUE)?;
-    context.resize(driver, old, new)?;
+    if limit == STACK {
+        context.resize_stacks(driver, new)?;
+    } else {
+        context.resize(driver, old, new)?;
+    }
     limits.insert(limit, value);
     Ok(())
 }
@@ -108,8 +107,6 @@ fn set_limit(context: ContextRef, limit: u32, value: usize) -> Answer {
 const STACK: u32 = 0;
 const FIFO: u32 = 1;
 const HEAP: u32 = 2;
-/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
-const THREADS_OF_EACH: i32 = 39;
 
 /// The default of a `CUlimit`.
 fn first_limit(limit: u32) -> Answer<usize> {

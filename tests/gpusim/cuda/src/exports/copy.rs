@@ -1,42 +1,41 @@
 //! Copies and fills of plain ranges. Allocations of up to 64 MiB retain their contents (`heap`).
+//! What moves within the GPU takes GPU time if the machine says how much; other copies take none.
+
+use std::cell::Cell;
 
 use crate::calls::calls;
-use crate::capture;
+use crate::capture::{self, Node, Work};
 use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::current;
 use crate::driver::driver;
 use crate::ffi::{self, Answer, Out, as_pointer};
 use crate::heap::Kind;
-use crate::streams;
+use crate::streams::{self, Stream};
 use crate::types::{DevicePointer, Handle};
 
 calls! { CALLS:
     cuMemcpy 4000 cuMemcpy(to: u64, from: u64, bytes: usize) / 7000 cuMemcpy_ptds as own {
-        after(own)?;
-        copy(to, from, bytes)
+        in_default(own, || copy(to, from, bytes))
     }
 
     cuMemcpyPeer 4000 cuMemcpyPeer(
         to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize,
     ) / 7000 cuMemcpyPeer_ptds as own {
-        after(own)?;
-        copy(to, from, bytes)
+        in_default(own, || copy(to, from, bytes))
     }
 
     cuMemcpyHtoD 3020 cuMemcpyHtoD_v2(
         to: DevicePointer, from: u64, bytes: usize,
     ) / 7000 cuMemcpyHtoD_v2_ptds as own {
         known(to, bytes)?;
-        after(own)?;
-        copy(to, from, bytes)
+        in_default(own, || copy(to, from, bytes))
     }
 
     cuMemcpyDtoH 3020 cuMemcpyDtoH_v2(
         to: u64, from: DevicePointer, bytes: usize,
     ) / 7000 cuMemcpyDtoH_v2_ptds as own {
         known(from, bytes)?;
-        after(own)?;
-        copy(to, from, bytes)
+        in_default(own, || copy(to, from, bytes))
     }
 
     cuMemcpyDtoD 3020 cuMemcpyDtoD_v2(
@@ -44,59 +43,90 @@ calls! { CALLS:
     ) / 7000 cuMemcpyDtoD_v2_ptds as own {
         known(to, bytes)?;
         known(from, bytes)?;
-        after(own)?;
-        copy(to, from, bytes)
+        in_default(own, || copy(to, from, bytes))
     }
 
     cuMemsetD8 3020 cuMemsetD8_v2(
         to: DevicePointer, value: u8, count: usize,
     ) / 7000 cuMemsetD8_v2_ptds as own {
-        after(own)?;
-        fill(to, value, count)
+        in_default(own, || fill(to, value, count))
     }
 
     cuMemsetD16 3020 cuMemsetD16_v2(
         to: DevicePointer, value: u16, count: usize,
     ) / 7000 cuMemsetD16_v2_ptds as own {
-        after(own)?;
-        fill(to, value, count)
+        in_default(own, || fill(to, value, count))
     }
 
     cuMemsetD32 3020 cuMemsetD32_v2(
         to: DevicePointer, value: u32, count: usize,
     ) / 7000 cuMemsetD32_v2_ptds as own {
-        after(own)?;
-        fill(to, value, count)
+        in_default(own, || fill(to, value, count))
     }
 
     cuMemsetD2D8 3020 cuMemsetD2D8_v2(
         to: DevicePointer, pitch: usize, value: u8, width: usize, height: usize,
     ) / 7000 cuMemsetD2D8_v2_ptds as own {
-        after(own)?;
-        fill_rows(to, pitch, value, (width, height))
+        in_default(own, || fill_rows(to, pitch, value, (width, height)))
     }
 
     cuMemsetD2D16 3020 cuMemsetD2D16_v2(
         to: DevicePointer, pitch: usize, value: u16, width: usize, height: usize,
     ) / 7000 cuMemsetD2D16_v2_ptds as own {
-        after(own)?;
-        fill_rows(to, pitch, value, (width, height))
+        in_default(own, || fill_rows(to, pitch, value, (width, height)))
     }
 
     cuMemsetD2D32 3020 cuMemsetD2D32_v2(
         to: DevicePointer, pitch: usize, value: u32, width: usize, height: usize,
     ) / 7000 cuMemsetD2D32_v2_ptds as own {
-        after(own)?;
-        fill_rows(to, pitch, value, (width, height))
+        in_default(own, || fill_rows(to, pitch, value, (width, height)))
     }
 }
 
-/// Waits for the default stream, as copies without a stream do.
+/// Waits for the default stream, as copies without a stream do. They take the CPU time of a launch.
 pub(super) fn after(own: bool) -> Answer {
-    let stream = streams::find(0, own)?;
+    let (driver, stream) = (driver()?, streams::find(0, own)?);
+    let gpu_index = stream.context.gpu_index;
     capture::check_stream(&stream)?;
-    driver()?.wait_until_done(stream.context.gpu_index, stream.behind());
+    driver.spend_launch_time(gpu_index);
+    driver.wait_until_done(gpu_index, stream.behind());
     Ok(())
+}
+
+/// Does it after the work of the default stream, and queues the GPU time that it takes.
+pub(super) fn in_default(own: bool, now: impl FnOnce() -> Answer) -> Answer {
+    after(own)?;
+    let stream = streams::find(0, own)?;
+    timed(&stream, now)
+}
+
+thread_local! {
+    /// Bytes that copies and fills of this thread moved within a GPU.
+    static MOVED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count_moved(bytes: usize) {
+    MOVED.set(MOVED.get() + bytes as u64);
+}
+
+/// Copies or fills, and queues the GPU time for what moved within the GPU on the stream.
+pub(super) fn timed(stream: &Stream, now: impl FnOnce() -> Answer) -> Answer {
+    MOVED.set(0);
+    now()?;
+    let work = driver()?
+        .facts(stream.context.gpu_index)
+        .move_time(MOVED.get());
+    if work == 0 {
+        return Ok(());
+    }
+    stream.run(|| Node::new(Work::Copy), || work)
+}
+
+/// Whether an address is of memory on a GPU.
+fn is_on_gpu(address: u64) -> Answer<bool> {
+    let found = driver()?.heap.find(address);
+    Ok(found
+        .is_some_and(|found| !matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. })))
 }
 
 /// The range lies in one allocation.
@@ -138,6 +168,9 @@ pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Answer {
     }
     touch(to, bytes)?;
     touch(from, bytes)?;
+    if is_on_gpu(to)? && is_on_gpu(from)? {
+        count_moved(bytes);
+    }
     if driver()?.heap.write(to, bytes as u64)?.unwrap_or(true) {
         ffi::copy(to, from, bytes);
     }
@@ -157,6 +190,7 @@ pub(crate) fn fill<T: Copy>(to: DevicePointer, value: T, count: usize) -> Answer
         return Err(ERROR_INVALID_VALUE);
     }
     touch(to, bytes)?;
+    count_moved(bytes);
     let keeps_contents = driver()?.heap.write(to, bytes as u64)?;
     if keeps_contents.ok_or(ERROR_INVALID_VALUE)? {
         let place = Out::at(as_pointer(to).cast::<T>());

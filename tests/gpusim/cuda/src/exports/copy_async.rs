@@ -1,9 +1,10 @@
-//! Copies and fills in stream order. They take no GPU time, and the data is there when the call
-//! returns.
+//! Copies and fills in stream order. They take the CPU time of a launch, and the data is there when the
+//! call returns.
 
 use crate::calls::calls;
 use crate::capture::{Node, Work};
-use crate::exports::copy::{copy, fill, known};
+use crate::driver::driver;
+use crate::exports::copy::{copy, fill, known, timed};
 use crate::ffi::Answer;
 use crate::streams;
 use crate::types::{DevicePointer, Handle};
@@ -59,10 +60,16 @@ calls! { CALLS:
 }
 
 /// Does it now, unless the stream is captured.
-fn in_order(stream: Handle, own: bool, work: Work, now: impl FnOnce() -> Answer) -> Answer {
+pub(super) fn in_order(
+    stream: Handle,
+    own: bool,
+    work: Work,
+    now: impl FnOnce() -> Answer,
+) -> Answer {
     let stream = streams::find(stream, own)?;
     if let Some(capture) = stream.capture.lock().clone() {
         return capture.add(stream.id, Node::new(work));
     }
-    now()
+    driver()?.spend_launch_time(stream.context.gpu_index);
+    timed(&stream, now)
 }

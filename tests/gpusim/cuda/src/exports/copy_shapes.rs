@@ -4,21 +4,19 @@ use crate::calls::calls;
 use crate::codes::{ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
 use crate::context::current;
 use crate::driver::driver;
-use crate::exports::copy::{after, copy};
+use crate::exports::copy::{after, copy, in_default};
 use crate::ffi::{self, Answer, Out};
 use crate::types::{Copy2d, DevicePointer, Handle};
 
 calls! { CALLS:
     cuMemcpy2D 3020 cuMemcpy2D_v2(parameters: Out<Copy2d>) / 7000 cuMemcpy2D_v2_ptds as own {
-        after(own)?;
-        copy_2d(&parameters.get()?)
+        in_default(own, || copy_2d(&parameters.get()?))
     }
 
     cuMemcpy2DUnaligned 3020 cuMemcpy2DUnaligned_v2(
         parameters: Out<Copy2d>,
     ) / 7000 cuMemcpy2DUnaligned_v2_ptds as own {
-        after(own)?;
-        copy_2d(&parameters.get()?)
+        in_default(own, || copy_2d(&parameters.get()?))
     }
 
     cuMemcpyHtoA 3020 cuMemcpyHtoA_v2(
@@ -48,8 +46,7 @@ calls! { CALLS:
     cuMemcpyAtoD 3020 cuMemcpyAtoD_v2(
         to: DevicePointer, array: Handle, offset: usize, bytes: usize,
     ) / 7000 cuMemcpyAtoD_v2_ptds as own {
-        after(own)?;
-        copy(to, in_array(array, offset, bytes)?, bytes)
+        in_default(own, || copy(to, in_array(array, offset, bytes)?, bytes))
     }
 }
 

@@ -35,13 +35,22 @@ calls! { CALLS:
         uuid.put(driver.instance().map_or(own, uuid_bytes))
     }
 
+    cuDeviceTotalMem 2000 cuDeviceTotalMem(bytes: Out<u32>, device: Device) {
+        bytes.put(u32::try_from(driver()?.gpu(device, total_memory)?).unwrap_or(u32::MAX))
+    }
+
     cuDeviceTotalMem 3020 cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) {
         let total = driver()?.gpu(device, total_memory)?;
         bytes.put(usize::try_from(total).map_err(|_| ERROR_INVALID_VALUE)?)
     }
 
     cuDeviceGetAttribute 2000 cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: Device) {
-        let found = driver()?.gpu(device, |gpu| attributes::of(gpu, attribute))?;
+        let driver = driver()?;
+        if attribute == attributes::MULTIPROCESSORS {
+            let gpu_index = driver.gpu_index(device)?;
+            return value.put(driver.multiprocessors(gpu_index).cast_signed());
+        }
+        let found = driver.gpu(device, |gpu| attributes::of(gpu, attribute))?;
         value.put(found.ok_or(ERROR_INVALID_VALUE)?)
     }
 
@@ -51,6 +60,20 @@ calls! { CALLS:
         let (first, second) = driver()?.gpu(device, |gpu| (gpu.capability_major, gpu.capability_minor))?;
         major.put(first.cast_signed())?;
         minor.put(second.cast_signed())
+    }
+
+    cuDeviceGetProperties 2000 cuDeviceGetProperties(properties: Out<i32>, device: Device) {
+        let values = driver()?.gpu(device, |gpu| PROPERTIES.map(|one| attributes::of(gpu, one)))?;
+        values.into_iter().enumerate().try_for_each(|(index, value)| {
+            properties.put_at(index, value.unwrap_or(0))
+        })
+    }
+
+    cuDeviceGetExecAffinitySupport 11040 cuDeviceGetExecAffinitySupport(
+        supported: Out<i32>, _kind: u32, device: Device,
+    ) {
+        driver()?.gpu_index(device)?;
+        supported.put(0)
     }
 
     cuDeviceGetPCIBusId 4010 cuDeviceGetPCIBusId(name: Out<c_char>, length: i32, device: Device) {
@@ -88,6 +111,9 @@ calls! { CALLS:
         })
     }
 }
+
+/// The attributes that are the fields of `CUdevprop`, in order.
+const PROPERTIES: [i32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 fn place(gpu: &Gpu) -> String {
     format!(

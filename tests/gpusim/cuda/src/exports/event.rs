@@ -46,10 +46,9 @@ calls! { CALLS:
         }))
     }
 
-    cuEventDestroy 4000 cuEventDestroy_v2(event: Handle) {
-        current()?;
-        driver()?.objects.events.remove(event, ERROR_INVALID_HANDLE).map(|_| ())
-    }
+    cuEventDestroy 2000 cuEventDestroy(event: Handle) { destroy(event) }
+
+    cuEventDestroy 4000 cuEventDestroy_v2(event: Handle) { destroy(event) }
 
     cuEventRecord 2000 cuEventRecord(event: Handle, stream: Handle) / 7000 cuEventRecord_ptsz as own {
         record(event, stream, own)
@@ -100,6 +99,12 @@ calls! { CALLS:
     }
 }
 
+fn destroy(event: Handle) -> Answer {
+    current()?;
+    let events = &driver()?.objects.events;
+    events.remove(event, ERROR_INVALID_HANDLE).map(|_| ())
+}
+
 fn find(event: Handle) -> Answer<Arc<Event>> {
     driver()?.objects.events.get(event, ERROR_INVALID_HANDLE)
 }
@@ -118,7 +123,10 @@ fn record(event: Handle, stream: Handle, own: bool) -> Answer {
         return Ok(());
     }
     capture::check_legacy(&stream)?;
-    let mark = driver()?.mark(stream.context.gpu_index, stream.behind());
+    let mark = driver()?.event_mark(stream.context.gpu_index, stream.behind());
+    if mark.is_late() {
+        stream.await_mark(&mark);
+    }
     *event.place.lock() = Place::Work(mark);
     Ok(())
 }
@@ -168,8 +176,11 @@ fn wait(stream: Handle, event: Handle, own: bool) -> Answer {
     let mut captured = stream.capture.lock();
     match (&*place, captured.as_ref()) {
         (Place::Nowhere, _) => Ok(()),
+        (Place::Work(mark), None) if mark.gpu_index == stream.context.gpu_index => {
+            stream.follow(mark.number())
+        }
         (Place::Work(mark), None) => {
-            stream.follow(mark.number());
+            stream.await_mark(mark);
             Ok(())
         }
         (Place::Work(_), Some(capture)) => {

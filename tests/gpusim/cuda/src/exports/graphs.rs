@@ -10,12 +10,13 @@ use crate::codes::{
 use crate::context::current;
 use crate::driver::driver;
 use crate::exports::launch::check;
+use crate::exports::user_objects;
 use crate::ffi::{Answer, Out};
 use crate::graph::{ExecutableGraph, Graph, copy_of, flat};
 use crate::streams;
 use crate::types::{
     AllocNodeParameters, ChildNodeParameters, Device, Handle, InstantiateParameters,
-    KernelNodeParameters, Location, MemoryLocation, PoolProperties,
+    KernelNodeParameters, KernelNodeParametersV2, Location, MemoryLocation, PoolProperties,
 };
 use parking_lot::Mutex;
 
@@ -34,7 +35,9 @@ calls! { CALLS:
     }
 
     cuGraphDestroy 10000 cuGraphDestroy(graph: Handle) {
-        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE).map(|_| ())
+        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE)?;
+        user_objects::release_of_graph(graph);
+        Ok(())
     }
 
     cuGraphClone 10000 cuGraphClone(clone: Out<Handle>, graph: Handle) {
@@ -109,13 +112,14 @@ calls! { CALLS:
         node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
         parameters: Out<ChildNodeParameters>,
     ) {
-        let wanted = parameters.get()?;
-        // Of all kinds only graphs that are given away, which may hold allocations.
-        if wanted.kind != CHILD || wanted.ownership != MOVED {
-            return Err(ERROR_NOT_SUPPORTED);
-        }
-        driver()?.objects.graphs.get(wanted.graph, ERROR_INVALID_HANDLE)?;
-        add(&node, graph, &after, count, Work::Child { graph: wanted.graph })
+        add_child(&node, graph, (&after, count), &parameters)
+    }
+
+    cuGraphAddNode 12030 cuGraphAddNode_v2(
+        node: Out<Handle>, graph: Handle, after: Out<Handle>, _edges: u64, count: usize,
+        parameters: Out<ChildNodeParameters>,
+    ) {
+        add_child(&node, graph, (&after, count), &parameters)
     }
 
     cuGraphChildGraphNodeGetGraph 10000 cuGraphChildGraphNodeGetGraph(
@@ -137,6 +141,22 @@ calls! { CALLS:
             Work::Empty => 5,
             Work::Alloc { .. } | Work::AllocOnHost { .. } => 10,
             Work::Free { .. } => 11,
+        })
+    }
+
+    cuGraphKernelNodeGetParams 10000 cuGraphKernelNodeGetParams(
+        node: Handle, parameters: Out<KernelNodeParameters>,
+    ) {
+        parameters.put(kernel_parameters(node)?)
+    }
+
+    cuGraphKernelNodeGetParams 12000 cuGraphKernelNodeGetParams_v2(
+        node: Handle, parameters: Out<KernelNodeParametersV2>,
+    ) {
+        parameters.put(KernelNodeParametersV2 {
+            first: kernel_parameters(node)?,
+            kernel: 0,
+            context: 0,
         })
     }
 
@@ -173,6 +193,12 @@ calls! { CALLS:
             Work::Free { address } => pointer.put(address),
             _ => Err(ERROR_INVALID_VALUE),
         }
+    }
+
+    cuGraphInstantiate 10000 cuGraphInstantiate(
+        exec: Out<Handle>, graph: Handle, _node: u64, _log: u64, _size: usize,
+    ) {
+        instantiate(&exec, graph, 0).map(|_| ())
     }
 
     cuGraphInstantiate 11000 cuGraphInstantiate_v2(
@@ -219,18 +245,15 @@ calls! { CALLS:
         stream.run(|| Node::new(Work::Empty), || work)
     }
 
+    cuGraphExecUpdate 10020 cuGraphExecUpdate(
+        exec: Handle, graph: Handle, node: Out<Handle>, result: Out<u32>,
+    ) {
+        node.put_if(0);
+        update(exec, graph, &result)
+    }
+
     cuGraphExecUpdate 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<u32>) {
-        let objects = &driver()?.objects;
-        let exec = objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
-        let wanted = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
-        let mut known = exec.nodes.lock();
-        let same = known.len() == wanted.len();
-        result.put_if(u32::from(!same) * 2);
-        if !same {
-            return Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-        }
-        *known = wanted;
-        Ok(())
+        update(exec, graph, &result)
     }
 
     cuDeviceGetGraphMemAttribute 11040 cuDeviceGetGraphMemAttribute(
@@ -279,7 +302,21 @@ fn node_of(handle: Handle) -> Answer<Work> {
     found.get().ok_or(ERROR_INVALID_VALUE)
 }
 
-fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
+/// What is known of a kernel node: its function, as one thread without arguments.
+fn kernel_parameters(node: Handle) -> Answer<KernelNodeParameters> {
+    let Work::Kernel { function, .. } = node_of(node)? else {
+        return Err(ERROR_INVALID_VALUE);
+    };
+    Ok(KernelNodeParameters {
+        function,
+        shape: [1; 6],
+        shared: 0,
+        parameters: 0,
+        extra: 0,
+    })
+}
+
+pub(super) fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
     let wanted = parameters.get()?;
     check(wanted.shape)?;
     let known = driver()?
@@ -292,9 +329,34 @@ fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
     })
 }
 
-fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, work: Work) -> Answer {
+pub(super) fn add(
+    node: &Out<Handle>,
+    graph: Handle,
+    after: &Out<Handle>,
+    count: usize,
+    work: Work,
+) -> Answer {
     let known = driver()?.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
     node.put(known.add(work, &after.get_all(count)?)?)
+}
+
+/// Of all kinds of nodes only graphs that are given away, which may hold allocations.
+fn add_child(
+    node: &Out<Handle>,
+    graph: Handle,
+    (after, count): (&Out<Handle>, usize),
+    parameters: &Out<ChildNodeParameters>,
+) -> Answer {
+    let wanted = parameters.get()?;
+    if wanted.kind != CHILD || wanted.ownership != MOVED {
+        return Err(ERROR_NOT_SUPPORTED);
+    }
+    let graphs = &driver()?.objects.graphs;
+    graphs.get(wanted.graph, ERROR_INVALID_HANDLE)?;
+    let child = Work::Child {
+        graph: wanted.graph,
+    };
+    add(node, graph, after, count, child)
 }
 
 /// Takes what a launch needs, and runs nothing.
@@ -304,6 +366,20 @@ fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
     streams::find(stream, own)?;
     let nodes = exec.nodes.lock();
     driver.graph_memory.grow(driver, &nodes)
+}
+
+fn update(exec: Handle, graph: Handle, result: &Out<u32>) -> Answer {
+    let objects = &driver()?.objects;
+    let exec = objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
+    let wanted = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
+    let mut known = exec.nodes.lock();
+    let same = known.len() == wanted.len();
+    result.put_if(u32::from(!same) * 2);
+    if !same {
+        return Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    }
+    *known = wanted;
+    Ok(())
 }
 
 fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> {

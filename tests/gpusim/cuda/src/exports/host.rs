@@ -17,6 +17,10 @@ calls! { CALLS:
         allocate(&pointer, bytes, flags)
     }
 
+    cuMemAllocHost 2000 cuMemAllocHost(pointer: Out<*mut c_void>, bytes: u32) {
+        allocate(&pointer, usize::try_from(bytes).map_err(|_| ERROR_INVALID_VALUE)?, 0)
+    }
+
     cuMemAllocHost 3020 cuMemAllocHost_v2(pointer: Out<*mut c_void>, bytes: usize) {
         allocate(&pointer, bytes, 0)
     }
@@ -30,18 +34,12 @@ calls! { CALLS:
         Ok(())
     }
 
+    cuMemHostRegister 4000 cuMemHostRegister(pointer: *mut c_void, bytes: usize, flags: u32) {
+        register(pointer, bytes, flags)
+    }
+
     cuMemHostRegister 6050 cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: u32) {
-        let context = current()?;
-        let heap = &driver()?.heap;
-        let address = pointer.expose_provenance() as u64;
-        if pointer.is_null() || bytes == 0 || flags > 15 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        if heap.find(address).is_some() {
-            return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        heap.add(address, bytes as u64, Kind::Registered { flags }, Some(context));
-        Ok(())
+        register(pointer, bytes, flags)
     }
 
     cuMemHostUnregister 4000 cuMemHostUnregister(pointer: *mut c_void) {
@@ -79,6 +77,21 @@ fn allocate(pointer: &Out<*mut c_void>, bytes: usize, flags: u32) -> Answer {
         bytes as u64,
         kind,
     )?))
+}
+
+fn register(pointer: *mut c_void, bytes: usize, flags: u32) -> Answer {
+    let context = current()?;
+    let heap = &driver()?.heap;
+    let address = pointer.expose_provenance() as u64;
+    if pointer.is_null() || bytes == 0 || flags > 15 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if heap.find(address).is_some() {
+        return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let kind = Kind::Registered { flags };
+    heap.add(address, bytes as u64, kind, Some(context));
+    Ok(())
 }
 
 fn flags_of(pointer: *mut c_void) -> Answer<u32> {

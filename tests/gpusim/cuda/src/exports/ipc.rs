@@ -59,9 +59,9 @@ fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
     if !driver.is_other((slot, generation)) {
         return Err(ERROR_MAP_FAILED);
     }
-    pointer.put(
-        driver
-            .heap
-            .allocate_unbacked(driver, context, size, Kind::Foreign)?,
-    )
+    let base = driver
+        .heap
+        .allocate_unbacked(driver, context, size, Kind::Foreign)?;
+    driver.count_import(context.gpu_index, size);
+    pointer.put(base)
 }

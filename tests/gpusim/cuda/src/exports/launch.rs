@@ -2,7 +2,6 @@
 
 use aliquot_gpusim_model::clock;
 
-use crate::attributes::multiprocessors;
 use crate::calls::calls;
 use crate::capture::{Node, Work};
 use crate::codes::{ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE};
@@ -53,7 +52,7 @@ calls! { CALLS:
 /// Where an argument of a kernel lies.
 type Out64 = *mut u64;
 
-fn launch(
+pub(super) fn launch(
     function: Handle,
     shape: Shape,
     (stream, own): (Handle, bool),
@@ -74,12 +73,15 @@ fn launch(
     let gpu_index = stream.context.gpu_index;
     if cooperative {
         let each = u64::from((2048 / threads).min(32));
-        let most = driver
-            .with_machine(|machine| u64::from(multiprocessors(&machine.gpus[gpu_index])) * each);
+        let most = u64::from(driver.multiprocessors(gpu_index)) * each;
         let blocks: u64 = shape[..3].iter().map(|length| u64::from(*length)).product();
         if blocks > most {
             return Err(ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
+    }
+    if !stream.is_captured() {
+        let owner = stream.context.owner();
+        owner.prepare_launch(driver, known.local_bytes)?;
     }
     let moved = if known.time.touches {
         touch(parameters, gpu_index)?

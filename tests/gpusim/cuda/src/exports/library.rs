@@ -15,18 +15,18 @@ use crate::context::{ContextRef, current, top};
 use crate::driver::driver;
 use crate::exports::module;
 use crate::ffi::{Answer, Out, TextIn};
-use crate::types::{DevicePointer, Handle};
+use crate::types::{Device, DevicePointer, Handle};
 
 /// A loaded library.
 pub(crate) struct Library {
-    image: Vec<u8>,
+    pub(super) image: Vec<u8>,
     /// Its module in each context.
     modules: Mutex<HashMap<Handle, Handle>>,
 }
 
 /// A kernel of a library, of no context.
 pub(crate) struct Kernel {
-    library: Handle,
+    pub(super) library: Handle,
     name: CString,
     /// Its function in each context.
     functions: Mutex<HashMap<Handle, Handle>>,
@@ -67,14 +67,8 @@ calls! { CALLS:
     }
 
     cuLibraryGetKernel 12000 cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextIn) {
-        let objects = &driver()?.objects;
-        objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
-        let name = CString::new(name.read()?).map_err(|_| ERROR_INVALID_VALUE)?;
-        kernel.put(objects.kernels.add(Kernel {
-            library,
-            name,
-            functions: Mutex::default(),
-        }))
+        driver()?.objects.libraries.get(library, ERROR_INVALID_HANDLE)?;
+        kernel.put(add_kernel(library, name.read()?)?)
     }
 
     cuKernelGetFunction 12000 cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
@@ -87,6 +81,16 @@ calls! { CALLS:
         name.put(known.name.as_ptr())
     }
 
+    cuKernelGetAttribute 12000 cuKernelGetAttribute(
+        value: Out<i32>, attribute: u32, kernel: Handle, device: Device,
+    ) {
+        let driver = driver()?;
+        driver.gpu_index(device)?;
+        let known = driver.objects.kernels.get(kernel, ERROR_INVALID_HANDLE)?;
+        let name = known.name.to_str().map_err(|_| ERROR_INVALID_VALUE)?;
+        value.put(module::attribute_of(module::local_bytes(name), attribute)?)
+    }
+
     cuLibraryGetGlobal 12000 cuLibraryGetGlobal(
         _pointer: Out<DevicePointer>, _bytes: Out<usize>, library: Handle, name: TextIn,
     ) {
@@ -94,6 +98,15 @@ calls! { CALLS:
         module_in(library, current()?)?;
         Err(ERROR_NOT_FOUND)
     }
+}
+
+/// A new kernel of a library.
+pub(super) fn add_kernel(library: Handle, name: &str) -> Answer<Handle> {
+    Ok(driver()?.objects.kernels.add(Kernel {
+        library,
+        name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
+        functions: Mutex::default(),
+    }))
 }
 
 /// `CUDA_MODULE_LOADING`, as it is at the process's start.

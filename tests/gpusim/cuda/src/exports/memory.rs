@@ -24,6 +24,13 @@ calls! { CALLS:
         Ok(())
     }
 
+    cuMemGetInfo 2000 cuMemGetInfo(free: Out<u32>, total: Out<u32>) {
+        let (left, all) = driver()?.memory(current()?.gpu_index);
+        free.put_if(u32::try_from(left).unwrap_or(u32::MAX));
+        total.put_if(u32::try_from(all).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
     cuMemAlloc 3020 cuMemAlloc_v2(pointer: Out<DevicePointer>, bytes: usize) {
         let context = current()?;
         if pointer.is_null() {
@@ -69,7 +76,7 @@ calls! { CALLS:
             |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. });
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
         // Freeing waits for what may still use the memory.
-        driver.wait_until_done(context.gpu_index, driver.newest(context.gpu_index));
+        driver.wait_until_idle(context.gpu_index);
         heap::release(driver, &gone);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Modules and their functions. An image of text is PTX and has the functions that its `.entry`
-//! lines name; any other image has a function of every name.
+//! lines name; any other image has a function of every name. A function uses the local memory in
+//! its name: `k_us_5_local_800` 800 bytes a thread.
 
 use std::collections::HashSet;
 use std::ffi::{CString, c_char, c_void};
@@ -22,7 +23,7 @@ use crate::types::{DevicePointer, Handle};
 pub(crate) struct Module {
     pub(crate) context: ContextRef,
     /// The functions of a PTX image; `None`: any.
-    entries: Option<HashSet<String>>,
+    pub(super) entries: Option<HashSet<String>>,
     /// The module itself, for its functions.
     number: AtomicU32,
     /// Its GPU memory.
@@ -36,6 +37,8 @@ pub(crate) struct Function {
     pub(crate) context: ContextRef,
     pub(crate) name: CString,
     pub(crate) time: KernelTime,
+    /// Bytes of local memory of a thread.
+    pub(crate) local_bytes: u32,
     pub(crate) module: Handle,
 }
 
@@ -84,6 +87,15 @@ calls! { CALLS:
         count.put(known.number.load(Relaxed))
     }
 
+    cuModuleGetGlobal 2000 cuModuleGetGlobal(
+        _pointer: Out<u32>, _bytes: Out<u32>, module: Handle, name: TextIn,
+    ) {
+        current()?;
+        name.read()?;
+        driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
+        Err(ERROR_NOT_FOUND)
+    }
+
     cuModuleGetGlobal 3020 cuModuleGetGlobal_v2(
         _pointer: Out<DevicePointer>, _bytes: Out<usize>, module: Handle, name: TextIn,
     ) {
@@ -94,14 +106,8 @@ calls! { CALLS:
     }
 
     cuFuncGetAttribute 2020 cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
-        value.put(match attribute {
-            0 => 1024,
-            4 => 32,
-            5 | 6 => 80,
-            1..=3 | 7..=15 => 0,
-            _ => return Err(ERROR_INVALID_VALUE),
-        })
+        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
+        value.put(attribute_of(known.local_bytes, attribute)?)
     }
 
     cuFuncSetAttribute 9000 cuFuncSetAttribute(function: Handle, _attribute: u32, _value: i32) {
@@ -126,6 +132,28 @@ calls! { CALLS:
 /// Longest PTX that is searched.
 const MOST_TEXT: usize = 1 << 20;
 
+/// A `CUfunction_attribute` of a kernel with so much local memory.
+pub(crate) fn attribute_of(local_bytes: u32, attribute: u32) -> Answer<i32> {
+    Ok(match attribute {
+        0 => 1024,
+        3 => local_bytes.cast_signed(),
+        4 => 32,
+        5 | 6 => 80,
+        1 | 2 | 7..=15 => 0,
+        _ => return Err(ERROR_INVALID_VALUE),
+    })
+}
+
+/// Most local memory of a thread, in bytes.
+const MOST_LOCAL: u32 = 512 << 10;
+
+/// The local memory of a thread of a kernel, in bytes.
+pub(crate) fn local_bytes(name: &str) -> u32 {
+    let mut words = name.split('_').skip_while(|word| *word != "local");
+    let bytes = words.nth(1).and_then(|bytes| bytes.parse().ok());
+    bytes.unwrap_or(0).min(MOST_LOCAL)
+}
+
 /// A function of a module.
 pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     let objects = &driver()?.objects;
@@ -141,6 +169,7 @@ pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
         context: known.context,
         name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
         time: KernelTime::of(name),
+        local_bytes: local_bytes(name),
         module,
     }))
 }
@@ -237,7 +266,7 @@ fn add_code(context: ContextRef, change: impl FnOnce(u64) -> u64) -> Answer {
 }
 
 /// The names of `.entry` lines, if the image is PTX.
-fn entries(image: &[u8]) -> Option<HashSet<String>> {
+pub(super) fn entries(image: &[u8]) -> Option<HashSet<String>> {
     let text = std::str::from_utf8(image).ok()?;
     if !text.contains(".version") {
         return None;
@@ -248,4 +277,23 @@ fn entries(image: &[u8]) -> Option<HashSet<String>> {
         name[..end.unwrap_or(name.len())].to_owned()
     });
     Some(names.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_local_memory_from_a_kernels_name() {
+        for (name, bytes) in [
+            ("k_us_500_sd_30_touch_local_800", 800),
+            ("k_local_16_us_5", 16),
+            ("k_us_5", 0),
+            ("k_local", 0),
+            ("k_local_x", 0),
+            ("k_local_9999999", MOST_LOCAL),
+        ] {
+            assert_eq!(local_bytes(name), bytes, "{name}");
+        }
+    }
 }

@@ -23,14 +23,9 @@ calls! { CALLS:
         create(&stream, flags, priority)
     }
 
-    cuStreamDestroy 4000 cuStreamDestroy_v2(stream: Handle) {
-        current()?;
-        let gone = driver()?.objects.streams.remove(stream, ERROR_INVALID_HANDLE)?;
-        if let Some(capture) = gone.capture.lock().take() {
-            let _ = capture.end();
-        }
-        Ok(())
-    }
+    cuStreamDestroy 2000 cuStreamDestroy(stream: Handle) { destroy(stream) }
+
+    cuStreamDestroy 4000 cuStreamDestroy_v2(stream: Handle) { destroy(stream) }
 
     cuStreamGetFlags 5050 cuStreamGetFlags(
         stream: Handle, flags: Out<u32>,
@@ -106,6 +101,16 @@ fn create(out: &Out<Handle>, flags: u32, priority: i32) -> Answer {
     };
     let stream = Stream::new(context, kind, priority.clamp(-5, 0));
     out.put(driver()?.objects.streams.add(stream))
+}
+
+fn destroy(stream: Handle) -> Answer {
+    current()?;
+    let streams = &driver()?.objects.streams;
+    let gone = streams.remove(stream, ERROR_INVALID_HANDLE)?;
+    if let Some(capture) = gone.capture.lock().take() {
+        let _ = capture.end();
+    }
+    Ok(())
 }
 
 /// Calls the program's function when the stream has come so far. The stream does not wait for it.

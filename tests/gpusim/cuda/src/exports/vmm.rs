@@ -154,7 +154,7 @@ calls! { CALLS:
             return Err(ERROR_NOT_SUPPORTED);
         }
         let (exported, from) = read(shared)?;
-        handle.put(driver.vmm.import(&exported, from))
+        handle.put(driver.vmm.import(driver, &exported, from))
     }
 
     cuMemMapArrayAsync 11010 cuMemMapArrayAsync(

@@ -28,9 +28,40 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
                 "{shown}: not {symbol}"
             );
         }
-        Err(wanted) => assert_eq!((code, address), (wanted, std::ptr::null_mut()), "{shown}"),
+        // The driver answers success, and reports by the status and the address.
+        Err(NOT_FOUND) => assert_eq!((code, address), (OK, std::ptr::null_mut()), "{shown}"),
+        Err(wanted) => assert_eq!(code, wanted, "{shown}"),
     }
     assert_eq!(reported, status, "{shown}");
+}
+
+#[test]
+fn reports_missing_symbol_as_each_form_of_the_look_up_does() {
+    let name = "lookup::reports_missing_symbol_as_each_form_of_the_look_up_does";
+    on_machine(name, TWO_A100, |_| {
+        let cuda = Cuda::open();
+        let before = std::ptr::dangling_mut::<c_void>();
+        let mut address = before;
+        let code = call!(
+            cuda,
+            cuGetProcAddress(*const i8, *mut *mut c_void, i32, u64),
+            c"cuFoo".as_ptr(),
+            &raw mut address,
+            12_000,
+            0
+        );
+        assert_eq!((code, address), (NOT_FOUND, before));
+        let code = call!(
+            cuda,
+            cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
+            c"cuFoo".as_ptr(),
+            &raw mut address,
+            12_000,
+            0,
+            std::ptr::null_mut()
+        );
+        assert_eq!((code, address), (OK, std::ptr::null_mut()));
+    });
 }
 
 #[test]
@@ -41,11 +72,16 @@ fn resolves_symbol_by_version_and_default_stream() {
         for (asked, expected, status) in [
             (("cuMemAlloc", 12_000, 0), Ok("cuMemAlloc_v2"), 0),
             (("cuMemAlloc", 3010, 0), Ok("cuMemAlloc"), 0),
-            (("cuMemFree", 3010, 0), Err(NOT_FOUND), 2),
+            (("cuMemFree", 3010, 0), Ok("cuMemFree"), 0),
+            (("cuEventDestroy", 3020, 0), Ok("cuEventDestroy"), 0),
+            (("cuMemAllocAsync", 11_010, 0), Err(NOT_FOUND), 2),
             (("cuMemAlloc_v2", 12_000, 0), Err(NOT_FOUND), 1),
             (("cuMemcpyHtoD", 12_000, 1), Ok("cuMemcpyHtoD_v2"), 0),
             (("cuMemcpyHtoD", 12_000, 2), Ok("cuMemcpyHtoD_v2_ptds"), 0),
-            (("cuMemcpyHtoD", 6000, 2), Ok("cuMemcpyHtoD_v2"), 0),
+            (("cuMemcpyHtoD", 6000, 2), Err(NOT_FOUND), 2),
+            (("cuMemcpyHtoD", 12_000, 3), Ok("cuMemcpyHtoD_v2_ptds"), 0),
+            (("cuMemcpyHtoD", 12_000, 4), Err(INVALID_VALUE), 9),
+            (("cuInit", -1, 2), Ok("cuInit"), 0),
             (("cuDeviceGetUuid", 9020, 0), Ok("cuDeviceGetUuid"), 0),
             (("cuDeviceGetUuid", 11_040, 0), Ok("cuDeviceGetUuid_v2"), 0),
             (("cuCtxCreate", 11_030, 0), Ok("cuCtxCreate_v2"), 0),
@@ -99,5 +135,53 @@ fn environment_injects_errors_and_hides_functions() {
             719
         );
         check(cuda, ("cuMemAlloc", 12_000, 0), Err(NOT_FOUND), 1);
+    });
+}
+
+#[test]
+fn driver_answers_other_addresses_than_the_loader() {
+    let name = "lookup::driver_answers_other_addresses_than_the_loader";
+    let yaml = "gpus: [{model: Tesla T4, set: {otherAddresses: on}}]";
+    on_machine(name, yaml, |_| {
+        // Also before `cuInit`.
+        let cuda = Cuda::open();
+        let find = |name: &std::ffi::CStr| {
+            let mut address = std::ptr::null_mut::<c_void>();
+            let code = call!(
+                cuda,
+                cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
+                name.as_ptr(),
+                &raw mut address,
+                12_000,
+                0,
+                std::ptr::null_mut()
+            );
+            assert_eq!(code, OK, "{name:?}");
+            address
+        };
+        let symbols = [
+            "cuInit",
+            "cuMemAlloc_v2",
+            "cuLaunchKernel",
+            "cuMemcpyHtoD_v2",
+        ];
+        let stems = [c"cuInit", c"cuMemAlloc", c"cuLaunchKernel", c"cuMemcpyHtoD"];
+        for (stem, symbol) in stems.into_iter().zip(symbols) {
+            let found = find(stem);
+            assert!(!found.is_null() && found != cuda.symbol(symbol), "{symbol}");
+            assert_eq!(found, find(stem), "{symbol}");
+        }
+        let cuda = Cuda::ready();
+        let free = cuda.info().0;
+        let mut pointer = 0;
+        // SAFETY: the driver's function of this name has these arguments.
+        let allocate = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(*mut u64, u64) -> u32>(find(
+                c"cuMemAlloc",
+            ))
+        };
+        assert_eq!(allocate(&raw mut pointer, 64 * MIB), OK);
+        assert_eq!(cuda.info().0, free - 64 * MIB);
+        assert_eq!(cuda.free(pointer), OK);
     });
 }

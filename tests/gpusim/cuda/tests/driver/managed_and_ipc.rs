@@ -117,6 +117,12 @@ fn evicts_managed_pages_of_another_process() {
     });
 }
 
+/// MiB that processes imported from others.
+fn imported(machine: &SimulatedMachine) -> u64 {
+    let holders = machine.process_usage("0").unwrap();
+    holders.iter().map(|one| one.imported / MIB).sum()
+}
+
 #[test]
 fn ipc_memory_is_charged_once() {
     const NAME: &str = "managed_and_ipc::ipc_memory_is_charged_once";
@@ -139,8 +145,10 @@ fn ipc_memory_is_charged_once() {
                 OK
             );
             let close = || call!(cuda, cuIpcCloseMemHandle(u64), pointer);
+            assert_eq!(imported(machine), 100);
             assert_eq!(cuda.free(pointer), INVALID_VALUE);
             assert_eq!((close(), close()), (OK, INVALID_VALUE));
+            assert_eq!(imported(machine), 0);
             return;
         }
         let own = cuda.alloc(100 * MIB).unwrap();

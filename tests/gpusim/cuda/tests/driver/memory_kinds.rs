@@ -242,3 +242,22 @@ fn contents_survive_copies_to_the_gpu_and_back() {
         },
     );
 }
+
+#[test]
+fn memory_that_the_driver_reserves_is_nobodys() {
+    let name = "memory_kinds::memory_that_the_driver_reserves_is_nobodys";
+    on_machine(name, "gpus: [{model: Tesla T4}]", |machine| {
+        let cuda = Cuda::ready();
+        let [context, first, later] = [416, 450, 1450];
+        for reserved in [first, later] {
+            let value = reserved.to_string();
+            machine.set("0", &[("reservedMib", &value)]).unwrap();
+            let (free, total) = cuda.info();
+            assert_eq!(total / MIB, 15_360 - reserved);
+            assert_eq!(free / MIB, 15_360 - reserved - context);
+            assert_eq!(cuda.alloc(free + 2 * MIB), Err(OUT_OF_MEMORY));
+            let all = cuda.alloc(free).unwrap();
+            assert_eq!(cuda.free(all), OK);
+        }
+    });
+}

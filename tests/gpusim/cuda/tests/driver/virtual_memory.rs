@@ -188,13 +188,15 @@ fn imported_memory_is_charged_to_its_creator() {
                 1
             );
             assert_eq!((code, charged(machine, "0")), (OK, before));
+            let imports = || machine.process_usage("0").unwrap()[0].imported;
+            assert_eq!(imports(), 32 * MIB);
             let address = reserve(cuda, 32 * MIB);
             assert_eq!(map(cuda, address, 32 * MIB, imported), OK);
             assert_eq!(
                 (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
                 (OK, OK)
             );
-            assert_eq!(charged(machine, "0"), before);
+            assert_eq!((charged(machine, "0"), imports()), (before, 0));
         },
     );
 }

@@ -1,0 +1,99 @@
+//! Copies of blocks in three dimensions, and of rectangles and blocks in stream order. Arrays take
+//! part in copies of rectangles only.
+
+use crate::calls::calls;
+use crate::capture::Work;
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED};
+use crate::exports::copy::{copy, fill_rows, in_default};
+use crate::exports::copy_async::in_order;
+use crate::exports::copy_shapes::copy_2d;
+use crate::ffi::{Answer, Out};
+use crate::types::{Copy2d, DevicePointer, Handle};
+
+/// One side of a `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Side {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    kind: u32,
+    host: u64,
+    device: DevicePointer,
+    array: Handle,
+    reserved: u64,
+    pitch: usize,
+    height: usize,
+}
+
+/// `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Copy3d {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+calls! { CALLS:
+    cuMemcpy2DAsync 3020 cuMemcpy2DAsync_v2(
+        parameters: Out<Copy2d>, stream: Handle,
+    ) / 7000 cuMemcpy2DAsync_v2_ptsz as own {
+        let shape = parameters.get()?;
+        in_order(stream, own, Work::Copy, || copy_2d(&shape))
+    }
+
+    cuMemcpy3D 3020 cuMemcpy3D_v2(parameters: Out<Copy3d>) / 7000 cuMemcpy3D_v2_ptds as own {
+        in_default(own, || copy_3d(&parameters.get()?))
+    }
+
+    cuMemcpy3DAsync 3020 cuMemcpy3DAsync_v2(
+        parameters: Out<Copy3d>, stream: Handle,
+    ) / 7000 cuMemcpy3DAsync_v2_ptsz as own {
+        let shape = parameters.get()?;
+        in_order(stream, own, Work::Copy, || copy_3d(&shape))
+    }
+
+    cuMemsetD2D8Async 3020 cuMemsetD2D8Async(
+        to: DevicePointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
+    ) / 7000 cuMemsetD2D8Async_ptsz as own {
+        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+    }
+
+    cuMemsetD2D16Async 3020 cuMemsetD2D16Async(
+        to: DevicePointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle,
+    ) / 7000 cuMemsetD2D16Async_ptsz as own {
+        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+    }
+
+    cuMemsetD2D32Async 3020 cuMemsetD2D32Async(
+        to: DevicePointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle,
+    ) / 7000 cuMemsetD2D32Async_ptsz as own {
+        in_order(stream, own, Work::Fill, || fill_rows(to, pitch, value, (width, height)))
+    }
+}
+
+fn copy_3d(shape: &Copy3d) -> Answer {
+    for layer in 0..shape.depth {
+        for row in 0..shape.height {
+            let to = address(&shape.to, layer, row)?;
+            copy(to, address(&shape.from, layer, row)?, shape.width)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a row of a side begins.
+fn address(side: &Side, layer: usize, row: usize) -> Answer<u64> {
+    let base = match side.kind {
+        1 => side.host,
+        2 | 4 => side.device,
+        3 => return Err(ERROR_NOT_SUPPORTED),
+        _ => return Err(ERROR_INVALID_VALUE),
+    };
+    let rows = (side.z + layer) * side.height + side.y + row;
+    Ok(base + (rows * side.pitch + side.x) as u64)
+}

@@ -1,0 +1,276 @@
+//! Time as on a real GPU, by the settings that are off by default: changes of tenant cost time,
+//! events are late, launches take CPU time, and streams of one process overlap. And what a killed
+//! process leaves behind.
+
+use std::time::{Duration, Instant};
+
+use aliquot_gpusim::SimulatedMachine;
+
+use crate::client::*;
+use crate::common::{Started, TWO_A100, on_machine, role, start, until};
+
+/// Nanoseconds that the work of this process ran on GPU 0, or that of another.
+fn busy(machine: &SimulatedMachine, pid: u32) -> u64 {
+    let holders = machine.process_usage("0").unwrap();
+    let found = holders.iter().find(|one| one.pid == pid);
+    found.map_or(0, |one| one.busy)
+}
+
+/// A process whose queue is full of kernels of 10 ms: this test, in another role.
+fn worker(name: &str, machine: &SimulatedMachine) -> Started {
+    let worker = start(name, "worker");
+    until("the worker runs", || {
+        busy(machine, worker.id()) > 50_000_000
+    });
+    worker
+}
+
+/// What a worker does.
+fn work_forever(cuda: Cuda) -> ! {
+    let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_10"));
+    loop {
+        assert_eq!(cuda.launch(kernel, stream), OK);
+    }
+}
+
+#[test]
+fn switch_between_processes_takes_gpu_time() {
+    const NAME: &str = "unkind_time::switch_between_processes_takes_gpu_time";
+    on_machine(NAME, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            work_forever(cuda);
+        }
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_1"));
+        let other = worker(NAME, machine);
+        // 50 slices of 2 ms, after each the other's.
+        for (switch, expected) in [("0", 200.0), ("500", 250.0)] {
+            machine.set("0", &[("switchUs", switch)]).unwrap();
+            let [before, after] = [cuda.event(), cuda.event()];
+            let theirs = busy(machine, other.id());
+            assert_eq!(cuda.record(before, stream), OK);
+            for _ in 0..100 {
+                assert_eq!(cuda.launch(kernel, stream), OK);
+            }
+            assert_eq!(cuda.record(after, stream), OK);
+            assert_eq!(cuda.synchronize(), OK);
+            let took = cuda.elapsed(before, after).unwrap();
+            assert!(
+                (expected - 6.0..expected + 20.0).contains(&took),
+                "{took} ms for 100 ms of work with switches of {switch} us, not {expected}"
+            );
+            assert!(busy(machine, other.id()) - theirs >= 90_000_000);
+        }
+        assert_eq!(busy(machine, std::process::id()), 200_000_000);
+    });
+}
+
+#[test]
+fn event_is_ready_some_time_after_it_is_recorded() {
+    const LATE: Duration = Duration::from_millis(30);
+    let name = "unkind_time::event_is_ready_some_time_after_it_is_recorded";
+    let yaml = "gpus: [{model: Tesla T4, set: {markLatencyUs: 30000}}]";
+    on_machine(name, yaml, |machine| {
+        let cuda = Cuda::ready();
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_500"));
+        let [start, end, alone] = [cuda.event(), cuda.event(), cuda.event()];
+        let recorded = Instant::now();
+        assert_eq!(cuda.record(start, stream), OK);
+        assert_eq!(cuda.launch(kernel, stream), OK);
+        let gap = recorded.elapsed();
+        assert_eq!(cuda.record(end, stream), OK);
+        until("the first event is ready", || cuda.query(start) == OK);
+        assert!(recorded.elapsed() >= LATE);
+        assert_eq!(cuda.query(end), NOT_READY);
+        assert_eq!(cuda.elapsed(start, end), Err(NOT_READY));
+        assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+        assert!(recorded.elapsed() >= Duration::from_millis(500) + LATE);
+        // The kernel did not wait for the event: between them is what the host took.
+        let took = cuda.elapsed(start, end).unwrap();
+        let most = 500.0 + gap.as_secs_f32() * 1000.0 + 0.01;
+        assert!((500.0..=most).contains(&took), "{took} ms, not {most}");
+        // A stream is idle when its events are ready.
+        let query = || call!(cuda, cuStreamQuery(u64), stream);
+        let recorded = Instant::now();
+        assert_eq!((query(), cuda.record(alone, stream)), (OK, OK));
+        until("the stream is idle", || query() == OK);
+        assert!(recorded.elapsed() >= LATE);
+        let recorded = Instant::now();
+        assert_eq!(cuda.record(alone, stream), OK);
+        assert_eq!(call!(cuda, cuStreamSynchronize(u64), stream), OK);
+        assert!(recorded.elapsed() >= LATE);
+        machine.set("0", &[("markLatencyUs", "0")]).unwrap();
+        assert_eq!(cuda.record(alone, stream), OK);
+        assert_eq!((cuda.query(alone), query()), (OK, OK));
+        assert_eq!(busy(machine, std::process::id()), 500_000_000);
+    });
+}
+
+#[test]
+fn gap_before_a_small_kernel_is_in_its_event_time() {
+    let name = "unkind_time::gap_before_a_small_kernel_is_in_its_event_time";
+    let yaml = "gpus: [{model: Tesla T4, set: {markLatencyUs: 5, launchUs: 4}}]";
+    on_machine(name, yaml, |machine| {
+        let cuda = Cuda::ready();
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_3"));
+        let [start, end] = [cuda.event(), cuda.event()];
+        let measure = || {
+            assert_eq!(cuda.record(start, stream), OK);
+            assert_eq!(cuda.launch(kernel, stream), OK);
+            assert_eq!(cuda.record(end, stream), OK);
+            assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+            cuda.elapsed(start, end).unwrap()
+        };
+        let shortest = (0..20).map(|_| measure()).fold(f32::MAX, f32::min);
+        // The launch of 4 us was before it.
+        assert!(shortest >= 0.0065, "{shortest} ms");
+        assert_eq!(busy(machine, std::process::id()), 20 * 3_000);
+    });
+}
+
+#[test]
+fn calls_that_launch_take_cpu_time() {
+    let name = "unkind_time::calls_that_launch_take_cpu_time";
+    let yaml = "gpus: [{model: Tesla T4, set: {launchUs: 100000}}]";
+    on_machine(name, yaml, |machine| {
+        let cuda = Cuda::ready();
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_1"));
+        let memory = cuda.alloc(MIB).unwrap();
+        let run = || {
+            let start = Instant::now();
+            assert_eq!(cuda.launch(kernel, stream), OK);
+            let fill = call!(cuda, cuMemsetD8_v2(u64, u8, u64), memory, 1, 64);
+            let copy = call!(
+                cuda,
+                cuMemcpyDtoDAsync_v2(u64, u64, u64, u64),
+                memory,
+                memory + 4096,
+                64,
+                stream
+            );
+            assert_eq!((fill, copy), (OK, OK));
+            start.elapsed()
+        };
+        assert!(run() >= Duration::from_millis(300));
+        machine.set("0", &[("launchUs", "0")]).unwrap();
+        assert!(run() < Duration::from_millis(300));
+    });
+}
+
+#[test]
+fn streams_of_one_process_overlap_where_set() {
+    let name = "unkind_time::streams_of_one_process_overlap_where_set";
+    on_machine(name, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let streams = [cuda.stream(), cuda.stream()];
+        let kernel = cuda.kernel("k_ms_200");
+        let mut before = 0;
+        for (overlap, expected) in [("off", 400..401), ("on", 200..400)] {
+            machine.set("0", &[("overlap", overlap)]).unwrap();
+            for stream in streams {
+                assert_eq!(cuda.launch(kernel, stream), OK);
+            }
+            assert_eq!(cuda.synchronize(), OK);
+            for stream in streams {
+                assert_eq!(call!(cuda, cuStreamQuery(u64), stream), OK);
+            }
+            let now = busy(machine, std::process::id());
+            let ran = (now - before) / 1_000_000;
+            assert!(
+                expected.contains(&ran),
+                "busy for {ran} ms, overlap {overlap}"
+            );
+            before = now;
+        }
+    });
+}
+
+#[test]
+fn overlapping_streams_keep_order_of_events() {
+    let name = "unkind_time::overlapping_streams_keep_order_of_events";
+    let yaml = "gpus: [{model: Tesla T4, set: {overlap: on}}]";
+    on_machine(name, yaml, |_| {
+        let cuda = Cuda::ready();
+        let [first, second, third] = [cuda.stream(), cuda.stream(), cuda.stream()];
+        let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
+        let query = |stream| call!(cuda, cuStreamQuery(u64), stream);
+        let [start, middle, end] = [cuda.event(), cuda.event(), cuda.event()];
+        assert_eq!(cuda.record(start, first), OK);
+        assert_eq!(cuda.launch(long, first), OK);
+        assert_eq!(cuda.record(middle, first), OK);
+        // The third has nothing to do with the others.
+        assert_eq!(cuda.launch(short, third), OK);
+        assert_eq!(call!(cuda, cuStreamSynchronize(u64), third), OK);
+        assert_eq!((query(first), query(third)), (NOT_READY, OK));
+        // The second follows both its own work and the first's.
+        assert_eq!(cuda.launch(short, second), OK);
+        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64, u64, u32), stream, event, 0);
+        assert_eq!(wait(second, middle), OK);
+        assert_eq!(cuda.launch(short, second), OK);
+        assert_eq!(cuda.record(end, second), OK);
+        assert_eq!(query(second), NOT_READY);
+        assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+        assert_eq!((query(first), query(second)), (OK, OK));
+        assert_eq!(cuda.elapsed(middle, end), Ok(30.0));
+        assert!(cuda.elapsed(start, middle).unwrap() >= 500.0);
+    });
+}
+
+#[test]
+fn legacy_stream_waits_for_all_overlapping_streams() {
+    let name = "unkind_time::legacy_stream_waits_for_all_overlapping_streams";
+    let yaml = "gpus: [{model: Tesla T4, set: {overlap: on}}]";
+    on_machine(name, yaml, |_| {
+        let cuda = Cuda::ready();
+        let blocking = || {
+            let mut stream = 0;
+            let code = call!(cuda, cuStreamCreate(*mut u64, u32), &raw mut stream, 0);
+            assert_eq!(code, OK);
+            stream
+        };
+        let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
+        let [first, second, free] = [blocking(), blocking(), cuda.stream()];
+        let [done, end, after] = [cuda.event(), cuda.event(), cuda.event()];
+        assert_eq!(cuda.launch(long, first), OK);
+        assert_eq!(cuda.record(done, first), OK);
+        assert_eq!(cuda.launch(short, second), OK);
+        assert_eq!(cuda.launch(short, 0), OK);
+        assert_eq!(cuda.record(end, 0), OK);
+        assert_eq!(cuda.launch(short, second), OK);
+        assert_eq!(cuda.record(after, second), OK);
+        // A stream that is not bound to the legacy one goes on.
+        assert_eq!(cuda.launch(short, free), OK);
+        assert_eq!(call!(cuda, cuStreamSynchronize(u64), free), OK);
+        assert_eq!(cuda.query(done), NOT_READY);
+        assert_eq!(cuda.synchronize(), OK);
+        assert_eq!(cuda.elapsed(done, end), Ok(30.0));
+        assert_eq!(cuda.elapsed(end, after), Ok(30.0));
+    });
+}
+
+#[test]
+fn work_of_a_killed_process_runs_no_more() {
+    const NAME: &str = "unkind_time::work_of_a_killed_process_runs_no_more";
+    on_machine(NAME, TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            work_forever(cuda);
+        }
+        let mut other = worker(NAME, machine);
+        until("its queue is full", || {
+            let holders = machine.process_usage("0").unwrap();
+            let found = holders.iter().find(|one| one.pid == other.id());
+            found.is_some_and(|one| one.launches > 256)
+        });
+        other.kill();
+        // More than two seconds of work are left in its queue.
+        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_100"));
+        let [before, after] = [cuda.event(), cuda.event()];
+        assert_eq!(cuda.record(before, stream), OK);
+        assert_eq!(cuda.launch(kernel, stream), OK);
+        assert_eq!(cuda.record(after, stream), OK);
+        assert_eq!(cuda.synchronize(), OK);
+        let took = cuda.elapsed(before, after).unwrap();
+        assert!((100.0..125.0).contains(&took), "{took} ms");
+    });
+}

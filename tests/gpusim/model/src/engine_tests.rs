@@ -1,0 +1,202 @@
+//! The engine in virtual time: `Member`s of one process, and moments that the tests choose.
+
+use super::Dependencies::{All, Numbers};
+use super::*;
+use crate::shared;
+
+const GPU: usize = 0;
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// Slices of 2 ms, and nothing lost between them.
+const FREE: TimeSlicing = TimeSlicing {
+    slice: 2 * MS,
+    switch: 0,
+};
+/// As on a GPU that keeps about 92 % of its throughput with two tenants.
+const COSTLY: TimeSlicing = TimeSlicing {
+    slice: 2 * MS,
+    switch: 200 * US,
+};
+
+/// Processes of a machine of their own.
+fn processes(count: usize) -> (tempfile::TempDir, Vec<Member>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    shared::create(&state).expect("the file is new");
+    let join = |_| Member::join(&state).expect("a free slot");
+    let members = (0..count).map(join).collect();
+    (folder, members)
+}
+
+fn push(member: &Member, work: u64, after: Dependencies, moment: (u64, TimeSlicing)) -> u64 {
+    member.push(GPU, work, after, moment).expect("room")
+}
+
+fn busy(member: &Member) -> u64 {
+    member.counters(GPU).busy.load(Relaxed)
+}
+
+/// Parts in a thousand of the time in which each of so many busy processes runs.
+fn parts(count: usize, kernel: u64, slicing: TimeSlicing) -> Vec<u64> {
+    let (_folder, members) = processes(count);
+    let end = 2_000 * MS;
+    for now in (1..end).step_by(500_000) {
+        members[0].settle(GPU, (now, slicing));
+        for member in &members {
+            let undone = || member.newest(GPU).0 - member.all_done_to(GPU);
+            while undone() < 4 {
+                push(member, kernel, All, (now, slicing));
+            }
+        }
+    }
+    members[0].settle(GPU, (end, slicing));
+    members.iter().map(|one| busy(one) * 1000 / end).collect()
+}
+
+#[test]
+fn switches_of_tenant_take_time_from_all_of_them() {
+    for (count, kernel, slicing, expected) in [
+        (1, 20 * MS, COSTLY, 1000),
+        (2, 20 * MS, FREE, 500),
+        // 2 ms of 2 × (2 + 0.2) ms.
+        (2, 20 * MS, COSTLY, 454),
+        (3, 20 * MS, COSTLY, 303),
+        (2, MS, COSTLY, 454),
+    ] {
+        let got = parts(count, kernel, slicing);
+        let is_near = |part: &u64| part.abs_diff(expected) <= 3;
+        assert!(
+            got.iter().all(is_near),
+            "{count} tenants, kernels of {kernel} ns, {slicing:?}: {got:?}, not {expected}"
+        );
+    }
+}
+
+#[test]
+fn progress_is_the_same_in_one_step_and_in_many() {
+    let finishes = |step: u64| {
+        let (_folder, members) = processes(3);
+        for member in &members {
+            push(member, 7 * MS, All, (MS, COSTLY));
+            push(member, 3 * MS, All, (MS, COSTLY));
+        }
+        for now in (MS..40 * MS).step_by(usize::try_from(step).expect("a small step")) {
+            members[0].settle(GPU, (now, COSTLY));
+        }
+        let of = |member: &Member| [1, 2].map(|one| member.progress(GPU, one, (40 * MS, COSTLY)));
+        members.iter().map(of).collect::<Vec<_>>()
+    };
+    let at_once = finishes(39 * MS);
+    assert_eq!(finishes(77 * US), at_once);
+    assert!(
+        at_once
+            .iter()
+            .flatten()
+            .all(|progress| matches!(progress, Progress::Done(_)))
+    );
+}
+
+#[test]
+fn process_pays_a_switch_only_after_another_ran() {
+    let (_folder, members) = processes(2);
+    let run = |process: usize, now: u64| {
+        let member: &Member = &members[process];
+        let number = push(member, MS, All, (now, COSTLY));
+        match member.progress(GPU, number, (now + 50 * MS, COSTLY)) {
+            Progress::Done(when) => when - now,
+            running @ Progress::Running(_) => panic!("{running:?}"),
+        }
+    };
+    let took = [
+        run(0, 100 * MS),
+        run(0, 200 * MS),
+        run(1, 300 * MS),
+        run(1, 400 * MS),
+        run(0, 500 * MS),
+    ];
+    assert_eq!(took, [MS, MS, MS + 200 * US, MS, MS + 200 * US]);
+    let sum: u64 = members.iter().map(busy).sum();
+    assert_eq!(sum, 5 * MS, "a switch is nobody's busy time");
+}
+
+#[test]
+fn independent_work_of_one_process_overlaps() {
+    let (_folder, members) = processes(1);
+    let member = &members[0];
+    let at = |now: u64| (now, COSTLY);
+    let start = 10 * MS;
+    let long = push(member, 10 * MS, Numbers(&[]), at(start));
+    let short = push(member, 4 * MS, Numbers(&[]), at(start));
+    let chained = push(member, 4 * MS, Numbers(&[short]), at(start));
+    let joined = push(member, MS, Numbers(&[long, chained, chained]), at(start));
+    let last = push(member, MS, All, at(start));
+    let waiting = [long, chained, joined, last].map(|one| member.progress(GPU, one, at(start)));
+    let left = [10, 8, 11, 12].map(|ms| Progress::Running(ms * MS));
+    assert_eq!(waiting, left);
+    let done = [long, short, chained, joined, last]
+        .map(|number| member.progress(GPU, number, at(start + 30 * MS)));
+    let ends = [10, 4, 8, 11, 12].map(|ms| Progress::Done(start + ms * MS));
+    assert_eq!(done, ends);
+    assert_eq!(busy(member), 12 * MS, "the union, not the sum");
+}
+
+#[test]
+fn no_more_than_four_works_of_a_process_overlap() {
+    let (_folder, members) = processes(1);
+    let numbers =
+        [5, 6, 7, 8, 9].map(|ms: u64| push(&members[0], ms * MS, Numbers(&[]), (MS, FREE)));
+    let ends = numbers.map(|one| members[0].progress(GPU, one, (100 * MS, FREE)));
+    // The fifth begins when the first has ended.
+    let expected = [5, 6, 7, 8, 14].map(|ms| Progress::Done(MS + ms * MS));
+    assert_eq!(ends, expected);
+}
+
+#[test]
+fn work_behind_more_than_eight_others_follows_all() {
+    let (_folder, members) = processes(1);
+    let member = &members[0];
+    let numbers: Vec<u64> = (0..9)
+        .map(|_| push(member, MS, Numbers(&[]), (MS, FREE)))
+        .collect();
+    let aside = push(member, 50 * MS, Numbers(&[]), (MS, FREE));
+    let after_nine = push(member, MS, Numbers(&numbers), (MS, FREE));
+    let after_eight = push(member, MS, Numbers(&numbers[1..]), (MS, FREE));
+    let left = [aside, after_nine].map(|one| member.progress(GPU, one, (MS, FREE)));
+    assert_eq!(left, [50, 51].map(|ms| Progress::Running(ms * MS)));
+    let end = member.progress(GPU, after_eight, (500 * MS, FREE));
+    assert!(matches!(end, Progress::Done(_)), "{end:?}");
+}
+
+#[test]
+fn overlapping_streams_share_the_part_of_an_mps_client() {
+    let (_folder, members) = processes(2);
+    let [server, client] = &members[..] else {
+        panic!("two processes")
+    };
+    server.join_server(server.token(), 100);
+    client.join_server(server.token(), 50);
+    let numbers = [1, 2].map(|_| push(client, 4 * MS, Numbers(&[]), (MS, COSTLY)));
+    for number in numbers {
+        let end = client.progress(GPU, number, (100 * MS, COSTLY));
+        assert_eq!(end, Progress::Done(MS + 8 * MS));
+    }
+    assert_eq!(busy(client), 8 * MS);
+    // The server's own work is of the same time slices.
+    let number = push(server, MS, All, (200 * MS, COSTLY));
+    let end = server.progress(GPU, number, (300 * MS, COSTLY));
+    assert_eq!(end, Progress::Done(201 * MS));
+}
+
+#[test]
+fn full_queue_refuses_work_until_the_oldest_is_done() {
+    let (_folder, members) = processes(1);
+    let member = &members[0];
+    push(member, 10 * MS, Numbers(&[]), (MS, FREE));
+    for _ in 1..QUEUE {
+        push(member, 0, Numbers(&[]), (MS, FREE));
+    }
+    let full = member.push(GPU, 0, All, (5 * MS, FREE));
+    assert_eq!(full, Err(QueueFull));
+    assert_eq!(member.all_done_to(GPU), 0);
+    assert_eq!(member.push(GPU, 0, All, (11 * MS, FREE)), Ok(257));
+}

@@ -1,0 +1,197 @@
+//! The monitor's charges and its OOM killer for containers of a simulated machine, by the monitor's
+//! own evaluation of what NVML and the counters files report. A variable of a process stands for its
+//! cgroup.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aliquot_core::inventory::Mode;
+use aliquot_core::{Mib, Percent, PodUid};
+use aliquot_gpusim::place;
+use aliquot_monitor::attribution::{NodeContext, ProcessSample};
+use aliquot_monitor::cgroup::ProcessLocation;
+use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, NodeSample, Rules};
+use aliquot_monitor::managed_containers::{
+    ContainerDevice, EffectiveLimits, ManagedContainer, ManagedContainers,
+};
+use aliquot_monitor::processes::Processes;
+use aliquot_monitor::settings::OnUnmanaged;
+use aliquot_nvml::{Nvml, Options, Usage as _};
+use aliquot_region::host;
+use aliquot_region::limits::HostLimitsPage;
+use anyhow::{Context as _, Result, bail};
+
+use crate::host::container_record;
+
+/// The variable of each process with the name of its container.
+pub const CONTAINER: &str = "OOM_CONTAINER";
+/// The monitor's interval and its default tolerance.
+const INTERVAL: Duration = Duration::from_millis(500);
+const TOLERANCE: u64 = 512 << 20;
+
+struct Host {
+    driver: Nvml,
+    gpus: BTreeSet<String>,
+    containers: Arc<ManagedContainers>,
+    pages: Vec<HostLimitsPage>,
+    evaluator: Evaluator,
+    begun: Instant,
+}
+
+/// Watches containers, each given as its name, the UUID of its GPU, its limit in MiB and its
+/// directory, until the input ends. Prints a line for each process that it kills, and at the end the
+/// number of samples.
+pub fn run(words: &[String]) -> Result<()> {
+    let containers: Result<Vec<ManagedContainer>> = words.chunks(4).map(container).collect();
+    let containers = containers?;
+    let pages: Result<Vec<HostLimitsPage>, _> = containers
+        .iter()
+        .map(|container| HostLimitsPage::open(&container.limits()))
+        .collect();
+    let devices = containers.iter().flat_map(|container| &container.devices);
+    let mut host = Host {
+        driver: Nvml::open(Options {
+            library: place::library_path()?.into(),
+            ..Options::default()
+        })?,
+        gpus: devices.map(|device| device.uuid.to_string()).collect(),
+        pages: pages?,
+        containers: Arc::new(ManagedContainers {
+            all: containers,
+            ..ManagedContainers::default()
+        }),
+        evaluator: Evaluator::default(),
+        begun: Instant::now(),
+    };
+    let (input, ended) = channel::<()>();
+    thread::spawn(move || {
+        // However it ends.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        drop(input);
+    });
+    let mut samples = 0_u32;
+    while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        host.sample()?;
+        samples += 1;
+    }
+    writeln!(io::stdout(), "samples {samples}")?;
+    Ok(())
+}
+
+fn container(words: &[String]) -> Result<ManagedContainer> {
+    let [name, uuid, mib, directory] = words else {
+        bail!("{words:?}; expected: NAME UUID MIB DIRECTORY of each container");
+    };
+    Ok(ManagedContainer {
+        id: name.clone(),
+        pod: name.as_str().into(),
+        name: name.clone(),
+        devices: vec![ContainerDevice {
+            uuid: uuid.as_str().into(),
+            memory: Mib(mib.parse().context("MiB")?),
+            cores: Percent(0),
+            mode: Mode::Vgpu,
+            profile: None,
+        }],
+        effective: EffectiveLimits {
+            oom_killer: true,
+            ..EffectiveLimits::default()
+        },
+        ..container_record(PathBuf::from(directory))
+    })
+}
+
+impl Host {
+    /// Takes a sample as the monitor does, and acts on it.
+    fn sample(&mut self) -> Result<()> {
+        let containers = Arc::clone(&self.containers);
+        let all = containers.all.iter();
+        let counters = || all.clone().map(|one| host::read(&one.counters(), 1));
+        let before: Vec<_> = counters().collect();
+        let limits = self.pages.iter().map(|page| page.page().memory(0));
+        let charged = self.pages.iter().map(|page| page.page().overhead(0));
+        let mut sample = NodeSample {
+            taken_at: self.begun.elapsed(),
+            limits: limits.map(|bytes| vec![bytes]).collect(),
+            charged: charged.map(|bytes| vec![bytes]).collect(),
+            context: NodeContext {
+                container_names: all.clone().map(named).collect(),
+                ..NodeContext::default()
+            },
+            ..NodeSample::default()
+        };
+        for gpu in &self.gpus {
+            for one in self.driver.processes(gpu)? {
+                let Some(mut process) = Processes::default().info(one.pid) else {
+                    continue;
+                };
+                process.location = location(one.pid);
+                sample.processes.push(ProcessSample {
+                    gpu: gpu.clone(),
+                    instance: one.instance,
+                    bytes: one.bytes,
+                    process,
+                });
+            }
+            let memory = self.driver.memory(gpu)?;
+            sample.in_use.insert(gpu.clone(), memory.used);
+        }
+        let both = before.into_iter().zip(counters());
+        let both = both.map(|(before, after)| Some(before.and_then(|before| Ok((before, after?)))));
+        sample.counters = both.collect();
+        sample.containers = containers;
+        let rules = Rules {
+            unmanaged: OnUnmanaged::Report,
+            exempt: BTreeSet::new(),
+            tolerance: TOLERANCE,
+            fresh: true,
+        };
+        let evaluation = self.evaluator.evaluate(&sample, &rules);
+        self.act(&evaluation)
+    }
+
+    fn act(&self, evaluation: &Evaluation) -> Result<()> {
+        for (page, charges) in self.pages.iter().zip(&evaluation.charges) {
+            if let Some(bytes) = charges.first().copied().flatten() {
+                page.set_overhead(0, bytes);
+            }
+        }
+        for action in &evaluation.actions {
+            if let Action::KillOverLimit(identity, _, at, _, used) = action {
+                let (pid, name) = (identity.pid, &self.containers.all[*at].name);
+                // It may have ended by itself.
+                let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+                writeln!(io::stdout(), "killed {pid} {name} {}", used >> 20)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Its pod and the runtime's id, and its name.
+fn named(container: &ManagedContainer) -> ((PodUid, String), String) {
+    let id = container.name.clone();
+    ((container.pod.clone(), id.clone()), id)
+}
+
+/// The container in a process's environment.
+fn location(pid: u32) -> ProcessLocation {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let variables: BTreeMap<&str, &str> = environment
+        .split('\0')
+        .filter_map(|variable| variable.split_once('='))
+        .collect();
+    let name = variables.get(CONTAINER).copied();
+    ProcessLocation {
+        pod: name.map(PodUid::from),
+        container: name.map(str::to_owned),
+        path: String::new(),
+    }
+}
