@@ -35,7 +35,7 @@ CHECK := --lib --bins $(call named,arrows commands compatibility config convert 
 	reference refused rendered resolve simulation sources supply tls words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
-LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call graphs \
+LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
 	injection linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
 	mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane fenced installed life)
@@ -55,10 +55,16 @@ test: ## What every change must pass: check, and every promise that crosses prog
 tests:
 	$(CARGO_TEST) $(CHECK) $(LIMITER) $(CONTROL_PLANE) --test node --test sharing --no-run
 
+# The limiter's suites on an unkind driver, without what counts on its kind figures.
+HARSH := $(call named,attacks blocking_calls device_view graphs injection memory_kinds memory_lifetime \
+	memory_limit oversubscription) -- --skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
+	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
+
 test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
-	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script programs chaos handover rolled \
+	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
 	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
+	GPUSIM_PROFILE=harsh $(CARGO_TEST) $(HARSH)
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
 	cargo test --release --locked -p aliquot-cli --test packing --test published
 	$(MAKE) --no-print-directory admission

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use aliquot_gpusim::SimulatedMachine;
+use aliquot_gpusim::{PROFILE_VARIABLE, SimulatedMachine};
 use aliquot_region::host::{DeviceMeasurement, Inconsistency};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
@@ -22,14 +22,22 @@ pub const DEFAULT_LIMITS: ContainerLimits = ContainerLimits {
     policy: 0,
     flags: 0,
 };
-/// Size of a context in MiB on these machines and on the limits page.
+/// Size of a context in MiB on these machines, once something was launched in it, and on the limits
+/// page.
 pub const CONTEXT: u64 = 480;
+
+/// MiB by which a context grows at its first launch, where a profile of the simulator is chosen.
+const GROWTH: u64 = 200;
 
 /// A machine with two GPUs; it exists as long as its folder.
 pub fn machine() -> (tempfile::TempDir, SimulatedMachine) {
     let temp = tempfile::tempdir().expect("a folder");
+    let context = match std::env::var_os(PROFILE_VARIABLE) {
+        Some(_) => CONTEXT - GROWTH,
+        None => CONTEXT,
+    };
     let yaml = format!(
-        "gpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {CONTEXT}}}\n"
+        "gpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {context}}}\n"
     );
     let state = temp.path().join("state");
     let machine = SimulatedMachine::create(&state, &yaml).expect("a machine");

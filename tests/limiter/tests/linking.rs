@@ -21,13 +21,13 @@ ln -s libnvidia-ml.so.1 /driver/libnvidia-ml.so
 mkdir /made
 ";
 
-/// Links `$1` by each linker and runs it; `$2` has lld.
+/// Links `$1` by each linker and runs it; `$2` has lld, `$3` gold.
 const LINK: &str = r#"
 cc -O1 -DPROGRAM -c -o /made/program.o "$1"
 for linker in bfd gold lld; do
     for libraries in "-lcuda -lnvidia-ml" "-l:libcuda.so.1 -l:libnvidia-ml.so.1"; do
         for needed in --as-needed --no-as-needed; do
-            cc -B"$2" -fuse-ld=$linker -Wl,$needed -o /made/program /made/program.o \
+            cc -B"$2" -B"$3" -fuse-ld=$linker -Wl,$needed -o /made/program /made/program.o \
                 -L/driver $libraries
             needs=$(readelf -d /made/program |
                 sed -n 's/.*(NEEDED).*\[\(libcuda.*\|libnvidia.*\)\]/\1/p')
@@ -103,9 +103,24 @@ fn lld_folder() -> String {
     folder.display().to_string()
 }
 
+/// A folder with `ld.gold`, which Debian has in a package of its own since release 13.
+fn gold_folder() -> String {
+    if Command::new("ld.gold").arg("--version").output().is_ok() {
+        return "/usr/bin".to_owned();
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages.sh");
+    let output = Command::new(script)
+        .args(["here", "binutils-gold"])
+        .output();
+    let folder = lines(&output.expect("packages.sh"))
+        .pop()
+        .expect("a folder");
+    format!("{folder}/usr/bin")
+}
+
 #[test]
 fn links_with_each_linker_and_limits_the_program() {
-    let found = run_limited(LINK, &[&source(), &lld_folder()]);
+    let found = run_limited(LINK, &[&source(), &lld_folder(), &gold_folder()]);
     let mut expected = Vec::new();
     for linker in ["bfd", "gold", "lld"] {
         for libraries in ["-lcuda -lnvidia-ml", "-l:libcuda.so.1 -l:libnvidia-ml.so.1"] {
