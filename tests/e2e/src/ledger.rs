@@ -180,7 +180,7 @@ impl Stack {
 
     /// The same, and no later: an audit may mend them some time after.
     pub async fn ledger_agrees_within(&self, patience: Duration) -> Result<LedgerSummary> {
-        let ledger = eventually(patience, "the ledger to match the pods", || async {
+        let (ledger, gpus) = eventually(patience, "the ledger to match the pods", || async {
             let (annotated, reported) = (
                 self.annotated_ledger().await?,
                 self.scheduler_ledger().await?,
@@ -189,16 +189,18 @@ impl Stack {
                 annotated == reported,
                 "pods {annotated:?}, ledger {reported:?}"
             );
-            Ok(Some(annotated))
+            // A scenario beside this one may have removed its nodes meanwhile.
+            let capacity = self.capacity().await?;
+            let gpus = annotated.gpus.iter().map(|(gpu, used)| {
+                let total = capacity.get(gpu).with_context(|| format!("no GPU {gpu}"));
+                Ok((gpu.clone(), *used, *total?))
+            });
+            let gpus = gpus.collect::<Result<Vec<_>>>()?;
+            Ok(Some((annotated, gpus)))
         })
         .await?;
-        let capacity = self.capacity().await?;
-        for (gpu, used) in &ledger.gpus {
-            let total = capacity.get(gpu).with_context(|| format!("no GPU {gpu}"))?;
-            ensure!(
-                used.within(*total),
-                "{gpu}: {used:?} of {total:?} allocated"
-            );
+        for (gpu, used, total) in gpus {
+            ensure!(used.within(total), "{gpu}: {used:?} of {total:?} allocated");
         }
         Ok(ledger)
     }
