@@ -9,7 +9,8 @@
 //! Measurements are late, in whole percent, and at most a few per second. A rate never rises without
 //! demand, and a small error of measurement stops nobody. It rises only for a tenant that was charged
 //! for more than the driver measured: one that uses less than it may because the device is saturated
-//! is charged for what it uses, and a higher rate would take from others.
+//! is charged for what it uses, and a higher rate would take from others. An error within the spread
+//! of the measurements corrects nothing.
 
 use super::allowance::AllowanceHistory;
 use super::{FULL_DEVICE, Measurement, PERCENT, Ppm};
@@ -18,6 +19,9 @@ const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 /// The period over which measurements are averaged.
 const AVERAGE: u64 = 2 * SECOND;
+/// The same for their spread: a driver reports a part of the time, and where kernels are long, all or
+/// nothing.
+const SPREAD_AVERAGE: u64 = 4 * SECOND;
 /// Whole percents are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
 /// The fraction of an error that is corrected per second: one in so many.
@@ -58,6 +62,8 @@ pub struct RateCorrection {
     /// The time of the last measurement.
     seen: u64,
     used: Ppm,
+    /// How far a measurement is from that on average.
+    spread: Ppm,
     /// The allowance that limits its rate; 0: none.
     allowed: Ppm,
     /// The same without what a saturated device loses.
@@ -80,6 +86,7 @@ impl Default for RateCorrection {
             correction: FULL_DEVICE,
             seen: 0,
             used: 0,
+            spread: 0,
             allowed: 0,
             limit: 0,
             settled: 0,
@@ -131,7 +138,7 @@ impl RateCorrection {
         self.limit = limit;
         self.allowances.note(allowed, now);
         if self.allowed.abs_diff(allowed) > allowed / 8 {
-            self.used = allowed;
+            (self.used, self.spread) = (allowed, 0);
             self.settled = now + SETTLE;
         }
         self.allowed = allowed;
@@ -160,31 +167,46 @@ impl RateCorrection {
     }
 
     fn correct(&mut self, found: Ppm, passed: u64, reported: Ppm, now: u64) {
-        self.used = (self.used * (AVERAGE - passed) + found * passed) / AVERAGE;
-        let (limit, used) = (self.limit.max(1), self.used);
+        let average = |before: Ppm, found: Ppm, period: u64| {
+            (before * (period - passed) + found * passed) / period
+        };
+        // All measurements of the first seconds count alike.
+        let known = (now - self.settled + passed).clamp(passed, SPREAD_AVERAGE);
+        self.spread = average(self.spread, found.abs_diff(self.used), known);
+        self.used = average(self.used, found, AVERAGE);
+        if now < self.settled + AVERAGE {
+            // The spread of a few measurements may be by chance.
+            return;
+        }
+        let limit = self.limit.max(1);
+        // What it used at least and at most, as far as the measurements say.
+        let margin = self.spread * 3 / 4;
+        let (least, most) = (self.used.saturating_sub(margin), self.used + margin);
         // What it was charged for each nanosecond that it used.
-        let charged = reported * FULL_DEVICE / (used + ROUNDING);
-        let missing = limit.saturating_sub(used) * FULL_DEVICE / limit;
+        let charged = |used| reported * FULL_DEVICE / (used + ROUNDING);
+        let missing = limit.saturating_sub(most) * FULL_DEVICE / limit;
         let step = |error: u64| {
             let error = error.min(FULL_DEVICE);
             self.correction * error / FULL_DEVICE * passed / SECOND / GAIN
         };
         self.correction = match self.demands_more_since {
-            _ if used > limit => {
-                let excess = (used - limit) * FULL_DEVICE / limit;
+            _ if least > limit => {
+                let excess = (least - limit) * FULL_DEVICE / limit;
                 self.correction.saturating_sub(step(excess))
             }
-            // Back to no correction.
-            None => (self.correction * 15 + FULL_DEVICE) / 16,
-            Some(since) if now >= since + SETTLE => {
+            Some(since) if most < limit && now >= since + SETTLE => {
                 let (more, less) = (
-                    charged.saturating_sub(self.correction),
-                    self.correction.saturating_sub(charged.max(FULL_DEVICE)),
+                    charged(most).saturating_sub(self.correction),
+                    self.correction
+                        .saturating_sub(charged(least).max(FULL_DEVICE)),
                 );
                 self.correction + step(more.min(missing)) - step(less)
             }
             // The measurement may be from before.
-            Some(_) => self.correction,
+            Some(_) if most < limit => self.correction,
+            // Back to no correction; slowly where the measurements only do not contradict it.
+            Some(_) => (self.correction * 31 + FULL_DEVICE) / 32,
+            None => (self.correction * 15 + FULL_DEVICE) / 16,
         };
         self.correction = self.correction.clamp(BOUNDS.0, BOUNDS.1);
     }

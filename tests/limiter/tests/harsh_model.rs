@@ -445,11 +445,11 @@ fn float(nanoseconds: u64) -> f64 {
     nanoseconds as f64
 }
 
-/// As the monitor gets them.
+/// As the monitor gets them: a driver reports its last sample, and none of those before.
 const LATE: Reports = Reports {
-    interval: SECOND / 2,
+    interval: SECOND / 2 + MILLISECOND / 2,
     delay: 160 * MILLISECOND,
-    window: SECOND / 2,
+    window: SECOND / 6,
 };
 
 /// Milliseconds of the kernels of all scenes.
@@ -526,6 +526,21 @@ fn harsh_gpu_does_not_saturate_rate_corrections() {
                     "{shares:?}, {kernel} ms: {lowest} {highest}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn harsh_gpu_keeps_share_of_tenant_alone() {
+    for kernel in [1, 10, 50, 200] {
+        for share in [10, 30, 50, 90] {
+            let (got, tenants) = play(&[share], kernel, ComputePolicy::Force, Some(LATE));
+            let error = (got[0] - f64::from(share)).abs();
+            assert!(
+                error <= 2.0,
+                "{share} %, {kernel} ms: {got:?} {:?}",
+                tenants[0].corrections
+            );
         }
     }
 }
