@@ -38,7 +38,7 @@ CHECK := --lib --bins $(call named,arrows commands compatibility config convert 
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
 	injection linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
 	mps_supervisor page schemas toolkit)
-CONTROL_PLANE := $(call named,control_plane fenced installed life)
+CONTROL_PLANE := $(call named,control_plane installed)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
 	$(CARGO_TEST) $(CHECK)
@@ -70,10 +70,11 @@ test-all: test test-oldest chaos hold ## Also boots in random order, bursts, chu
 	$(MAKE) --no-print-directory admission
 
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
-# wakes a pending pod, the kubelet's checkpoint and calls. README.md says what the kubelet of
-# then does otherwise.
-test-oldest: cluster build ## Binding, nudge and checkpoint on the oldest Kubernetes that the chart installs on
+# wakes a pending pod, the functions of CEL in the admission policies, the kubelet's checkpoint and
+# calls. README.md says what the kubelet of then does otherwise.
+test-oldest: cluster helm build ## Binding, policies, nudge and checkpoint on the oldest Kubernetes that the chart installs on
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test control_plane
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test installed api_server_refuses_forbidden_verbs_and_annotations
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node example_pod_gets_its_share
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node container_keeps_its_share_through_plugin_restarts
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node pod_created_during_an_agent_restart
@@ -95,9 +96,8 @@ bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
 	cargo run --release --quiet --locked -p aliquot-limiter-tests
 
-deny: ## Check dependencies with cargo-deny, advisories included (its database is on GitHub)
-	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
-	cargo deny --locked check
+deny: ## Check dependencies with cargo-deny, with advisories of today (their database is on GitHub)
+	tests/style/deny.sh fetch
 
 FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
@@ -113,11 +113,12 @@ reference: ## Write docs/reference/the reference pages that are made from the co
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib xid_reference_matches_catalogue
 
 screens: build ## Write the pictures in docs/screens anew, by the tests
-	UPDATE=1 cargo test --workspace --locked --test life
+	UPDATE=1 cargo test --workspace --locked --test installed hami_12_pod_survives_chart_upgrade_and_uninstall
 	UPDATE=1 cargo test --workspace --locked --test page
 
-lint: ## Formatting and lints of the Rust and Go code
+lint: ## Formatting and lints of the Rust and Go code, and dependencies against deny.toml
 	cargo fmt --all --check
+	tests/style/deny.sh
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
 	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu

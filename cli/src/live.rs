@@ -54,9 +54,9 @@ pub struct Access {
     /// Context in the kubeconfig
     #[arg(long)]
     pub context: Option<String>,
-    /// Ask the scheduler at this address instead of through the API server; over https with the token
-    /// in the variable `ALIQUOT_TOKEN`
-    #[arg(long, value_name = "URL")]
+    /// Ask the scheduler at this address, or that in the variable `ALIQUOT_SERVER`, instead of through
+    /// the API server; over https with the token in the variable `ALIQUOT_TOKEN`
+    #[arg(long, value_name = "URL", env = "ALIQUOT_SERVER")]
     pub server: Option<Uri>,
     /// Namespace of the scheduler's pods; defaults to aliquot-system, then to where they are found
     #[arg(long, value_name = "NAMESPACE")]

@@ -35,8 +35,15 @@ pub struct Agents {
     /// Port of the agents' pods
     #[arg(long, default_value_t = 9394)]
     pub agent_port: u16,
-    /// Ask the agent of a node at this address instead of through the API server; repeatable
-    #[arg(long = "agent", value_name = "NODE=URL", value_parser = parse_agent)]
+    /// Ask the agent of a node at this address instead of through the API server; repeatable, or
+    /// separated by commas in the variable `ALIQUOT_AGENTS`
+    #[arg(
+        long = "agent",
+        value_name = "NODE=URL",
+        value_parser = parse_agent,
+        value_delimiter = ',',
+        env = "ALIQUOT_AGENTS"
+    )]
     pub agents: Vec<(NodeName, http::Uri)>,
 }
 

@@ -92,7 +92,7 @@ async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Res
             }
             std::thread::park_timeout(DRIVER_RETRY);
         };
-        supervisor::run(&settings, &driver, &stop)?;
+        supervisor::run(&settings, &driver, &stop);
         anyhow::Ok(())
     });
     running.await?

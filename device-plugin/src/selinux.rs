@@ -6,9 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use aliquot_region::tmpfs;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
 use crate::files::{self, FileError, failed};
+use crate::mps::directory::SHM;
 use crate::settings::Paths;
 
 /// The type that every container may read and write.
@@ -101,13 +103,19 @@ fn tree(path: &Path, label: &str) -> Result<usize, FileError> {
         set(path, label)?;
         changed += 1;
     }
-    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) && !is_shared_memory(path) {
         for entry in fs::read_dir(path).map_err(failed("list", path))? {
             let entry = entry.map_err(failed("list", path))?;
             changed += tree(&entry.path(), label)?;
         }
     }
     Ok(changed)
+}
+
+/// Whether this is the memory of an MPS daemon and its clients. What clients create there inherits
+/// its label, and they may put links to the host's files in our way.
+fn is_shared_memory(path: &Path) -> bool {
+    path.ends_with(SHM) && tmpfs::is_mounted(path).unwrap_or(true)
 }
 
 /// The label of a file; `None` where it has none.

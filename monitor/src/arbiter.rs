@@ -3,7 +3,8 @@
 //! the driver's measurements.
 //!
 //! In this order, for each device:
-//! 1. a tenant of low priority waits while one of high priority is active;
+//! 1. a tenant of low priority waits while one of high priority is active, unless the administrator's
+//!    cap is reached ([`priority_cap`]);
 //! 2. under policy `default` a tenant is unlimited if no other is active, or if it has high priority
 //!    and none has low priority;
 //! 3. limited tenants that demand more are lent what others leave ([`loans`]);
@@ -22,6 +23,7 @@ pub mod busy_time;
 pub mod calibration;
 pub mod loans;
 pub mod measurements;
+pub mod priority_cap;
 pub mod rate_correction;
 pub mod runner;
 pub mod saturation;
@@ -34,6 +36,7 @@ use serde::Serialize;
 use activity::Activity;
 use calibration::{Calibration, Candidate};
 use loans::LoanClaim;
+use priority_cap::{PriorityCap, PriorityWaits};
 use rate_correction::RateCorrection;
 use saturation::Saturation;
 
@@ -136,6 +139,7 @@ pub struct ArbiterState {
     order: Vec<(String, String)>,
     tenants: Vec<Tenant>,
     devices: BTreeMap<String, Device>,
+    priority_cap: PriorityCap,
 }
 
 /// The state of one device.
@@ -145,6 +149,7 @@ struct Device {
     members: Vec<usize>,
     calibration: Calibration,
     saturation: Saturation,
+    priority_waits: PriorityWaits,
 }
 
 /// The state of one tenant on one device.
@@ -156,6 +161,14 @@ struct Tenant {
 }
 
 impl ArbiterState {
+    /// Before the first decision, with this cap.
+    pub fn new(priority_cap: PriorityCap) -> Self {
+        Self {
+            priority_cap,
+            ..Self::default()
+        }
+    }
+
     /// Adds new tenants, and removes those without a sample.
     fn update_tenants(&mut self, samples: &[TenantSample], now: u64) {
         let known = self.order.iter();
@@ -193,8 +206,9 @@ impl ArbiterState {
 pub fn decide(samples: &[TenantSample], state: &mut ArbiterState, now: u64) -> Vec<TenantDecision> {
     state.update_tenants(samples, now);
     let mut decisions = vec![TenantDecision::default(); samples.len()];
+    let cap = state.priority_cap;
     for device in state.devices.values_mut() {
-        device.decide(samples, &mut state.tenants, &mut decisions, now);
+        device.decide(samples, &mut state.tenants, &mut decisions, cap, now);
     }
     decisions
 }
@@ -205,6 +219,7 @@ impl Device {
         samples: &[TenantSample],
         tenants: &mut [Tenant],
         decisions: &mut [TenantDecision],
+        priority_cap: PriorityCap,
         now: u64,
     ) {
         let members = &self.members;
@@ -216,7 +231,13 @@ impl Device {
         let active = |i: &&usize| tenants[**i].activity.is_active();
         let high_active = members.iter().filter(high_priority).any(|i| active(&i));
         let low_present = !members.iter().all(|i| high_priority(&i));
-        let yields = |sample: &TenantSample| high_active && !sample.high_priority;
+        let low_active = members.iter().any(|i| !high_priority(&i) && active(&i));
+        let low_waits = self
+            .priority_waits
+            .update(priority_cap, high_active, low_active, now);
+        let yields = |sample: &TenantSample| low_waits && !sample.high_priority;
+        // Above the cap, tenants of both priorities share the device as those of one.
+        let is_one_priority = !high_active || (low_active && !low_waits);
         let claims: Vec<LoanClaim> = members
             .iter()
             .map(|i| {
@@ -265,7 +286,7 @@ impl Device {
         let unlimited = claims.iter().any(|one| one.active && one.share.is_none());
         let Some(flags) = self
             .calibration
-            .update(&candidates, !high_active && !unlimited, now)
+            .update(&candidates, is_one_priority && !unlimited, now)
         else {
             return;
         };

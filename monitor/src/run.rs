@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actions::ActionRunner;
+use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner::{self, Measurements};
 use crate::context_size::ContextMeter;
 use crate::devices::GpuDriver;
@@ -124,7 +125,8 @@ pub async fn run(
 
     let (containers_tx, containers) = watch::channel(Arc::<ManagedContainers>::default());
     let (measurements_tx, measurements) = watch::channel(Arc::<Measurements>::default());
-    tasks.spawn(arbitrate(containers, measurements, stop.clone()));
+    let cap = PriorityCap(settings.priority_cap);
+    tasks.spawn(arbitrate(cap, containers, measurements, stop.clone()));
     let (processes, state) = (Processes::default(), &settings.state_dir);
     let sampling = SamplingLoop {
         node: settings.node_name.clone(),
@@ -180,12 +182,13 @@ pub async fn run(
 
 /// Runs the arbiter's thread until `stop`; if it ends, the monitor stops.
 async fn arbitrate(
+    cap: PriorityCap,
     containers: ContainersReceiver,
     measurements: watch::Receiver<Arc<Measurements>>,
     stop: CancellationToken,
 ) {
     let (stop_tx, stop_rx) = std::sync::mpsc::channel();
-    let mut thread = spawn_blocking(move || runner::run(containers, measurements, &stop_rx));
+    let mut thread = spawn_blocking(move || runner::run(cap, containers, measurements, &stop_rx));
     tokio::select! {
         () = stop.cancelled() => {
             drop(stop_tx);

@@ -60,6 +60,11 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_OOM_TOLERANCE", default_value_t = 512,
           value_parser = clap::value_parser!(u64).range(0..=65_536))]
     pub oom_tolerance: u64,
+    /// Percent of any ten seconds for which containers of priority 1 may have to wait for those of
+    /// priority 0 on the same GPU; 100: without a cap
+    #[arg(long, env = "ALIQUOT_PRIORITY_CAP", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub priority_cap: u64,
     /// Also export metrics under the names of HAMi's monitor
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
@@ -111,6 +116,8 @@ mod tests {
         check(&["--on-unmanaged", "kill"], "");
         check(&["--on-unmanaged", "ignore"], "report, kill, evict");
         check(&["--oom-tolerance", "65537"], "0..=65536");
+        check(&["--priority-cap", "0"], "");
+        check(&["--priority-cap", "101"], "0..=100");
         check(&["--log-format", "xml"], "json, text");
     }
 }

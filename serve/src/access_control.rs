@@ -1,7 +1,8 @@
 //! Serves health to everyone, and everything else only to accounts that Kubernetes authenticates
 //! and authorizes, as kube-rbac-proxy does: over TLS with a certificate made at start, with a
 //! bearer token in each request. Reviews are remembered for a short time. Who has no accepted
-//! token is slowed down ([`crate::peers`]).
+//! token is slowed down ([`crate::peers`]), and the kernel refuses new connections of an address that
+//! has too many ([`crate::syn_filter`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +31,7 @@ use tower::ServiceExt as _;
 
 use crate::http::{self, Ended};
 use crate::peers::{PeerConnection, Peers};
+use crate::syn_filter::SynFilter;
 use crate::tls::{self, SelfSignedError};
 
 /// The header for a token that passes the API server's proxy, which removes `Authorization`.
@@ -49,6 +51,8 @@ const TURN: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may wait for the head of a request.
 const IDLE: Duration = Duration::from_secs(90);
+/// Between two checks of which addresses may connect again.
+const RESUME: Duration = Duration::from_secs(1);
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The answer to a review of a token and a path, or why there is none.
@@ -106,18 +110,27 @@ impl AccessControl {
         drain: Duration,
     ) -> Ended {
         let connections = TaskTracker::new();
+        let mut filter = SynFilter::default();
+        let mut resume = interval(RESUME);
+        resume.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let (stream, peer) = tokio::select! {
                 () = stop.cancelled() => break,
+                _ = resume.tick(), if !filter.is_empty() => {
+                    filter.retain(&listener, |address| !self.0.peers.has_room(address));
+                    continue;
+                }
                 accepted = Listener::accept(&mut listener) => accepted,
             };
-            // Dropped before any work where the address has too many.
-            if let Some(open) = self.0.peers.connect(peer.ip(), Instant::now()) {
-                let connection =
-                    self.clone()
-                        .connection(stream, open, router.clone(), stop.clone());
-                connections.spawn(connection);
-            }
+            let Some(open) = self.0.peers.connect(peer.ip(), Instant::now()) else {
+                // Before the client notices that its connection is closed.
+                filter.insert(&listener, peer.ip());
+                continue;
+            };
+            let connection = self
+                .clone()
+                .connection(stream, open, router.clone(), stop.clone());
+            connections.spawn(connection);
         }
         drop(listener);
         connections.close();

@@ -1,6 +1,6 @@
 //! Real connections to a guarded port.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aliquot_core::access::Forbidden;
@@ -12,10 +12,12 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
+use crate::peers;
 
 /// A client that accepts any certificate, as Prometheus with `insecureSkipVerify`.
 #[derive(Debug)]
@@ -97,9 +99,8 @@ async fn ask_from(source: &str, address: SocketAddr, path: &str, headers: &str) 
     Ok(response)
 }
 
-/// A guarded port: the token `good` may get `/metrics`, `other` may not, and `away` is never
-/// reviewed. Counts reviews.
-async fn guarded() -> Result<(SocketAddr, Arc<AtomicUsize>, CancellationToken)> {
+/// The token `good` may get `/metrics`, `other` may not, and `away` is never reviewed. Counts reviews.
+fn control() -> Result<(AccessControl, Arc<AtomicUsize>)> {
     let reviews = Arc::new(AtomicUsize::new(0));
     let counted = reviews.clone();
     let review = move |token: String, path: String| -> Reviewed {
@@ -116,16 +117,28 @@ async fn guarded() -> Result<(SocketAddr, Arc<AtomicUsize>, CancellationToken)> 
             }
         })
     };
+    let control = AccessControl::new(review, ["/style.css".to_owned()])?;
+    Ok((control, reviews))
+}
+
+/// A port that this guards.
+async fn guarded_by(control: AccessControl) -> Result<(SocketAddr, CancellationToken)> {
     let router = Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/style.css", get(|| async { "open" }))
         .route("/top", get(|| async { "secret" }))
         .route("/metrics", get(|| async { "secret" }));
-    let control = AccessControl::new(review, ["/style.css".to_owned()])?;
     let listener = http::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
     tokio::spawn(serve(listener, router, Some(control), stop.clone()));
+    Ok((address, stop))
+}
+
+/// A port guarded by [`control`].
+async fn guarded() -> Result<(SocketAddr, Arc<AtomicUsize>, CancellationToken)> {
+    let (control, reviews) = control()?;
+    let (address, stop) = guarded_by(control).await?;
     Ok((address, reviews, stop))
 }
 
@@ -250,19 +263,63 @@ async fn speaks_only_tls_and_http_1() -> Result<()> {
     Ok(())
 }
 
+/// Connects, asks without a token, and counts the connection if it was accepted.
+async fn attempt(address: SocketAddr, accepted: &AtomicUsize) -> Result<()> {
+    let mut stream = TcpStream::connect(address).await?;
+    accepted.fetch_add(1, Ordering::Relaxed);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await?;
+    stream.read_to_end(&mut Vec::new()).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn flood_without_token_leaves_others_served() -> Result<()> {
     let (address, _, stop) = guarded().await?;
-    let mut open = Vec::new();
-    for _ in 0..100 {
-        let stream = TcpStream::connect(address).await?;
-        open.push(stream);
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let mut flood = JoinSet::new();
+    for _ in 0..64 {
+        let accepted = accepted.clone();
+        flood.spawn(async move {
+            loop {
+                let _ = timeout(Duration::from_millis(20), attempt(address, &accepted)).await;
+            }
+        });
     }
-    let answered = timeout(
-        Duration::from_secs(5),
-        ask_from("127.0.0.2", address, "/healthz", ""),
-    );
-    let answer = answered.await.context("an answer")??;
+    // A scraper's own interval is longer, its timeout the usual one of Prometheus.
+    let mut scrapes = interval(Duration::from_millis(200));
+    for _ in 0..20 {
+        scrapes.tick().await;
+        let scrape = ask_from("127.0.0.2", address, "/metrics", "aliquot-token: good\r\n");
+        let answer = timeout(Duration::from_secs(10), scrape).await;
+        let answer = answer.context("an answer")??;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    flood.shutdown().await;
+    // Of the flood, the kernel accepted what may wait, and some in each of four seconds.
+    let accepted = accepted.load(Ordering::Relaxed);
+    assert!(accepted < 1_500, "{accepted}");
+    stop.cancel();
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_of_flooding_address_is_answered_afterwards() -> Result<()> {
+    let (control, _) = control()?;
+    let flooding = Ipv4Addr::LOCALHOST.into();
+    let open: Vec<_> = (0..peers::CONNECTIONS)
+        .map(|_| control.0.peers.connect(flooding, Instant::now()))
+        .collect();
+    let (address, stop) = guarded_by(control).await?;
+    let mut refused = TcpStream::connect(address).await?;
+    let closed = refused.read(&mut [0]).await;
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+
+    let mut waiting = pin!(ask(address, "/healthz", ""));
+    let answer = timeout(Duration::from_millis(500), waiting.as_mut()).await;
+    assert!(answer.is_err(), "{answer:?}");
+    drop(open);
+    let answer = timeout(Duration::from_secs(30), waiting).await;
+    let answer = answer.context("an answer")??;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     stop.cancel();
     Ok(())

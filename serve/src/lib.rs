@@ -8,6 +8,7 @@ pub mod http;
 mod peers;
 pub mod readiness;
 pub mod stop;
+mod syn_filter;
 pub mod telemetry;
 pub mod tls;
 

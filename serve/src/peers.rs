@@ -1,6 +1,7 @@
 //! Limits for each client address: connections, and handshakes and refused requests per second.
 //! A client without an accepted token thus costs little, however much it sends, and delays only
-//! itself.
+//! itself. An address that has as many connections as it may gets new ones only as these end, at the
+//! rate of its handshakes; the kernel refuses the others ([`crate::syn_filter`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 /// Connections of one address that are served. Others wait: a client that waits sends nothing.
 const SERVED: usize = 32;
 /// Connections of one address, with those that wait.
-const CONNECTIONS: usize = 256;
+pub(crate) const CONNECTIONS: usize = 256;
 /// The same where there are many connections of all addresses: [`CROWDED`]. Files are limited.
 const CONNECTIONS_CROWDED: usize = 8;
 const CROWDED: usize = 512;
@@ -46,6 +47,17 @@ struct Peer {
     paid_at: Instant,
 }
 
+impl States {
+    /// How many connections an address may have.
+    fn most(&self) -> usize {
+        if self.connections < CROWDED {
+            CONNECTIONS
+        } else {
+            CONNECTIONS_CROWDED
+        }
+    }
+}
+
 impl Peer {
     /// Charges once, and returns how long to wait.
     fn charge(&mut self, now: Instant) -> Duration {
@@ -73,11 +85,7 @@ impl Peers {
             let states = &mut states.peers;
             states.retain(|_, peer| peer.connections > 0 || peer.paid_at > now);
         }
-        let most = if states.connections < CROWDED {
-            CONNECTIONS
-        } else {
-            CONNECTIONS_CROWDED
-        };
+        let most = states.most();
         let peer = states.peers.entry(address).or_insert_with(|| Peer {
             connections: 0,
             served: Arc::new(Semaphore::new(SERVED)),
@@ -94,6 +102,13 @@ impl Peers {
             address,
             served,
         })
+    }
+
+    /// Whether [`Self::connect`] would count one more connection of this address.
+    pub(crate) fn has_room(&self, address: IpAddr) -> bool {
+        let states = self.states.lock();
+        let peer = states.peers.get(&address.to_canonical());
+        peer.is_none_or(|peer| peer.connections < states.most())
     }
 }
 
@@ -129,8 +144,10 @@ mod tests {
         let (peers, now) = (Peers::default(), Instant::now());
         let open: Vec<_> = (0..999).filter_map(|_| peers.connect(FLOOD, now)).collect();
         assert_eq!(open.len(), CONNECTIONS);
+        assert!(!peers.has_room(FLOOD));
         assert!(peers.connect(OTHER, now).is_some());
         drop(open);
+        assert!(peers.has_room(FLOOD));
         assert!(peers.connect(FLOOD, now).is_some());
     }
 

@@ -55,13 +55,14 @@ fn config() -> String {
 
 /// A cluster without a finding.
 pub(super) fn healthy() -> ClusterFacts {
-    let lease = ["--scheduler-lease=s/aliquot-scheduler"];
+    let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
+    let scheduler = [port[0], port[1], "--scheduler-lease=s/aliquot-scheduler"];
     let pods = vec![
-        part("s-0", "scheduler", &lease),
-        part("s-1", "scheduler", &lease),
-        part("w-0", "webhook", &[]),
-        part("w-1", "webhook", &[]),
-        part("d-0", "device-plugin", &[]),
+        part("s-0", "scheduler", &scheduler),
+        part("s-1", "scheduler", &scheduler),
+        part("w-0", "webhook", &port),
+        part("w-1", "webhook", &port),
+        part("d-0", "device-plugin", &port),
     ];
     let hook = json!({"metadata": {"name": "aliquot-webhook"}, "webhooks": [{
         "name": "pods.aliquot.dev", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"],
@@ -81,6 +82,11 @@ pub(super) fn healthy() -> ClusterFacts {
             "aliquot-inventories".to_owned(),
             "aliquot-pods".to_owned(),
             "aliquot-scheduler-account".to_owned(),
+        ]),
+        network_policies: Ok(vec![
+            "aliquot-device-plugin".to_owned(),
+            "aliquot-scheduler".to_owned(),
+            "aliquot-webhook".to_owned(),
         ]),
         config: Ok(Some(config())),
         leader: Ok(Some("s-1_0a1b".to_owned())),
@@ -122,10 +128,11 @@ fn reports_missing_single_or_leaderless_scheduler() {
     let retain = |known: &mut ClusterFacts, condition: fn(&Pod) -> bool| {
         known.pods.as_mut().unwrap().retain(condition);
     };
-    check(
-        |known| retain(known, |pod| !is_ours(pod, "scheduler")),
-        &[("scheduler", BAD)],
-    );
+    let missing = |known: &mut ClusterFacts| {
+        retain(known, |pod| !is_ours(pod, "scheduler"));
+        known.ledger = Err("no scheduler pod".to_owned());
+    };
+    check(missing, &[("scheduler", BAD)]);
     check(
         |known| retain(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
@@ -140,6 +147,26 @@ fn reports_missing_single_or_leaderless_scheduler() {
     check(
         |known| known.leader = Ok(Some("other_1".to_owned())),
         &[("leader", BAD)],
+    );
+}
+
+/// As in `make demo`, where the parts are processes.
+#[test]
+fn accepts_parts_without_pods_that_answer() {
+    let remove = |known: &mut ClusterFacts| known.pods = Ok(Vec::new());
+    check(remove, &[]);
+    let silent = |known: &mut ClusterFacts| {
+        remove(known);
+        known.ledger = Err("connection refused".to_owned());
+        known.dry_run = Ok(DryRun::NoAnswer("failed calling webhook".to_owned()));
+    };
+    check(
+        silent,
+        &[
+            ("scheduler", BAD),
+            ("webhook-pods", BAD),
+            ("webhook-answers", BAD),
+        ],
     );
 }
 

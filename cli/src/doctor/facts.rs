@@ -57,6 +57,8 @@ pub struct ClusterFacts {
     pub exempt: Fact<Vec<String>>,
     /// The names of the `ValidatingAdmissionPolicyBindings`.
     pub policy_bindings: Fact<Vec<String>>,
+    /// The names of the `NetworkPolicies` in the components' namespace.
+    pub network_policies: Fact<Vec<String>>,
     /// kube-scheduler's configuration, if there is one.
     pub config: Fact<Option<String>>,
     /// The holder of the lease, if there is one.
@@ -119,15 +121,25 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
 
 /// The commands and arguments of the pod's containers.
 pub fn arguments(pod: &Pod) -> impl Iterator<Item = &str> {
-    containers(pod).flat_map(|container| {
-        let both = [&container.command, &container.args];
-        both.into_iter().flatten().flatten().map(String::as_str)
-    })
+    containers(pod).flat_map(container_arguments)
+}
+
+fn container_arguments(container: &Container) -> impl Iterator<Item = &str> {
+    let both = [&container.command, &container.args];
+    both.into_iter().flatten().flatten().map(String::as_str)
 }
 
 /// The value of `--flag=value` or `--flag value` in a pod's arguments.
 pub fn flag<'a>(pod: &'a Pod, flag: &str) -> Option<&'a str> {
-    let mut arguments = arguments(pod);
+    value(arguments(pod), flag)
+}
+
+/// The same in one container's arguments.
+pub fn container_flag<'a>(container: &'a Container, flag: &str) -> Option<&'a str> {
+    value(container_arguments(container), flag)
+}
+
+fn value<'a>(mut arguments: impl Iterator<Item = &'a str>, flag: &str) -> Option<&'a str> {
     while let Some(word) = arguments.next() {
         let Some(rest) = word.strip_prefix(flag) else {
             continue;

@@ -11,9 +11,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::device_class;
@@ -34,6 +35,11 @@ const WEBHOOK: &str = "aliquot-webhook";
 /// Turns an error into its message.
 pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
     result.map_err(|error| error.to_string())
+}
+
+/// The objects' names.
+fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
+    list.items.iter().map(ResourceExt::name_any).collect()
 }
 
 /// The runtime class in these `DaemonSets`' pod templates.
@@ -93,16 +99,13 @@ impl ClusterReader<'_> {
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
         let lease: Api<Lease> = Api::namespaced(client.clone(), system);
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+        let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
         let classes: Api<RuntimeClass> = Api::all(client.clone());
         let agents: Api<DaemonSet> = Api::all(client.clone());
         let ours =
             ListParams::default().labels(&format!("{PART}=aliquot,{COMPONENT}=device-plugin"));
         let text = |map: ConfigMap| map.data?.remove(CONFIG.1);
         let holder = |lease: Lease| lease.spec?.holder_identity.filter(|who| !who.is_empty());
-        let named = |list: ObjectList<ValidatingAdmissionPolicyBinding>| {
-            let names = list.items.into_iter().filter_map(|one| one.metadata.name);
-            names.collect()
-        };
         ClusterFacts {
             namespace: system.clone(),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
@@ -112,7 +115,10 @@ impl ClusterReader<'_> {
             agent_class: fact(agents.list(&ours).await).map(class_of),
             device_classes: device_classes(client).await,
             exempt: exempt_namespaces(client).await,
-            policy_bindings: fact(bindings.list(&ListParams::default()).await.map(named)),
+            policy_bindings: fact(bindings.list(&ListParams::default()).await)
+                .map(|list| names_of(&list)),
+            network_policies: fact(policies.list(&ListParams::default()).await)
+                .map(|list| names_of(&list)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
             leader: fact(
                 lease

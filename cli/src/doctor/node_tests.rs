@@ -73,6 +73,7 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
         device_classes: Err(not()),
         exempt: Err(not()),
         policy_bindings: Err(not()),
+        network_policies: Err(not()),
         config: Err(not()),
         leader: Err(not()),
         ledger: Err(not()),
@@ -220,6 +221,8 @@ fn reports_missing_agent_missing_inventory_and_no_answer() {
         &away,
         &[("agent", bad), ("node-accounts", Grade::NotChecked)],
     );
+    // Without a pod, but it answers.
+    check(&known(node("10", |_| ()), vec![], PAGE), &[]);
     let bare = node("10", |node| node["metadata"]["annotations"] = json!({}));
     check(&known(bare, vec![agent()], PAGE), &[("inventory", bad)]);
     let mut mute = known(node("10", |_| ()), vec![agent()], PAGE);

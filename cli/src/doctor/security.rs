@@ -1,11 +1,13 @@
 //! What is open to tenants in this cluster, with the value of the chart that closes it. Read from the
 //! flags of Aliquot's running pods, and from the objects that the chart installs.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 
 use super::admission;
 use super::cluster::{limits, running_pods};
-use super::facts::{ClusterFacts, arguments, flag};
+use super::facts::{ClusterFacts, arguments, container_flag, containers, flag};
 use super::finding::{About, Finding};
 
 /// Agents' flags, what the pods of their namespaces may do, the last part of the value's name, and the
@@ -51,6 +53,8 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
             found.extend(of_webhook(facts, pods, &about));
             found.extend(of_agents(pods, &about));
             found.extend(of_scheduler(pods, &about));
+            found.push(tokens(pods, &about));
+            found.push(reachable_ports(facts, pods, &about));
         }
     }
     found
@@ -133,7 +137,31 @@ fn of_agents(pods: &[Pod], about: &About) -> Vec<Finding> {
             }
         }
     };
-    RIGHTS.into_iter().map(finding).collect()
+    let rights = RIGHTS.into_iter().map(finding);
+    rights.chain([of_priority(agent, about)]).collect()
+}
+
+/// How much of a GPU's time pods of priority 0 may take from the others.
+fn of_priority(agent: &Pod, about: &About) -> Finding {
+    let check = "priority-cap";
+    let [(may_set, _, _, everybody), ..] = RIGHTS;
+    if flag(agent, may_set).unwrap_or(everybody).is_empty() {
+        return about.ok(check, "no pod may have priority 0");
+    }
+    if !arguments(agent).any(|word| word == "aliquot-monitor") {
+        return about.ok(check, "no monitor runs, so no pod waits for priority 0");
+    }
+    match flag(agent, "--priority-cap").unwrap_or("100") {
+        "100" => about.warning(
+            check,
+            "while pods of priority 0 compute, the other pods on their GPU get none of its time",
+            "set monitor.priorityCap to the percent of the time for which they may have to wait, such as 50",
+        ),
+        cap => about.ok(
+            check,
+            format!("pods wait for priority 0 for at most {cap} % of any ten seconds"),
+        ),
+    }
 }
 
 /// Whether HAMi's annotations count.
@@ -152,18 +180,91 @@ fn of_scheduler(pods: &[Pod], about: &About) -> Option<Finding> {
     })
 }
 
+/// The components with ports for metrics and queries.
+const SERVERS: [&str; 3] = ["scheduler", "webhook", "device-plugin"];
+
+/// Whether the ports ask for tokens.
+fn tokens(pods: &[Pod], about: &About) -> Finding {
+    let check = "ports";
+    let servers = SERVERS
+        .into_iter()
+        .flat_map(|part| running_pods(pods, part));
+    let mut serving = servers
+        .flat_map(containers)
+        .filter(|one| {
+            ["--listen", "--admin-listen"]
+                .iter()
+                .any(|name| container_flag(one, name).is_some())
+        })
+        .peekable();
+    if serving.peek().is_none() {
+        return about.unknown(
+            check,
+            "no pod of Aliquot with a port runs, so its flags are unknown",
+        );
+    }
+    let open: BTreeSet<&str> = serving
+        .filter(|one| container_flag(one, "--authenticate") != Some("true"))
+        .map(|one| one.name.as_str())
+        .collect();
+    if open.is_empty() {
+        return about.ok(check, "all ports for metrics and queries ask for a token");
+    }
+    let names: Vec<&str> = open.into_iter().collect();
+    about.warning(
+        check,
+        format!(
+            "whoever reaches the ports for metrics and queries of {} reads without a token what other tenants run",
+            names.join(", ")
+        ),
+        "run helm upgrade: the chart sets --authenticate=true, which no value changes",
+    )
+}
+
+/// Whether every pod reaches the ports.
+fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding {
+    let check = "network-policies";
+    let all = match &facts.network_policies {
+        Err(why) => return about.unknown(check, why),
+        Ok(all) => all,
+    };
+    let missing: Vec<String> = SERVERS
+        .into_iter()
+        .filter(|part| running_pods(pods, part).next().is_some())
+        .map(|part| format!("aliquot-{part}"))
+        .filter(|name| !all.contains(name))
+        .collect();
+    if missing.is_empty() {
+        return about.ok(
+            check,
+            "NetworkPolicies limit who reaches the ports for metrics and queries",
+        );
+    }
+    about.warning(
+        check,
+        format!(
+            "there is no NetworkPolicy {}: every pod may connect to the ports for metrics and queries",
+            missing.join(", ")
+        ),
+        "set networkPolicy.enabled=true",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::cluster_tests::{healthy, part};
+    use super::super::facts::is_ours;
     use super::super::finding::Grade;
     use super::*;
 
-    /// The findings that are not ok, of a cluster with these flags.
+    /// The findings that are not ok, of a cluster with these flags, before those with which its ports
+    /// ask for tokens.
     fn open(component: &str, flags: &[&str]) -> Vec<(&'static str, String)> {
         let mut facts = healthy();
         let pods = facts.pods.as_mut().unwrap();
-        pods.retain(|pod| !super::super::facts::is_ours(pod, component));
-        pods.push(part("p", component, flags));
+        pods.retain(|pod| !is_ours(pod, component));
+        let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
+        pods.push(part("p", component, &[flags, &port].concat()));
         let found = checks(&facts).into_iter();
         let open = found.filter(|one| one.grade != Grade::Ok);
         open.map(|one| (one.check, one.todo)).collect()
@@ -177,7 +278,8 @@ mod tests {
 
     #[test]
     fn security_lists_what_is_open_with_its_value() {
-        let usual = open("device-plugin", &[]);
+        let monitor = ["aliquot-monitor", "--priority-cap=50"];
+        let usual = open("device-plugin", &monitor);
         let rights = ["priority", "utilizationPolicy", "oomKiller"];
         assert_eq!(usual.len(), rights.len(), "{usual:?}");
         for right in rights {
@@ -204,6 +306,56 @@ mod tests {
         }
         let hami = open("scheduler", &["--compat-hami"]);
         assert!(has(&hami, "compat-hami", "compat.hami=false"));
+    }
+
+    #[test]
+    fn security_lists_ports_that_ask_for_no_token() {
+        for component in SERVERS {
+            let found = open(component, &["--authenticate=false"]);
+            assert!(has(&found, "ports", "--authenticate=true"), "{found:?}");
+        }
+        // Of two containers of a pod, one is open.
+        let mut facts = healthy();
+        let pods = facts.pods.as_mut().unwrap();
+        let agent = pods.iter_mut().find(|pod| is_ours(pod, "device-plugin"));
+        let spec = agent.unwrap().spec.as_mut().unwrap();
+        let mut monitor = spec.containers[0].clone();
+        monitor.name = "monitor".to_owned();
+        monitor.args = Some(vec!["--listen".to_owned(), "0.0.0.0:2".to_owned()]);
+        spec.containers.push(monitor);
+        let found = checks(&facts);
+        let one = found.iter().find(|one| one.check == "ports").unwrap();
+        assert_eq!(one.grade, Grade::Warning);
+        assert!(one.found.contains("queries of monitor reads"), "{one:?}");
+        facts.pods = Ok(Vec::new());
+        let found = checks(&facts);
+        let one = found.iter().find(|one| one.check == "ports").unwrap();
+        assert_eq!(one.grade, Grade::NotChecked);
+    }
+
+    #[test]
+    fn security_lists_missing_network_policies() {
+        let mut facts = healthy();
+        let policies = facts.network_policies.as_mut().unwrap();
+        policies.retain(|name| name != "aliquot-scheduler");
+        let found = checks(&facts);
+        let one = found.iter().find(|one| one.check == "network-policies");
+        let one = one.unwrap();
+        assert_eq!(one.todo, "set networkPolicy.enabled=true");
+        assert!(one.found.contains("NetworkPolicy aliquot-scheduler:"));
+    }
+
+    #[test]
+    fn security_names_uncapped_priority() {
+        let names_cap = |flags: &[&str]| {
+            let found = open("device-plugin", flags);
+            has(&found, "priority-cap", "monitor.priorityCap")
+        };
+        assert!(names_cap(&["aliquot-monitor"]));
+        assert!(names_cap(&["aliquot-monitor", "--priority-cap=100"]));
+        assert!(!names_cap(&["aliquot-monitor", "--priority-cap=99"]));
+        assert!(!names_cap(&["aliquot-monitor", "--may-set-priority="]));
+        assert!(!names_cap(&[]), "nobody throttles without a monitor");
     }
 
     #[test]

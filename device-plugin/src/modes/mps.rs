@@ -13,6 +13,7 @@ use aliquot_core::{GpuUuid, Grant, Mib, Percent};
 use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mps;
+use aliquot_region::tmpfs;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -205,8 +206,7 @@ impl MpsDaemons {
         };
         mount(directory.pipe(), PIPE);
         // The server and its clients share memory there.
-        let status = directory.status().map_err(refused)?;
-        if let Some(shm) = status.and_then(|status| status.shm) {
+        if let Some(shm) = shared_memory(&directory)? {
             mount(shm, "/dev/shm");
         }
         // MPS limits each client; libvgpu.so limits all clients of a container together.
@@ -288,6 +288,23 @@ fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> 
         })) if served.satisfies(spec) => Ok(()),
         _ => Err(why_not(directory)),
     }
+}
+
+/// The memory of the device's daemon. A restart of the node ends the mount and leaves status and
+/// directory, through which clients would write to the host's disk.
+fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeError> {
+    let status = directory.status().map_err(refused)?;
+    let Some(shm) = status.and_then(|status| status.shm) else {
+        return Ok(None);
+    };
+    // A supervisor of an earlier release mounts its memory where the agent does not see it.
+    if shm == directory.shm() && !tmpfs::is_mounted(&shm).unwrap_or(false) {
+        return Err(ModeError::Refused(format!(
+            "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
+            shm.display()
+        )));
+    }
+    Ok(Some(shm))
 }
 
 /// The supervisor's reason.

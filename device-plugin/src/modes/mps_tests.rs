@@ -40,6 +40,10 @@ impl Fixture {
     }
 
     fn report(&self, phase: DaemonPhase, spec: Option<DaemonSpec>) {
+        self.report_with_shm(phase, spec, "/run/shm-of-mps".into());
+    }
+
+    fn report_with_shm(&self, phase: DaemonPhase, spec: Option<DaemonSpec>, shm: PathBuf) {
         let status = DaemonStatus {
             v: 1,
             phase,
@@ -50,7 +54,7 @@ impl Fixture {
             losses: 0,
             faults: 0,
             servers: Vec::new(),
-            shm: Some("/run/shm-of-mps".into()),
+            shm: Some(shm),
             one_user: false,
         };
         self.directory().put_status(&status).expect("written");
@@ -185,6 +189,22 @@ fn refuses_container_when_status_is_unreadable() {
     std::fs::write(&status, "{").expect("written");
     let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
     refused.expect_err("nothing is known of the daemon");
+}
+
+/// After a restart of the node, the directory is on its disk.
+#[test]
+fn refuses_container_while_shared_memory_is_not_mounted() {
+    let fixture = Fixture::served(true);
+    let (directory, shm) = (fixture.directory(), fixture.directory().shm());
+    std::fs::create_dir(&shm).expect("made");
+    let spec = directory.spec().expect("read");
+    fixture.report_with_shm(DaemonPhase::Running, spec, shm.clone());
+    let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
+    let text = refused.expect_err("not mounted");
+    assert!(
+        text.contains(&format!("no memory is mounted at {}", shm.display())),
+        "{text}"
+    );
 }
 
 #[test]

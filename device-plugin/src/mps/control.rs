@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_core::Percent;
+use aliquot_core::{Mib, Percent};
 use thiserror::Error;
 
 use super::directory::{DaemonDirectory, DaemonSpec, MpsServer};
@@ -57,8 +57,8 @@ pub struct MpsControl {
     pub program: ProgramSearch,
     /// Additional arguments of a daemon.
     pub arguments: Vec<OsString>,
-    /// The host directory that is mounted at `/dev/shm` here.
-    pub shm: Option<PathBuf>,
+    /// The size of the memory at `/dev/shm` of each daemon; `None`: half of the node's memory.
+    pub shm_size: Option<Mib>,
 }
 
 impl MpsControl {
@@ -249,7 +249,7 @@ mod tests {
         let control = MpsControl {
             program,
             arguments: vec!["-x".into()],
-            shm: None,
+            shm_size: None,
         };
         (control, directory)
     }

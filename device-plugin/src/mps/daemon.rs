@@ -13,6 +13,7 @@ use super::directory::{
     SavedComputeMode, VERSION,
 };
 use super::processes;
+use super::shm::{self, ShmError};
 use crate::clock::now;
 
 /// The interval at which a daemon's servers and clients are polled.
@@ -38,6 +39,9 @@ pub(super) enum SupervisionError {
     /// The driver.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The memory at `/dev/shm`.
+    #[error(transparent)]
+    Shm(#[from] ShmError),
     /// The daemon exited right after its start.
     #[error("the MPS daemon exited right after its start; see control.log in {0}")]
     Ended(String),
@@ -75,13 +79,9 @@ impl<'a> SupervisedDaemon<'a> {
             losses: 0,
             faults: 0,
             servers: Vec::new(),
-            shm: None,
+            shm: Some(directory.shm()),
             one_user: false,
         });
-        let status = DaemonStatus {
-            shm: control.shm.clone(),
-            ..status
-        };
         Self {
             directory,
             control,
@@ -170,10 +170,16 @@ impl<'a> SupervisedDaemon<'a> {
         self.retry = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSE.1);
         processes::kill_all(&self.directory.pipe());
+        // The daemon before may be of an earlier release, which mounted its memory elsewhere.
+        let memory = self.directory.shm();
+        self.status.shm = Some(memory.clone());
         self.write_status()?;
         self.set_mode(spec)?;
         self.directory.make()?;
-        self.status.one_user = !self.control.start(&self.directory, &spec.device)?;
+        shm::mount(&memory, self.control.shm_size)?;
+        let (control, directory) = (self.control, &self.directory);
+        let started = shm::with_dev_shm(&memory, || control.start(directory, &spec.device))?;
+        self.status.one_user = !started?;
         if self.status.one_user {
             let device = &spec.device;
             tracing::warn!(
@@ -290,6 +296,7 @@ impl<'a> SupervisedDaemon<'a> {
         }
         processes::kill_all(&self.directory.pipe());
         self.restore_mode()?;
+        shm::unmount(&self.directory.shm())?;
         Ok(self.directory.remove()?)
     }
 }

@@ -1,5 +1,7 @@
 //! What a supervisor concludes from its daemon's answers; no daemon runs.
 
+use std::path::Path;
+
 use super::*;
 use crate::mps::program::ProgramSearch;
 
@@ -35,21 +37,26 @@ impl ComputeModes for NoDriver {
     }
 }
 
+/// A control program that answers nothing.
+fn silent_control(root: &Path) -> MpsControl {
+    MpsControl {
+        program: ProgramSearch {
+            program: "/bin/true".into(),
+            path: Vec::new(),
+            roots: Vec::new(),
+            libraries: root.join("driver"),
+        },
+        arguments: Vec::new(),
+        shm_size: None,
+    }
+}
+
 /// Missing answers weeks apart once killed a healthy daemon, and a daemon that hung after that was
 /// never killed.
 #[test]
 fn counts_only_consecutive_missing_answers() {
     let root = tempfile::tempdir().expect("a directory");
-    let control = MpsControl {
-        program: ProgramSearch {
-            program: "/bin/true".into(),
-            path: Vec::new(),
-            roots: Vec::new(),
-            libraries: root.path().join("driver"),
-        },
-        arguments: Vec::new(),
-        shm: None,
-    };
+    let control = silent_control(root.path());
     let directory = DaemonDirectory::new(root.path(), "GPU-a");
     directory.make().expect("made");
     let mut daemon = SupervisedDaemon::new(directory, &control, &NoDriver);
@@ -63,6 +70,20 @@ fn counts_only_consecutive_missing_answers() {
     assert!(!daemon.hangs(&silent()));
     daemon.poll_servers().expect("it answers");
     check(&mut daemon, [false, false, true]);
+}
+
+/// Its clients have that memory, too. An earlier release had one memory for all daemons.
+#[test]
+fn adopted_daemon_retains_its_shared_memory() {
+    let root = tempfile::tempdir().expect("a directory");
+    let control = silent_control(root.path());
+    let directory = DaemonDirectory::new(root.path(), "GPU-a");
+    let supervised = || SupervisedDaemon::new(directory.clone(), &control, &NoDriver);
+    let mut first = supervised();
+    assert_eq!(first.status.shm, Some(directory.shm()));
+    first.status.shm = Some("/run/aliquot/shm".into());
+    first.write_status().expect("written");
+    assert_eq!(supervised().status.shm, first.status.shm);
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct DaemonStatus {
     pub faults: u64,
     /// Its servers.
     pub servers: Vec<MpsServer>,
-    /// The host directory that the daemon has at `/dev/shm`; its clients must have the same.
+    /// The memory that the daemon has at `/dev/shm`; its clients must have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<PathBuf>,
     /// It could not be started for the clients of all users: clients of other users wait while
@@ -136,6 +136,8 @@ pub struct DaemonDirectory {
 
 /// The directory of all specs.
 const SPECS: &str = "wishes";
+/// The directory at which a daemon's memory is mounted.
+pub(crate) const SHM: &str = "shm";
 
 /// The devices below `root` that have a spec, or files of an earlier one.
 pub(super) fn devices(root: &Path) -> Result<BTreeSet<String>, FileError> {
@@ -168,6 +170,11 @@ impl DaemonDirectory {
     /// The daemon's logs.
     pub fn log(&self) -> PathBuf {
         self.directory.join("log")
+    }
+
+    /// Where the memory is mounted that the daemon and its clients have at `/dev/shm`.
+    pub fn shm(&self) -> PathBuf {
+        self.directory.join(SHM)
     }
 
     /// The spec; `None`: no daemon is needed.

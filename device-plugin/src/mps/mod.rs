@@ -12,5 +12,5 @@ pub mod monitor;
 pub mod plan;
 mod processes;
 pub mod program;
-pub mod shm;
+mod shm;
 pub mod supervisor;

@@ -20,8 +20,6 @@ use super::control::MpsControl;
 use super::daemon::SupervisedDaemon;
 use super::directory::{self, DaemonDirectory};
 use super::program::ProgramSearch;
-use super::shm::{self, ShmError};
-use crate::selinux::Label;
 
 /// The interval at which specs and daemons are polled.
 const POLL: Duration = Duration::from_millis(250);
@@ -48,7 +46,7 @@ const REFUSED: [(&[&str], &str); 3] = [
 #[derive(Clone, Debug, Parser)]
 #[command(name = "aliquot-device-plugin mps-keeper", version, about)]
 pub struct SupervisorSettings {
-    /// The agent's --state-dir, mounted at the same path
+    /// The agent's --state-dir, mounted at the same path, where mounts reach the container runtime
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
     /// NVML library to load
@@ -79,18 +77,11 @@ pub struct SupervisorSettings {
         value_parser = daemon_argument
     )]
     pub mps_arguments: Vec<String>,
-    /// Directory of the host, mounted here at the same path, where memory is mounted that clients
-    /// and daemons have at /dev/shm
-    #[arg(long, env = "ALIQUOT_MPS_SHM_DIR")]
-    pub shm_dir: Option<PathBuf>,
-    /// MiB that this memory may take; without it half of the node's memory
-    #[arg(long, env = "ALIQUOT_MPS_SHM_SIZE", requires = "shm_dir",
+    /// MiB of memory at /dev/shm of each daemon and its clients; without it half of the node's
+    /// memory
+    #[arg(long, env = "ALIQUOT_MPS_SHM_SIZE",
           value_parser = clap::value_parser!(u64).range(1..=16_777_216))]
     pub shm_size: Option<u64>,
-    /// `SELinux` label of this memory: auto (`container_file_t`, where files have labels), none, or
-    /// a label
-    #[arg(long, env = "ALIQUOT_SELINUX_LABEL", default_value = "auto")]
-    pub selinux_label: Label,
     /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: aliquot_serve::telemetry::LogFormat,
@@ -137,7 +128,7 @@ fn control(settings: &SupervisorSettings) -> MpsControl {
             libraries: root(&settings.state_dir).join("driver"),
         },
         arguments: arguments.map(OsString::from).collect(),
-        shm: settings.shm_dir.clone(),
+        shm_size: settings.shm_size.map(Mib),
     }
 }
 
@@ -146,12 +137,9 @@ pub fn run(
     settings: &SupervisorSettings,
     driver: &Arc<dyn ComputeModes>,
     stop: &CancellationToken,
-) -> Result<(), ShmError> {
+) {
     let root = root(&settings.state_dir);
     let control = control(settings);
-    if let Some(folder) = &settings.shm_dir {
-        shm::prepare(folder, settings.shm_size.map(Mib), &settings.selinux_label)?;
-    }
     let mut running: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
     while !stop.is_cancelled() {
         running.retain(|_, thread| !thread.is_finished());
@@ -168,7 +156,6 @@ pub fn run(
         // A panic has been logged by its thread.
         let _ = thread.join();
     }
-    Ok(())
 }
 
 fn supervise(
@@ -231,12 +218,10 @@ mod tests {
             let error = parsed(flags).expect_err("refused");
             assert!(error.contains(expected), "{expected}: {error}");
         };
-        let folder = "--shm-dir=/run/aliquot/shm";
-        check(&[folder, "--shm-size=0"], "1..=16777216");
-        check(&[folder, "--shm-size=8Gi"], "'8Gi' for '--shm-size");
-        check(&["--shm-size=8"], "--shm-dir");
-        let settings = parsed(&[folder, "--shm-size=8192"]).expect("good flags");
-        assert_eq!(settings.shm_size, Some(8192));
+        check(&["--shm-size=0"], "1..=16777216");
+        check(&["--shm-size=8Gi"], "'8Gi' for '--shm-size");
+        let settings = parsed(&["--shm-size=8192"]).expect("good flags");
+        assert_eq!(control(&settings).shm_size, Some(Mib(8192)));
     }
 
     #[test]

@@ -75,6 +75,18 @@ pub fn mount(folder: &Path, labelled: bool) -> io::Result<()> {
     }
 }
 
+/// Gives the calling thread, and every process that it starts, a mount namespace of their own, a copy
+/// of the current one.
+pub fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: no memory is passed; from now on the thread shares neither its mounts nor its root and
+    // working directory with the other threads.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Unmounts `folder`; processes that have mapped its file keep their mapping.
 pub fn unmount(folder: &Path) -> io::Result<()> {
     match is_mounted(folder) {

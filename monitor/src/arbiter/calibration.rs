@@ -4,8 +4,8 @@
 //! of its launches were measured.
 //!
 //! A calibration is short: the time of a few launches of each tenant, and of what was in progress. It
-//! takes place on a device with tenants that were not measured yet, later seldom, and never while a
-//! tenant of high priority is active. A tenant whose counters report a launch in progress that never
+//! takes place on a device with tenants that were not measured yet, later seldom, and never while
+//! tenants wait for one of high priority. A tenant whose counters report a launch in progress that never
 //! ends, or that never launches, costs the others one bounded wait.
 
 use aliquot_region::host::LaunchCounters;

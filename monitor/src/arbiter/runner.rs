@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::busy_time::BusyTime;
+use super::priority_cap::PriorityCap;
 use super::{
     ArbiterState, ComputePolicy, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide,
 };
@@ -81,11 +82,12 @@ impl Clocks {
 
 /// Arbitrates until the other end of `stop` is dropped.
 pub fn run(
+    priority_cap: PriorityCap,
     mut containers: ContainersReceiver,
     mut measurements: watch::Receiver<Arc<Measurements>>,
     stop: &Receiver<()>,
 ) {
-    let mut arbiter = Arbiter::default();
+    let mut arbiter = Arbiter::new(priority_cap);
     arbiter.set_containers(&Arc::clone(&containers.borrow_and_update()));
     let mut next = Instant::now();
     loop {
@@ -106,6 +108,14 @@ pub fn run(
 }
 
 impl Arbiter {
+    /// Without containers, with this cap.
+    pub fn new(priority_cap: PriorityCap) -> Self {
+        Self {
+            state: ArbiterState::new(priority_cap),
+            ..Self::default()
+        }
+    }
+
     /// Adds new containers, and removes those that are gone.
     pub fn set_containers(&mut self, containers: &ManagedContainers) {
         let limited = containers.all.iter();

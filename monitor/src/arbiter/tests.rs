@@ -192,6 +192,30 @@ fn low_priority_yields_while_high_priority_runs() {
 }
 
 #[test]
+fn low_priority_gets_its_share_above_the_cap() {
+    let mut gpu = SimulatedGpu::new(&[low(40), high(60)]);
+    gpu.state = ArbiterState::new(PriorityCap(50));
+    gpu.pass(4_500).check(&[0, 100]);
+    // They are measured undisturbed, and get their shares.
+    gpu.pass(1_000).check(&[40, 60]);
+    let mut tenants = gpu.tenants.iter();
+    assert!(tenants.all(|(_, counters)| counters.undisturbed > 0));
+    gpu.pass(4_000).check(&[40, 60]);
+    // Ten seconds later, for as long as before.
+    gpu.pass(1_500).check(&[0, 100]);
+    gpu.pass(5_000).check(&[40, 60]);
+}
+
+#[test]
+fn priority_gives_nothing_with_cap_of_0() {
+    let mut gpu = SimulatedGpu::new(&[low(30), high(30)]);
+    gpu.state = ArbiterState::new(PriorityCap(0));
+    for _ in 0..15 {
+        gpu.pass(1_000).check(&[50, 50]);
+    }
+}
+
+#[test]
 fn forced_or_unlimited_low_priority_yields_too() {
     let disabled = TenantSpec {
         policy: ComputePolicy::Disable,

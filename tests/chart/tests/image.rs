@@ -226,13 +226,50 @@ fn dockerfile_builds_what_it_copies() {
     }
     let toolchain = read("rust-toolchain.toml");
     let (_, base) = all.iter().find(|(one, _)| one == "FROM").unwrap();
-    let rust = base[0]
-        .trim_start_matches("rust:")
-        .trim_end_matches("-bookworm");
+    let (rust, _) = base[0].split_once("-bookworm").unwrap();
+    let rust = rust.trim_start_matches("rust:");
     assert!(
         toolchain.contains(&format!("channel = \"{rust}")),
         "{rust}: {toolchain}"
     );
+}
+
+/// The images that instructions name: all but the stages of the Dockerfile.
+fn named_images(instructions: &[(String, Vec<String>)]) -> Vec<String> {
+    let (mut images, mut stages) = (Vec::new(), Vec::new());
+    for (instruction, words) in instructions {
+        let image = if instruction == "FROM" {
+            words.iter().find(|word| !word.starts_with("--")).cloned()
+        } else {
+            let mut froms = words.iter().filter_map(|word| word.strip_prefix("--from="));
+            froms.next().map(str::to_owned)
+        };
+        images.extend(image.filter(|image| !stages.contains(image)));
+        if let [.., keyword, stage] = words.as_slice()
+            && instruction == "FROM"
+            && keyword == "AS"
+        {
+            stages.push(stage.clone());
+        }
+    }
+    images
+}
+
+#[test]
+fn base_images_are_pinned_by_digest() {
+    let images = named_images(&instructions());
+    let names = ["rust:", "almalinux:", "golang:", "gcr.io/distroless/cc-"];
+    assert_eq!(images.len(), names.len(), "{images:?}");
+    for (image, name) in images.iter().zip(names) {
+        let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+        let is_hex = |digest: &str| {
+            digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        assert!(
+            image.starts_with(name) && digest.is_some_and(is_hex),
+            "{image}, expected: {name}…@sha256: and its digest"
+        );
+    }
 }
 
 #[test]

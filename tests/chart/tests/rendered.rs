@@ -119,6 +119,7 @@ fn passes_values_to_their_components() {
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
         "--set-string=devicePlugin.disablecorelimit=true",
+        "--set=monitor.priorityCap=60",
     ])
     .unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
@@ -133,6 +134,8 @@ fn passes_values_to_their_components() {
     ] {
         assert!(line.contains(flag), "{flag}: {line}");
     }
+    let line = command(container(agent, "monitor"));
+    assert!(line.contains(&"--priority-cap=60".to_owned()), "{line:?}");
     let request = "--default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
         --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
         --resource-cores=a/cores --resource-priority=a/prio";
@@ -183,6 +186,15 @@ fn renders_same_objects_for_each_kubernetes_version() {
     let scheduler = one(&vendors, "Deployment", "aliquot-scheduler");
     let image = &container(scheduler, "kube-scheduler")["image"];
     assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
+    let pinned = "v1.30.4@sha256:0a";
+    let tag = format!("--set=scheduler.kubeScheduler.image.tag={pinned}");
+    let objects = rendered(&[&tag, "--kube-version", "1.36.3"]).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    let scheduler = container(scheduler, "kube-scheduler");
+    let image = format!("registry.k8s.io/kube-scheduler:{pinned}");
+    assert_eq!(scheduler["image"], image);
+    let probe = &scheduler["livenessProbe"]["httpGet"]["path"];
+    assert_eq!(*probe, "/healthz", "of the tag's version");
     let old = rendered(&["--kube-version", "1.29.9"]).unwrap_err();
     assert!(format!("{old:#}").contains(">=1.30.0-0"), "{old:#}");
 }
@@ -299,7 +311,7 @@ fn every_host_path_and_capability_has_a_reason() {
     let objects = rendered(EVERYTHING).unwrap();
     for (file, name, paths_and_rights) in [
         ("agent.yaml", "aliquot-device-plugin", 5 + 3),
-        ("mps.yaml", "aliquot-mps", 3 + 2),
+        ("mps.yaml", "aliquot-mps", 2 + 2),
     ] {
         let template = top("charts/aliquot/templates").join(file);
         let text = std::fs::read_to_string(template).unwrap();

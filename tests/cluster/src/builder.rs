@@ -30,6 +30,7 @@ pub struct Builder {
     extender: Extender,
     scheduler: bool,
     apiserver_args: Vec<String>,
+    controller_manager_args: Vec<String>,
     scheduler_args: Vec<String>,
     chart_values: Vec<(String, Value)>,
     user_namespaces: bool,
@@ -46,6 +47,7 @@ impl Cluster {
             extender: Extender::None,
             scheduler: true,
             apiserver_args: Vec::new(),
+            controller_manager_args: Vec::new(),
             scheduler_args: Vec::new(),
             chart_values: Vec::new(),
             user_namespaces: false,
@@ -103,6 +105,13 @@ impl Builder {
     #[must_use]
     pub fn apiserver_arg(mut self, arg: &str) -> Self {
         self.apiserver_args.push(arg.to_owned());
+        self
+    }
+
+    /// A further argument of kube-controller-manager.
+    #[must_use]
+    pub fn controller_manager_arg(mut self, arg: &str) -> Self {
+        self.controller_manager_args.push(arg.to_owned());
         self
     }
 
@@ -176,6 +185,7 @@ impl Builder {
             node: self.node,
             users,
             apiserver_args: self.apiserver_args,
+            controller_manager_args: self.controller_manager_args,
             scheduler: self.scheduler.then_some(SchedulerOptions {
                 extender,
                 values: self.chart_values,

@@ -37,6 +37,7 @@ pub(crate) struct Options {
     /// Absent where no kube-scheduler runs from the start.
     pub(crate) scheduler: Option<SchedulerOptions>,
     pub(crate) apiserver_args: Vec<String>,
+    pub(crate) controller_manager_args: Vec<String>,
 }
 
 /// A running cluster on disk.

@@ -92,14 +92,19 @@ pub(crate) fn apiserver(
     args
 }
 
-pub(crate) fn controller_manager(layout: &Layout, ports: Ports, node: bool) -> Vec<String> {
+pub(crate) fn controller_manager(
+    layout: &Layout,
+    ports: Ports,
+    node: bool,
+    extra: &[String],
+) -> Vec<String> {
     let pki = layout.text("pki");
     let controllers = if node {
         "*".into()
     } else {
         CONTROLLERS_FOR_FAKE_NODES.join(",")
     };
-    vec![
+    let mut args = vec![
         "controller-manager".into(),
         format!("--controllers={controllers}"),
         // One identity for all controllers: making one each costs 5 s at the start.
@@ -116,7 +121,9 @@ pub(crate) fn controller_manager(layout: &Layout, ports: Ports, node: bool) -> V
         "--leader-elect=false".into(),
         "--kube-api-qps=500".into(),
         "--kube-api-burst=1000".into(),
-    ]
+    ];
+    args.extend_from_slice(extra);
+    args
 }
 
 /// kube-scheduler as one of several: it has no server, so it needs no port.

@@ -101,11 +101,15 @@ impl Cluster {
             }
             Member::ApiServer => self.apiserver()?,
             Member::ControllerManager => {
-                let node = self.options.node.is_some();
+                let (node, extra) = (
+                    self.options.node.is_some(),
+                    &self.options.controller_manager_args,
+                );
                 self.kubebox(control_plane::controller_manager(
                     &self.layout,
                     self.ports,
                     node,
+                    extra,
                 ))
             }
             Member::Scheduler => {

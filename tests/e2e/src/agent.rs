@@ -211,12 +211,13 @@ impl Stack {
             &text(&library),
             "--mps-control",
             &text(&control),
+            "--shm-size=64",
         ];
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let supervisor = self
             .cluster
-            .start_part("mps-keeper", &program, &args, &env)?;
+            .start_part_on_node("mps-keeper", &program, &args, &env)?;
         self.mps_supervisor.lock().await.replace(supervisor);
         Ok(())
     }
@@ -285,12 +286,7 @@ impl Stack {
             let starting = self.start_program(kind, &program, &kubeconfig, &flags, &env);
             return starting.await;
         }
-        // Where limits are enforced, its mounts must reach the containers.
-        if options.limited {
-            self.start_on_node(kind, &kubeconfig, &flags, &env).await
-        } else {
-            self.start(kind, &kubeconfig, &flags, &env).await
-        }
+        self.start_on_node(kind, &kubeconfig, &flags, &env).await
     }
 
     /// Has an agent with fail-points killed at the next passage of this one.

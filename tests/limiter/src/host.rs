@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use aliquot_gpusim::SimulatedMachine;
+use aliquot_monitor::arbiter::priority_cap::PriorityCap;
 use aliquot_monitor::arbiter::runner::{self, Clocks, Measurements};
 use aliquot_monitor::arbiter::{Measurement, PERCENT};
 use aliquot_monitor::managed_containers::{EffectiveLimits, ManagedContainer, ManagedContainers};
@@ -54,6 +55,8 @@ pub enum HostRole {
     Arbiter,
     /// The same, and the driver does not report the use of processes.
     BlindArbiter,
+    /// The arbiter runs with this cap, in percent, on the time that priority 0 may take from others.
+    CappedArbiter(u64),
 }
 
 pub(crate) enum ScenarioHost {
@@ -72,6 +75,7 @@ pub(crate) struct RunningArbiter {
 
 impl ScenarioHost {
     pub(crate) fn new(containers: &[TestContainer], role: HostRole) -> Result<Self> {
+        let start = |cap| RunningArbiter::start(records(containers), cap);
         match role {
             HostRole::Absent => Ok(Self::Absent),
             HostRole::Flag(flag) => {
@@ -91,11 +95,9 @@ impl ScenarioHost {
                 }
                 Ok(Self::Absent)
             }
-            HostRole::Arbiter => Ok(Self::Arbiter(RunningArbiter::start(records(containers)))),
-            HostRole::BlindArbiter => {
-                let arbiter = RunningArbiter::start(records(containers));
-                Ok(Self::BlindArbiter(arbiter))
-            }
+            HostRole::Arbiter => Ok(Self::Arbiter(start(PriorityCap::default()))),
+            HostRole::BlindArbiter => Ok(Self::BlindArbiter(start(PriorityCap::default()))),
+            HostRole::CappedArbiter(cap) => Ok(Self::Arbiter(start(PriorityCap(cap)))),
         }
     }
 
@@ -173,7 +175,7 @@ pub fn container_record(folder: PathBuf) -> ManagedContainer {
 }
 
 impl RunningArbiter {
-    fn start(all: Vec<ManagedContainer>) -> Self {
+    fn start(all: Vec<ManagedContainer>, cap: PriorityCap) -> Self {
         let names = all
             .iter()
             .map(|container_record| container_record.id.clone())
@@ -189,7 +191,7 @@ impl RunningArbiter {
             names,
             measurements,
             stop,
-            thread: thread::spawn(move || runner::run(records, shown, &stopped)),
+            thread: thread::spawn(move || runner::run(cap, records, shown, &stopped)),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use aliquot_monitor::arbiter::priority_cap::PriorityCap;
 use aliquot_monitor::arbiter::runner;
 use aliquot_monitor::managed_containers::ManagedContainers;
 use aliquot_region::counters;
@@ -45,7 +46,8 @@ pub fn idle_cpu_percent(shares: usize, time: Duration) -> Result<f64> {
     let (_measurements, measurements) = watch::channel(Arc::default());
     let (stop, stopped) = channel();
     let before = cpu_seconds()?;
-    let arbiter = thread::spawn(move || runner::run(containers, measurements, &stopped));
+    let cap = PriorityCap::default();
+    let arbiter = thread::spawn(move || runner::run(cap, containers, measurements, &stopped));
     wait(time)?;
     let after = cpu_seconds()?;
     drop(stop);

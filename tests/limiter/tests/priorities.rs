@@ -18,10 +18,19 @@ const LOW: u32 = 1;
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 fn play(tenants: Vec<ShareTenant>, warm_up: u64, windows: usize) -> Vec<TenantResult> {
+    play_with(HostRole::Arbiter, tenants, warm_up, windows)
+}
+
+fn play_with(
+    host: HostRole,
+    tenants: Vec<ShareTenant>,
+    warm_up: u64,
+    windows: usize,
+) -> Vec<TenantResult> {
     let _exclusive = EXCLUSIVE.lock();
     let mut scene = ShareScenario::seconds(windows, tenants);
     scene.warm_up = Duration::from_secs(warm_up);
-    scene.host = HostRole::Arbiter;
+    scene.host = host;
     run(&scene).expect("every call of every process succeeds")
 }
 
@@ -78,6 +87,20 @@ fn resumes_low_priority_when_high_priority_idles() {
         |got| {
             let windows = &got[0].windows;
             windows[0] > 90.0 && windows[3] < 10.0 && windows[5] > 90.0
+        },
+    );
+}
+
+#[test]
+fn high_priority_takes_no_more_than_the_cap() {
+    holds_once_of_three(
+        "low priority waits for five seconds, then both get their shares",
+        || play_with(HostRole::CappedArbiter(50), vec![low(50), high(50)], 1, 8),
+        |got| {
+            let windows = &got[0].windows;
+            let waits = windows[..3].iter().all(|got| *got < 10.0);
+            // The rate settles within two seconds.
+            waits && windows[6..8].iter().all(|got| (got - 50.0).abs() < 15.0)
         },
     );
 }

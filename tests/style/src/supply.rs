@@ -3,6 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
+/// The source of packages in Cargo.lock that come from crates.io, the only one that deny.toml allows.
+const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
 /// A package of Cargo.lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
@@ -45,7 +50,7 @@ pub fn list<'a>(deny: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Banned packages, other sources than the registry, and versions beside each
+/// Banned packages, other sources than crates.io, and versions beside each
 /// other that deny.toml gives no reason for.
 pub fn errors(packages: &[Package], deny: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -61,8 +66,10 @@ pub fn errors(packages: &[Package], deny: &str) -> Vec<String> {
         if banned.contains(&name.as_str()) {
             found.push(format!("{name} {version}: banned in deny.toml"));
         }
-        if !source.is_empty() && !source.starts_with("registry+") {
-            found.push(format!("{name} {version}: comes from {source}"));
+        if !source.is_empty() && source != CRATES_IO {
+            found.push(format!(
+                "{name} {version}: comes from {source}, expected: crates.io"
+            ));
         }
         versions.entry(name).or_default().push(version);
     }
@@ -89,4 +96,41 @@ pub fn is_licensed(expression: &str, accepted: &[&str]) -> bool {
         let part = part.trim_matches(['(', ')', ' ']);
         part.split(" OR ").any(|one| accepted.contains(&one.trim()))
     })
+}
+
+/// Dependencies of `cargo metadata`'s packages without a version, which only paths may have.
+pub fn wildcards(metadata: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for package in list(&metadata["packages"]) {
+        for dependency in list(&package["dependencies"]) {
+            if dependency["req"] == "*" && dependency["path"].is_null() {
+                found.push(format!(
+                    "{}: any version of {}",
+                    package["name"], dependency["name"]
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// The file of a package in cargo's copy of an index.
+pub fn index_file(name: &str) -> String {
+    let name = name.to_lowercase();
+    match name.len() {
+        1 | 2 => format!("{}/{name}", name.len()),
+        3 => format!("3/{}/{name}", &name[..1]),
+        _ => format!("{}/{}/{name}", &name[..2], &name[2..4]),
+    }
+}
+
+/// Whether the registry has withdrawn a version, by the package's file in cargo's copy of the index: an
+/// object for each version, between zero bytes. `None`: the file does not have the version.
+pub fn is_yanked(index: &[u8], version: &str) -> Option<bool> {
+    let mut versions = index
+        .split(|byte| *byte == 0)
+        .filter_map(|part| serde_json::from_slice::<Value>(part).ok());
+    let entry = versions.find(|entry| entry["vers"] == version)?;
+    Some(entry["yanked"] == true)
 }

@@ -1,7 +1,10 @@
 //! Dependencies follow deny.toml, and others are reported.
 
-use aliquot_style::supply::{Package, errors, is_licensed, list, packages};
+use aliquot_style::supply::{
+    Package, errors, index_file, is_licensed, is_yanked, list, packages, wildcards,
+};
 use aliquot_style::tree;
+use serde_json::json;
 
 #[test]
 fn lock_file_follows_deny_toml() {
@@ -51,6 +54,32 @@ fn every_licence_is_allowed() {
     }
 }
 
+#[test]
+fn every_dependency_names_a_version() {
+    let metadata = tree::metadata(&["--no-deps"]).unwrap();
+    let found = wildcards(&metadata);
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+    assert!(!metadata["packages"].as_array().unwrap().is_empty());
+}
+
+/// As of the last time that cargo asked the registry.
+#[test]
+fn no_locked_version_is_yanked() {
+    let indexes = tree::registry_indexes().unwrap();
+    let mut known = 0;
+    for package in packages(&tree::read("Cargo.lock").unwrap()) {
+        let Package { name, version, .. } = &package;
+        let entries = indexes
+            .iter()
+            .filter_map(|index| std::fs::read(index.join(index_file(name))).ok());
+        for yanked in entries.filter_map(|entry| is_yanked(&entry, version)) {
+            assert!(!yanked, "{name} {version}: yanked from the registry");
+            known += 1;
+        }
+    }
+    assert!(known > 0, "no package of Cargo.lock is in {indexes:?}");
+}
+
 const DENY: &str = r#"
 deny = [
     { crate = "openssl", reason = "one TLS provider" },
@@ -76,8 +105,8 @@ fn check(lock: &[(&str, &str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn reports_banned_git_and_duplicate_packages() {
-    let from = "registry+index";
+fn reports_banned_foreign_and_duplicate_packages() {
+    let from = "registry+https://github.com/rust-lang/crates.io-index";
     check(
         &[("syn", "3.0.0", from), ("aliquot-core", "0.1.0", "")],
         &[],
@@ -87,6 +116,10 @@ fn reports_banned_git_and_duplicate_packages() {
     check(
         &[("kube", "5.0.0", "git+https://example.org/kube")],
         &["kube 5.0.0: comes from git"],
+    );
+    check(
+        &[("kube", "5.0.0", "registry+https://example.org/index")],
+        &["kube 5.0.0: comes from registry+https://example.org"],
     );
     check(
         &[("syn", "1.0.0", from), ("syn", "3.0.0", from)],
@@ -109,4 +142,38 @@ fn evaluates_licence_expressions() {
     ] {
         assert_eq!(is_licensed(expression, &accepted), licensed, "{expression}");
     }
+}
+
+#[test]
+fn reads_yanked_versions_from_index() {
+    for (name, file) in [
+        ("a", "1/a"),
+        ("cc", "2/cc"),
+        ("syn", "3/s/syn"),
+        ("serde", "se/rd/serde"),
+        ("Inflector", "in/fl/inflector"),
+    ] {
+        assert_eq!(index_file(name), file);
+    }
+    let index = b"\x03\x02\0\0\0etag\x001.0.0\0{\"vers\":\"1.0.0\",\"yanked\":true}\0\
+        1.0.1\0{\"vers\":\"1.0.1\",\"yanked\":false}\0";
+    for (version, yanked) in [
+        ("1.0.0", Some(true)),
+        ("1.0.1", Some(false)),
+        ("1.0.2", None),
+    ] {
+        assert_eq!(is_yanked(index, version), yanked, "{version}");
+    }
+}
+
+#[test]
+fn reports_dependencies_without_a_version() {
+    let dependencies = json!([
+        {"name": "serde", "req": "^1", "path": null},
+        {"name": "kube", "req": "*", "path": null},
+        {"name": "aliquot-core", "req": "*", "path": "/core"},
+    ]);
+    let metadata = json!({"packages": [{"name": "a", "dependencies": dependencies}]});
+    let found = wildcards(&metadata);
+    assert_eq!(found, ["\"a\": any version of \"kube\""]);
 }

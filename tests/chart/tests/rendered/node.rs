@@ -159,17 +159,13 @@ fn shared_memory_of_mps_reaches_clients() {
     let sized = keeper("--set=devicePlugin.mps.shmSize=8192");
     let flags: supervisor::SupervisorSettings = taken(&sized, &program, &[]);
     assert_eq!(flags.shm_size, Some(8192));
-    let folder = flags.shm_dir.unwrap();
     let mut mounts = sized["volumeMounts"].as_array().unwrap().iter();
-    let mount = mounts.find(|one| one["name"] == "run").unwrap();
-    assert_eq!(
-        folder.parent().unwrap().to_str(),
-        mount["mountPath"].as_str()
-    );
+    let mount = mounts.find(|one| one["name"] == "state").unwrap();
+    assert_eq!(flags.state_dir.to_str(), mount["mountPath"].as_str());
     assert_eq!(mount["mountPropagation"], "Bidirectional");
-    let usual = keeper("--set=devicePlugin.seLinuxLabel=none");
+    let usual = keeper("--set=devicePlugin.mps.shmSize=");
     let flags: supervisor::SupervisorSettings = taken(&usual, &program, &[]);
-    assert_eq!((flags.shm_size, flags.selinux_label), (None, Label::Off));
+    assert_eq!(flags.shm_size, None);
 }
 
 /// A driver's root in a shared file system, as /run is, and two mounts of pods: of its parent and of

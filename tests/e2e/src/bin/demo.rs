@@ -125,7 +125,8 @@ async fn up() -> Result<()> {
     println!("  export PATH={}:$PATH", tools(&stack)?.display());
     println!("  kubectl describe pod too-large-pod");
     println!("  kubectl get node {NODE} -o yaml");
-    println!("  kubectl aliquot top gpus --server {scheduler}");
+    println!("  kubectl aliquot top gpus");
+    println!("  kubectl aliquot doctor");
     println!("the cluster page: {scheduler}/page/");
     println!("after a change of an example or of the code: make demo");
     println!("and remove it all with: make demo-down");
@@ -143,9 +144,13 @@ fn tools(stack: &Stack) -> Result<PathBuf> {
         .with_file_name("kubectl-aliquot");
     let kubebox = stack.cluster.binaries().join("kubebox");
     let kubeconfig = stack.cluster.kubeconfig();
+    // Where the plugin finds parts that have no pods.
+    let scheduler = stack.address(Kind::Scheduler);
+    let agent = stack.address(Kind::DevicePlugin);
+    let parts = format!("ALIQUOT_SERVER=http://{scheduler} ALIQUOT_AGENTS={NODE}=http://{agent}");
     let script = |name: &str, program: &Path, verb: &str| {
         let text = format!(
-            "#!/bin/sh\nKUBECONFIG={} exec {} {verb}\"$@\"\n",
+            "#!/bin/sh\nKUBECONFIG={} {parts} exec {} {verb}\"$@\"\n",
             kubeconfig.display(),
             program.display()
         );

@@ -19,6 +19,8 @@ const MACHINE: &str =
 
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
+    /// A process in the mount namespace of the supervisor.
+    host: Child,
     pub(crate) machine: SimulatedMachine,
     /// The supervisor's flags for where the control program is.
     control: Vec<OsString>,
@@ -47,6 +49,7 @@ impl Bench {
         place::link_into(folder.path()).unwrap();
         place::link_cuda_into(folder.path()).unwrap();
         let mut bench = Self {
+            host: with_shared_mounts(folder.path()),
             folder,
             machine,
             control,
@@ -57,8 +60,10 @@ impl Bench {
     }
 
     pub(crate) fn start_supervisor(&mut self) {
-        let supervisor = Command::new(program("aliquot-device-plugin"))
-            .arg("mps-keeper")
+        let supervisor = Command::new("nsenter")
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.host.id()))
+            .arg(program("aliquot-device-plugin"))
+            .args(["mps-keeper", "--shm-size=1"])
             .args([Path::new("--state-dir"), self.folder.path()])
             .arg("--nvml-library")
             .arg(self.folder.path().join(place::LIBRARY_NAME))
@@ -80,6 +85,11 @@ impl Bench {
         let mut supervisor = self.supervisor.take().unwrap();
         supervisor.kill().unwrap();
         supervisor.wait().unwrap();
+    }
+
+    /// The memory of a daemon where the container runtime finds it.
+    pub(crate) fn mounted_shm(&self, status: &DaemonStatus) -> PathBuf {
+        seen_by(self.host.id(), status.shm.as_deref().unwrap())
     }
 
     /// The supervisor's directory in the agent's state.
@@ -190,11 +200,41 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        if let Some(mut supervisor) = self.supervisor.take() {
-            let _ = supervisor.kill();
-            let _ = supervisor.wait();
+        for child in self.supervisor.iter_mut().chain([&mut self.host]) {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
+}
+
+/// A process in a mount namespace where this directory is shared, as on a host with systemd. It ends
+/// with the test.
+fn with_shared_mounts(folder: &Path) -> Child {
+    const SHARE: &str =
+        "mount --bind \"$0\" \"$0\" && mount --make-shared \"$0\" && echo ready && exec cat";
+    let mut host = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", SHARE])
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut lines = BufReader::new(host.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    host
+}
+
+/// The memory that a daemon has at `/dev/shm`.
+pub(crate) fn daemon_shm(status: &DaemonStatus) -> PathBuf {
+    seen_by(status.daemon.unwrap(), Path::new("/dev/shm"))
+}
+
+/// A path in the mount namespace of a process.
+fn seen_by(pid: u32, path: &Path) -> PathBuf {
+    let below = path.strip_prefix("/").unwrap();
+    Path::new(&format!("/proc/{pid}/root")).join(below)
 }
 
 /// A client that runs; it ends with the test.

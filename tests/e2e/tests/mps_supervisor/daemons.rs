@@ -1,13 +1,14 @@
 //! Daemons start, serve, and leave nothing behind.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use aliquot_core::{Mib, Percent};
 use aliquot_device_plugin::mps::directory::DaemonPhase;
 use aliquot_gpusim::place;
 
-use crate::bench::{Bench, program};
+use crate::bench::{Bench, daemon_shm, program};
 
 /// Puts the control program, the server and libcuda below a driver root.
 fn install_driver(root: &Path) {
@@ -90,6 +91,28 @@ async fn mps_18_disabling_restores_compute_mode_and_removes_files() {
         let pid = status.daemon.unwrap();
         assert!(!std::path::Path::new(&format!("/proc/{pid}/exe")).exists());
     }
+}
+
+#[tokio::test]
+async fn each_daemon_has_its_own_sized_memory_at_dev_shm() {
+    let bench = Bench::new();
+    bench.request("GPU-a", 4);
+    bench.request("GPU-b", 4);
+    let (first, other) = (bench.served("GPU-a").await, bench.served("GPU-b").await);
+    fs::write(daemon_shm(&first).join("data"), "of a client").unwrap();
+    // --shm-size is 1 MiB.
+    let full = fs::write(daemon_shm(&other).join("large"), vec![1; 2 << 20]).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    fs::write(daemon_shm(&first).join("more"), vec![1; 1 << 19]).unwrap();
+    assert!(!daemon_shm(&other).join("data").exists());
+    // What the container runtime mounts into the clients of each.
+    let (mounted, others) = (bench.mounted_shm(&first), bench.mounted_shm(&other));
+    assert_eq!(fs::read(mounted.join("data")).unwrap(), b"of a client");
+    assert!(others.join("large").exists());
+    assert!(!others.join("data").exists());
+    bench.turn_off("GPU-a").await;
+    assert!(!mounted.exists());
+    assert!(others.join("large").exists());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use aliquot_cluster::wait::PATIENCE;
 use aliquot_device_plugin::mps::directory::DaemonPhase;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, daemon_shm};
 
 /// The specified time until a daemon's end is detected.
 const DETECTED: Duration = Duration::from_secs(2);
@@ -28,6 +28,7 @@ async fn mps_11_restarts_a_killed_daemon_within_two_seconds() {
         let first = bench.served("GPU-a").await;
         let mut lost = bench.client(&environment, &["init", "ready", "hold", "sync"]);
         lost.until("ready: 0");
+        std::fs::write(daemon_shm(&first).join("of a client"), "").unwrap();
         bench
             .status("GPU-a", |status| !status.servers.is_empty())
             .await;
@@ -39,6 +40,8 @@ async fn mps_11_restarts_a_killed_daemon_within_two_seconds() {
         assert_eq!(seen.restarts, number);
         let second = bench.served("GPU-a").await;
         assert_ne!(second.daemon, first.daemon);
+        // It has the same memory, which containers of clients have mounted.
+        assert!(daemon_shm(&second).join("of a client").exists());
         // The client that was there has lost its server; a new one has another.
         lost.go_on();
         lost.until("sync: 806");
@@ -117,9 +120,10 @@ async fn killed_supervisor_ends_no_client_and_the_next_takes_over() {
 }
 
 /// Files of a device, in the order in which they come.
-const MOMENTS: [&str; 5] = [
+const MOMENTS: [&str; 6] = [
     "before.json",
     "pipe",
+    "shm",
     "pipe/control",
     "pipe/nvidia-cuda-mps-control.pid",
     "status.json",

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use aliquot_limiter_tests::host::container_record;
+use aliquot_monitor::arbiter::priority_cap::PriorityCap;
 use aliquot_monitor::arbiter::runner::{self, Clocks, Measurements};
 use aliquot_monitor::arbiter::{Measurement, PERCENT};
 use aliquot_monitor::managed_containers::{ManagedContainer, ManagedContainers};
@@ -29,7 +30,8 @@ fn main() -> Result<()> {
     let (_, containers) = watch::channel(Arc::new(containers));
     let (measurements, shown) = watch::channel(Arc::<Measurements>::default());
     let (stop, stopped) = channel();
-    let arbiter = thread::spawn(move || runner::run(containers, shown, &stopped));
+    let cap = PriorityCap::default();
+    let arbiter = thread::spawn(move || runner::run(cap, containers, shown, &stopped));
     for line in stdin().lines() {
         measurements.send_replace(Arc::new(parse(&ids, &line?)?));
     }

@@ -65,6 +65,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             mps_users::users,
         ),
         scenario(
+            "mps_shared_memory_is_closed_to_other_gpus_and_users",
+            mps_users::shared_memory,
+        ),
+        scenario(
             "mig_4_node_condition_names_an_odd_gpu_under_one_name",
             mig_shown::odd,
         ),

@@ -26,6 +26,13 @@ pub(crate) fn one_mps_gpu() -> String {
     profile("    gpus:\n    - {select: {index: 0}, mode: mps, replicas: 4}\n    rest: exclusive\n")
 }
 
+/// The same of GPUs 0 and 1.
+pub(crate) fn two_mps_gpus() -> String {
+    profile(
+        "    gpus:\n    - {select: {index: 0}, mode: mps, replicas: 4}\n    - {select: {index: 1}, mode: mps, replicas: 4}\n    rest: exclusive\n",
+    )
+}
+
 /// Waits until capacity and allocatable of a resource are `replicas`; `None`: the node has no such
 /// key any more.
 pub(crate) async fn wait_replicas(

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::mps::{end, give_driver, one_mps_gpu, plain, start, uuid, wait_replicas};
+use super::mps::{end, give_driver, one_mps_gpu, plain, start, two_mps_gpus, uuid, wait_replicas};
 
 /// What a client's context takes.
 const CONTEXT: u64 = 416 / 8;
@@ -99,12 +99,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     give_driver(stack)?;
     let gpu = uuid(stack, 0)?;
     for (name, user) in [("one", 1000), ("other", 2000)] {
-        let limits = [("gpu", "1"), ("gpumem", "5000")];
-        let mut pod = with_python(stack, space, name, &limits)?;
-        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": gpu});
-        pod["spec"]["securityContext"] = json!({"runAsUser": user, "runAsGroup": user});
-        stack.cluster.create_pod(pod).await?;
-        stack.cluster.wait_running(space, name).await?;
+        start_as(stack, (space, name), 0, user).await?;
     }
     let client = ["init", "alloc,1000", "hold"];
     let second = async {
@@ -117,6 +112,67 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     };
     beside(answers_until_released(stack, space, "one", &client), second).await?;
     end(stack, space, &["one", "other"]).await?;
+    plain(stack).await
+}
+
+/// Starts a pod of a user on a GPU.
+async fn start_as(
+    stack: &Stack,
+    (namespace, name): (&str, &str),
+    gpu: usize,
+    user: u32,
+) -> Result<()> {
+    let limits = [("gpu", "1"), ("gpumem", "5000")];
+    let mut pod = with_python(stack, namespace, name, &limits)?;
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": uuid(stack, gpu)?});
+    pod["spec"]["securityContext"] = json!({"runAsUser": user, "runAsGroup": user});
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running(namespace, name).await.map(drop)
+}
+
+/// Clients of one GPU have one memory of limited size at `/dev/shm`, in which the files of one user
+/// are closed to others; those of another GPU have another.
+pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    let space = "mps-shm";
+    stack.write_profiles(&two_mps_gpus())?;
+    wait_replicas(stack, "nvidia.com/gpu", Some("14")).await?;
+    stack.cluster.namespace(space).await?;
+    give_driver(stack)?;
+    for (name, gpu, user) in [
+        ("one", 0, 1000),
+        ("twin", 0, 1000),
+        ("neighbour", 0, 2000),
+        ("other", 1, 1000),
+    ] {
+        start_as(stack, (space, name), gpu, user).await?;
+    }
+    for (pod, line, succeeds) in [
+        ("one", "umask 077; echo data > /dev/shm/file", true),
+        ("twin", "cat /dev/shm/file", true),
+        ("neighbour", "ls /dev/shm/file", true),
+        ("neighbour", "cat /dev/shm/file", false),
+        ("neighbour", "mv /dev/shm/file /dev/shm/mine", false),
+        ("neighbour", "rm -f /dev/shm/file", false),
+        ("other", "ls -d /dev/shm", true),
+        ("other", "ls /dev/shm/file", false),
+        // The supervisor's --shm-size is 64 MiB.
+        (
+            "one",
+            "dd if=/dev/zero of=/dev/shm/large bs=1M count=65",
+            false,
+        ),
+        (
+            "other",
+            "dd if=/dev/zero of=/dev/shm/large bs=1M count=60",
+            true,
+        ),
+    ] {
+        let command = ["sh", "-c", line];
+        let output = stack.cluster.exec(space, pod, "main", &command).await?;
+        ensure!((output.code == Some(0)) == succeeds, "{pod}: {output:?}");
+    }
+    end(stack, space, &["one", "twin", "neighbour", "other"]).await?;
     plain(stack).await
 }
 

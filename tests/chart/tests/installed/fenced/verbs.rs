@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use crate::{Installed, Who};
+use super::{Installed, Who};
 
 pub(crate) async fn refused(on: &Installed) -> Result<()> {
     on.pod("victim").await?;

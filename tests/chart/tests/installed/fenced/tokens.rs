@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::{Installed, Who};
+use super::{Installed, Who};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");

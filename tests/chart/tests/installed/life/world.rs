@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_chart::{NAMESPACE, chart, helm, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::made::{images, values_for};
+use super::made::{images, values_for};
+use crate::helm_on;
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
@@ -22,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 pub(crate) struct World {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Arc<Cluster>,
     _service: Service,
     package: String,
     values: String,
@@ -77,14 +79,7 @@ pub(crate) fn removing() -> Result<Vec<String>> {
 }
 
 impl World {
-    pub(crate) async fn start() -> Result<Self> {
-        let cluster = Cluster::with_node()
-            .node_name(NODE)
-            // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
-            .chart_value("schedulerName", json!("nobody"))
-            // Without kube-proxy, the API server calls webhooks at their pods.
-            .apiserver_arg("--enable-aggregator-routing=true");
-        let cluster = Box::pin(cluster.start()).await?;
+    pub(crate) async fn on(cluster: Arc<Cluster>) -> Result<Self> {
         let service = Service::start(&cluster.api_url()).await?;
         let state = cluster.state_dir();
         // By the time the images are loaded, Kubernetes has filled the namespace.
@@ -96,8 +91,6 @@ impl World {
         let package = package.success()?;
         let package = package.rsplit(' ').next().unwrap_or_default().trim();
         ensure!(package.ends_with("aliquot-0.1.0.tgz"), "{package}");
-        let label = ["label", "node", NODE, "gpu=on"];
-        cluster.kubectl(&label).await?.success()?;
         Ok(Self {
             package: package.to_owned(),
             values: values.to_string_lossy().into_owned(),
@@ -112,10 +105,7 @@ impl World {
     }
 
     pub(crate) fn helm(&self, arguments: &[&str]) -> Result<String> {
-        let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
-        let mut all = arguments.to_vec();
-        all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
-        helm(&all)?.success()
+        helm_on(&self.cluster, arguments)?.success()
     }
 
     /// A command of the guide.
@@ -255,14 +245,6 @@ impl World {
             }
         }
         text
-    }
-
-    /// Stops the cluster; after a failure the logs stay.
-    pub(crate) async fn stop(self, good: bool) -> Result<()> {
-        if good {
-            self.cluster.stop().await?;
-        }
-        Ok(())
     }
 }
 

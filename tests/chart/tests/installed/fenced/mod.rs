@@ -1,21 +1,16 @@
-//! The chart on a real API server: what each account may not do, and what only the scheduler and a
-//! node's agent may write, by any route.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+//! What the API server refuses each account, and what only the scheduler and a node's agent may
+//! write, by any route. The nodes are made up.
 
-#[path = "fenced/accounts.rs"]
 mod accounts;
-#[path = "fenced/routes.rs"]
 mod routes;
-#[path = "fenced/tenants.rs"]
 mod tenants;
-#[path = "fenced/tokens.rs"]
 mod tokens;
-#[path = "fenced/verbs.rs"]
 mod verbs;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use aliquot_chart::{NAMESPACE, chart, helm};
+use aliquot_chart::{NAMESPACE, chart};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, ensure};
@@ -25,14 +20,16 @@ use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
+use crate::{ChartCluster, helm_on};
+
 /// A cluster with the chart on it: two nodes, no kubelet, so that none of its pods runs.
-struct Installed {
-    cluster: Cluster,
+pub(crate) struct Installed {
+    cluster: Arc<Cluster>,
 }
 
 /// The account of a request.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+pub(crate) enum Who {
     /// All permissions.
     Admin,
     /// An account of Aliquot; for the agents, the one on node `near`.
@@ -42,18 +39,10 @@ enum Who {
 }
 
 impl Installed {
-    async fn start() -> Result<Self> {
-        let cluster = Box::pin(Cluster::control_plane().start()).await?;
+    async fn on(cluster: Arc<Cluster>) -> Result<Self> {
+        let install = ["install", "aliquot", &chart(), "--create-namespace"];
+        helm_on(&cluster, &install)?.success()?;
         let installed = Self { cluster };
-        let args = [
-            "install",
-            "aliquot",
-            &chart(),
-            "-n",
-            NAMESPACE,
-            "--create-namespace",
-        ];
-        installed.helm(&args)?;
         // No webhook runs, and the API server would refuse what it cannot review.
         let never = json!({"webhooks": [{
             "name": "pods.aliquot.dev",
@@ -68,13 +57,6 @@ impl Installed {
         }
         installed.fences_stand().await?;
         Ok(installed)
-    }
-
-    fn helm(&self, arguments: &[&str]) -> Result<String> {
-        let config = self.cluster.kubeconfig().to_string_lossy().into_owned();
-        let mut all = arguments.to_vec();
-        all.extend(["--kubeconfig", &config]);
-        helm(&all)?.success()
     }
 
     async fn config(&self, who: Who) -> Result<PathBuf> {
@@ -171,22 +153,20 @@ fn pod(name: &str, annotations: &Value) -> Value {
     })
 }
 
-#[tokio::test]
-async fn api_server_refuses_forbidden_verbs_and_annotations() {
-    let installed = Installed::start().await.unwrap();
-    routes::allocations(&installed).await.unwrap();
-    routes::inventories(&installed).await.unwrap();
-    accounts::leaving(&installed).await.unwrap();
-    accounts::allocations(&installed).await.unwrap();
-    accounts::inventories(&installed).await.unwrap();
-    verbs::refused(&installed).await.unwrap();
-    tokens::policies_hold(&installed).await.unwrap();
-    tokens::scheduler(&installed).await.unwrap();
-    tokens::agent_writes(&installed).await.unwrap();
-    tokens::agent(&installed).await.unwrap();
-    tokens::leave(&installed).await.unwrap();
-    tokens::webhook(&installed).await.unwrap();
-    tenants::hami_annotations(&installed).await.unwrap();
-    tenants::pods(&installed).await.unwrap();
-    installed.cluster.stop().await.unwrap();
+pub(crate) async fn refused(chart: Arc<ChartCluster>) -> Result<()> {
+    let installed = Installed::on(chart.cluster.clone()).await?;
+    routes::allocations(&installed).await?;
+    routes::inventories(&installed).await?;
+    accounts::leaving(&installed).await?;
+    accounts::allocations(&installed).await?;
+    accounts::inventories(&installed).await?;
+    verbs::refused(&installed).await?;
+    tokens::policies_hold(&installed).await?;
+    tokens::scheduler(&installed).await?;
+    tokens::agent_writes(&installed).await?;
+    tokens::agent(&installed).await?;
+    tokens::leave(&installed).await?;
+    tokens::webhook(&installed).await?;
+    tenants::hami_annotations(&installed).await?;
+    tenants::pods(&installed).await
 }

@@ -1,22 +1,22 @@
 //! The packaged chart on a real node, with images built here: its own pods with their own permissions,
 //! over the cluster's network. Only the GPU and the API server's Service address are simulated.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
-#[path = "life/driver_upgrade.rs"]
 mod driver_upgrade;
-#[path = "life/made.rs"]
 mod made;
-#[path = "life/shown.rs"]
 mod shown;
-#[path = "life/world.rs"]
 mod world;
 
+pub(crate) use world::NODE;
+
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use aliquot_cluster::wait::eventually;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use world::{PATIENCE, World};
+
+use crate::ChartCluster;
 
 const GPU: &str = "nvidia.com/gpu";
 
@@ -82,7 +82,7 @@ impl Before {
     async fn of(world: &World) -> Result<Self> {
         Ok(Self {
             objects: world.listing().await?,
-            node: own_fields(&world.json(&["get", "node", world::NODE]).await?),
+            node: own_fields(&world.json(&["get", "node", NODE]).await?),
             host: world.host()?,
         })
     }
@@ -95,7 +95,7 @@ impl Before {
             let left: Vec<&String> = now.objects.difference(&self.objects).filter(kept).collect();
             ensure!(left.is_empty(), "{left:?}");
             ensure!(now.node == self.node, "{}\nwas\n{}", now.node, self.node);
-            let node = world.json(&["get", "node", world::NODE]).await?;
+            let node = world.json(&["get", "node", NODE]).await?;
             for place in ["capacity", "allocatable"] {
                 let replicas = node["status"][place][GPU].as_str();
                 ensure!(
@@ -246,16 +246,10 @@ async fn life(world: &World) -> Result<()> {
     before.again(world, &[]).await
 }
 
-// helm blocks the test's thread; connections to the API server are forwarded on others.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hami_12_pod_survives_chart_upgrade_and_uninstall() {
-    let world = Box::pin(World::start()).await.unwrap();
-    let ended = Box::pin(life(&world)).await.context("the chart's life");
-    let diagnostics = if ended.is_err() {
-        world.report().await
-    } else {
-        String::new()
-    };
-    world.stop(ended.is_ok()).await.unwrap();
-    assert!(ended.is_ok(), "{:#}\n{diagnostics}", ended.unwrap_err());
+pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
+    let world = Box::pin(World::on(chart.cluster.clone())).await?;
+    if let Err(error) = Box::pin(life(&world)).await {
+        bail!("the chart's life: {error:#}\n{}", world.report().await);
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::{Installed, Who};
+use super::{Installed, Who};
 
 const PODS: &str = "/api/v1/namespaces/default/pods?dryRun=All";
 
@@ -322,7 +322,7 @@ pub(crate) async fn hami_annotations(on: &Installed) -> Result<()> {
         let own = format!("{key}=x");
         on.refused(Who::Admin, &["annotate", "pod", "of-hami", &own], why)
             .await?;
-        let created = crate::pod("copied", &json!({key: "x"}));
+        let created = super::pod("copied", &json!({key: "x"}));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": "of-hami", "namespace": "default", "annotations": {key: "x"}},

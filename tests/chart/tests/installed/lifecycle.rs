@@ -1,28 +1,23 @@
-//! The chart on a real API server: install, upgrade, rollback, uninstall, and what is left. There is no
-//! kubelet, so none of its pods runs.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
+//! Install, upgrade, rollback, uninstall, and what is left on the API server. There is no node, so none of
+//! the chart's pods runs.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_chart::{HelmOutput, NAMESPACE, chart, helm, top};
+use aliquot_chart::{NAMESPACE, chart, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
+use crate::{ChartCluster, helm_on};
+
 /// Longer than the API server and controllers pause while they create their own objects.
 const REST: Duration = Duration::from_secs(3);
-
-fn run(cluster: &Cluster, arguments: &[&str]) -> Result<HelmOutput> {
-    let config = cluster.kubeconfig().to_string_lossy().into_owned();
-    let mut all = arguments.to_vec();
-    all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
-    helm(&all)
-}
 
 /// Every object of the cluster, except those that come and go by themselves.
 async fn listing(cluster: &Cluster) -> Result<BTreeSet<String>> {
@@ -141,7 +136,8 @@ async fn certificates_stay(cluster: &Cluster, after: &str) -> Result<()> {
     Ok(())
 }
 
-async fn life(cluster: &Cluster) -> Result<()> {
+pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
+    let cluster = &on.cluster;
     let (chart, hami) = (chart(), top("tests/chart/values/hami.yaml"));
     // The administrator creates the namespace, with its Pod Security label.
     cluster.namespace(NAMESPACE).await?;
@@ -151,7 +147,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     let before = settled(cluster).await?;
 
     let dry = ["install", "aliquot", &chart, "--dry-run=server"];
-    let dry = run(cluster, &dry)?.success()?;
+    let dry = helm_on(cluster, &dry)?.success()?;
     ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
     let hami = hami.to_string_lossy();
@@ -163,7 +159,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
         "-f",
         &hami,
     ];
-    let notes = run(cluster, &with_hami)?.success()?;
+    let notes = helm_on(cluster, &with_hami)?.success()?;
     for line in [
         "  scheduler.leaderElect: used as scheduler.kubeScheduler.leaderElect",
         "  devicePlugin.nodeConfiguration: convert it to devicePlugin.profiles",
@@ -180,7 +176,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let older = older(folder.path())?;
     let own = "--set=devicePlugin.deviceSplitCount=7";
-    let installed = run(cluster, &["install", "aliquot", &older, own])?;
+    let installed = helm_on(cluster, &["install", "aliquot", &older, own])?;
     let warned = installed.err.matches("would violate PodSecurity").count();
     ensure!(
         warned == 1,
@@ -195,7 +191,7 @@ async fn life(cluster: &Cluster) -> Result<()> {
     let mut upgrade = vec!["upgrade", "aliquot", &chart, "--set", set];
     let flags = documented()?;
     upgrade.extend(flags.iter().map(String::as_str));
-    run(cluster, &upgrade)?.success()?;
+    helm_on(cluster, &upgrade)?.success()?;
     ensure!(argument(cluster, scaling).await? == "5");
     ensure!(argument(cluster, "--device-split-count=").await? == "7");
     certificates_stay(cluster, "an upgrade").await?;
@@ -207,18 +203,18 @@ async fn life(cluster: &Cluster) -> Result<()> {
         "-s",
         "templates/webhook-configuration.yaml",
     ];
-    let objects = run(cluster, &template)?.success()?;
+    let objects = helm_on(cluster, &template)?.success()?;
     let file = folder.path().join("objects.yaml");
     std::fs::write(&file, objects)?;
     let file = file.to_string_lossy();
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", &*file];
     cluster.kubectl(&apply).await?.success()?;
     certificates_stay(cluster, "a server-side apply").await?;
-    run(cluster, &["rollback", "aliquot", "1"])?.success()?;
+    helm_on(cluster, &["rollback", "aliquot", "1"])?.success()?;
     ensure!(argument(cluster, scaling).await? == "1");
     certificates_stay(cluster, "a rollback").await?;
-    // There is no node for the job of the uninstallation; `life` has one.
-    run(cluster, &["uninstall", "aliquot", "--no-hooks"])?.success()?;
+    // There is no node for the job of the uninstallation; the scenario with a node runs it.
+    helm_on(cluster, &["uninstall", "aliquot", "--no-hooks"])?.success()?;
     eventually(PATIENCE, "uninstall to leave nothing", || async {
         let now = listing(cluster).await?;
         let left: Vec<&String> = now.difference(&before).collect();
@@ -227,11 +223,4 @@ async fn life(cluster: &Cluster) -> Result<()> {
     })
     .await?;
     Ok(())
-}
-
-#[tokio::test]
-async fn helm_lifecycle_leaves_nothing_behind() {
-    let cluster = Box::pin(Cluster::control_plane().start()).await.unwrap();
-    life(&cluster).await.unwrap();
-    cluster.stop().await.unwrap();
 }

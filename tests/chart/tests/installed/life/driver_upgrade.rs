@@ -6,8 +6,8 @@ use aliquot_cluster::wait::eventually;
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
 
-use crate::made::machine;
-use crate::world::{NODE, PATIENCE, World};
+use super::made::machine;
+use super::world::{NODE, PATIENCE, World};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.device-plugin";
 const PAUSED: &str = "paused-for-driver-upgrade";

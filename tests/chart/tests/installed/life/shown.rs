@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::made::built;
-use crate::world::{NODE, PATIENCE, World};
+use super::made::built;
+use super::world::{NODE, PATIENCE, World};
 
 /// An account that may only read the page.
 const VIEWER: &str = "system:serviceaccount:default:viewer";

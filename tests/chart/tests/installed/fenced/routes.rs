@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{Installed, Who, pod};
+use super::{Installed, Who, pod};
 
 const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");

@@ -1,0 +1,103 @@
+//! The chart on one running cluster: first with a node, on which its pods run, then without, where it
+//! matters what the API server says.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use aliquot_chart::{HelmOutput, NAMESPACE, helm};
+use aliquot_cluster::Cluster;
+use aliquot_e2e::scenario::{self, Fixture, scenario, world};
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+mod fenced;
+mod life;
+mod lifecycle;
+
+fn main() -> ExitCode {
+    let on_a_node = vec![scenario(
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
+        life::pod_survives,
+    )];
+    let releases = vec![scenario(
+        "helm_lifecycle_leaves_nothing_behind",
+        lifecycle::leaves_nothing,
+    )];
+    // Last, because its nodes, pods and namespaces stay until the cluster ends.
+    let requests = vec![scenario(
+        "api_server_refuses_forbidden_verbs_and_annotations",
+        fenced::refused,
+    )];
+    let worlds = vec![
+        world(with_node, on_a_node),
+        world(without_node, releases),
+        world(without_node, requests),
+    ];
+    scenario::main(ChartCluster::start, worlds)
+}
+
+/// A cluster to install the chart on.
+struct ChartCluster {
+    cluster: Arc<Cluster>,
+}
+
+impl ChartCluster {
+    async fn start() -> Result<Self> {
+        let cluster = Cluster::with_node()
+            .node_name(life::NODE)
+            // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
+            .chart_value("schedulerName", json!("unused"))
+            // Without kube-proxy, the API server calls webhooks at their pods.
+            .apiserver_arg("--enable-aggregator-routing=true")
+            // No kubelet reports that the nodes are well that `fenced` makes up.
+            .controller_manager_arg("--node-monitor-grace-period=1h");
+        let cluster = Arc::new(Box::pin(cluster.start()).await?);
+        Ok(Self { cluster })
+    }
+}
+
+impl Fixture for ChartCluster {
+    /// Removes the namespace, and what a failed scenario has left: its release and its pods.
+    async fn clear(&self) -> Result<()> {
+        let uninstall = ["uninstall", "aliquot", "--no-hooks", "--ignore-not-found"];
+        helm_on(&self.cluster, &uninstall)?.success()?;
+        let pods = ["pods", "-A", "--all", "--force", "--grace-period=0"];
+        let namespace = ["namespace", NAMESPACE, "--ignore-not-found"];
+        for objects in [&pods[..], &namespace] {
+            let delete = [&["delete"][..], objects].concat();
+            self.cluster.kubectl(&delete).await?.success()?;
+        }
+        Ok(())
+    }
+
+    async fn stop(self) -> Result<()> {
+        let cluster = Arc::into_inner(self.cluster).context("the cluster is still in use")?;
+        cluster.stop().await
+    }
+}
+
+/// The only node is one for agents.
+async fn with_node(chart: Arc<ChartCluster>) -> Result<()> {
+    let label = ["label", "node", life::NODE, "gpu=on"];
+    chart.cluster.kubectl(&label).await?.success()?;
+    Ok(())
+}
+
+/// The kubelet ends for good, and its node is removed.
+async fn without_node(chart: Arc<ChartCluster>) -> Result<()> {
+    let cluster = &chart.cluster;
+    if cluster.pid("kubelet").is_ok() {
+        cluster.stop_kubelet().await?;
+    }
+    let delete = ["delete", "nodes", "--all"];
+    cluster.kubectl(&delete).await?.success()?;
+    Ok(())
+}
+
+/// Runs helm on a cluster, in the chart's namespace.
+fn helm_on(cluster: &Cluster, arguments: &[&str]) -> Result<HelmOutput> {
+    let config = cluster.kubeconfig().to_string_lossy().into_owned();
+    let mut all = arguments.to_vec();
+    all.extend(["-n", NAMESPACE, "--kubeconfig", &config]);
+    helm(&all)
+}
