@@ -1,7 +1,7 @@
 /* A program that keeps a GPU busy: work MODE SECONDS KERNEL...
  * It launches for SECONDS, or with the suffix `i` until its input ends, waits for the rest, and
  * prints how many launches it made and how many calls failed. In mode `tick`, SECONDS is the number
- * of launches of each thread, and it prints the fastest nanoseconds for one; `tickl` launches a
+ * of launches of each thread, and it prints the median of the nanoseconds for one; `tickl` launches a
  * kernel of a library. In mode `live`, SECONDS is the number of allocations that live while others
  * are made and freed. `init` only initializes; `spawn NUMBER PROGRAM...` prints how many
  * microseconds a run of a program takes, `storm` how many all of them take when started at once. */
@@ -94,23 +94,32 @@ static double spent(void) {
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-/* Launches in rounds; gives what a launch took in the fastest of them. */
-static void *ticker(void *fastest) {
+static int by_size(const void *one, const void *other) {
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+static pthread_barrier_t all_ready;
+
+/* Launches in rounds beside other threads; gives what a launch took in the middle one of them: in
+ * the fastest, the others may not have run. */
+static void *ticker(void *middle) {
     CALL(cuCtxSetCurrent, context);
     handle into = stream();
     int (*make)() = (int (*)())call("cuLaunchKernel");
-    double least = 1e9;
-    const int round = 5000;
-    for (long i = 0; i < ticks; i += round) {
+    const int round = 5000, rounds = ticks / round;
+    double *each = calloc(rounds, sizeof *each);
+    pthread_barrier_wait(&all_ready);
+    for (int i = 0; i < rounds; i++) {
         double start = spent();
         for (int j = 0; j < round; j++)
             if (make(kernels[0], 1u, 1u, 1u, 32u, 1u, 1u, 0u, into, NULL, NULL))
                 __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);
-        double each = (spent() - start) / round;
-        if (each < least)
-            least = each;
+        each[i] = (spent() - start) / round;
     }
-    *(double *)fastest = least;
+    qsort(each, rounds, sizeof *each, by_size);
+    *(double *)middle = each[rounds / 2];
+    free(each);
     return NULL;
 }
 
@@ -132,11 +141,6 @@ static double pairs(long live) {
             least = each;
     }
     return least;
-}
-
-static int by_size(const void *one, const void *other) {
-    double a = *(const double *)one, b = *(const double *)other;
-    return (a > b) - (a < b);
 }
 
 /* Runs a program again and again, or many at once; says how many microseconds that takes. */
@@ -244,13 +248,14 @@ int main(int count, char **words) {
             CALL(cuLibraryGetKernel, &kernels[0], library, words[3]);
         }
         int count = mode[4] == '4' ? 4 : 1;
-        double fastest[4], sum = 0;
+        double middle[4], sum = 0;
         ticks = atol(words[2]);
+        pthread_barrier_init(&all_ready, NULL, count);
         for (int i = 0; i < count; i++)
-            pthread_create(&threads[i], NULL, ticker, &fastest[i]);
+            pthread_create(&threads[i], NULL, ticker, &middle[i]);
         for (int i = 0; i < count; i++) {
             pthread_join(threads[i], NULL);
-            sum += fastest[i];
+            sum += middle[i];
         }
         printf("nanoseconds %.1f failures %ld\n", sum / count, failures);
         return 0;

@@ -24,11 +24,16 @@ pub struct LaunchSide {
     pub stale_flag: u32,
 }
 
-/// Nanoseconds of CPU time for a launch on each side, the fastest of `rounds`, with `threads` (1 or
+/// Nanoseconds of CPU time for a launch on each side, the lower quartile of `rounds`, with `threads` (1 or
 /// 4) that launch at once.
 pub fn nanoseconds(sides: &[LaunchSide], threads: usize, rounds: usize) -> Result<Vec<f64>> {
     let mode = if threads == 4 { "tick4" } else { "tick" };
-    fastest(sides, rounds, &[mode, "300000", KERNEL])
+    let mut all = measured(sides, rounds, &[mode, "300000", KERNEL])?;
+    let lower = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 4]
+    };
+    Ok(all.iter_mut().map(lower).collect())
 }
 
 /// Nanoseconds of CPU time for a launch of a library's kernel on each side.
@@ -61,11 +66,18 @@ pub fn storm(sides: &[LaunchSide], count: u32, rounds: usize) -> Result<Vec<f64>
 /// Placeholder for the client's own path.
 const SELF: &str = "SELF";
 
-/// What the client prints in a mode, the least of `rounds`, on each side in turn.
+/// The least of what the client prints in a mode.
 fn fastest(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<f64>> {
-    let mut least = vec![f64::INFINITY; sides.len()];
+    let all = measured(sides, rounds, mode)?;
+    let least = |times: Vec<f64>| times.into_iter().fold(f64::INFINITY, f64::min);
+    Ok(all.into_iter().map(least).collect())
+}
+
+/// What the client prints in a mode in each round, on each side in turn.
+fn measured(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<Vec<f64>>> {
+    let mut all = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {
-        for (side, least) in sides.iter().zip(&mut least) {
+        for (side, times) in sides.iter().zip(&mut all) {
             let output = run(*side, |client| {
                 let own = |word: &&str| {
                     if *word == SELF {
@@ -83,10 +95,10 @@ fn fastest(sides: &[LaunchSide], rounds: usize, mode: &[&str]) -> Result<Vec<f64
             let ["nanoseconds" | "microseconds", each, "failures", "0"] = arguments[..] else {
                 anyhow::bail!("the client printed {output}");
             };
-            *least = least.min(each.parse()?);
+            times.push(each.parse()?);
         }
     }
-    Ok(least)
+    Ok(all)
 }
 
 /// Instructions for a launch on each side; `None` without valgrind.

@@ -120,7 +120,7 @@ fn launches() -> Result<()> {
     ];
     let names = ["unlimited", "limited"];
     for (threads, of) in [(1, ""), (4, "_4_threads")] {
-        let found = nanoseconds(&sides, threads, 5)?;
+        let found = nanoseconds(&sides, threads, 9)?;
         for (name, ours) in names.iter().zip(&found[1..]) {
             let what = "CPU time that a launch takes more; baseline: the bare driver's launch";
             let name = format!("launch_added_ns_{name}{of}");
