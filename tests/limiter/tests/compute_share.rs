@@ -149,11 +149,9 @@ fn check_harsh(shares: &[u32], kernel: u64, host: HostRole, holds: fn(f64, f64) 
 
 #[test]
 fn harsh_driver_lets_one_tenant_keep_its_share() {
-    // The host corrects what events do not tell of the smallest kernels. A program that launches
-    // them one by one cannot use half of a GPU.
+    // A launch of this build takes longer than the smallest kernels, which `make bench` measures.
     for (work, shares) in [
-        ("k_us_3", &[20][..]),
-        ("k_us_8", &[20, 50]),
+        ("k_us_8", &[20][..]),
         ("k_us_50", &[20, 50]),
         ("k_us_500", &[50]),
         ("k_ms_5", &[50]),
