@@ -57,7 +57,8 @@ tests:
 
 # The limiter's suites on an unkind driver, without what counts on its kind figures.
 HARSH := $(call named,attacks blocking_calls device_view graphs injection memory_kinds memory_lifetime \
-	memory_limit oversubscription) -- --skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
+	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
+	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 
 test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms

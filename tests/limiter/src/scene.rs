@@ -29,13 +29,18 @@ pub const CONTEXT: u64 = 480;
 /// MiB by which a context grows at its first launch, where a profile of the simulator is chosen.
 const GROWTH: u64 = 200;
 
+/// Size of a context in MiB in which nothing was launched.
+pub fn new_context() -> u64 {
+    match std::env::var_os(PROFILE_VARIABLE) {
+        Some(_) => CONTEXT - GROWTH,
+        None => CONTEXT,
+    }
+}
+
 /// A machine with two GPUs; it exists as long as its folder.
 pub fn machine() -> (tempfile::TempDir, SimulatedMachine) {
     let temp = tempfile::tempdir().expect("a folder");
-    let context = match std::env::var_os(PROFILE_VARIABLE) {
-        Some(_) => CONTEXT - GROWTH,
-        None => CONTEXT,
-    };
+    let context = new_context();
     let yaml = format!(
         "gpus:\n- count: 2\n  model: NVIDIA A100-SXM4-80GB\n  uuids: [{FIRST}, {SECOND}]\n  set: {{contextMib: {context}}}\n"
     );

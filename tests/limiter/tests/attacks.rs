@@ -4,7 +4,9 @@
 
 use std::process::Command;
 
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container, inconsistencies, machine};
+use aliquot_limiter_tests::scene::{
+    CONTEXT, FIRST, MIB, container, inconsistencies, machine, new_context,
+};
 use aliquot_limiter_tests::tenant_user::{TENANT_USERS, TenantUser};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, client, lines};
 use aliquot_region::host::{CountersReadError, Inconsistency};
@@ -24,17 +26,17 @@ const LIMITED_ANSWERS: &[&str] = &[
 const TAKE_COMMANDS: &str = "init alloc,9000 ready hold";
 const TAKE_ANSWERS: &[&str] = &["init: 0", "alloc,9000: 0"];
 
-/// What the host finds when such a client bypassed our library.
-fn expected_inconsistencies() -> [Inconsistency; 2] {
+/// What the host finds when such a client with a context of so many MiB bypassed our library.
+fn expected_inconsistencies(context: u64) -> [Inconsistency; 2] {
     let bytes = |mib: u64| mib * MIB;
     [
         Inconsistency::Uncounted {
             device: 0,
-            bytes: bytes(9000 + CONTEXT),
+            bytes: bytes(9000 + context),
         },
         Inconsistency::AboveLimit {
             device: 0,
-            bytes: bytes(9000 + CONTEXT - SHARE),
+            bytes: bytes(9000 + context - SHARE),
         },
     ]
 }
@@ -59,7 +61,7 @@ fn check(method: InjectionMethod, tenant: TenantUser, script: &str, is_prevented
     );
     assert_eq!(
         inconsistencies(&machine, &container, SHARE),
-        expected_inconsistencies(),
+        expected_inconsistencies(new_context()),
         "{what}"
     );
     running.end().expect(&what);
@@ -248,7 +250,7 @@ exec unshare --user --map-root-user --mount sh -c '
         // Our library still counts; only the limit is not kept.
         assert_eq!(
             inconsistencies(&machine, &container, SHARE),
-            expected_inconsistencies()[1..],
+            expected_inconsistencies(CONTEXT)[1..],
             "{method:?}"
         );
         running.end().unwrap();
@@ -267,7 +269,7 @@ fn detects_real_library_loaded_by_path() {
         assert_eq!(running.answers[1..], *TAKE_ANSWERS, "{tenant:?}");
         assert_eq!(
             inconsistencies(&machine, &container, SHARE),
-            expected_inconsistencies(),
+            expected_inconsistencies(new_context()),
             "{tenant:?}"
         );
         running.end().unwrap();
@@ -337,7 +339,7 @@ fn detects_forged_counters() {
         let found = inconsistencies(&machine, &container, SHARE);
         let above = Inconsistency::AboveLimit {
             device: 0,
-            bytes: (2 * 2520 + CONTEXT - SHARE) * MIB,
+            bytes: (2 * 2520 + new_context() - SHARE) * MIB,
         };
         assert!(found.contains(&above), "{method:?} {found:?}");
         let uncounted = |one: &Inconsistency| matches!(one, Inconsistency::Uncounted { .. });
