@@ -14,7 +14,7 @@ use aliquot_chart::{NAMESPACE, chart};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -124,6 +124,25 @@ impl Installed {
         let done = nodes
             .patch_status(node, &PatchParams::default(), &change)
             .await;
+        Ok(done.err().map(|error| error.to_string()))
+    }
+
+    /// The API server's error for this change of a pod through a subresource, which not every kubectl
+    /// knows.
+    async fn subresource(
+        &self,
+        pod: &str,
+        name: &str,
+        change: &Value,
+        dry_run: bool,
+    ) -> Result<Option<String>> {
+        let pods: Api<Pod> = Api::default_namespaced(self.client(Who::Admin).await?);
+        let change = Patch::Strategic(change);
+        let params = PatchParams {
+            dry_run,
+            ..PatchParams::default()
+        };
+        let done = pods.patch_subresource(name, pod, &params, &change).await;
         Ok(done.err().map(|error| error.to_string()))
     }
 

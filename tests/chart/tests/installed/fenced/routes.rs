@@ -138,10 +138,8 @@ async fn devices(on: &Installed) -> Result<()> {
 async fn quiet_routes(on: &Installed) -> Result<()> {
     for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
         for route in ["ephemeralcontainers", "resize"] {
-            let change = json!({"metadata": {"annotations": {key: "own"}}}).to_string();
-            let subresource = format!("--subresource={route}");
-            let patch = ["patch", "pod", "given", &subresource, "-p", &change];
-            let _answer = on.ask(Who::Admin, &patch).await?;
+            let change = json!({"metadata": {"annotations": {key: "own"}}});
+            let _answer = on.subresource("given", route, &change, false).await?;
             let pod = ["get", "pod", "given", "-o", "json"];
             let pod = on.cluster.kubectl(&pod).await?.success()?;
             let pod: serde_json::Value = serde_json::from_str(&pod)?;

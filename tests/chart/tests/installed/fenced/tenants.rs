@@ -275,21 +275,15 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
         for (key, value) in fields.as_object().into_iter().flatten() {
             container[key] = value.clone();
         }
-        let patch = json!({"spec": {"ephemeralContainers": [container]}}).to_string();
-        let patch = [
-            "patch",
-            "pod",
-            "debugged",
-            "--subresource=ephemeralcontainers",
-            "--dry-run=server",
-            "-p",
-            &patch,
-        ];
-        if expected.is_empty() {
-            on.granted(Who::Admin, &patch).await?;
-        } else {
-            on.refused(Who::Admin, &patch, expected).await?;
-        }
+        let patch = json!({"spec": {"ephemeralContainers": [container]}});
+        let answer = on
+            .subresource("debugged", "ephemeralcontainers", &patch, true)
+            .await?;
+        let is_expected = match &answer {
+            None => expected.is_empty(),
+            Some(refusal) => !expected.is_empty() && refusal.contains(expected),
+        };
+        ensure!(is_expected, "{fields}: {answer:?}");
     }
     Ok(())
 }
