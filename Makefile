@@ -30,9 +30,9 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 # workspace: another selection would have other features, and dependencies would be built again.
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
-CHECK := --lib --bins $(call named,arrows commands compatibility config convert corpus dashboards document \
-	documented documents effective generated golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
-	reference refused rendered resolve simulation sources supply tls words)
+CHECK := --lib --bins $(call named,arrows layers commands compatibility config convert corpus dashboards document \
+	documented documents effective golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
+	reference refused rendered resolve simulation sources supply tls walks words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
@@ -67,7 +67,7 @@ test-all: test test-oldest chaos hold ## Also boots in random order, bursts, chu
 	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
 	GPUSIM_PROFILE=harsh $(CARGO_TEST) $(HARSH)
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
-	cargo test --release --locked -p aliquot-cli --test packing --test published
+	cargo test --release --locked -p aliquot-packing
 	$(MAKE) --no-print-directory admission
 
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what

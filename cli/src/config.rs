@@ -1,4 +1,6 @@
-//! `config validate`, `convert` and `show`.
+//! `config`: `validate`, `convert` and `show`; and [`plan`].
+
+pub mod plan;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use thiserror::Error;
 
-use crate::live::{Access, LiveError};
-use crate::plan::Plan;
+use crate::access::{Access, AccessError};
+use plan::Plan;
 
 /// The subcommands of `config`.
 #[derive(Debug, Subcommand)]
@@ -107,7 +109,7 @@ pub enum ConfigError {
     Json(#[from] serde_saphyr::Error),
     /// The cluster.
     #[error(transparent)]
-    Live(#[from] LiveError),
+    Access(#[from] AccessError),
     /// The node.
     #[error("cannot get node {node}: {source}")]
     Node {

@@ -1,10 +1,9 @@
 //! `doctor`: what is wrong with a cluster or a node, and what to do about it.
 //!
-//! [`gather`] reads the cluster, [`cluster`], [`node`] and [`probe`] check what it read,
-//! [`finding`] prints the result. What could not be read is reported as not checked, never as ok.
+//! [`gather`] reads the [`facts`]. Each check is a function from facts to findings, in the file of what it
+//! checks; [`finding`] prints the result. What could not be read is reported as not checked, never as ok.
 
 mod admission;
-pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 pub mod container_view;
@@ -13,23 +12,26 @@ pub mod facts;
 pub mod finding;
 pub mod gather;
 pub mod ledger;
+pub mod migrate;
 pub mod node;
 mod other_plugins;
 pub mod probe;
 mod runtime_class;
+mod scheduler;
 mod security;
 
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::live::{Access, LiveError};
-use crate::migrate::Migrate;
-use crate::mps_usage::Agents;
+use crate::access::{Access, AccessError};
+use crate::agents::Agents;
+use crate::components::{containers, flag, is_ours, names};
 use crate::output::Output;
 use container_view::ContainerView;
-use facts::{ClusterFacts, containers, flag, is_ours, names};
-use finding::{About, Fact, Report};
-use gather::{ClusterReader, fact};
+use facts::{ClusterFacts, Fact, fact};
+use finding::{About, Finding, Report};
+use gather::ClusterReader;
+use migrate::Migrate;
 use probe::{Probe, ProbeResult};
 
 /// The flags of `doctor`.
@@ -94,19 +96,33 @@ pub struct OneNode {
 
 impl Doctor {
     /// The report of the cluster.
-    pub async fn run(&self) -> Result<Report, LiveError> {
+    pub async fn run(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(None).await?;
         if self.security {
             return Ok(Report::of(security::checks(&facts)));
         }
-        let mut found = cluster::checks(&facts);
+        let mut found = cluster_checks(&facts);
         found.extend(node::checks(&facts, None));
         Ok(Report::of(found))
     }
 }
 
+/// The checks of the cluster as a whole.
+fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
+    let about = About::cluster();
+    let mut found = scheduler::replicas(facts, &about);
+    found.extend(scheduler::config(facts, &about));
+    found.extend(admission::checks(facts, &about));
+    found.extend(runtime_class::exist(facts, &about));
+    found.extend(scheduler::same_names(facts, &about));
+    found.extend(device_class::checks(facts, &about));
+    found.extend(ledger::checks(facts, &about));
+    found.push(security::limits(facts, &about));
+    found
+}
+
 impl Common {
-    async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, LiveError> {
+    async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, AccessError> {
         let client = self.access.client().await?;
         let reader = ClusterReader {
             access: &self.access,
@@ -120,7 +136,7 @@ impl Common {
 
 impl OneNode {
     /// The report of the node.
-    pub async fn run(&self) -> Result<Report, LiveError> {
+    pub async fn run(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(Some(&self.node)).await?;
         let mut found = node::checks(&facts, Some(&self.node));
         let pods = facts.pods.as_deref().unwrap_or_default();

@@ -1,6 +1,8 @@
 //! Agents' metrics as they are read and printed, and agents that do not answer.
 
 use super::*;
+use crate::agents::parse_agent;
+use crate::top::{PodTop, add_to_pods, mps_by_gpu, mps_by_pod};
 
 const METRICS: &str = r#"
 # TYPE aliquot_device_plugin_mps_clients gauge
@@ -28,7 +30,7 @@ fn pod(namespace: &str, name: &str) -> PodTop {
 fn mps_14_shows_clients_and_memory_by_device_and_pod() {
     let all = read(&"n".into(), METRICS);
     assert_eq!(
-        gpus(&all),
+        mps_by_gpu(&all),
         "\nNODE  UUID   MPS CLIENTS  HOLD MIB\n\
          n     GPU-a  3            2049\n\
          n     MIG-b  1            0\n"
@@ -36,12 +38,12 @@ fn mps_14_shows_clients_and_memory_by_device_and_pod() {
     let mut some = [pod("d", "p"), pod("d", "q"), pod("e", "q")];
     add_to_pods(&mut some, &all);
     assert_eq!(
-        pods(&some),
+        mps_by_pod(&some),
         "\nNAMESPACE  POD  GPU    MPS CLIENTS  HOLD MIB\n\
          d          p    GPU-a  3            2049\n\
          e          q    MIG-b  1            0\n"
     );
-    assert_eq!(gpus(&[]), "");
+    assert_eq!(mps_by_gpu(&[]), "");
 }
 
 #[tokio::test]
@@ -54,7 +56,7 @@ async fn mps_14_reports_agent_that_does_not_answer() {
         ..Agents::default()
     };
     let nodes = BTreeSet::from(["n".into()]);
-    let found = agents.ask(&Access::default(), &nodes).await;
+    let found = measure(&agents, &Access::default(), &nodes).await;
     assert!(found.all.is_empty());
     assert!(found.missing[0].starts_with("n: cannot reach"), "{found:?}");
     assert!(parse_agent("http").is_err());

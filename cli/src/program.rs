@@ -1,15 +1,14 @@
-//! The command line: every command, flag and help text. Also read by [`crate::complete`] and
+//! The command line: every command. Each declares its own flags and help texts. Also read by [`crate::complete`] and
 //! [`crate::reference`].
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::config::Config;
 use crate::doctor::Doctor;
-use crate::live::Access;
-use crate::mps_usage::Agents;
-use crate::output::Output;
+use crate::explain::Explain;
 use crate::simulate::Simulate;
 use crate::suggest::Suggest;
+use crate::top::Top;
 
 /// The exit codes, for the program's help and the reference.
 pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
@@ -41,51 +40,4 @@ pub enum Command {
     /// Check, convert or show how GPUs are shared
     #[command(subcommand)]
     Config(Config),
-}
-
-/// The flags of `explain`.
-#[derive(Debug, Args)]
-pub struct Explain {
-    /// Name of the pod
-    pub pod: String,
-    /// Namespace of the pod
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
-    /// Most nodes in the table
-    #[arg(long, default_value_t = 20)]
-    pub nodes: usize,
-    /// Output format; wide shows all nodes
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
-    /// How to reach the cluster
-    #[command(flatten)]
-    pub access: Access,
-}
-
-/// The flags of `top`.
-#[derive(Debug, Args)]
-pub struct Top {
-    /// What to list
-    #[arg(value_enum, default_value = "nodes")]
-    pub of: Of,
-    /// Output format; wide adds how devices are shared, why they are closed, and resources
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
-    /// How to reach the cluster
-    #[command(flatten)]
-    pub access: Access,
-    /// How to reach the agents
-    #[command(flatten)]
-    pub agents: Agents,
-}
-
-/// What `top` has a line for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Of {
-    /// Nodes
-    Nodes,
-    /// GPUs and MIG instances
-    Gpus,
-    /// Pods with an allocation
-    Pods,
 }

@@ -1,85 +1,36 @@
-//! The command `simulate`: runs policies over a trace, for several seeds.
+//! `simulate`: policies over a trace of pods, or one pod on a live cluster.
+//!
+//! Over a trace, [`runs`] has each policy place the pods that [`trace`] reads; [`experiment`] checks
+//! and measures, [`report`] and [`plot`] show the results. [`what_if`] tries one pod.
+
+pub mod aliquot;
+pub mod experiment;
+pub mod hami;
+pub mod plot;
+pub mod published;
+pub mod report;
+pub mod runs;
+#[cfg(test)]
+mod tests;
+pub mod trace;
+pub mod what_if;
+pub mod workload;
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aliquot_core::score::Policies;
 use aliquot_core::{GpuPolicy, Policy as NodePolicy};
 use aliquot_k8s::flags::RequestFlags;
-use clap::{Args, ValueEnum};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::json;
 use thiserror::Error;
 
-use crate::aliquot::{Aliquot, CpuOnly, TypicalSource};
-use crate::experiment::{self, Misplaced, Run};
-use crate::hami::Hami;
-use crate::live::Access;
-use crate::placer::Placer;
-use crate::published::{Published, PublishedPolicy};
-use crate::trace::{Trace, TraceError};
-use crate::typical::Typical;
-use crate::workload::Workload;
-
-/// A policy to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// Published: any node, any GPU
-    Random,
-    /// Published: alignment of what is left with the request
-    Dotprod,
-    /// Published: nodes with the same kind of request
-    Clustering,
-    /// Published: used GPUs before free GPUs before free nodes
-    Packing,
-    /// Published: least left over
-    Bestfit,
-    /// Published: fragmentation gradient descent
-    Fgd,
-    /// Aliquot: its own filter, prioritize and ledger, for all pods
-    Ours,
-    /// Aliquot, which learns the typical pods from those it placed
-    OursLearning,
-    /// Aliquot, while pods without GPU go where kube-scheduler's `LeastAllocated` says
-    OursCpuDefault,
-    /// The same, with Aliquot's entry for pods without GPU beside `LeastAllocated`
-    OursCpuEntry,
-    /// A model of stock HAMi: node binpack, GPU spread; pods without GPU by kube-scheduler's default
-    Hami,
-}
-
-impl Policy {
-    /// As it is written in flags and tables.
-    pub fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
-    fn placer<'a>(
-        self,
-        trace: &'a Trace,
-        workload: &Workload,
-        typical: &Typical,
-        seed: u64,
-    ) -> Box<dyn Placer + 'a> {
-        let published = |policy| Box::new(PublishedPolicy::new(policy, typical.clone(), seed));
-        let ours = |cpu_only, knows| {
-            let manner = (cpu_only, knows);
-            Box::new(Aliquot::new(trace, &workload.nodes, manner, seed))
-        };
-        match self {
-            Self::Random => published(Published::Random),
-            Self::Dotprod => published(Published::DotProd),
-            Self::Clustering => published(Published::Clustering),
-            Self::Packing => published(Published::Packing),
-            Self::Bestfit => published(Published::BestFit),
-            Self::Fgd => published(Published::Fgd),
-            Self::Ours => ours(CpuOnly::Ranked, TypicalSource::Trace),
-            Self::OursLearning => ours(CpuOnly::Ranked, TypicalSource::Ledger),
-            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, TypicalSource::Trace),
-            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, TypicalSource::Trace),
-            Self::Hami => Box::new(Hami),
-        }
-    }
-}
+use crate::access::Access;
+use report::Summary;
+use runs::Policy;
+use trace::{Trace, WHOLE};
 
 /// `FIRST..LAST`, both included, or one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,92 +109,58 @@ pub struct Simulate {
     pub request: RequestFlags,
 }
 
-/// One policy's runs, in the order of the seeds.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The policy's name.
-    pub policy: String,
-    /// One for each seed.
-    pub runs: Vec<(u64, Run)>,
-}
-
-/// Why there is no outcome.
-#[derive(Debug, Error)]
-pub enum SimulateError {
-    /// A file.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// A policy placed a pod where it does not fit.
-    #[error("policy {policy}, seed {seed}")]
-    Misplaced {
-        /// Which policy.
-        policy: String,
-        /// Which seed.
-        seed: u64,
-        /// What it did.
-        source: Misplaced,
-    },
-}
-
-/// Runs every policy with every seed, on all processors. `progress` is called with the number of runs
-/// that are done and the number of all runs.
-pub fn simulate(
-    trace: &Trace,
-    policies: &[Policy],
-    seeds: &[u64],
-    load: u32,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Vec<Outcome>, SimulateError> {
-    let typical = Typical::of(&trace.pods);
-    let jobs: Vec<(Policy, u64)> = policies
-        .iter()
-        .flat_map(|policy| seeds.iter().map(|seed| (*policy, *seed)))
-        .collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = || {
-        let mut results = Vec::new();
-        while let Some((at, (policy, seed))) = take(&next, &jobs) {
-            let workload = Workload::of(trace, seed, load);
-            let mut placer = policy.placer(trace, &workload, &typical, seed);
-            let run = experiment::run(trace, workload, &typical, &mut *placer, load);
-            results.push((at, run));
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
+impl Simulate {
+    /// What the command prints. `progress` is called with the number of runs that are done and the
+    /// number of all runs.
+    pub async fn run(&self, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<String> {
+        if self.from_cluster {
+            self.try_pod().await
+        } else {
+            self.run_policies(progress)
         }
-        results
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.min(jobs.len()))
-            .map(|_| scope.spawn(work))
-            .collect();
-        let joined = threads.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.flatten().collect::<Vec<_>>()
-    });
-    results.sort_unstable_by_key(|(at, _)| *at);
-    let mut outcomes: Vec<Outcome> = policies
-        .iter()
-        .map(|policy| Outcome {
-            policy: policy.name(),
-            runs: Vec::new(),
-        })
-        .collect();
-    for (at, run) in results {
-        let (policy, seed) = (policies[at / seeds.len()].name(), seeds[at % seeds.len()]);
-        let run = run.map_err(|source| SimulateError::Misplaced {
-            policy,
-            seed,
-            source,
-        })?;
-        outcomes[at / seeds.len()].runs.push((seed, run));
     }
-    Ok(outcomes)
-}
 
-fn take<T: Copy>(next: &AtomicUsize, jobs: &[T]) -> Option<(usize, T)> {
-    let at = next.fetch_add(1, Ordering::Relaxed);
-    Some((at, *jobs.get(at)?))
+    fn run_policies(&self, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<String> {
+        let nodes = self.nodes.as_deref().context("--nodes is missing")?;
+        let pods = self.pods.as_deref().context("--pods is missing")?;
+        let trace = Trace::read(nodes, pods)?;
+        let outcomes = runs::simulate(&trace, &self.policy, &self.seeds.0, self.load, progress)?;
+        let summaries: Vec<Summary> = outcomes.iter().map(Summary::of).collect();
+        if let Some(path) = &self.plot {
+            std::fs::write(path, plot::svg(&summaries))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if !self.json {
+            return Ok(report::table(&summaries));
+        }
+        let report = json!({
+            "pods": pods,
+            "nodes": nodes,
+            "gpus": trace.capacity() / WHOLE,
+            "seeds": self.seeds.0,
+            "load": self.load,
+            "policies": summaries,
+        });
+        Ok(serde_json::to_string_pretty(&report)? + "\n")
+    }
+
+    async fn try_pod(&self) -> Result<String> {
+        let path = self.pod.as_deref().context("--pod is missing")?;
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        let pod = what_if::manifest(&text).with_context(|| path.display().to_string())?;
+        let (nodes, pods) = self.access.snapshot().await?;
+        let policies = Policies {
+            node: self.node_policy,
+            gpu: self.gpu_policy,
+            ..Policies::default()
+        };
+        let settings = self.request.settings()?;
+        let answer = what_if::what_if(&nodes, &pods, &pod, &settings, policies)?;
+        if self.json {
+            Ok(serde_json::to_string_pretty(&answer)? + "\n")
+        } else {
+            Ok(what_if::table(&answer, self.most))
+        }
+    }
 }

@@ -11,8 +11,8 @@ use aliquot_core::{Mib, Percent};
 use clap::Args;
 use thiserror::Error;
 
-use crate::live::{LiveError, direct, get};
-use crate::sample::samples;
+use crate::access::{AccessError, direct, get};
+use crate::metrics::samples;
 use crate::table::aligned;
 
 /// Between two requests to a monitor.
@@ -56,7 +56,7 @@ pub enum SuggestError {
     },
     /// A monitor.
     #[error(transparent)]
-    Live(#[from] LiveError),
+    Access(#[from] AccessError),
     /// They have no container of any device.
     #[error("these metrics have no container with a share; expected: metrics of aliquot-monitor")]
     Nothing,

@@ -1,14 +1,191 @@
-//! The tables of `top`.
+//! `top`: the capacity of nodes and GPUs, what is allocated, and what is free, by the scheduler's answer or
+//! computed from inventories and allocations; and the pods with an allocation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop};
-use aliquot_core::{GpuUuid, Mib, Percent};
+use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
+use aliquot_core::usage::DeviceUses;
+use aliquot_core::{Defaults, GpuUuid, Mib, NodeName, Percent};
+use aliquot_k8s::pod;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::Serialize;
+use serde_json::json;
 
-use crate::live::PodTop;
-use crate::table::{self, aligned, dash};
+use crate::access::{Access, AccessError};
+use crate::agents::Agents;
+use crate::components::name;
+use crate::mps_usage::{self, ContainerUsage, MpsUsage};
+use crate::output::Output;
+use crate::snapshot::{ledger, settings, unreadable, without_control};
+use crate::table::{aligned, counted, dash};
+
+/// The flags of `top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// What to list
+    #[arg(value_enum, default_value = "nodes")]
+    pub of: Of,
+    /// Output format; wide adds how devices are shared, why they are closed, and resources
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// How to reach the cluster
+    #[command(flatten)]
+    pub access: Access,
+    /// How to reach the agents
+    #[command(flatten)]
+    pub agents: Agents,
+}
+
+/// What `top` has a line for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Of {
+    /// Nodes
+    Nodes,
+    /// GPUs and MIG instances
+    Gpus,
+    /// Pods with an allocation
+    Pods,
+}
+
+impl Top {
+    /// What the command prints. `note` gets what is missing in it: which nodes and why.
+    pub async fn run(&self, note: impl Fn(&str)) -> Result<String> {
+        if self.of == Of::Pods {
+            let (nodes, pods) = self.access.snapshot().await?;
+            let mut pods = pods_with_allocations(&pods);
+            let found = self.mps(&mps_usage::nodes_among(&nodes), note).await;
+            add_to_pods(&mut pods, &found);
+            let tables = |_| format!("{}{}", self::pods(&pods), mps_by_pod(&pods));
+            return Ok(self.output.text(&pods, tables)?);
+        }
+        let (answer, unasked) = self.answer().await?;
+        if let Some(error) = unasked {
+            note(&error.to_string());
+            note(
+                "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
+            );
+        }
+        let mut value = serde_json::to_value(&answer)?;
+        let mut found = Vec::new();
+        if self.of == Of::Gpus {
+            found = self.mps(&mps_usage::nodes_of(&answer.nodes), note).await;
+            value["mps"] = json!(found);
+        }
+        let tables = |wide| match self.of {
+            Of::Gpus => {
+                let devices = gpus(&answer.nodes, answer.default_cores, wide);
+                devices + &mps_by_gpu(&found)
+            }
+            Of::Nodes | Of::Pods => nodes(&answer.nodes, wide),
+        };
+        Ok(self.output.text(&value, tables)?)
+    }
+
+    /// All nodes; and the error, if the scheduler could not be reached.
+    async fn answer(&self) -> Result<(TopAnswer, Option<AccessError>), AccessError> {
+        match self.access.ask("/top").await {
+            Ok(answer) => Ok((answer, None)),
+            Err(error) if self.access.server.is_some() => Err(error),
+            Err(error) => {
+                let (nodes, pods) = self.access.snapshot().await?;
+                Ok((top_of(&nodes, &pods), Some(error)))
+            }
+        }
+    }
+
+    /// What the MPS clients on these nodes use.
+    async fn mps(&self, nodes: &BTreeSet<NodeName>, note: impl Fn(&str)) -> Vec<ContainerUsage> {
+        let found = mps_usage::measure(&self.agents, &self.access, nodes).await;
+        for missing in &found.missing {
+            note(&format!("MPS usage is unknown for node {missing}"));
+        }
+        found.all
+    }
+}
+
+/// All nodes, by inventories and allocations; pods that are being bound are missing.
+pub fn top_of(nodes: &[Node], pods: &[Pod]) -> TopAnswer {
+    let ledger = ledger(nodes, pods, &settings(pods));
+    let default_cores = Defaults::default().cores;
+    let lines = ledger.cluster().iter();
+    let lines = lines.filter_map(|(_, name, node)| {
+        let mut top = NodeTop::of(name, node, default_cores)?;
+        top.unreadable = unreadable(&ledger, name, pods);
+        Some(top)
+    });
+    let mut nodes: Vec<_> = lines.collect();
+    nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    TopAnswer {
+        default_cores,
+        leads: false,
+        nodes,
+    }
+}
+
+/// A pod with an allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodTop {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: NodeName,
+    /// Its allocation by device; `null` when the annotation cannot be read.
+    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+    /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uncontrolled: Vec<String>,
+    /// Its MPS clients by device, where they were measured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub mps: BTreeMap<GpuUuid, MpsUsage>,
+}
+
+/// The pods with an allocation, by namespace and name.
+pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
+    let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
+    let settings = settings(pods);
+    let without_control = without_control(pods);
+    let line = |object: &Pod| {
+        let prefix = format!("{}/{} ", pod::namespace(object), name(object));
+        let uncontrolled = without_control.iter();
+        let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
+        let (node, allocated) = pod::allocated(object, &settings)?;
+        let amounts = |uses: &DeviceUses| {
+            let uses = uses.iter();
+            uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+                .collect()
+        };
+        let gpus = allocated.uses().map(amounts);
+        Some(PodTop {
+            namespace: object.metadata.namespace.clone().unwrap_or_default(),
+            name: object.metadata.name.clone().unwrap_or_default(),
+            node,
+            gpus,
+            uncontrolled: uncontrolled.map(str::to_owned).collect(),
+            mps: BTreeMap::new(),
+        })
+    };
+    let mut lines: Vec<PodTop> = alive.filter_map(line).collect();
+    lines.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    lines
+}
+
+/// Adds to each pod what its clients use.
+pub fn add_to_pods(pods: &mut [PodTop], all: &[ContainerUsage]) {
+    for pod in pods {
+        let name = (&pod.namespace, &pod.name);
+        let own = all.iter().filter(|one| (&one.namespace, &one.pod) == name);
+        for one in own {
+            let sum = pod.mps.entry(one.gpu.clone()).or_default();
+            *sum = sum.plus(one.usage);
+        }
+    }
+}
 
 fn part(used: impl Display, total: impl Display) -> String {
     format!("{used}/{total}")
@@ -108,11 +285,11 @@ fn mode(gpu: &GpuTop) -> String {
     let mut text = name_of_mode(gpu);
     for one in &gpu.instances {
         let name = format!("{}@{}", one.profile, one.start);
-        let held = one.allocated || gpu.mode != Mode::Mig;
-        let _ = if held {
-            write!(text, " {name}")
-        } else {
+        let is_idle = !one.allocated && gpu.mode == Mode::Mig;
+        let _ = if is_idle {
             write!(text, " [{name}]")
+        } else {
+            write!(text, " {name}")
         };
     }
     text
@@ -121,7 +298,7 @@ fn mode(gpu: &GpuTop) -> String {
 /// A line for each device; `wide` adds its UUID, memory that outlives its pods, the largest request
 /// that fits with the default cores, and the resource of its replicas.
 pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
-    let with = format!("WITH {}", table::counted(default_cores.0, "CORE", "CORES"));
+    let with = format!("WITH {}", counted(default_cores.0, "CORE", "CORES"));
     let row = |node: &NodeTop, gpu: &GpuTop| {
         let mut row = vec![
             node.node.to_string(),
@@ -207,4 +384,43 @@ pub fn pods(pods: &[PodTop]) -> String {
         }
     }
     text
+}
+
+/// A line for each device with clients; empty where there are none.
+pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
+    let rows = mps_usage::by_gpu(all)
+        .into_iter()
+        .map(|((node, gpu), usage)| {
+            let place = vec![node.to_string(), gpu.to_string()];
+            [place, mps_cells(usage).to_vec()].concat()
+        });
+    mps_table(
+        &["NODE", "UUID", "MPS CLIENTS", "HOLD MIB"],
+        &rows.collect::<Vec<_>>(),
+    )
+}
+
+/// A line for each pod with clients and each of its devices.
+pub fn mps_by_pod(pods: &[PodTop]) -> String {
+    let rows = pods.iter().flat_map(|pod| {
+        pod.mps.iter().map(|(gpu, usage)| {
+            let place = vec![pod.namespace.clone(), pod.name.clone(), gpu.to_string()];
+            [place, mps_cells(*usage).to_vec()].concat()
+        })
+    });
+    mps_table(
+        &["NAMESPACE", "POD", "GPU", "MPS CLIENTS", "HOLD MIB"],
+        &rows.collect::<Vec<_>>(),
+    )
+}
+
+fn mps_cells(usage: MpsUsage) -> [String; 2] {
+    [usage.clients.to_string(), (usage.bytes >> 20).to_string()]
+}
+
+fn mps_table(head: &[&str], rows: &[Vec<String>]) -> String {
+    match rows {
+        [] => String::new(),
+        some => format!("\n{}", aligned(head, some)),
+    }
 }

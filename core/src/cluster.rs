@@ -4,7 +4,7 @@
 //! Nodes are stored in slots, and slots in chunks that snapshots share; a change copies one
 //! chunk of pointers. A slot belongs to one node name forever, so that a [`NodeSet`] stays
 //! valid, and has a version that is new after every change, so that verdicts about a node
-//! can be cached until then ([`crate::memo`]).
+//! can be cached until then ([`crate::decide`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -181,8 +181,8 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::HostResources;
     use crate::node::NodePublication;
+    use crate::units::HostResources;
 
     fn state() -> NodeState {
         NodeState::of(&NodePublication::default(), &[], HostResources::default())

@@ -1,30 +1,15 @@
 //! What a pod asks for: its containers in order, each with its shares.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::cluster::Cluster;
-use crate::gpu_policy::GpuPolicy;
 use crate::id::Namespace;
-use crate::inventory::Gpu;
 use crate::mig;
-use crate::node::{HostResources, Requests};
-use crate::reason::Reason;
+use crate::policy::{GpuPolicy, Policy};
 use crate::replicas::{self, Replicas};
 use crate::request::GpuRequest;
 use crate::rules::DeviceRules;
-use crate::score::Policy;
-
-/// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// A plain init container: runs to its end before the next one starts.
-    Init,
-    /// An init container with `restartPolicy: Always`: runs on until the pod ends.
-    Sidecar,
-    /// An app container.
-    App,
-}
+use crate::units::HostResources;
+use crate::usage::Stage;
 
 /// One container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,18 +45,6 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// The demand as far as it matters to these nodes: namespaces without any reservation
-    /// are all alike.
-    pub fn shape(&self, cluster: &Cluster) -> Cow<'_, Self> {
-        if self.namespace.as_str().is_empty() || cluster.reserves_for(&self.namespace) {
-            return Cow::Borrowed(self);
-        }
-        Cow::Owned(Self {
-            namespace: "".into(),
-            ..self.clone()
-        })
-    }
-
     /// Whether any container asks for a share.
     pub fn requests_gpu(&self) -> bool {
         self.containers.iter().any(|c| !c.requests.is_empty())
@@ -83,22 +56,26 @@ impl Demand {
         name.map_or("", |name| name)
     }
 
-    /// The replicas that it requests under the resource with this index.
-    pub(crate) fn replicas_under(&self, resource: usize) -> u32 {
-        let containers = self.containers.iter().map(|container| {
-            let requests = container.requests.iter();
-            let own = requests.filter(|request| usize::from(request.resource) == resource);
-            let own = own.fold(0_u32, |sum, request| sum.saturating_add(request.count));
-            (container.stage, own)
-        });
-        replicas::effective(containers)
+    /// The replicas that it requests of the kubelet under each of its resources.
+    pub(crate) fn replicas_by_resource(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
+        let under = move |resource: usize| {
+            let containers = self.containers.iter().map(|container| {
+                let requests = container.requests.iter();
+                let own = requests.filter(|request| usize::from(request.resource) == resource);
+                let own = own.fold(0_u32, |sum, request| sum.saturating_add(request.count));
+                (container.stage, own)
+            });
+            replicas::effective(containers)
+        };
+        let resources = self.resources.iter().enumerate();
+        resources.map(move |(place, resource)| (resource, under(place)))
     }
 
     /// The replicas that it requests of the kubelet.
     pub fn replicas(&self) -> Replicas {
-        let resources = self.resources.iter().enumerate();
+        let resources = self.replicas_by_resource();
         resources
-            .map(|(place, resource)| (resource.clone(), self.replicas_under(place)))
+            .map(|(resource, count)| (resource.clone(), count))
             .collect()
     }
 
@@ -118,12 +95,6 @@ impl Demand {
         }
     }
 
-    /// Refuses a device that is reserved for other namespaces.
-    pub(crate) fn refused_by_reservation(&self, gpu: &Gpu) -> Option<Reason> {
-        let reserved = !gpu.reserved.is_empty() && !gpu.reserved.contains(&self.namespace);
-        reserved.then_some(Reason::CardReserved)
-    }
-
     /// Whether any container asks for MIG instances.
     pub fn requests_mig_instances(&self) -> bool {
         let mut names = self.resources.iter();
@@ -133,5 +104,32 @@ impl Demand {
     /// The stage of each container, for [`crate::usage::effective`].
     pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
         self.containers.iter().map(|c| (c.name.as_str(), c.stage))
+    }
+}
+
+/// What pods request of a node besides shares of devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// CPU and memory.
+    pub host: HostResources,
+    /// Replicas at the kubelet.
+    pub replicas: Replicas,
+}
+
+impl Requests {
+    /// Adds these requests.
+    pub fn plus(&mut self, others: &Self) {
+        self.host = self.host.plus(others.host);
+        self.replicas.plus(&others.replicas);
+    }
+}
+
+impl From<HostResources> for Requests {
+    /// Requests no replicas.
+    fn from(host: HostResources) -> Self {
+        Self {
+            host,
+            replicas: Replicas::default(),
+        }
     }
 }

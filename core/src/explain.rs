@@ -1,18 +1,25 @@
 //! Why a node can or cannot take a pod, device by device. It only observes [`crate::fit`],
-//! so that the explanation is the decision.
+//! so that the explanation is the decision. The answer of `GET /explain` is a type here,
+//! which the scheduler writes part by part and `kubectl-aliquot` reads.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::demand::Demand;
-use crate::fit::{self, Fit, FitTrace, Policies};
-use crate::id::{GpuUuid, Namespace, NodeName};
+use crate::demand::{ContainerDemand, Demand};
+use crate::fit::{self, Fit, FitTrace};
+use crate::id::{GpuUuid, Namespace, NodeName, PodUid};
 use crate::inventory::{Gpu, Health};
-use crate::mig::published::Mig;
+use crate::mig::is_resource_of;
+use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{DeviceState, NodeState};
 use crate::quota::{self, Headroom};
-use crate::reason::{Reason, Refusal};
+use crate::refusal::{Reason, Refusal};
+use crate::request::{GpuRequest, Memory};
+use crate::score::Policies;
 use crate::top::DeviceAmount;
-use crate::usage::DeviceUse;
+use crate::units::Percent;
+use crate::usage::{DeviceUse, DeviceUses, Stage};
 
 /// How one device was evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,4 +267,171 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
         }
     };
     devices.map(answer).collect()
+}
+
+/// Whether a pod with this allocation uses a device that the demand's pins name, or a part
+/// of it.
+pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &DeviceUses) -> bool {
+    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
+    let mut meant = gpus.flat_map(|gpu| demand.rules.pins.iter().map(move |pin| (gpu, pin)));
+    meant.any(|(gpu, pin)| {
+        let Some(found) = gpu.mig.as_ref().and_then(Mig::dynamic) else {
+            return pin.may_be(gpu) && allocated.contains_key(&gpu.uuid);
+        };
+        let profiles = found.geometry.profiles();
+        let requested = profiles.iter().flat_map(|profile| {
+            let named = demand.resources.iter();
+            let mut asked = named.filter(|name| is_resource_of(name, &profile.name));
+            let starts = profile.starts.iter().filter(|start| {
+                let name = &profile.name;
+                pin.allows(gpu, found, name, **start)
+            });
+            let starts = if asked.next().is_some() {
+                Some(starts)
+            } else {
+                None
+            };
+            starts
+                .into_iter()
+                .flatten()
+                .map(|start| profile.slices(*start))
+        });
+        let requested = requested.fold(0, |all, slices| all | slices);
+        allocated
+            .keys()
+            .filter_map(MigPlacement::parse_device_key)
+            .any(|(device, placed)| {
+                let profile = profiles.iter().find(|p| p.name == placed.profile);
+                let slices = profile.map_or(u16::MAX, |profile| profile.slices(placed.start));
+                device == gpu.uuid.as_str() && slices & requested != 0
+            })
+    })
+}
+
+/// The part about the pod itself, before its nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodHeader {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: PodUid,
+    /// This scheduler replica may bind: it is the one that kube-scheduler asks.
+    pub leads: bool,
+    /// What its containers ask for; containers without a GPU are left out.
+    #[serde(rename = "asks")]
+    pub requests: Vec<ContainerRequest>,
+    /// Its refusals, if this scheduler replica refused it.
+    pub refused: Option<RefusalHistory>,
+    /// Where it is allocated; then no node is evaluated.
+    #[serde(rename = "booked")]
+    pub placement: Option<PodPlacement>,
+}
+
+/// What one container asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRequest {
+    /// Its name.
+    pub container: String,
+    /// `app`, `init` or `sidecar`.
+    pub stage: String,
+    /// The resource; empty in the answer of an older scheduler.
+    #[serde(default)]
+    pub resource: String,
+    /// Number of devices.
+    pub count: u32,
+    /// Memory of each, with its unit.
+    pub memory: String,
+    /// Compute of each.
+    pub cores: Percent,
+}
+
+/// Refusals of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefusalHistory {
+    /// The number of refusals.
+    pub times: u32,
+    /// Seconds since the first.
+    pub first_seconds_ago: f64,
+    /// Seconds since the last.
+    pub last_seconds_ago: f64,
+    /// The text of the last.
+    pub text: String,
+}
+
+/// Where a pod is allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodPlacement {
+    /// The node.
+    pub node: NodeName,
+    /// The API server confirmed it; otherwise its Binding is under way.
+    pub confirmed: bool,
+    /// What it uses of each device; `null` if its allocation is unreadable.
+    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+}
+
+/// The part about all nodes together, after the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeTotals {
+    /// Nodes that kube-scheduler offered.
+    pub offered: u32,
+    /// Those of them that can take the pod now.
+    pub fitting: u32,
+    /// Why the others cannot, counted.
+    pub why: String,
+    #[serde(skip)]
+    refusal: Refusal,
+}
+
+impl NodeTotals {
+    /// Adds a node.
+    pub fn add(&mut self, node: &NodeAnswer, refusal: Option<&Refusal>) {
+        if !node.offered {
+            return;
+        }
+        self.offered += 1;
+        match refusal {
+            None => self.fitting += 1,
+            Some(refusal) => self.refusal.merge(refusal),
+        }
+        self.why = self.refusal.to_string();
+    }
+}
+
+/// The whole answer of `GET /explain/<namespace>/<pod>`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodAnswer {
+    /// The pod.
+    #[serde(flatten)]
+    pub head: PodHeader,
+    /// Every node, by name.
+    pub nodes: Vec<NodeAnswer>,
+    /// All of them together.
+    #[serde(flatten)]
+    pub tail: NodeTotals,
+}
+
+/// What the containers ask for.
+pub fn container_requests(demand: &Demand) -> Vec<ContainerRequest> {
+    let containers = demand.containers.iter();
+    let asking = containers.flat_map(|c| c.requests.iter().map(move |request| (c, request)));
+    let line = |(container, request): (&ContainerDemand, &GpuRequest)| ContainerRequest {
+        container: container.name.clone(),
+        stage: match container.stage {
+            Stage::App => "app",
+            Stage::Init => "init",
+            Stage::Sidecar => "sidecar",
+        }
+        .to_owned(),
+        resource: demand.resource(request).to_owned(),
+        count: request.count,
+        memory: match request.memory {
+            Memory::Mib(memory) => memory.to_string(),
+            Memory::Share(part) => part.to_string(),
+        },
+        cores: request.cores,
+    };
+    asking.map(line).collect()
 }

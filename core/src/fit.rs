@@ -2,52 +2,33 @@
 //! side effects.
 //!
 //!
-//! Follows HAMi's `Fit` (order of checks, exclusive devices, `gpucores: 0`), with the
-//! effective use of [`crate::usage`] instead of HAMi's sum; the kubelet's replicas are
-//! checked last, so that full or unhealthy devices are reported first.
+//! Containers are placed one after the other; what earlier containers of the pod take is in
+//! `shares`, and the node's state is not changed. `device` evaluates each device,
+//! [`crate::score`] chooses among those that fit, and `instances` places instances on GPUs under
+//! dynamic MIG. Follows HAMi's `Fit` (order of checks, exclusive devices, `gpucores: 0`),
+//! with the effective use of [`crate::usage`] instead of HAMi's sum; the kubelet's replicas
+//! are checked last, so that full or unhealthy devices are reported first.
+
+mod device;
+mod instances;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::allocation::{self, Allocation, Grant};
-use crate::demand::{ContainerDemand, Demand, Stage};
-use crate::gpu_policy::GpuPolicy;
+use crate::demand::{ContainerDemand, Demand};
 use crate::id::NodeName;
-use crate::inventory::{Gpu, Inventory};
+use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::published::{Mig, MigPlacement};
 use crate::mig::{self, Instance};
-use crate::node::NodeState;
-use crate::placement::{self, ContainerShare, place};
-use crate::reason::{Reason, Refusal};
+use crate::node::{Align, DeviceState, NodeState};
+use crate::policy::{GpuPolicy, Policy};
+use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
-use crate::score::Policy;
-use crate::scorer::Scorer;
-use crate::typical::Typical;
+use crate::score::{self, Candidate, DeviceSelection, Policies, Scorer};
 use crate::units::Mib;
-use crate::usage::{DeviceUse, DeviceUses};
-
-/// Which choice is better, for nodes and for the devices of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policies {
-    /// Between nodes.
-    pub node: Policy,
-    /// Between the devices of a node.
-    pub gpu: GpuPolicy,
-    /// The typical pods that [`Policy::Fragmentation`] saves capacity for.
-    pub typical: Arc<Typical>,
-}
-
-impl Default for Policies {
-    /// HAMi's defaults.
-    fn default() -> Self {
-        Self {
-            node: Policy::Binpack,
-            gpu: Policy::Spread.into(),
-            typical: Arc::default(),
-        }
-    }
-}
+use crate::usage::{DeviceUse, DeviceUses, Stage};
+use device::DeviceCheck;
 
 /// A placement of a pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +41,24 @@ pub struct Fit {
     /// list.
     pub instances: Vec<(usize, Instance)>,
     shares: Vec<ContainerShare>,
+}
+
+/// One container's share of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ContainerShare {
+    container: usize,
+    /// An index in the demand's resources.
+    resource: u8,
+    device: usize,
+    used: DeviceUse,
+    /// What the pod then uses of the device, or of the instance, with the shares before this.
+    pod_use: DeviceUse,
+    /// The instance, on a GPU under dynamic MIG.
+    instance: Option<Instance>,
+    /// A whole GPU for a container that asked for less.
+    waste: bool,
+    /// By how much less its GPU can serve in instances.
+    loss: u32,
 }
 
 /// Observes how the devices are evaluated, container by container.
@@ -93,14 +92,14 @@ pub fn traced<T: FitTrace>(
     let scorer = Scorer::new(node, demand, defaults);
     let policy = demand.gpu_policy.unwrap_or(defaults.gpu);
     let mut order: Vec<(usize, &GpuRequest)> = Vec::with_capacity(demand.containers.len());
-    let asking = |wanted: fn(Stage) -> bool| {
+    let requests = |is_staged: fn(Stage) -> bool| {
         let containers = demand.containers.iter().enumerate();
-        let staged = containers.filter(move |(_, c)| wanted(c.stage));
+        let staged = containers.filter(move |(_, c)| is_staged(c.stage));
         staged.flat_map(|(i, c)| c.requests.iter().map(move |request| (i, request)))
     };
     // Init containers last: they reuse the app containers' devices if they fit.
-    order.extend(asking(|stage| stage != Stage::Init));
-    order.extend(asking(|stage| stage == Stage::Init));
+    order.extend(requests(|stage| stage != Stage::Init));
+    order.extend(requests(|stage| stage == Stage::Init));
 
     let shares = place(&scorer, &order, policy, trace).or_else(|refusal| {
         if order.len() < 2 {
@@ -120,33 +119,19 @@ pub fn traced<T: FitTrace>(
         *trace = again;
         Ok(shares)
     })?;
-    if let Some(short) = node.replicas.shortage(demand) {
-        return Err(Refusal::replica_shortage(short));
+    let (uses, instances) = uses(&shares);
+    let waste = shares.iter().any(|share| share.waste);
+    let loss = shares.iter().map(|share| share.loss).sum();
+    let score = scorer.node(&uses, waste, loss);
+    match node.replicas.shortage(demand.replicas_by_resource()) {
+        Some(short) => Err(Refusal::replica_shortage(short)),
+        None => Ok(Fit {
+            score,
+            uses,
+            instances,
+            shares,
+        }),
     }
-    let (uses, instances) = placement::uses(demand, &shares);
-    let score = score(demand, &shares, scorer.node(&uses));
-    Ok(Fit {
-        score,
-        uses,
-        instances,
-        shares,
-    })
-}
-
-/// Adjusts the node's score: nodes where instances cost fewer placements of others come
-/// first under any policy, and nodes that would give a whole GPU to a pod that asked for
-/// less come last.
-fn score(demand: &Demand, shares: &[ContainerShare], score: u64) -> u64 {
-    let score = if shares.iter().any(|share| share.waste) {
-        score >> 10
-    } else {
-        score
-    };
-    if !demand.requests_mig_instances() {
-        return score;
-    }
-    let loss: u32 = shares.iter().map(|share| share.loss).sum();
-    score + (u64::from(4095 - loss.min(4095)) << 44)
 }
 
 /// Instances by their compute slices, which the name of their resource begins with, then by
@@ -160,6 +145,256 @@ fn size(demand: &Demand, request: &GpuRequest) -> (u64, u64, u32) {
         Memory::Share(part) => Mib(crate::request::MAX_GPU_MIB).share(part),
     };
     (slices.unwrap_or(0), memory.0, request.cores.0)
+}
+
+/// Places all requests in this order.
+fn place(
+    scorer: &Scorer<'_>,
+    order: &[(usize, &GpuRequest)],
+    policy: GpuPolicy,
+    trace: &mut impl FitTrace,
+) -> Result<Vec<ContainerShare>, Refusal> {
+    let mut placer = ContainerPlacer {
+        scorer,
+        policy,
+        shares: Vec::with_capacity(order.len()),
+        candidates: Vec::with_capacity(scorer.node.devices.len()),
+        numa: None,
+    };
+    let align = placer.align();
+    if align == Align::Nothing {
+        for &(container, request) in order {
+            trace.container(container);
+            placer.place_request(container, request, trace)?;
+        }
+    } else {
+        placer.place_aligned(order, align, trace)?;
+    }
+    Ok(placer.shares)
+}
+
+/// A NUMA node; `None` groups the devices whose NUMA node the driver does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NumaNode(Option<u32>);
+
+struct ContainerPlacer<'a, 'n> {
+    scorer: &'a Scorer<'n>,
+    policy: GpuPolicy,
+    shares: Vec<ContainerShare>,
+    candidates: Vec<Candidate>,
+    /// While one NUMA node is tried: only its devices.
+    numa: Option<NumaNode>,
+}
+
+impl ContainerPlacer<'_, '_> {
+    fn place_request(
+        &mut self,
+        container: usize,
+        request: &GpuRequest,
+        trace: &mut impl FitTrace,
+    ) -> Result<(), Refusal> {
+        let (node, demand) = (self.scorer.node, self.scorer.demand);
+        let rules = &demand.rules;
+        let devices = if rules.same_device { 1 } else { request.count };
+        let selection = DeviceSelection {
+            count: usize::try_from(devices).unwrap_or(usize::MAX),
+            one_numa: self.align() != Align::Nothing,
+            numa_key: self.policy.numa_key(),
+            links: self.policy.links,
+        };
+        let name = demand.resource(request);
+        let dynamic = !node.dynamic_mig.is_empty() && name.starts_with(mig::RESOURCES);
+        if selection.count > node.devices.len() && !dynamic {
+            return Err(Refusal::of(Reason::NodeInsufficientDevice));
+        }
+        let mut refusal = self.evaluate_devices(container, request, name, trace);
+        if dynamic && self.candidates.len() < selection.count {
+            return self.place_instances(container, request, selection, refusal, trace);
+        }
+        if let Err(reason) = score::select_devices(node, selection, &mut self.candidates) {
+            if reason == Reason::NumaNotFit && dynamic {
+                return self.place_instances(container, request, selection, refusal, trace);
+            }
+            if reason == Reason::NumaNotFit {
+                for candidate in &self.candidates {
+                    trace.device(candidate.place, candidate.pod_use, Some(reason));
+                    refusal.add(reason);
+                }
+            } else if !self.candidates.is_empty() {
+                refusal.add(reason);
+            }
+            return Err(refusal);
+        }
+        self.take(container, request, selection.count);
+        Ok(())
+    }
+
+    /// Collects the candidates among GPUs and fixed instances.
+    fn evaluate_devices(
+        &mut self,
+        container: usize,
+        request: &GpuRequest,
+        name: &str,
+        trace: &mut impl FitTrace,
+    ) -> Refusal {
+        let Self { scorer, policy, .. } = *self;
+        let (node, demand) = (scorer.node, scorer.demand);
+        let check = DeviceCheck::new(node, demand, policy, name);
+        let alone = demand.uses_single_device(container);
+        let init = demand.containers[container].stage == Stage::Init;
+        let mut refusal = Refusal::default();
+        self.candidates.clear();
+        for (place, device) in node.devices.iter().enumerate() {
+            if device.mode == Mode::Mig && instances::serves(node, place, name) {
+                continue;
+            }
+            let (used, wrong) = device::share_on(node, place, request, &demand.rules, alone);
+            let pod_use = device::pod_use(demand, &self.shares, (container, used), place);
+            let refused = check
+                .refuse(place, &pod_use, wrong)
+                .or_else(|| self.off_numa_node(device));
+            trace.device(place, pod_use, refused);
+            if let Some(reason) = refused {
+                refusal.add(reason);
+                continue;
+            }
+            self.candidates.push(Candidate {
+                outside_apps: init && !self.shares.iter().any(|s| s.device == place),
+                waste: device::is_waste(device, &used, request),
+                rank: scorer.device(policy, place, pod_use),
+                place,
+                used,
+                pod_use,
+            });
+        }
+        refusal
+    }
+
+    /// Gives the container the first candidates.
+    fn take(&mut self, container: usize, request: &GpuRequest, count: usize) {
+        let chosen = self.candidates[..count].iter();
+        self.shares.extend(chosen.map(|candidate| ContainerShare {
+            container,
+            resource: request.resource,
+            device: candidate.place,
+            used: candidate.used,
+            pod_use: candidate.pod_use,
+            instance: None,
+            waste: candidate.waste,
+            loss: 0,
+        }));
+    }
+
+    /// The alignment that the node's kubelet and the pod require.
+    fn align(&self) -> Align {
+        let own = if self.scorer.demand.rules.one_numa {
+            Align::Container
+        } else {
+            Align::Nothing
+        };
+        own.max(self.scorer.node.align)
+    }
+
+    /// Refuses a device on another NUMA node than the one being tried.
+    fn off_numa_node(&self, device: &DeviceState) -> Option<Reason> {
+        let numa = self.numa?;
+        (NumaNode(device.numa) != numa).then_some(Reason::NumaNotFit)
+    }
+
+    /// Places the requests, aligned by container or by pod.
+    fn place_aligned(
+        &mut self,
+        order: &[(usize, &GpuRequest)],
+        align: Align,
+        trace: &mut impl FitTrace,
+    ) -> Result<(), Refusal> {
+        let with = |one: usize, other: usize| align == Align::Pod || one == other;
+        for (at, &(container, _)) in order.iter().enumerate() {
+            let mut before = order[..at].iter();
+            if before.any(|(earlier, _)| with(*earlier, container)) {
+                continue;
+            }
+            let all = order.iter().copied();
+            let group: Vec<_> = all.filter(|(other, _)| with(*other, container)).collect();
+            self.place_on_one_numa_node(&group, trace)?;
+        }
+        Ok(())
+    }
+
+    /// Places these requests on one NUMA node, trying first the one that the first request
+    /// would choose by itself. The refusal is that of the last NUMA node tried.
+    fn place_on_one_numa_node(
+        &mut self,
+        group: &[(usize, &GpuRequest)],
+        trace: &mut impl FitTrace,
+    ) -> Result<(), Refusal> {
+        let before = self.shares.len();
+        let Some((&(container, request), rest)) = group.split_first() else {
+            return Ok(());
+        };
+        trace.container(container);
+        self.place_request(container, request, trace)?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let devices = &self.scorer.node.devices;
+        let own = self.shares.get(before);
+        let first = own.map(|share| NumaNode(devices[share.device].numa));
+        let mut numas: Vec<NumaNode> = devices.iter().map(|device| NumaNode(device.numa)).collect();
+        numas.sort_unstable_by_key(|numa| (Some(*numa) != first, *numa));
+        numas.dedup();
+        let mut refusal = Refusal::default();
+        for numa in numas {
+            self.shares.truncate(before);
+            self.numa = Some(numa);
+            let placed = group.iter().try_for_each(|&(container, request)| {
+                trace.container(container);
+                self.place_request(container, request, trace)
+            });
+            self.numa = None;
+            match placed {
+                Ok(()) => return Ok(()),
+                Err(why) => refusal = why,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+/// Uses by device index, and instances by their index among the uses.
+type PlacedUses = (Vec<(usize, DeviceUse)>, Vec<(usize, Instance)>);
+
+/// The pod's effective use of each device in `shares`, and which of them are instances, by
+/// their indices in the list.
+fn uses(shares: &[ContainerShare]) -> PlacedUses {
+    if let [share] = shares {
+        let instance = share.instance.map(|instance| (0, instance));
+        return (
+            vec![(share.device, share.pod_use)],
+            instance.into_iter().collect(),
+        );
+    }
+    // Sorted by device and instance; the last share of each knows those before it.
+    let mut placed: BTreeMap<_, DeviceUse> = BTreeMap::new();
+    for share in shares {
+        let instance = share.instance.map(|i| (i.start, i.profile));
+        placed.insert((share.device, instance), share.pod_use);
+    }
+    let mut uses = Vec::with_capacity(placed.len());
+    let mut instances = Vec::new();
+    for (place, ((device, instance), used)) in placed.into_iter().enumerate() {
+        uses.push((device, used));
+        instances.extend(instance.map(|(start, profile)| {
+            let busy = true;
+            let instance = Instance {
+                profile,
+                start,
+                busy,
+            };
+            (place, instance)
+        }));
+    }
+    (uses, instances)
 }
 
 impl Fit {

@@ -10,9 +10,9 @@
 //! continuous one strands 2.4 points more.
 
 use crate::inventory::Mode;
-use crate::node::{DeviceState, HostResources, NodeState};
+use crate::node::{DeviceState, NodeState};
 use crate::typical::{Typical, TypicalPod};
-use crate::units::{Mib, Percent};
+use crate::units::{HostResources, Mib, Percent};
 use crate::usage::DeviceUse;
 
 /// Score `k` (51 to 99) takes a gradient of at least `THRESHOLDS[k - 51]`

@@ -12,11 +12,10 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::allocation::{Allocation, CodecError};
-use crate::demand::Stage;
 use crate::id::GpuUuid;
 use crate::inventory::{self, Gpu, Health, Inventory, Mode};
 use crate::units::{Mib, Percent};
-use crate::usage::{self, DeviceUse, DeviceUses};
+use crate::usage::{self, DeviceUse, DeviceUses, Stage};
 
 /// The pod annotation with the devices of each container.
 pub const ALLOCATED: &str = "hami.io/vgpu-devices-allocated";

@@ -8,54 +8,24 @@
 //! function of its pods' entries; `recompute` applies these functions to everything.
 
 mod recompute;
-mod reservations;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::cluster::Cluster;
-use crate::demand::Demand;
-use crate::fit::{self, Fit, Policies};
+use crate::demand::{Demand, Requests};
+use crate::fit::{self, Fit};
 use crate::id::{Namespace, NodeName, PodUid};
-use crate::invariant;
-use crate::namespaces::Namespaces;
-use crate::node::{NodePublication, NodeState, Requests};
-use crate::quota::{Headroom, Quota, QuotaAmount};
-use crate::reason::{Reason, Refusal};
-use crate::usage::{self, DeviceUses};
+use crate::node::{self, NodePublication, NodeState};
+use crate::quota::{Headroom, Namespaces, Quota, QuotaAmount};
+use crate::refusal::{Reason, Refusal};
+use crate::replicas::Replicas;
+use crate::score::Policies;
+use crate::typical::{Census, PodShape};
+use crate::usage::{self, AllocatedUse};
 
 pub use recompute::Differences;
-pub use reservations::PreemptionReservation;
-
-/// What a pod is allocated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AllocatedUse {
-    /// Known shares; empty for a pod that uses only CPU and memory.
-    Known(DeviceUses),
-    /// An unreadable allocation: the whole node.
-    Unreadable,
-    /// By HAMi's annotation, which says nothing about who wrote it; `None` if it is
-    /// unreadable. It counts where HAMi's plugin serves the node, and where the node agent
-    /// found that another plugin gave the pod its devices ([`NodePublication::counts`]).
-    ByHami(Option<DeviceUses>),
-}
-
-impl AllocatedUse {
-    /// No share.
-    pub fn nothing() -> Self {
-        Self::Known(DeviceUses::new())
-    }
-
-    /// What is allocated of each device; `None` if that is unreadable.
-    pub fn uses(&self) -> Option<&DeviceUses> {
-        match self {
-            Self::Known(uses) => Some(uses),
-            Self::ByHami(uses) => uses.as_ref(),
-            Self::Unreadable => None,
-        }
-    }
-}
 
 /// One pod's entry in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +47,22 @@ impl PodEntry {
     pub fn uses_devices(&self) -> bool {
         self.allocated.uses().is_none_or(|uses| !uses.is_empty())
     }
+}
+
+/// A share that is reserved for a preemptor, which waits until its victims have ended. It
+/// takes capacity from every pod but the preemptor, until that pod has an entry on any
+/// node. The scheduler makes it from a plan, or from the annotation that records one, and
+/// removes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreemptionReservation {
+    /// The node.
+    pub node: NodeName,
+    /// What is reserved of its devices.
+    pub allocated: AllocatedUse,
+    /// What is reserved of its kubelet's replicas.
+    pub replicas: Replicas,
+    /// The pod's annotation records it; otherwise only this process knows it.
+    pub recorded: bool,
 }
 
 /// Why nothing was reserved.
@@ -130,6 +116,17 @@ impl Ledger {
     /// The pods with an entry on a node.
     pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
         self.entries.get(name).into_iter().flat_map(|e| &e.pods)
+    }
+
+    /// Counts the pods with an entry on a node by shape.
+    pub fn count_pods(&self, name: &NodeName, census: &mut Census) {
+        let pods = self.pods_on(name.as_str());
+        for entry in pods.filter_map(|pod| self.pod_entry(pod)) {
+            let host = entry.requests.host;
+            if let Some(shape) = PodShape::of(&entry.allocated, host) {
+                census.add(shape, host.memory);
+            }
+        }
     }
 
     /// Whether the pod's allocation counts on its node ([`NodePublication::counts`]).
@@ -197,9 +194,8 @@ impl Ledger {
         debug_assert!(
             self.cluster.node(name.as_str()).is_some_and(|node| {
                 let mut devices = found.uses.iter().map(|(device, _)| &node.devices[*device]);
-                devices.all(invariant::within_capacity)
-                    && (found.instances.is_empty()
-                        || invariant::mig_placements_are_consistent(node))
+                devices.all(node::within_capacity)
+                    && (found.instances.is_empty() || node::mig_placements_are_consistent(node))
             }),
             "a reservation exceeds a device's capacity"
         );
@@ -265,6 +261,83 @@ impl Ledger {
     /// Replaces all quotas; returns the namespaces where a limit changed.
     pub fn set_quotas(&mut self, all: BTreeMap<Namespace, Vec<Quota>>) -> Vec<Namespace> {
         self.namespaces.set_all(all)
+    }
+
+    /// Reserves this for the pod in place of an earlier reservation.
+    pub fn reserve_for_preemptor(&mut self, pod: &PodUid, reservation: PreemptionReservation) {
+        if let Some(old) = self.reservations.get_mut(pod) {
+            if (&old.node, &old.allocated, &old.replicas)
+                == (
+                    &reservation.node,
+                    &reservation.allocated,
+                    &reservation.replicas,
+                )
+            {
+                old.recorded = reservation.recorded;
+                return;
+            }
+            self.drop_reservation(pod);
+        }
+        let node = reservation.node.clone();
+        let entry = self.entries.entry(node.clone()).or_default();
+        entry.reservations.insert(pod.clone());
+        self.reservations.insert(pod.clone(), reservation);
+        self.refresh(&node);
+    }
+
+    /// Removes the pod's reservation and returns it.
+    pub fn drop_reservation(&mut self, pod: &PodUid) -> Option<PreemptionReservation> {
+        let reservation = self.reservations.remove(pod)?;
+        if let Some(entry) = self.entries.get_mut(&reservation.node) {
+            entry.reservations.remove(pod);
+        }
+        self.refresh(&reservation.node);
+        Some(reservation)
+    }
+
+    /// The pod's reservation.
+    pub fn reservation_for(&self, pod: &PodUid) -> Option<&PreemptionReservation> {
+        self.reservations.get(pod)
+    }
+
+    /// Every reservation.
+    pub fn reservations(&self) -> impl Iterator<Item = (&PodUid, &PreemptionReservation)> {
+        self.reservations.iter()
+    }
+
+    /// The pods with a reservation on a node.
+    pub fn reservations_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
+        self.entries
+            .get(name)
+            .into_iter()
+            .flat_map(|e| &e.reservations)
+    }
+
+    /// The slot of the node with the pod's reservation, and the node's state without that
+    /// reservation.
+    pub fn node_seen_by_preemptor(&self, pod: &PodUid) -> Option<(usize, NodeState)> {
+        let reservation = self.reservations.get(pod)?;
+        let slot = self.cluster.slot(reservation.node.as_str())?;
+        let entry = self.entries.get(&reservation.node)?;
+        Some((slot, self.state(entry, Some(pod))))
+    }
+
+    /// The node as this pod sees it.
+    fn node_for(&self, pod: &PodUid, name: &str) -> Option<Arc<NodeState>> {
+        match (self.node_seen_by_preemptor(pod), self.cluster.slot(name)) {
+            (Some((slot, node_seen_by_preemptor)), Some(here)) if slot == here => {
+                Some(Arc::new(node_seen_by_preemptor))
+            }
+            _ => self.cluster.node(name).cloned(),
+        }
+    }
+
+    /// The pod gained or lost an entry, so its reservation counts no longer, or again.
+    fn refresh_reservation(&mut self, pod: &PodUid) {
+        if let Some(reservation) = self.reservations.get(pod) {
+            let node = reservation.node.clone();
+            self.refresh(&node);
+        }
     }
 
     fn insert(&mut self, pod: &PodUid, mut pod_entry: PodEntry) -> Option<PodEntry> {

@@ -5,6 +5,7 @@
 //! that its profile allows, and a number of compute slices. The facts come from NVML, or
 //! from [`table`] without a GPU at hand; [`place`] chooses.
 
+pub mod dynamic;
 pub mod place;
 pub mod published;
 pub mod table;

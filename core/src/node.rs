@@ -2,21 +2,22 @@
 //! counts, and the CPU and memory that kube-scheduler counts.
 //!
 //!
-//! [`crate::ledger`] makes a new state at every change; an existing state never changes.
+//! [`crate::ledger`] makes a new state at every change; an existing state never changes. A
+//! device with an allocation of an unknown kind takes no new share (fail closed).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::devices::LedgerDevices;
-use crate::dynamic_mig::DynamicMigState;
+use crate::demand::Requests;
 use crate::id::{GpuUuid, Namespace, PodUid};
-use crate::inventory::{Inventory, Mode, TopologyScope};
-use crate::ledger::AllocatedUse;
+use crate::inventory::{ForeignAllocation, Gpu, Health, Inventory, Mode, TopologyScope};
 use crate::mig::Instance;
-use crate::mig::published::Mig;
-use crate::reason::Reason;
+use crate::mig::dynamic::DynamicMigState;
+use crate::mig::published::{Mig, MigPlacement};
+use crate::refusal::Reason;
 use crate::replicas::{NodeReplicas, Replicas};
-use crate::units::{Mib, MilliCpu, Percent};
-use crate::usage::DeviceUse;
+use crate::units::{HostResources, Mib, Percent};
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// The kubelet's Topology Manager policies under which a container's devices must be on one
 /// NUMA node.
@@ -32,65 +33,6 @@ pub enum Align {
     Container,
     /// All devices of the pod.
     Pod,
-}
-
-/// CPU and memory of a node or of a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HostResources {
-    /// Thousandths of a CPU.
-    pub cpu: MilliCpu,
-    /// Host memory.
-    pub memory: Mib,
-}
-
-impl HostResources {
-    /// The sum of both.
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            cpu: self.cpu + other.cpu,
-            memory: self.memory + other.memory,
-        }
-    }
-
-    /// `self` without `other`; 0 where `other` is larger.
-    pub fn less(self, other: Self) -> Self {
-        Self {
-            cpu: MilliCpu(self.cpu.0.saturating_sub(other.cpu.0)),
-            memory: Mib(self.memory.0.saturating_sub(other.memory.0)),
-        }
-    }
-
-    /// Whether `other` fits into this.
-    pub fn covers(self, other: Self) -> bool {
-        self.cpu >= other.cpu && self.memory >= other.memory
-    }
-}
-
-/// What pods request of a node besides shares of devices.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requests {
-    /// CPU and memory.
-    pub host: HostResources,
-    /// Replicas at the kubelet.
-    pub replicas: Replicas,
-}
-
-impl Requests {
-    /// Adds these requests.
-    pub fn plus(&mut self, others: &Self) {
-        self.host = self.host.plus(others.host);
-        self.replicas.plus(&others.replicas);
-    }
-}
-
-impl From<HostResources> for Requests {
-    /// Requests no replicas.
-    fn from(host: HostResources) -> Self {
-        Self {
-            host,
-            replicas: Replicas::default(),
-        }
-    }
 }
 
 /// A node's CPU and memory, and what its pods request of it.
@@ -356,4 +298,206 @@ fn reserved_for(inventory: &Inventory) -> Vec<Namespace> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// The devices of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerDevices {
+    /// In the inventory's order.
+    pub devices: Vec<DeviceState>,
+    /// The resources that they are advertised under, without duplicates.
+    pub resources: Vec<Arc<str>>,
+    /// The MIG state of those under dynamic MIG.
+    pub dynamic_mig: Vec<DynamicMigState>,
+}
+
+impl LedgerDevices {
+    /// The devices of an inventory, with the allocations of these pods and the lingering
+    /// shares of other pods. An allocation on a device that the inventory lacks counts
+    /// again when the device comes back.
+    pub fn of(
+        inventory: &Inventory,
+        cordoned: &[GpuUuid],
+        pods: &[(&PodUid, &AllocatedUse)],
+    ) -> Self {
+        let mut devices = Self {
+            devices: Vec::with_capacity(inventory.gpus.len()),
+            ..Self::default()
+        };
+        let mut places = BTreeMap::new();
+        for (place, gpu) in inventory.gpus.iter().enumerate() {
+            devices.add_gpu(inventory, cordoned, pods, gpu);
+            places.insert(gpu.uuid.as_str(), place);
+        }
+        for (_, allocated) in pods {
+            for (key, used) in allocated.uses().into_iter().flatten() {
+                devices.add(inventory, &places, key, *used);
+            }
+        }
+        for lingering in &inventory.lingering {
+            if !pods.iter().any(|(pod, _)| **pod == lingering.pod) {
+                devices.add(inventory, &places, &lingering.gpu, lingering.used());
+            }
+        }
+        devices
+    }
+
+    fn add_gpu(
+        &mut self,
+        inventory: &Inventory,
+        cordoned: &[GpuUuid],
+        pods: &[(&PodUid, &AllocatedUse)],
+        gpu: &Gpu,
+    ) {
+        let known = self.resources.iter().position(|n| **n == *gpu.resource);
+        let resource = known.unwrap_or_else(|| {
+            self.resources.push(gpu.resource.as_str().into());
+            self.resources.len() - 1
+        });
+        let mig_state = gpu.mig.as_ref().and_then(Mig::dynamic);
+        let mig_state = mig_state.filter(|_| gpu.mode == Mode::Mig);
+        let closed = closed(inventory, cordoned, pods, gpu);
+        self.devices.push(DeviceState {
+            scaled: gpu.scaled,
+            cores: gpu.cores,
+            // At most one instance for each compute slice.
+            replicas: mig_state.map_or(gpu.replicas, |mig_state| {
+                mig_state.geometry.compute().into()
+            }),
+            numa: gpu.numa,
+            mode: gpu.mode,
+            strict: gpu.strict,
+            resource: u8::try_from(resource).unwrap_or(u8::MAX),
+            // More resources than a byte can index: no pod asks for that one.
+            closed: closed.or_else(|| (resource > 255).then_some(Reason::CardTypeMismatch)),
+            allocated: Sums::default(),
+        });
+        if let Some(mig_state) = mig_state {
+            self.dynamic_mig
+                .push(DynamicMigState::new(self.devices.len() - 1, mig_state));
+        }
+    }
+
+    fn add(
+        &mut self,
+        inventory: &Inventory,
+        places: &BTreeMap<&str, usize>,
+        key: &GpuUuid,
+        used: DeviceUse,
+    ) {
+        let instance = MigPlacement::parse_device_key(key);
+        let gpu_uuid = instance
+            .as_ref()
+            .map_or(key.as_str(), |(gpu_uuid, _)| gpu_uuid);
+        let Some(&place) = places.get(gpu_uuid) else {
+            return;
+        };
+        self.devices[place].allocated.add(used);
+        if let Some(mig_state) = self
+            .dynamic_mig
+            .iter_mut()
+            .find(|mig_state| mig_state.device == place)
+        {
+            let found = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
+            if let Some(found) = found {
+                mig_state.allocate(&found.geometry, instance.as_ref().map(|(_, placed)| placed));
+            }
+        }
+    }
+
+    /// Whether the device with this key can carry this beside what is allocated: its index
+    /// and the reason why not; `None` for an unknown device.
+    pub fn refusal_of(
+        &self,
+        inventory: &Inventory,
+        key: &GpuUuid,
+        used: &DeviceUse,
+    ) -> Option<(usize, Option<Reason>)> {
+        let instance = MigPlacement::parse_device_key(key);
+        let gpu_uuid = instance
+            .as_ref()
+            .map_or(key.as_str(), |(gpu_uuid, _)| gpu_uuid);
+        let place = inventory
+            .gpus
+            .iter()
+            .position(|g| g.uuid.as_str() == gpu_uuid)?;
+        let Some((_, placed)) = instance else {
+            return Some((place, self.devices[place].refuse(used)));
+        };
+        if let Some(closed) = self.devices[place].closed {
+            return Some((place, Some(closed)));
+        }
+        let mig_state = self
+            .dynamic_mig
+            .iter()
+            .find(|mig_state| mig_state.device == place);
+        let found = inventory.gpus[place].mig.as_ref().and_then(Mig::dynamic);
+        let Some((mig_state, found)) = mig_state.zip(found) else {
+            return Some((place, Some(Reason::CardModeMismatch)));
+        };
+        let mut more = mig_state.clone();
+        more.allocate(&found.geometry, Some(&placed));
+        let legal = more.is_consistent(&found.geometry) && !more.inconsistent;
+        Some((place, (!legal).then_some(Reason::CardMigNoPlacement)))
+    }
+}
+
+/// Why the device takes no new share from any pod.
+fn closed(
+    inventory: &Inventory,
+    cordoned: &[GpuUuid],
+    pods: &[(&PodUid, &AllocatedUse)],
+    gpu: &Gpu,
+) -> Option<Reason> {
+    let parent = gpu.mig.as_ref().and_then(Mig::fixed).map(|p| &p.parent);
+    let is = |uuid: &GpuUuid| *uuid == gpu.uuid || Some(uuid) == parent;
+    // What a pod of HAMi uses counts instead of the whole GPU, where that is read.
+    let is_counted = |uid: &PodUid| {
+        let mut pods = pods.iter().filter(|(pod, _)| *pod == uid);
+        pods.any(|(_, allocated)| allocated.uses().is_none_or(|uses| !uses.is_empty()))
+    };
+    let is_whole = |foreign: &&ForeignAllocation| !foreign.hami.as_ref().is_some_and(is_counted);
+    let unknown = match &gpu.mig {
+        Some(Mig::Unknown(_)) => true,
+        Some(Mig::Dynamic(_)) => gpu.mode != Mode::Mig,
+        Some(Mig::Fixed(_)) | None => gpu.mode == Mode::Mig,
+    };
+    if gpu.health != Health::Ok {
+        Some(Reason::CardNotHealth)
+    } else if gpu.cordon.is_some() || cordoned.iter().any(is) {
+        Some(Reason::CardCordoned)
+    } else if unknown || gpu.mode == Mode::Unknown {
+        Some(Reason::CardTypeMismatch)
+    } else if inventory
+        .foreign
+        .iter()
+        .filter(is_whole)
+        .any(|foreign| is(&foreign.gpu))
+    {
+        Some(Reason::CardHeldByForeignPod)
+    } else {
+        None
+    }
+}
+
+/// What is allocated on a device stays within its capacity. Holds after every reservation,
+/// but not after a device shrank under running pods. [`mig_placements_are_consistent`]
+/// covers dynamic MIG.
+pub fn within_capacity(device: &DeviceState) -> bool {
+    let sums = &device.allocated;
+    sums.used.replicas <= device.replicas
+        && (device.mode == Mode::Mig || sums.used.memory <= device.scaled)
+        && sums.used.cores <= device.cores
+        && (!sums.used.alone || sums.pods <= 1)
+}
+
+/// The allocated instances on the node's GPUs do not overlap, and no GPU has more of them
+/// than it can.
+pub fn mig_placements_are_consistent(node: &NodeState) -> bool {
+    node.dynamic_mig.iter().all(|mig_state| {
+        let gpus = node.inventory.as_ref().map(|inventory| &inventory.gpus);
+        let gpu = gpus.and_then(|gpus| gpus.get(mig_state.device));
+        let found = gpu.and_then(|gpu| gpu.mig.as_ref()).and_then(Mig::dynamic);
+        found.is_some_and(|found| mig_state.is_consistent(&found.geometry))
+    })
 }

@@ -10,13 +10,14 @@ pub mod record;
 mod search;
 mod trial;
 
-use crate::demand::Demand;
-use crate::fit::{self, Fit, Policies};
+use crate::demand::{Demand, Requests};
+use crate::fit::{self, Fit};
 use crate::id::{NodeName, PodUid};
-use crate::ledger::AllocatedUse;
-use crate::node::{NodePublication, NodeState, Requests};
+use crate::node::{NodePublication, NodeState};
+use crate::policy::Policy;
 use crate::replicas::Replicas;
-use crate::score::Policy;
+use crate::score::Policies;
+use crate::usage::AllocatedUse;
 use search::VictimSearch;
 
 pub use record::PreemptionRecord;

@@ -4,11 +4,9 @@
 
 use thiserror::Error;
 
-use crate::gpu_policy::GpuPolicy;
 use crate::inventory::Mode;
-use crate::pin::{Pin, PinError};
-use crate::rules::{DeviceRules, Model};
-use crate::score::{Policy, Weights};
+use crate::policy::{GpuPolicy, Policy, UnknownGpuPolicy, UnknownPolicy, Weights};
+use crate::rules::{DeviceRules, Model, Pin, PinError};
 
 /// One preference: its annotation here and at HAMi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +83,11 @@ impl Preferences {
         };
         let node_policy = reader.one(NODE_POLICY, |text, _| {
             let policy = text.trim().parse();
-            policy.map_err(|error: crate::score::UnknownPolicy| error.to_string())
+            policy.map_err(|error: UnknownPolicy| error.to_string())
         });
         let gpu_policy = reader.one(GPU_POLICY, |text, _| {
             let policy = text.trim().parse();
-            policy.map_err(|error: crate::gpu_policy::UnknownGpuPolicy| error.to_string())
+            policy.map_err(|error: UnknownGpuPolicy| error.to_string())
         });
         let rules = DeviceRules {
             use_models: reader.list(USE_TYPE, model),

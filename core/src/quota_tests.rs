@@ -6,11 +6,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fit::Policies;
 use crate::ledger::NotReserved;
-use crate::node::{HostResources, NodePublication};
+use crate::node::NodePublication;
 use crate::request::{GpuRequest, Memory};
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
+use crate::units::HostResources;
 use crate::{Demand, Ledger, Stage};
 
 fn quota(name: &str, limits: &[(LimitedResource, &str)]) -> Quota {

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::demand::{Demand, Stage};
+use crate::usage::Stage;
 
 /// The number of replicas under each resource, by name; resources with none are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,12 +90,14 @@ pub struct NodeReplicas {
 }
 
 impl NodeReplicas {
-    /// The first resource with too few replicas for this pod, if any.
-    pub fn shortage(&self, demand: &Demand) -> Option<ReplicaShortage> {
+    /// The first resource with too few replicas for a pod that requests this many under
+    /// each, if any.
+    pub fn shortage<'r>(
+        &self,
+        requested: impl IntoIterator<Item = (&'r Arc<str>, u32)>,
+    ) -> Option<ReplicaShortage> {
         let offered = self.offered.as_ref()?;
-        let mut resources = demand.resources.iter().enumerate();
-        resources.find_map(|(place, resource)| {
-            let asked = demand.replicas_under(place);
+        requested.into_iter().find_map(|(resource, asked)| {
             let offered = offered.under(resource);
             let all = self.requested.under(resource).saturating_add(asked);
             (asked > 0 && all > offered).then(|| ReplicaShortage {
@@ -176,7 +178,7 @@ mod tests {
                 requested: replicas(&[(name, requested)]),
             };
             let demand = demand(&[(Stage::App, Some(request(count, 1, 0)))]);
-            let shortage = counted.shortage(&demand);
+            let shortage = counted.shortage(demand.replicas_by_resource());
             let text = shortage.map_or_else(String::new, |shortage| shortage.to_string());
             assert_eq!(text, expected, "{offered:?} {requested} {count}");
         };
@@ -193,6 +195,7 @@ mod tests {
             offered: Some(Replicas::default()),
             requested: Replicas::default(),
         };
-        assert_eq!(idle.shortage(&demand(&[(Stage::App, None)])), None);
+        let none = demand(&[(Stage::App, None)]);
+        assert_eq!(idle.shortage(none.replicas_by_resource()), None);
     }
 }

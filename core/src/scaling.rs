@@ -44,11 +44,6 @@ impl Scaling {
     pub fn of(self, memory: Mib) -> Mib {
         Mib(memory.0.saturating_mul(self.0.into()) / 1000)
     }
-
-    /// Whether more may be allocated than there is.
-    pub fn oversubscribes(self) -> bool {
-        self > Self::ONE
-    }
 }
 
 impl FromStr for Scaling {

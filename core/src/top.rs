@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dynamic_mig::{self, DynamicMigState};
 use crate::id::{GpuUuid, NodeName};
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
+use crate::mig::dynamic::{self, DynamicMigState};
 use crate::mig::published::{self, Mig};
 use crate::node::{DeviceState, NodeState};
-use crate::reason::Reason;
+use crate::refusal::Reason;
 use crate::units::{Mib, Percent};
 use crate::usage::DeviceUse;
 
@@ -84,6 +84,17 @@ pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
     shares.fold(DeviceAmount::default(), |sum, left| {
         sum.plus(left.used().into())
     })
+}
+
+/// The whole answer of `GET /top`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopAnswer {
+    /// The compute of a container that asks for none.
+    pub default_cores: Percent,
+    /// This scheduler replica may bind.
+    pub leads: bool,
+    /// Every node with an inventory, by name.
+    pub nodes: Vec<NodeTop>,
 }
 
 /// A node.
@@ -210,7 +221,7 @@ impl NodeTop {
             let found = gpu.mig.as_ref().and_then(Mig::dynamic);
             let largest = |(mig_state, found): (&DynamicMigState, &published::DynamicMig)| {
                 let open = top.closed.is_none();
-                open.then(|| dynamic_mig::largest_instance(mig_state, &found.geometry))
+                open.then(|| dynamic::largest_instance(mig_state, &found.geometry))
                     .flatten()
             };
             let largest = mig_state.zip(found).map(largest);

@@ -9,11 +9,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::id::NodeName;
-use crate::ledger::{Ledger, PodEntry};
-use crate::node::HostResources;
 use crate::request::Memory;
-use crate::units::{Mib, MilliCpu, Percent};
+use crate::units::{HostResources, Mib, MilliCpu, Percent};
+use crate::usage::AllocatedUse;
 
 /// Percent of the pods that the typical ones cover (as in the published experiment).
 const COVERED: u64 = 95;
@@ -42,15 +40,15 @@ pub struct PodShape {
 }
 
 impl PodShape {
-    /// The shape of an allocated pod; `None` if its allocation is unreadable. Of devices
-    /// with different shares the largest counts.
-    pub fn of(entry: &PodEntry) -> Option<Self> {
-        let uses = entry.allocated.uses()?;
+    /// The shape of a pod with this allocation and these requests; `None` if its allocation
+    /// is unreadable. Of devices with different shares the largest counts.
+    pub fn of(allocated: &AllocatedUse, host: HostResources) -> Option<Self> {
+        let uses = allocated.uses()?;
         let alone = uses.values().any(|used| used.alone);
         let cores = uses.values().map(|used| used.cores).max();
         let memory = uses.values().map(|used| used.memory).max();
         Some(Self {
-            cpu: entry.requests.host.cpu,
+            cpu: host.cpu,
             count: u32::try_from(uses.len()).unwrap_or(u32::MAX),
             memory: Memory::Mib(memory.unwrap_or_default()),
             cores: if alone {
@@ -90,16 +88,6 @@ impl Census {
         }
     }
 
-    /// Counts the pods with an entry on a node.
-    pub fn count(&mut self, ledger: &Ledger, node: &NodeName) {
-        let pods = ledger.pods_on(node.as_str());
-        for entry in pods.filter_map(|pod| ledger.pod_entry(pod)) {
-            if let Some(shape) = PodShape::of(entry) {
-                self.add(shape, entry.requests.host.memory);
-            }
-        }
-    }
-
     /// The number of counted pods.
     pub fn pods(&self) -> u32 {
         self.pods
@@ -114,12 +102,12 @@ impl Census {
     pub fn typical(&self) -> Typical {
         let mut shapes: Vec<_> = self.shapes.iter().collect();
         shapes.sort_unstable_by_key(|(shape, (count, _))| Reverse((*count, shape.size())));
-        let wanted = u64::from(self.pods) * COVERED;
+        let needed = u64::from(self.pods) * COVERED;
         let mut covered = 0;
         let mut pods = Vec::new();
         let missing = ENOUGH.saturating_sub(self.pods);
         for (shape, (count, memory)) in shapes.into_iter().take(MOST - ASSUMED.len()) {
-            if covered * 100 >= wanted {
+            if covered * 100 >= needed {
                 break;
             }
             covered += u64::from(*count);

@@ -1,5 +1,5 @@
-//! Quantities with their unit in the type: [`Mib`], [`Percent`] and [`MilliCpu`].
-//! Arithmetic saturates.
+//! Quantities with their unit in the type: [`Mib`], [`Percent`] and [`MilliCpu`], and a
+//! host's CPU and memory. Arithmetic saturates.
 
 use std::fmt;
 use std::iter::Sum;
@@ -81,6 +81,38 @@ macro_rules! arithmetic {
 arithmetic!(Mib, " MiB");
 arithmetic!(Percent, " %");
 arithmetic!(MilliCpu, "m CPU");
+
+/// CPU and memory of a node or of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HostResources {
+    /// Thousandths of a CPU.
+    pub cpu: MilliCpu,
+    /// Host memory.
+    pub memory: Mib,
+}
+
+impl HostResources {
+    /// The sum of both.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            memory: self.memory + other.memory,
+        }
+    }
+
+    /// `self` without `other`; 0 where `other` is larger.
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            cpu: MilliCpu(self.cpu.0.saturating_sub(other.cpu.0)),
+            memory: Mib(self.memory.0.saturating_sub(other.memory.0)),
+        }
+    }
+
+    /// Whether `other` fits into this.
+    pub fn covers(self, other: Self) -> bool {
+        self.cpu >= other.cpu && self.memory >= other.memory
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -9,12 +9,22 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Grant};
-use crate::demand::Stage;
 use crate::id::GpuUuid;
 use crate::units::{Mib, Percent};
 
+/// When a container runs, by Kubernetes' rules (KEP-753 for sidecars).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// A plain init container: runs to its end before the next one starts.
+    Init,
+    /// An init container with `restartPolicy: Always`: runs on until the pod ends.
+    Sidecar,
+    /// An app container.
+    App,
+}
+
 /// One pod's use of one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceUse {
     /// Replicas at a time.
     #[serde(rename = "seats")]
@@ -66,6 +76,36 @@ impl DeviceUse {
 
 /// One pod's effective use of each of its devices, by [`Grant::device_key`].
 pub type DeviceUses = BTreeMap<GpuUuid, DeviceUse>;
+
+/// What a pod is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllocatedUse {
+    /// Known shares; empty for a pod that uses only CPU and memory.
+    Known(DeviceUses),
+    /// An unreadable allocation: the whole node.
+    Unreadable,
+    /// By HAMi's annotation, which says nothing about who wrote it; `None` if it is
+    /// unreadable. It counts where HAMi's plugin serves the node, and where the node agent
+    /// found that another plugin gave the pod its devices
+    /// ([`crate::node::NodePublication::counts`]).
+    ByHami(Option<DeviceUses>),
+}
+
+impl AllocatedUse {
+    /// No share.
+    pub fn nothing() -> Self {
+        Self::Known(DeviceUses::new())
+    }
+
+    /// What is allocated of each device; `None` if that is unreadable.
+    pub fn uses(&self) -> Option<&DeviceUses> {
+        match self {
+            Self::Known(uses) => Some(uses),
+            Self::ByHami(uses) => uses.as_ref(),
+            Self::Unreadable => None,
+        }
+    }
+}
 
 /// The effective use of a pod on one device, from its containers' uses of that device in
 /// pod order.

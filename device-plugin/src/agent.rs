@@ -8,59 +8,58 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
-use aliquot_k8s::access;
 use aliquot_k8s::client::ClientError;
 use aliquot_k8s::event::{self, EventSender};
 use aliquot_k8s::publisher::publish;
 use aliquot_nvml::{self as nvml, Driver, DriverAccess, NvmlError};
-use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
-use aliquot_serve::{Readiness, admin, http};
-use futures::FutureExt as _;
+use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1 as api;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::accepted::{Store, StoreError};
-use crate::call_state::CallState;
-use crate::context_memory::ContextMemory;
-use crate::device_metrics::DeviceCollector;
-use crate::environment::NodeRules;
+use crate::admin::{self, AdminError, DRIVER, INVENTORY, PODS, REGISTERED, condition_reporter};
+use crate::allocation::accepted::{Store, StoreError};
+use crate::allocation::context_memory::ContextMemory;
+use crate::allocation::environment::NodeRules;
+use crate::allocation::housekeeping;
+use crate::allocation::injection::{self, InstalledLimiter};
+use crate::allocation::instance_check;
+use crate::allocation::node_allocations::{CheckpointCache, NodeAllocations};
+use crate::allocation::nvidia_cdi::SpecGenerator;
+use crate::allocation::prepare::Preparer;
+use crate::allocation::start::{ContainerStarter, Lookup};
+use crate::allocation::validation::Validator;
+use crate::driver_wait::{self, DriverWaitError};
 use crate::files::{self, FileError};
-use crate::health::HealthMonitor;
-use crate::injection::{self, InstalledLimiter};
-use crate::inventory::NodePublisher;
-use crate::layout_reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
+use crate::gpus::inventory::NodePublisher;
+use crate::health::gpus::HealthMonitor;
+use crate::health::mps::MpsMonitor;
+use crate::kubelet::answer::AllocateAnswers;
+use crate::kubelet::plugin::CallHandlers;
+use crate::kubelet::plugins;
+use crate::kubelet::resource_owner::{AdvertisedLists, ResourceOwnerMonitor};
+use crate::layout::reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
+use crate::layout::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::metrics::Metrics;
 use crate::modes::SharingModes;
 use crate::modes::mig::instance_names::StableNameDriver;
-use crate::node::NodeView;
-use crate::nvidia_cdi::SpecGenerator;
-use crate::objects::{condition_reporter, watch_objects};
-use crate::pod::Pod;
+use crate::node_view::NodeView;
+use crate::paths::Paths;
 use crate::pods::Pods;
-use crate::preallocated::Preallocated;
-use crate::prestart::{Lookup, PreStart};
+use crate::pods::pod::Pod;
+use crate::publish::device_metrics::DeviceCollector;
+use crate::publish::leave;
+use crate::publish::objects::watch_objects;
 use crate::runtime::monitor::RuntimeMonitor;
-use crate::settings::{Paths, Settings};
-use crate::stored_layout::{StoredLayout, StoredLayoutError};
+use crate::selinux;
+use crate::settings::Settings;
 use crate::task_supervisor::TaskSupervisor;
-use crate::{driver_wait, housekeeping, leave, mps, plugins, selinux};
-
-/// Readiness: every resource is registered with the kubelet.
-pub const REGISTERED: &str = "registered";
-/// Readiness: the node's inventory annotation is up to date.
-pub const INVENTORY: &str = "inventory";
-/// Readiness: the driver answers.
-pub const DRIVER: &str = "driver";
-/// Readiness: the node's pods are known and their watch is current.
-pub const PODS: &str = "pods";
 
 /// Why the agent cannot run.
 #[derive(Debug, Error)]
@@ -83,12 +82,12 @@ pub enum AgentError {
     /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The admin address cannot be bound.
+    /// The admin address cannot be served.
     #[error(transparent)]
-    Listen(#[from] http::ListenError),
-    /// The admin address cannot be guarded.
+    Admin(#[from] AdminError),
+    /// The driver cannot be waited for.
     #[error(transparent)]
-    AccessControl(#[from] AccessControlError),
+    DriverWait(#[from] DriverWaitError),
     /// A task of the agent ended before the agent did.
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
@@ -119,7 +118,7 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     if stop.is_cancelled() {
         return Ok(());
     }
-    leave::idle(&settings, stop).await
+    Ok(admin::serve_left(&settings, stop).await?)
 }
 
 /// Runs the agent until `stop`, or until it has left the node.
@@ -147,11 +146,13 @@ pub async fn run(
     files::directory(&paths.cdi, 0o755)?;
     create_driver_access(&settings);
     let limiter = install_limiter(&settings, &paths)?;
-    let preallocated = Arc::new(Preallocated::new(
-        paths.preallocated.clone(),
-        limiter.clone(),
-    )?);
-    selinux::label_state(&settings.selinux_label, &paths);
+    housekeeping::remove_preallocated(&paths.preallocated)?;
+    selinux::label_state(
+        &settings.selinux_label,
+        &paths.container_directories,
+        &paths.limiter,
+        &paths.mps,
+    );
     let store = Store::open(paths.accepted.clone())?;
     let modes = SharingModes::new(&driver, &settings.state_dir);
     let state = initial_state(&settings, &facts, &modes, &store, &paths)?;
@@ -162,43 +163,40 @@ pub async fn run(
     published.set_host_reserve(settings.host_memory_reserve.map(Mib));
     registry.register_collector(Box::new(DeviceCollector(published.clone())));
     let pods = Pods::default();
-    let prestart = Arc::new(PreStart {
-        call_state: CallState::default(),
-        node: settings.node_name.as_str().into(),
+    let allocations = Arc::new(NodeAllocations {
         default_resource: settings.resource_name.clone(),
-        rules: NodeRules::new(!settings.disable_core_limit),
-        namespace_rights: Some(settings.namespace_rights.clone()),
-        modes,
-        store: Mutex::new(store),
-        preallocated: Arc::clone(&preallocated),
         paths: paths.clone(),
-        device_list: settings.device_list,
-        limiter,
-        context: ContextMemory::new(settings.context_memory, &settings.state_dir),
+        modes,
         pods: pods.clone(),
         published: published.clone(),
-        lookup: lookup(client.clone(), &settings.node_name),
+        store: Mutex::new(store),
+        checkpoint: CheckpointCache::default(),
     });
-    let generator = Arc::new(SpecGenerator::new(&settings));
+    let handlers = call_handlers(&settings, &allocations, limiter, &client, &metrics);
+    let preparer = &handlers.starter.preparer;
+    let generator = Arc::new(SpecGenerator::new(
+        &paths,
+        settings.nvidia_ctk.clone(),
+        settings.bundled_toolkit.clone(),
+        &settings.state_dir,
+    ));
     generator.start(&facts).await;
-    refresh(&prestart).await?;
+    refresh(preparer).await?;
 
-    let admin = serve_admin(&settings, &client, &readiness, registry, stop.clone()).await?;
+    let admin = admin::serve(&settings, &client, &readiness, registry, stop.clone()).await?;
     let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
     let tasks = TaskTracker::new();
     tasks.spawn(admin);
     let notes = event_queue(&tasks, &client, &stop);
     let policy = settings.health_policy();
-    let (watched, counted) = (Arc::clone(&prestart), metrics.clone());
-    let daemons =
-        mps::monitor::MpsMonitor::new(&settings.state_dir, &driver, &prestart, &notes, &metrics);
+    let (watched, counted) = (Arc::clone(&allocations), metrics.clone());
+    let daemons = MpsMonitor::new(&settings.state_dir, &driver, &allocations, &notes, &metrics);
     let supervisor = TaskSupervisor::new(&tasks, &stop);
     supervisor.spawn("mps", daemons.run(stop.clone()));
     let (read, events) = ((facts, health), notes.clone());
     let health_monitor =
         spawn_blocking(move || HealthMonitor::new(driver, watched, policy, events, counted, read));
     let health_monitor = health_monitor.await?;
-    supervisor.spawn("preallocation", preallocated.run(stop.clone()));
     let driver_watch = Arc::clone(&health_monitor)
         .watch_driver(condition_reporter(&readiness, DRIVER), stop.clone());
     supervisor.spawn("health", driver_watch);
@@ -209,7 +207,7 @@ pub async fn run(
         configuration: settings.profiles_config.clone(),
         defaults: settings.defaults(),
         layout_file: paths.layout.clone(),
-        prestart: Arc::clone(&prestart),
+        allocations: Arc::clone(&allocations),
         health: Arc::clone(&health_monitor),
         node: settings.node_name.clone(),
         notes: notes.clone(),
@@ -237,26 +235,17 @@ pub async fn run(
     );
     let plugins = plugins::register_all(
         paths.plugins,
-        Arc::clone(&prestart),
-        metrics.clone(),
+        Arc::clone(&handlers),
         shown,
         condition_reporter(&readiness, REGISTERED),
         stop.clone(),
     );
     supervisor.spawn("plugins", plugins);
-    spawn_housekeeping(
-        &settings,
-        &supervisor,
-        &prestart,
-        lost_tx,
-        &notes,
-        &metrics,
-        &stop,
-    );
+    spawn_housekeeping(&settings, &supervisor, &handlers, lost_tx, &notes, &stop);
     tasks.close();
     tasks.wait().await;
     if left.load(Ordering::Relaxed) {
-        leave::leave(&prestart, &client, &settings).await;
+        leave::leave(&allocations, &client, &settings).await;
         return Ok(());
     }
     supervisor
@@ -272,34 +261,76 @@ fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -
     notes
 }
 
-/// Starts housekeeping and the audits.
+/// What serves the kubelet's calls.
+fn call_handlers(
+    settings: &Settings,
+    allocations: &Arc<NodeAllocations>,
+    limiter: Option<InstalledLimiter>,
+    client: &Client,
+    metrics: &Metrics,
+) -> Arc<CallHandlers> {
+    let limits = limiter.is_some();
+    let context = ContextMemory::new(settings.context_memory, &settings.state_dir);
+    let starter = ContainerStarter {
+        allocations: Arc::clone(allocations),
+        validator: Validator {
+            node: settings.node_name.as_str().into(),
+            rules: NodeRules::new(!settings.disable_core_limit),
+            namespace_rights: Some(settings.namespace_rights.clone()),
+            limits,
+        },
+        preparer: Arc::new(Preparer::new(Arc::clone(allocations), limiter, context)),
+        lookup: lookup(client.clone(), &settings.node_name),
+    };
+    Arc::new(CallHandlers {
+        answers: AllocateAnswers {
+            device_list: settings.device_list,
+            limits,
+            paths: allocations.paths.clone(),
+            published: allocations.published.clone(),
+        },
+        starter: Arc::new(starter),
+        advertised: AdvertisedLists::default(),
+        metrics: metrics.clone(),
+    })
+}
+
+/// Starts housekeeping and the checks at an interval.
 fn spawn_housekeeping(
     settings: &Settings,
     supervisor: &TaskSupervisor,
-    prestart: &Arc<PreStart>,
+    handlers: &CallHandlers,
     lost: watch::Sender<Option<BTreeSet<PodUid>>>,
     notes: &EventSender,
-    metrics: &Metrics,
     stop: &CancellationToken,
 ) {
+    let interval = Duration::from_secs(settings.housekeeping_seconds);
     let housekeeping = housekeeping::run(
-        Arc::clone(prestart),
+        Arc::clone(&handlers.starter.preparer),
         PathBuf::from("/proc"),
-        Duration::from_secs(settings.housekeeping_seconds),
+        interval,
         lost,
         notes.clone(),
-        metrics.clone(),
+        handlers.metrics.clone(),
         stop.clone(),
     );
     supervisor.spawn("housekeeping", housekeeping);
-    let audits = housekeeping::run_audits(
-        Arc::clone(prestart),
+    let owners = ResourceOwnerMonitor {
+        allocations: Arc::clone(&handlers.starter.allocations),
+        advertised: handlers.advertised.clone(),
+        node: settings.node_name.clone(),
+        notes: notes.clone(),
+        metrics: handlers.metrics.clone(),
+    };
+    supervisor.spawn("resource-owners", owners.run(interval, stop.clone()));
+    let instances = instance_check::run(
+        Arc::clone(&handlers.starter.allocations),
         Duration::from_secs(settings.audit_seconds),
         notes.clone(),
-        metrics.clone(),
+        handlers.metrics.clone(),
         stop.clone(),
     );
-    supervisor.spawn("audits", audits);
+    supervisor.spawn("mig-instances", instances);
 }
 
 /// The stored layout, or that of a new node. Blocks while modes are applied.
@@ -337,24 +368,6 @@ fn log_driver_problems(facts: &nvml::DriverInventory) {
     }
 }
 
-/// Opens the port of health and metrics; what is returned serves it until `stop` is cancelled.
-pub(crate) async fn serve_admin(
-    settings: &Settings,
-    client: &Client,
-    readiness: &Readiness,
-    registry: Registry,
-    stop: CancellationToken,
-) -> Result<impl Future<Output = ()> + Send + use<>, AgentError> {
-    let listener = http::bind(settings.listen).await?;
-    let router = admin::router(readiness.clone(), Arc::new(registry));
-    let reviewer = access::reviewer(client.clone());
-    let control = settings
-        .authenticate
-        .then(|| AccessControl::new(reviewer, []));
-    let serving = access_control::serve(listener, router, control.transpose()?, stop);
-    Ok(serving.map(drop))
-}
-
 /// Creates the files by which the monitor closes the driver on request.
 fn create_driver_access(settings: &Settings) {
     if let Err(error) = DriverAccess::new(&settings.state_dir).create() {
@@ -378,8 +391,8 @@ fn install_limiter(
 }
 
 /// Updates the files of accepted pods: NVIDIA's own spec may have changed while the agent was down.
-async fn refresh(prestart: &Arc<PreStart>) -> Result<(), tokio::task::JoinError> {
-    let refreshing = Arc::clone(prestart);
+async fn refresh(preparer: &Arc<Preparer>) -> Result<(), tokio::task::JoinError> {
+    let refreshing = Arc::clone(preparer);
     match spawn_blocking(move || refreshing.refresh()).await? {
         Ok(entries) => tracing::info!(entries, "updated the files of accepted pods"),
         Err(error) => tracing::warn!(%error, "cannot update the files of accepted pods"),

@@ -9,35 +9,29 @@ use aliquot_serve::Readiness;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use thiserror::Error;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{AgentError, DRIVER, serve_admin};
+use crate::admin::{self, AdminError, DRIVER};
 use crate::metrics::Metrics;
-use crate::node::condition_patch;
+use crate::publish::conditions::{self, DRIVER_MISSING};
 use crate::settings::Settings;
-
-/// The condition: the driver cannot be opened, and the agent waits for it.
-pub const DRIVER_MISSING: &str = "AliquotDriverMissing";
 
 /// The interval between two attempts.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Status, reason and message of the condition: why the driver cannot be opened; `None`: it was
-/// opened.
-pub fn condition(error: Option<&str>) -> [String; 3] {
-    match error {
-        Some(error) => [
-            "True".to_owned(),
-            "DriverMissing".to_owned(),
-            format!(
-                "{error}; the agent waits for the NVIDIA driver, and no container with a share starts until then"
-            ),
-        ],
-        None => ["False", "DriverAnswers", "the NVIDIA driver answers"].map(str::to_owned),
-    }
+/// Why the agent does not wait for the driver.
+#[derive(Debug, Error)]
+pub enum DriverWaitError {
+    /// The admin address cannot be served meanwhile.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A blocking task panicked.
+    #[error("a blocking task panicked: {0}")]
+    Task(#[from] tokio::task::JoinError),
 }
 
 /// Opens the driver. While that fails, reports why and tries again, until `stop`, which returns
@@ -48,7 +42,7 @@ pub(crate) async fn open<T, F>(
     readiness: &Readiness,
     open: F,
     stop: &CancellationToken,
-) -> Result<Option<T>, AgentError>
+) -> Result<Option<T>, DriverWaitError>
 where
     T: Send + 'static,
     F: Fn() -> Result<T, NvmlError> + Clone + Send + 'static,
@@ -60,7 +54,7 @@ where
     let (metrics, registry) = Metrics::registered();
     metrics.driver_missing.set(1);
     let answered = stop.child_token();
-    let serving = serve_admin(settings, client, readiness, registry, answered.clone()).await?;
+    let serving = admin::serve(settings, client, readiness, registry, answered.clone()).await?;
     let serving = tokio::spawn(serving);
     let (mut logged, mut written) = (String::new(), String::new());
     let driver = loop {
@@ -94,7 +88,10 @@ where
 /// Whether the condition was written.
 async fn write_condition(client: &Client, node: &str, error: &str) -> bool {
     let nodes: Api<Node> = Api::all(client.clone());
-    let patch = Patch::Strategic(condition_patch(DRIVER_MISSING, &condition(Some(error))));
+    let patch = Patch::Strategic(conditions::patch(
+        DRIVER_MISSING,
+        &conditions::driver(Some(error)),
+    ));
     let params = PatchParams::default();
     let written = nodes.patch_status(node, &params, &patch);
     match tokio::time::timeout(DEADLINE, written).await {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_device_plugin::agent;
-use aliquot_device_plugin::leave::cluster;
-use aliquot_device_plugin::mps::supervisor;
-use aliquot_device_plugin::nvidia_cdi::{self, CHROOT};
+use aliquot_device_plugin::allocation::nvidia_cdi::{self, CHROOT};
+use aliquot_device_plugin::modes::mps::supervisor;
+use aliquot_device_plugin::publish::leave::cluster;
 use aliquot_device_plugin::settings::Settings;
 use aliquot_nvml::{ComputeModes, NvmlPerCall, Options, root};
 use aliquot_serve::{Readiness, stop, telemetry};

@@ -106,10 +106,8 @@ pub struct Metrics {
     pub register: Family<Outcome, Counter>,
     /// Writes of the node's inventory or condition.
     pub node_writes: Family<Outcome, Counter>,
-    /// Differences that audits found.
+    /// Containers that see another MIG instance than the one in their allocation.
     pub audit_differences: Counter,
-    /// Audits.
-    pub audits: Family<Outcome, Counter>,
     /// Names whose files were collected.
     pub collected: Counter,
     /// Accepted allocations on this node.
@@ -177,13 +175,8 @@ impl Metrics {
         );
         registry.register(
             "audit_differences",
-            "Containers on which PodResources and the checkpoint differed",
+            "Containers that see another MIG instance than the one in their allocation",
             all.audit_differences.clone(),
-        );
-        registry.register(
-            "audits",
-            "Audits: done, skipped, failed",
-            all.audits.clone(),
         );
         registry.register(
             "collected",
@@ -282,7 +275,6 @@ impl Metrics {
             ),
             (&self.register, &["done", "failed"]),
             (&self.node_writes, &["done", "failed"]),
-            (&self.audits, &["done", "skipped", "failed"]),
             (&self.switches, &["done", "failed", "waits", "given-up"]),
         ] {
             for &outcome in outcomes {

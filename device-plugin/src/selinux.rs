@@ -3,15 +3,14 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
+use aliquot_node_state::mps::SHM;
 use aliquot_region::tmpfs;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
 use crate::files::{self, FileError, failed};
-use crate::mps::directory::SHM;
-use crate::settings::Paths;
 
 /// The type that every container may read and write.
 const CONTAINER_FILE: &str = "system_u:object_r:container_file_t:s0";
@@ -65,18 +64,12 @@ pub fn relabel(label: &Label, folders: &[&Path]) -> Result<usize, FileError> {
 
 /// Labels what exists of the files that containers use. Logs errors: containers that cannot read
 /// their limits report that themselves.
-pub fn label_state(label: &Label, paths: &Paths) {
-    if label_of(&paths.container_directories).is_some() && *label != Label::Off {
+pub fn label_state(label: &Label, container_directories: &Path, limiter: &Path, mps: &Path) {
+    if label_of(container_directories).is_some() && *label != Label::Off {
         // What is created below it later inherits its label.
-        drop(files::directory(&paths.mps, 0o755));
+        drop(files::directory(mps, 0o755));
     }
-    let folders = [
-        &paths.container_directories,
-        &paths.preallocated,
-        &paths.limiter,
-        &paths.mps,
-    ];
-    match relabel(label, &folders.map(PathBuf::as_path)) {
+    match relabel(label, &[container_directories, limiter, mps]) {
         Ok(0) => {}
         Ok(changed) => tracing::info!(changed, ?label, "labelled files of containers for SELinux"),
         Err(error) => tracing::warn!(%error, "cannot label files of containers for SELinux"),

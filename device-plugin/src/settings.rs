@@ -5,25 +5,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::Scaling;
+use aliquot_node_state::checkpoint;
+use aliquot_node_state::state::StateDirectory;
 use aliquot_profiles::Defaults;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
-use crate::capacity::CapacityResources;
-use crate::checkpoint;
-use crate::device_failures::FailurePodPolicy;
-use crate::driver_root::DriverRoot;
-use crate::health::FailureHandling;
-use crate::host::SpecFolders;
-use crate::labels::ownership;
-use crate::mps::supervisor;
-use crate::non_cdi::DeviceListStrategy;
+use crate::allocation::tenant_rights::NamespaceRights;
+use crate::gpus::device_failures::FailurePodPolicy;
+use crate::gpus::xid::XidActions;
+use crate::health::gpus::FailureHandling;
+use crate::kubelet::answer::DeviceListStrategy;
+use crate::kubelet::topology;
+use crate::paths::{DriverRoot, HOST, Paths, SpecFolders};
 use crate::selinux::Label;
-use crate::tenant_rights::NamespaceRights;
-use crate::topology;
-use crate::xid::XidActions;
 
-/// The host's files, for a process in the host's PID namespace.
-pub const HOST: &str = "/proc/1/root";
 /// The kubelet's configuration where it is not in its root directory: files, and directories of
 /// drop-ins, of which a later one overrides an earlier one.
 const CONFIGURATIONS: [&[&str]; 8] = [
@@ -47,10 +42,18 @@ const CONFIGURATIONS: [&[&str]; 8] = [
 ];
 /// Drop-ins of kubeadm's file, at the path of Kubernetes' documentation.
 const DROP_INS: &str = "/etc/kubernetes/kubelet.conf.d";
-/// The kubelet's root directory in k0s. Its device plugins are at Kubernetes' fixed path there too.
-const K0S: &str = "/var/lib/k0s/kubelet";
-/// The kubelet's `PodResources` socket in its root directory.
-const POD_RESOURCES: &str = "pod-resources/kubelet.sock";
+
+/// Who writes the feature labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LabelPolicy {
+    /// The agent, but NVIDIA's names only where no gpu-feature-discovery runs.
+    #[default]
+    Auto,
+    /// The agent, overwriting existing labels.
+    On,
+    /// Not the agent; it removes those that it wrote.
+    Off,
+}
 
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
@@ -128,8 +131,8 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY",
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: Option<u64>,
-    /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment or
-    /// the mounts that NVIDIA's container runtime reads; auto inspects this node's runtime
+    /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment that
+    /// NVIDIA's container runtime reads
     #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceListStrategy::Cdi)]
     pub device_list: DeviceListStrategy,
     /// `SELinux` label of files that containers use: auto (`container_file_t`, where files have
@@ -175,8 +178,8 @@ pub struct Settings {
     pub sick_pods: FailurePodPolicy,
     /// Whether to write feature labels to the node; `auto`: yes, but NVIDIA's names only where no
     /// gpu-feature-discovery runs
-    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = ownership::LabelPolicy::Auto)]
-    pub feature_labels: ownership::LabelPolicy,
+    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = LabelPolicy::Auto)]
+    pub feature_labels: LabelPolicy,
     /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
     pub topology_policy: topology::TopologyPolicy,
@@ -213,7 +216,7 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub housekeeping_seconds: u64,
-    /// Seconds between two audits against the kubelet's PodResources
+    /// Seconds between two checks that containers see the MIG instances in their allocation
     #[arg(long, env = "ALIQUOT_AUDIT_SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub audit_seconds: u64,
@@ -223,45 +226,6 @@ pub struct Settings {
     /// Log filter, such as `info,aliquot_device_plugin=debug`
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
-}
-
-/// Paths on this node.
-#[derive(Clone, Debug)]
-pub struct Paths {
-    /// The kubelet's device-plugins directory.
-    pub plugins: PathBuf,
-    /// The kubelet's device checkpoint.
-    pub checkpoint: PathBuf,
-    /// The kubelet's `PodResources` socket.
-    pub pod_resources: PathBuf,
-    /// Where our CDI specs go.
-    pub cdi: PathBuf,
-    /// Where NVIDIA's CDI specs are.
-    pub nvidia_cdi: SpecFolders,
-    /// One file for each accepted pod.
-    pub accepted: PathBuf,
-    /// The stored layout of the GPUs.
-    pub layout: PathBuf,
-    /// Pods whose eviction the monitor requests.
-    pub evictions: PathBuf,
-    /// The GPUs on which the monitor does not correct compute shares.
-    pub uncorrected: PathBuf,
-    /// The GPUs with processes whose memory the driver does not report to the monitor.
-    pub unmeasured: PathBuf,
-    /// The container directories, by answer name.
-    pub container_directories: PathBuf,
-    /// Preallocated container directories.
-    pub preallocated: PathBuf,
-    /// One directory for each version of the limiter.
-    pub limiter: PathBuf,
-    /// Pipes and desired states of MPS daemons.
-    pub mps: PathBuf,
-    /// Where the driver lists the device nodes of MIG instances.
-    pub capabilities: PathBuf,
-    /// The kernel's list of device drivers and their major numbers.
-    pub proc_devices: PathBuf,
-    /// Where the driver's files are, if not on the host itself.
-    pub driver_root: Option<DriverRoot>,
 }
 
 impl Settings {
@@ -290,16 +254,9 @@ impl Settings {
         kubelet_config_below(Path::new(HOST), &self.kubelet_dir)
     }
 
-    /// The resources of the node's capacity, where it is published.
-    pub fn capacity(&self) -> Option<CapacityResources> {
-        self.node_capacity.then(|| CapacityResources {
-            memory: self.resource_mem.clone(),
-            cores: self.resource_cores.clone(),
-        })
-    }
-
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
+        let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");
         let directories = self.nvidia_cdi_dirs.iter();
         let mut directories: Vec<PathBuf> = directories.map(|path| here_or_on_host(path)).collect();
@@ -307,7 +264,6 @@ impl Settings {
         Paths {
             checkpoint: plugins.join(checkpoint::FILE),
             plugins,
-            pod_resources: pod_resources(Path::new(HOST), &self.kubelet_dir),
             cdi: self.cdi_dir.clone(),
             nvidia_cdi: SpecFolders {
                 generated: self.state_dir.join("nvidia-cdi"),
@@ -320,15 +276,15 @@ impl Settings {
                 here,
                 host: self.host_driver_root.clone(),
             }),
-            accepted: self.state_dir.join("accepted"),
+            accepted: state.accepted(),
             layout: self.state_dir.join("cards.json"),
-            evictions: self.state_dir.join("evict.json"),
-            uncorrected: self.state_dir.join("uncorrected.json"),
-            unmeasured: self.state_dir.join("unmeasured.json"),
-            container_directories: self.state_dir.join("seats"),
+            evictions: state.evictions(),
+            uncorrected: state.uncorrected(),
+            unmeasured: state.unmeasured(),
+            container_directories: state.container_directories(),
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
-            mps: supervisor::root(&self.state_dir),
+            mps: state.mps(),
         }
     }
 }
@@ -358,16 +314,6 @@ fn kubelet_config_below(host: &Path, kubelet_dir: &Path) -> Vec<PathBuf> {
     let mut all = usual.into_iter().chain(elsewhere);
     all.find(|paths: &Vec<PathBuf>| paths[0].exists())
         .unwrap_or_else(|| vec![own])
-}
-
-/// The `PodResources` socket, which is in the kubelet's root directory.
-fn pod_resources(host: &Path, kubelet_dir: &Path) -> PathBuf {
-    let own = kubelet_dir.join(POD_RESOURCES);
-    let k0s = below(host, &Path::new(K0S).join(POD_RESOURCES));
-    if own.exists() || !k0s.exists() {
-        return own;
-    }
-    k0s
 }
 
 #[cfg(test)]
@@ -406,8 +352,9 @@ mod tests {
         check(&["--sick-pods", "kill"], "keep, evict, drain");
         check(&["--feature-labels", "yes"], "auto, on, off");
         check(&["--topology-policy", "single-numa-node"], "");
-        check(&["--device-list", "volume-mounts"], "");
-        check(&["--device-list", "env"], "cdi, envvar, volume-mounts");
+        check(&["--device-list", "envvar"], "");
+        check(&["--device-list", "auto"], "[possible values: cdi, envvar]");
+        check(&["--device-list", "volume-mounts"], "--device-list");
         check(&["--selinux-label", "container_file_t"], "auto, none");
     }
 
@@ -429,11 +376,10 @@ mod tests {
         );
     }
 
-    fn put(host: &Path, path: &str) -> PathBuf {
+    fn put(host: &Path, path: &str) {
         let path = below(host, Path::new(path));
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         std::fs::write(&path, "").expect("written");
-        path
     }
 
     #[test]
@@ -474,20 +420,5 @@ mod tests {
         let host = tempfile::tempdir().expect("tempdir");
         let own = [kubelet.join("config.yaml")];
         assert_eq!(kubelet_config_below(host.path(), kubelet), own);
-    }
-
-    #[test]
-    fn finds_pod_resources_socket_of_k0s() {
-        let host = tempfile::tempdir().expect("tempdir");
-        let kubelet = host.path().join("var/lib/kubelet");
-        let own = kubelet.join(POD_RESOURCES);
-        assert_eq!(pod_resources(host.path(), &kubelet), own);
-        let k0s = put(
-            host.path(),
-            "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
-        );
-        assert_eq!(pod_resources(host.path(), &kubelet), k0s);
-        put(host.path(), "/var/lib/kubelet/pod-resources/kubelet.sock");
-        assert_eq!(pod_resources(host.path(), &kubelet), own);
     }
 }

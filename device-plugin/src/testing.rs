@@ -1,15 +1,15 @@
 //! Values for tests: a pod, devices, grants, with defaults that a test overrides.
 
-use aliquot_core::demand::Stage;
 use aliquot_core::inventory::{self, Gpu, Health, Mode};
+use aliquot_core::usage::Stage;
 use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent, Scaling};
+use aliquot_node_state::checkpoint::CheckpointEntry;
+use aliquot_node_state::device_id::AnswerName;
+use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
 use aliquot_profiles::Defaults;
 
-use crate::allocatable::NodeLayout;
-use crate::checkpoint::CheckpointEntry;
-use crate::device_id::AnswerName;
-use crate::mps::directory::{DaemonPhase, DaemonSpec, DaemonStatus};
-use crate::pod::{Container, Phase, Pod};
+use crate::gpus::allocatable::{GpuLayout, NodeLayout};
+use crate::pods::pod::{Container, Phase, Pod};
 
 /// The resource of all test values.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
@@ -142,9 +142,12 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
 }
 
 /// The accepted allocation of a pod.
-pub(crate) fn accepted(uid: &str, allocation: Allocation) -> crate::accepted::AcceptedAllocation {
+pub(crate) fn accepted(
+    uid: &str,
+    allocation: Allocation,
+) -> aliquot_node_state::accepted::AcceptedAllocation {
     let name = uid.to_owned();
-    crate::accepted::AcceptedAllocation::new(
+    aliquot_node_state::accepted::AcceptedAllocation::new(
         uid.into(),
         "default".to_owned(),
         name,
@@ -160,6 +163,37 @@ pub(crate) fn layout_of(uuids: &[&str]) -> NodeLayout {
         memory_scaling: Scaling::ONE,
     };
     NodeLayout::built_in(&facts(uuids), RESOURCE, &defaults)
+}
+
+/// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three replicas under
+/// a resource name of its own.
+pub(crate) fn mixed_layout() -> NodeLayout {
+    use aliquot_profiles::mode;
+
+    let shared = mode::Timeslice {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        strict: true,
+        ..mode::Timeslice::new(3)
+    };
+    let modes = [
+        aliquot_profiles::Mode::Vgpu(mode::Vgpu {
+            split: Some(2),
+            memory_scaling: Some(Scaling::parse("1.5").expect("good")),
+            ..mode::Vgpu::default()
+        }),
+        aliquot_profiles::Mode::Exclusive(mode::Exclusive::default()),
+        aliquot_profiles::Mode::Timeslice(shared),
+    ];
+    let names = ["GPU-a", "GPU-b", "GPU-c"];
+    NodeLayout {
+        default_resource: RESOURCE.to_owned(),
+        gpus: names
+            .map(aliquot_core::GpuUuid::from)
+            .into_iter()
+            .zip(modes.map(GpuLayout::serving))
+            .collect(),
+        ..NodeLayout::default()
+    }
 }
 
 /// The driver's facts about healthy GPUs of 10,000 MiB with these UUIDs.

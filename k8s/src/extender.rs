@@ -1,6 +1,5 @@
 //! The messages between kube-scheduler and its extender, version 1.
 //!
-//!
 //! Source: k8s.io/kube-scheduler/extender/v1, whose Go fields carry no tags: the keys are
 //! the capitalised field names. The golden files in `tests/golden` are written by those Go
 //! types (`clustertool golden`).

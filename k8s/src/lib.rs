@@ -1,6 +1,5 @@
 //! The adapter between Kubernetes and `aliquot-core`. It decides nothing.
 //!
-//!
 //! Start with [`watch`] (streams become calls of a [`watch::Index`]) and [`pod`] (a Pod
 //! becomes a demand or an entry in the ledger).
 
@@ -8,12 +7,10 @@
 
 pub mod access;
 pub mod client;
-pub mod compute;
 pub mod disruption;
 pub mod event;
 pub mod extender;
 pub mod flags;
-pub mod leader;
 pub mod node;
 pub mod pod;
 pub mod publisher;

@@ -8,9 +8,11 @@ use aliquot_core::GpuUuid;
 use aliquot_core::hami::{self, REGISTER};
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::node::NodePublication;
+use aliquot_core::units::HostResources;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::{compute, replicas};
+use crate::pod::host_resources;
+use crate::replicas;
 
 /// Devices that an administrator cordoned: comma-separated UUIDs under Aliquot's name and
 /// HAMi's; both apply.
@@ -50,15 +52,20 @@ pub fn published(node: &Node) -> NodePublication {
     NodePublication {
         replicas: replicas::offered(node, &inventory),
         inventory: Some(Arc::new(inventory)),
-        allocatable: compute::allocatable(node),
+        allocatable: allocatable(node),
         cordoned: cordoned(annotations),
         served_by_hami: text(INVENTORY).is_none(),
     }
 }
 
+fn allocatable(node: &Node) -> HostResources {
+    let status = node.status.as_ref();
+    host_resources(status.and_then(|status| status.allocatable.as_ref()))
+}
+
 fn published_without(node: &Node) -> NodePublication {
     NodePublication {
-        allocatable: compute::allocatable(node),
+        allocatable: allocatable(node),
         ..NodePublication::default()
     }
 }

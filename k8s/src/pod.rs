@@ -6,21 +6,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::hami;
-use aliquot_core::ledger::AllocatedUse;
 use aliquot_core::preferences::PreferenceError;
 use aliquot_core::request::{
     self, DEFAULTED, GpuRequest, RequestError, Resource, Written, is_other,
 };
+use aliquot_core::units::HostResources;
+use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{
     Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, Preferences,
-    ResourceNames, Stage, usage,
+    ResourceNames, Stage, hami, quantity,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use thiserror::Error;
 
-use crate::compute;
+use crate::disruption::MIRROR;
+use crate::event::PodRef;
+
+/// On mirror pods, the API server's copies of static pods: the uid under which the kubelet runs the
+/// static pod. On other pods any user may write it.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// The cluster's resource names and defaults.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +68,12 @@ pub fn uid(pod: &Pod) -> PodUid {
     pod.metadata.uid.as_deref().unwrap_or_default().into()
 }
 
+/// The uid under which the kubelet runs the pod: another one for static pods.
+pub fn kubelet_uid(pod: &Pod) -> PodUid {
+    let of_static = annotation(pod, CONFIG_HASH).filter(|_| annotation(pod, MIRROR).is_some());
+    of_static.map_or_else(|| uid(pod), PodUid::from)
+}
+
 /// `metadata.namespace`, empty for an object that was never stored.
 pub fn namespace(pod: &Pod) -> Namespace {
     pod.metadata.namespace.as_deref().unwrap_or_default().into()
@@ -87,6 +98,15 @@ pub fn is_finished(pod: &Pod) -> bool {
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)
+}
+
+/// The pod as events refer to it.
+pub fn reference(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+    }
 }
 
 /// Each container and when it runs: init containers in order, then app containers.
@@ -139,13 +159,15 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
         namespace: namespace(pod),
         resources,
         containers: demands,
-        host: compute::requested(pod),
+        host: requested_host_resources(pod),
         priority,
         node_policy: preferences.node_policy,
         gpu_policy: preferences.gpu_policy,
         rules: preferences.rules,
     })
 }
+
+type Quantities = BTreeMap<String, Quantity>;
 
 /// The webhook's list of defaulted values, by container and resource.
 type Filled<'a> = BTreeMap<Cow<'a, str>, Defaulted<'a>>;
@@ -210,7 +232,7 @@ fn others<'a>(
 }
 
 /// Limits, then requests.
-fn amounts(container: &Container) -> [Option<&BTreeMap<String, Quantity>>; 2] {
+pub(crate) fn amounts(container: &Container) -> [Option<&Quantities>; 2] {
     let resources = container.resources.as_ref();
     [
         resources.and_then(|r| r.limits.as_ref()),
@@ -244,9 +266,57 @@ fn numbers(container: &Container, names: &ResourceNames) -> Result<Written, Dema
     })
 }
 
+/// The CPU and memory that the pod requests over its life, by kube-scheduler's own rule
+/// (component-helpers, `PodRequests`): the larger of (each init container plus the sidecars before
+/// it) and (app containers plus sidecars), plus the pod's overhead; requests of the whole pod
+/// replace it.
+pub fn requested_host_resources(pod: &Pod) -> HostResources {
+    let mut sidecars = HostResources::default();
+    let mut apps = HostResources::default();
+    let mut peak = HostResources::default();
+    for (container, stage) in containers(pod) {
+        let resources = container.resources.as_ref();
+        let requests = host_resources(resources.and_then(|r| r.requests.as_ref()));
+        match stage {
+            Stage::Init => peak = larger(peak, sidecars.plus(requests)),
+            Stage::Sidecar => sidecars = sidecars.plus(requests),
+            Stage::App => apps = apps.plus(requests),
+        }
+    }
+    let mut sum = larger(peak, sidecars.plus(apps));
+    let spec = pod.spec.as_ref();
+    let whole = spec.and_then(|spec| spec.resources.as_ref());
+    if let Some(requests) = whole.and_then(|whole| whole.requests.as_ref()) {
+        let whole = host_resources(Some(requests));
+        if requests.contains_key("cpu") {
+            sum.cpu = whole.cpu;
+        }
+        if requests.contains_key("memory") {
+            sum.memory = whole.memory;
+        }
+    }
+    sum.plus(host_resources(spec.and_then(|spec| spec.overhead.as_ref())))
+}
+
+/// CPU and memory. Missing and invalid quantities count as 0; the API server admits none.
+pub(crate) fn host_resources(amounts: Option<&Quantities>) -> HostResources {
+    let get = |name| amounts?.get(name).map(|quantity| quantity.0.as_str());
+    HostResources {
+        cpu: get("cpu").and_then(quantity::milli_cpu).unwrap_or_default(),
+        memory: get("memory").and_then(quantity::mib).unwrap_or_default(),
+    }
+}
+
+fn larger(a: HostResources, b: HostResources) -> HostResources {
+    HostResources {
+        cpu: a.cpu.max(b.cpu),
+        memory: a.memory.max(b.memory),
+    }
+}
+
 /// What a bound pod is allocated, by its allocation annotation, or else by HAMi's if the
-/// settings say so; `None` for a pod that is not bound or has neither. An allocation counts only together with a
-/// node: it is written by the Binding alone.
+/// settings say so; `None` for a pod that is not bound or has neither. An allocation counts only
+/// together with a node: it is written by the Binding alone.
 pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
     let node = node(pod)?;
     let allocated_use = match annotation(pod, ALLOCATION) {

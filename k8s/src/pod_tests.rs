@@ -233,3 +233,38 @@ fn mig_20_reads_each_resource_as_a_request_of_its_own() {
     check(bare, json!("damaged"), "1 nvidia.com/gpu true/true");
     check(json!({"nvidia.com/mig-1g.5gb": "0"}), json!({}), "");
 }
+
+fn check_host_resources(spec: &Value, cpu: u64, memory: u64) {
+    let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+    let sum = requested_host_resources(&pod);
+    assert_eq!((sum.cpu.0, sum.memory.0), (cpu, memory), "{spec}");
+}
+
+fn container(cpu: &str, memory: &str) -> Value {
+    json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}})
+}
+
+#[test]
+fn requests_follow_kube_scheduler_rule() {
+    let (small, large) = (container("250m", "1Gi"), container("2", "64Mi"));
+    check_host_resources(&json!({"containers": [{"name": "c"}]}), 0, 0);
+    check_host_resources(&json!({"containers": [small, small]}), 500, 2048);
+    check_host_resources(
+        &json!({"initContainers": [large], "containers": [small]}),
+        2000,
+        1024,
+    );
+    let mut sidecar = large.clone();
+    sidecar["restartPolicy"] = json!("Always");
+    check_host_resources(
+        &json!({"initContainers": [sidecar, large], "containers": [small]}),
+        4000,
+        1088,
+    );
+    check_host_resources(
+        &json!({"containers": [small], "overhead": {"cpu": "1"},
+            "resources": {"requests": {"memory": "3Gi"}}}),
+        1250,
+        3072,
+    );
+}

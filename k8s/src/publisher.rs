@@ -1,6 +1,5 @@
 //! Writes events to the API server, several at a time.
 //!
-//!
 //! A repeated text becomes a series of the first event, as kube-scheduler's own events do;
 //! another text is an event of its own, so that users see the newest reasons. Published
 //! events are remembered for some minutes and swept once a minute, so that an event costs

@@ -1,6 +1,5 @@
 //! A `ResourceQuota` as the ledger sees it: its limits on GPU memory and compute.
 //!
-//!
 //! Kubernetes stores the hard keys `limits.<memory>` and `limits.<cores>` and does not
 //! enforce them: of an extended resource it counts `requests.` alone. Scopes are ignored:
 //! for these two keys a quota applies to every pod of its namespace.

@@ -11,7 +11,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use parking_lot::Mutex;
 
-use crate::compute;
 use crate::pod::{self, Settings};
 
 /// Names that are interned: a cluster has a handful, and tenants may make up any number.
@@ -50,7 +49,7 @@ pub fn offered(node: &Node, inventory: &Inventory) -> Option<Replicas> {
 /// What a pod requests of its node besides shares of devices, whoever scheduled it.
 pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
     Requests {
-        host: compute::requested(pod),
+        host: pod::requested_host_resources(pod),
         replicas: requested(pod, settings),
     }
 }
@@ -58,7 +57,7 @@ pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
 fn requested(pod: &Pod, settings: &Settings) -> Replicas {
     let usual = settings.names.of(Resource::Gpu);
     let ours = |name: &str| name == usual || is_other(name, &settings.extra);
-    let amounts = pod::containers(pod).flat_map(|(container, _)| amounts(container));
+    let amounts = pod::containers(pod).flat_map(|(container, _)| pod::amounts(container));
     let names = amounts.flatten().flat_map(BTreeMap::keys);
     let mut names: Vec<&str> = names.map(String::as_str).collect();
     names.retain(|name| ours(name));
@@ -74,17 +73,9 @@ fn requested(pod: &Pod, settings: &Settings) -> Replicas {
         .collect()
 }
 
-/// Requests, then limits: for device resources they are equal if both are written.
-fn amounts(container: &Container) -> [Option<&BTreeMap<String, Quantity>>; 2] {
-    let resources = container.resources.as_ref();
-    [
-        resources.and_then(|r| r.requests.as_ref()),
-        resources.and_then(|r| r.limits.as_ref()),
-    ]
-}
-
 fn requested_under(container: &Container, name: &str) -> u32 {
-    let mut found = amounts(container).into_iter().flatten();
+    // Requests, then limits: for device resources they are equal if both are written.
+    let mut found = pod::amounts(container).into_iter().rev().flatten();
     let found = found.find_map(|amounts| amounts.get(name));
     // Invalid quantities count as more than any node has.
     found.map_or(0, |quantity| count(quantity, u32::MAX))

@@ -1,6 +1,5 @@
 //! A pod read from the API server with only the fields that we need.
 //!
-//!
 //! A list of 100,000 pods is mostly managed fields, volumes, environment and container
 //! statuses; skipping them costs a fraction of decoding them. Never write a slim pod back:
 //! the skipped fields are missing.
@@ -178,7 +177,7 @@ impl<'de> Deserialize<'de> for SlimPod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{compute, pod};
+    use crate::pod;
     use aliquot_core::allocation::ALLOCATION;
     use serde_json::json;
 
@@ -212,7 +211,10 @@ mod tests {
             pod::allocated(&slim.0, &settings),
             pod::allocated(&whole, &settings)
         );
-        assert_eq!(compute::requested(&slim.0), compute::requested(&whole));
+        assert_eq!(
+            pod::requested_host_resources(&slim.0),
+            pod::requested_host_resources(&whole)
+        );
         let demand = |pod| pod::demand(pod, &settings).unwrap();
         assert_eq!(demand(&slim.0), demand(&whole));
         let mut metadata = whole.metadata.clone();

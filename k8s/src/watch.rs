@@ -1,6 +1,5 @@
 //! A watch as plain calls: apply, delete, replace.
 //!
-//!
 //! kube's watcher lists, watches, and lists again when its resource version has expired. An
 //! [`Index`] never sees the stream, so that tests call it with objects; it takes locks only
 //! inside its calls.

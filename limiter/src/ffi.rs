@@ -36,6 +36,11 @@ pub(crate) const NVML_LIBRARY_NOT_FOUND: Code = 12;
 pub(crate) type Handle = usize;
 /// `CUdevice`.
 pub(crate) type Device = c_int;
+/// `CUdeviceptr`.
+pub(crate) type Pointer = u64;
+
+/// `CU_STREAM_PER_THREAD`; handles up to it are no stream objects.
+pub(crate) const PER_THREAD: Handle = 2;
 
 /// `CUmemLocation`.
 #[repr(C)]
@@ -91,6 +96,30 @@ impl Properties {
     pub(crate) fn location(self) -> MemoryLocation {
         self.place.for_type(self.kind)
     }
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AllocNodeParams {
+    pub(crate) properties: Properties,
+    rest: [u64; 9],
+    access: [u64; 2],
+    pub(crate) bytes: u64,
+    pub(crate) pointer: u64,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`; the version before it ends with `extra`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KernelNodeParams {
+    pub(crate) function: Handle,
+    shape: [c_uint; 7],
+    arguments: Handle,
+    extra: Handle,
+    /// In place of a function.
+    pub(crate) kernel: Handle,
+    pub(crate) context: Handle,
 }
 
 /// A pointer to which a call writes, or from which it reads, as the driver's interface promises:

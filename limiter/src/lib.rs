@@ -2,39 +2,24 @@
 //! they allocate, refuses what exceeds the container's limit, and delays launches to keep the
 //! container's compute share.
 //!
-//! The calls of [`table`] reach it through shim libraries or as a preloaded library ([`route`]);
-//! the limits and counters are in the container directory ([`process`]). It never starts a thread,
-//! handles a signal, exits, panics into C or writes to stdout.
+//! The calls of [`table`] reach it through shim libraries or as a preloaded library; [`hooks`] has
+//! what is done with each. The limits and counters are in the container directory ([`process`]). It
+//! never starts a thread, handles a signal, exits, panics into C or writes to stdout.
 
-mod account;
-mod allocations;
-mod array;
-mod capture;
+mod charges;
 mod clock;
-mod context;
-mod context_limits;
+mod contexts;
+mod device_pace;
+mod driver;
 mod ffi;
-mod graph_memory;
-mod graph_nodes;
-mod green;
+mod hooks;
 mod image;
-mod launch;
-mod library;
 mod lock;
 mod log;
 mod marker;
-mod memory;
-mod module;
-mod nvml;
-mod nvml_processes;
-mod nvml_samples;
 mod pace;
-mod pending_free;
-mod physical;
-mod pool;
 mod process;
-mod real;
-mod route;
+mod ready;
+mod reserve;
+mod stream;
 mod table;
-mod transfer;
-mod view;

@@ -8,12 +8,11 @@ use std::collections::VecDeque;
 
 use aliquot_pacer::scale::Extent;
 
-use crate::capture::{is_captured, with_relaxed_capture};
 use crate::clock;
-use crate::context;
+use crate::driver::call;
 use crate::ffi::{Code, Handle, Out, SUCCESS};
 use crate::lock::FutexLock;
-use crate::table::call;
+use crate::stream::{context_of, is_captured, with_current, with_relaxed_capture};
 
 /// `CUDA_ERROR_NOT_READY`.
 pub(crate) const NOT_READY: Code = 600;
@@ -245,7 +244,7 @@ impl Markers {
 
     fn pair(&self, stream: Handle) -> Option<EventPair> {
         // Events and stream must belong to one context, which need not be the thread's.
-        let context = context::of_stream(stream);
+        let context = context_of(stream);
         if context == 0 {
             return None;
         }
@@ -256,7 +255,7 @@ impl Markers {
         }
         drop(idle);
         let (mut before, mut after) = (0, 0);
-        let made = context::with_current(context, || {
+        let made = with_current(context, || {
             call::cuEventCreate(Out::to(&mut before), 0) == SUCCESS
                 && call::cuEventCreate(Out::to(&mut after), 0) == SUCCESS
         });

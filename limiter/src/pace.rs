@@ -5,26 +5,22 @@
 //! A launch never waits longer than [`MAX_MEASURE_WAIT`] for what another process may have to
 //! launch first.
 
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use aliquot_pacer::bucket::{Bucket, Until, gather_time};
-use aliquot_pacer::cost::{Costs, KernelCost, LaunchSample};
-use aliquot_pacer::credit::{CHUNK, Credit};
+use aliquot_pacer::cost::{KernelCost, LaunchSample};
+use aliquot_pacer::credit::CHUNK;
 use aliquot_pacer::queue::StreamQueue;
 use aliquot_pacer::rule::{HEARTBEAT_TIMEOUT, LaunchRule, LimitWords, RUN, Rate};
-use aliquot_pacer::scale::Scales;
-use aliquot_pacer::unmarked::{BusyTimes, UnmarkedCost};
+use aliquot_pacer::unmarked::BusyTimes;
 use aliquot_region::counters::ComputeWords;
-use aliquot_region::slot::ProcessSlot;
 
+use crate::device_pace::{DevicePace, LaunchWork};
+use crate::driver::call;
 use crate::ffi::{Code, Handle, SUCCESS, long};
-use crate::launch::LaunchWork;
-use crate::marker::{ContextMarks, LaunchMeasurement, Markers, MeasuredLaunch, NOT_READY};
+use crate::marker::{LaunchMeasurement, MeasuredLaunch, NOT_READY};
 use crate::process::{self, ProcessState};
-use crate::table::call;
-use crate::{capture, clock, context};
+use crate::{clock, reserve, stream};
 
 /// Percent.
 const NO_LIMIT: u32 = 100;
@@ -50,67 +46,6 @@ const POLL_INTERVAL: u64 = 200_000;
 /// The longest that a launch waits to learn what earlier ones cost. They may not end before it
 /// starts: kernels of several processes wait for each other.
 const MAX_MEASURE_WAIT: u64 = 2_000_000_000;
-
-/// Paces the launches of this process.
-#[derive(Debug)]
-pub(crate) struct Pace(Vec<DevicePace>);
-
-/// The events of a context, for each device.
-#[derive(Debug)]
-pub(crate) struct DetachedMarks(Vec<ContextMarks>);
-
-/// Paces the launches on one device.
-#[derive(Debug, Default)]
-struct DevicePace {
-    credit: Credit,
-    costs: OnceLock<Costs>,
-    scales: OnceLock<Scales>,
-    unmarked: UnmarkedCost,
-    markers: Markers,
-    /// The host was alive when it was last checked.
-    host_alive: AtomicBool,
-    /// The heartbeat that was found too old: while it stays, nobody need check again.
-    stale_heartbeat: AtomicU64,
-    /// Measurements were waited for in vain; no more waits until one ends.
-    stalled: AtomicBool,
-    /// A launch was measured since all other tenants wait.
-    in_exclusive: AtomicBool,
-    /// Until when work in progress delays no launch: it was waited for in vain.
-    unqueued_until: AtomicU64,
-}
-
-impl Pace {
-    pub(crate) fn new(devices: usize) -> Self {
-        Self((0..devices).map(|_| DevicePace::default()).collect())
-    }
-
-    /// Takes out the events of a context that may end now: from here on none of them is queried.
-    pub(crate) fn detach(&self, context: Handle) -> DetachedMarks {
-        let device_paces = self.0.iter();
-        DetachedMarks(
-            device_paces
-                .map(|device_pace| device_pace.markers.detach(context))
-                .collect(),
-        )
-    }
-
-    /// The context lives on.
-    pub(crate) fn put_back(&self, detached: DetachedMarks) {
-        for (device_pace, marks) in self.0.iter().zip(detached.0) {
-            device_pace.markers.put_back(marks);
-        }
-    }
-
-    /// A context ended, or is about to: pending measurements in it will never finish.
-    pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: DetachedMarks) {
-        capture::forget(context);
-        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached.0).enumerate() {
-            for launch in marks.launches() {
-                device_pace.end_measurement(&slot.compute(device_index), launch.key);
-            }
-        }
-    }
-}
 
 /// Makes a launch when it may be made.
 #[inline]
@@ -162,10 +97,10 @@ fn thread_number() -> usize {
 
 /// Device index of the context in which work of a stream runs, whatever context the thread has.
 fn device_index_of(process: &'static ProcessState, stream: Handle) -> Result<usize, Code> {
-    match context::of_stream(stream) {
+    match stream::context_of(stream) {
         // The driver will refuse the launch.
         0 => Ok(usize::MAX),
-        context => context::device_index_of(process, context),
+        context => reserve::device_index_of(process, context),
     }
 }
 
@@ -179,36 +114,6 @@ fn limit_words(process: &ProcessState, device_index: usize, host_alive: bool) ->
         rate_correction: limits.rate_correction(device_index),
         tenants: limits.tenants(device_index),
         host_alive,
-    }
-}
-
-impl DevicePace {
-    fn costs(&self) -> &Costs {
-        self.costs.get_or_init(Costs::default)
-    }
-
-    fn begin_measurement(compute: &ComputeWords, kernel: &KernelCost) {
-        kernel.begin_measurement();
-        compute.in_progress.fetch_add(1, Relaxed);
-    }
-
-    /// A launch of the kernel with this key is done, or will never be known to be.
-    fn end_measurement(&self, compute: &ComputeWords, key: u64) -> &KernelCost {
-        let kernel = self.costs().kernel(key);
-        kernel.end_measurement();
-        let one_less = |found: u64| found.checked_sub(1);
-        let _ = compute.in_progress.fetch_update(Relaxed, Relaxed, one_less);
-        kernel
-    }
-
-    fn scales(&self) -> &Scales {
-        self.scales.get_or_init(Scales::default)
-    }
-
-    /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
-    fn estimate(&self, work: LaunchWork) -> Option<u64> {
-        let of_function = self.scales().estimate(work.extent);
-        of_function.or_else(|| self.unmarked.of_stream(long(work.stream)))
     }
 }
 
@@ -259,7 +164,7 @@ impl PacedLaunch {
                 }
                 let kernel = device_pace.costs().kernel(work.key);
                 kernel.is_known()
-                    && !capture::any()
+                    && !stream::any_captured()
                     && device_pace
                         .credit
                         .spend(thread, long(work.stream), kernel.cost())
@@ -280,8 +185,8 @@ impl PacedLaunch {
             return call();
         }
         let (stream, cost) = (long(work.stream), kernel.cost());
-        if capture::any() {
-            let captured = capture::with_relaxed_capture(|| capture::is_captured(work.stream));
+        if stream::any_captured() {
+            let captured = stream::with_relaxed_capture(|| stream::is_captured(work.stream));
             if captured
                 || (kernel.is_known() && self.device_pace.credit.spend(self.thread, stream, cost))
             {
@@ -363,7 +268,7 @@ impl PacedLaunch {
     }
 
     fn bucket(self) -> Bucket<'static> {
-        Bucket(self.compute().bucket)
+        Bucket(self.compute().debt)
     }
 
     /// Reports the launches of this thread in the container's counters.
@@ -561,7 +466,7 @@ impl PacedLaunch {
         let mut now = start;
         let is_busy = || {
             let query = || call::cuStreamQuery(stream);
-            capture::with_relaxed_capture(query) == NOT_READY
+            stream::with_relaxed_capture(query) == NOT_READY
         };
         while unmarked.of_stream(long(stream)).is_some() && is_busy() {
             if now - start >= MAX_MEASURE_WAIT {

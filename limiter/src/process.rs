@@ -1,12 +1,12 @@
-//! This process's state: the container's limits page, its slot in the counters file, and what it
-//! has allocated. Created by the first call that needs it, and again in a forked child, which can
-//! use nothing of its parent's driver state.
+//! This process's state: the container's limits page, its slot in the counters file, and what every
+//! launch needs. Created by the first call that needs it, and again in a forked child, which can
+//! use nothing of its parent's driver state; so is what each module keeps of a process
+//! ([`PerProcess`]).
 //!
 //! The paths are fixed, so no tenant can change them.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::sync::OnceLock;
@@ -15,21 +15,11 @@ use aliquot_region::fork::ForkFlag;
 use aliquot_region::limits::{LimitsPage, OVERSUBSCRIBE, UNCONTROLLED, UUID};
 use aliquot_region::slot::ProcessSlot;
 
-use crate::allocations::{Allocations, DeviceAllocation};
-use crate::context::Contexts;
-use crate::context_limits::ContextLimits;
+use crate::contexts::Contexts;
+use crate::device_pace::Pace;
+use crate::driver::call;
 use crate::ffi::{Code, Device, NOT_PERMITTED, Out, SUCCESS};
-use crate::graph_memory::GraphMemory;
-use crate::green::GreenContexts;
-use crate::library::Libraries;
-use crate::lock::FutexLock;
 use crate::log;
-use crate::module::Modules;
-use crate::pace::Pace;
-use crate::pending_free::PendingFrees;
-use crate::physical::PhysicalMemory;
-use crate::pool::Pools;
-use crate::table::call;
 
 /// The host's page, in a directory that cannot be renamed.
 const LIMITS: &CStr = c"/.aliquot/limits";
@@ -45,18 +35,7 @@ const NOT_ASSIGNED: u8 = u8::MAX;
 pub(crate) struct ProcessState {
     pub(crate) limits: LimitsPage,
     pub(crate) slot: ProcessSlot,
-    pub(crate) allocations: Allocations,
     pub(crate) contexts: Contexts,
-    pub(crate) physical: PhysicalMemory,
-    pub(crate) pools: Pools,
-    pub(crate) graphs: GraphMemory,
-    pub(crate) greens: GreenContexts,
-    pub(crate) modules: Modules,
-    pub(crate) libraries: Libraries,
-    pub(crate) context_limits: ContextLimits,
-    /// Managed memory in place of device memory: bytes by address.
-    pub(crate) spilled: FutexLock<BTreeMap<u64, u64>>,
-    pub(crate) pending_frees: PendingFrees,
     pub(crate) pace: Pace,
     /// For each CUDA device its index in the limits page, plus one.
     device_indexes: [AtomicU8; MAX_CUDA_DEVICES],
@@ -80,6 +59,11 @@ pub(crate) fn get() -> Option<&'static ProcessState> {
 /// The state of this process, or the error of a call that must not pass without one.
 pub(crate) fn required() -> Result<&'static ProcessState, Code> {
     get().ok_or(NOT_PERMITTED)
+}
+
+/// The state of this process, if its container is limited.
+pub(crate) fn limited() -> Option<&'static ProcessState> {
+    get().filter(|process| !process.is_uncontrolled())
 }
 
 #[cold]
@@ -108,17 +92,7 @@ fn start(flag: ForkFlag) -> Option<()> {
             let process = Box::new(ProcessState {
                 limits,
                 slot,
-                allocations: Allocations::new(),
                 contexts: Contexts::default(),
-                physical: PhysicalMemory::default(),
-                pools: Pools::default(),
-                graphs: GraphMemory::default(),
-                greens: GreenContexts::default(),
-                modules: Modules::default(),
-                libraries: Libraries::default(),
-                context_limits: ContextLimits::default(),
-                spilled: FutexLock::default(),
-                pending_frees: PendingFrees::default(),
                 pace,
                 device_indexes: [const { AtomicU8::new(UNKNOWN) }; MAX_CUDA_DEVICES],
             });
@@ -153,25 +127,6 @@ impl ProcessState {
     /// More may be granted than the devices have.
     pub(crate) fn is_oversubscribed(&self) -> bool {
         self.limits.flags() & OVERSUBSCRIBE != 0
-    }
-
-    /// The driver freed an allocation that was removed from the list.
-    pub(crate) fn release_allocation(&self, at: u64, entry: DeviceAllocation) {
-        let back = self.allocations.release(at, entry);
-        if back > 0 {
-            self.slot.release(entry.device_index, back);
-        }
-        if entry.managed {
-            let slot = &self.slot;
-            slot.note_managed_released(entry.device_index, entry.size);
-        }
-    }
-
-    /// Forgets a pointer that the program no longer has.
-    pub(crate) fn forget_spilled(&self, at: u64) {
-        if self.is_oversubscribed() {
-            self.spilled.lock().remove(&at);
-        }
     }
 
     /// Index of the device with this UUID in the limits page.
@@ -229,6 +184,52 @@ impl ProcessState {
     pub(crate) fn limit(&self, device_index: usize) -> u64 {
         let overhead = self.limits.overhead(device_index);
         self.limits.memory(device_index).saturating_sub(overhead)
+    }
+}
+
+/// What a module keeps of a process; a forked child begins with nothing.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T>(AtomicPtr<Owned<T>>);
+
+#[derive(Debug)]
+struct Owned<T> {
+    process: *const ProcessState,
+    value: T,
+}
+
+impl<T: Default + Send + Sync + 'static> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// The value of this process.
+    pub(crate) fn of(&self, process: &ProcessState) -> &'static T {
+        let known = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or leaked by `begin`.
+        match unsafe { known.as_ref() } {
+            Some(owned) if core::ptr::eq(owned.process, process) => &owned.value,
+            _ => self.begin(known, process),
+        }
+    }
+
+    #[cold]
+    fn begin(&self, known: *mut Owned<T>, process: &ProcessState) -> &'static T {
+        let value = T::default();
+        let new = Box::into_raw(Box::new(Owned { process, value }));
+        let order = Ordering::AcqRel;
+        let current = match self
+            .0
+            .compare_exchange(known, new, order, Ordering::Acquire)
+        {
+            Ok(_) => new,
+            Err(found) => {
+                // SAFETY: made above and given to nobody.
+                drop(unsafe { Box::from_raw(new) });
+                found
+            }
+        };
+        // SAFETY: leaked, here or by another thread of this process.
+        unsafe { &(*current).value }
     }
 }
 

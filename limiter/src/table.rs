@@ -4,22 +4,21 @@
 //! A row: library, the name under which `cuGetProcAddress` is asked, the CUDA version since which
 //! this variant answers it, `T` for the variant with per-thread default streams, the exported name
 //! with its arguments as in the driver's headers, and its handler. A handler gets the real function
-//! as its first argument. The second table has the calls that we make and do not hook.
+//! as its first argument.
 //!
 //! The signatures are from the headers of CUDA 13.5 and its NVML.
 
-use core::ffi::{c_char, c_uint, c_void};
+use core::ffi::{c_uint, c_void};
 
-use crate::ffi::{
-    Code, CuMemLocation, Device, Handle, Image, NO_DEVICE, NVML_LIBRARY_NOT_FOUND, Out, Properties,
-    Text,
+use crate::driver::{Address, DriverFunction, DriverLibrary};
+use crate::ffi::{Code, CuMemLocation, Device, Handle, Image, Out, Pointer, Properties, Text};
+use crate::hooks::launch::{self, LaunchConfig, LaunchParameters};
+use crate::hooks::{
+    array, capture, context, context_limits, graph, green, library, memory, module, nvml,
+    nvml_processes, physical, pool, transfer, view,
 };
-use crate::launch::{self, LaunchConfig, LaunchParameters};
-use crate::real::{DriverFunction, DriverLibrary};
-use crate::{
-    array, capture, context, context_limits, graph_memory, graph_nodes, green, library, memory,
-    module, nvml, nvml_processes, nvml_samples, physical, pool, route, transfer, view,
-};
+
+mod route;
 
 /// One hooked call.
 #[derive(Debug)]
@@ -32,25 +31,8 @@ pub(crate) struct Hook {
     pub(crate) since: i32,
     /// For per-thread default streams.
     pub(crate) per_thread: bool,
-    /// The driver's function.
+    /// The driver's function, and ours.
     pub(crate) real: &'static DriverFunction,
-    /// Our function.
-    pub(crate) ours: Address,
-}
-
-/// The address of an exported function.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Address(pub(crate) *const ());
-
-// SAFETY: the address of a function; nothing is read through it.
-unsafe impl Sync for Address {}
-
-/// The answer if a driver lacks the function or is absent.
-const fn missing(library: DriverLibrary) -> Code {
-    match library {
-        DriverLibrary::Cuda => NO_DEVICE,
-        DriverLibrary::Nvml => NVML_LIBRARY_NOT_FOUND,
-    }
 }
 
 macro_rules! hooks {
@@ -58,14 +40,12 @@ macro_rules! hooks {
         $name:ident($($argument:ident: $type:ty),* $(,)?) => $handler:path;)*) => {
         mod reals {
             #![allow(non_upper_case_globals, reason = "the driver's names")]
-            use super::{DriverLibrary, DriverFunction};
-            $(pub(super) static $name: DriverFunction = {
-                const NAME: &str = concat!(stringify!($name), "\0");
-                match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                    Ok(name) => DriverFunction::new(DriverLibrary::$library, name),
-                    Err(_) => panic!("a name without a zero inside"),
-                }
-            };)*
+            use super::*;
+            $(pub(super) static $name: DriverFunction = DriverFunction::new(
+                DriverLibrary::$library,
+                concat!(stringify!($name), "\0"),
+                Address(exports::$name as extern "C" fn($($type),*) -> Code as *const ()),
+            );)*
         }
 
         mod exports {
@@ -75,7 +55,7 @@ macro_rules! hooks {
                 #[cfg_attr(not(test), unsafe(no_mangle))]
                 pub(super) extern "C" fn $name($($argument: $type),*) -> Code {
                     let Some(address) = reals::$name.get() else {
-                        return missing(DriverLibrary::$library);
+                        return DriverLibrary::$library.missing();
                     };
                     // SAFETY: the driver's function of this name has these arguments.
                     let real = unsafe {
@@ -93,47 +73,10 @@ macro_rules! hooks {
             since: $since,
             per_thread: $thread == 'T',
             real: &reals::$name,
-            ours: Address(exports::$name as extern "C" fn($($type),*) -> Code as *const ()),
         }),*];
     };
 }
 
-macro_rules! calls {
-    ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// Calls that we make.
-        pub(crate) mod call {
-            #![allow(non_snake_case, reason = "the driver's names")]
-            use super::*;
-            $(pub(crate) fn $name($($argument: $type),*) -> Code {
-                static REAL: DriverFunction = {
-                    const NAME: &str = concat!(stringify!($name), "\0");
-                    match core::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                        Ok(name) => DriverFunction::new(library(NAME), name),
-                        Err(_) => panic!("a name without a zero inside"),
-                    }
-                };
-                let Some(address) = REAL.get() else {
-                    return missing(library(stringify!($name)));
-                };
-                // SAFETY: the driver's function of this name has these arguments.
-                let real = unsafe {
-                    core::mem::transmute::<*mut c_void, extern "C" fn($($type),*) -> Code>(address)
-                };
-                real($($argument),*)
-            })*
-        }
-    };
-}
-
-const fn library(name: &str) -> DriverLibrary {
-    if name.as_bytes()[0] == b'c' {
-        DriverLibrary::Cuda
-    } else {
-        DriverLibrary::Nvml
-    }
-}
-
-type Pointer = u64;
 /// Whether stream 0 is the context's or the thread's own.
 const LEGACY: bool = false;
 const OWN: bool = true;
@@ -174,13 +117,13 @@ hooks! {
     Cuda "cuCtxSetLimit" 3010 '-' cuCtxSetLimit(limit: c_uint, value: usize) => context_limits::set;
 
     Cuda "cuModuleLoad" 2000 '-' cuModuleLoad(module: Out<Handle>, path: Text) => module::load;
-    Cuda "cuModuleLoadData" 2000 '-' cuModuleLoadData(module: Out<Handle>, image: Image) => module::load_data;
+    Cuda "cuModuleLoadData" 2000 '-' cuModuleLoadData(module: Out<Handle>, image: Image) => module::load;
     Cuda "cuModuleLoadDataEx" 2010 '-' cuModuleLoadDataEx(module: Out<Handle>, image: Image, count: c_uint, options: *mut c_void, values: *mut c_void) => module::load_data_ex;
-    Cuda "cuModuleLoadFatBinary" 2000 '-' cuModuleLoadFatBinary(module: Out<Handle>, image: Image) => module::load_data;
+    Cuda "cuModuleLoadFatBinary" 2000 '-' cuModuleLoadFatBinary(module: Out<Handle>, image: Image) => module::load;
     Cuda "cuModuleUnload" 2000 '-' cuModuleUnload(module: Handle) => module::unload;
 
-    Cuda "cuLibraryLoadData" 12000 '-' cuLibraryLoadData(library: Out<Handle>, image: Image, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load_data;
-    Cuda "cuLibraryLoadFromFile" 12000 '-' cuLibraryLoadFromFile(library: Out<Handle>, path: Text, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load_file;
+    Cuda "cuLibraryLoadData" 12000 '-' cuLibraryLoadData(library: Out<Handle>, image: Image, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load;
+    Cuda "cuLibraryLoadFromFile" 12000 '-' cuLibraryLoadFromFile(library: Out<Handle>, path: Text, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load;
     Cuda "cuLibraryUnload" 12000 '-' cuLibraryUnload(library: Handle) => library::unload;
     Cuda "cuLibraryGetKernel" 12000 '-' cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) => library::kernel;
     Cuda "cuLibraryEnumerateKernels" 12040 '-' cuLibraryEnumerateKernels(list: Out<Handle>, count: c_uint, library: Handle) => library::kernels;
@@ -281,16 +224,16 @@ hooks! {
     Cuda "cuMemcpyPeer" 7000 'T' cuMemcpyPeer_ptds(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize) => transfer::copy_peer::<OWN>;
     Cuda "cuMemcpyPeerAsync" 4000 '-' cuMemcpyPeerAsync(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<LEGACY>;
     Cuda "cuMemcpyPeerAsync" 7000 'T' cuMemcpyPeerAsync_ptsz(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<OWN>;
-    Cuda "cuMemcpy2D" 3020 '-' cuMemcpy2D_v2(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<LEGACY>;
-    Cuda "cuMemcpy2D" 7000 'T' cuMemcpy2D_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<OWN>;
-    Cuda "cuMemcpy2DUnaligned" 3020 '-' cuMemcpy2DUnaligned_v2(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<LEGACY>;
-    Cuda "cuMemcpy2DUnaligned" 7000 'T' cuMemcpy2DUnaligned_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_rows::<OWN>;
-    Cuda "cuMemcpy2DAsync" 3020 '-' cuMemcpy2DAsync_v2(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_rows_async::<LEGACY>;
-    Cuda "cuMemcpy2DAsync" 7000 'T' cuMemcpy2DAsync_v2_ptsz(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_rows_async::<OWN>;
-    Cuda "cuMemcpy3D" 3020 '-' cuMemcpy3D_v2(shape: Out<transfer::Copy3d>) => transfer::copy_blocks::<LEGACY>;
-    Cuda "cuMemcpy3D" 7000 'T' cuMemcpy3D_v2_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_blocks::<OWN>;
-    Cuda "cuMemcpy3DAsync" 3020 '-' cuMemcpy3DAsync_v2(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_async::<LEGACY>;
-    Cuda "cuMemcpy3DAsync" 7000 'T' cuMemcpy3DAsync_v2_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_async::<OWN>;
+    Cuda "cuMemcpy2D" 3020 '-' cuMemcpy2D_v2(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, LEGACY>;
+    Cuda "cuMemcpy2D" 7000 'T' cuMemcpy2D_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, OWN>;
+    Cuda "cuMemcpy2DUnaligned" 3020 '-' cuMemcpy2DUnaligned_v2(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, LEGACY>;
+    Cuda "cuMemcpy2DUnaligned" 7000 'T' cuMemcpy2DUnaligned_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, OWN>;
+    Cuda "cuMemcpy2DAsync" 3020 '-' cuMemcpy2DAsync_v2(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
+    Cuda "cuMemcpy2DAsync" 7000 'T' cuMemcpy2DAsync_v2_ptsz(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
+    Cuda "cuMemcpy3D" 3020 '-' cuMemcpy3D_v2(shape: Out<transfer::Copy3d>) => transfer::copy_shape::<_, LEGACY>;
+    Cuda "cuMemcpy3D" 7000 'T' cuMemcpy3D_v2_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_shape::<_, OWN>;
+    Cuda "cuMemcpy3DAsync" 3020 '-' cuMemcpy3DAsync_v2(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
+    Cuda "cuMemcpy3DAsync" 7000 'T' cuMemcpy3DAsync_v2_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
     Cuda "cuMemcpyBatchAsync" 12080 '-' cuMemcpyBatchAsync(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<LEGACY>;
     Cuda "cuMemcpyBatchAsync" 12080 'T' cuMemcpyBatchAsync_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<OWN>;
     Cuda "cuMemcpyBatchAsync" 13000 '-' cuMemcpyBatchAsync_v2(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<LEGACY>;
@@ -301,19 +244,19 @@ hooks! {
     Cuda "cuMemcpyAtoD" 7000 'T' cuMemcpyAtoD_v2_ptds(to: Pointer, from: Handle, offset: usize, bytes: usize) => transfer::copy_from_array::<OWN>;
     Cuda "cuMemcpyDtoA" 3020 '-' cuMemcpyDtoA_v2(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<LEGACY>;
     Cuda "cuMemcpyDtoA" 7000 'T' cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<OWN>;
-    Cuda "cuMemcpy3DPeer" 4000 '-' cuMemcpy3DPeer(shape: Out<transfer::Copy3d>) => transfer::copy_blocks_of_peers::<LEGACY>;
-    Cuda "cuMemcpy3DPeer" 7000 'T' cuMemcpy3DPeer_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_blocks_of_peers::<OWN>;
-    Cuda "cuMemcpy3DPeerAsync" 4000 '-' cuMemcpy3DPeerAsync(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_of_peers_async::<LEGACY>;
-    Cuda "cuMemcpy3DPeerAsync" 7000 'T' cuMemcpy3DPeerAsync_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_blocks_of_peers_async::<OWN>;
+    Cuda "cuMemcpy3DPeer" 4000 '-' cuMemcpy3DPeer(shape: Out<transfer::Copy3dOfPeers>) => transfer::copy_shape::<_, LEGACY>;
+    Cuda "cuMemcpy3DPeer" 7000 'T' cuMemcpy3DPeer_ptds(shape: Out<transfer::Copy3dOfPeers>) => transfer::copy_shape::<_, OWN>;
+    Cuda "cuMemcpy3DPeerAsync" 4000 '-' cuMemcpy3DPeerAsync(shape: Out<transfer::Copy3dOfPeers>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
+    Cuda "cuMemcpy3DPeerAsync" 7000 'T' cuMemcpy3DPeerAsync_ptsz(shape: Out<transfer::Copy3dOfPeers>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
 
-    Cuda "cuGraphInstantiate" 10000 '-' cuGraphInstantiate(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
-    Cuda "cuGraphInstantiate" 11000 '-' cuGraphInstantiate_v2(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph_memory::instantiate;
-    Cuda "cuGraphInstantiateWithFlags" 11040 '-' cuGraphInstantiateWithFlags(made: Out<Handle>, graph: Handle, flags: u64) => graph_memory::instantiate_with;
-    Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph_memory::instantiate_as;
-    Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph_memory::instantiate_as;
-    Cuda "cuGraphExecDestroy" 10000 '-' cuGraphExecDestroy(graph: Handle) => graph_memory::destroy;
-    Cuda "cuGraphUpload" 11010 '-' cuGraphUpload(graph: Handle, stream: Handle) => graph_memory::upload;
-    Cuda "cuGraphUpload" 11010 'T' cuGraphUpload_ptsz(graph: Handle, stream: Handle) => graph_memory::upload;
+    Cuda "cuGraphInstantiate" 10000 '-' cuGraphInstantiate(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph::instantiate;
+    Cuda "cuGraphInstantiate" 11000 '-' cuGraphInstantiate_v2(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph::instantiate;
+    Cuda "cuGraphInstantiateWithFlags" 11040 '-' cuGraphInstantiateWithFlags(made: Out<Handle>, graph: Handle, flags: u64) => graph::instantiate_with;
+    Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate_as;
+    Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate_as;
+    Cuda "cuGraphExecDestroy" 10000 '-' cuGraphExecDestroy(graph: Handle) => graph::destroy;
+    Cuda "cuGraphUpload" 11010 '-' cuGraphUpload(graph: Handle, stream: Handle) => graph::upload;
+    Cuda "cuGraphUpload" 11010 'T' cuGraphUpload_ptsz(graph: Handle, stream: Handle) => graph::upload;
 
     Cuda "cuStreamBeginCapture" 10000 '-' cuStreamBeginCapture(stream: Handle) => capture::begin;
     Cuda "cuStreamBeginCapture" 10000 'T' cuStreamBeginCapture_ptsz(stream: Handle) => capture::begin;
@@ -335,7 +278,7 @@ hooks! {
     Cuda "cuEventSynchronize" 2000 '-' cuEventSynchronize(event: Handle) => pool::synchronize;
     Cuda "cuCtxSynchronize" 2000 '-' cuCtxSynchronize() => pool::synchronize_context;
     Cuda "cuCtxSynchronize" 13000 '-' cuCtxSynchronize_v2(context: Handle) => pool::synchronize;
-    Cuda "cuDeviceGraphMemTrim" 11040 '-' cuDeviceGraphMemTrim(device: Device) => graph_memory::trim;
+    Cuda "cuDeviceGraphMemTrim" 11040 '-' cuDeviceGraphMemTrim(device: Device) => graph::trim;
     Cuda "cuStreamDestroy" 2000 '-' cuStreamDestroy(stream: Handle) => capture::destroy;
     Cuda "cuStreamDestroy" 4000 '-' cuStreamDestroy_v2(stream: Handle) => capture::destroy;
 
@@ -344,7 +287,7 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) => nvml::by_index;
     Nvml "" 0 '-' nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) => nvml::by_index;
     Nvml "" 0 '-' nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) => nvml::by_identifier;
-    Nvml "" 0 '-' nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, device: Out<Handle>) => nvml_samples::by_uuid;
+    Nvml "" 0 '-' nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, device: Out<Handle>) => nvml::by_uuid;
     Nvml "" 0 '-' nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) => nvml::by_identifier;
     Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId(place: Text, device: Out<Handle>) => nvml::by_identifier;
     Nvml "" 0 '-' nvmlDeviceGetHandleByPciBusId_v2(place: Text, device: Out<Handle>) => nvml::by_identifier;
@@ -360,59 +303,9 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::empty;
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
     Nvml "" 0 '-' nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
-    Nvml "" 0 '-' nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvml_samples::ProcessDetails>) => nvml_samples::details;
-    Nvml "" 0 '-' nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvml_samples::UtilizationSample>, count: Out<c_uint>, last_seen: u64) => nvml_samples::samples;
-    Nvml "" 0 '-' nvmlDeviceGetProcessesUtilizationInfo(device: Handle, infos: Out<nvml_samples::UtilizationInfos>) => nvml_samples::infos;
-}
-
-calls! {
-    cuDeviceGet(device: Out<Device>, ordinal: i32);
-    cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device);
-    cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device);
-    cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: Device);
-    cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device);
-    cuDevicePrimaryCtxRelease_v2(device: Device);
-    cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
-    cuPointerGetAttribute(value: Out<c_uint>, attribute: c_uint, pointer: Pointer);
-    cuCtxGetCurrent(context: Out<Handle>);
-    cuCtxGetDevice(device: Out<Device>);
-    cuCtxPushCurrent_v2(context: Handle);
-    cuCtxPopCurrent_v2(context: Out<Handle>);
-    cuCtxGetApiVersion(context: Handle, version: Out<c_uint>);
-    cuCtxGetLimit(value: Out<usize>, limit: c_uint);
-    cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
-    cuModuleGetLoadingMode(mode: Out<c_uint>);
-    cuFuncGetAttribute(value: Out<i32>, attribute: c_uint, function: Handle);
-    cuKernelGetAttribute(value: Out<i32>, attribute: c_uint, kernel: Handle, device: Device);
-    cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
-    cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
-    cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
-    cuGraphKernelNodeGetParams(node: Handle, parameters: Out<graph_nodes::KernelNodeParams>);
-    cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<graph_nodes::KernelNodeParams>);
-    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<graph_nodes::AllocNodeParams>);
-    cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
-    cuStreamGetCtx(stream: Handle, context: Out<Handle>);
-    cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
-    cuStreamQuery(stream: Handle);
-    cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>);
-    cuEventCreate(event: Out<Handle>, flags: c_uint);
-    cuEventRecord(event: Handle, stream: Handle);
-    cuEventQuery(event: Handle);
-    cuEventDestroy_v2(event: Handle);
-    cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle);
-    cuDeviceGetMemPool(pool: Out<Handle>, device: Device);
-    cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
-    cuMemPoolSetAttribute(pool: Handle, attribute: i32, value: Out<u64>);
-    cuMemPoolTrimTo(pool: Handle, bytes: usize);
-    cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint);
-    cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: Out<u64>);
-    cuMemAdvise(pointer: Pointer, bytes: usize, advice: i32, device: Device);
-    cuMemFreeAsync(pointer: Pointer, stream: Handle);
-    nvmlDeviceGetCount_v2(count: Out<c_uint>);
-    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);
-    nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>);
-    nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: c_uint, instance: Out<Handle>);
-    nvmlDeviceGetUUID(device: Handle, uuid: *mut c_char, length: c_uint);
+    Nvml "" 0 '-' nvmlDeviceGetRunningProcessDetailList(device: Handle, list: Out<nvml_processes::ProcessDetails>) => nvml_processes::details;
+    Nvml "" 0 '-' nvmlDeviceGetProcessUtilization(device: Handle, samples: Out<nvml_processes::UtilizationSample>, count: Out<c_uint>, last_seen: u64) => nvml_processes::samples;
+    Nvml "" 0 '-' nvmlDeviceGetProcessesUtilizationInfo(device: Handle, infos: Out<nvml_processes::UtilizationInfos>) => nvml_processes::infos;
 }
 
 #[cfg(test)]

@@ -18,8 +18,6 @@
 //! counter gains nothing that a true one would not, and lowers nobody's rate below its share.
 
 pub mod activity;
-pub mod allowance;
-pub mod busy_time;
 pub mod calibration;
 pub mod loans;
 pub mod measurements;
@@ -30,6 +28,7 @@ pub mod saturation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_region::host::LaunchCounters;
 use serde::Serialize;
 
@@ -46,18 +45,6 @@ pub type Ppm = u64;
 pub const FULL_DEVICE: Ppm = 1_000_000;
 /// One percent of it.
 pub const PERCENT: Ppm = 10_000;
-
-/// When a compute limit applies (`GPU_CORE_UTILIZATION_POLICY`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ComputePolicy {
-    /// Unless there is no need for it.
-    #[default]
-    Default,
-    /// Always.
-    Force,
-    /// Never.
-    Disable,
-}
 
 /// What the limiter does with launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -95,7 +82,7 @@ pub struct TenantSample<'a> {
     /// It has priority 0.
     pub high_priority: bool,
     /// When its limit applies.
-    pub policy: ComputePolicy,
+    pub policy: UtilizationPolicy,
     /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
     /// Its counters; `None` if they cannot be read.
@@ -107,7 +94,8 @@ pub struct TenantSample<'a> {
 impl TenantSample<'_> {
     /// Its share; `None` if it is not limited.
     fn share(&self) -> Option<Ppm> {
-        let is_limited = (1..100).contains(&self.cores) && self.policy != ComputePolicy::Disable;
+        let is_limited =
+            (1..100).contains(&self.cores) && self.policy != UtilizationPolicy::Disable;
         is_limited.then(|| Ppm::from(self.cores) * PERCENT)
     }
 }
@@ -248,7 +236,7 @@ impl Device {
                     active: activity.is_active() && !yields(sample),
                     used: activity.used(),
                     demands_more: activity.demands_more(),
-                    may_borrow: sample.policy == ComputePolicy::Default && !is_watched,
+                    may_borrow: sample.policy == UtilizationPolicy::Default && !is_watched,
                 }
             })
             .collect();
@@ -265,7 +253,7 @@ impl Device {
             let is_unlimited = others == 0 || (sample.high_priority && !low_present);
             let throttle = match sample.policy {
                 _ if yields(sample) => ThrottleFlag::Wait,
-                ComputePolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
+                UtilizationPolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
                 _ => ThrottleFlag::Open,
             };
             let limit = if others > 0 {

@@ -1,68 +1,9 @@
 //! Attributes a process on a GPU to a container with a share, or finds why it is unmanaged. No input
 //! of this can be written by a tenant, and the container of a pod is never guessed.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use aliquot_core::PodUid;
-
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
-use crate::processes::ProcessStatus;
-
-/// A process that has a GPU open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessSample {
-    /// The GPU.
-    pub gpu: String,
-    /// Its MIG instance, by the driver's ids.
-    pub instance: Option<(u32, u32)>,
-    /// Bytes that it uses; `None` where the driver does not report them.
-    pub bytes: Option<u64>,
-    /// What the kernel reports about it.
-    pub process: ProcessStatus,
-}
-
-/// A MIG instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MigInstance {
-    /// Such as `3g.20gb`.
-    pub profile: String,
-    /// Its uuid.
-    pub uuid: String,
-}
-
-/// What attribution needs besides processes and containers.
-#[derive(Clone, Debug, Default)]
-pub struct NodeContext {
-    /// Name of each container, by pod and the runtime's id.
-    pub container_names: BTreeMap<(PodUid, String), String>,
-    /// This node's pods, with or without a share.
-    pub pods: BTreeMap<PodUid, PodInfo>,
-    /// The current uuid of each device of each container, from the limits pages; empty for a container
-    /// whose page cannot be read.
-    pub current_uuids: Vec<Vec<String>>,
-    /// MIG instances, by GPU and the driver's ids.
-    pub instances: BTreeMap<(String, (u32, u32)), MigInstance>,
-    /// Pids of MPS servers and daemons.
-    pub servers: BTreeSet<u32>,
-    /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports
-    /// them.
-    pub mps_pods: BTreeSet<PodUid>,
-    /// Pods with a share, even if it cannot be read.
-    pub accepted: BTreeSet<PodUid>,
-    /// There may be more pods with a share.
-    pub unlisted: bool,
-}
-
-/// What the API server reports about a pod, as far as its processes depend on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodInfo {
-    /// It requests a device and has no allocation of ours: another device plugin gave it one.
-    pub foreign: bool,
-    /// The scheduler allocated a share to it.
-    pub allocated: bool,
-    /// It has succeeded or failed.
-    pub ended: bool,
-}
+use crate::node_sample::{NodeContext, ProcessSample};
+use crate::pods::PodInfo;
 
 /// Why a process is unmanaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -202,7 +143,7 @@ pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &Nod
     let current_uuids = context.current_uuids.get(at).map_or(&[][..], Vec::as_slice);
     match device(one, &container.devices, current_uuids, context) {
         Some(device) => Owner::Share(at, device),
-        None if is_new(one, context) => Owner::Unknown,
+        None if context.is_on_new_instance(one) => Owner::Unknown,
         // Uuids of MIG instances change at a reboot.
         None if current_uuids.is_empty() && container.devices.iter().any(is_instance) => {
             Owner::Unknown
@@ -213,14 +154,6 @@ pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &Nod
 
 fn is_instance(device: &ContainerDevice) -> bool {
     device.uuid.as_str().starts_with("MIG-")
-}
-
-/// Whether it is on a MIG instance that was created after the last inventory.
-pub(crate) fn is_new(one: &ProcessSample, context: &NodeContext) -> bool {
-    one.instance.is_some_and(|numbers| {
-        let key = (one.gpu.clone(), numbers);
-        !context.instances.contains_key(&key)
-    })
 }
 
 /// The container's device that a process uses.

@@ -1,6 +1,7 @@
 //! Processes of every kind and whose they are.
 
 use super::*;
+use crate::node_sample::MigInstance;
 use crate::testing::{container, process, process_sample};
 
 fn check(

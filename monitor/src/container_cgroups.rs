@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::PodUid;
+use aliquot_node_state::processes::Processes;
 
 use crate::managed_containers::ManagedContainer;
-use crate::processes::Processes;
 
 /// Samples in which a new container is searched for.
 const MAX_TRIES: u32 = 4;

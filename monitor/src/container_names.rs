@@ -8,12 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_core::PodUid;
+use aliquot_node_state::monitor_reports;
+use aliquot_node_state::state::StateDirectory;
 
-use crate::actions::write_atomically;
 use crate::pods::Pod;
-
-/// The file below the agent's state directory.
-const FILE: &str = "containers.json";
 
 /// Name of each container, by pod and the runtime's id.
 pub type NamesById = BTreeMap<(PodUid, String), String>;
@@ -30,7 +28,7 @@ pub struct ContainerNames {
 impl ContainerNames {
     /// Reads the names that an earlier monitor wrote below the agent's state directory.
     pub fn of(state: &Path) -> Self {
-        let file = state.join(FILE);
+        let file = StateDirectory(state).container_names();
         let text = fs::read(&file).ok();
         let rows = text.and_then(|text| serde_json::from_slice::<Vec<[String; 3]>>(&text).ok());
         let rows = rows.unwrap_or_default().into_iter();
@@ -90,8 +88,7 @@ impl ContainerNames {
         let rows: Vec<[&str; 3]> = rows
             .map(|((pod, id), name)| [pod.as_str(), id, name])
             .collect();
-        let text = serde_json::to_vec(&rows).map_err(io::Error::other)?;
-        write_atomically(&self.file, &text)?;
+        monitor_reports::write(&self.file, &rows)?;
         self.written = true;
         Ok(())
     }
@@ -100,7 +97,7 @@ impl ContainerNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::pod;
+    use crate::testing::{pod, state_directory};
 
     fn set(uids: &[&str]) -> BTreeSet<PodUid> {
         uids.iter().map(|uid| PodUid::from(*uid)).collect()
@@ -108,7 +105,7 @@ mod tests {
 
     #[test]
     fn knows_containers_after_start_without_api_server() {
-        let dir = tempfile::tempdir().expect("tempdir");
+        let dir = state_directory();
         let pods = [("u1", "aa"), ("u2", "bb"), ("u3", "cc")]
             .map(|(uid, id)| (uid.into(), Arc::new(pod(uid, &[(id, "main")]))))
             .into();
@@ -123,29 +120,32 @@ mod tests {
             left,
             [(("u1".into(), "aa".to_owned()), "main".to_owned())].into()
         );
-        fs::remove_file(dir.path().join(FILE)).expect("it was written");
+        fs::remove_file(StateDirectory(dir.path()).container_names()).expect("it was written");
         next.write().expect("nothing to write");
-        assert!(!dir.path().join(FILE).exists(), "the agent was removed");
+        assert!(
+            !StateDirectory(dir.path()).container_names().exists(),
+            "the agent was removed"
+        );
     }
 
     #[test]
     fn does_not_rewrite_unchanged_file() {
-        let dir = tempfile::tempdir().expect("tempdir");
+        let dir = state_directory();
         let pods = [("u1".into(), Arc::new(pod("u1", &[("aa", "main")])))].into();
         let mut names = ContainerNames::of(dir.path());
         names.update(Some(&set(&["u1"])), &pods);
         names.write().expect("written");
-        fs::remove_file(dir.path().join(FILE)).expect("removed");
+        fs::remove_file(StateDirectory(dir.path()).container_names()).expect("removed");
         names.update(Some(&set(&["u1"])), &pods);
         names.write().expect("nothing to write");
-        assert!(!dir.path().join(FILE).exists());
-        fs::write(dir.path().join(FILE), "[[").expect("written");
+        assert!(!StateDirectory(dir.path()).container_names().exists());
+        fs::write(StateDirectory(dir.path()).container_names(), "[[").expect("written");
         assert_eq!(ContainerNames::of(dir.path()).known.len(), 0, "half a file");
     }
 
     #[test]
     fn prunes_names_of_earlier_container_starts() {
-        let dir = tempfile::tempdir().expect("tempdir");
+        let dir = state_directory();
         let mut names = ContainerNames::of(dir.path());
         let accepted = set(&["u1"]);
         let mut most = 0;

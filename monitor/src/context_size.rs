@@ -1,23 +1,24 @@
 //! Measures what CUDA contexts take on this node, for the agent, which has new containers charged
-//! for that ([`aliquot_core::context_memory`]): the driver's size of a process whose only memory of an
+//! for that ([`aliquot_node_state::context_sizes`]): the driver's size of a process whose only memory of an
 //! estimated size is one context, less what the limiter counts for its allocations.
 //!
 //! Of each container the first size counts that lasts after a launch: contexts grow at the first
 //! launches, and code that is loaded later is not part of every context.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
-use aliquot_core::context_memory::{self, ContextKind, ContextSizes};
 use aliquot_core::inventory::Mode;
+use aliquot_node_state::context_sizes::{ContextKind, ContextSizes};
+use aliquot_node_state::monitor_reports;
+use aliquot_node_state::state::StateDirectory;
 use aliquot_region::host::{CountersSnapshot, ProcessUsage};
 
-use crate::actions::write_atomically;
 use crate::devices::GpuSample;
-use crate::evaluation::{Evaluation, NodeSample};
+use crate::evaluation::Evaluation;
 use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::ManagedContainer;
+use crate::node_sample::NodeSample;
 
 /// Consecutive samples with the same size: five seconds.
 const SETTLED: u32 = 10;
@@ -82,7 +83,7 @@ pub struct ContextMeter {
 impl ContextMeter {
     /// Continues with what is in the agent's state directory.
     pub fn new(state: &Path) -> Self {
-        let file = state.join(context_memory::FILE);
+        let file = StateDirectory(state).context_sizes();
         let text = std::fs::read(&file).ok();
         let sizes = text.and_then(|text| serde_json::from_slice(&text).ok());
         Self {
@@ -187,12 +188,11 @@ impl ContextMeter {
             return;
         }
         self.log_limit.begin_sample();
-        let text = serde_json::to_vec(&self.sizes).map_err(io::Error::other);
-        match text.and_then(|text| write_atomically(&self.file, &text)) {
+        match monitor_reports::write(&self.file, &self.sizes) {
             Ok(()) => self.written = true,
             Err(error) => {
                 let error = error.to_string();
-                if self.log_limit.should_log(context_memory::FILE, &error) {
+                if self.log_limit.should_log("context-sizes.json", &error) {
                     tracing::warn!(
                         error,
                         "cannot write the sizes of contexts; retrying at the next sample"

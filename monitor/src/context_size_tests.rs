@@ -79,7 +79,7 @@ struct Metered {
 
 impl Metered {
     fn new() -> Self {
-        let state = tempfile::tempdir().expect("a folder");
+        let state = crate::testing::state_directory();
         let meter = ContextMeter::new(state.path());
         Self { meter, state }
     }
@@ -101,7 +101,7 @@ impl Metered {
     /// The size that the agent reads, in MiB.
     fn size(&self) -> u64 {
         let kind = ContextKind::new("NVIDIA A100", "580", None, false);
-        let read = std::fs::read(self.state.path().join(context_memory::FILE)).ok();
+        let read = std::fs::read(StateDirectory(self.state.path()).context_sizes()).ok();
         let sizes = read.map_or_else(ContextSizes::default, |text| {
             serde_json::from_slice(&text).expect("valid")
         });
@@ -207,7 +207,11 @@ fn does_not_measure_contexts_of_unlimited_containers() {
                 .meter
                 .update(&sample, &evaluation, &gpus, |_, _| Some(CHARGE));
         }
-        assert!(!metered.state.path().join(context_memory::FILE).exists());
+        assert!(
+            !StateDirectory(metered.state.path())
+                .context_sizes()
+                .exists()
+        );
     };
     check(|container| container.limited = false);
     check(|container| container.effective.uncontrolled = true);
@@ -230,5 +234,9 @@ fn does_not_measure_contexts_beside_imported_memory() {
             .meter
             .update(&sample, &evaluation, &gpus, |_, _| Some(CHARGE));
     }
-    assert!(!metered.state.path().join(context_memory::FILE).exists());
+    assert!(
+        !StateDirectory(metered.state.path())
+            .context_sizes()
+            .exists()
+    );
 }

@@ -4,8 +4,6 @@
 
 use aliquot_region::host::{CountersSnapshot, ProcessUsage};
 
-use crate::oom::CountedMemory;
-
 /// A process with a process slot, as the kernel and the driver report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasuredProcess {
@@ -13,6 +11,17 @@ pub struct MeasuredProcess {
     pub container_pid: Option<u32>,
     /// Bytes that it uses; `None` where the driver does not report them.
     pub bytes: Option<u64>,
+}
+
+/// What the limiter counts for one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedMemory {
+    /// Bytes.
+    pub bytes: u64,
+    /// Of these, managed memory, which the driver may leave out of what it reports.
+    pub managed: u64,
+    /// Requests that the limiter refused; the number may wrap.
+    pub refused: u32,
 }
 
 /// What the limiter counts for each of these processes on a device. A process has the slot with its

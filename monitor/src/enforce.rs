@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Mode;
 use aliquot_nvml::{CgroupLimits, LimitError, MemoryLimits};
 
-use crate::evaluation::NodeSample;
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::node_sample::NodeSample;
 
 /// The cgroup file system.
 const CGROUPS: &str = "/sys/fs/cgroup";

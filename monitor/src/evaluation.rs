@@ -2,103 +2,20 @@
 //! charge, which actions to take. A corrupt file of one tenant changes no value of another.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use aliquot_core::PodUid;
-use aliquot_region::host::{CountersReadError, CountersSnapshot};
+use aliquot_node_state::cgroup::ProcessLocation;
+use aliquot_node_state::container_directory::ListedProcess;
+use aliquot_node_state::processes::ProcessIdentity;
+use aliquot_region::host::CountersSnapshot;
 
-use crate::attribution::{self, NodeContext, Owner, ProcessSample, UnmanagedReason};
-use crate::cgroup::ProcessLocation;
-use crate::container_cgroups::Cgroups;
+use crate::attribution::{self, Owner, UnmanagedReason};
 use crate::counted_memory::{MeasuredProcess, counted_memory};
-use crate::managed_containers::ManagedContainers;
+use crate::node_sample::{NodeSample, ProcessSample};
 use crate::oom::{self, OomRule, OomWatch, ProcessMemory};
 use crate::overhead::{MemorySample, Overhead, Recent};
-use crate::processes::ProcessIdentity;
 use crate::settings::OnUnmanaged;
 use crate::unmanaged::{self, ProcessKey, UnmanagedTracker};
-
-/// A counters file, read before and after the driver.
-pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadError>;
-
-/// All that was read in one sample.
-#[derive(Debug, Default)]
-pub struct NodeSample {
-    /// When it was taken, by a monotonic clock.
-    pub taken_at: Duration,
-    /// The containers with a share.
-    pub containers: Arc<ManagedContainers>,
-    /// Memory limit of each device of each container, in bytes, from the limits pages; 0: unknown.
-    pub limits: Vec<Vec<u64>>,
-    /// Of each limit, the part that is memory of the device itself; 0: unknown.
-    pub physical: Vec<Vec<u64>>,
-    /// Overhead on each limits page, in bytes.
-    pub charged: Vec<Vec<u64>>,
-    /// The counters file of each container; `None` for one without the limiter.
-    pub counters: Vec<Option<Counters>>,
-    /// Processes on GPUs.
-    pub processes: Vec<ProcessSample>,
-    /// GPUs whose processes could not be read, or that are missing in the inventory.
-    pub blind: BTreeSet<String>,
-    /// Bytes in use of each GPU with processes, read after their sizes.
-    pub in_use: BTreeMap<String, u64>,
-    /// The GPU of each MIG instance, by the instance's uuid.
-    pub gpus: BTreeMap<String, String>,
-    /// Percent of its GPU that each process used, by the newest driver sample, where there is one.
-    pub busy: BTreeMap<(String, u32), u32>,
-    /// GPUs with a new driver sample of processes.
-    pub newly_sampled: BTreeSet<String>,
-    /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.
-    pub uncorrected: BTreeSet<String>,
-    /// Cgroups of the containers with a share.
-    pub cgroups: Cgroups,
-    /// Cgroups one of which is that of such a container, whose id the API server has not reported.
-    pub candidates: Cgroups,
-    /// What else attribution needs.
-    pub context: NodeContext,
-}
-
-impl NodeSample {
-    /// The current uuid of a container's device.
-    pub fn device_uuid(&self, at: usize, device: usize) -> &str {
-        let current_uuids = self
-            .context
-            .current_uuids
-            .get(at)
-            .and_then(|all| all.get(device));
-        let allocated = || self.containers.all[at].devices[device].uuid.as_str();
-        current_uuids.map_or_else(allocated, String::as_str)
-    }
-
-    /// Of these GPUs, those with processes whose memory the driver does not report, and those that
-    /// this sample says nothing about: without processes, or unreadable.
-    pub fn unmeasured<'a>(
-        &self,
-        gpus: impl Iterator<Item = &'a str>,
-    ) -> (BTreeSet<String>, BTreeSet<String>) {
-        let (mut unmeasured, mut unknown) = (BTreeSet::new(), BTreeSet::new());
-        for gpu in gpus {
-            let mut processes = self
-                .processes
-                .iter()
-                .filter(|one| one.gpu == gpu)
-                .peekable();
-            if processes.peek().is_none() || self.blind.contains(gpu) {
-                unknown.insert(gpu.to_owned());
-            } else if processes.any(|one| one.bytes.is_none()) {
-                unmeasured.insert(gpu.to_owned());
-            }
-        }
-        (unmeasured, unknown)
-    }
-
-    /// The GPU of a container's device.
-    pub fn gpu(&self, at: usize, device: usize) -> &str {
-        let uuid = self.device_uuid(at, device);
-        self.gpus.get(uuid).map_or(uuid, String::as_str)
-    }
-}
 
 /// The administrator's rules.
 #[derive(Clone, Debug)]
@@ -172,9 +89,6 @@ pub enum Action {
     /// Evict a pod.
     Evict(PodUid, UnmanagedProcess),
 }
-
-/// Pid in the container, device and bytes, as far as the driver reports them, of a process.
-pub type ListedProcess = (u32, usize, Option<u64>);
 
 /// The result of one sample.
 #[derive(Debug, Default)]

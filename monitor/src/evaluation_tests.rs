@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aliquot_region::host::{CountersReadError, ProcessUsage};
 
 use super::*;
-use crate::attribution::{NodeContext, PodInfo};
 use crate::managed_containers::ManagedContainers;
+use crate::node_sample::{Counters, NodeContext};
+use crate::pods::PodInfo;
 use crate::settings::OnUnmanaged;
 use crate::testing::{container, process, process_sample};
 

@@ -7,7 +7,7 @@ use super::tests::{
     FAR_ABOVE, counters, evaluate_all, evaluate_lasting, evaluate_thrice, rules, sample,
 };
 use super::*;
-use crate::attribution::PodInfo;
+use crate::pods::PodInfo;
 use crate::settings::OnUnmanaged;
 
 /// The container of u1 with an overhead of 20 for three samples, then three samples changed by

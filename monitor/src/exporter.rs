@@ -13,9 +13,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use crate::actions::ActionCounts;
 use crate::devices::{GpuSample, InstanceSample};
 use crate::enforce::EnforcedBy;
-use crate::evaluation::{ContainerUse, Evaluation, NodeSample};
+use crate::evaluation::{ContainerUse, Evaluation};
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
 use crate::metrics::{self as all, Declared, Family, Samples, Value};
+use crate::node_sample::NodeSample;
 use crate::pods::Pod;
 
 /// The snapshot of the last sample.

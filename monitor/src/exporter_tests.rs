@@ -8,10 +8,11 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::attribution::{ProcessSample, UnmanagedReason};
+use crate::attribution::UnmanagedReason;
 use crate::evaluation::UnmanagedProcess;
 use crate::managed_containers::ManagedContainers;
 use crate::metrics::{ALL, MetricKind, reference};
+use crate::node_sample::ProcessSample;
 use crate::testing::{container, process, process_sample};
 
 const GIB: u64 = 1 << 30;

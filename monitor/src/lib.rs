@@ -8,10 +8,10 @@
 #![forbid(unsafe_code)]
 
 pub mod actions;
+pub mod agent_reports;
 pub mod arbiter;
 pub mod attribution;
 pub mod busy;
-pub mod cgroup;
 pub mod container_cgroups;
 pub mod container_names;
 pub mod context_size;
@@ -20,14 +20,13 @@ pub mod devices;
 pub mod enforce;
 pub mod evaluation;
 pub mod exporter;
-pub mod gpu_list;
 pub mod log_rate_limit;
 pub mod managed_containers;
 pub mod metrics;
+pub mod node_sample;
 pub mod oom;
 pub mod overhead;
 pub mod pods;
-pub mod processes;
 pub mod run;
 pub mod sampler;
 pub mod sampling_loop;

@@ -1,6 +1,6 @@
 //! The containers with a share on this node, from what the device plugin wrote below its state
-//! directory: the accepted allocations (`accepted/<pod>.json`) and the container directories. Needs no
-//! API server. A file that cannot be read does not hide the others.
+//! directory: the accepted allocations and the container directories. Needs no API server. A file
+//! that cannot be read does not hide the others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,40 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::{Allocation, GpuUuid, Grant, Mib, Percent, PodUid};
-use serde::Deserialize;
+use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
+use aliquot_node_state::accepted::{self, AcceptedAllocation};
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::limits::EffectiveLimits;
+use aliquot_node_state::state::StateDirectory;
 use tokio::sync::watch;
 
-/// The version of an accepted allocation that this release reads.
-const VERSION: u32 = 1;
 /// A directory that changed within this time may change again with the same modification time.
 const SETTLED: Duration = Duration::from_secs(2);
-
-/// When the compute limit applies (`GPU_CORE_UTILIZATION_POLICY`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Utilization {
-    /// Unless the container is alone on the GPU.
-    #[default]
-    Default,
-    /// Always.
-    Force,
-    /// Never.
-    Disable,
-}
-
-/// A container's limits besides its grants, as the device plugin accepted them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct EffectiveLimits {
-    /// When the compute limit applies.
-    pub utilization: Utilization,
-    /// A process is killed when the container exceeds its memory limit.
-    pub oom_killer: bool,
-    /// Its memory limit may exceed the GPU's memory.
-    pub oversubscribe: bool,
-    /// No limit applies.
-    pub uncontrolled: bool,
-}
 
 /// A device of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,25 +57,8 @@ pub struct ManagedContainer {
     pub effective: EffectiveLimits,
     /// It has the limiter: each of its processes on a GPU has a process slot.
     pub limited: bool,
-    /// Its directory on the host, which the container has read-only.
-    pub directory: PathBuf,
-}
-
-impl ManagedContainer {
-    /// Its limits page, which the host writes.
-    pub fn limits(&self) -> PathBuf {
-        self.directory.join("limits")
-    }
-
-    /// Its counters file, which the tenant writes: only for [`aliquot_region::host::read`].
-    pub fn counters(&self) -> PathBuf {
-        self.directory.join("counters/slots")
-    }
-
-    /// The list of its processes, which the host writes.
-    pub fn processes(&self) -> PathBuf {
-        self.directory.join("processes")
-    }
+    /// Its directory on the host.
+    pub directory: ContainerDirectory,
 }
 
 /// An accepted allocation that cannot be read.
@@ -128,31 +86,6 @@ pub struct ManagedContainers {
 /// Receives the newest list.
 pub type ContainersReceiver = watch::Receiver<Arc<ManagedContainers>>;
 
-/// The fields that are read of an accepted allocation.
-#[derive(Deserialize)]
-struct StoredShare {
-    v: u32,
-    pod: PodUid,
-    namespace: String,
-    name: String,
-    allocation: Allocation,
-    containers: Vec<StoredContainer>,
-    names: BTreeSet<String>,
-    /// The container of each directory, by the directory's name.
-    #[serde(default, rename = "seats")]
-    directories: BTreeMap<String, String>,
-    #[serde(default)]
-    order: BTreeMap<String, u64>,
-    #[serde(default)]
-    modes: BTreeMap<GpuUuid, Mode>,
-}
-
-#[derive(Deserialize)]
-struct StoredContainer {
-    name: String,
-    effective: EffectiveLimits,
-}
-
 /// Reads the containers when they may have changed.
 #[derive(Debug)]
 pub struct ContainerReader {
@@ -168,7 +101,9 @@ impl ContainerReader {
 
     /// The containers now. Blocks.
     pub fn read(&mut self) -> Arc<ManagedContainers> {
-        let changed = ["accepted", "seats"].map(|folder| changed(&self.state.join(folder)));
+        let state = StateDirectory(&self.state);
+        let changed =
+            [state.accepted(), state.container_directories()].map(|folder| changed(&folder));
         if let Some((then, containers)) = &self.last
             && *then == changed
             && changed.iter().all(|time| is_settled(*time))
@@ -177,7 +112,7 @@ impl ContainerReader {
             return Arc::clone(containers);
         }
         let mut found = read(&self.state);
-        let (last, there) = (self.last.as_ref(), self.state.join("accepted").is_dir());
+        let (last, there) = (self.last.as_ref(), state.accepted().is_dir());
         // If the directory is gone, earlier shares are unknown now.
         found.unlisted |=
             !there && last.is_some_and(|(_, last)| last.unlisted || !last.accepted.is_empty());
@@ -201,8 +136,8 @@ fn is_complete(containers: &ManagedContainers) -> bool {
 }
 
 /// The agent adds it last.
-fn has_limiter(effective: EffectiveLimits, folder: &Path) -> bool {
-    !effective.uncontrolled && folder.join("lib").is_dir()
+fn has_limiter(effective: EffectiveLimits, directory: &ContainerDirectory) -> bool {
+    !effective.uncontrolled && directory.has_limiter()
 }
 
 fn changed(folder: &Path) -> SystemTime {
@@ -217,7 +152,8 @@ fn is_settled(time: SystemTime) -> bool {
 /// Reads the containers below a state directory, ordered by directory name.
 pub fn read(state: &Path) -> ManagedContainers {
     let mut containers = ManagedContainers::default();
-    let folder = state.join("accepted");
+    let folder = StateDirectory(state).accepted();
+    let directories = StateDirectory(state).container_directories();
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return containers,
@@ -240,18 +176,16 @@ pub fn read(state: &Path) -> ManagedContainers {
                 continue;
             }
         };
-        if file.extension().is_none_or(|ending| ending != "json") {
+        let name = file.file_name().and_then(|name| name.to_str());
+        let Some(pod) = name.and_then(accepted::pod_of_file) else {
             continue;
-        }
-        let pod = file.file_stem().and_then(|stem| stem.to_str());
-        containers.accepted.extend(pod.map(PodUid::from));
+        };
+        containers.accepted.insert(pod);
         match fs::read(&file) {
             // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => containers.unreadable.push(unreadable_share(&file, &error)),
-            // Left by a power failure; its pod is validated again.
-            Ok(text) if text.iter().all(|byte| *byte == 0) => {}
-            Ok(text) => match read_share(&text, &state.join("seats")) {
+            Ok(text) => match read_share(&text, &directories) {
                 Ok(found) => containers.all.extend(found),
                 Err(problem) => containers
                     .unreadable
@@ -270,7 +204,7 @@ fn retain_newest(containers: &mut Vec<ManagedContainer>, order: &BTreeMap<String
     containers.sort_by_cached_key(|container| {
         let newest = Reverse((
             order.get(&container.id).copied(),
-            created(&container.directory),
+            created(container.directory.path()),
         ));
         (container.name.clone(), newest)
     });
@@ -291,59 +225,54 @@ fn unreadable_share(file: &Path, error: &io::Error) -> UnreadableShare {
 }
 
 fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, String> {
-    let stored: StoredShare = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if stored.v != VERSION {
-        return Err(format!(
-            "unsupported version {}; expected: {VERSION}",
-            stored.v
-        ));
-    }
+    let stored = AcceptedAllocation::decode(text).map_err(|error| error.to_string())?;
+    let Some(stored) = stored else {
+        return Ok(Vec::new());
+    };
     let only = match stored.containers.as_slice() {
         [only] => Some(only.name.clone()),
         _ => None,
     };
     let mut containers = Vec::new();
     for name in &stored.names {
-        let folder = folders.join(name);
+        let directory = ContainerDirectory::new(folders.join(name));
         // Only the first device id of a container has a directory, until it is collected.
-        if !folder.is_dir() {
+        if !directory.path().is_dir() {
             continue;
         }
-        let Some(container) = stored.directories.get(name).or(only.as_ref()) else {
+        let Some(container) = stored.containers_by_name.get(name).or(only.as_ref()) else {
             return Err(format!("the container of directory {name} is missing"));
         };
-        let known = stored.containers.iter().find(|one| one.name == *container);
+        let effective = stored.effective(container);
         let grants = stored.allocation.grants(container);
-        let (Some(known), Some(grants)) = (known, grants) else {
+        let (Some(effective), Some(grants)) = (effective, grants) else {
             return Err(format!("container {container} has no allocation"));
         };
-        let devices: Vec<ContainerDevice> = grants
-            .iter()
-            .map(|one| device(one, &stored.modes))
-            .collect();
+        let devices: Vec<ContainerDevice> =
+            grants.iter().map(|grant| device(grant, &stored)).collect();
         containers.push(ManagedContainer {
             id: name.clone(),
             pod: stored.pod.clone(),
             namespace: stored.namespace.clone(),
-            pod_name: stored.name.clone(),
+            pod_name: stored.pod_name.clone(),
             name: container.clone(),
             devices,
             priority: stored.allocation.priority,
-            effective: known.effective,
-            limited: has_limiter(known.effective, &folder),
-            directory: folder,
+            effective,
+            limited: has_limiter(effective, &directory),
+            directory,
         });
     }
     retain_newest(&mut containers, &stored.order);
     Ok(containers)
 }
 
-fn device(grant: &Grant, modes: &BTreeMap<GpuUuid, Mode>) -> ContainerDevice {
+fn device(grant: &Grant, stored: &AcceptedAllocation) -> ContainerDevice {
     ContainerDevice {
         uuid: grant.gpu.clone(),
         memory: grant.memory,
         cores: grant.cores,
-        mode: modes.get(&grant.gpu).copied().unwrap_or(Mode::Vgpu),
+        mode: stored.mode(&grant.gpu),
         profile: grant.mig.as_ref().map(|placed| placed.profile.clone()),
     }
 }

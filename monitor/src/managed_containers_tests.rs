@@ -1,9 +1,11 @@
 //! Reads what the device plugin writes, and invalid files.
 
+use aliquot_node_state::limits::UtilizationPolicy;
+
 use super::*;
 
-/// As the device plugin of this release writes it; its own test compares.
-const WRITTEN: &str = include_str!("../../device-plugin/src/accepted.golden.json");
+/// As the device plugin of this release writes it; a test of node-state compares.
+const WRITTEN: &str = include_str!("../../node-state/src/accepted.golden.json");
 
 fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -30,7 +32,7 @@ fn lists_each_container_with_a_directory() {
     assert!(init.limited && !main.limited, "one has the library");
     assert_eq!((main.pod.as_str(), &*main.pod_name), ("u1", "train"));
     assert_eq!((&*main.namespace, main.priority), ("default", 1));
-    assert_eq!(main.effective.utilization, Utilization::Force);
+    assert_eq!(main.effective.utilization, UtilizationPolicy::Force);
     assert!(main.effective.oom_killer);
     let device = &main.devices[0];
     assert_eq!(
@@ -38,8 +40,12 @@ fn lists_each_container_with_a_directory() {
         ("GPU-a", Mib(20), Percent(2))
     );
     assert_eq!(device.mode, Mode::Mps);
-    assert!(main.limits().ends_with("seats/GPU-a-1-2/limits"));
-    assert!(main.counters().ends_with("seats/GPU-a-1-2/counters/slots"));
+    assert!(main.directory.limits().ends_with("seats/GPU-a-1-2/limits"));
+    assert!(
+        main.directory
+            .counters()
+            .ends_with("seats/GPU-a-1-2/counters/slots")
+    );
 }
 
 #[test]

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aliquot_node_state::processes::ProcessIdentity;
 use aliquot_region::counters::BLOCK;
 
-use crate::processes::ProcessIdentity;
+use crate::counted_memory::CountedMemory;
 
 /// Consecutive samples in which a process that was refused memory must be larger than it was then.
 const MIN_SAMPLES: u32 = 2;
@@ -64,17 +65,6 @@ pub struct ProcessMemory {
     pub counted: Option<CountedMemory>,
     /// It is exiting, and releases its memory.
     pub exiting: bool,
-}
-
-/// What the limiter counts for one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CountedMemory {
-    /// Bytes.
-    pub bytes: u64,
-    /// Of these, managed memory, which the driver may leave out of what it reports.
-    pub managed: u64,
-    /// Requests that the limiter refused; the number may wrap.
-    pub refused: u32,
 }
 
 /// What a process uses of the limit.

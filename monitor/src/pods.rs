@@ -8,27 +8,31 @@ use std::sync::Arc;
 use aliquot_core::PodUid;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_k8s::event::PodRef;
+use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 
-use crate::attribution::PodInfo;
-
-/// On mirror pods: the uid under which the kubelet runs the static pod. On other pods any user may
-/// write it.
-const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// On mirror pods, the API server's copies of static pods.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// The label of the MPS supervisor's pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "mps");
+
+/// What the API server reports about a pod, as far as its processes depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodInfo {
+    /// It requests a device and has no allocation of ours: another device plugin gave it one.
+    pub foreign: bool,
+    /// The scheduler allocated a share to it.
+    pub allocated: bool,
+    /// It has succeeded or failed.
+    pub ended: bool,
+}
 
 /// One pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// The object reference for events.
     pub reference: PodRef,
-    /// What attribution needs of it.
+    /// What its processes depend on.
     pub info: PodInfo,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
@@ -117,18 +121,14 @@ fn put(all: &mut BTreeMap<PodUid, Arc<Pod>>, uid: PodUid, pod: Arc<Pod>) {
 
 fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
     let meta = &pod.metadata;
-    let annotations = meta.annotations.as_ref();
-    let annotation = |key: &str| annotations.and_then(|all| all.get(key));
     let label = |key| meta.labels.as_ref()?.get(key).map(String::as_str);
     let uid = meta.uid.clone()?;
-    let of_static = annotation(CONFIG_HASH).filter(|_| annotation(MIRROR).is_some());
-    let kubelets = of_static.unwrap_or(&uid).as_str().into();
     let reference = PodRef {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone()?,
         uid,
     };
-    let allocated = annotation(ALLOCATION).is_some();
+    let allocated = pod::annotation(pod, ALLOCATION).is_some();
     let phase = pod
         .status
         .as_ref()
@@ -139,13 +139,14 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         ended: matches!(phase, Some("Succeeded" | "Failed")),
     };
     let containers = containers(pod);
+    let kubelet_uid = pod::kubelet_uid(pod);
     let pod = Pod {
         reference,
         info,
         containers,
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
-    Some((kubelets, pod))
+    Some((kubelet_uid, pod))
 }
 
 /// Whether it requests a GPU resource, or has a resource claim.

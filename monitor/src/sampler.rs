@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use aliquot_core::PodUid;
+use aliquot_node_state::mps;
+use aliquot_node_state::processes::{ProcessIdentity, Processes};
+use aliquot_node_state::state::StateDirectory;
 use aliquot_region::host::{self, CountersReadError};
 use aliquot_region::limits::HostLimitsPage;
-use serde::Deserialize;
 
-use crate::attribution::{MigInstance, NodeContext, ProcessSample, is_new};
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
 use crate::container_names::ContainerNames;
 use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
-use crate::evaluation::NodeSample;
 use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
+use crate::node_sample::{MigInstance, NodeContext, NodeSample, ProcessSample};
 use crate::pods::{Pod, Pods};
-use crate::processes::{ProcessIdentity, Processes};
 
 /// Takes samples, and caches what need not be read each time.
 pub struct Sampler {
@@ -46,19 +46,6 @@ pub struct Sampler {
     pub failures: BTreeMap<&'static str, u64>,
 }
 
-/// Part of the status file of an MPS daemon's supervisor.
-#[derive(Deserialize)]
-struct MpsStatus {
-    daemon: Option<u32>,
-    #[serde(default)]
-    servers: Vec<MpsServer>,
-}
-
-#[derive(Deserialize)]
-struct MpsServer {
-    pid: u32,
-}
-
 impl Sampler {
     /// Samples this driver and the containers below the agent's state directory.
     pub fn new(driver: Arc<dyn GpuDriver>, state: &Path, processes: Processes, pods: Pods) -> Self {
@@ -74,7 +61,7 @@ impl Sampler {
             busy: None,
             seen: BTreeSet::new(),
             exiting: ExitingProcesses::default(),
-            mps: state.join("mps"),
+            mps: StateDirectory(state).mps(),
             gpus: InventoryCache::default(),
             samples: UtilizationSamples::default(),
             pages: BTreeMap::new(),
@@ -166,7 +153,7 @@ impl Sampler {
         if sample
             .processes
             .iter()
-            .any(|one| is_new(one, &sample.context))
+            .any(|one| sample.context.is_on_new_instance(one))
         {
             self.gpus.invalidate();
         }
@@ -189,7 +176,7 @@ impl Sampler {
     /// The limits page of a container, to write to.
     pub fn page(&mut self, container: &ManagedContainer) -> Option<&HostLimitsPage> {
         if !self.pages.contains_key(&container.id) {
-            let page = HostLimitsPage::open(&container.limits());
+            let page = HostLimitsPage::open(&container.directory.limits());
             match page {
                 Ok(page) => drop(self.pages.insert(container.id.clone(), page)),
                 Err(error) => {
@@ -199,6 +186,21 @@ impl Sampler {
             }
         }
         self.pages.get(&container.id)
+    }
+
+    /// Writes to the limits pages what each container is charged on each device: the charges of an
+    /// evaluation. Blocks.
+    pub fn write_charges(&mut self, containers: &[ManagedContainer], charges: &[Vec<Option<u64>>]) {
+        for (container, charges) in containers.iter().zip(charges) {
+            for (device, charge) in charges.iter().enumerate() {
+                if let Some(bytes) = charge
+                    && let Some(page) = self.page(container)
+                    && device < page.page().devices()
+                {
+                    page.set_overhead(device, *bytes);
+                }
+            }
+        }
     }
 
     /// Of each device its limit, the part of it that is memory of the device itself, and the overhead,
@@ -336,17 +338,8 @@ impl Sampler {
                 context.instances.insert(key, instance);
             }
         }
-        let directories = std::fs::read_dir(&self.mps).into_iter().flatten().flatten();
-        for directory in directories {
-            let text = std::fs::read(directory.path().join("status.json"));
-            let status = text
-                .ok()
-                .and_then(|text| serde_json::from_slice::<MpsStatus>(&text).ok());
-            let Some(status) = status else { continue };
-            context.servers.extend(status.daemon);
-            context
-                .servers
-                .extend(status.servers.iter().map(|one| one.pid));
+        for status in mps::statuses(&self.mps) {
+            context.servers.extend(status.processes());
         }
         context
     }
@@ -369,7 +362,7 @@ impl Sampler {
 fn counters(
     container: &ManagedContainer,
 ) -> Option<Result<host::CountersSnapshot, CountersReadError>> {
-    let read = || host::read(&container.counters(), container.devices.len());
+    let read = || host::read(&container.directory.counters(), container.devices.len());
     container.limited.then(read)
 }
 

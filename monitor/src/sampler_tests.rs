@@ -18,7 +18,7 @@ use super::*;
 use crate::testing::{process, process_sample};
 
 /// As the device plugin of this release writes it.
-const WRITTEN: &str = include_str!("../../device-plugin/src/accepted.golden.json");
+const WRITTEN: &str = include_str!("../../node-state/src/accepted.golden.json");
 const POD: &str = "0123456789abcdef0123456789abcdef";
 const CONTAINER_DIR: &str = "GPU-a-1-2";
 

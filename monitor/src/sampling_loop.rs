@@ -15,13 +15,12 @@ use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::ActionRunner;
-use crate::arbiter::measurements::measurements;
-use crate::arbiter::runner::Measurements;
+use crate::agent_reports::GpuListReport;
+use crate::arbiter::measurements::{Measurements, measurements};
 use crate::context_size::ContextMeter;
 use crate::enforce::Enforcements;
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
-use crate::gpu_list::GpuListReport;
 use crate::managed_containers::ManagedContainers;
 use crate::pods::Pods;
 use crate::sampler::Sampler;
@@ -171,8 +170,9 @@ impl SamplingLoop {
                 let page = sampler.page(container)?.page();
                 (device < page.devices()).then(|| page.context(device))
             });
-        self.actions
-            .carry_out(&sample, &evaluation, &mut self.sampler);
+        self.sampler
+            .write_charges(&sample.containers.all, &evaluation.charges);
+        self.actions.carry_out(&sample, &evaluation);
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);

@@ -1,14 +1,27 @@
 //! Containers and processes for tests.
 
+use std::fs;
+
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
 use aliquot_k8s::event::PodRef;
+use aliquot_node_state::cgroup::ProcessLocation;
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::limits::EffectiveLimits;
+use aliquot_node_state::processes::{ProcessIdentity, ProcessStatus};
+use aliquot_node_state::state::StateDirectory;
+use tempfile::TempDir;
 
-use crate::attribution::{PodInfo, ProcessSample};
-use crate::cgroup::ProcessLocation;
-use crate::managed_containers::{ContainerDevice, EffectiveLimits, ManagedContainer};
-use crate::pods::Pod;
-use crate::processes::{ProcessIdentity, ProcessStatus};
+use crate::managed_containers::{ContainerDevice, ManagedContainer};
+use crate::node_sample::ProcessSample;
+use crate::pods::{Pod, PodInfo};
+
+/// A state directory as the agent makes it.
+pub(crate) fn state_directory() -> TempDir {
+    let dir = tempfile::tempdir().expect("tempdir");
+    fs::create_dir(StateDirectory(dir.path()).accepted()).expect("created");
+    dir
+}
 
 /// A device of 3000 MiB and 30 percent.
 pub(crate) fn device(uuid: &str) -> ContainerDevice {
@@ -41,7 +54,7 @@ pub(crate) fn container(
             ..EffectiveLimits::default()
         },
         limited: true,
-        directory: format!("/nonexistent/{name}").into(),
+        directory: ContainerDirectory::new(format!("/nonexistent/{name}")),
     }
 }
 

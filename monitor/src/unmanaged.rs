@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_node_state::processes::ProcessIdentity;
+
 use crate::attribution::UnmanagedReason;
-use crate::processes::ProcessIdentity;
 use crate::settings::OnUnmanaged;
 
 /// Consecutive samples before an action.

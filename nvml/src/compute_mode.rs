@@ -1,9 +1,8 @@
-//! Compute modes of GPUs, for the MPS daemons, and the list of MPS clients.
+//! Compute modes of GPUs, for the MPS daemons.
 
 use std::fmt;
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode as Raw;
-use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use crate::driver::{Nvml, Options};
 use crate::error::NvmlError;
@@ -110,28 +109,4 @@ impl ComputeModes for Nvml {
             source,
         })
     }
-}
-
-/// MPS clients of a GPU with their bytes; 0 where the driver does not report them.
-pub(crate) fn mps_clients(
-    library: &nvml_wrapper::Nvml,
-    uuid: &str,
-) -> Result<Vec<(u32, u64)>, NvmlError> {
-    let read = || {
-        library
-            .device_by_uuid(uuid)?
-            .mps_running_compute_processes()
-    };
-    let found = read().map_err(|source| NvmlError::Processes {
-        uuid: uuid.to_owned(),
-        source,
-    })?;
-    let bytes = |used: UsedGpuMemory| match used {
-        UsedGpuMemory::Used(bytes) => bytes,
-        UsedGpuMemory::Unavailable => 0,
-    };
-    let found = found.into_iter();
-    Ok(found
-        .map(|one| (one.pid, bytes(one.used_gpu_memory)))
-        .collect())
 }

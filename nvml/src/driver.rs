@@ -6,14 +6,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aliquot_core::Mib;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use parking_lot::Mutex;
 
 use crate::Driver;
-use crate::compute_mode;
+use crate::calls::memory;
 use crate::error::NvmlError;
 use crate::events::{self, EventSet};
 use crate::facts::{DeviceHealth, DriverInventory, GpuEvent, GpuFacts, Note};
-use crate::inventory::{fill_links, memory, note, read_gpu};
+use crate::inventory::{note, read_gpu};
+use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
 use crate::xid::IgnoredXids;
 
@@ -210,7 +212,23 @@ impl Driver for Nvml {
     }
 
     fn mps_clients(&self, uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
-        compute_mode::mps_clients(&self.library, uuid)
+        let read = || {
+            let device = self.library.device_by_uuid(uuid)?;
+            device.mps_running_compute_processes()
+        };
+        let found = read().map_err(|source| NvmlError::Processes {
+            uuid: uuid.to_owned(),
+            source,
+        })?;
+        // The driver may not report a client's bytes.
+        let bytes = |used: UsedGpuMemory| match used {
+            UsedGpuMemory::Used(bytes) => bytes,
+            UsedGpuMemory::Unavailable => 0,
+        };
+        let found = found.into_iter();
+        Ok(found
+            .map(|one| (one.pid, bytes(one.used_gpu_memory)))
+            .collect())
     }
 
     fn clear_errors(&self, uuid: &str) {

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use nvml_wrapper::error::NvmlError as Cause;
 
-use crate::root::FOLDERS;
-
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
@@ -21,12 +19,14 @@ pub enum NvmlError {
     #[error("the driver is closed while another process needs it alone")]
     Closed,
     /// The driver root has no such library.
-    #[error("{library} not found in the driver root {}; searched: {}", root.display(), FOLDERS.join(", "))]
+    #[error("{library} not found in the driver root {}; searched: {}", root.display(), searched.join(", "))]
     NotInRoot {
         /// Its name.
         library: String,
         /// The root, as mounted here.
         root: PathBuf,
+        /// The folders below it that were searched.
+        searched: &'static [&'static str],
     },
     /// The driver's version cannot be read.
     #[error("cannot read the driver's version: {0}")]

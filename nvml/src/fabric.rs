@@ -12,17 +12,11 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_t,
 };
 
+use crate::calls::{is_missing, struct_version};
 use crate::facts::UnfinishedRegistration;
-use crate::inventory::is_missing;
 
 /// NVML's number for version 2 of the struct, the first one.
-const V2: c_uint = {
-    let size = size_of::<nvmlGpuFabricInfo_v2_t>();
-    assert!(size < 1 << 24);
-    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-    let size = size as u32;
-    size | 2 << 24
-};
+const V2: c_uint = struct_version::<nvmlGpuFabricInfo_v2_t>(2);
 const NO_CLUSTER: [c_uchar; 16] = [0; 16];
 
 /// The registration of a GPU that waits for its fabric. `None` if the GPU is registered, has no

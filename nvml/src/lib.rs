@@ -2,6 +2,7 @@
 //! (`libnvidia-ml.so.1`).
 
 mod access;
+mod calls;
 mod compute_mode;
 mod driver;
 mod error;
@@ -12,7 +13,6 @@ mod inventory;
 mod limits;
 mod links;
 mod mig;
-mod process_utilization;
 mod releasable;
 pub mod root;
 mod usage;

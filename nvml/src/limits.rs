@@ -9,8 +9,8 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError as Cause, nvml_try};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
+use crate::calls::is_missing;
 use crate::driver::Nvml;
-use crate::inventory::is_missing;
 
 /// `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 const UNLIMITED: u64 = u64::MAX;

@@ -32,6 +32,7 @@ pub fn library(library: &Path, root: Option<&Path>) -> Result<OsString, NvmlErro
     let found = find(root, &name).ok_or_else(|| NvmlError::NotInRoot {
         library: name.into_owned(),
         root: root.to_owned(),
+        searched: &FOLDERS,
     })?;
     Ok(root.join(found).into_os_string())
 }

@@ -76,6 +76,18 @@ pub struct Reservation {
     pub namespaces: Vec<Namespace>,
 }
 
+impl Rule {
+    /// This mode for GPUs that must exist, without reservations.
+    pub fn new(select: GpuSelector, mode: Mode) -> Self {
+        Self {
+            select,
+            optional: false,
+            reserve: Vec::new(),
+            mode,
+        }
+    }
+}
+
 impl Reservation {
     /// The number of instances.
     pub fn count(&self) -> u32 {

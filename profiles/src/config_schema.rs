@@ -1,20 +1,27 @@
 //! The schema of the configuration: every key that [`config`](crate::config) reads, with its
-//! description.
+//! description. [`read`](crate::read()) checks against it, and editors get it as JSON schema.
 
+use serde_json::{Value, json};
+
+use crate::config;
+use crate::gpu_selector::Pci;
 use crate::mode::{MAX_MPS_CLIENTS, MAX_REPLICAS};
-use crate::text_format;
-use crate::value_schema::ValueSchema::{
+use crate::schema::ValueSchema::{
     Flag, Keys, List, Map, Modes, OneOrMore, Scaling, Text, Whole, Words,
 };
-use crate::value_schema::{KeySchema, ModeSchema, ValueSchema, optional, required};
+use crate::schema::{KeySchema, ModeSchema, ValueSchema, optional, required};
+use crate::text_format::{self, TextFormat};
+
+/// The version of the configuration.
+const VERSION: TextFormat = TextFormat {
+    expectation: config::VERSION,
+    pattern: "^aliquot\\.dev/v1alpha1$",
+    matches: |text| text == config::VERSION,
+};
 
 /// The whole file.
 pub(crate) const CONFIG: ValueSchema = Keys(&[
-    required(
-        "apiVersion",
-        Text(text_format::VERSION),
-        "The version of this format.",
-    ),
+    required("apiVersion", Text(VERSION), "The version of this format."),
     optional(
         "default",
         Text(text_format::NAME),
@@ -112,7 +119,7 @@ const SELECT: ValueSchema = Keys(&[
     ),
     optional(
         "pci",
-        OneOrMore(&Text(text_format::PCI)),
+        OneOrMore(&Text(Pci::FORMAT)),
         "The GPU's PCI address, or the PCI device id of its model.",
     ),
     optional(
@@ -293,3 +300,36 @@ const SLICE: ValueSchema = Keys(&[
         "How each instance is shared. Without it one container gets it.",
     ),
 ]);
+
+/// The JSON schema (draft 2020-12), with a final line break.
+pub fn json_schema() -> Result<String, serde_json::Error> {
+    let mut schema = serde_json::Map::new();
+    schema.insert(
+        "$schema".to_owned(),
+        json!("https://json-schema.org/draft/2020-12/schema"),
+    );
+    schema.insert(
+        "title".to_owned(),
+        json!("Aliquot: which GPU is shared in which way"),
+    );
+    if let Value::Object(rest) = CONFIG.json_schema() {
+        schema.extend(rest);
+    }
+    // By key, whatever map serde_json was built with.
+    Ok(serde_json::to_string_pretty(&ordered(Value::Object(schema)))? + "\n")
+}
+
+fn ordered(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
+            entries.sort_by(|one, other| one.0.cmp(&other.0));
+            let entries = entries
+                .into_iter()
+                .map(|(key, value)| (key, ordered(value)));
+            Value::Object(entries.collect())
+        }
+        Value::Array(entries) => entries.into_iter().map(ordered).collect(),
+        plain => plain,
+    }
+}

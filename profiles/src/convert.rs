@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::config::{Config, Profile, Rule};
 use crate::error::ProfileErrors;
-use crate::gpu_selector::GpuSelector;
 use crate::mode::{Exclusive, Mode};
 use crate::read;
 
@@ -46,15 +45,6 @@ impl Converted {
 /// A whole GPU for one container, the default of NVIDIA's plugin.
 fn whole_gpu() -> Mode {
     Mode::Exclusive(Exclusive::default())
-}
-
-fn rule(select: GpuSelector, mode: Mode) -> Rule {
-    Rule {
-        select,
-        optional: false,
-        reserve: Vec::new(),
-        mode,
-    }
 }
 
 /// A profile of these rules, with `rest` unless they select all GPUs.

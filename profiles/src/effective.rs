@@ -126,12 +126,7 @@ fn rule(uuid: &GpuUuid, mode: Mode) -> Rule {
         uuid: vec![uuid.clone()],
         ..GpuSelector::default()
     };
-    Rule {
-        select,
-        optional: false,
-        reserve: Vec::new(),
-        mode,
-    }
+    Rule::new(select, mode)
 }
 
 /// The reservations of a GPU without a fixed MIG layout.

@@ -1,4 +1,4 @@
-//! Selects the GPUs of a rule.
+//! GPUs as the driver reports them, and how a rule selects among them.
 
 use std::fmt;
 
@@ -6,8 +6,26 @@ use aliquot_core::GpuUuid;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::mode::is_false;
-use crate::resolve::PhysicalGpu;
-use crate::text_format;
+use crate::text_format::TextFormat;
+
+/// A physical GPU, as the driver reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhysicalGpu {
+    /// Its uuid.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's product name.
+    pub product: String,
+    /// [`Pci::Address`], if the driver reports it.
+    pub pci: Option<Pci>,
+    /// [`Pci::Model`], if the driver reports it.
+    pub model: Option<Pci>,
+    /// Compute capability, major and minor, if the driver reports it.
+    pub capability: Option<(u32, u32)>,
+    /// Whether it supports MIG; `None`: unknown.
+    pub mig: Option<bool>,
+}
 
 /// Selects the GPUs that match every key that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +80,25 @@ pub(crate) struct SelectorEntry<'a> {
     pub(crate) index: usize,
     pub(crate) written: serde_json::Value,
     pub(crate) matches: Box<dyn Fn(&PhysicalGpu) -> bool + 'a>,
+}
+
+impl PhysicalGpu {
+    /// The value of a selector's key that would select this GPU.
+    pub(crate) fn selector_value(&self, key: &str) -> Option<String> {
+        match key {
+            "uuid" => Some(self.uuid.to_string()),
+            "pci" => Some(self.pci?.to_string()),
+            "product" => Some(self.product.clone()),
+            _ => Some(self.index.to_string()),
+        }
+    }
+}
+
+/// Such as `2 (NVIDIA A30, GPU-…)`.
+impl fmt::Display for PhysicalGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.index, self.product, self.uuid)
+    }
 }
 
 impl GpuSelector {
@@ -128,6 +165,13 @@ fn same(one: &GpuUuid, other: &GpuUuid) -> bool {
 }
 
 impl Pci {
+    /// How it is written.
+    pub const FORMAT: TextFormat = TextFormat {
+        expectation: "a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE",
+        pattern: "^(([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\\.[0-7]|0[xX][0-9a-fA-F]{8})$",
+        matches: |text| Self::parse(text).is_some(),
+    };
+
     /// Reads `65:00.0`, `0000:65:00.0`, `00000000:65:00.0` or `0x20B010DE`.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
@@ -177,7 +221,7 @@ impl Serialize for Pci {
 impl<'de> Deserialize<'de> for Pci {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| D::Error::custom(text_format::PCI.expectation))
+        Self::parse(&text).ok_or_else(|| D::Error::custom(Self::FORMAT.expectation))
     }
 }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod config_schema;
 pub mod convert;
 pub mod effective;
 pub mod error;
@@ -16,16 +17,13 @@ pub mod read;
 pub mod resolve;
 pub mod schema;
 pub mod text_format;
-pub mod value_schema;
 
-mod config_schema;
-mod mig_layout;
-mod reservation;
 mod validate;
 
 pub use config::{Config, Profile, Reservation, Rule, Transition};
 pub use error::{ProfileError, ProfileErrors};
+pub use gpu_selector::PhysicalGpu;
 pub use mode::{Defaults, Mode};
 pub use profile_selection::{ProfileSource, SelectedProfile, select_profile};
 pub use read::read;
-pub use resolve::{GpuPlan, PhysicalGpu, resolve};
+pub use resolve::{GpuPlan, resolve};

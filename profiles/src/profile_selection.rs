@@ -46,11 +46,9 @@ pub enum ProfileSource {
 pub fn built_in() -> Profile {
     Profile {
         gpus: vec![Rule {
-            select: GpuSelector::all(),
             // A node that has lost all its GPUs still has a profile.
             optional: true,
-            reserve: Vec::new(),
-            mode: Mode::Vgpu(Vgpu::default()),
+            ..Rule::new(GpuSelector::all(), Mode::Vgpu(Vgpu::default()))
         }],
         ..Profile::default()
     }

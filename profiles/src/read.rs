@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::config::{Config, VERSION};
 use crate::config_schema;
 use crate::error::{ProfileError, ProfileErrors, ROOT};
+use crate::schema::ValueSchema;
 use crate::validate;
-use crate::value_schema::ValueSchema;
 
 /// Reads a configuration.
 pub fn read(text: &str) -> Result<Config, ProfileErrors> {

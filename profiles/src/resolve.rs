@@ -2,34 +2,13 @@
 //! with two rules or none, and a layout that the GPU does not support are errors.
 
 use aliquot_core::GpuUuid;
-use aliquot_core::mig::table;
+use aliquot_core::mig::{Geometry, Instance, table};
 use serde_json::{Value, json};
 
 use crate::config::{Profile, Reservation, Rule};
 use crate::error::{ProfileError, ProfileErrors, child_path};
-use crate::gpu_selector::Pci;
-use crate::mig_layout::{self, LayoutError};
+use crate::gpu_selector::PhysicalGpu;
 use crate::mode::{Defaults, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, Strategy};
-use crate::reservation;
-
-/// A physical GPU, as the driver reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PhysicalGpu {
-    /// Its uuid.
-    pub uuid: GpuUuid,
-    /// NVML's index.
-    pub index: u32,
-    /// NVML's product name.
-    pub product: String,
-    /// [`Pci::Address`], if the driver reports it.
-    pub pci: Option<Pci>,
-    /// [`Pci::Model`], if the driver reports it.
-    pub model: Option<Pci>,
-    /// Compute capability, major and minor, if the driver reports it.
-    pub capability: Option<(u32, u32)>,
-    /// Whether it supports MIG; `None`: unknown.
-    pub mig: Option<bool>,
-}
 
 /// The resolved mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,18 +50,14 @@ pub fn resolve(
             ([], Some(rest)) => ("rest".to_owned(), rest, &[][..]),
             ([], None) => {
                 let expected = "an entry of gpus that selects it, or rest";
-                let what = format!("has no rule for GPU {}", describe_gpu(gpu));
+                let what = format!("has no rule for GPU {gpu}");
                 errors.push(ProfileError::without_value(&top, what, expected));
                 continue;
             }
             (matching, _) => {
                 let places: Vec<String> =
                     matching.iter().map(|(p, _)| format!("gpus[{p}]")).collect();
-                let what = format!(
-                    "assigns GPU {} to {}",
-                    describe_gpu(gpu),
-                    places.join(" and ")
-                );
+                let what = format!("assigns GPU {gpu} to {}", places.join(" and "));
                 let expected = "each GPU in one entry; rest applies to all others";
                 errors.push(ProfileError::without_value(&top, what, expected));
                 continue;
@@ -90,7 +65,7 @@ pub fn resolve(
         };
         let path = format!("{top}.{from}");
         check_supported(gpu, mode, &path, &mut errors);
-        reservation::check_capacity(gpu, mode, reserve, &path, &mut errors);
+        check_reserved(gpu, mode, reserve, &path, &mut errors);
         plans.push(GpuPlan {
             uuid: gpu.uuid.clone(),
             from,
@@ -129,7 +104,7 @@ fn check_same_layout(
     let Some((_, usual)) = usual else { return };
     for (plan, layout) in single.iter().filter(|(_, layout)| layout != usual) {
         let gpu = gpus.iter().find(|gpu| gpu.uuid == plan.uuid);
-        let gpu = gpu.map(describe_gpu).unwrap_or_default();
+        let gpu = gpu.map(PhysicalGpu::to_string).unwrap_or_default();
         let names = |layout: &[LayoutEntry]| {
             let names = layout
                 .iter()
@@ -144,11 +119,6 @@ fn check_same_layout(
     }
 }
 
-/// Such as `2 (NVIDIA A30, GPU-…)`.
-pub(crate) fn describe_gpu(gpu: &PhysicalGpu) -> String {
-    format!("{} ({}, {})", gpu.index, gpu.product, gpu.uuid)
-}
-
 fn check_selects(rule: &Rule, gpus: &[PhysicalGpu], path: &str, errors: &mut Vec<ProfileError>) {
     if rule.optional {
         return;
@@ -156,7 +126,7 @@ fn check_selects(rule: &Rule, gpus: &[PhysicalGpu], path: &str, errors: &mut Vec
     let available = |key: &str| {
         let mut all: Vec<String> = gpus
             .iter()
-            .filter_map(|gpu| selector_value(gpu, key))
+            .filter_map(|gpu| gpu.selector_value(key))
             .collect();
         all.dedup();
         if all.is_empty() {
@@ -194,22 +164,12 @@ fn check_selects(rule: &Rule, gpus: &[PhysicalGpu], path: &str, errors: &mut Vec
     }
 }
 
-/// The value of a key that would select this GPU.
-fn selector_value(gpu: &PhysicalGpu, key: &str) -> Option<String> {
-    match key {
-        "uuid" => Some(gpu.uuid.to_string()),
-        "pci" => Some(gpu.pci?.to_string()),
-        "product" => Some(gpu.product.clone()),
-        _ => Some(gpu.index.to_string()),
-    }
-}
-
 fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<ProfileError>) {
     match mode {
         Mode::Mps(mps) => {
             let old = gpu.capability.is_some_and(|capability| capability < (7, 0));
             if old && mps.replicas > MAX_MPS_CLIENTS_BEFORE_VOLTA {
-                let what = format!("is too many for GPU {}", describe_gpu(gpu));
+                let what = format!("is too many for GPU {gpu}");
                 let expected =
                     format!("1 to {MAX_MPS_CLIENTS_BEFORE_VOLTA} before compute capability 7.0");
                 let path = child_path(path, "replicas");
@@ -228,7 +188,7 @@ fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<
 
 fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Vec<ProfileError>) {
     if gpu.mig == Some(false) {
-        let what = format!("is not supported by GPU {}", describe_gpu(gpu));
+        let what = format!("is not supported by GPU {gpu}");
         let expected = "vgpu, exclusive, timeslice, mps, unmanaged";
         errors.push(ProfileError::new(
             child_path(path, "mode"),
@@ -250,7 +210,7 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
         names.join(", ")
     };
     let mut unknown = |path: String, profile: &str| {
-        let what = format!("is not a MIG profile of GPU {}", describe_gpu(gpu));
+        let what = format!("is not a MIG profile of GPU {gpu}");
         errors.push(ProfileError::new(path, &json!(profile), what, names()));
     };
     for (index, profile) in mig.allow.iter().enumerate() {
@@ -258,7 +218,7 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
             unknown(format!("{path}.allow[{index}]"), profile);
         }
     }
-    match mig_layout::check_fit(&geometry, &mig.layout) {
+    match check_fit(&geometry, &mig.layout) {
         Ok(()) => {}
         Err(LayoutError::Unknown(index)) => {
             unknown(
@@ -267,7 +227,7 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
             );
         }
         Err(LayoutError::DoesNotFit) => {
-            let what = format!("does not fit on GPU {}", describe_gpu(gpu));
+            let what = format!("does not fit on GPU {gpu}");
             let expected = "instances that fit on the GPU together";
             errors.push(ProfileError::without_value(
                 child_path(path, "layout"),
@@ -276,4 +236,75 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
             ));
         }
     }
+}
+
+/// With dynamic MIG all reserved instances must fit on the GPU together.
+fn check_reserved(
+    gpu: &PhysicalGpu,
+    mode: &Mode,
+    reserve: &[Reservation],
+    path: &str,
+    errors: &mut Vec<ProfileError>,
+) {
+    let dynamic = matches!(mode, Mode::Mig(mig) if mig.dynamic);
+    let Some(geometry) = table::geometry(&gpu.product).filter(|_| dynamic) else {
+        return;
+    };
+    let slice = |reservation: &Reservation| {
+        Some(LayoutEntry {
+            profile: reservation.profile.clone()?,
+            count: reservation.count(),
+            on: None,
+        })
+    };
+    let layout: Vec<LayoutEntry> = reserve.iter().filter_map(slice).collect();
+    if check_fit(&geometry, &layout).is_err() {
+        let what = format!("does not fit on GPU {gpu}");
+        let expected = "profiles of the GPU that fit on it together";
+        errors.push(ProfileError::without_value(
+            child_path(path, "reserve"),
+            what,
+            expected,
+        ));
+    }
+}
+
+/// Why a layout cannot be created.
+enum LayoutError {
+    /// The model lacks the profile of this entry of the layout.
+    Unknown(usize),
+    /// The instances do not fit together.
+    DoesNotFit,
+}
+
+/// Tries every placement; a GPU has few.
+fn check_fit(geometry: &Geometry, layout: &[LayoutEntry]) -> Result<(), LayoutError> {
+    let mut requested = Vec::new();
+    for (index, slice) in layout.iter().enumerate() {
+        let profile = geometry.find(&slice.profile);
+        let profile = profile.ok_or(LayoutError::Unknown(index))?;
+        requested.extend((0..slice.count).map(|_| profile));
+    }
+    if can_place(geometry, &requested, &mut Vec::new()) {
+        Ok(())
+    } else {
+        Err(LayoutError::DoesNotFit)
+    }
+}
+
+fn can_place(geometry: &Geometry, requested: &[usize], placed: &mut Vec<Instance>) -> bool {
+    let Some((&profile, rest)) = requested.split_first() else {
+        return true;
+    };
+    let starts: Vec<u8> = geometry.starts(profile, placed).collect();
+    starts.into_iter().any(|start| {
+        placed.push(Instance {
+            profile,
+            start,
+            busy: true,
+        });
+        let found = can_place(geometry, rest, placed);
+        placed.pop();
+        found
+    })
 }

@@ -47,12 +47,6 @@ pub const UUID: TextFormat = TextFormat {
     pattern: "^GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
     matches: is_uuid,
 };
-/// A PCI address or device id.
-pub const PCI: TextFormat = TextFormat {
-    expectation: "a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE",
-    pattern: "^(([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\\.[0-7]|0[xX][0-9a-fA-F]{8})$",
-    matches: |text| crate::gpu_selector::Pci::parse(text).is_some(),
-};
 /// A pattern for product names.
 pub const GLOB: TextFormat = TextFormat {
     expectation: "a product as the driver names it, with * for any text and ? for any character, such as *A100*",
@@ -70,12 +64,6 @@ pub const TIME: TextFormat = TextFormat {
     expectation: "a duration such as 30s, 10m or 2h, at most 168h",
     pattern: "^[1-9][0-9]{0,5}[smh]$",
     matches: |text| seconds(text).is_some(),
-};
-/// The version of the configuration.
-pub const VERSION: TextFormat = TextFormat {
-    expectation: crate::config::VERSION,
-    pattern: "^aliquot\\.dev/v1alpha1$",
-    matches: |text| text == crate::config::VERSION,
 };
 /// Any text.
 pub const ANY: TextFormat = TextFormat {

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, Profile, Rule};
+use crate::config::{Config, Profile, Reservation, Rule};
 use crate::error::{ProfileError, child_path};
-use crate::gpu_selector::GpuSelector;
+use crate::gpu_selector::{GpuSelector, SelectorEntry};
 use crate::mode::{Mig, Mode, Strategy};
-use crate::reservation;
 use crate::text_format;
 
 /// All errors of a configuration that matches the schema.
@@ -63,7 +62,7 @@ fn check_profile(profile: &Profile, path: &str, errors: &mut Vec<ProfileError>) 
         let path = format!("{path}.gpus[{index}]");
         check_selector(&rule.select, &child_path(&path, "select"), errors);
         check_mode(&rule.mode, &path, errors);
-        reservation::check(rule, &path, errors);
+        check_reservations(rule, &path, errors);
         for (earlier, other) in profile.gpus[..index].iter().enumerate() {
             if let Some((key, value)) = overlap(other, rule) {
                 let what = format!("is also selected by gpus[{earlier}]");
@@ -129,7 +128,7 @@ fn overlap(one: &Rule, other: &Rule) -> Option<(&'static str, Value)> {
     }
     let (ours, theirs) = (other.select.entries(), one.select.entries());
     // With two keys, rules may select different GPUs although they share an entry.
-    let single = |entries: &[crate::gpu_selector::SelectorEntry<'_>]| {
+    let single = |entries: &[SelectorEntry<'_>]| {
         entries.iter().map(|e| e.key).collect::<BTreeSet<_>>().len() == 1
     };
     let first = ours.first()?;
@@ -140,7 +139,7 @@ fn overlap(one: &Rule, other: &Rule) -> Option<(&'static str, Value)> {
         return None;
     }
     let shared = ours.iter().find(|our| {
-        let same = |their: &&crate::gpu_selector::SelectorEntry<'_>| {
+        let same = |their: &&SelectorEntry<'_>| {
             let (our, their) = (our.written.to_string(), their.written.to_string());
             our.eq_ignore_ascii_case(&their)
         };
@@ -197,4 +196,72 @@ fn check_mig(mig: &Mig, path: &str, errors: &mut Vec<ProfileError>) {
         let expected = "a layout of one profile, or strategy mixed";
         errors.push(ProfileError::new(path, &json!("single"), what, expected));
     }
+}
+
+/// Errors of a rule's reservations that do not depend on the GPU.
+fn check_reservations(rule: &Rule, path: &str, errors: &mut Vec<ProfileError>) {
+    let path = child_path(path, "reserve");
+    let all = &rule.reserve;
+    let is_whole_gpu = |reservation: &Reservation| reservation.profile.is_none();
+    for (index, reservation) in all.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let Some(profile) = &reservation.profile else {
+            if let Some(count) = reservation.count {
+                let expected =
+                    "count together with profile; without a profile the whole GPU is reserved";
+                let path = child_path(&path, "count");
+                errors.push(ProfileError::new(
+                    path,
+                    &json!(count),
+                    "requires a profile",
+                    expected,
+                ));
+            }
+            if all.len() > 1 && all.iter().position(is_whole_gpu) == Some(index) {
+                let what = "reserves the whole GPU, but another entry reserves part of it";
+                errors.push(ProfileError::without_value(&path, what, "one of the two"));
+            }
+            continue;
+        };
+        let value = json!(profile);
+        let path = child_path(&path, "profile");
+        let Mode::Mig(mig) = &rule.mode else {
+            let expected = "no profile: without MIG the whole GPU is reserved";
+            errors.push(ProfileError::new(
+                path,
+                &value,
+                "requires mode mig",
+                expected,
+            ));
+            continue;
+        };
+        // Reported once for each profile, at the first entry that names it.
+        if all
+            .iter()
+            .position(|other| other.profile == reservation.profile)
+            != Some(index)
+        {
+            continue;
+        }
+        let of = all
+            .iter()
+            .filter(|other| other.profile == reservation.profile);
+        let requested: u32 = of.map(Reservation::count).sum();
+        let available = instance_count(mig, profile);
+        if requested > available {
+            let what = format!("is reserved {requested} times, but the GPU has {available}");
+            let expected = "at most as many as the layout has, or dynamic allows";
+            errors.push(ProfileError::new(path, &value, what, expected));
+        }
+    }
+}
+
+/// How many instances of this profile such a GPU has or could have.
+fn instance_count(mig: &Mig, profile: &str) -> u32 {
+    if mig.dynamic {
+        let allowed = mig.allow.is_empty() || mig.allow.iter().any(|one| one == profile);
+        return if allowed { 7 } else { 0 };
+    }
+    let same = mig.layout.iter().filter(|slice| slice.profile == profile);
+    same.map(|slice| slice.count).sum()
 }

@@ -3,8 +3,8 @@
 //! `reserve` sets the devices aside in the ledger, then one POST binds and annotates the pod in
 //! one transaction, with the pod's uid as precondition. While the outcome is unknown (timeout,
 //! lost connection, server error) the same POST is repeated; a reservation is released only on a
-//! definite answer. Only the watch confirms a reservation; [`crate::audit`] handles accepted ones
-//! that the watch never shows.
+//! definite answer. Only the watch confirms a reservation; of accepted ones that it does not show,
+//! those whose pod does not exist are released.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,22 +18,26 @@ use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod::{self, DemandError};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
-use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
-use crate::pending::PendingPod;
+use crate::ledger_cache::pending_pods::PendingPod;
+use crate::pod_client::{DEADLINE, PodClient};
+use crate::ticks::Ticks;
 
-/// Deadline of one POST or GET.
-pub const DEADLINE: Duration = Duration::from_secs(3);
 /// Pause between repetitions: it doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Interval of checking accepted Bindings, and the time after which one that the watch has not
+/// confirmed is checked.
+const OVERDUE: Duration = Duration::from_secs(10);
 
 /// All annotations of an object together (apimachinery `TotalAnnotationSizeLimitB`).
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
@@ -102,17 +106,16 @@ impl BindError {
 
 /// A reservation whose Binding was accepted, but which the watch has not confirmed yet.
 #[derive(Clone, Debug)]
-pub struct Settled {
-    /// The pod.
-    pub pod: PodRef,
+struct Settled {
+    pod: PodRef,
     /// When the API server accepted it.
-    pub since: Instant,
+    since: Instant,
 }
 
 /// Binds pods; at most one call per pod at a time.
 pub struct Binder {
     cache: Arc<LedgerCache>,
-    client: Client,
+    pods: PodClient,
     events: EventSender,
     leader: Leader,
     /// HAMi's annotation is written too, for programs that read it.
@@ -132,10 +135,10 @@ enum PostOutcome {
 }
 
 impl Binder {
-    /// A binder that writes with `client`.
+    /// A binder that writes with `pods`.
     pub fn new(
         cache: Arc<LedgerCache>,
-        client: Client,
+        pods: PodClient,
         events: EventSender,
         leader: Leader,
     ) -> Self {
@@ -143,7 +146,7 @@ impl Binder {
             leader,
             hami: false,
             cache,
-            client,
+            pods,
             events,
             in_flight: Mutex::default(),
             settled: Mutex::default(),
@@ -178,7 +181,7 @@ impl Binder {
     }
 
     /// Reservations whose Binding was accepted, without those that the watch has confirmed.
-    pub fn settled(&self) -> Vec<(PodUid, Settled)> {
+    fn settled(&self) -> Vec<(PodUid, Settled)> {
         let mut settled = self.settled.lock();
         self.cache.read(|ledger| {
             settled.retain(|uid, _| ledger.pod_entry(uid).is_some_and(|b| !b.confirmed));
@@ -187,6 +190,36 @@ impl Binder {
             .iter()
             .map(|(uid, s)| (uid.clone(), s.clone()))
             .collect()
+    }
+
+    /// Checks accepted Bindings that the watch has not confirmed in time, until `stop`.
+    pub async fn check_settled(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = Ticks::every(OVERDUE, &stop);
+        while ticks.next().await {
+            self.release_vanished(Instant::now()).await;
+        }
+    }
+
+    /// Releases overdue reservations whose pod no longer exists.
+    async fn release_vanished(&self, now: Instant) {
+        for (uid, settled) in self.settled() {
+            if now.duration_since(settled.since) < OVERDUE {
+                continue;
+            }
+            let pod = &settled.pod.name;
+            match self.pods.get(&settled.pod).await {
+                Ok(None) => {
+                    tracing::info!(pod, "bound pod no longer exists, releasing its reservation");
+                    self.cache.cancel(&uid);
+                }
+                Ok(Some(_)) => {
+                    tracing::warn!(pod, "watch has not shown the bound pod yet");
+                }
+                Err(error) => {
+                    tracing::warn!(pod, error = error.to_string(), "cannot get the bound pod");
+                }
+            }
+        }
     }
 
     async fn bind_alone(&self, uid: &PodUid, args: &ExtenderBindingArgs) -> Result<(), BindError> {
@@ -204,7 +237,7 @@ impl Binder {
             demand,
             annotation_bytes: used,
             ..
-        } = match self.cache.pending_pod(uid) {
+        } = match self.cache.pending.get(uid) {
             Some(pending) => pending,
             None => self.fetch(&pod).await?,
         };
@@ -249,7 +282,8 @@ impl Binder {
 
     /// The pod from the API server, where kube-scheduler's watch is ahead of ours.
     async fn fetch(&self, pod: &PodRef) -> Result<PendingPod, BindError> {
-        let found = self.get(pod).await.map_err(BindError::Get)?;
+        let found = self.pods.get(pod).await;
+        let found = found.map_err(|error| BindError::Get(error.to_string()))?;
         let found = found.ok_or_else(|| BindError::Gone(pod.clone()))?;
         let demand = pod::demand(&found, self.cache.settings())?;
         Ok(PendingPod::read(&found, demand, false))
@@ -334,7 +368,7 @@ impl Binder {
                 PostOutcome::Conflict(why) => (why, true),
             },
         };
-        match self.get(pod).await {
+        match self.pods.get(pod).await {
             // Not bound, and an earlier attempt is unanswered: it may still succeed.
             Ok(Some(found)) if !conflict && pod::node(&found).is_none() => {
                 over.then_some(Err(BindError::NotLeading(why)))
@@ -343,7 +377,7 @@ impl Binder {
             Err(error) => {
                 tracing::warn!(
                     pod = pod.name,
-                    error,
+                    error = error.to_string(),
                     "outcome of the Binding unknown, trying again"
                 );
                 None
@@ -352,7 +386,7 @@ impl Binder {
     }
 
     async fn post(&self, pod: &PodRef, binding: &serde_json::Value) -> PostOutcome {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api = self.pods.api(&pod.namespace);
         let params = PostParams::default();
         let call = api.create_subresource::<_, IgnoredAny>("binding", &pod.name, &params, binding);
         fail_point::at(Point::BeforePost);
@@ -368,22 +402,6 @@ impl Binder {
             },
             Ok(Err(error)) => PostOutcome::Unknown(error.to_string()),
             Err(elapsed) => PostOutcome::Unknown(elapsed.to_string()),
-        }
-    }
-
-    /// The pod as it is now; `None` where there is none with this uid.
-    pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, String> {
-        let found = self.find(&pod.namespace, &pod.name).await?;
-        Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
-    }
-
-    /// The pod of this name, whatever its uid.
-    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, String> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        match timeout(DEADLINE, api.get_opt(name)).await {
-            Ok(Ok(found)) => Ok(found),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(elapsed) => Err(elapsed.to_string()),
         }
     }
 }

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use http::{Request, Response};
+use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tower_test::mock::{self, SendResponse};
 
 use super::*;
+use crate::leader::Leadership;
 use crate::ledger_cache::tests::{cache, pod};
 use aliquot_k8s::event;
-use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::watch::{Freshness, Index};
 
 /// What the API server does with one call.
@@ -82,8 +83,8 @@ async fn check_as(leader: Leader, script: Script, expected: &str, allocated: u64
     let cache = Arc::new(cache());
     Index::apply(&*cache, pod("a", 600, None));
     let (events, _event_rx) = event::queue();
-    let client = Client::new(service, "d");
-    let binder = Binder::new(cache.clone(), client, events, leader);
+    let pods = PodClient::new(Client::new(service, "d"));
+    let binder = Binder::new(cache.clone(), pods, events, leader);
     let api_server = tokio::spawn(play(script, server));
     let args = ExtenderBindingArgs {
         pod_name: "a".to_owned(),
@@ -250,8 +251,8 @@ async fn writes_hami_annotation_in_same_binding() {
     let cache = Arc::new(cache());
     Index::apply(&*cache, pod("a", 600, None));
     let (events, _event_rx) = event::queue();
-    let client = Client::new(service, "d");
-    let binder = Binder::new(cache, client, events, Leader::always()).with_hami_annotations(true);
+    let pods = PodClient::new(Client::new(service, "d"));
+    let binder = Binder::new(cache, pods, events, Leader::always()).with_hami_annotations(true);
     let api_server = tokio::spawn(async move {
         let (request, send) = server.next_request().await.expect("a Binding");
         let answer = Body::from(serde_json::to_vec(&status(201)).unwrap());
@@ -281,8 +282,8 @@ async fn second_bind_call_waits_for_first_and_writes_nothing() {
     let cache = Arc::new(cache());
     Index::apply(&*cache, pod("a", 600, None));
     let (events, _event_rx) = event::queue();
-    let client = Client::new(service, "d");
-    let binder = Binder::new(cache, client, events, Leader::always());
+    let pods = PodClient::new(Client::new(service, "d"));
+    let binder = Binder::new(cache, pods, events, Leader::always());
     let script = vec![("POST", Timeout), ("POST", Status(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
     let args = |node: &str| ExtenderBindingArgs {

@@ -9,23 +9,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::inventory::RefusedPod;
+use aliquot_core::inventory::{Inventory, RefusedPod};
 use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
-use kube::{Api, Client};
-use serde::de::IgnoredAny;
-use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::bind::Binder;
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
+use crate::pod_client::{EvictionOutcome, PodClient};
+use crate::ticks::Ticks;
 
 /// Interval of checking the lists.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -57,35 +53,42 @@ impl Cause {
 /// leave an unhealthy GPU.
 pub async fn run(
     cache: Arc<LedgerCache>,
-    binder: Arc<Binder>,
-    client: Client,
+    pods: PodClient,
     events: EventSender,
     leader: Leader,
     after: Duration,
     stop: CancellationToken,
 ) {
     let mut since = HashMap::new();
-    let mut ticks = tokio::time::interval(INTERVAL);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        if leader.not_leading_reason().is_some() {
-            continue;
-        }
-        let refused = due(&mut since, cache.refused_by_nodes(), Instant::now(), after);
-        let unhealthy = cache.evicted_by_nodes().into_iter();
+    let mut ticks = Ticks::every(INTERVAL, &stop);
+    while leader.next_tick(&mut ticks).await {
+        let refused = listed_by_nodes(&cache, |inventory| &inventory.refused);
+        let refused = due(&mut since, refused, Instant::now(), after);
+        let unhealthy = listed_by_nodes(&cache, |inventory| &inventory.evict).into_iter();
         let unhealthy = unhealthy.map(|(node, pod)| (Cause::UnhealthyGpu, node, pod));
         let all = refused
             .into_iter()
             .map(|(node, pod)| (Cause::Refused, node, pod));
         for (cause, node, listed) in all.chain(unhealthy) {
-            if let Err(error) = evict(&client, &binder, &events, cause, &node, &listed).await {
+            if let Err(error) = evict(&pods, &events, cause, &node, &listed).await {
                 tracing::warn!(pod = listed.name, ?cause, error, "cannot evict pod");
             }
         }
     }
+}
+
+/// The pods on one list of every node's inventory, with their node.
+fn listed_by_nodes(
+    cache: &LedgerCache,
+    list: fn(&Inventory) -> &Vec<RefusedPod>,
+) -> Vec<(NodeName, RefusedPod)> {
+    let mut listed = Vec::new();
+    for (_, name, node) in cache.snapshot().iter() {
+        let found = node.inventory.as_deref().map(list);
+        let found = found.into_iter().flatten();
+        listed.extend(found.map(|pod| (name.clone(), pod.clone())));
+    }
+    listed
 }
 
 /// The refused pods that are due; removes those that are no longer refused from `since`.
@@ -102,8 +105,7 @@ fn due(
 }
 
 async fn evict(
-    client: &Client,
-    binder: &Binder,
+    pods: &PodClient,
     events: &EventSender,
     cause: Cause,
     node: &NodeName,
@@ -114,7 +116,8 @@ async fn evict(
         name: listed.name.clone(),
         uid: listed.pod.to_string(),
     };
-    let Some(found) = binder.get(&pod).await? else {
+    let found = pods.get(&pod).await.map_err(|error| error.to_string())?;
+    let Some(found) = found else {
         return Ok(());
     };
     if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
@@ -126,7 +129,7 @@ async fn evict(
         ));
     }
     fail_point::at(Point::EvictBefore);
-    match request_eviction(client, &pod, false).await {
+    match pods.evict(&pod, false).await {
         EvictionOutcome::Accepted => {}
         EvictionOutcome::Gone => return Ok(()),
         EvictionOutcome::Protected(why) | EvictionOutcome::Failed(why) => return Err(why),
@@ -147,53 +150,6 @@ async fn evict(
         text: format!("{text}: {}", listed.reason),
     });
     Ok(())
-}
-
-/// Deadline of one call.
-const DEADLINE: Duration = Duration::from_secs(3);
-
-/// The outcome of an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EvictionOutcome {
-    /// The pod is being terminated (or would be, in a dry run).
-    Accepted,
-    /// There is no such pod of this uid.
-    Gone,
-    /// A disruption budget forbids it now.
-    Protected(String),
-    /// Refused, or the outcome is unknown.
-    Failed(String),
-}
-
-/// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The
-/// body is our own: kube's sends the uid precondition under a name that no API server reads.
-pub async fn request_eviction(client: &Client, pod: &PodRef, dry_run: bool) -> EvictionOutcome {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    let mut options = json!({"preconditions": {"uid": pod.uid}});
-    if dry_run {
-        options["dryRun"] = json!(["All"]);
-    }
-    let eviction = json!({
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": options,
-    });
-    let params = PostParams {
-        dry_run,
-        ..PostParams::default()
-    };
-    let call = api.create_subresource::<_, IgnoredAny>("eviction", &pod.name, &params, &eviction);
-    match timeout(DEADLINE, call).await {
-        Ok(Ok(_)) => EvictionOutcome::Accepted,
-        Ok(Err(kube::Error::Api(status))) => match status.code {
-            404 | 409 => EvictionOutcome::Gone,
-            429 => EvictionOutcome::Protected(status.message),
-            _ => EvictionOutcome::Failed(status.message),
-        },
-        Ok(Err(error)) => EvictionOutcome::Failed(error.to_string()),
-        Err(elapsed) => EvictionOutcome::Failed(elapsed.to_string()),
-    }
 }
 
 #[cfg(test)]

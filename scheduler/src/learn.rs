@@ -8,6 +8,7 @@ use aliquot_core::Census;
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger_cache::LedgerCache;
+use crate::ticks::Ticks;
 
 /// Interval of the passes.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -16,12 +17,8 @@ const NODES: usize = 64;
 
 /// Runs until `stop`.
 pub async fn run(cache: Arc<LedgerCache>, stop: CancellationToken) {
-    let mut ticks = tokio::time::interval(INTERVAL);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
+    let mut ticks = Ticks::every(INTERVAL, &stop);
+    while ticks.next().await {
         if learn(&cache) {
             let pods = cache.policies().typical.pods().len();
             tracing::info!(pods, "adopted new typical pods");
@@ -38,7 +35,7 @@ pub fn learn(cache: &LedgerCache) -> bool {
     for some in nodes.chunks(NODES) {
         cache.read(|ledger| {
             for node in some {
-                census.count(ledger, node);
+                ledger.count_pods(node, &mut census);
             }
         });
     }

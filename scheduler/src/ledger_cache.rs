@@ -1,44 +1,49 @@
-//! The ledger behind one lock, with the pending pods, the claims and the policies beside it.
+//! The ledger behind one lock, with the pending and the bound pods and the policies beside it.
 //!
-//! The watches write it ([`crate::watches`], [`crate::quotas`]), and [`crate::bind`] reserves in
-//! it. Nothing here awaits while it has a lock, and only the pod watch confirms a reservation.
+//! The watches write it (`watches`), and [`crate::bind`] reserves in it. Nothing here awaits
+//! while it has a lock, and only the pod watch confirms a reservation.
 
-use std::collections::HashMap;
+pub mod bound_pods;
+pub mod pending_pods;
+mod preemptions;
+mod watches;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::Allocation;
-use aliquot_core::decide::{self, NodeQuery, PendingPlacement, Ranked};
-use aliquot_core::fit::{self, Policies};
-use aliquot_core::inventory::{Inventory, RefusedPod};
-use aliquot_core::ledger::{Differences, NotReserved};
-use aliquot_core::memo::Memo;
+use aliquot_core::decide::{self, Memo, NodeQuery, PendingPlacement, Ranked};
+use aliquot_core::fit;
+use aliquot_core::ledger::{Differences, NotReserved, PodEntry};
 use aliquot_core::quota::Headroom;
+use aliquot_core::score::Policies;
 use aliquot_core::{
     Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Typical,
 };
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::bound_pods::SharedBoundPods;
-use crate::capacity_events::{CapacityEvent, CapacityEvents};
-use crate::pending::PendingPod;
-use crate::preempt::eligible::Preemptions;
+use crate::metrics::Metrics;
+use crate::ticks::Ticks;
+use bound_pods::SharedBoundPods;
+use pending_pods::{CapacityEvent, Claim, PendingPod, PendingPods};
+use preemptions::Preemptions;
+
+/// Interval of comparing the ledger with a recomputed one.
+const SELF_CHECK: Duration = Duration::from_secs(10);
 
 /// The scheduler's state. One per process, shared.
 #[derive(Debug, Default)]
 pub struct LedgerCache {
     pub(crate) ledger: RwLock<Ledger>,
-    pub(crate) pending_pods: Mutex<HashMap<PodUid, PendingPod>>,
+    /// The pending pods.
+    pub pending: PendingPods,
     pub(crate) bound_pods: Arc<SharedBoundPods>,
     pub(crate) preemptions: Mutex<Preemptions>,
     memo: Mutex<Memo>,
-    pub(crate) claims: Mutex<Claims>,
-    pub(crate) capacity_notify: Notify,
-    pub(crate) capacity_events: Mutex<CapacityEvents>,
     settings: pod::Settings,
     policies: RwLock<Arc<Policies>>,
 }
@@ -98,7 +103,7 @@ impl LedgerCache {
         demand: &Demand,
         names: &'n [S],
     ) -> Result<Vec<Ranked<'n>>, Refusal> {
-        let claims = self.claims.lock().others(pod, Instant::now());
+        let claims = self.pending.claims_of_others(pod);
         let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
         let query = NodeQuery {
             cluster: &view.0,
@@ -140,7 +145,7 @@ impl LedgerCache {
         demand: &Demand,
         names: &'n [S],
     ) -> Vec<(&'n str, i64)> {
-        let claims = self.claims.lock().others(pod, Instant::now());
+        let claims = self.pending.claims_of_others(pod);
         let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
         let query = NodeQuery {
             cluster,
@@ -175,77 +180,78 @@ impl LedgerCache {
                 placement: PendingPlacement::of(slot, found, demand),
                 namespace: pod::namespace(pod),
             };
-            let old = self
-                .claims
-                .lock()
-                .put(&pod::uid(pod), claim, Instant::now());
-            if let Some(old) = old {
-                self.claim_freed(&old);
-            }
+            self.put_claim(&pod::uid(pod), claim, Instant::now());
+        }
+    }
+
+    /// Replaces the pod's claim. What it claimed before, if something else, is free for others.
+    pub(crate) fn put_claim(&self, pod: &PodUid, claim: Claim, now: Instant) {
+        let old = self.pending.claims.lock().put(pod, claim, now);
+        if let Some(old) = old {
+            self.claim_freed(&old);
         }
     }
 
     /// Records that filter refused `pod` on the nodes in `waiting.offered`, decided when there had
     /// been `event_count` capacity events. Later events are applied to it again.
     pub fn refused(&self, pod: &PodUid, waiting: PendingPod, event_count: u64) {
-        let mut all = self.pending_pods.lock();
-        let before = all.get(pod).and_then(|known| known.refusals.as_ref());
-        let refusals = waiting.refusals.clone().map(|one| one.after(before));
-        let offered = waiting.offered.clone();
-        let entry = all.entry(pod.clone()).or_insert(waiting);
-        entry.refused = true;
-        entry.offered = offered;
-        entry.refusals = refusals;
-        drop(all);
+        self.pending.refuse(pod, waiting);
         self.end_claim(pod);
-        if self.capacity_events.lock().replay_since(event_count) {
-            self.capacity_notify.notify_one();
-        }
+        self.pending.replay_events_since(event_count);
     }
 
     /// The pod is deleted: it is pending no longer.
     pub fn remove_pending(&self, pod: &PodUid) {
-        self.pending_pods.lock().remove(pod);
+        self.pending.pods.lock().remove(pod);
         self.release_reservation(pod);
         self.end_claim(pod);
     }
 
-    /// The pod as the watch last showed it, if it is pending.
-    pub fn pending_pod(&self, pod: &PodUid) -> Option<PendingPod> {
-        self.pending_pods.lock().get(pod).cloned()
-    }
-
-    /// How many pods are pending, and how many of these filter refused.
-    pub fn pending_counts(&self) -> (usize, usize) {
-        let all = self.pending_pods.lock();
-        (all.len(), all.values().filter(|w| w.refused).count())
-    }
-
-    /// Pods that the nodes' agents refused to start, with their node.
-    pub fn refused_by_nodes(&self) -> Vec<(NodeName, RefusedPod)> {
-        self.listed_by_nodes(|inventory| &inventory.refused)
-    }
-
-    /// Pods that must leave their unhealthy GPU, with their node.
-    pub fn evicted_by_nodes(&self) -> Vec<(NodeName, RefusedPod)> {
-        self.listed_by_nodes(|inventory| &inventory.evict)
-    }
-
-    fn listed_by_nodes(
-        &self,
-        list: fn(&Inventory) -> &Vec<RefusedPod>,
-    ) -> Vec<(NodeName, RefusedPod)> {
-        let mut listed = Vec::new();
-        for (_, name, node) in self.snapshot().iter() {
-            let found = node.inventory.as_deref().map(list);
-            listed.extend(
-                found
-                    .into_iter()
-                    .flatten()
-                    .map(|pod| (name.clone(), pod.clone())),
-            );
+    /// Returns after a capacity event, or after a claim has expired.
+    pub async fn capacity_changed(&self) {
+        for expired in self.pending.changed().await {
+            self.claim_freed(&expired);
         }
-        listed
+    }
+
+    /// Ends the pod's claim: another pod may take what it claimed.
+    pub(crate) fn end_claim(&self, pod: &PodUid) {
+        let ended = self.pending.claims.lock().end(pod);
+        if let Some(claim) = ended {
+            self.claim_freed(&claim);
+        }
+    }
+
+    /// This claim has ended.
+    fn claim_freed(&self, claim: &Claim) {
+        self.pending
+            .add_event(CapacityEvent::Slot(claim.placement.slot));
+        self.quota_freed(&claim.namespace);
+    }
+
+    /// This allocation or reservation has ended.
+    pub(crate) fn allocation_freed(&self, entry: &PodEntry) {
+        self.node_freed(&entry.node);
+        if entry.uses_devices() {
+            self.quota_freed(&entry.namespace);
+        }
+    }
+
+    /// The namespace's quotas leave more than before, if it has any.
+    fn quota_freed(&self, namespace: &Namespace) {
+        if self.read(|ledger| ledger.namespaces().has_quota(namespace.as_str())) {
+            self.pending
+                .add_event(CapacityEvent::Namespace(namespace.clone()));
+        }
+    }
+
+    /// Capacity was freed on this node.
+    pub(crate) fn node_freed(&self, node: &NodeName) {
+        let slot = self.read(|ledger| ledger.cluster().slot(node.as_str()));
+        // An unknown node has no capacity.
+        if let Some(slot) = slot {
+            self.pending.add_event(CapacityEvent::Slot(slot));
+        }
     }
 
     /// Chooses devices for the pod by the current ledger and reserves them, if the namespace's
@@ -259,7 +265,7 @@ impl LedgerCache {
     ) -> Result<Allocation, NotReserved> {
         let policies = self.policies();
         // Before it is reserved: counted twice, it would keep others from being requeued.
-        let claimed = self.claims.lock().end(pod);
+        let claimed = self.pending.claims.lock().end(pod);
         let mut ledger = self.ledger.write();
         let reserved = ledger.reserve(pod, namespace, node, demand, &policies);
         let slot = ledger.cluster().slot(node.as_str());
@@ -292,69 +298,25 @@ impl LedgerCache {
         let mut ledger = self.ledger.write();
         let differences = ledger.rebuild();
         drop(ledger);
-        self.add_capacity_event(CapacityEvent::Everywhere);
+        self.pending.add_event(CapacityEvent::Everywhere);
         differences
     }
-}
 
-/// How long a claim lasts at most.
-pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
-
-/// The capacity that a pod is about to take: kube-scheduler was given the node as its best, or the
-/// pod was requeued for it. A claim makes no node infeasible; it lowers the node's score for other
-/// pods and keeps other refused pods from being requeued for the same capacity.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The node and its devices.
-    pub placement: PendingPlacement,
-    /// The namespace whose quotas it uses.
-    pub namespace: Namespace,
-}
-
-/// One claim per pod.
-#[derive(Debug, Default)]
-pub struct Claims(HashMap<PodUid, (Claim, Instant)>);
-
-impl Claims {
-    /// Replaces the pod's claim. A different previous claim is returned: its capacity is free for
-    /// others.
-    #[must_use = "the capacity of the previous claim is free for other pods"]
-    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) -> Option<Claim> {
-        let placement = claim.placement.clone();
-        let old = self.0.insert(pod.clone(), (claim, now + CLAIM_LIFETIME));
-        old.map(|(old, _)| old)
-            .filter(|old| old.placement != placement)
-    }
-
-    /// Ends the pod's claim.
-    pub fn end(&mut self, pod: &PodUid) -> Option<Claim> {
-        self.0.remove(pod).map(|(claim, _)| claim)
-    }
-
-    /// The claims of all other pods that have not expired.
-    pub fn others(&self, pod: &PodUid, now: Instant) -> Vec<PendingPlacement> {
-        let others = self.0.iter().filter(|(uid, _)| *uid != pod);
-        let alive = others.filter(|(_, (_, until))| *until > now);
-        alive
-            .map(|(_, (claim, _))| claim.placement.clone())
-            .collect()
-    }
-
-    /// Removes the expired claims.
-    pub fn expire(&mut self, now: Instant) -> Vec<Claim> {
-        let expired = self.0.extract_if(|_, (_, until)| *until <= now);
-        expired.map(|(_, (claim, _))| claim).collect()
-    }
-
-    /// When the next claim expires.
-    pub fn next_expiry(&self) -> Option<Instant> {
-        self.0.values().map(|(_, until)| *until).min()
-    }
-
-    /// Every claim that has not expired.
-    pub fn all(&self, now: Instant) -> Vec<Claim> {
-        let alive = self.0.values().filter(|(_, until)| *until > now);
-        alive.map(|(claim, _)| claim.clone()).collect()
+    /// Recomputes the ledger at an interval until `stop`.
+    pub async fn check_itself(self: Arc<Self>, metrics: Metrics, stop: CancellationToken) {
+        let mut ticks = Ticks::every(SELF_CHECK, &stop);
+        while ticks.next().await {
+            let differences = self.recompute();
+            if differences.count() > 0 {
+                metrics
+                    .self_check_differences
+                    .inc_by(differences.count() as u64);
+                tracing::error!(
+                    ?differences,
+                    "ledger differed from the recomputed one, adopting the latter"
+                );
+            }
+        }
     }
 }
 

@@ -1,31 +1,24 @@
 //! The scheduler extender: a ledger kept current by watches, and answers to kube-scheduler.
 //!
-//! Start with [`routes`] (the verbs over HTTP), then [`verbs`] (their answers) and [`bind`] (the
-//! one write). Nothing is answered before the first full list of every watch.
+//! Start with [`extender`] (the verbs over HTTP and their answers) and [`bind`] (the one write).
+//! Nothing is answered before the first full list of every watch.
 
 #![forbid(unsafe_code)]
 
-pub mod audit;
 pub mod bind;
-pub mod bound_pods;
-pub mod capacity_events;
 pub mod evict;
-pub mod explain;
+pub mod extender;
 mod fail_point;
-pub mod gauges;
 pub mod leader;
 pub mod learn;
 pub mod ledger_cache;
-pub mod ledger_report;
 pub mod metrics;
-pub mod page;
-pub mod pending;
+mod pins;
+pub mod pod_client;
 pub mod preempt;
-pub mod quotas;
 pub mod requeue;
-pub mod routes;
 pub mod run;
 pub mod settings;
+pub mod ticks;
 pub mod unreadable;
-pub mod verbs;
-pub mod watches;
+pub mod views;

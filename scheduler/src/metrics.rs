@@ -1,5 +1,5 @@
 //! The scheduler's metrics. All are declared in one table, from which `docs/reference/metrics.md`
-//! is generated; the counters are here, and [`crate::gauges`] reads the gauges at scrape time. No
+//! is generated; the counters are here, and [`crate::views::gauges`] reads the gauges at scrape time. No
 //! label has the name of a pod, so that cardinality is bounded.
 
 use std::fmt::Write as _;

@@ -6,11 +6,10 @@
 //! the victims and follows the plan to its end. A pod has one plan, ever, and nobody is evicted
 //! before it is written. See docs/guides/preemption.md.
 
-mod candidates;
-pub mod eligible;
+pub(crate) mod candidates;
+mod eligible;
 mod execute;
 mod plan;
-pub mod verb;
 
 #[cfg(test)]
 mod tests;
@@ -20,26 +19,24 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::PodUid;
-use aliquot_core::preemption::record::PREEMPTION;
+use aliquot_core::preemption::record::{PREEMPTION, Victim};
 use aliquot_core::preemption::{NoPlan, PreemptionRecord};
 use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::bind::DEADLINE;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::pending_pods::PendingPod;
 use crate::metrics::Metrics;
-use crate::pending::PendingPod;
+use crate::pod_client::{CallError, PodClient};
+use crate::ticks::Ticks;
 
 /// Interval of checking who may preempt, and of following plans.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -52,7 +49,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 #[derive(Clone)]
 pub struct Preemptor {
     cache: Arc<LedgerCache>,
-    client: Client,
+    pods: PodClient,
     events: EventSender,
     leader: Leader,
     metrics: Metrics,
@@ -82,41 +79,38 @@ impl Preemptor {
     /// Preemption with this ledger.
     pub fn new(
         cache: &Arc<LedgerCache>,
-        client: Client,
+        pods: PodClient,
         events: &EventSender,
         leader: &Leader,
         metrics: &Metrics,
     ) -> Self {
         Self {
             cache: cache.clone(),
-            client,
+            pods,
             events: events.clone(),
             leader: leader.clone(),
             metrics: metrics.clone(),
         }
     }
 
-    /// Runs until `stop`. Nobody is evicted while the disruption budgets are not up to date.
-    pub async fn run(self, stop: CancellationToken) {
+    /// Runs until `stop`; `client` watches the disruption budgets, and nobody is evicted while they
+    /// are not up to date.
+    pub async fn run(self, client: Client, stop: CancellationToken) {
         let mut state = PreemptionState {
             stop: stop.clone(),
             ..PreemptionState::default()
         };
         let budgets = Freshness::default();
         let watched = watch::drive::<PodDisruptionBudget, PodDisruptionBudget>(
-            Api::all(self.client.clone()),
+            Api::all(client),
             watcher::Config::default(),
             self.cache.bound_pods.clone(),
             budgets.clone(),
             stop.clone(),
         );
         state.tasks.spawn(watched);
-        let mut ticks = tokio::time::interval(INTERVAL);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut ticks = Ticks::every(INTERVAL, &stop);
+        while ticks.next().await {
             let budgets_known = budgets.error(Instant::now()).is_none();
             if budgets_known && self.leader.not_leading_reason().is_none() {
                 self.reconcile(&mut state).await;
@@ -127,10 +121,10 @@ impl Preemptor {
     /// Makes new plans, and takes over the plans of a previous leader.
     async fn reconcile(&self, state: &mut PreemptionState) {
         self.remove_finished_plans().await;
-        for (uid, record) in self.cache.open_plans() {
+        for (uid, record) in eligible::open_plans(&self.cache) {
             self.spawn(state, uid, record, true);
         }
-        let able = self.cache.preemptors(Instant::now());
+        let able = eligible::preemptors(&self.cache, Instant::now());
         for (uid, waiting) in due(&mut state.preemptors, able, Instant::now()) {
             if state.active.lock().contains_key(&uid) {
                 continue;
@@ -196,18 +190,13 @@ impl Preemptor {
 
     /// Writes the plan on its pod, or removes it.
     async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> PatchOutcome {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {PREEMPTION: text}}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let call = api.patch_metadata(&pod.name, &params, &patch);
-        match timeout(DEADLINE, call).await {
-            Ok(Ok(_)) => PatchOutcome::Done,
-            Ok(Err(kube::Error::Api(status))) => match status.code {
+        match self.pods.annotate(pod, PREEMPTION, text).await {
+            Ok(()) => PatchOutcome::Done,
+            Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
                 408 | 429 | 500.. => PatchOutcome::Unknown(status.message),
                 _ => PatchOutcome::Rejected(status.message),
             },
-            Ok(Err(error)) => PatchOutcome::Unknown(error.to_string()),
-            Err(elapsed) => PatchOutcome::Unknown(elapsed.to_string()),
+            Err(error) => PatchOutcome::Unknown(error.to_string()),
         }
     }
 }
@@ -240,8 +229,16 @@ fn due(
     due
 }
 
+fn pod_ref(victim: &Victim) -> PodRef {
+    PodRef {
+        namespace: victim.namespace.clone(),
+        name: victim.name.clone(),
+        uid: victim.uid.to_string(),
+    }
+}
+
 /// Seconds since 1970.
-fn unix() -> i64 {
+pub(crate) fn unix() -> i64 {
     let age = SystemTime::now().duration_since(UNIX_EPOCH);
     age.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
 }

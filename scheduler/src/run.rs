@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_k8s::leader::Leadership;
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{access, client, event, pod, publisher};
@@ -22,16 +21,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::bind::{Binder, DEADLINE};
-use crate::explain::Explain;
-use crate::gauges::Gauges;
-use crate::leader::Leader;
+use crate::bind::Binder;
+use crate::extender::{self, ExtenderState};
+use crate::leader::{Leader, Leadership};
 use crate::ledger_cache::LedgerCache;
 use crate::metrics::WATCHED;
+use crate::pod_client::{DEADLINE, PodClient};
 use crate::preempt::Preemptor;
-use crate::routes::{self, ExtenderState};
 use crate::settings::Settings;
-use crate::{audit, evict, explain, gauges, learn, ledger_report, page, requeue, unreadable};
+use crate::ticks::Ticks;
+use crate::views::gauges::{self, Gauges};
+use crate::views::{self, ReadModel, page};
+use crate::{evict, learn, requeue, unreadable};
 
 /// How long `/readyz` fails before the listener closes.
 const LINGER: Duration = Duration::from_millis(200);
@@ -41,11 +42,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let pods = pod::Settings {
+    let reading = pod::Settings {
         hami: settings.compat_hami,
         ..settings.request.settings()?
     };
-    let cache = Arc::new(LedgerCache::new(pods, settings.policies()));
+    let cache = Arc::new(LedgerCache::new(reading, settings.policies()));
     let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
     let watches = Watches::default();
@@ -56,39 +57,30 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let leader = Leader::new(leadership, watches.pods.clone());
     let gauges = Gauges::of(&cache, &events, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
-    let binder = Binder::new(
-        cache.clone(),
-        client.clone(),
-        events.clone(),
-        leader.clone(),
-    );
+    let pods = PodClient::new(client.clone());
+    let binder = Binder::new(cache.clone(), pods.clone(), events.clone(), leader.clone());
     let binder = Arc::new(binder.with_hami_annotations(settings.hami_annotations));
     let tasks = TaskTracker::new();
     tasks.spawn(leader.clone().list_for_each_term(stop.clone()));
     if let Some(lease) = settings.scheduler_lease {
         tasks.spawn(leader.clone().follow(client.clone(), lease, stop.clone()));
     }
-    let all = || client.clone();
     watches.start(&tasks, &client, &cache, &stop);
     tasks.spawn(freshness(readiness.clone(), watches.named(), stop.clone()));
-    let publisher = (all(), stop.clone());
+    let publisher = (client.clone(), stop.clone());
     tasks.spawn(async move {
         publisher::publish(publisher.0, "aliquot-scheduler", event_rx, publisher.1).await;
     });
     tasks.spawn(requeue::run(
         cache.clone(),
-        all(),
+        pods.clone(),
         leader.clone(),
         metrics.clone(),
         stop.clone(),
     ));
     tasks.spawn(learn::run(cache.clone(), stop.clone()));
-    tasks.spawn(audit::run(
-        cache.clone(),
-        binder.clone(),
-        metrics.clone(),
-        stop.clone(),
-    ));
+    tasks.spawn(binder.clone().check_settled(stop.clone()));
+    tasks.spawn(cache.clone().check_itself(metrics.clone(), stop.clone()));
     tasks.spawn(unreadable::run(
         cache.clone(),
         events.clone(),
@@ -96,14 +88,13 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         stop.clone(),
     ));
     if settings.preempt {
-        let preemptor = Preemptor::new(&cache, all(), &events, &leader, &metrics);
-        tasks.spawn(preemptor.run(stop.clone()));
+        let preemptor = Preemptor::new(&cache, pods.clone(), &events, &leader, &metrics);
+        tasks.spawn(preemptor.run(client.clone(), stop.clone()));
     }
     let after = Duration::from_secs(settings.evict_after);
     tasks.spawn(evict::run(
         cache.clone(),
-        binder.clone(),
-        all(),
+        pods.clone(),
         events.clone(),
         leader.clone(),
         after,
@@ -120,12 +111,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness,
         shortlist: settings.shortlist,
     };
-    let queries = query_router(&verbs, registry);
+    let queries = query_router(&verbs, pods, registry);
     if let Some(address) = settings.admin_listen {
         let reviewer = settings.authenticate.then(|| client.clone());
         serve_queries(address, reviewer, queries.clone(), &tasks, &stop).await?;
     }
-    let router = routes::router(verbs).merge(queries);
+    let router = extender::router(verbs).merge(queries);
     serve_verbs(settings.listen, settings.tls_dir, router, &tasks, &stop).await?;
     stop.cancel();
     tasks.close();
@@ -180,23 +171,20 @@ async fn serve_verbs(
 }
 
 /// The routes besides the verbs; all are read-only.
-fn query_router(verbs: &ExtenderState, registry: Registry) -> Router {
+fn query_router(verbs: &ExtenderState, pods: PodClient, registry: Registry) -> Router {
     let (cache, readiness) = (verbs.cache.clone(), verbs.readiness.clone());
-    let explain = Explain {
-        cache: cache.clone(),
-        binder: verbs.binder.clone(),
+    let gpu_metrics = gauges::gpu_metrics(cache.clone());
+    let model = ReadModel {
+        cache,
+        pods,
         leader: verbs.leader.clone(),
         readiness: readiness.clone(),
     };
-    let gpu_metrics = gauges::gpu_metrics(cache.clone());
-    ledger_report::router(cache)
-        .merge(page::router(explain.clone()))
-        .merge(explain::router(explain))
-        .merge(admin::router_with(
-            readiness,
-            Arc::new(registry),
-            gpu_metrics,
-        ))
+    views::router(model).merge(admin::router_with(
+        readiness,
+        Arc::new(registry),
+        gpu_metrics,
+    ))
 }
 
 /// The watches that feed the ledger.
@@ -256,12 +244,8 @@ async fn freshness(
     watches: [(&'static str, Freshness); 3],
     stop: CancellationToken,
 ) {
-    let mut ticks = tokio::time::interval(Duration::from_millis(100));
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
+    let mut ticks = Ticks::every(Duration::from_millis(100), &stop);
+    while ticks.next().await {
         for (name, freshness) in &watches {
             match freshness.error(Instant::now()) {
                 None => readiness.pass(name),

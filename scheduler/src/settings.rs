@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use aliquot_core::fit::Policies;
+use aliquot_core::score::Policies;
 use aliquot_core::{GpuPolicy, Policy};
 use aliquot_k8s::flags::RequestFlags;
 use aliquot_serve::telemetry::LogFormat;

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::explain::NodeAnswer;
-use aliquot_core::ledger::AllocatedUse;
-use aliquot_core::reason::Reason;
+use aliquot_core::refusal::Reason;
+use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
+use crate::ticks::Ticks;
 
 /// Interval of the checks.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -63,16 +64,9 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let mut reported = HashSet::new();
-    let mut ticks = tokio::time::interval(INTERVAL);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        if leader.not_leading_reason().is_some() {
-            continue;
-        }
-        for found in unreported(&mut reported, cache.unreadable_pods()) {
+    let mut ticks = Ticks::every(INTERVAL, &stop);
+    while leader.next_tick(&mut ticks).await {
+        for found in unreported(&mut reported, unreadable_pods(&cache)) {
             let pod = found.full_name();
             tracing::error!(pod, node = %found.node, annotation = found.annotation, "unreadable allocation; the node counts as full");
             for event in found.events() {
@@ -92,48 +86,46 @@ fn unreported(
     now.into_values().collect()
 }
 
-impl LedgerCache {
-    /// The pods whose unreadable allocation makes their node full.
-    pub fn unreadable_pods(&self) -> BTreeMap<PodUid, UnreadablePod> {
-        let found: Vec<(PodUid, NodeName, &str)> = self.read(|ledger| {
-            let annotation = |allocated: &AllocatedUse| match allocated {
-                AllocatedUse::ByHami(_) => hami::ALLOCATED,
-                AllocatedUse::Known(_) | AllocatedUse::Unreadable => ALLOCATION,
-            };
-            let pods = ledger.unreadable();
-            pods.map(|(uid, entry)| {
-                (
-                    uid.clone(),
-                    entry.node.clone(),
-                    annotation(&entry.allocated),
-                )
-            })
-            .collect()
-        });
-        let bound_pods = self.bound_pods.0.read();
-        let named = |(uid, node, annotation): (PodUid, NodeName, &'static str)| {
-            let pod = bound_pods.get(&uid)?.pod.clone();
-            let found = UnreadablePod {
-                pod,
-                node,
-                annotation,
-            };
-            Some((uid, found))
+/// The pods whose unreadable allocation makes their node full.
+pub fn unreadable_pods(cache: &LedgerCache) -> BTreeMap<PodUid, UnreadablePod> {
+    let found: Vec<(PodUid, NodeName, &str)> = cache.read(|ledger| {
+        let annotation = |allocated: &AllocatedUse| match allocated {
+            AllocatedUse::ByHami(_) => hami::ALLOCATED,
+            AllocatedUse::Known(_) | AllocatedUse::Unreadable => ALLOCATION,
         };
-        found.into_iter().filter_map(named).collect()
-    }
+        let pods = ledger.unreadable();
+        pods.map(|(uid, entry)| {
+            (
+                uid.clone(),
+                entry.node.clone(),
+                annotation(&entry.allocated),
+            )
+        })
+        .collect()
+    });
+    let bound_pods = cache.bound_pods.0.read();
+    let named = |(uid, node, annotation): (PodUid, NodeName, &'static str)| {
+        let pod = bound_pods.get(&uid)?.pod.clone();
+        let found = UnreadablePod {
+            pod,
+            node,
+            annotation,
+        };
+        Some((uid, found))
+    };
+    found.into_iter().filter_map(named).collect()
+}
 
-    /// Names them at each device of a node that is refused for them.
-    pub(crate) fn add_unreadable_pods(&self, answer: &mut NodeAnswer) {
-        if !answer.why.contains(Reason::NodeAllocationUnreadable.name()) {
-            return;
-        }
-        let found = self.unreadable_pods().into_values();
-        let here = found.filter(|found| found.node == answer.node);
-        let pods: Vec<String> = here.map(|found| found.full_name()).collect();
-        for gpu in &mut answer.gpus {
-            gpu.detail = format!("of pod {}", pods.join(", "));
-        }
+/// Names them at each device of a node that is refused for them.
+pub(crate) fn add_unreadable_pods(cache: &LedgerCache, answer: &mut NodeAnswer) {
+    if !answer.why.contains(Reason::NodeAllocationUnreadable.name()) {
+        return;
+    }
+    let found = unreadable_pods(cache).into_values();
+    let here = found.filter(|found| found.node == answer.node);
+    let pods: Vec<String> = here.map(|found| found.full_name()).collect();
+    for gpu in &mut answer.gpus {
+        gpu.detail = format!("of pod {}", pods.join(", "));
     }
 }
 
@@ -154,7 +146,7 @@ mod tests {
         annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
         Index::apply(&cache, spoilt);
         let mut reported = HashSet::new();
-        let mut found = unreported(&mut reported, cache.unreadable_pods());
+        let mut found = unreported(&mut reported, unreadable_pods(&cache));
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();
         assert_eq!((on_node.pod.name.as_str(), on_node.warning), ("n", true));
         assert_eq!(on_pod.pod.name, "a");
@@ -166,9 +158,9 @@ mod tests {
             on_node.text
         );
         assert_eq!(on_pod.text, on_node.text);
-        assert_eq!(unreported(&mut reported, cache.unreadable_pods()), []);
+        assert_eq!(unreported(&mut reported, unreadable_pods(&cache)), []);
         Index::apply(&cache, pod("a", 600, Some("n")));
-        assert_eq!(unreported(&mut reported, cache.unreadable_pods()), []);
+        assert_eq!(unreported(&mut reported, unreadable_pods(&cache)), []);
         assert!(reported.is_empty());
     }
 }

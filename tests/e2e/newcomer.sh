@@ -58,8 +58,8 @@ step "examples/gpu-pod.yaml: 4000 MiB; make demo" make demo
 shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
 within
 # The agent writes the container's compute limit.
-sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/environment.rs
-changed device-plugin/src/environment.rs
+sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/allocation/environment.rs
+changed device-plugin/src/allocation/environment.rs
 step "a line of the agent's code; make demo" make demo
 shows CUDA_DEVICE_SM_LIMIT=30.0
 within

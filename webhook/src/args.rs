@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use crate::certificates::Lifetimes;
 use crate::configuration::Target;
-use crate::handler;
 use crate::reconciler::ReconcilerSettings;
+use crate::server;
 use crate::settings::{Settings, VisibleDevices};
 
 /// Reviews pods that request a share of a GPU: refuses invalid requests, fills in
@@ -133,7 +133,7 @@ pub enum ArgsError {
     /// Not a URL that the API server could call.
     #[error(
         "--url {value:?} is invalid; expected: https://HOST:PORT{}",
-        handler::PATH
+        server::MUTATE_PATH
     )]
     Url {
         /// The value.
@@ -171,7 +171,9 @@ impl Args {
             .ok_or_else(refused)?
             .trim_matches(['[', ']'])
             .to_owned();
-        if uri.scheme_str() != Some("https") || uri.path() != handler::PATH || uri.query().is_some()
+        if uri.scheme_str() != Some("https")
+            || uri.path() != server::MUTATE_PATH
+            || uri.query().is_some()
         {
             return Err(refused());
         }

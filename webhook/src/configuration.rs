@@ -8,7 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::{handler, warn};
+use crate::server::{MUTATE_PATH, WARN_PATH};
+use crate::settings::IGNORE_LABELS;
 use conditions::{TEMPLATE_CHANGED, mentions_gpu};
 
 /// Name of the configuration object.
@@ -17,14 +18,6 @@ pub const NAME: &str = "aliquot-webhook";
 pub const WEBHOOK: &str = "pods.aliquot.dev";
 /// Name of the webhook that warns about workloads.
 pub const WORKLOADS: &str = "workloads.aliquot.dev";
-
-/// Labels that exempt a pod or a namespace from reviews, with the value `ignore`.
-const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
-
-/// An object with these labels is exempt from reviews, where its own labels may exempt it.
-pub fn is_ignored(labels: &Value) -> bool {
-    IGNORE_LABELS.iter().any(|key| labels[*key] == "ignore")
-}
 
 /// Where the API server reaches the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +57,7 @@ impl Target {
                 "service": {"name": name, "namespace": namespace, "path": path, "port": 443},
             }),
             Self::Url { url, .. } => {
-                let host = url.strip_suffix(handler::PATH).unwrap_or(url);
+                let host = url.strip_suffix(MUTATE_PATH).unwrap_or(url);
                 json!({"url": format!("{host}{path}")})
             }
         }
@@ -122,7 +115,7 @@ pub fn desired(scope: Scope<'_>) -> Value {
         "webhooks": [{
             "name": WEBHOOK,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(handler::PATH),
+            "clientConfig": target.client_config(MUTATE_PATH),
             "rules": [
                 rule("", &["CREATE"], &["pods"]),
                 rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
@@ -139,7 +132,7 @@ pub fn desired(scope: Scope<'_>) -> Value {
             // It only warns, so a failure must not stop a workload.
             "name": WORKLOADS,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(warn::PATH),
+            "clientConfig": target.client_config(WARN_PATH),
             "rules": [
                 rule("apps", &["CREATE", "UPDATE"], &["deployments", "statefulsets"]),
                 rule("batch", &["CREATE"], &["jobs"]),
@@ -235,7 +228,7 @@ mod tests {
             url: "https://127.0.0.1:8443/mutate".to_owned(),
             host: "127.0.0.1".to_owned(),
         };
-        let config = target.client_config(warn::PATH);
+        let config = target.client_config(WARN_PATH);
         assert_eq!(config["url"], "https://127.0.0.1:8443/warn");
     }
 

@@ -7,10 +7,9 @@ use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::tls::{Certificates, TlsListener, server_config};
 use aliquot_serve::{Readiness, admin, http, stop, telemetry};
 use aliquot_webhook::args::Args;
-use aliquot_webhook::handler::{self, HandlerState};
 use aliquot_webhook::metrics::Metrics;
 use aliquot_webhook::reconciler::{self, CERTIFICATE, CONFIGURATION, Reconciler};
-use aliquot_webhook::warn;
+use aliquot_webhook::server::{self, HandlerState};
 use anyhow::{Context, Result};
 use clap::Parser;
 use prometheus_client::registry::Registry;
@@ -36,9 +35,7 @@ async fn main() -> Result<()> {
         settings,
         metrics: metrics.clone(),
     };
-    let router = handler::router(state.clone())
-        .merge(warn::router(state))
-        .merge(admin::health(readiness.clone()));
+    let router = server::router(state).merge(admin::health(readiness.clone()));
     let serving = tokio::spawn(http::serve(listener, router, stop.clone(), http::DRAIN));
     if let Some(addr) = args.admin_listen {
         let listener = http::bind(addr).await?;

@@ -5,9 +5,6 @@
 //! Runs on a timer, and whenever the Secret or the configuration changes. While the API server is
 //! away a replica stays ready: what was applied is still in effect.
 
-mod call;
-mod mounted;
-
 use std::collections::BTreeMap;
 use std::future::{Ready, ready};
 use std::path::PathBuf;
@@ -16,7 +13,7 @@ use std::time::Duration;
 
 use aliquot_core::request::ResourceNames;
 use aliquot_serve::Readiness;
-use aliquot_serve::tls::Certificates;
+use aliquot_serve::tls::{self, Certificates};
 use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -26,17 +23,15 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::{CaSet, Lifetimes, ServingCertificate};
+use crate::certificates::mounted::{self, MountedError};
+use crate::certificates::{CaSet, CertificateError, Lifetimes, ServingCertificate};
 use crate::configuration::{
     NAME, Scope, Target, bundle_patch, conforms, desired, missing_webhook, published_bundle,
 };
 use crate::metrics::Metrics;
-use call::{ATTEMPTS, call, unless_conflict};
-
-pub use call::ReconcileError;
-pub use mounted::MountedError;
 
 /// The Secret with the CAs, in the webhook's namespace.
 pub const SECRET: &str = "aliquot-webhook-tls";
@@ -47,6 +42,11 @@ pub const CONFIGURATION: &str = "configuration";
 
 const MANAGER: &str = "aliquot-webhook";
 
+/// Deadline of one call to the API server. A failed call is not retried; the next reconciliation
+/// repeats everything.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Attempts at one object while others write it too.
+const ATTEMPTS: u32 = 5;
 /// Longest time between two reconciliations, without any change.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// Wait after a failed reconciliation.
@@ -89,6 +89,63 @@ impl ReconcilerSettings {
             pods_may_ignore: self.pods_may_ignore,
         })
     }
+}
+
+/// The step of a reconciliation that failed. The next one starts from the beginning.
+#[derive(Debug, Error)]
+pub enum ReconcileError {
+    /// A call to the API server failed.
+    #[error("cannot {verb} {object}")]
+    Call {
+        /// The verb.
+        verb: &'static str,
+        /// The object.
+        object: &'static str,
+        /// The response.
+        source: kube::Error,
+    },
+    /// A call to the API server took too long.
+    #[error("cannot {verb} {object}: no response within {DEADLINE:?}")]
+    Timeout {
+        /// The verb.
+        verb: &'static str,
+        /// The object.
+        object: &'static str,
+    },
+    /// Others wrote the object during each attempt.
+    #[error("cannot write {object}: it changed during each of {ATTEMPTS} attempts")]
+    Conflict {
+        /// The object.
+        object: &'static str,
+    },
+    /// A certificate could not be created.
+    #[error("cannot renew certificates")]
+    Renew(#[source] CertificateError),
+    /// The mounted certificates cannot be used.
+    #[error("cannot read the mounted certificates")]
+    Mounted(#[source] MountedError),
+    /// The listener did not accept the serving certificate.
+    #[error("cannot serve the new certificate")]
+    Serve(#[source] tls::CertificateError),
+    /// The object cannot be written as JSON.
+    #[error("cannot encode the webhook configuration")]
+    Encode(#[source] serde_json::Error),
+    /// There is no Secret.
+    #[error("Secret {SECRET} does not exist; expected: as the chart creates it (helm upgrade)")]
+    NoSecret,
+    /// There is no configuration.
+    #[error(
+        "MutatingWebhookConfiguration {NAME} does not exist; expected: as the chart creates it (helm upgrade)"
+    )]
+    NoConfiguration,
+    /// The configuration lacks one of our webhooks.
+    #[error(
+        "MutatingWebhookConfiguration {NAME} has no webhook {webhook}; expected: as the chart creates it (helm upgrade)"
+    )]
+    NoWebhook {
+        /// Its name.
+        webhook: &'static str,
+    },
 }
 
 /// Reconciles Secret, serving certificate and configuration; has the state of the last time.
@@ -286,6 +343,39 @@ fn data_patch(live: &Secret, next: &BTreeMap<String, ByteString>) -> Value {
 
 fn encode(live: Option<&MutatingWebhookConfiguration>) -> Result<Value, ReconcileError> {
     serde_json::to_value(live).map_err(ReconcileError::Encode)
+}
+
+/// A call with the deadline; its error names verb and object.
+async fn call<T>(
+    verb: &'static str,
+    object: &'static str,
+    response: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ReconcileError> {
+    match tokio::time::timeout(DEADLINE, response).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(source)) => Err(ReconcileError::Call {
+            verb,
+            object,
+            source,
+        }),
+        Err(_) => Err(ReconcileError::Timeout { verb, object }),
+    }
+}
+
+/// `None` when another client was first: the object has changed or was deleted. Read it again.
+fn unless_conflict<T>(written: Result<T, ReconcileError>) -> Result<Option<T>, ReconcileError> {
+    let Err(ReconcileError::Call {
+        verb,
+        source: kube::Error::Api(status),
+        ..
+    }) = &written
+    else {
+        return written.map(Some);
+    };
+    match (*verb, status.code) {
+        (_, 409) | ("patch", 404) => Ok(None),
+        _ => written.map(Some),
+    }
 }
 
 /// Reconciles until `stop` is cancelled.

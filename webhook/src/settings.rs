@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 
 use aliquot_core::escape::AGENT_PATHS;
 use aliquot_core::request::{Defaults, ResourceNames};
+use serde_json::Value;
+
+/// Labels that exempt a pod or a namespace from reviews, with the value `ignore`.
+pub const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
 /// The policy for `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, which would give it GPUs
 /// without an allocation.
@@ -47,6 +51,13 @@ pub struct Settings {
     pub agent_paths: Vec<String>,
     /// A pod's own label exempts it from reviews; its namespace's label always does.
     pub pods_may_ignore: bool,
+}
+
+impl Settings {
+    /// A pod with these labels is exempt from reviews.
+    pub fn exempts(&self, labels: &Value) -> bool {
+        self.pods_may_ignore && IGNORE_LABELS.iter().any(|key| labels[*key] == "ignore")
+    }
 }
 
 impl Default for Settings {

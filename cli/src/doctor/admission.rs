@@ -4,10 +4,9 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::cluster::running_pods;
-use super::facts::{ClusterFacts, DryRun, is_ready};
+use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
-use super::runtime_class;
+use crate::components::{is_ready, running_pods};
 
 /// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -20,7 +19,6 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         }
     };
     found.push(policy_bindings(facts, about));
-    found.extend(runtime_class::exist(facts, about));
     found
 }
 

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::cluster::checks;
-use super::facts::{ClusterFacts, DryRun, is_ours, name};
+use super::cluster_checks;
+use super::facts::{ClusterFacts, DryRun, LedgerView};
 use super::finding::Grade;
-use super::ledger::LedgerView;
+use crate::components::{is_ours, name};
 
 /// A pod of Aliquot with these flags.
 pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
@@ -100,7 +100,7 @@ pub(super) fn healthy() -> ClusterFacts {
 fn check(change: impl FnOnce(&mut ClusterFacts), expected: &[(&str, Grade)]) {
     let mut known = healthy();
     change(&mut known);
-    let found: Vec<_> = checks(&known)
+    let found: Vec<_> = cluster_checks(&known)
         .iter()
         .filter(|one| one.grade != Grade::Ok)
         .map(|one| (one.check, one.grade))
@@ -261,7 +261,7 @@ fn warns_when_webhook_is_disabled_by_values() {
     // The finding says what no longer happens and what users must then write themselves.
     let mut known = healthy();
     gone(&mut known);
-    let found = checks(&known);
+    let found = cluster_checks(&known);
     let webhook = found.iter().find(|one| one.check == "webhook").unwrap();
     assert!(
         webhook.found.contains("NVIDIA_VISIBLE_DEVICES"),

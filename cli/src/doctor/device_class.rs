@@ -1,22 +1,10 @@
 //! The `DeviceClasses` of dynamic resource allocation (DRA) that stand for an extended resource.
 
-use std::collections::BTreeMap;
-
 use aliquot_core::request::{Resource, is_other};
-use kube::api::DynamicObject;
 
-use super::cluster::running_pods;
-use super::facts::{ClusterFacts, flag, names};
+use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
-
-/// The extended resource of each class that names one, by the class's name.
-pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String, String> {
-    let named = |class: DynamicObject| {
-        let resource = class.data["spec"]["extendedResourceName"].as_str()?;
-        Some((class.metadata.name?, resource.to_owned()))
-    };
-    classes.into_iter().filter_map(named).collect()
-}
+use crate::components::{flag, names, running_pods};
 
 /// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
 /// allocates no device id, and still asks the device plugin to prepare the container.
@@ -52,12 +40,14 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use kube::api::DynamicObject;
     use serde_json::json;
 
     use super::super::cluster_tests::{healthy, part};
-    use super::super::facts::is_ours;
     use super::super::finding::Grade;
+    use super::super::gather::extended_resources;
     use super::*;
+    use crate::components::is_ours;
 
     #[test]
     fn reports_device_class_for_resource_of_aliquot() {

@@ -6,9 +6,6 @@ use serde::Serialize;
 
 use crate::table::{aligned, counted};
 
-/// A fact, or why it could not be read.
-pub type Fact<T> = Result<T, String>;
-
 /// Severity, from the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]

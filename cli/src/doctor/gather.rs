@@ -1,7 +1,6 @@
 //! Reads everything that the checks need from the cluster. Writes nothing: the test pod is a dry run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::time::Duration;
 
 use aliquot_core::NodeName;
@@ -17,13 +16,12 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Object
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::device_class;
-use super::facts::{AgentFacts, COMPONENT, ClusterFacts, DryRun, PART, is_ours, names};
-use super::finding::Fact;
-use super::ledger::{self, LedgerView};
-use super::runtime_class::handlers;
-use crate::live::{self, Access, LiveError, all, get};
-use crate::mps_usage::Agents;
+use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, fact};
+use super::ledger;
+use crate::access::{Access, AccessError, all, get};
+use crate::agents::Agents;
+use crate::components::{COMPONENT, PART, is_ours, names};
+use crate::snapshot;
 
 /// How often the ledger is read while it differs from the pods, and the interval.
 const LEDGER_SAMPLES: (u32, Duration) = (3, Duration::from_secs(1));
@@ -32,20 +30,30 @@ const LEASE: &str = "aliquot-scheduler";
 const CONFIG: (&str, &str) = ("aliquot-kube-scheduler", "kube-scheduler.yaml");
 const WEBHOOK: &str = "aliquot-webhook";
 
-/// Turns an error into its message.
-pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
-    result.map_err(|error| error.to_string())
-}
-
 /// The objects' names.
 fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
     list.items.iter().map(ResourceExt::name_any).collect()
+}
+
+/// The handler of each runtime class, by the class's name.
+fn handlers(classes: Vec<RuntimeClass>) -> BTreeMap<String, String> {
+    let named = |class: RuntimeClass| Some((class.metadata.name?, class.handler));
+    classes.into_iter().filter_map(named).collect()
 }
 
 /// The runtime class in these `DaemonSets`' pod templates.
 fn class_of(agents: ObjectList<DaemonSet>) -> Option<String> {
     let mut specs = agents.items.into_iter().filter_map(|one| one.spec);
     specs.find_map(|one| one.template.spec?.runtime_class_name)
+}
+
+/// The extended resource of each class that names one, by the class's name.
+pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String, String> {
+    let named = |class: DynamicObject| {
+        let resource = class.data["spec"]["extendedResourceName"].as_str()?;
+        Some((class.metadata.name?, resource.to_owned()))
+    };
+    classes.into_iter().filter_map(named).collect()
 }
 
 /// The `DeviceClasses` that stand for an extended resource. A cluster without this API, which
@@ -56,7 +64,7 @@ async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
     let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     match classes.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeMap::new()),
-        list => fact(list).map(|list| device_class::extended_resources(list.items)),
+        list => fact(list).map(|list| extended_resources(list.items)),
     }
 }
 
@@ -155,13 +163,13 @@ impl ClusterReader<'_> {
             Ok(pods) => pods.clone(),
             Err(why) => return (Err(why.clone()), Err(why.clone())),
         };
-        let settings = live::settings(&before);
+        let settings = snapshot::settings(&before);
         let mut ticks = tokio::time::interval(LEDGER_SAMPLES.1);
         let mut last = (Ok(LedgerView::default()), Ok(Vec::new()));
         for _ in 0..LEDGER_SAMPLES.0 {
             ticks.tick().await;
-            let view: Result<LedgerView, LiveError> = self.access.ask("/books").await;
-            let after: Result<Vec<Pod>, LiveError> = all(client, "pods").await;
+            let view: Result<LedgerView, AccessError> = self.access.ask("/books").await;
+            let after: Result<Vec<Pod>, AccessError> = all(client, "pods").await;
             last = match (fact(view), fact(after)) {
                 (Ok(view), Ok(after)) => {
                     let differences = ledger::compare(&before, &view, &after, &settings);

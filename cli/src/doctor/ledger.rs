@@ -3,28 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_core::top::DeviceAmount;
-use aliquot_core::{GpuUuid, NodeName};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
 
-/// The part of the answer to `GET /books` that is compared.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct LedgerView {
-    /// By the pod's uid.
-    #[serde(rename = "bookings")]
-    pub allocations: BTreeMap<String, LedgerEntry>,
-}
-
-/// An allocation, from the ledger or from a pod's annotation.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct LedgerEntry {
-    /// The node.
-    pub node: NodeName,
-    /// What is allocated of each GPU; `None` where the annotation cannot be read.
-    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
-}
+use super::facts::{ClusterFacts, LedgerEntry, LedgerView};
+use super::finding::{About, Finding};
+use crate::metrics;
+use crate::table::counted;
 
 /// The names and allocations of these pods, by uid.
 fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (String, LedgerEntry)> {
@@ -100,6 +85,60 @@ pub fn compare(
     let mut last = differences(ledger, &allocations(after, settings));
     last.retain(|uid, what| first.get(uid) == Some(what));
     last.into_values().collect()
+}
+
+/// The ledger matches the pods.
+pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
+    let check = "books";
+    let mut found = vec![match &facts.differences {
+        Err(why) => about.unknown(check, why),
+        Ok(differences) if differences.is_empty() => {
+            let count = facts
+                .ledger
+                .as_ref()
+                .map_or(0, |ledger| ledger.allocations.len());
+            about.ok(
+                check,
+                format!(
+                    "{}, the same as in the pods",
+                    counted(count, "allocation", "allocations")
+                ),
+            )
+        }
+        Ok(differences) => {
+            let some = differences
+                .iter()
+                .take(5)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("; ");
+            about.problem(
+                check,
+                format!("{} between ledger and pod: {some}", counted(differences.len(), "pod differs", "pods differ")),
+                "save the scheduler's log and report it, for this is a bug in Aliquot; then restart the scheduler pods, which rebuild the ledger from the pods",
+            )
+        }
+    }];
+    let check = "books-self-check";
+    found.push(match &facts.metrics {
+        Err(why) => about.unknown(check, why),
+        Ok(page) => match metrics::sum(page, "aliquot_scheduler_self_check_differences_total") {
+            None => about.unknown(
+                check,
+                "the scheduler has no metric aliquot_scheduler_self_check_differences_total; is it of this release?",
+            ),
+            Some(0.0) => about.ok(check, "the ledger never differed from the recomputed one"),
+            Some(count) => about.warning(
+                check,
+                format!(
+                    "the ledger differed {} from the recomputed one, which replaced it",
+                    counted(count, "time", "times")
+                ),
+                "this is a bug in Aliquot: report it with the scheduler's log, which has each difference",
+            ),
+        },
+    });
+    found
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use aliquot_core::{NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
-use super::facts::{ClusterFacts, containers, is_ours, is_ready, metric, name, unready};
+use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
 use super::other_plugins::other_plugins;
 use super::runtime_class;
-use crate::live;
+use crate::components::{containers, is_ours, is_ready, name, unready};
 use crate::table::counted;
+use crate::{metrics, snapshot};
 
 /// Conditions that the agent sets on its node: type, check, what to do.
 const CONDITIONS: [(&str, &str, &str); 6] = [
@@ -311,8 +312,8 @@ fn allocations(facts: &ClusterFacts, node: &Node, about: &About) -> Finding {
         Ok(pods) => pods,
         Err(why) => return about.unknown(check, why),
     };
-    let ledger = live::ledger(std::slice::from_ref(node), pods, &live::settings(pods));
-    let unreadable = live::unreadable(&ledger, &node_name(node).into(), pods);
+    let ledger = snapshot::ledger(std::slice::from_ref(node), pods, &snapshot::settings(pods));
+    let unreadable = snapshot::unreadable(&ledger, &node_name(node).into(), pods);
     if unreadable.is_empty() {
         return about.ok(check, "the allocations of all pods can be read");
     }
@@ -340,12 +341,12 @@ fn accounts(facts: &ClusterFacts, node: &Node, about: &About) -> Vec<Finding> {
         Some(Err(why)) => return vec![about.unknown(check, why)],
         Some(Ok(page)) => page,
     };
-    let counted = |name: &str| metric(page, &format!("aliquot_device_plugin_{name}"));
+    let counted = |name: &str| metrics::sum(page, &format!("aliquot_device_plugin_{name}"));
     let mut found = Vec::new();
     for (name, what) in [
         (
             "audit_differences_total",
-            "containers for which the kubelet's PodResources and its checkpoint differed",
+            "containers that see another MIG instance than the one in their allocation",
         ),
         (
             "damaged_shares",

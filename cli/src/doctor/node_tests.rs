@@ -4,9 +4,10 @@ use aliquot_core::inventory::Health;
 use aliquot_core::{Mib, Percent};
 use serde_json::{Value, json};
 
-use super::super::facts::{AgentFacts, COMPONENT};
+use super::super::facts::AgentFacts;
 use super::super::finding::Grade;
 use super::*;
+use crate::components::COMPONENT;
 
 const PAGE: &str = "aliquot_device_plugin_audit_differences_total 0\n\
     aliquot_device_plugin_damaged_shares 0\naliquot_device_plugin_checkpoint_lost 0\n";

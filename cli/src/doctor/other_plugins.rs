@@ -3,8 +3,8 @@
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::facts::{containers, is_ours, name};
 use super::finding::{About, Finding};
+use crate::components::{containers, is_ours, name};
 
 /// Other device plugins: a part of the image's name, the plugin's name, and programs of the same image
 /// that register nothing with the kubelet.

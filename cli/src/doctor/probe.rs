@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
 use super::container_view::ContainerView;
-use super::finding::{About, Fact, Finding};
-use super::gather::fact;
+use super::facts::{Fact, fact};
+use super::finding::{About, Finding};
 
 /// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

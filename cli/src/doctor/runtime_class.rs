@@ -1,14 +1,11 @@
 //! The runtime classes that the chart's values name: that they exist, that each node has their
 //! handlers, and that a pod with a share ran under them.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::node::v1::RuntimeClass;
 
-use super::cluster::running_pods;
-use super::facts::{ClusterFacts, flag};
-use super::finding::{About, Fact, Finding};
+use super::facts::{ClusterFacts, Fact};
+use super::finding::{About, Finding};
+use crate::components::{flag, running_pods};
 
 const CHECK: &str = "runtime-class";
 const CONFIGURE: &str = "run nvidia-ctk runtime configure and restart the container runtime (docs/guides/container-runtime.md), or leave the value empty, because CDI needs no runtime class";
@@ -16,12 +13,6 @@ const CONFIGURE: &str = "run nvidia-ctk runtime configure and restart the contai
 /// Who gets a runtime class, and by which value.
 const PODS: (&str, &str) = ("pods with a share", "webhook.runtimeClassName");
 const AGENTS: (&str, &str) = ("the agents", "devicePlugin.runtimeClassName");
-
-/// The handler of each class, by the class's name.
-pub(super) fn handlers(classes: Vec<RuntimeClass>) -> BTreeMap<String, String> {
-    let named = |class: RuntimeClass| Some((class.metadata.name?, class.handler));
-    classes.into_iter().filter_map(named).collect()
-}
 
 /// The runtime class that pods with a share get.
 pub(super) fn of_shares(facts: &ClusterFacts) -> Option<&str> {
@@ -122,9 +113,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::cluster_tests::{healthy, part};
-    use super::super::facts::is_ours;
     use super::super::finding::Grade;
     use super::*;
+    use crate::components::is_ours;
 
     /// Pods with a share get `nvidia`, the agents `gpu`.
     fn known(classes: &[(&str, &str)]) -> ClusterFacts {

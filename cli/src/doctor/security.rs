@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::admission;
-use super::cluster::{limits, running_pods};
-use super::facts::{ClusterFacts, arguments, container_flag, containers, flag};
+use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
+use crate::components::{arguments, container_flag, containers, flag, running_pods};
+use crate::snapshot::without_control;
+use crate::table::counted;
 
 /// Agents' flags, what the pods of their namespaces may do, the last part of the value's name, and the
 /// flag's default.
@@ -58,6 +60,28 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Every container with a share has its limits.
+pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
+    let check = "limits";
+    let pods = match &facts.pods {
+        Ok(pods) => pods,
+        Err(why) => return about.unknown(check, why),
+    };
+    let free = without_control(pods);
+    if free.is_empty() {
+        return about.ok(check, "no container has set CUDA_DISABLE_CONTROL and may");
+    }
+    about.warning(
+        check,
+        format!(
+            "{} without limits, because of CUDA_DISABLE_CONTROL: {}",
+            counted(free.len(), "container is", "containers are"),
+            free.join(", ")
+        ),
+        "remove the namespace from devicePlugin.tenantMay.disableControl, or set compat.hami=false, and create the pods again",
+    )
 }
 
 /// The namespaces that an administrator exempted by a label.
@@ -253,9 +277,9 @@ fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding
 #[cfg(test)]
 mod tests {
     use super::super::cluster_tests::{healthy, part};
-    use super::super::facts::is_ours;
     use super::super::finding::Grade;
     use super::*;
+    use crate::components::is_ours;
 
     /// The findings that are not ok, of a cluster with these flags, before those with which its ports
     /// ask for tokens.

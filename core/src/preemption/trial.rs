@@ -1,15 +1,14 @@
 //! A node on which pods are removed and put back to see whether another fits.
 
 use crate::fit;
-use crate::ledger::AllocatedUse;
 use crate::mig::Instance;
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{NodeState, Sums};
 use crate::preemption::{Occupant, PreemptionQuery};
-use crate::reason::Reason;
+use crate::refusal::Reason;
 use crate::replicas::Replicas;
 use crate::units::{Mib, Percent};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// Devices that a set can distinguish.
 pub(super) const MAX_DEVICES: usize = 64;
@@ -81,7 +80,7 @@ impl<'a> Trial<'a> {
         }
         Self {
             query,
-            short_of_replicas: all.shortage(query.demand).is_some(),
+            short_of_replicas: all.shortage(query.demand.replicas_by_resource()).is_some(),
             scratch: base.clone(),
             base,
             pods,

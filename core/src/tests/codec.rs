@@ -1,11 +1,11 @@
 //! The annotations against golden files that every later release must read.
 
-use crate::devices::LedgerDevices;
 use crate::mig::published::{Mig, MigPlacement};
-use crate::node::Sums;
+use crate::node::{LedgerDevices, Sums};
+use crate::policy::Policy;
 use crate::preemption::record::{PlanState, PreemptionRecord};
-use crate::reason::Reason;
-use crate::score::{self, Load, Policy};
+use crate::refusal::Reason;
+use crate::score::{self, Load};
 use crate::tests::{gpu, inventory};
 use crate::usage::DeviceUse;
 use crate::{Allocation, Inventory, Mib, Percent};

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use crate::decide::{
-    NodeQuery, PendingPlacement, cpu_only_ranks, fitting, ranks, refusal_text, shortlist,
+    Memo, NodeQuery, PendingPlacement, cpu_only_ranks, fitting, ranks, refusal_text, shortlist,
 };
-use crate::fit::Policies;
-use crate::ledger::{AllocatedUse, PreemptionReservation};
-use crate::memo::Memo;
-use crate::node::{HostResources, NodePublication};
+use crate::ledger::PreemptionReservation;
+use crate::node::NodePublication;
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota, QuotaAmount};
 use crate::request::{GpuRequest, Memory};
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
-use crate::{Demand, Ledger, Mib, Percent, Replicas, Stage, usage::DeviceUse};
+use crate::units::HostResources;
+use crate::usage::{AllocatedUse, DeviceUse};
+use crate::{Demand, Ledger, Mib, Percent, Replicas, Stage};
 
 /// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
-use crate::fit::{Policies, fit};
+use crate::fit::fit;
 use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
-use crate::ledger::AllocatedUse;
-use crate::node::{HostResources, NodePublication, NodeState};
-use crate::reason::{Reason, Refusal};
+use crate::node::{NodePublication, NodeState};
+use crate::refusal::{Reason, Refusal};
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
 use crate::top::{self, NodeTop};
-use crate::units::{Mib, Percent};
-use crate::usage::{DeviceUse, DeviceUses};
+use crate::units::{HostResources, Mib, Percent};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 use crate::{Demand, PodUid, Stage};
 
 /// Reasons of a node as a whole; the others are of devices.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::fit::{Policies, fit};
+use crate::fit::fit;
 use crate::inventory::{ForeignAllocation, Health};
-use crate::ledger::AllocatedUse;
-use crate::node::{HostResources, NodePublication, NodeState};
-use crate::reason::Reason;
+use crate::node::{NodePublication, NodeState};
+use crate::refusal::Reason;
 use crate::request::{GpuRequest, Memory};
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
-use crate::units::{Mib, Percent};
-use crate::usage::{DeviceUse, DeviceUses};
+use crate::units::{HostResources, Mib, Percent};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 use crate::{Inventory, PodUid, Policy, Stage};
 
 /// A node of devices of 1000 MiB and 4 replicas, each with the uses given.

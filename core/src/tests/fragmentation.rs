@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::fit::{Policies, fit};
+use crate::fit::fit;
 use crate::fragmentation::{THRESHOLDS, View, score};
-use crate::node::{Host, HostResources, NodePublication, NodeState};
+use crate::node::{Host, NodePublication, NodeState};
 use crate::request::Memory;
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
 use crate::typical::{Census, PodShape, Typical, TypicalPod};
-use crate::units::{Mib, MilliCpu, Percent};
+use crate::units::{HostResources, Mib, MilliCpu, Percent};
 use crate::usage::DeviceUse;
 use crate::{Policy, Stage};
 

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-use crate::fit::Policies;
-use crate::ledger::{AllocatedUse, Ledger, NotReserved, PreemptionReservation};
+use crate::ledger::{Ledger, NotReserved, PreemptionReservation};
 use crate::node::NodePublication;
 use crate::quota::LimitValue;
-use crate::reason::Reason;
+use crate::refusal::Reason;
+use crate::score::Policies;
 use crate::tests::{gpu, inventory};
-use crate::usage::{DeviceUse, DeviceUses};
-use crate::{
-    Allocation, Demand, GpuRequest, Inventory, NodeName, PodUid, Replicas, invariant, usage,
-};
+use crate::usage::{self, AllocatedUse, DeviceUse, DeviceUses};
+use crate::{Allocation, Demand, GpuRequest, Inventory, NodeName, PodUid, Replicas};
 
 mod modes;
 mod quotas;
@@ -165,7 +163,7 @@ impl LedgerTest {
                 let inventory = state.inventory.clone().unwrap();
                 for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
                     if modes::of_device(&uses, &gpu.uuid).next().is_some() {
-                        assert!(invariant::within_capacity(device), "{device:?}");
+                        assert!(crate::node::within_capacity(device), "{device:?}");
                     }
                 }
                 for container in &demand.containers {
@@ -327,7 +325,7 @@ impl LedgerTest {
                     (device.allocated.used.memory.0, device.allocated.pods),
                     (memory, pods)
                 );
-                assert!(self.outside || invariant::within_capacity(device));
+                assert!(self.outside || crate::node::within_capacity(device));
             }
         }
         self.check_quotas();

@@ -10,7 +10,6 @@ mod shares;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::fit::Policies;
 use crate::inventory::{EvenShare, Gpu, Inventory, Mode};
 use crate::ledger::{Ledger, NotReserved};
 use crate::mig::published::{CreatedInstance, DynamicMig, FixedInstance, Mig};
@@ -18,9 +17,10 @@ use crate::mig::{Geometry, resource, table};
 use crate::node::NodePublication;
 use crate::preferences::Preferences;
 use crate::request::{Resource, Written};
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory};
 use crate::units::{Mib, Percent};
-use crate::{ContainerDemand, Defaults, Demand, Stage, invariant};
+use crate::{ContainerDemand, Defaults, Demand, Stage};
 
 const SHARED: &str = "nvidia.com/gpu.shared";
 const UUID: &str = "5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
@@ -121,7 +121,7 @@ fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
             Ok(given) => {
                 let text = given.encode().unwrap();
                 let read = crate::Allocation::decode(&text).unwrap();
-                let allocated = crate::ledger::AllocatedUse::Known(crate::usage::effective(
+                let allocated = crate::usage::AllocatedUse::Known(crate::usage::effective(
                     &read,
                     demand.stages(),
                 ));
@@ -150,8 +150,8 @@ fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
         assert_eq!(found, *expected, "pod {number}");
         assert!(ledger == ledger.recompute(), "pod {number}");
         let node = ledger.cluster().node("n").unwrap();
-        assert!(node.devices.iter().all(invariant::within_capacity));
-        assert!(invariant::mig_placements_are_consistent(node));
+        assert!(node.devices.iter().all(crate::node::within_capacity));
+        assert!(crate::node::mig_placements_are_consistent(node));
     }
 }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::fit::Policies;
-use crate::ledger::AllocatedUse;
-use crate::node::{NodePublication, Requests};
+use crate::demand::Requests;
+use crate::node::NodePublication;
 use crate::preemption::{
     CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery, fit_without,
     plan, victims,
 };
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
 use crate::units::{Mib, Percent};
-use crate::usage::{DeviceUse, DeviceUses};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 use crate::{Demand, PodUid, Replicas, Stage};
 
 mod replicas;

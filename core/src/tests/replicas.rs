@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::decide::{NodeQuery, PendingPlacement, fitting, refusal_text, shortlist};
-use crate::fit::Policies;
-use crate::ledger::{AllocatedUse, PreemptionReservation};
-use crate::memo::Memo;
+use crate::decide::{Memo, NodeQuery, PendingPlacement, fitting, refusal_text, shortlist};
+use crate::ledger::PreemptionReservation;
 use crate::node::NodePublication;
+use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
+use crate::usage::AllocatedUse;
 use crate::{Demand, HostResources, Ledger, NodeName, Replicas, Requests, Stage};
 
 const USUAL: &str = "nvidia.com/gpu";

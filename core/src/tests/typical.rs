@@ -1,11 +1,9 @@
 //! What a census derives from the pods it counts.
 
-use crate::ledger::{AllocatedUse, PodEntry};
-use crate::node::HostResources;
 use crate::request::Memory;
 use crate::typical::{Census, PodShape, Typical};
-use crate::units::{Mib, MilliCpu, Percent};
-use crate::usage::{DeviceUse, DeviceUses};
+use crate::units::{HostResources, Mib, MilliCpu, Percent};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 
 fn shape(cpu: u64, part: u32) -> PodShape {
     PodShape {
@@ -95,17 +93,11 @@ fn relearns_when_one_pod_in_twenty_changes() {
 #[test]
 fn derives_pod_shape_from_its_allocation() {
     let used = |memory, cores| DeviceUse::of(Mib(memory), Percent(cores));
-    let entry = |allocated| PodEntry {
-        namespace: "team".into(),
-        node: "n".into(),
-        allocated,
-        requests: HostResources {
-            cpu: MilliCpu(500),
-            memory: Mib(64),
-        }
-        .into(),
-        confirmed: true,
+    let host = HostResources {
+        cpu: MilliCpu(500),
+        memory: Mib(64),
     };
+    let of = |allocated| PodShape::of(&allocated, host);
     let two = DeviceUses::from([("a".into(), used(1000, 30)), ("b".into(), used(2000, 20))]);
     let expected = PodShape {
         cpu: MilliCpu(500),
@@ -113,11 +105,8 @@ fn derives_pod_shape_from_its_allocation() {
         memory: Memory::Mib(Mib(2000)),
         cores: Percent(30),
     };
-    assert_eq!(
-        PodShape::of(&entry(AllocatedUse::Known(two))),
-        Some(expected)
-    );
-    let none = PodShape::of(&entry(AllocatedUse::nothing())).unwrap();
+    assert_eq!(of(AllocatedUse::Known(two)), Some(expected));
+    let none = of(AllocatedUse::nothing()).unwrap();
     assert_eq!((none.count, none.cores), (0, Percent(0)));
-    assert_eq!(PodShape::of(&entry(AllocatedUse::Unreadable)), None);
+    assert_eq!(of(AllocatedUse::Unreadable), None);
 }

@@ -11,5 +11,7 @@ use clap::Parser as _;
 async fn main() -> anyhow::Result<()> {
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;
-    agent::start(settings).await.context("the agent ended")
+    Box::pin(agent::start(settings))
+        .await
+        .context("the agent ended")
 }

@@ -1,5 +1,5 @@
-//! The sharing modes: what each does to a GPU, and to a container on it. [`crate::allocatable`]
-//! decides which mode a GPU has.
+//! The sharing modes: what each does to a GPU, and to a container on it. What each advertises is in
+//! [`crate::gpus::allocatable`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,21 +7,19 @@ use std::sync::Arc;
 use aliquot_core::inventory;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Grant, PodUid};
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{Driver, DriverAccess, GpuFacts, MigError, NvmlError};
 use aliquot_profiles::Mode;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::accepted::AcceptedAllocation;
 use crate::files::FileError;
-use crate::host::{HostDevice, InstanceIds};
-use crate::mps::supervisor;
+use crate::gpus::host_device::{HostDevice, InstanceIds};
 
-pub mod exclusive;
 pub mod mig;
 pub mod mps;
-pub mod timeslice;
-pub mod vgpu;
+mod timeslice;
 
 /// Switches GPUs into a mode and out of it. Both calls block and are idempotent: they are repeated
 /// after a kill at any point of the first attempt, and leave alone what is done already.
@@ -101,7 +99,7 @@ pub struct SharingModes {
 impl SharingModes {
     /// `state` is the agent's state directory; each mode has a directory of its own in it.
     pub fn new(driver: &Arc<dyn Driver>, state: &Path) -> Self {
-        let mps = Arc::new(mps::MpsDaemons::new(supervisor::root(state)));
+        let mps = Arc::new(mps::MpsDaemons::new(StateDirectory(state).mps()));
         Self {
             plain: NoopSwitch,
             timeslice: timeslice::TimesliceSwitch,
@@ -145,7 +143,14 @@ impl SharingModes {
         edits: &mut ModeEdits,
     ) -> Result<(), ModeError> {
         match share.mode {
-            inventory::Mode::Vgpu | inventory::Mode::Unknown => vgpu::add_edits(share, edits),
+            inventory::Mode::Vgpu | inventory::Mode::Unknown => {
+                edits.limited = true;
+                edits.visible.push(share.grant.gpu.to_string());
+                // The limits are in the limits page; the variable only informs the user.
+                let (place, memory) = (share.index, share.grant.memory.0);
+                let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
+                edits.variables.push(variable);
+            }
             inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
                 edits.visible.push(share.grant.gpu.to_string());
             }

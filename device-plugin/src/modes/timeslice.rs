@@ -1,23 +1,11 @@
 //! timeslice: containers share a device by NVIDIA's time-slicing, without limits of memory or
 //! compute.
 
-use aliquot_core::inventory::{Gpu, Mode as Shared};
 use aliquot_nvml::GpuFacts;
 use aliquot_profiles::Mode;
-use aliquot_profiles::mode::{SliceLength, Timeslice};
+use aliquot_profiles::mode::SliceLength;
 
 use super::{ModeError, ModeSwitch};
-
-/// The device under this mode.
-pub fn device(device: Gpu, settings: &Timeslice) -> Gpu {
-    Gpu {
-        mode: Shared::Timeslice,
-        replicas: settings.replicas,
-        resource: settings.rename.clone().unwrap_or(device.resource),
-        strict: settings.strict,
-        ..device
-    }
-}
 
 /// The length of time slices.
 pub(super) struct TimesliceSwitch;

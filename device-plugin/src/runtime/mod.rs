@@ -7,13 +7,14 @@ use std::sync::Arc;
 use aliquot_core::GpuUuid;
 
 pub mod config;
-pub mod device_list;
 pub mod monitor;
+pub mod toolkit;
 
-use crate::cdi::SpecRefusal;
-use crate::non_cdi::DeviceListStrategy;
-use crate::nvidia_cdi::GenerateError;
-use crate::settings::HOST;
+use crate::allocation::cdi::SpecRefusal;
+use crate::allocation::nvidia_cdi::GenerateError;
+use crate::gpus::inventory::{RuntimeProblem, RuntimeStatus};
+use crate::kubelet::answer::DeviceListStrategy;
+use crate::paths::HOST;
 use config::RuntimeConfig;
 
 /// Where a runtime reads CDI specs by default.
@@ -25,17 +26,6 @@ const CRIO: (u32, u32) = (1, 28);
 
 /// How an administrator makes NVIDIA's CDI spec.
 const GENERATE: &str = "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`";
-
-/// A problem of the container runtime.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuntimeProblem {
-    /// The reason of the node condition.
-    pub reason: &'static str,
-    /// A container would start silently without its GPUs and limits, so none is started.
-    pub blocks: bool,
-    /// What is missing and what to do, for the administrator.
-    pub text: String,
-}
 
 /// The container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +68,16 @@ pub struct RuntimeFacts<'a> {
     pub class: &'a RuntimeClassState,
     /// How containers get their GPUs.
     pub device_list: DeviceListStrategy,
-    /// The agent chose it, not the administrator.
-    pub chosen: bool,
+}
+
+/// Assesses the runtime.
+pub fn status(facts: &RuntimeFacts<'_>) -> RuntimeStatus {
+    let off = cdi_problem(facts).filter(|problem| problem.blocks);
+    RuntimeStatus {
+        problems: problems(facts),
+        injects_driver: facts.driver.injected,
+        without_cdi: off.map(|problem| problem.text),
+    }
 }
 
 /// How the driver gets into containers.
@@ -118,8 +116,6 @@ pub fn problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
         problems.extend(cdi_problem(facts));
         problems.extend(spec_directory_problem(facts));
         problems.extend(driver_problems(facts));
-    } else if facts.chosen {
-        problems.push(without_cdi_problem(facts));
     }
     problems.extend(class_problem(facts));
     problems
@@ -135,7 +131,15 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
             text,
         })
     };
-    let off = |text: String| problem(true, "CdiOff", text);
+    let off = |text: String| {
+        // There NVIDIA's runtime can give containers their GPUs.
+        let or = if facts.driver.injected && facts.device_list == DeviceListStrategy::Cdi {
+            "; or set the chart's value devicePlugin.deviceList=envvar, by which NVIDIA's container runtime gives containers their GPUs: limits are easier to bypass then, and MPS and dynamic MIG are unavailable"
+        } else {
+            ""
+        };
+        problem(true, "CdiOff", format!("{text}{or}"))
+    };
     let unknown = |text: String| problem(false, "CdiUnknown", text);
     let (kind, number) = runtime(facts.version);
     let config = facts.config.as_ref().ok();
@@ -165,22 +169,6 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
             }
         }
         _ => None,
-    }
-}
-
-/// The problem of a device list strategy without CDI that nobody asked for.
-fn without_cdi_problem(facts: &RuntimeFacts<'_>) -> RuntimeProblem {
-    let why = match cdi_problem(facts) {
-        Some(problem) => problem.text,
-        None => "CDI was disabled when the agent started, and is enabled now".to_owned(),
-    };
-    let strategy = facts.device_list.as_str();
-    RuntimeProblem {
-        reason: "WithoutCdi",
-        blocks: false,
-        text: format!(
-            "containers get their GPUs by {strategy} through NVIDIA's container runtime: limits are easier to bypass, and MPS and dynamic MIG are unavailable; {why}; then restart the agent on this node, or set --device-list"
-        ),
     }
 }
 

@@ -13,15 +13,15 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::device_list::{self, RuntimeStatus};
 use super::{
-    DriverSources, RuntimeClassState, RuntimeFacts, RuntimeProblem, condition, config, runtime,
+    DriverSources, RuntimeClassState, RuntimeFacts, condition, config, runtime, status, toolkit,
 };
-use crate::host::{self, SpecFolders};
-use crate::inventory::NodePublisher;
-use crate::node::NodeView;
-use crate::non_cdi::DeviceListStrategy;
-use crate::nvidia_cdi::SpecGenerator;
+use crate::allocation::host;
+use crate::allocation::nvidia_cdi::SpecGenerator;
+use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus};
+use crate::kubelet::answer::DeviceListStrategy;
+use crate::node_view::NodeView;
+use crate::paths::SpecFolders;
 use crate::settings::Settings;
 
 /// The interval between two checks.
@@ -127,7 +127,7 @@ impl RuntimeMonitor {
         let (kind, number) = runtime(version);
         let specs = host::specs(&self.specs);
         let node = self.published.get();
-        let gpus = &node.facts.gpus;
+        let gpus = &node.readings.facts.gpus;
         let without = gpus
             .iter()
             .filter(|gpu| !host::has_driver(&specs.usable, gpu));
@@ -138,14 +138,14 @@ impl RuntimeMonitor {
             tracing::info!(file = %file.display(), "read the container runtime's configuration");
             *self.reported_file.lock() = file;
         }
-        let toolkit = config.as_ref().ok();
-        let toolkit = toolkit.and_then(|config| device_list::toolkit(config, class));
+        let readable = config.as_ref().ok();
+        let injected = readable.is_some_and(|config| toolkit::injects_driver(config, class));
         let driver = DriverSources {
             without: without.map(|gpu| gpu.uuid.as_str().into()).collect(),
             has_spec: !specs.usable.is_empty(),
             refused: specs.refusals(&named),
             generation: self.generator.problem(),
-            injected: toolkit.is_some_and(|toolkit| toolkit.environment),
+            injected,
         };
         let directories = self.specs.directories.iter();
         let directories: Vec<PathBuf> = directories
@@ -159,9 +159,8 @@ impl RuntimeMonitor {
             driver: &driver,
             class,
             device_list: self.device_list,
-            chosen: self.device_list == DeviceListStrategy::Auto,
         };
-        device_list::assess(&facts, node.device_list(), toolkit)
+        status(&facts)
     }
 
     /// Logs and sends an event, if the problems changed.

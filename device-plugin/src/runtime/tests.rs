@@ -50,7 +50,6 @@ fn facts<'a>(
         driver,
         class,
         device_list: DeviceListStrategy::Cdi,
-        chosen: false,
     }
 }
 
@@ -422,26 +421,34 @@ fn reports_no_cdi_problem_when_cdi_is_unused() {
         ..by_cdi.clone()
     };
     check_facts(&by_env, &[missing]);
-    // A strategy that nobody configured is reported.
-    let chosen = RuntimeFacts {
-        chosen: true,
-        ..by_env.clone()
-    };
-    let expected_problem = (
-        "WithoutCdi",
-        false,
-        "by envvar through NVIDIA's container runtime",
+}
+
+#[test]
+fn names_chart_value_where_nvidia_runtime_can_replace_cdi() {
+    let off = written(
+        RuntimeKind::Containerd,
+        &format!("{SECTION_3}enable_cdi = false\n"),
     );
-    check_facts(&chosen, &[expected_problem, missing]);
-    let on = RuntimeFacts {
-        version: "containerd://2.1.0",
-        config: &Ok(RuntimeConfig::default()),
-        ..chosen
-    };
-    let expected_problem = (
-        "WithoutCdi",
-        false,
-        "is enabled now; then restart the agent on this node",
-    );
-    check_facts(&on, &[expected_problem, missing]);
+    for injected in [true, false] {
+        let driver = DriverSources {
+            injected,
+            ..DriverSources::default()
+        };
+        let facts = facts(
+            "containerd://2.1.0",
+            &off,
+            &driver,
+            &RuntimeClassState::NotSet,
+        );
+        let status = status(&facts);
+        let why = status.without_cdi.expect("CDI is off");
+        assert!(why.contains("enable_cdi = true"), "{why}");
+        let named = why.contains("devicePlugin.deviceList=envvar");
+        assert_eq!(
+            (named, status.injects_driver),
+            (injected, injected),
+            "{why}"
+        );
+        check_facts(&facts, &[("CdiOff", true, why.as_str())]);
+    }
 }

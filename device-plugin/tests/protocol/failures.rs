@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::RefusedPod;
-use aliquot_device_plugin::accepted::Store;
-use aliquot_device_plugin::housekeeping;
+use aliquot_device_plugin::allocation::accepted::Store;
+use aliquot_device_plugin::allocation::housekeeping;
+use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
+use aliquot_device_plugin::kubelet::resource_owner::ResourceOwnerMonitor;
 use aliquot_device_plugin::metrics::{Metrics, Outcome};
-use aliquot_device_plugin::non_cdi::DeviceListStrategy;
-use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
 use aliquot_k8s::event;
 use serde_json::json;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::kubelet::{DEADLINE, Kubelet, prestart};
@@ -32,27 +31,20 @@ async fn mig_14_refuses_start_under_runtime_without_cdi() {
     node.kubelet
         .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
         .await;
-    let found = |why: Option<&str>, handed| {
-        node.prestart.published.set_runtime(RuntimeStatus {
-            device_list: Some(handed),
+    let found = |why: Option<&str>| {
+        node.allocations.published.set_runtime(RuntimeStatus {
             without_cdi: why.map(str::to_owned),
             ..RuntimeStatus::default()
         });
     };
     let old = "containerd 1.6.20 does not support CDI";
-    found(Some(old), DeviceListStrategy::Cdi);
+    found(Some(old));
     let refused = prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect_err("refused");
     assert!(refused.contains("1.6.20 does not support CDI"), "{refused}");
     assert_eq!(node.files(), 0);
-    // Allocate answered with CDI, whatever it answers for others now.
-    found(Some(old), DeviceListStrategy::Envvar);
-    let refused = prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect_err("refused");
-    assert!(refused.contains("1.6.20 does not support CDI"), "{refused}");
-    found(None, DeviceListStrategy::Cdi);
+    found(None);
     prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect("accepted");
@@ -68,14 +60,14 @@ async fn waits_for_runtime_inspection_before_first_start() {
     let early = tokio::time::timeout(Duration::from_secs(1), prestart(&mut plugin, &ids)).await;
     assert!(early.is_err(), "it did not wait: {early:?}");
     assert_eq!(node.files(), 0);
-    node.prestart
+    node.allocations
         .published
         .set_runtime(RuntimeStatus::default());
     prestart(&mut plugin, &ids).await.expect("accepted");
     // An accepted pod starts again, although the restarted agent knows nothing yet.
     let mut later = node_with_unknown_runtime(&[]);
-    let accepted = node.prestart.paths.accepted.clone();
-    *later.prestart.store.lock() = Store::open(accepted).expect("opened");
+    let accepted = node.allocations.paths.accepted.clone();
+    *later.allocations.store.lock() = Store::open(accepted).expect("opened");
     let mut plugin = later.kubelet.plugin().await;
     later.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
     prestart(&mut plugin, &ids).await.expect("served");
@@ -84,7 +76,7 @@ async fn waits_for_runtime_inspection_before_first_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn housekeeping_continues_after_failed_removal() {
     let node = node();
-    let directories = &node.prestart.paths.container_directories;
+    let directories = &node.allocations.paths.container_directories;
     // The name of its spec would be longer than a file's name may be.
     let stuck = directories.join("A".repeat(250));
     for directory in [&stuck, &directories.join("GPU-z-0-1")] {
@@ -92,15 +84,15 @@ async fn housekeeping_continues_after_failed_removal() {
     }
     let proc = node.dir.path().join("proc");
     std::fs::create_dir(&proc).expect("made");
-    node.prestart.published.add_refused(RefusedPod {
+    node.allocations.published.add_refused(RefusedPod {
         pod: "gone".into(),
         namespace: "default".to_owned(),
         name: "gone".to_owned(),
         reason: "too little memory".to_owned(),
     });
-    housekeeping::run_once(&node.prestart, &proc, &Metrics::default()).expect("a run");
+    housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
     assert!(stuck.exists() && !directories.join("GPU-z-0-1").exists());
-    let inventory = &node.prestart.published.get().inventory;
+    let inventory = &node.allocations.published.get().inventory;
     assert_eq!(inventory.refused, [], "the run went on to its end");
 }
 
@@ -108,10 +100,10 @@ async fn housekeeping_continues_after_failed_removal() {
 async fn counts_damaged_share_by_annotation_or_as_everything() {
     let mut node = node();
     let mut plugin = node.kubelet.plugin().await;
-    let accepted = node.prestart.paths.accepted.join("u1.json");
+    let accepted = node.allocations.paths.accepted.join("u1.json");
     std::fs::write(&accepted, r#"{"v":1,"pod":"u1","#).expect("half of a share");
-    let store = Store::open(node.prestart.paths.accepted.clone()).expect("opened");
-    *node.prestart.store.lock() = store;
+    let store = Store::open(node.allocations.paths.accepted.clone()).expect("opened");
+    *node.allocations.store.lock() = store;
     let start = async |node: &mut Node, plugin: &mut Plugin, uid: &str, id: &str| {
         node.kubelet.admit(plugin, uid, "main", &[id]).await;
         prestart(plugin, &[id]).await
@@ -146,7 +138,7 @@ async fn counts_damaged_share_by_annotation_or_as_everything() {
     prestart(&mut plugin, &["GPU-b::1"])
         .await
         .expect("all is known");
-    assert!(node.prestart.store.lock().damaged().is_empty());
+    assert!(node.allocations.store.lock().damaged().is_empty());
 }
 
 /// A restarted kubelet fails each pod that it admits before we are registered.
@@ -154,7 +146,7 @@ async fn counts_damaged_share_by_annotation_or_as_everything() {
 async fn registers_at_once_with_restarted_kubelet() {
     let mut node = node();
     node.kubelet.registration().await;
-    let plugins = node.prestart.paths.plugins.clone();
+    let plugins = node.allocations.paths.plugins.clone();
     // As with `kill -9`, its socket stays. Ours is gone, so the agent tries to register.
     drop(node.kubelet);
     std::fs::remove_file(plugins.join("aliquot-gpu.sock")).expect("removed");
@@ -182,21 +174,18 @@ async fn reports_other_plugin_by_event_metric_and_node_state() {
     let lists = plugin.list_and_watch(api::Empty {}).await;
     let mut lists = lists.expect("streamed").into_inner();
     lists.message().await.expect("read").expect("a list");
-    let proc = node.dir.path().join("proc");
-    std::fs::create_dir(&proc).expect("made");
     let (notes, mut events) = event::queue();
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    tokio::spawn(housekeeping::run(
-        Arc::clone(&node.prestart),
-        proc,
-        Duration::from_millis(100),
-        watch::Sender::new(None),
+    let monitor = ResourceOwnerMonitor {
+        allocations: Arc::clone(&node.allocations),
+        advertised: node.advertised.clone(),
+        node: "n1".to_owned(),
         notes,
-        node.metrics.clone(),
-        stop,
-    ));
-    let mut published = node.prestart.published.subscribe();
+        metrics: node.metrics.clone(),
+    };
+    tokio::spawn(monitor.run(Duration::from_millis(100), stop));
+    let mut published = node.allocations.published.subscribe();
     let first = published.wait_for(|node| node.taken_resources.is_some());
     let first = tokio::time::timeout(DEADLINE, first).await;
     assert!(first.is_ok_and(|found| found.is_ok()), "no check");
@@ -205,7 +194,7 @@ async fn reports_other_plugin_by_event_metric_and_node_state() {
         {"PodUID": "u1", "ContainerName": "main", "ResourceName": RESOURCE,
          "DeviceIDs": {"-1": ["GPU-a"]}, "AllocResp": ""}],
         "RegisteredDevices": {RESOURCE: ["GPU-a", "GPU-b"]}}});
-    let path = &node.prestart.paths.checkpoint;
+    let path = &node.allocations.paths.checkpoint;
     std::fs::write(path.with_extension("new"), checkpoint.to_string()).expect("written");
     std::fs::rename(path.with_extension("new"), path).expect("renamed");
     let event = tokio::time::timeout(DEADLINE, events.recv()).await;

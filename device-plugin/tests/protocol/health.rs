@@ -6,12 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Health;
-use aliquot_device_plugin::device_failures::{FailurePodPolicy, NodeFailures};
-use aliquot_device_plugin::health::{FailureHandling, HealthMonitor};
+use aliquot_device_plugin::gpus::device_failures::{FailurePodPolicy, NodeFailures};
+use aliquot_device_plugin::gpus::xid::XidActions;
+use aliquot_device_plugin::health::gpus::{FailureHandling, HealthMonitor};
+use aliquot_device_plugin::kubelet::proto::HEALTHY;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
-use aliquot_device_plugin::proto::HEALTHY;
-use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::xid::XidActions;
 use aliquot_k8s::event::{self, EventNote};
 use aliquot_nvml::{
     APPLICATION_XIDS, DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError,
@@ -103,7 +103,7 @@ async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> W
     let read = (driver.inventory().expect("facts"), Vec::new());
     let watch = HealthMonitor::new(
         Arc::<Scripted>::clone(&driver),
-        Arc::clone(&node.prestart),
+        Arc::clone(&node.allocations),
         care,
         queue,
         Metrics::default(),
@@ -186,7 +186,7 @@ async fn unhealthy_gpu_withdraws_free_replicas_within_1s() {
     assert!(text.contains("GPU-a") && text.contains("XID 79"), "{text}");
     let evict = watched
         .node
-        .prestart
+        .allocations
         .published
         .get()
         .inventory
@@ -204,7 +204,7 @@ async fn unhealthy_gpu_withdraws_free_replicas_within_1s() {
     assert!(
         watched
             .node
-            .prestart
+            .allocations
             .published
             .get()
             .inventory
@@ -227,7 +227,7 @@ async fn notifies_remaining_pods_when_gpu_recovers() {
     watched.set_health(DriverHealth::Xid(48), xid(48));
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
     assert_eq!(watched.next_event().await.1, "GpuSick");
-    let node = watched.node.prestart.published.get();
+    let node = watched.node.allocations.published.get();
     assert!(node.inventory.evict.is_empty());
 
     watched.set_health(DriverHealth::Ok, xid(43));
@@ -251,9 +251,10 @@ async fn reports_application_xid_once_without_withdrawing() {
     assert!(
         watched
             .node
-            .prestart
+            .allocations
             .published
             .get()
+            .readings
             .failures
             .devices
             .is_empty()
@@ -287,8 +288,8 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
         notified.sort_unstable();
         assert_eq!(notified, ["u1", "u2", "u3"]);
     }
-    let node = watched.node.prestart.published.get();
-    assert_eq!(node.failures, NodeFailures::default());
+    let node = watched.node.allocations.published.get();
+    assert_eq!(node.readings.failures, NodeFailures::default());
     assert!(node.inventory.evict.is_empty());
     for gpu in &node.inventory.gpus {
         assert_eq!((&gpu.health, &gpu.cordon), (&Health::Ok, &None));
@@ -313,7 +314,7 @@ async fn retries_driver_after_it_is_gone() {
     for _ in 0..3 {
         watched.events.send(Err(no_driver())).expect("received");
     }
-    let known = watched.node.prestart.published.get();
+    let known = watched.node.allocations.published.get();
     assert_eq!(known.inventory.gpus.len(), 2);
     watched.driver.gone.store(false, Ordering::SeqCst);
     watched.set_health(DriverHealth::Xid(79), xid(79));
@@ -325,7 +326,7 @@ async fn drains_node_until_owner_clears_gpu() {
     let mut watched = watched(FailurePodPolicy::Drain).await;
     watched.set_health(DriverHealth::Xid(79), xid(79));
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
-    let node = watched.node.prestart.published.get();
+    let node = watched.node.allocations.published.get();
     let leaving: Vec<&str> = node
         .inventory
         .evict
@@ -350,7 +351,7 @@ async fn drains_node_until_owner_clears_gpu() {
     let clear = move || watch.clear(&["GPU-a".to_owned()]);
     let cleared = tokio::task::spawn_blocking(clear).await.expect("ended");
     cleared.expect("asked");
-    let node = watched.node.prestart.published.get();
+    let node = watched.node.allocations.published.get();
     assert!(node.inventory.evict.is_empty());
     assert!(node.inventory.gpus.iter().all(|gpu| gpu.cordon.is_none()));
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);

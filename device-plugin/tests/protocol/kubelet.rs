@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use api::device_plugin_client::DevicePluginClient;
 use api::registration_server::{Registration, RegistrationServer};
 use base64::Engine as _;

@@ -12,10 +12,11 @@ mod non_cdi;
 use std::path::Path;
 use std::sync::Arc;
 
+use aliquot_device_plugin::allocation::housekeeping;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
-use aliquot_device_plugin::pod::Phase;
-use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::{agent, housekeeping};
+use aliquot_device_plugin::pods::pod::Phase;
+use aliquot_device_plugin::{admin, agent};
 use aliquot_serve::Readiness;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -137,7 +138,7 @@ async fn refused_pod_leaves_only_inventory_entry() {
         "{refused}"
     );
     assert_eq!(node.files(), 0);
-    let published = node.prestart.published.get();
+    let published = node.allocations.published.get();
     assert_eq!(published.inventory.refused[0].name, "u1");
 
     // An annotation added later makes it start.
@@ -145,7 +146,14 @@ async fn refused_pod_leaves_only_inventory_entry() {
     prestart(&mut plugin, &["GPU-a::0"])
         .await
         .expect("accepted");
-    assert!(node.prestart.published.get().inventory.refused.is_empty());
+    assert!(
+        node.allocations
+            .published
+            .get()
+            .inventory
+            .refused
+            .is_empty()
+    );
 
     // The next pod does not fit beside it.
     node.pods
@@ -174,7 +182,7 @@ async fn removes_files_after_pod_and_checkpoint_entry_end() {
     let proc = node.dir.path().join("proc");
     std::fs::create_dir(&proc).expect("made");
     let check = |node: &Node, files: usize| {
-        housekeeping::run_once(&node.prestart, &proc, &metrics).expect("a run");
+        housekeeping::run_once(&node.preparer, &proc, &metrics).expect("a run");
         assert_eq!(node.files(), files);
     };
     check(&node, 3);
@@ -208,8 +216,8 @@ async fn removes_files_of_completed_pod() {
     std::fs::write(proc.join("7/cgroup"), cgroup).expect("written");
     let check = |node: &Node, files: usize, lingering: usize| {
         let metrics = Metrics::default();
-        housekeeping::run_once(&node.prestart, &proc, &metrics).expect("a run");
-        let inventory = &node.prestart.published.get().inventory;
+        housekeeping::run_once(&node.preparer, &proc, &metrics).expect("a run");
+        let inventory = &node.allocations.published.get().inventory;
         assert_eq!(
             (node.files(), inventory.lingering.len()),
             (files, lingering)
@@ -230,7 +238,7 @@ async fn distinguishes_foreign_devices_and_bad_checkpoint() {
         .await
         .expect_err("no holder");
     assert!(missing.contains("lists no container"), "{missing}");
-    let checkpoint = &node.prestart.paths.checkpoint;
+    let checkpoint = &node.allocations.paths.checkpoint;
     let foreign = json!({"Data": {"PodDeviceEntries": [
         {"PodUID": "old", "ContainerName": "main", "ResourceName": RESOURCE,
          "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": ""}]}});
@@ -274,7 +282,7 @@ async fn serves_share_after_restarts_without_api_server() {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
     let client = kube::Client::try_from(nowhere).expect("a client");
     let stop = CancellationToken::new();
-    let readiness = Readiness::new([agent::REGISTERED]);
+    let readiness = Readiness::new([admin::REGISTERED]);
     let running = agent::run(
         settings,
         Arc::new(TwoGpus),

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_device_plugin::allocatable::{GpuLayout, NodeLayout};
-use aliquot_device_plugin::inventory::LayoutUpdate;
-use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
+use aliquot_device_plugin::gpus::allocatable::{GpuLayout, NodeLayout};
+use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{Exclusive, Timeslice};
 use serde_json::{Value, json};
@@ -37,14 +36,9 @@ async fn two_modes() -> (Node, BTreeMap<String, DevicePluginClient<Channel>>) {
     let layout = NodeLayout {
         default_resource: RESOURCE.to_owned(),
         gpus: gpus.into(),
+        ..NodeLayout::default()
     };
-    node.prestart.published.set_layout(LayoutUpdate {
-        layout,
-        allocated_ids: None,
-        evict: Vec::new(),
-        profile: None,
-        removed_resources: std::collections::BTreeSet::new(),
-    });
+    node.allocations.published.set_layout(layout, None);
     let more = node.kubelet.registration().await;
     for request in [default, more] {
         let name = request.resource_name.clone();
@@ -124,7 +118,7 @@ async fn starts_no_container_without_driver_in_any_mode() {
     let starts = |gpu: &'static str, injects_driver| async move {
         let (mut node, mut plugins) = two_modes().await;
         std::fs::remove_file(driver_spec(node.dir.path())).expect("removed");
-        node.prestart.published.set_runtime(RuntimeStatus {
+        node.allocations.published.set_runtime(RuntimeStatus {
             injects_driver,
             ..RuntimeStatus::default()
         });
@@ -144,7 +138,7 @@ async fn starts_no_container_without_driver_in_any_mode() {
             .admit_under(resource, plugin, "u1", "main", &ids);
         admitted.await;
         let started = prestart(plugin, &ids).await;
-        let directories = std::fs::read_dir(&node.prestart.paths.container_directories);
+        let directories = std::fs::read_dir(&node.allocations.paths.container_directories);
         (started, directories.map_or(0, Iterator::count))
     };
     for gpu in ["GPU-a", "GPU-b"] {

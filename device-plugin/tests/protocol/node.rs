@@ -6,21 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{Allocation, Mib};
-use aliquot_device_plugin::accepted::Store;
-use aliquot_device_plugin::allocatable::NodeLayout;
-use aliquot_device_plugin::call_state::CallState;
-use aliquot_device_plugin::cdi;
-use aliquot_device_plugin::context_memory::ContextMemory;
-use aliquot_device_plugin::environment::NodeRules;
-use aliquot_device_plugin::inventory::NodePublisher;
+use aliquot_device_plugin::allocation::accepted::Store;
+use aliquot_device_plugin::allocation::cdi;
+use aliquot_device_plugin::allocation::context_memory::ContextMemory;
+use aliquot_device_plugin::allocation::environment::NodeRules;
+use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
+use aliquot_device_plugin::allocation::prepare::Preparer;
+use aliquot_device_plugin::allocation::start::ContainerStarter;
+use aliquot_device_plugin::allocation::validation::Validator;
+use aliquot_device_plugin::gpus::allocatable::NodeLayout;
+use aliquot_device_plugin::gpus::inventory::NodePublisher;
+use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
+use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
+use aliquot_device_plugin::kubelet::plugin::CallHandlers;
+use aliquot_device_plugin::kubelet::plugins::register_all;
+use aliquot_device_plugin::kubelet::resource_owner::AdvertisedLists;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::modes::SharingModes;
-use aliquot_device_plugin::plugins::register_all;
-use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
-use aliquot_device_plugin::preallocated::Preallocated;
-use aliquot_device_plugin::prestart::PreStart;
-use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
+use aliquot_device_plugin::pods::pod::Pod;
 use aliquot_device_plugin::settings::Settings;
 use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, NvmlError};
 use aliquot_profiles::Defaults;
@@ -116,7 +120,9 @@ pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) kubelet: Kubelet,
     pub(crate) pods: Pods,
-    pub(crate) prestart: Arc<PreStart>,
+    pub(crate) allocations: Arc<NodeAllocations>,
+    pub(crate) preparer: Arc<Preparer>,
+    pub(crate) advertised: AdvertisedLists,
     pub(crate) metrics: Metrics,
     pub(crate) _stop: DropGuard,
 }
@@ -128,7 +134,7 @@ pub(crate) fn node() -> Node {
 /// The same with further flags.
 pub(crate) fn node_with(flags: &[&str]) -> Node {
     let node = node_with_unknown_runtime(flags);
-    node.prestart
+    node.allocations
         .published
         .set_runtime(RuntimeStatus::default());
     node
@@ -151,28 +157,44 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
     let pods = Pods::default();
     pods.reset(Vec::new());
-    let prestart = Arc::new(PreStart {
-        call_state: CallState::default(),
-        node: "n1".into(),
+    let allocations = Arc::new(NodeAllocations {
         default_resource: RESOURCE.to_owned(),
-        rules: NodeRules::new(true),
-        namespace_rights: None,
         modes: SharingModes::new(&driver, dir.path()),
         store: Mutex::new(Store::open(paths.accepted.clone()).expect("opened")),
-        preallocated: Arc::new(Preallocated::new(paths.preallocated.clone(), None).expect("made")),
         paths: paths.clone(),
-        device_list: settings.device_list,
-        limiter: None,
-        context: ContextMemory::Fixed(Mib(512)),
         pods: pods.clone(),
         published: NodePublisher::new(facts, Vec::new(), layout),
-        lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+        checkpoint: CheckpointCache::default(),
     });
+    let context = ContextMemory::Fixed(Mib(512));
+    let preparer = Arc::new(Preparer::new(Arc::clone(&allocations), None, context));
+    let starter = ContainerStarter {
+        allocations: Arc::clone(&allocations),
+        validator: Validator {
+            node: "n1".into(),
+            rules: NodeRules::new(true),
+            namespace_rights: None,
+            limits: false,
+        },
+        preparer: Arc::clone(&preparer),
+        lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+    };
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
+    let advertised = AdvertisedLists::default();
+    let handlers = CallHandlers {
+        answers: AllocateAnswers {
+            device_list: settings.device_list,
+            limits: false,
+            paths: paths.clone(),
+            published: allocations.published.clone(),
+        },
+        starter: Arc::new(starter),
+        advertised: advertised.clone(),
+        metrics: metrics.clone(),
+    };
     tokio::spawn(register_all(
         paths.plugins,
-        Arc::clone(&prestart),
-        metrics.clone(),
+        Arc::new(handlers),
         tokio::sync::watch::channel(None).1,
         |_| {},
         stop.clone(),
@@ -181,7 +203,9 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
         dir,
         kubelet,
         pods,
-        prestart,
+        allocations,
+        preparer,
+        advertised,
         metrics,
         _stop: stop.drop_guard(),
     }
@@ -194,7 +218,7 @@ impl Node {
 
     pub(crate) fn files(&self) -> usize {
         let count = |path: &Path| std::fs::read_dir(path).map_or(0, Iterator::count);
-        let paths = &self.prestart.paths;
+        let paths = &self.allocations.paths;
         count(&paths.cdi) + count(&paths.container_directories) + count(&paths.accepted)
     }
 }

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use aliquot_device_plugin::non_cdi::DeviceListStrategy;
-use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
-
 use crate::kubelet::prestart;
-use crate::node::{node_with, pod};
+use crate::node::{Node, node_with, pod};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_cdi_mounts_directory_and_writes_no_spec() {
@@ -22,7 +19,7 @@ async fn without_cdi_mounts_directory_and_writes_no_spec() {
     for file in ["limits", "counters/slots"] {
         assert!(directory.join(file).exists(), "{file}");
     }
-    let paths = &node.prestart.paths;
+    let paths = &node.allocations.paths;
     let specs = std::fs::read_dir(&paths.cdi).expect("listed").count();
     assert_eq!(specs, 0);
     // A restart of the container is served from the accepted allocation.
@@ -30,51 +27,30 @@ async fn without_cdi_mounts_directory_and_writes_no_spec() {
     prestart(&mut plugin, &ids).await.expect("served");
 }
 
-fn runtime_status(device_list: DeviceListStrategy) -> RuntimeStatus {
-    RuntimeStatus {
-        device_list: Some(device_list),
-        ..RuntimeStatus::default()
+#[tokio::test(flavor = "multi_thread")]
+async fn serves_container_as_allocate_answered() {
+    let given = [("main", false, "GPU-b", 3000)];
+    let ids = ["GPU-b::0"];
+    for (before, after, by_cdi) in [("envvar", "cdi", 0), ("cdi", "envvar", 1)] {
+        let list = |strategy: &str| format!("--device-list={strategy}");
+        let mut node = node_with(&[&list(before)]);
+        let mut plugin = node.kubelet.plugin().await;
+        node.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
+        // The next agent is configured for the other strategy.
+        let mut next = node_with(&[&list(after)]);
+        let mut plugin = next.kubelet.plugin().await;
+        let checkpoint = |node: &Node| node.allocations.paths.checkpoint.clone();
+        std::fs::copy(checkpoint(&node), checkpoint(&next)).expect("copied");
+        next.pods.apply(pod("u1", &given));
+        prestart(&mut plugin, &ids).await.expect("accepted");
+        let specs = std::fs::read_dir(&next.allocations.paths.cdi).expect("listed");
+        assert_eq!(specs.count(), by_cdi, "{before}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waits_for_device_list_choice_and_keeps_it() {
-    let mut node = node_with(&["--device-list=auto"]);
-    let mut plugin = node.kubelet.plugin().await;
-    let given = [("main", false, "GPU-b", 3000)];
-    node.pods.apply(pod("u1", &given));
-    let published = node.prestart.published.clone();
-    let choice = tokio::spawn(async move {
-        // Whether the kubelet's call or the choice comes first, both must end alike.
-        tokio::task::yield_now().await;
-        published.set_runtime(runtime_status(DeviceListStrategy::Envvar));
-    });
-    let ids = ["GPU-b::0"];
-    node.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
-    choice.await.expect("chosen");
-    prestart(&mut plugin, &ids).await.expect("accepted");
-    let specs = || {
-        let paths = &node.prestart.paths;
-        std::fs::read_dir(&paths.cdi).expect("listed").count()
-    };
-    assert_eq!(specs(), 0, "by its environment");
-    // An agent that finds CDI later serves it as Allocate answered.
-    node.prestart
-        .published
-        .set_runtime(runtime_status(DeviceListStrategy::Cdi));
-    prestart(&mut plugin, &ids).await.expect("served");
-    assert_eq!(specs(), 0, "as Allocate answered");
-    node.pods.apply(pod("u2", &given));
-    let ids = ["GPU-b::1"];
-    node.kubelet.admit(&mut plugin, "u2", "main", &ids).await;
-    prestart(&mut plugin, &ids).await.expect("accepted");
-    let specs = std::fs::read_dir(&node.prestart.paths.cdi).expect("listed");
-    assert_eq!(specs.count(), 1, "by CDI");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn without_cdi_refuses_pod_with_other_gpus() {
-    let mut node = node_with(&["--device-list=volume-mounts"]);
+    let mut node = node_with(&["--device-list=envvar"]);
     let mut plugin = node.kubelet.plugin().await;
     node.pods
         .apply(pod("u1", &[("main", false, "GPU-b", 3000)]));
@@ -90,6 +66,6 @@ async fn without_cdi_refuses_pod_with_other_gpus() {
     }
     assert_eq!(node.files(), 0);
     // The scheduler evicts the pods that the agent lists.
-    let published = node.prestart.published.get();
+    let published = node.allocations.published.get();
     assert_eq!(published.inventory.refused[0].name, "u1");
 }

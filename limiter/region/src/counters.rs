@@ -61,8 +61,6 @@ const HIGH: usize = 16;
 const FIRST_DEVICE: usize = 4096;
 /// Bytes of a device.
 pub(crate) const DEVICE: usize = 256;
-/// Offsets of a device's compute words, in the order of the table.
-pub(crate) const COMPUTE: [usize; 10] = [64, 72, 80, 88, 96, 104, 112, 120, 128, 136];
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
 const SLOT_DEVICES: usize = 64;
@@ -106,30 +104,53 @@ pub enum AttachError {
     NoSlot,
 }
 
-/// The words of one device beside its total.
-#[derive(Clone, Copy, Debug)]
-pub struct ComputeWords<'a> {
-    /// The bucket, in one word.
-    pub bucket: &'a AtomicU64,
-    /// Until when all launched work is expected to run.
-    pub until: &'a AtomicU64,
-    /// Nanoseconds of GPU time used.
-    pub busy: &'a AtomicU64,
-    /// Last launch.
-    pub last: &'a AtomicU64,
-    /// Launches.
-    pub launches: &'a AtomicU64,
+/// What the processes of a container record of their launches on one device; times are nanoseconds
+/// of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComputeRecord<T> {
+    /// The bucket, in one word: until when it is in debt.
+    pub debt: T,
+    /// Until when all launched work is expected to run; written only for a container with a limit,
+    /// also while it does not apply.
+    pub until: T,
+    /// Nanoseconds of GPU time used; written likewise.
+    pub busy: T,
+    /// When a launch was last reported; 0: never.
+    pub last: T,
+    /// Reported launches.
+    pub launches: T,
     /// Nanoseconds that launches waited.
-    pub waited: &'a AtomicU64,
-    /// Measured launches in progress.
-    pub in_progress: &'a AtomicU64,
+    pub waited: T,
+    /// Measured launches in progress; too many for ever if a process ended during one.
+    pub in_progress: T,
     /// Launches that were measured while no other tenant was active.
-    pub undisturbed: &'a AtomicU64,
+    pub undisturbed: T,
     /// Credit of the bucket before it was last charged, in millionths of what it holds.
-    pub credit: &'a AtomicU64,
+    pub credit: T,
     /// Nanoseconds that launches waited on the device for other tenants.
-    pub contended: &'a AtomicU64,
+    pub contended: T,
 }
+
+impl<T> ComputeRecord<T> {
+    /// Of the words at these offsets of a device.
+    pub(crate) fn new(word: impl Fn(usize) -> T) -> Self {
+        Self {
+            debt: word(64),
+            until: word(72),
+            busy: word(80),
+            last: word(88),
+            launches: word(96),
+            waited: word(104),
+            in_progress: word(112),
+            undisturbed: word(120),
+            credit: word(128),
+            contended: word(136),
+        }
+    }
+}
+
+/// The words of one device beside its total.
+pub type ComputeWords<'a> = ComputeRecord<&'a AtomicU64>;
 
 /// A mapped counters file.
 #[derive(Debug)]
@@ -158,30 +179,7 @@ impl MappedCounters {
     }
 
     pub(crate) fn compute(&self, device: usize) -> ComputeWords<'_> {
-        let [
-            bucket,
-            until,
-            busy,
-            last,
-            launches,
-            waited,
-            in_progress,
-            undisturbed,
-            credit,
-            contended,
-        ] = COMPUTE.map(|at| self.device_word(device, at));
-        ComputeWords {
-            bucket,
-            until,
-            busy,
-            last,
-            launches,
-            waited,
-            in_progress,
-            undisturbed,
-            credit,
-            contended,
-        }
+        ComputeRecord::new(|at| self.device_word(device, at))
     }
 
     pub(crate) fn owner(&self, slot: usize) -> &AtomicU64 {

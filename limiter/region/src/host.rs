@@ -11,7 +11,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::account::MAX_BYTES;
-use crate::counters::{self, SHARED, SIZE, start};
+use crate::counters::{self, ComputeRecord, SHARED, SIZE, start};
 use crate::limits::MAX_DEVICES;
 use crate::{lock, map};
 
@@ -210,12 +210,14 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             refused: details(4),
         });
     }
-    let [busy, last, launches, waited] = [80, 88, 96, 104].map(of_devices);
-    let compute = (0..devices).map(|device| ComputeUsage {
-        busy: busy[device],
-        last: last[device],
-        launches: launches[device],
-        waited: waited[device],
+    let compute = (0..devices).map(|device| {
+        let record = ComputeRecord::new(|at| word(&bytes, counters::device_offset(device, at)));
+        ComputeUsage {
+            busy: record.busy,
+            last: record.last,
+            launches: record.launches,
+            waited: record.waited,
+        }
     });
     Ok(CountersSnapshot {
         processes,
@@ -309,32 +311,8 @@ fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
     Ok(found)
 }
 
-/// The launch counters of one device, as the tenant's processes write them; times are nanoseconds
-/// of the monotonic clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaunchCounters {
-    /// Until when the bucket is in debt.
-    pub debt: u64,
-    /// Until when all launched work is expected to run; written only for a container with a limit,
-    /// also while it does not apply.
-    pub until: u64,
-    /// Nanoseconds of GPU time used; written likewise.
-    pub busy: u64,
-    /// When a launch was last reported.
-    pub last: u64,
-    /// Reported launches.
-    pub launches: u64,
-    /// Nanoseconds that launches waited.
-    pub waited: u64,
-    /// Measured launches in progress; too many for ever if a process ended during one.
-    pub in_progress: u64,
-    /// Launches that were measured while no other tenant was active.
-    pub undisturbed: u64,
-    /// Credit of the bucket before it was last charged, in millionths of what it holds.
-    pub credit: u64,
-    /// Nanoseconds that launches waited on the device for other tenants.
-    pub contended: u64,
-}
+/// The launch counters of one device, as the tenant's processes write them.
+pub type LaunchCounters = ComputeRecord<u64>;
 
 /// A counters file that stays open, to read its launch counters many times a second.
 #[derive(Debug)]
@@ -367,30 +345,7 @@ impl LaunchReader {
         fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
         let records = self.bytes.chunks_exact(counters::DEVICE);
         for (counters, record) in self.counters.iter_mut().zip(records) {
-            let [
-                debt,
-                until,
-                busy,
-                last,
-                launches,
-                waited,
-                in_progress,
-                undisturbed,
-                credit,
-                contended,
-            ] = counters::COMPUTE.map(|at| word(record, at));
-            *counters = LaunchCounters {
-                debt,
-                until,
-                busy,
-                last,
-                launches,
-                waited,
-                in_progress,
-                undisturbed,
-                credit,
-                contended,
-            };
+            *counters = ComputeRecord::new(|at| word(record, at));
         }
         Ok(&self.counters)
     }

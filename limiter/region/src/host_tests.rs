@@ -238,7 +238,7 @@ fn rereads_launch_counters_from_open_file() {
     assert_eq!(reader.read().unwrap().len(), 2);
     let second = slot.compute(1);
     let order = std::sync::atomic::Ordering::Relaxed;
-    let words = [second.bucket, second.until, second.busy, second.last];
+    let words = [second.debt, second.until, second.busy, second.last];
     let counts = [
         second.launches,
         second.waited,

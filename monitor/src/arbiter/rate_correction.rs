@@ -12,7 +12,8 @@
 //! is charged for what it uses, and a higher rate would take from others. An error within the spread
 //! of the measurements corrects nothing.
 
-use super::allowance::AllowanceHistory;
+use std::collections::VecDeque;
+
 use super::{FULL_DEVICE, Measurement, PERCENT, Ppm};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -40,6 +41,8 @@ const SETTLE: u64 = 2 * SECOND;
 const DELAYS: [u64; 5] = [0, SETTLE / 4, SETTLE / 2, SETTLE / 4 * 3, SETTLE];
 /// If the driver reports nothing for a device for so long, nobody works there: it lists those who do.
 const SILENCE: u64 = 2 * SECOND;
+/// How long allowances are retained, in nanoseconds: more than the driver's delay.
+const RETENTION: u64 = 5_000_000_000;
 /// How long a tenant that was stopped has no margin.
 const WATCH_PERIOD: u64 = 60 * SECOND;
 
@@ -239,6 +242,44 @@ impl RateCorrection {
         if self.stopped && reported.is_some() {
             self.watched_until = now + WATCH_PERIOD;
         }
+    }
+}
+
+/// The allowances of a tenant over the last seconds with their start times, in order. Before the first
+/// one: all of the device.
+#[derive(Debug, Default)]
+struct AllowanceHistory {
+    marks: VecDeque<(u64, Ppm)>,
+}
+
+impl AllowanceHistory {
+    /// Sets the allowance from `now` on.
+    fn note(&mut self, allowed: Ppm, now: u64) {
+        if self.marks.back().is_some_and(|(_, last)| *last == allowed) {
+            return;
+        }
+        self.marks.push_back((now, allowed));
+        // The first retained one began before the retention period, or is the first of all.
+        while self
+            .marks
+            .get(1)
+            .is_some_and(|(at, _)| *at + RETENTION < now)
+        {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Nanoseconds of the device's time that were allowed in this interval.
+    fn between(&self, from: u64, to: u64) -> u64 {
+        let (mut sum, mut end) = (0, to);
+        for (since, allowed) in self.marks.iter().rev() {
+            let begin = from.max(*since);
+            if begin < end {
+                sum += allowed * (end - begin) / FULL_DEVICE;
+                end = begin;
+            }
+        }
+        sum + end.saturating_sub(from)
     }
 }
 

@@ -324,3 +324,34 @@ fn does_not_raise_rate_without_demand() {
     assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
     assert_eq!(rate.factor(3 * SHARE, SHARE), 3_000_000, "what is lent");
 }
+
+#[test]
+fn sums_allowance_over_any_interval() {
+    let mut allowed = AllowanceHistory::default();
+    let check = |allowed: &AllowanceHistory, from: u64, to: u64, expected: u64| {
+        let found = allowed.between(from * SECOND / 10, to * SECOND / 10);
+        assert_eq!(found, expected * SECOND / 100, "{from} to {to}");
+    };
+    check(&allowed, 0, 20, 200);
+    allowed.note(30 * PERCENT, SECOND);
+    allowed.note(30 * PERCENT, 2 * SECOND);
+    allowed.note(50 * PERCENT, 3 * SECOND);
+    check(&allowed, 0, 10, 100);
+    check(&allowed, 5, 15, 65);
+    check(&allowed, 10, 30, 60);
+    check(&allowed, 5, 40, 50 + 60 + 50);
+    check(&allowed, 35, 40, 25);
+    check(&allowed, 40, 40, 0);
+    check(&allowed, 40, 30, 0);
+}
+
+#[test]
+fn discards_old_allowances() {
+    let mut allowed = AllowanceHistory::default();
+    for step in 0..1_000 {
+        allowed.note((20 + step % 2) * PERCENT, step * SECOND / 50);
+    }
+    assert!(allowed.marks.len() < 260, "{}", allowed.marks.len());
+    let sum = allowed.between(16 * SECOND, 18 * SECOND);
+    assert_eq!(sum, 41 * SECOND / 100);
+}

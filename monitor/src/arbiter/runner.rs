@@ -9,17 +9,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_region::host::{LaunchCounters, LaunchReader};
 use aliquot_region::limits::{self, LimitsError, UNCONTROLLED};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::busy_time::BusyTime;
+use super::measurements::{BusyTime, Measurements};
 use super::priority_cap::PriorityCap;
-use super::{
-    ArbiterState, ComputePolicy, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide,
-};
+use super::{ArbiterState, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide};
 use crate::managed_containers::{ContainersReceiver, ManagedContainer, ManagedContainers};
 
 /// Time between two decisions.
@@ -28,9 +27,6 @@ pub const TICK: Duration = Duration::from_millis(20);
 pub const CALIBRATION_TICK: Duration = Duration::from_millis(2);
 /// A counters file is reopened after this, in nanoseconds: it may have been replaced.
 const REOPEN: u64 = 1_000_000_000;
-
-/// The driver's measurements by container id, for each device in the order of its limits page.
-pub type Measurements = BTreeMap<String, Vec<Option<Measurement>>>;
 
 /// The arbiter of a node.
 #[derive(Debug, Default)]
@@ -191,14 +187,14 @@ impl Arbiter {
 
 impl ArbitratedContainer {
     fn open(container: &ManagedContainer) -> Result<Self, LimitsError> {
-        let page = limits::HostLimitsPage::open(&container.limits())?;
+        let page = limits::HostLimitsPage::open(&container.directory.limits())?;
         let devices = (0..page.page().devices()).map(|i| {
             let (uuid, length) = page.page().uuid(i);
             String::from_utf8_lossy(&uuid[..length]).into_owned()
         });
         Ok(Self {
             id: container.id.clone(),
-            counters_path: container.counters(),
+            counters_path: container.directory.counters(),
             devices: devices.collect(),
             busy_times: vec![BusyTime::default(); page.page().devices()],
             page,
@@ -233,11 +229,10 @@ impl ArbitratedContainer {
 
     fn samples(&self) -> impl Iterator<Item = TenantSample<'_>> {
         let page = self.page.page();
-        let policy = match page.policy() {
-            _ if page.flags() & UNCONTROLLED != 0 => ComputePolicy::Disable,
-            1 => ComputePolicy::Force,
-            2 => ComputePolicy::Disable,
-            _ => ComputePolicy::Default,
+        let policy = if page.flags() & UNCONTROLLED == 0 {
+            UtilizationPolicy::from_word(page.policy())
+        } else {
+            UtilizationPolicy::Disable
         };
         self.devices
             .iter()

@@ -5,11 +5,12 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_region::counters;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 
 use super::*;
-use crate::managed_containers::EffectiveLimits;
 
 const SECOND: u64 = 1_000_000_000;
 /// Offsets in the files.
@@ -44,7 +45,7 @@ fn container(dir: &Path, name: &str, priority: u32, cores: u32) -> ManagedContai
         priority: 0,
         effective: EffectiveLimits::default(),
         limited: true,
-        directory: folder,
+        directory: ContainerDirectory::new(folder),
     }
 }
 
@@ -54,7 +55,7 @@ fn write(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 fn throttle(container: &ManagedContainer) -> u8 {
-    fs::read(container.limits()).unwrap()[usize::try_from(THROTTLE).unwrap()]
+    fs::read(container.directory.limits()).unwrap()[usize::try_from(THROTTLE).unwrap()]
 }
 
 struct Node {
@@ -73,7 +74,11 @@ impl Node {
     /// Lets the first of these containers launch, and 20 ms pass; returns all throttle flags.
     fn tick(&mut self, containers: &[&ManagedContainer]) -> Vec<u8> {
         self.now += 20_000_000;
-        write(&containers[0].counters(), LAUNCHES, &self.now.to_le_bytes());
+        write(
+            &containers[0].directory.counters(),
+            LAUNCHES,
+            &self.now.to_le_bytes(),
+        );
         self.rest(containers)
     }
 
@@ -107,7 +112,7 @@ fn writes_measured_use_to_page() {
         let measured = Measurement { used, at };
         let all = [(tenant.id.clone(), vec![Some(measured)])];
         node.arbiter.set_measurements(&all.into());
-        let page = limits::HostLimitsPage::open(&tenant.limits()).unwrap();
+        let page = limits::HostLimitsPage::open(&tenant.directory.limits()).unwrap();
         page.page().busy(0)
     };
     assert_eq!(measure(300_000, SECOND), 0);
@@ -131,13 +136,13 @@ fn writes_pages_as_containers_come_and_go() {
     node.set_containers(&[&high, &low]);
     node.tick(&[&high, &low]);
     assert_eq!(node.tick(&[&high, &low]), [2, 1], "the low one waits");
-    let bytes = fs::read(low.limits()).unwrap();
+    let bytes = fs::read(low.directory.limits()).unwrap();
     assert_eq!(bytes[24..32], node.now.to_le_bytes(), "a sign of life");
     node.set_containers(&[&low]);
     assert_eq!(node.rest(&[&low]), [2], "the high one is gone");
     assert_eq!(node.arbiter.containers.len(), 1);
     node.arbiter.release();
-    let bytes = fs::read(low.limits()).unwrap();
+    let bytes = fs::read(low.directory.limits()).unwrap();
     assert_eq!((throttle(&low), &bytes[24..32]), (0, &[0; 8][..]));
 }
 
@@ -153,7 +158,7 @@ fn corrects_overwritten_throttle_flag_in_next_tick() {
     node.set_containers(&both);
     node.tick(&both);
     assert_eq!(node.tick(&both)[1], 1);
-    write(&low.limits(), THROTTLE, &[2, 0, 0, 0]);
+    write(&low.directory.limits(), THROTTLE, &[2, 0, 0, 0]);
     assert_eq!(node.tick(&both)[1], 1);
 }
 
@@ -183,7 +188,7 @@ fn isolates_tenants_from_corrupt_counters_of_one() {
         let mut node = node();
         node.set_containers(&all);
         node.tick(&all);
-        corrupt(&low.counters());
+        corrupt(&low.directory.counters());
         for _ in 0..100 {
             assert_eq!(node.tick(&all)[1..], [1, 1]);
         }
@@ -194,12 +199,12 @@ fn isolates_tenants_from_corrupt_counters_of_one() {
 fn adds_container_when_its_page_appears() {
     let dir = tempfile::tempdir().unwrap();
     let late = container(dir.path(), "late", 1, 30);
-    let page = fs::read(late.limits()).unwrap();
-    fs::remove_file(late.limits()).unwrap();
+    let page = fs::read(late.directory.limits()).unwrap();
+    fs::remove_file(late.directory.limits()).unwrap();
     let mut node = node();
     node.set_containers(&[&late]);
     assert_eq!(node.arbiter.containers.len(), 0);
-    fs::write(late.limits(), page).unwrap();
+    fs::write(late.directory.limits(), page).unwrap();
     node.set_containers(&[&late]);
     node.tick(&[&late]);
     assert_eq!(node.tick(&[&late]), [2]);

@@ -11,7 +11,7 @@ pub(super) const START: u64 = 1_000_000 * MILLISECOND;
 pub(super) struct TenantSpec {
     high: bool,
     cores: u32,
-    policy: ComputePolicy,
+    policy: UtilizationPolicy,
     /// It would use the whole GPU, nothing, or this.
     pub(super) wants: Ppm,
     /// What the driver measures.
@@ -22,7 +22,7 @@ pub(super) fn low(cores: u32) -> TenantSpec {
     TenantSpec {
         high: false,
         cores,
-        policy: ComputePolicy::Default,
+        policy: UtilizationPolicy::Default,
         wants: FULL_DEVICE,
         measured: None,
     }
@@ -41,7 +41,7 @@ fn idle(spec: TenantSpec) -> TenantSpec {
 
 fn forced(spec: TenantSpec) -> TenantSpec {
     TenantSpec {
-        policy: ComputePolicy::Force,
+        policy: UtilizationPolicy::Force,
         ..spec
     }
 }
@@ -218,7 +218,7 @@ fn priority_gives_nothing_with_cap_of_0() {
 #[test]
 fn forced_or_unlimited_low_priority_yields_too() {
     let disabled = TenantSpec {
-        policy: ComputePolicy::Disable,
+        policy: UtilizationPolicy::Disable,
         ..low(30)
     };
     SimulatedGpu::new(&[forced(low(30)), disabled, low(0), high(50)])
@@ -255,7 +255,7 @@ fn lends_nothing_beside_unlimited_tenant() {
         .pass(400)
         .check(&[100, 20]);
     let disabled = TenantSpec {
-        policy: ComputePolicy::Disable,
+        policy: UtilizationPolicy::Disable,
         ..low(40)
     };
     SimulatedGpu::new(&[disabled, low(20)])
@@ -341,7 +341,7 @@ fn decides_for_each_device_separately() {
         container,
         device,
         high_priority,
-        policy: ComputePolicy::Default,
+        policy: UtilizationPolicy::Default,
         cores: 30,
         counters: Some(LaunchCounters {
             last: START,

@@ -12,16 +12,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
 };
 
-use crate::inventory::is_missing;
+use crate::calls::{is_missing, struct_version};
 
 /// NVML's number for version 2 of the struct.
-const V2: c_uint = {
-    let size = size_of::<nvmlGpuInstanceProfileInfo_v2_t>();
-    assert!(size < 1 << 24);
-    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-    let size = size as u32;
-    size | 2 << 24
-};
+const V2: c_uint = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
 /// More profile kinds than any driver has; this binding's count may be too low for a later one.
 const MOST_KINDS: c_uint = 2 * NVML_GPU_INSTANCE_PROFILE_COUNT;
 /// More placements than a GPU has slices.

@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::profiles::{self, DriverProfile, byte};
 use super::{GpuInstance, MigError, MigLayout};
-use crate::inventory::memory;
+use crate::calls::memory;
 
 /// More instances of either kind than a GPU or an instance has slices.
 const MOST: usize = 32;

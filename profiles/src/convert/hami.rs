@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Converted, is_set, profile, rule};
-use crate::config::{Config, Profile};
+use super::{Converted, is_set, profile};
+use crate::config::{Config, Profile, Rule};
 use crate::error::{ProfileError, ProfileErrors};
 use crate::gpu_selector::GpuSelector;
 use crate::mode::{MAX_REPLICAS, Mig, Mode, Mps, Scaling, Vgpu};
 use crate::read;
+use crate::schema::ValueSchema::{Any, Keys, List, Text, Whole, Words};
+use crate::schema::{ValueSchema, optional, required};
 use crate::text_format;
-use crate::value_schema::ValueSchema::{Any, Keys, List, Text, Whole, Words};
-use crate::value_schema::{ValueSchema, optional, required};
 
 /// The label whose value is a node's name.
 const HOST: &str = "kubernetes.io/hostname";
@@ -193,7 +193,7 @@ fn profile_of(
             ..Vgpu::default()
         }),
     };
-    let hidden = |select: GpuSelector| rule(select, Mode::Unmanaged);
+    let hidden = |select: GpuSelector| Rule::new(select, Mode::Unmanaged);
     let mut gpus = Vec::new();
     if !settings.filter.uuid.is_empty() {
         let uuid = settings

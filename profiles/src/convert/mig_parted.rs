@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Converted, profile, rule, whole_gpu};
+use super::{Converted, profile, whole_gpu};
 use crate::config::{Config, Rule, VERSION};
 use crate::error::{ProfileError, ProfileErrors, child_path};
 use crate::gpu_selector::{GpuSelector, Pci};
 use crate::mode::{LayoutEntry, Mig, Mode};
 use crate::read;
+use crate::schema::ValueSchema::{Any, Flag, Keys, List, Map, Whole, Words};
+use crate::schema::{ValueSchema, optional, required};
 use crate::text_format;
-use crate::value_schema::ValueSchema::{Any, Flag, Keys, List, Map, Whole, Words};
-use crate::value_schema::{ValueSchema, optional, required};
 
 const FILE: ValueSchema = Keys(&[
     required("version", Words(&["v1"]), ""),
@@ -127,7 +127,7 @@ fn rule_of(entry: &MigConfig, path: &str, notes: &mut Vec<String>) -> Result<Rul
     // A filter is used because other nodes have other GPUs.
     Ok(Rule {
         optional: filtered,
-        ..rule(select, mode)
+        ..Rule::new(select, mode)
     })
 }
 

@@ -7,15 +7,15 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Converted, is_set, profile, rule, whole_gpu};
-use crate::config::Config;
+use super::{Converted, is_set, profile, whole_gpu};
+use crate::config::{Config, Rule};
 use crate::error::{ProfileError, ProfileErrors, child_path};
 use crate::gpu_selector::GpuSelector;
 use crate::mode::{Mode, Mps, Timeslice};
 use crate::read;
+use crate::schema::ValueSchema::{Any, Flag, Keys, List, Text, Whole, Words};
+use crate::schema::{ValueSchema, optional, required};
 use crate::text_format;
-use crate::value_schema::ValueSchema::{Any, Flag, Keys, List, Text, Whole, Words};
-use crate::value_schema::{ValueSchema, optional, required};
 
 const PREFIX: &str = "nvidia.com/";
 
@@ -156,7 +156,7 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, ProfileErrors> {
             continue;
         };
         match select(&resource.devices, &child_path(&path, "devices")) {
-            Ok(selects) => gpus.extend(selects.into_iter().map(|s| rule(s, mode.clone()))),
+            Ok(selects) => gpus.extend(selects.into_iter().map(|s| Rule::new(s, mode.clone()))),
             Err(error) => errors.push(error),
         }
     }

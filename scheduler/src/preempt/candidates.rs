@@ -3,19 +3,20 @@
 
 use std::collections::HashSet;
 
-use aliquot_core::ledger::{AllocatedUse, PreemptionReservation};
+use aliquot_core::ledger::PreemptionReservation;
 use aliquot_core::preemption::record::{self, PlanState, Victim};
 use aliquot_core::preemption::{
     self, CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery,
     PreemptionRecord,
 };
 use aliquot_core::quota::QuotaAmount;
+use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Demand, Ledger, NodeName, PodUid, Replicas, Requests};
 use tokio::time::Instant;
 
-use crate::bound_pods::{BoundPod, BoundPods};
 use crate::ledger_cache::LedgerCache;
-use crate::pending::PendingPod;
+use crate::ledger_cache::bound_pods::{BoundPod, BoundPods};
+use crate::ledger_cache::pending_pods::PendingPod;
 
 /// A pod that is still terminating this many seconds after its grace period is not waited for.
 const OVERDUE: i64 = 30;
@@ -24,147 +25,144 @@ const SLACK: u64 = 30;
 
 /// Pods that are not evicted: they terminate already, or may not be evicted.
 #[derive(Debug, Default)]
-pub(crate) struct ExcludedPods<'a> {
+pub(super) struct ExcludedPods<'a> {
     /// Victims of another plan.
-    pub(crate) terminating: HashSet<&'a PodUid>,
+    pub(super) terminating: HashSet<&'a PodUid>,
     /// Pods that a disruption budget protects, by the API server.
-    pub(crate) protected: HashSet<PodUid>,
+    pub(super) protected: HashSet<PodUid>,
 }
 
-impl LedgerCache {
-    /// The victims for this pod, if evicting them helps.
-    pub(crate) fn plan(
-        &self,
-        uid: &PodUid,
-        waiting: &PendingPod,
-        excluded: &ExcludedPods<'_>,
-        now: i64,
-    ) -> Result<PreemptionPlan, NoPlan> {
-        let (allowed, _) = self.bound_pods.0.read().budgets();
-        let policies = self.policies();
-        let query = PreemptionQuery {
-            demand: &waiting.demand,
-            priority: waiting.priority,
-            policies: &policies,
-            budgets: &allowed,
-        };
-        let cluster = self.snapshot();
-        let named = waiting
-            .offered
-            .named()
-            .filter_map(|slot| cluster.named(slot));
-        let nodes = named.filter_map(|(name, _)| {
-            let bound_pods = self.bound_pods.0.read();
-            self.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, excluded, now))
-        });
-        preemption::plan(&query, nodes)
-    }
+/// The victims for this pod, if evicting them helps.
+pub(super) fn plan(
+    cache: &LedgerCache,
+    uid: &PodUid,
+    waiting: &PendingPod,
+    excluded: &ExcludedPods<'_>,
+    now: i64,
+) -> Result<PreemptionPlan, NoPlan> {
+    let (allowed, _) = cache.bound_pods.0.read().budgets();
+    let policies = cache.policies();
+    let query = PreemptionQuery {
+        demand: &waiting.demand,
+        priority: waiting.priority,
+        policies: &policies,
+        budgets: &allowed,
+    };
+    let cluster = cache.snapshot();
+    let named = waiting
+        .offered
+        .named()
+        .filter_map(|slot| cluster.named(slot));
+    let nodes = named.filter_map(|(name, _)| {
+        let bound_pods = cache.bound_pods.0.read();
+        cache.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, excluded, now))
+    });
+    preemption::plan(&query, nodes)
+}
 
-    /// Reserves what the pod will take once the plan's victims have ended; returns the record to
-    /// write. `None` if the ledger has changed so that the pod would not fit, or if kube-scheduler
-    /// preempts for it; an error if a quota forbids it.
-    pub(crate) fn reserve_for_plan(
-        &self,
-        uid: &PodUid,
-        waiting: &PendingPod,
-        plan: &PreemptionPlan,
-        excluded: &ExcludedPods<'_>,
-        now: i64,
-    ) -> Result<Option<PreemptionRecord>, NoPlan> {
-        let preemptions = self.preemptions.lock();
-        if preemptions.is_left_to_kube_scheduler(uid, Instant::now()) {
-            return Ok(None);
-        }
-        let bound_pods = self.bound_pods.0.read();
-        let mut ledger = self.ledger.write();
-        if ledger.pod_entry(uid).is_some() {
-            return Ok(None);
-        }
-        let (allowed, _) = bound_pods.budgets();
-        let policies = self.policies();
-        let query = PreemptionQuery {
-            demand: &waiting.demand,
-            priority: waiting.priority,
-            policies: &policies,
-            budgets: &allowed,
-        };
-        let node = candidate_node(&ledger, &bound_pods, &plan.node, uid, excluded, now);
-        let fit_without =
-            |node: &CandidateNode| preemption::fit_without(&query, node, &plan.victims);
-        let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
-            return Ok(None);
-        };
-        let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-        let headroom = ledger.headroom(&waiting.pod.namespace);
-        if headroom.is_some_and(|left| !left.allows(amount)) {
-            return Err(NoPlan::Quota);
-        }
-        let inventory = node.published.inventory.as_deref();
-        let reserved = inventory
-            .map(|inventory| fit.allocated_uses(inventory))
-            .unwrap_or_default();
-        let victims: Option<Vec<&BoundPod>> =
-            plan.victims.iter().map(|uid| bound_pods.get(uid)).collect();
-        let Some(victims) = victims else {
-            return Ok(None);
-        };
-        let grace = victims
-            .iter()
-            .map(|bound_pod| bound_pod.grace)
-            .max()
-            .unwrap_or(0);
-        let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
-        ledger.reserve_for_preemptor(
-            uid,
-            PreemptionReservation {
-                node: plan.node.clone(),
-                allocated: AllocatedUse::Known(reserved.clone()),
-                replicas: waiting.demand.replicas(),
-                recorded: false,
-            },
-        );
-        let name = |bound_pod: &&BoundPod| Victim {
-            uid: bound_pod.pod.uid.as_str().into(),
-            namespace: bound_pod.pod.namespace.clone(),
-            name: bound_pod.pod.name.clone(),
-        };
-        Ok(Some(PreemptionRecord {
-            v: record::VERSION,
-            state: PlanState::Open,
+/// Reserves what the pod will take once the plan's victims have ended; returns the record to
+/// write. `None` if the ledger has changed so that the pod would not fit, or if kube-scheduler
+/// preempts for it; an error if a quota forbids it.
+pub(super) fn reserve(
+    cache: &LedgerCache,
+    uid: &PodUid,
+    waiting: &PendingPod,
+    plan: &PreemptionPlan,
+    excluded: &ExcludedPods<'_>,
+    now: i64,
+) -> Result<Option<PreemptionRecord>, NoPlan> {
+    let preemptions = cache.preemptions.lock();
+    if preemptions.is_left_to_kube_scheduler(uid, Instant::now()) {
+        return Ok(None);
+    }
+    let bound_pods = cache.bound_pods.0.read();
+    let mut ledger = cache.ledger.write();
+    if ledger.pod_entry(uid).is_some() {
+        return Ok(None);
+    }
+    let (allowed, _) = bound_pods.budgets();
+    let policies = cache.policies();
+    let query = PreemptionQuery {
+        demand: &waiting.demand,
+        priority: waiting.priority,
+        policies: &policies,
+        budgets: &allowed,
+    };
+    let node = candidate_node(&ledger, &bound_pods, &plan.node, uid, excluded, now);
+    let fit_without = |node: &CandidateNode| preemption::fit_without(&query, node, &plan.victims);
+    let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
+        return Ok(None);
+    };
+    let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
+    let headroom = ledger.headroom(&waiting.pod.namespace);
+    if headroom.is_some_and(|left| !left.allows(amount)) {
+        return Err(NoPlan::Quota);
+    }
+    let inventory = node.published.inventory.as_deref();
+    let reserved = inventory
+        .map(|inventory| fit.allocated_uses(inventory))
+        .unwrap_or_default();
+    let victims: Option<Vec<&BoundPod>> =
+        plan.victims.iter().map(|uid| bound_pods.get(uid)).collect();
+    let Some(victims) = victims else {
+        return Ok(None);
+    };
+    let grace = victims
+        .iter()
+        .map(|bound_pod| bound_pod.grace)
+        .max()
+        .unwrap_or(0);
+    let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
+    ledger.reserve_for_preemptor(
+        uid,
+        PreemptionReservation {
             node: plan.node.clone(),
-            victims: victims.iter().map(name).collect(),
-            reserved,
-            until,
-        }))
-    }
+            allocated: AllocatedUse::Known(reserved.clone()),
+            replicas: waiting.demand.replicas(),
+            recorded: false,
+        },
+    );
+    let name = |bound_pod: &&BoundPod| Victim {
+        uid: bound_pod.pod.uid.as_str().into(),
+        namespace: bound_pod.pod.namespace.clone(),
+        name: bound_pod.pod.name.clone(),
+    };
+    Ok(Some(PreemptionRecord {
+        v: record::VERSION,
+        state: PlanState::Open,
+        node: plan.node.clone(),
+        victims: victims.iter().map(name).collect(),
+        reserved,
+        until,
+    }))
+}
 
-    /// The further victims on a node, beside those of kube-scheduler, that have to be evicted so
-    /// that the pod fits there; `None` if that does not help.
-    pub(crate) fn victims_beside(
-        &self,
-        uid: &PodUid,
-        (demand, priority): (&Demand, i32),
-        (name, chosen): (&NodeName, &[PodUid]),
-        now: i64,
-    ) -> Option<Vec<PodUid>> {
-        let bound_pods = self.bound_pods.0.read();
-        let (allowed, _) = bound_pods.budgets();
-        let policies = self.policies();
-        let query = PreemptionQuery {
-            demand,
-            priority,
-            policies: &policies,
-            budgets: &allowed,
-        };
-        let excluded = ExcludedPods {
-            terminating: chosen.iter().collect(),
-            protected: HashSet::new(),
-        };
-        let node =
-            self.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, &excluded, now))?;
-        drop(bound_pods);
-        preemption::victims(&query, &node).ok()
-    }
+/// The further victims on a node, beside those of kube-scheduler, that have to be evicted so
+/// that the pod fits there; `None` if that does not help.
+pub(crate) fn victims_beside(
+    cache: &LedgerCache,
+    uid: &PodUid,
+    (demand, priority): (&Demand, i32),
+    (name, chosen): (&NodeName, &[PodUid]),
+    now: i64,
+) -> Option<Vec<PodUid>> {
+    let bound_pods = cache.bound_pods.0.read();
+    let (allowed, _) = bound_pods.budgets();
+    let policies = cache.policies();
+    let query = PreemptionQuery {
+        demand,
+        priority,
+        policies: &policies,
+        budgets: &allowed,
+    };
+    let excluded = ExcludedPods {
+        terminating: chosen.iter().collect(),
+        protected: HashSet::new(),
+    };
+    let node =
+        cache.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, &excluded, now))?;
+    drop(bound_pods);
+    preemption::victims(&query, &node).ok()
 }
 
 /// How many seconds a plan may take whose victims have this grace period.

@@ -9,9 +9,9 @@ use aliquot_core::preemption::record::{PlanState, Victim};
 use aliquot_k8s::event::{EventNote, PodRef};
 
 use super::candidates::time_limit;
-use super::{INTERVAL, PatchOutcome, Preemptor, unix};
-use crate::evict::{self, EvictionOutcome};
-use crate::pending::{PendingPod, RecordedPlan};
+use super::{INTERVAL, PatchOutcome, Preemptor, pod_ref, unix};
+use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
+use crate::pod_client::EvictionOutcome;
 
 /// Checks of whether the watch shows the end of a plan.
 const END_CHECKS: u32 = 15;
@@ -27,7 +27,7 @@ enum EvictionProgress {
 impl Preemptor {
     /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads.
     pub(super) async fn execute(&self, uid: &PodUid, record: &PreemptionRecord, written: bool) {
-        let Some(waiting) = self.cache.pending_pod(uid) else {
+        let Some(waiting) = self.cache.pending.get(uid) else {
             return;
         };
         if !written && !self.write(&waiting.pod, record).await {
@@ -41,7 +41,7 @@ impl Preemptor {
         let deadline = self.deadline(record);
         let mut ticks = tokio::time::interval(INTERVAL);
         while self.leader.not_leading_reason().is_none() {
-            let Some(waiting) = self.cache.pending_pod(uid) else {
+            let Some(waiting) = self.cache.pending.get(uid) else {
                 return;
             };
             match waiting.preemption.plan {
@@ -77,7 +77,7 @@ impl Preemptor {
     /// Waits until the watch shows that the plan is closed: otherwise it would be taken up again.
     async fn until_shown(&self, uid: &PodUid) {
         let open = || {
-            let pending = self.cache.pending_pod(uid);
+            let pending = self.cache.pending.get(uid);
             let plan = pending.and_then(|pending| pending.preemption.plan);
             matches!(plan, Some(RecordedPlan::Open(_)))
         };
@@ -139,12 +139,8 @@ impl Preemptor {
                 evicted.insert(victim.uid.clone());
                 continue;
             }
-            let pod = PodRef {
-                namespace: victim.namespace.clone(),
-                name: victim.name.clone(),
-                uid: victim.uid.to_string(),
-            };
-            match evict::request_eviction(&self.client, &pod, false).await {
+            let pod = pod_ref(victim);
+            match self.pods.evict(&pod, false).await {
                 EvictionOutcome::Accepted => {
                     if evicted.is_empty() && !self.has_started(record) {
                         self.metrics.preemptions.inc();

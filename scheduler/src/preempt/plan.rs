@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 
 use aliquot_core::PodUid;
 use aliquot_core::preemption::{NoPlan, PreemptionRecord};
-use aliquot_k8s::event::{EventNote, PodRef};
+use aliquot_k8s::event::EventNote;
 use tokio::time::Instant;
 
-use super::candidates::ExcludedPods;
-use super::{ActivePlans, PendingPreemptor, Preemptor, RETRY, unix};
-use crate::evict::{self, EvictionOutcome};
-use crate::pending::PendingPod;
+use super::candidates::{self, ExcludedPods};
+use super::{ActivePlans, PendingPreemptor, Preemptor, RETRY, pod_ref, unix};
+use crate::ledger_cache::pending_pods::PendingPod;
+use crate::pod_client::EvictionOutcome;
 
 /// Plans tried in a row; each failed one finds a pod that a disruption budget protects.
 const ATTEMPTS: usize = 8;
@@ -37,10 +37,8 @@ impl Preemptor {
                     protected: protected_now,
                 };
                 let now = unix();
-                let plan = preemptor.cache.plan(&id, &pending, &excluded, now)?;
-                preemptor
-                    .cache
-                    .reserve_for_plan(&id, &pending, &plan, &excluded, now)
+                let plan = candidates::plan(&preemptor.cache, &id, &pending, &excluded, now)?;
+                candidates::reserve(&preemptor.cache, &id, &pending, &plan, &excluded, now)
             });
             let planned = planned.await.unwrap_or(Err(NoPlan::NoNode))?;
             // The ledger changed meanwhile: plan again.
@@ -64,12 +62,8 @@ impl Preemptor {
     /// unknown.
     async fn try_evictions(&self, record: &PreemptionRecord) -> Result<(), Option<PodUid>> {
         for victim in &record.victims {
-            let pod = PodRef {
-                namespace: victim.namespace.clone(),
-                name: victim.name.clone(),
-                uid: victim.uid.to_string(),
-            };
-            match evict::request_eviction(&self.client, &pod, true).await {
+            let pod = pod_ref(victim);
+            match self.pods.evict(&pod, true).await {
                 EvictionOutcome::Accepted | EvictionOutcome::Gone => {}
                 EvictionOutcome::Protected(why) => {
                     tracing::info!(

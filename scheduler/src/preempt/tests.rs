@@ -5,12 +5,14 @@ use std::sync::Arc;
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
+use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
+use crate::extender;
 use crate::ledger_cache::tests::{cache, pod};
 
 /// The calls that the API server got, one line each.
@@ -65,7 +67,13 @@ impl Scene {
         let (events, _) = event::queue();
         let metrics = Metrics::new(&mut Registry::default());
         let client = Client::new(service, "d");
-        let preemptor = Preemptor::new(&cache, client, &events, &Leader::always(), &metrics);
+        let preemptor = Preemptor::new(
+            &cache,
+            PodClient::new(client),
+            &events,
+            &Leader::always(),
+            &metrics,
+        );
         Self {
             preemptor,
             state: PreemptionState::default(),
@@ -105,7 +113,7 @@ impl Scene {
             offered: cache.snapshot().set(&["n"]),
             ..PendingPod::read(&shown, demand, true)
         };
-        cache.refused(&"p".into(), waiting, cache.capacity_event_count());
+        cache.refused(&"p".into(), waiting, cache.pending.event_count());
     }
 
     /// The calls when this much time has passed.
@@ -251,7 +259,7 @@ async fn returns_only_victims_whose_eviction_makes_pod_fit() {
     };
     let cache = scene.preemptor.cache.clone();
     let ask = |memory: &str, node: &str| {
-        let answer = verb::answer(&cache, body(memory, node).to_string().as_bytes()).unwrap();
+        let answer = extender::preempt(&cache, body(memory, node).to_string().as_bytes()).unwrap();
         serde_json::to_value(answer).unwrap()["NodeNameToMetaVictims"].clone()
     };
     let victims = |uids: &[&str]| {

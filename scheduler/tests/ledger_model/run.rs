@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aliquot_core::{Allocation, NodeName, PodUid};
-use aliquot_scheduler::ledger_cache::CLAIM_LIFETIME;
+use aliquot_scheduler::ledger_cache::pending_pods::CLAIM_LIFETIME;
 use fastrand::Rng;
 
 use crate::shapes;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::decide::{self, NodeQuery};
-use aliquot_core::fit::Policies;
-use aliquot_core::ledger::{AllocatedUse, NotReserved};
-use aliquot_core::memo::Memo;
-use aliquot_core::reason::Reason;
-use aliquot_core::{Allocation, Cluster, Ledger, NodeName, NodeState, PodUid, invariant};
+use aliquot_core::decide::{self, Memo, NodeQuery};
+use aliquot_core::ledger::NotReserved;
+use aliquot_core::refusal::Reason;
+use aliquot_core::score::Policies;
+use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{Allocation, Cluster, Ledger, NodeName, NodeState, PodUid};
 use aliquot_k8s::pod::Settings;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
-use aliquot_scheduler::pending::PendingPod;
+use aliquot_scheduler::ledger_cache::pending_pods::PendingPod;
+use aliquot_scheduler::requeue::take_requeueable;
 use k8s_openapi::api::core::v1 as api;
 
 use crate::reference::{Reference, Usage};
@@ -154,7 +155,7 @@ impl System {
             for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
                 let here = uses.contains_key(&gpu.uuid);
                 assert!(
-                    !here || invariant::within_capacity(device),
+                    !here || aliquot_core::node::within_capacity(device),
                     "{node}: {device:?}"
                 );
             }
@@ -167,7 +168,7 @@ impl System {
         if !demand.requests_gpu() {
             return;
         }
-        let event_count = self.cache.capacity_event_count();
+        let event_count = self.cache.pending.event_count();
         let view = self.cache.view("d");
         let object = world::pod_object(&self.shapes, uid, pod);
         if let Ok(found) = self.cache.fitting(&view, uid, &demand, &self.texts) {
@@ -198,7 +199,7 @@ impl System {
 
     /// Without any claim: requeues, and what is not requeued does not fit.
     pub(crate) fn requeue(&mut self) {
-        let requeued = self.cache.take_requeueable();
+        let requeued = take_requeueable(&self.cache);
         for (uid, _) in &requeued {
             assert!(
                 self.reference.refused.remove(uid),
@@ -263,7 +264,7 @@ impl System {
     pub(crate) fn check(&self) {
         self.cache.read(|ledger| self.compare(ledger));
         let waiting = (self.reference.waiting.len(), self.reference.refused.len());
-        assert_eq!(self.cache.pending_counts(), waiting, "pending, refused");
+        assert_eq!(self.cache.pending.counts(), waiting, "pending, refused");
     }
 
     fn compare(&self, ledger: &Ledger) {

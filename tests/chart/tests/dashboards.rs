@@ -53,7 +53,11 @@ fn declared() -> BTreeSet<String> {
         of_table("docs/reference/metrics.md"),
         of_table("docs/reference/monitor-metrics.md"),
         of_source("device-plugin/src/metrics.rs", "registry.register(", agent),
-        of_source("device-plugin/src/device_metrics.rs", "    (\n", agent),
+        of_source(
+            "device-plugin/src/publish/device_metrics.rs",
+            "    (\n",
+            agent,
+        ),
         of_source(
             "webhook/src/metrics.rs",
             "registry.register(",

@@ -57,6 +57,17 @@ fn rejects_static_partitioning_and_mlopart_of_mps() {
 }
 
 #[test]
+fn rejects_unknown_and_removed_device_list_strategies() {
+    for strategy in ["auto", "volume-mounts", "csi"] {
+        check(
+            &format!("devicePlugin.deviceList={strategy}"),
+            &format!("devicePlugin.deviceList is \"{strategy}\""),
+            "expected cdi, or envvar",
+        );
+    }
+}
+
+#[test]
 fn rejects_sizes_of_mps_shared_memory_that_are_no_mib() {
     let place = "/devicePlugin/mps/shmSize";
     for (size, accepted) in [

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
 use aliquot_core::escape::{AGENT_PATHS, CAPABILITIES, HOST_PATHS, PROGRAM_PATHS};
 use aliquot_core::hami;
-use aliquot_device_plugin::leave::cluster;
-use aliquot_device_plugin::mps::supervisor;
+use aliquot_device_plugin::modes::mps::supervisor;
+use aliquot_device_plugin::publish::leave::cluster;
 use aliquot_device_plugin::settings::Settings as Agent;
 use aliquot_monitor::settings::Settings as Monitor;
 use aliquot_scheduler::settings::Settings as Scheduler;
@@ -310,7 +310,7 @@ fn every_host_path_and_capability_has_a_reason() {
     let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
     let objects = rendered(EVERYTHING).unwrap();
     for (file, name, paths_and_rights) in [
-        ("agent.yaml", "aliquot-device-plugin", 5 + 3),
+        ("agent.yaml", "aliquot-device-plugin", 4 + 3),
         ("mps.yaml", "aliquot-mps", 2 + 2),
     ] {
         let template = top("charts/aliquot/templates").join(file);

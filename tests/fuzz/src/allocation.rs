@@ -2,8 +2,8 @@
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
-use aliquot_core::ledger::AllocatedUse;
-use aliquot_core::reason::Reason;
+use aliquot_core::refusal::Reason;
+use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Allocation, NodeName, PodUid};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;

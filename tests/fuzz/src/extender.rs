@@ -8,8 +8,8 @@ use aliquot_k8s::event;
 use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
+use aliquot_scheduler::extender::{Call, Outcome};
 use aliquot_scheduler::ledger_cache::LedgerCache;
-use aliquot_scheduler::verbs::{Call, Outcome};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 

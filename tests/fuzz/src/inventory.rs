@@ -5,7 +5,7 @@ use aliquot_core::inventory::INVENTORY;
 use aliquot_core::node::NodeState;
 use aliquot_core::{Inventory, Ledger, NodeName};
 use aliquot_k8s::node;
-use aliquot_scheduler::ledger_report::LedgerReport;
+use aliquot_scheduler::views::ledger_report::LedgerReport;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 

@@ -7,8 +7,8 @@ use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::extender::{ExtenderPreemptionArgs, ExtenderPreemptionResult, MetaVictims};
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{disruption, pod};
+use aliquot_scheduler::extender;
 use aliquot_scheduler::ledger_cache::LedgerCache;
-use aliquot_scheduler::preempt::verb;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
@@ -81,14 +81,14 @@ fn ledger_cache(evicted: impl Fn(&Tenant) -> bool) -> LedgerCache {
 
 /// Decodes the bytes as the arguments of preempt, and answers them.
 pub fn check(input: &[u8]) {
-    let answer = match verb::answer(&ledger_cache(|_| false), input) {
+    let answer = match extender::preempt(&ledger_cache(|_| false), input) {
         Ok(answer) => answer,
         Err(why) => return assert!(!why.is_empty()),
     };
     let text = serde_json::to_vec(&answer).expect("what was answered can be written");
     let read = serde_json::from_slice::<ExtenderPreemptionResult>(&text).ok();
     assert_eq!(read.as_ref(), Some(&answer));
-    let again = verb::answer(&ledger_cache(|_| false), input);
+    let again = extender::preempt(&ledger_cache(|_| false), input);
     assert_eq!(again.as_ref(), Ok(&answer), "equal ledgers, equal answers");
 
     let args: ExtenderPreemptionArgs = serde_json::from_slice(input).expect("read before");

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use aliquot_core::cluster::Cluster;
-use aliquot_core::fit::Policies;
 use aliquot_core::ledger::NotReserved;
-use aliquot_core::{Allocation, Demand, Ledger, NodeName, invariant, usage};
+use aliquot_core::node::within_capacity;
+use aliquot_core::score::Policies;
+use aliquot_core::{Allocation, Demand, Ledger, NodeName, usage};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -138,7 +139,7 @@ pub(crate) fn check_granted(ledger: &Ledger, node: &NodeName, demand: &Demand, g
     let inventory = state.inventory.as_ref().expect("reserved on its devices");
     for (gpu, device) in inventory.gpus.iter().zip(&state.devices) {
         let given = uses.contains_key(&gpu.uuid);
-        assert!(!given || invariant::within_capacity(device), "{device:?}");
+        assert!(!given || within_capacity(device), "{device:?}");
     }
 }
 

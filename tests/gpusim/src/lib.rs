@@ -2,7 +2,6 @@
 //! processes share; as an rlib it lets tests make and change that file. The product loads it by
 //! path like the real one and must never link this crate.
 
-mod assemble;
 pub mod catalog;
 mod cuda_processes;
 pub mod edit;

@@ -1,13 +1,24 @@
-//! The YAML form of a machine. Every key is checked; the error for an unknown key names it.
+//! The YAML form of a machine, and the machine that it describes: GPUs with their model's defaults,
+//! distances, links. Every key is checked; the error for an unknown key names it.
 
 use std::collections::BTreeMap;
 
+use aliquot_gpusim_model::mig;
+use bytemuck::Zeroable as _;
 use serde::Deserialize;
 
-use crate::assemble::{add_group, add_link, set_default_levels};
-use crate::catalog;
-use crate::edit::EditError;
-use crate::model::{self, Machine};
+use crate::catalog::{self, BRAND_NVIDIA, Model};
+use crate::edit::{self, EditError, MIB};
+use crate::model::{
+    self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF, ON,
+};
+
+/// The memory of an empty context on GPUs of this class, in MiB.
+const CONTEXT_MIB: u64 = 416;
+/// The field of `gpusim set` that sets several others.
+const PROFILE: &str = "profile";
+const LEVEL_NODE: u32 = 40;
+const LEVEL_SYSTEM: u32 = 50;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -32,25 +43,25 @@ struct MachineFile {
 /// `count` identical GPUs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Group {
+struct Group {
     #[serde(default = "one")]
-    pub(crate) count: usize,
-    pub(crate) model: String,
+    count: usize,
+    model: String,
     /// One for each GPU; default: made from the machine's name and the index.
     #[serde(default)]
-    pub(crate) uuids: Vec<String>,
+    uuids: Vec<String>,
     /// NUMA node; default 0.
-    pub(crate) numa: Option<i32>,
-    pub(crate) memory_mib: Option<u64>,
-    pub(crate) reserved_mib: Option<u64>,
+    numa: Option<i32>,
+    memory_mib: Option<u64>,
+    reserved_mib: Option<u64>,
     /// Initial values of the fields of `gpusim set`.
     #[serde(default)]
-    pub(crate) set: BTreeMap<String, Scalar>,
+    set: BTreeMap<String, Scalar>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Scalar {
+enum Scalar {
     /// YAML's value of `on` and `off`.
     Switch(bool),
     Number(i64),
@@ -59,7 +70,7 @@ pub(crate) enum Scalar {
 
 impl Scalar {
     /// As `gpusim set` takes it.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         match self {
             Self::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
             Self::Number(number) => number.to_string(),
@@ -71,17 +82,17 @@ impl Scalar {
 /// A pair of GPUs that are nearer than the default, or joined directly.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Link {
-    pub(crate) gpus: (usize, usize),
-    pub(crate) level: Option<Level>,
+struct Link {
+    gpus: (usize, usize),
+    level: Option<Level>,
     /// Direct `NVLink`s between the two; they replace links to switches.
     #[serde(default)]
-    pub(crate) nvlinks: usize,
+    nvlinks: usize,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Level {
+enum Level {
     Internal = 0,
     Single = 10,
     Multiple = 20,
@@ -143,7 +154,7 @@ fn model_names() -> String {
     catalog::MODELS.map(|model| model.name).join(", ")
 }
 
-pub(crate) fn invalid(
+fn invalid(
     field: impl Into<String>,
     value: &(impl ToString + ?Sized),
     expected: impl Into<String>,
@@ -180,7 +191,7 @@ pub fn parse(yaml: &str, profile: Option<&str>) -> Result<Box<Machine>, MachineF
     Ok(machine)
 }
 
-pub(crate) fn short<const N: usize>(field: &str, value: &str) -> Result<[u8; N], MachineFileError> {
+fn short<const N: usize>(field: &str, value: &str) -> Result<[u8; N], MachineFileError> {
     model::padded(value)
         .ok_or_else(|| invalid(field, value, format!("text of less than {N} bytes")))
 }
@@ -196,4 +207,179 @@ fn cuda_number(text: &str) -> Result<u32, MachineFileError> {
             "major.minor, quoted, such as \"13.0\"",
         )),
     }
+}
+
+fn add_group(
+    machine: &mut Machine,
+    name: &str,
+    number: usize,
+    group: &Group,
+    profile: Option<&str>,
+) -> Result<(), MachineFileError> {
+    let key = |field: &str| format!("gpus[{number}].{field}");
+    let set = |gpu: &mut Gpu, field: &str, value: &str| {
+        edit::set(gpu, field, value).map_err(|source| MachineFileError::Set {
+            group: number,
+            source,
+        })
+    };
+    let known = catalog::find(&group.model).ok_or_else(|| MachineFileError::UnknownModel {
+        group: number,
+        given: group.model.clone(),
+    })?;
+    let first = machine.existing_gpus().len();
+    let last = first + group.count;
+    if group.count == 0 || last > MAX_GPUS {
+        let expected = format!("at least 1, and {MAX_GPUS} in all");
+        return Err(invalid(key("count"), &group.count, expected));
+    }
+    if !group.uuids.is_empty() && group.uuids.len() != group.count {
+        let expected = format!("one for each of the {} GPUs", group.count);
+        return Err(invalid(key("uuids"), &group.uuids.len(), expected));
+    }
+    for index in first..last {
+        let uuid = group.uuids.get(index - first);
+        let uuid = uuid.cloned().unwrap_or_else(|| made_uuid(name, index));
+        if !uuid.starts_with("GPU-") {
+            return Err(invalid(key("uuids"), &uuid, "a text that begins with GPU-"));
+        }
+        let twin = |gpu: &Gpu| model::text(&gpu.uuid) == uuid;
+        if machine.existing_gpus().iter().any(twin) {
+            return Err(invalid(key("uuids"), &uuid, "a UUID that no other GPU has"));
+        }
+        let mut gpu = default_gpu(known, name, index);
+        gpu.uuid = short(&key("uuids"), &uuid)?;
+        gpu.numa = group.numa.unwrap_or(0);
+        if let Some(mib) = group.memory_mib {
+            gpu.memory_total = mib.saturating_mul(MIB);
+        }
+        // The group's own values prevail over those of a profile.
+        let own = group.set.get(PROFILE).map(Scalar::text);
+        if let Some(profile) = own.as_deref().or(profile) {
+            set(&mut gpu, PROFILE, profile)?;
+        }
+        if let Some(mib) = group.reserved_mib {
+            gpu.memory_reserved = mib.saturating_mul(MIB);
+        }
+        if gpu.memory_reserved >= gpu.memory_total {
+            let expected = format!("more than the {} MiB reserved", gpu.memory_reserved / MIB);
+            return Err(invalid(
+                key("memoryMib"),
+                &(gpu.memory_total / MIB),
+                expected,
+            ));
+        }
+        for (field, value) in group.set.iter().filter(|(field, _)| *field != PROFILE) {
+            set(&mut gpu, field, &value.text())?;
+        }
+        machine.gpus[index] = gpu;
+        machine.gpu_count += 1;
+    }
+    Ok(())
+}
+
+fn default_gpu(known: &Model, name: &str, index: usize) -> Gpu {
+    let position = u32::try_from(index).expect("less than MAX_GPUS");
+    let (links, generation) = known.nvlink;
+    let mut nvlink = [LINK_NONE; MAX_LINKS];
+    nvlink[..links].fill(LINK_SWITCH);
+    let (core, memory, video) = known.clocks;
+    let serial = format!(
+        "132{:010}",
+        mig::hash(&format!("{name}/{index}")) % 10_000_000_000
+    );
+    Gpu {
+        model: model::padded(known.name).expect("the catalogue's names are short"),
+        serial: model::padded(&serial).expect("13 digits"),
+        vbios: model::padded("92.00.45.00.05").expect("short"),
+        memory_total: known.memory * MIB,
+        memory_reserved: known.reserved * MIB,
+        context_bytes: CONTEXT_MIB * MIB,
+        block_bytes: 2 * MIB,
+        slice_us: 2000,
+        sample_ms: 170,
+        bar1_total: known.bar1 * MIB,
+        cpu_affinity: [u64::MAX, 0, 0, 0],
+        minor: position,
+        pci_bus: 0x07 + 0x08 * position,
+        pci_device_id: known.device_id,
+        pci_subsystem_id: known.subsystem_id,
+        brand: BRAND_NVIDIA,
+        architecture: known.architecture,
+        capability_major: known.capability.0,
+        capability_minor: known.capability.1,
+        cores: known.cores,
+        mig: if known.mig { OFF } else { ABSENT },
+        mig_pending: if known.mig { OFF } else { ABSENT },
+        ecc: ON,
+        persistence: 1,
+        temperature: 34,
+        fan: u32::MAX,
+        power: known.idle_power * 1000,
+        power_limit: known.power * 1000,
+        power_default_limit: known.power * 1000,
+        clocks: [core / 5, core / 5, memory, video / 5],
+        max_clocks: [core, core, memory, video],
+        nvlink,
+        nvlink_version: generation,
+        pcie_generation: known.pcie,
+        ..Gpu::zeroed()
+    }
+}
+
+fn set_default_levels(machine: &mut Machine) {
+    let nodes: Vec<i32> = machine.existing_gpus().iter().map(|gpu| gpu.numa).collect();
+    for (a, here) in nodes.iter().enumerate() {
+        for (b, there) in nodes.iter().enumerate().filter(|(b, _)| *b != a) {
+            let level = if here == there {
+                LEVEL_NODE
+            } else {
+                LEVEL_SYSTEM
+            };
+            machine.gpus[a].levels[b] = level;
+        }
+    }
+}
+
+fn add_link(machine: &mut Machine, number: usize, link: &Link) -> Result<(), MachineFileError> {
+    let (a, b) = link.gpus;
+    let count = machine.existing_gpus().len();
+    if a == b || a >= count || b >= count {
+        let expected = format!("two different indexes below {count}");
+        return Err(invalid(
+            format!("links[{number}].gpus"),
+            &format!("[{a}, {b}]"),
+            expected,
+        ));
+    }
+    for (from, to) in [(a, b), (b, a)] {
+        let gpu = &mut machine.gpus[from];
+        if let Some(level) = link.level {
+            gpu.levels[to] = level as u32;
+        }
+        let direct = u32::try_from(to + 1).expect("less than MAX_GPUS");
+        // Unused links first, then those that lead to a switch.
+        for _ in 0..link.nvlinks {
+            let place = [LINK_NONE, LINK_SWITCH]
+                .into_iter()
+                .find_map(|kind| gpu.nvlink.iter().position(|leads| *leads == kind));
+            let Some(place) = place else {
+                let expected = format!("at most {MAX_LINKS} for one GPU");
+                return Err(invalid(
+                    format!("links[{number}].nvlinks"),
+                    &link.nvlinks,
+                    expected,
+                ));
+            };
+            gpu.nvlink[place] = direct;
+            gpu.nvlink_version = gpu.nvlink_version.max(1);
+        }
+    }
+    Ok(())
+}
+
+/// A uuid that is the same at every run for this machine's name and GPU.
+fn made_uuid(name: &str, index: usize) -> String {
+    let uuid = mig::made_uuid(&format!("{name}#{index}"), &format!("{index}#{name}"));
+    format!("GPU-{uuid}")
 }

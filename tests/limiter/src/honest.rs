@@ -11,8 +11,7 @@ use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::oom_host::CONTAINER;
-use crate::scene::MIB;
-use crate::share::wait;
+use crate::scene::{MIB, wait};
 use crate::{InjectionMethod, TestContainer};
 
 /// The variable with the container's name in the simulator.

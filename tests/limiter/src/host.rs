@@ -6,28 +6,33 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_gpusim::SimulatedMachine;
+use aliquot_monitor::arbiter::measurements::Measurements;
 use aliquot_monitor::arbiter::priority_cap::PriorityCap;
-use aliquot_monitor::arbiter::runner::{self, Clocks, Measurements};
+use aliquot_monitor::arbiter::runner::{self, Clocks};
 use aliquot_monitor::arbiter::{Measurement, PERCENT};
-use aliquot_monitor::managed_containers::{EffectiveLimits, ManagedContainer, ManagedContainers};
-use anyhow::{Result, anyhow};
+use aliquot_monitor::managed_containers::{ManagedContainer, ManagedContainers};
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::limits::EffectiveLimits;
+use anyhow::{Result, anyhow, ensure};
 use tokio::sync::watch;
 
 use crate::TestContainer;
-use crate::scene::FIRST;
-use crate::share::wait;
-use crate::workers::Workers;
+use crate::scene::{FIRST, wait};
+use crate::workers::{START_TIMEOUT, ShareTenant, Workers};
 
 /// Offsets of the words in the documented layout.
 const HEARTBEAT: u64 = 24;
 pub(crate) const THROTTLE_FLAG: u64 = 64 + 52;
 
+/// Time between two checks whether all processes have started.
+const START_POLL: Duration = Duration::from_millis(10);
 /// Time between two polls of the driver by the monitor.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -101,6 +106,40 @@ impl ScenarioHost {
         }
     }
 
+    /// Waits until every process that works for the whole scene has a context: the start of a
+    /// container takes time that says nothing about a limiter.
+    pub(crate) fn wait_until_started(
+        &self,
+        tenants: &[ShareTenant],
+        machine: &SimulatedMachine,
+        workers: &Workers,
+    ) -> Result<()> {
+        let all = tenants.iter().zip(&workers.0);
+        let whole: Vec<u32> = all
+            .filter(|(tenant, _)| tenant.active.is_none())
+            .flat_map(|(_, children)| children.iter().map(Child::id))
+            .collect();
+        let begun = Instant::now();
+        loop {
+            let holders = machine.process_usage(FIRST)?;
+            let works = |pid: &&u32| {
+                let mut own = holders.iter().filter(|holder| holder.pid == **pid);
+                own.any(|holder| holder.contexts > 0)
+            };
+            let working = whole.iter().filter(works).count();
+            if working == whole.len() {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < START_TIMEOUT,
+                "{working} of {} have begun",
+                whole.len()
+            );
+            wait(START_POLL)?;
+            self.write_heartbeat()?;
+        }
+    }
+
     /// Does the host's work for some time.
     pub(crate) fn run_for(
         &self,
@@ -170,7 +209,7 @@ pub fn container_record(folder: PathBuf) -> ManagedContainer {
         priority: 0,
         effective: EffectiveLimits::default(),
         limited: true,
-        directory: folder,
+        directory: ContainerDirectory::new(folder),
     }
 }
 

@@ -15,8 +15,7 @@ use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::watch;
 
 use crate::host::container_record;
-use crate::scene::device;
-use crate::share::wait;
+use crate::scene::{device, wait};
 
 /// Percent of a core that it uses with so many shares on eight GPUs, over some time.
 pub fn idle_cpu_percent(shares: usize, time: Duration) -> Result<f64> {

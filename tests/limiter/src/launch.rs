@@ -6,8 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::scene::{FIRST, device, machine};
-use crate::share::compile;
+use crate::scene::{FIRST, compile, device, machine};
 use crate::{InjectionMethod, TestContainer, host};
 
 /// A kernel that takes no time, so that only the launch itself counts.

@@ -11,7 +11,7 @@ pub mod scene;
 pub mod share;
 pub mod tenant_user;
 pub mod throttle;
-mod workers;
+pub mod workers;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -14,14 +14,13 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent, PodUid};
 use aliquot_gpusim::place;
-use aliquot_monitor::attribution::{NodeContext, ProcessSample};
-use aliquot_monitor::cgroup::ProcessLocation;
-use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, NodeSample, Rules};
-use aliquot_monitor::managed_containers::{
-    ContainerDevice, EffectiveLimits, ManagedContainer, ManagedContainers,
-};
-use aliquot_monitor::processes::Processes;
+use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, Rules};
+use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
+use aliquot_monitor::node_sample::{NodeContext, NodeSample, ProcessSample};
 use aliquot_monitor::settings::OnUnmanaged;
+use aliquot_node_state::cgroup::ProcessLocation;
+use aliquot_node_state::limits::EffectiveLimits;
+use aliquot_node_state::processes::Processes;
 use aliquot_nvml::{Nvml, Options, Usage as _};
 use aliquot_region::host;
 use aliquot_region::limits::HostLimitsPage;
@@ -52,7 +51,7 @@ pub fn run(words: &[String]) -> Result<()> {
     let containers = containers?;
     let pages: Result<Vec<HostLimitsPage>, _> = containers
         .iter()
-        .map(|container| HostLimitsPage::open(&container.limits()))
+        .map(|container| HostLimitsPage::open(&container.directory.limits()))
         .collect();
     let devices = containers.iter().flat_map(|container| &container.devices);
     let mut host = Host {
@@ -112,7 +111,10 @@ impl Host {
     fn sample(&mut self) -> Result<()> {
         let containers = Arc::clone(&self.containers);
         let all = containers.all.iter();
-        let counters = || all.clone().map(|one| host::read(&one.counters(), 1));
+        let counters = || {
+            all.clone()
+                .map(|one| host::read(&one.directory.counters(), 1))
+        };
         let before: Vec<_> = counters().collect();
         let limits = self.pages.iter().map(|page| page.page().memory(0));
         let charged = self.pages.iter().map(|page| page.page().overhead(0));

@@ -2,11 +2,15 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use aliquot_gpusim::{PROFILE_VARIABLE, SimulatedMachine};
 use aliquot_region::host::{DeviceMeasurement, Inconsistency};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use anyhow::{Result, ensure};
 
 use crate::{INJECTION_METHODS, InjectionMethod, TestContainer};
 
@@ -128,4 +132,26 @@ pub fn check(mib: u64, script: &[(&str, &str)]) {
             );
         }
     }
+}
+
+/// Lets real time pass; the tenants work meanwhile.
+pub(crate) fn wait(time: Duration) -> Result<()> {
+    let (_sender, receiver) = channel::<()>();
+    let ended = receiver.recv_timeout(time);
+    ensure!(ended == Err(RecvTimeoutError::Timeout), "{ended:?}");
+    Ok(())
+}
+
+/// Compiles `clients/work.c` into a folder.
+pub(crate) fn compile(folder: &Path) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/work.c");
+    let made = folder.join("work");
+    let status = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&made)
+        .arg(source)
+        .args(["-ldl", "-lpthread"])
+        .status()?;
+    ensure!(status.success(), "cc failed");
+    Ok(made)
 }

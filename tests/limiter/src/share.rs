@@ -3,73 +3,17 @@
 //! that a host could not know.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::path::Path;
 use std::time::Duration;
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_region::limits::ContainerLimits;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::cpu_wait::longest;
-pub use crate::host::HostRole;
-use crate::host::ScenarioHost;
+use crate::host::{HostRole, ScenarioHost};
 use crate::scene::{FIRST, device, machine};
-use crate::workers::Workers;
+use crate::workers::{ShareTenant, Workers};
 use crate::{InjectionMethod, TestContainer};
-
-/// One container and what runs in it.
-#[derive(Clone, Debug)]
-pub struct ShareTenant {
-    /// Percent of the GPU.
-    pub cores: u32,
-    /// Policy and priority.
-    pub limits: ContainerLimits,
-    /// Number of processes, all alike.
-    pub processes: usize,
-    /// Mode and kernels of `work.c`.
-    pub work: Vec<String>,
-    /// When it starts to work and for how long; `None`: for the whole scene.
-    pub active: Option<[Duration; 2]>,
-}
-
-/// A tenant with one process, of low priority as most are.
-pub fn tenant(cores: u32, work: &str) -> ShareTenant {
-    ShareTenant {
-        cores,
-        limits: ContainerLimits {
-            priority: 1,
-            ..ContainerLimits::default()
-        },
-        processes: 1,
-        work: work.split(' ').map(str::to_owned).collect(),
-        active: None,
-    }
-}
-
-impl ShareTenant {
-    /// The same with a priority: 0 high, 1 low.
-    #[must_use]
-    pub fn priority(mut self, priority: u32) -> Self {
-        self.limits.priority = priority;
-        self
-    }
-
-    /// The same with a policy: 0 default, 1 force, 2 disable.
-    #[must_use]
-    pub fn policy(mut self, policy: u32) -> Self {
-        self.limits.policy = policy;
-        self
-    }
-
-    /// The same, working from one second of the scene to another.
-    #[must_use]
-    pub fn from_to(mut self, from: u64, to: u64) -> Self {
-        self.active = Some([from, to - from].map(Duration::from_secs));
-        self
-    }
-}
 
 /// A scene to measure.
 #[derive(Clone, Debug)]
@@ -102,6 +46,15 @@ impl ShareScenario<'_> {
             gpu_fields: &[],
             host: HostRole::Absent,
         }
+    }
+
+    pub(crate) fn start_workers(
+        &self,
+        containers: &[TestContainer],
+        folder: &Path,
+    ) -> Result<Workers> {
+        let time = self.warm_up + self.window * u32::try_from(self.windows)?;
+        Workers::start(&self.tenants, time, containers, folder)
     }
 }
 
@@ -179,7 +132,7 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
     machine.set(FIRST, scene.gpu_fields)?;
     let containers = containers(scene, &machine)?;
     let host = ScenarioHost::new(&containers, scene.host)?;
-    let mut workers = Workers::start(scene, &containers, temp.path())?;
+    let mut workers = scene.start_workers(&containers, temp.path())?;
     let mut got = vec![
         TenantResult {
             windows: Vec::new(),
@@ -188,7 +141,7 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
         };
         scene.tenants.len()
     ];
-    workers.wait_until_started(scene, &machine, &host)?;
+    host.wait_until_started(&scene.tenants, &machine, &workers)?;
     host.run_for(&machine, &workers, scene.warm_up)?;
     let (mut last, mut waited) = (workers.busy(&machine)?, workers.waits());
     for _ in 0..scene.windows {
@@ -257,26 +210,4 @@ pub(crate) fn containers(
             TestContainer::new(machine, scene.method, tenant.limits, &[share])
         })
         .collect()
-}
-
-/// Lets real time pass; the tenants work meanwhile.
-pub(crate) fn wait(time: Duration) -> Result<()> {
-    let (_sender, receiver) = channel::<()>();
-    let ended = receiver.recv_timeout(time);
-    ensure!(ended == Err(RecvTimeoutError::Timeout), "{ended:?}");
-    Ok(())
-}
-
-/// Compiles `clients/work.c` into a folder.
-pub(crate) fn compile(folder: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/work.c");
-    let made = folder.join("work");
-    let status = Command::new("cc")
-        .args(["-O1", "-o"])
-        .arg(&made)
-        .arg(source)
-        .args(["-ldl", "-lpthread"])
-        .status()?;
-    ensure!(status.success(), "cc failed");
-    Ok(made)
 }

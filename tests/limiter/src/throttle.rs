@@ -11,9 +11,9 @@ use anyhow::Result;
 
 use crate::cpu_wait::longest;
 use crate::host::{HostRole, ScenarioHost, THROTTLE_FLAG};
-use crate::scene::machine;
-use crate::share::{ShareScenario, containers, tenant, wait};
-use crate::workers::Workers;
+use crate::scene::{machine, wait};
+use crate::share::{ShareScenario, containers};
+use crate::workers::{Workers, tenant};
 
 /// Time between two polls of the GPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -47,7 +47,7 @@ pub fn measure_latency(time: Duration) -> Result<ThrottleLatency> {
     scene.host = HostRole::Arbiter;
     let containers = containers(&scene, &machine)?;
     let host = ScenarioHost::new(&containers, scene.host)?;
-    let workers = Workers::start(&scene, &containers, temp.path())?;
+    let workers = scene.start_workers(&containers, temp.path())?;
     let page = File::open(containers[0].directory().join("limits"))?;
     let found = observe(&machine, &workers, &page, time);
     host.clear_flags()?;

@@ -6,22 +6,71 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_gpusim::SimulatedMachine;
-use anyhow::{Context as _, Result, ensure};
+use aliquot_region::limits::ContainerLimits;
+use anyhow::{Context as _, Result};
 
 use crate::TestContainer;
 use crate::cpu_wait::{Waits, waits};
-use crate::host::ScenarioHost;
-use crate::scene::FIRST;
-use crate::share::{ShareScenario, compile, wait};
+use crate::scene::{FIRST, compile};
+
+/// One container and what runs in it.
+#[derive(Clone, Debug)]
+pub struct ShareTenant {
+    /// Percent of the GPU.
+    pub cores: u32,
+    /// Policy and priority.
+    pub limits: ContainerLimits,
+    /// Number of processes, all alike.
+    pub processes: usize,
+    /// Mode and kernels of `work.c`.
+    pub work: Vec<String>,
+    /// When it starts to work and for how long; `None`: for the whole scene.
+    pub active: Option<[Duration; 2]>,
+}
+
+/// A tenant with one process, of low priority as most are.
+pub fn tenant(cores: u32, work: &str) -> ShareTenant {
+    ShareTenant {
+        cores,
+        limits: ContainerLimits {
+            priority: 1,
+            ..ContainerLimits::default()
+        },
+        processes: 1,
+        work: work.split(' ').map(str::to_owned).collect(),
+        active: None,
+    }
+}
+
+impl ShareTenant {
+    /// The same with a priority: 0 high, 1 low.
+    #[must_use]
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.limits.priority = priority;
+        self
+    }
+
+    /// The same with a policy: 0 default, 1 force, 2 disable.
+    #[must_use]
+    pub fn policy(mut self, policy: u32) -> Self {
+        self.limits.policy = policy;
+        self
+    }
+
+    /// The same, working from one second of the scene to another.
+    #[must_use]
+    pub fn from_to(mut self, from: u64, to: u64) -> Self {
+        self.active = Some([from, to - from].map(Duration::from_secs));
+        self
+    }
+}
 
 /// The processes of each tenant.
 #[derive(Default)]
 pub(crate) struct Workers(pub(crate) Vec<Vec<Child>>);
 
 /// Longest wait for all processes to start, even on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two checks whether they have.
-const START_POLL: Duration = Duration::from_millis(10);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Seconds that each tenant's work ran, at a moment.
 pub(crate) struct Busy {
@@ -34,18 +83,18 @@ const MAX_READ_TIME: Duration = Duration::from_millis(1);
 const MAX_READS: u32 = 50;
 
 impl Workers {
-    /// Starts all tenants.
+    /// Starts all tenants, for so long.
     pub(crate) fn start(
-        scene: &ShareScenario,
+        tenants: &[ShareTenant],
+        time: Duration,
         containers: &[TestContainer],
         folder: &Path,
     ) -> Result<Self> {
         let client = compile(folder)?;
         let client = client.to_str().context("a path of text")?;
-        let time = scene.warm_up + scene.window * u32::try_from(scene.windows)?;
         let whole = [Duration::ZERO, time + START_TIMEOUT];
         let mut workers = Self::default();
-        for (tenant, container) in scene.tenants.iter().zip(containers) {
+        for (tenant, container) in tenants.iter().zip(containers) {
             let shift = tenant.active.unwrap_or(whole);
             let [later, mut seconds] = shift.map(|time| time.as_secs_f64().to_string());
             if tenant.active.is_none() {
@@ -63,40 +112,6 @@ impl Workers {
             workers.0.push(started?);
         }
         Ok(workers)
-    }
-
-    /// Waits until every process that works for the whole scene has a context: the start of a
-    /// container takes time that says nothing about a limiter.
-    pub(crate) fn wait_until_started(
-        &self,
-        scene: &ShareScenario,
-        machine: &SimulatedMachine,
-        host: &ScenarioHost,
-    ) -> Result<()> {
-        let all = scene.tenants.iter().zip(&self.0);
-        let whole: Vec<u32> = all
-            .filter(|(tenant, _)| tenant.active.is_none())
-            .flat_map(|(_, children)| children.iter().map(Child::id))
-            .collect();
-        let begun = Instant::now();
-        loop {
-            let holders = machine.process_usage(FIRST)?;
-            let works = |pid: &&u32| {
-                let mut own = holders.iter().filter(|holder| holder.pid == **pid);
-                own.any(|holder| holder.contexts > 0)
-            };
-            let working = whole.iter().filter(works).count();
-            if working == whole.len() {
-                return Ok(());
-            }
-            ensure!(
-                begun.elapsed() < START_TIMEOUT,
-                "{working} of {} have begun",
-                whole.len()
-            );
-            wait(START_POLL)?;
-            host.write_heartbeat()?;
-        }
     }
 
     /// Stops the processes that work for the whole scene.

@@ -7,9 +7,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine, place};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, device, inconsistencies, machine};
+use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container, inconsistencies, machine};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
-use aliquot_region::limits::ContainerLimits;
 
 /// MiB: eight contexts, and not enough memory beside them.
 const SHARE: u64 = 6000;
@@ -40,14 +39,7 @@ struct ChurnSetup {
 impl ChurnSetup {
     fn new(mib: u64) -> Self {
         let (folder, machine) = machine();
-        let devices = [device(FIRST, mib)];
-        let container = TestContainer::new(
-            &machine,
-            InjectionMethod::Replacement,
-            ContainerLimits::default(),
-            &devices,
-        )
-        .expect("a container");
+        let container = container(&machine, InjectionMethod::Replacement, mib);
         let program = folder.path().join("churn");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/churn.c");
         let driver = place::cuda_library_path().expect("the driver");

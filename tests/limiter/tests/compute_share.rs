@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
+use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::launch::{LaunchSide, library_kernel, nanoseconds};
 use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
-use aliquot_limiter_tests::share::{
-    HostRole, ShareScenario, TenantResult, holds_once_of_three, run, tenant,
-};
+use aliquot_limiter_tests::share::{ShareScenario, TenantResult, holds_once_of_three, run};
+use aliquot_limiter_tests::workers::tenant;
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use parking_lot::Mutex;

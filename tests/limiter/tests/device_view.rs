@@ -100,15 +100,7 @@ fn shows_limit_in_nvml_without_cuda() {
 fn lists_own_processes_in_nvml_by_container_pids() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let new = || {
-            TestContainer::new(
-                &machine,
-                method,
-                ContainerLimits::default(),
-                &[device(FIRST, 3000)],
-            )
-            .unwrap()
-        };
+        let new = || container(&machine, method, 3000);
         let (container, neighbour) = (new(), new());
         // An idle process is in no sample of the driver.
         let words = ["init", "alloc,100", "busy,60000"];
@@ -150,13 +142,7 @@ fn shows_share_in_nvitop_and_pynvml() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(FIRST, 3000)],
-        )
-        .unwrap();
+        let container = container(&machine, method, 3000);
         for client in ["nvitop", "pynvml"] {
             let mut command = container.command(&[script, client, "/driver"]);
             let home = std::env::var("HOME").unwrap_or_default();

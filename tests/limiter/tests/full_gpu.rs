@@ -4,7 +4,6 @@
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use aliquot_core::context_memory::{ContextKind, ContextSizes, FILE, starting_size};
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
 use aliquot_gpusim::SimulatedMachine;
@@ -12,10 +11,13 @@ use aliquot_limiter_tests::scene::{FIRST, MIB};
 use aliquot_limiter_tests::{InjectionMethod, RunningClient, TestContainer};
 use aliquot_monitor::context_size::ContextMeter;
 use aliquot_monitor::devices::GpuSample;
-use aliquot_monitor::evaluation::{Evaluation, NodeSample};
-use aliquot_monitor::managed_containers::{
-    ContainerDevice, EffectiveLimits, ManagedContainer, ManagedContainers,
-};
+use aliquot_monitor::evaluation::Evaluation;
+use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
+use aliquot_monitor::node_sample::NodeSample;
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::context_sizes::{ContextKind, ContextSizes, starting_size};
+use aliquot_node_state::limits::EffectiveLimits;
+use aliquot_node_state::state::StateDirectory;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
 /// A GPU as the catalogue of models has it.
@@ -151,7 +153,7 @@ fn managed(id: &str) -> ManagedContainer {
         priority: 1,
         effective: EffectiveLimits::default(),
         limited: true,
-        directory: "/nonexistent".into(),
+        directory: ContainerDirectory::new("/nonexistent"),
     }
 }
 
@@ -189,12 +191,14 @@ fn measure(gpu: &GpuModel, machine: &SimulatedMachine, containers: &[TestContain
         driver_version: "580.82.07".to_owned(),
         ..GpuSample::default()
     }];
+    std::fs::create_dir(StateDirectory(state.path()).accepted()).expect("as the agent does");
     let mut meter = ContextMeter::new(state.path());
     for _ in 0..20 {
         let charge = gpu.starting() * MIB;
         meter.update(&sample, &evaluation, &gpus, |_, _| Some(charge));
     }
-    let text = std::fs::read(state.path().join(FILE)).expect("what the agent reads");
+    let text =
+        std::fs::read(StateDirectory(state.path()).context_sizes()).expect("what the agent reads");
     let sizes: ContextSizes = serde_json::from_slice(&text).expect("valid");
     let kind = ContextKind::new(gpu.name, "580.82.07", None, false);
     sizes.size(&kind, Mib(gpu.starting())).0

@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use aliquot_monitor::arbiter::{
-    ArbiterState, ComputePolicy, Measurement, PERCENT, TenantDecision, TenantSample, decide,
+    ArbiterState, Measurement, PERCENT, TenantDecision, TenantSample, decide,
 };
+use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_pacer::bucket::{Bucket, Until, gather_time};
 use aliquot_pacer::cost::{Costs, LaunchSample, key};
 use aliquot_pacer::credit::{CHUNK, Credit};
@@ -60,7 +61,7 @@ struct Mark {
 
 struct Tenant {
     cores: u32,
-    policy: ComputePolicy,
+    policy: UtilizationPolicy,
     kernels: Vec<u64>,
     /// It waits for all of its work after so many launches.
     sync_every: u64,
@@ -91,7 +92,7 @@ struct Tenant {
 fn tenant(cores: u32, kernels: &[u64]) -> Tenant {
     Tenant {
         cores,
-        policy: ComputePolicy::Default,
+        policy: UtilizationPolicy::Default,
         kernels: kernels.to_vec(),
         sync_every: 64,
         decision: TenantDecision::default(),
@@ -119,11 +120,7 @@ impl Tenant {
     fn words(&self) -> LimitWords {
         LimitWords {
             cores: self.cores,
-            policy: match self.policy {
-                ComputePolicy::Default => 0,
-                ComputePolicy::Force => 1,
-                ComputePolicy::Disable => 2,
-            },
+            policy: self.policy.word(),
             throttle_flag: self.decision.throttle.value(),
             rate_correction: if self.decision.rate_correction == 0 {
                 1_000_000
@@ -462,7 +459,7 @@ const SECONDS: u64 = 60;
 fn play(
     shares: &[u32],
     kernel: u64,
-    policy: ComputePolicy,
+    policy: UtilizationPolicy,
     reports: Option<Reports>,
 ) -> (Vec<f64>, Vec<Tenant>) {
     let of = |cores: &u32| Tenant {
@@ -479,7 +476,7 @@ fn harsh_gpu_gives_busy_tenants_their_shares() {
     let scenes: [&[u32]; 5] = [&[30, 60], &[45, 45], &[10, 80], &[20, 30, 40], &[9; 10]];
     for kernel in KERNELS {
         for shares in scenes {
-            let (got, _) = play(shares, kernel, ComputePolicy::Default, Some(LATE));
+            let (got, _) = play(shares, kernel, UtilizationPolicy::Default, Some(LATE));
             for (got, share) in got.iter().zip(shares) {
                 assert!(
                     *got >= f64::from(*share) - 2.0,
@@ -495,7 +492,7 @@ fn harsh_gpu_takes_its_loss_from_all_alike() {
     let scenes: [&[u32]; 4] = [&[30, 70], &[50, 50], &[20, 30, 50], &[10; 10]];
     for kernel in KERNELS {
         for shares in scenes {
-            let (got, _) = play(shares, kernel, ComputePolicy::Default, Some(LATE));
+            let (got, _) = play(shares, kernel, UtilizationPolicy::Default, Some(LATE));
             // Whole kernels.
             let error = 100.0 * float(kernel * MILLISECOND) / float(SECONDS * SECOND);
             let parts = got.iter().zip(shares);
@@ -516,7 +513,7 @@ fn harsh_gpu_does_not_saturate_rate_corrections() {
     for kernel in KERNELS {
         for shares in scenes {
             // Nothing is lent, so that a rate is the share, its correction, and what is lost.
-            let (got, tenants) = play(shares, kernel, ComputePolicy::Force, Some(LATE));
+            let (got, tenants) = play(shares, kernel, UtilizationPolicy::Force, Some(LATE));
             for ((got, share), tenant) in got.iter().zip(shares).zip(&tenants) {
                 let error = (got - f64::from(*share)).abs();
                 assert!(error <= 2.0, "{shares:?}, {kernel} ms: {got:?}");
@@ -534,7 +531,7 @@ fn harsh_gpu_does_not_saturate_rate_corrections() {
 fn harsh_gpu_keeps_share_of_tenant_alone() {
     for kernel in [1, 10, 50, 200] {
         for share in [10, 30, 50, 90] {
-            let (got, tenants) = play(&[share], kernel, ComputePolicy::Force, Some(LATE));
+            let (got, tenants) = play(&[share], kernel, UtilizationPolicy::Force, Some(LATE));
             let error = (got[0] - f64::from(share)).abs();
             assert!(
                 error <= 2.0,
@@ -550,7 +547,7 @@ fn keeps_shares_without_utilisation_samples() {
     let scenes: [&[u32]; 4] = [&[30, 30], &[45, 45], &[20, 30, 40], &[9; 10]];
     for kernel in KERNELS {
         for shares in scenes {
-            let (got, _) = play(shares, kernel, ComputePolicy::Force, None);
+            let (got, _) = play(shares, kernel, UtilizationPolicy::Force, None);
             for (got, share) in got.iter().zip(shares) {
                 let error = (got - f64::from(*share)).abs();
                 assert!(error <= 5.0, "{shares:?}, {kernel} ms: {got:?}");

@@ -1,9 +1,8 @@
 //! Device memory that no allocating call accounts for: memory that outlives its handle, and memory
 //! that grows with contexts, modules and graphs.
 
-use aliquot_limiter_tests::scene::{FIRST, check, container, device, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, lines};
-use aliquot_region::limits::ContainerLimits;
+use aliquot_limiter_tests::scene::{check, container, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, lines};
 
 #[test]
 fn charges_exported_memory_until_it_is_gone() {
@@ -257,9 +256,7 @@ fn charges_library_at_first_use_in_context() {
 fn charges_library_at_load_under_eager_loading() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let devices = [device(FIRST, 3000)];
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
-        let container = container.expect("a container");
+        let container = container(&machine, method, 3000);
         let mut client =
             container.client_command(&["init", "libload,1000", "info", "libload,1600", "info"]);
         let output = client
@@ -281,9 +278,7 @@ fn charges_library_at_load_under_eager_loading() {
 fn charges_fat_binary_under_eager_loading() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let devices = [device(FIRST, 3000)];
-        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
-        let container = container.expect("a container");
+        let container = container(&machine, method, 3000);
         let stderr = [
             "init",
             "fat,1000",

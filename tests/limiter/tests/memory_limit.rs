@@ -10,13 +10,7 @@ use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 #[test]
 fn does_not_limit_without_library() {
     let (_temp, machine) = machine();
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::NoLimiter,
-        ContainerLimits::default(),
-        &[device(FIRST, 3000)],
-    )
-    .unwrap();
+    let container = container(&machine, InjectionMethod::NoLimiter, 3000);
     let answers = container.client(&["init", "count", "alloc,3000"]).unwrap();
     assert_eq!(answers, ["init: 0", "count: 0 2", "alloc,3000: 0"]);
 }
@@ -79,14 +73,7 @@ fn limits_functions_from_cu_get_proc_address() {
 #[test]
 fn keeps_measured_overhead_after_host_dies() {
     let (_temp, machine) = machine();
-    let devices = [device(FIRST, 3000)];
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits::default(),
-        &devices,
-    )
-    .unwrap();
+    let container = container(&machine, InjectionMethod::Replacement, 3000);
     let path = container.directory().join("limits");
     let page = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     // Heartbeat and overhead at their documented offsets.
@@ -107,13 +94,7 @@ fn keeps_measured_overhead_after_host_dies() {
 fn frees_memory_of_killed_process() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(FIRST, 3000)],
-        )
-        .unwrap();
+        let container = container(&machine, method, 3000);
         let running = container.start(&["init", "alloc,2000"]).unwrap();
         assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
         let beside = container.client(&["init", "info", "alloc,42"]).unwrap();
@@ -176,13 +157,7 @@ fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
 fn keeps_random_processes_within_limit_and_frees_all() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(FIRST, 2200)],
-        )
-        .unwrap();
+        let container = container(&machine, method, 2200);
         let commands = ["patient", "hold", "churn,4000", "emptied", "info"];
         let mut churning: Vec<_> = (0..4)
             .map(|_| {
@@ -249,13 +224,7 @@ fn does_not_limit_uncontrolled_container() {
 fn refuses_allocation_without_limits_page_with_one_line() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(FIRST, 3000)],
-        )
-        .unwrap();
+        let container = container(&machine, method, 3000);
         std::fs::remove_file(container.directory().join("limits")).unwrap();
         let output = container
             .client_command(&["init", "alloc,1", "count"])
@@ -276,13 +245,7 @@ fn refuses_allocation_without_limits_page_with_one_line() {
 fn keeps_limit_against_closed_files_and_environment() {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
-        let container = TestContainer::new(
-            &machine,
-            method,
-            ContainerLimits::default(),
-            &[device(FIRST, 3000)],
-        )
-        .unwrap();
+        let container = container(&machine, method, 3000);
         let answers = container
             .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
             .unwrap();
@@ -304,14 +267,7 @@ fn keeps_limit_against_closed_files_and_environment() {
 #[test]
 fn reclaims_memory_after_kills_during_allocations() {
     let (_temp, machine) = machine();
-    let devices = [device(FIRST, 2200)];
-    let container = TestContainer::new(
-        &machine,
-        InjectionMethod::Replacement,
-        ContainerLimits::default(),
-        &devices,
-    )
-    .unwrap();
+    let container = container(&machine, InjectionMethod::Replacement, 2200);
     let mut most = 0;
     for round in 0..12 {
         let mut churning: Vec<_> = (0..3)

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use aliquot_limiter_tests::share::{
-    HostRole, ShareScenario, ShareTenant, TenantResult, holds_once_of_three, run, tenant,
-};
+use aliquot_limiter_tests::host::HostRole;
+use aliquot_limiter_tests::share::{ShareScenario, TenantResult, holds_once_of_three, run};
 use aliquot_limiter_tests::throttle;
+use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use parking_lot::Mutex;
 
 const FORCE: u32 = 1;

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
-use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
-use aliquot_scheduler::bind::Binder;
-use aliquot_scheduler::explain::Explain;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::ledger_cache::LedgerCache;
-use aliquot_scheduler::{explain, page};
+use aliquot_scheduler::pod_client::PodClient;
+use aliquot_scheduler::views::{self, ReadModel};
 use aliquot_serve::{Readiness, http};
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -97,17 +95,14 @@ fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
 /// Serves the ledger; returns the address and a token that stops the server.
 pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken)> {
     let ledger = Arc::new(ledger);
-    let leader = Leader::always();
     // No request is made: there is no API server.
     let client = Client::try_from(Config::new("http://127.0.0.1:9".parse()?))?;
-    let binder = Binder::new(ledger.clone(), client, event::queue().0, leader.clone());
-    let state = Explain {
+    let router = views::router(ReadModel {
         cache: ledger,
-        binder: Arc::new(binder),
-        leader,
+        pods: PodClient::new(client),
+        leader: Leader::always(),
         readiness: Readiness::new([]),
-    };
-    let router = explain::router(state.clone()).merge(page::router(state));
+    });
     let listener = http::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::fit::Policies;
 use aliquot_core::inventory::{self, Gpu, Health, Inventory, Mode};
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::mig::published::{DynamicMig, Mig};
 use aliquot_core::mig::{Geometry, Instance, resource, table};
 use aliquot_core::node::NodePublication;
+use aliquot_core::score::Policies;
 use aliquot_core::{
     ContainerDemand, Demand, DeviceRules, GpuRequest, HostResources, Ledger, Memory, Mib, Percent,
     PodUid, Stage, allocation,

@@ -8,13 +8,15 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
-use aliquot_core::demand::Stage;
+use aliquot_core::usage::Stage;
 use aliquot_core::{Allocation, Mib};
-use aliquot_device_plugin::accepted::{AcceptedAllocation, AcceptedContainer, Store};
-use aliquot_device_plugin::device_id::AnswerName;
-use aliquot_device_plugin::environment::{EffectiveLimits, NodeRules};
-use aliquot_device_plugin::{files, limits};
+use aliquot_device_plugin::allocation::accepted::Store;
+use aliquot_device_plugin::allocation::container_directory;
+use aliquot_device_plugin::allocation::environment::NodeRules;
+use aliquot_device_plugin::allocation::limits;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
+use aliquot_node_state::device_id::AnswerName;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -113,7 +115,7 @@ async fn timed<T>(call: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
 fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
     let mut store = Store::open(state.join("accepted"))?;
     let rules = NodeRules::new(true);
-    let effective = EffectiveLimits::of(&BTreeMap::new(), rules, false);
+    let effective = rules.effective_limits(&BTreeMap::new(), false);
     for share in 0..SHARES {
         let gpu = &gpus[share % GPUS];
         let grant = json!({"resource": "nvidia.com/gpu", "gpu": gpu, "memory": 3000, "cores": 7});
@@ -140,7 +142,7 @@ fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
         let container_directory = state.join("seats").join(name.as_str());
         let names: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
         let page = limits::page(&grants, &names, 1, effective, &[Mib(512)], |_| None)?;
-        files::container_directory(&container_directory, &page)?;
+        container_directory::create(&container_directory, &page)?;
         std::fs::create_dir_all(container_directory.join("lib"))?;
     }
     Ok(())

@@ -9,11 +9,12 @@ use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::bind::Binder;
+use aliquot_scheduler::extender::{self, ExtenderState};
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::learn;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::metrics::Metrics;
-use aliquot_scheduler::routes::{self, ExtenderState};
+use aliquot_scheduler::pod_client::PodClient;
 use aliquot_scheduler::settings::Settings;
 use aliquot_serve::{Readiness, body, http};
 use anyhow::Result;
@@ -54,7 +55,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         metrics: Metrics::new(&mut registry),
         binder: Arc::new(Binder::new(
             cache.clone(),
-            client,
+            PodClient::new(client),
             events.clone(),
             Leader::always(),
         )),
@@ -70,7 +71,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         .layer(body::limit(16 << 20));
     let times = Times::default();
     let layer = middleware::from_fn_with_state((times.clone(), cache), timed);
-    let router = routes::router(state)
+    let router = extender::router(state)
         .merge(floor)
         .layer(layer)
         .route("/times", get(move || async move { Json(times.take()) }));

@@ -1,8 +1,8 @@
 //! How long containers wait for the node agent: `Allocate` and `PreStartContainer` for 64
 //! containers at once, and how many requests the agent sends meanwhile.
 //!
-//! The real binary registers with a fake kubelet ([`kubelet`]), watches a fake API server that
-//! counts its requests ([`api`]), and connects to a `PodResources` socket that counts connections.
+//! The real binary registers with a fake kubelet ([`kubelet`]), and watches a fake API server that
+//! counts its requests ([`api`]).
 
 mod api;
 mod kubelet;
@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::eventually;
-use aliquot_device_plugin::proto::v1beta1 as protocol;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as protocol;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -70,12 +70,7 @@ struct Times {
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
     let at = |name: &str| directory.path().join(name);
-    for subdirectory in [
-        "kubelet/device-plugins",
-        "kubelet/pod-resources",
-        "driver",
-        "nvidia",
-    ] {
+    for subdirectory in ["kubelet/device-plugins", "driver", "nvidia"] {
         std::fs::create_dir_all(at(subdirectory))?;
     }
     // As on a real machine: shares and container directories on disk, CDI specs in memory, as
@@ -95,7 +90,6 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let all: Vec<Container> = (0..AT_ONCE * BURSTS).map(Container).collect();
     let pods = all.iter().map(|one| api::pod(&one.pod(), one.gpu(&gpus)));
     let api = Api::start(pods.collect()).await?;
-    let connections = kubelet::count_connections(&at("kubelet/pod-resources/kubelet.sock"))?;
     let mut kubelet = Kubelet::start(&at("kubelet/device-plugins"))?;
     let agent = agent(directory.path(), &machine, &gpus, api.url())?;
     let plugin = kubelet.plugin(PATIENCE).await?;
@@ -105,20 +99,13 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     .await?;
 
     let mut times = Times::default();
-    let (api_before, pods_before) = (api.requests(), connections.get());
+    let before = api.requests();
     for burst in all.chunks(AT_ONCE) {
-        // The agent preallocates container directories when idle.
-        eventually(PATIENCE, "preallocated container directories", || async {
-            // And a file for the share of each.
-            let ready = std::fs::read_dir(at("state/spare"))?.count();
-            Ok((ready >= 2 * AT_ONCE).then_some(()))
-        })
-        .await?;
         times
             .measure_burst(burst, &gpus, &plugin, &mut kubelet)
             .await?;
     }
-    let on_the_path = (api.requests() - api_before) + (connections.get() - pods_before);
+    let on_the_path = api.requests() - before;
     drop(agent);
     times.figures(on_the_path)
 }
@@ -291,8 +278,7 @@ impl Times {
                 value: f64::from(u32::try_from(on_the_path)?),
                 unit: "requests",
                 baseline: 0.0,
-                what: "requests of the agent to the API server and to PodResources in that time"
-                    .to_owned(),
+                what: "requests of the agent to the API server in that time".to_owned(),
             },
         ])
     }

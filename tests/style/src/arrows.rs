@@ -11,6 +11,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
     ("aliquot-k8s", &["aliquot-core"]),
     ("aliquot-serve", &["aliquot-core"]),
     ("aliquot-nvml", &["aliquot-core"]),
+    ("aliquot-node-state", &["aliquot-core", "aliquot-region"]),
     (
         "aliquot-scheduler",
         &["aliquot-core", "aliquot-k8s", "aliquot-serve"],
@@ -30,6 +31,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-core",
             "aliquot-k8s",
             "aliquot-serve",
+            "aliquot-node-state",
             "aliquot-nvml",
             "aliquot-profiles",
             "aliquot-shim",
@@ -42,6 +44,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "aliquot-core",
             "aliquot-k8s",
             "aliquot-serve",
+            "aliquot-node-state",
             "aliquot-nvml",
             "aliquot-region",
         ],

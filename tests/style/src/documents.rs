@@ -2,7 +2,8 @@
 
 use std::path::{Component, Path};
 
-/// The most lines of a crate's README, without blank lines and code: a title and a few sentences.
+/// The most lines of a crate's README, without blank lines, code and the table of its invariants: a title
+/// and a few sentences.
 pub const MOST_README_LINES: usize = 10;
 
 /// Relative links of a document that do not resolve; `exists` gets paths from the top of the repository.

@@ -5,9 +5,11 @@
 pub mod arrows;
 pub mod commands;
 pub mod documents;
+pub mod layers;
 pub mod modes;
 pub mod rust;
 pub mod sources;
 pub mod supply;
 pub mod tree;
+pub mod walks;
 pub mod words;

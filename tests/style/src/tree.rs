@@ -71,6 +71,17 @@ pub fn metadata(arguments: &[&str]) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata did not print JSON")
 }
 
+/// The folder of a package of the workspace.
+pub fn folder_of(metadata: &Value, package: &str) -> Result<PathBuf> {
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let found = packages.iter().find(|one| one["name"] == package);
+    let manifest = found.and_then(|one| one["manifest_path"].as_str());
+    let folder = manifest.and_then(|path| Path::new(path).parent());
+    Ok(folder
+        .with_context(|| format!("no package {package}"))?
+        .to_owned())
+}
+
 /// The folders with cargo's copies of registries' indexes: what it read when it last asked them.
 pub fn registry_indexes() -> Result<Vec<PathBuf>> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);

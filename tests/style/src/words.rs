@@ -52,26 +52,21 @@ pub const ONE_TYPE: &str = "Cut Known Question Seat Seen Share Standing Told";
 pub const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "Card*",
-        "core/src/reason.rs",
+        "core/src/refusal.rs",
         "HAMi's names of refusal reasons, which pods' events carry",
     ),
     (
         "AllocatedCardsInsufficientRequest",
-        "core/src/reason.rs",
+        "core/src/refusal.rs",
         "HAMi's name of a refusal reason",
     ),
     (
         "NodeInsufficientSeats",
-        "core/src/reason.rs",
+        "core/src/refusal.rs",
         "a refusal reason, which pods' events carry",
     ),
     ("units", "core/src/", "units of measure: MiB, percent"),
     ("unit", "scheduler/src/metrics.rs", "the unit of a metric"),
-    (
-        "nvmlUnitGetCount",
-        "tests/gpusim/src/exports/old_names.rs",
-        "NVML's name of a chassis",
-    ),
     (
         "unit",
         "tests/performance/src/client.rs",

@@ -7,25 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{Mib, Scaling};
-use aliquot_device_plugin::accepted::Store;
-use aliquot_device_plugin::allocatable::{AllocatedIds, GpuLayout, NodeLayout};
-use aliquot_device_plugin::call_state::CallState;
-use aliquot_device_plugin::context_memory::ContextMemory;
-use aliquot_device_plugin::device_failures::NodeFailures;
-use aliquot_device_plugin::environment::NodeRules;
-use aliquot_device_plugin::inventory::{LayoutUpdate, NodePublisher};
+use aliquot_device_plugin::allocation::accepted::Store;
+use aliquot_device_plugin::allocation::context_memory::ContextMemory;
+use aliquot_device_plugin::allocation::counters_file;
+use aliquot_device_plugin::allocation::environment::NodeRules;
+use aliquot_device_plugin::allocation::injection;
+use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
+use aliquot_device_plugin::allocation::nvidia_cdi::SpecGenerator;
+use aliquot_device_plugin::allocation::prepare::Preparer;
+use aliquot_device_plugin::allocation::start::ContainerStarter;
+use aliquot_device_plugin::allocation::validation::Validator;
+use aliquot_device_plugin::gpus::allocatable::{AllocatedIds, GpuLayout, NodeLayout};
+use aliquot_device_plugin::gpus::device_failures::NodeFailures;
+use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
+use aliquot_device_plugin::gpus::inventory::{GpuReadings, NodePublisher};
+use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
+use aliquot_device_plugin::kubelet::plugin::{CallHandlers, Plugin};
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
+use aliquot_device_plugin::kubelet::resource_owner::AdvertisedLists;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::modes::SharingModes;
-use aliquot_device_plugin::nvidia_cdi::SpecGenerator;
-use aliquot_device_plugin::plugin::Plugin;
-use aliquot_device_plugin::pod::Pod;
 use aliquot_device_plugin::pods::Pods;
-use aliquot_device_plugin::preallocated::Preallocated;
-use aliquot_device_plugin::prestart::PreStart;
-use aliquot_device_plugin::proto::v1beta1 as api;
-use aliquot_device_plugin::runtime::device_list::RuntimeStatus;
+use aliquot_device_plugin::pods::pod::Pod;
 use aliquot_device_plugin::settings::Settings;
-use aliquot_device_plugin::{counters_file, injection};
 use aliquot_gpusim::STATE_VARIABLE;
 use aliquot_nvml::{
     DeviceHealth, Driver, DriverInventory, GpuEvent, GpuFacts, GpuInstance, MigDevice, NvmlError,
@@ -86,7 +90,7 @@ pub const DRIVER_SOURCES: [DriverSource; 3] = [
 pub struct Agent {
     runtime: Runtime,
     plugin: Plugin,
-    prestart: Arc<PreStart>,
+    allocations: Arc<NodeAllocations>,
     /// The checkpoint's entries.
     entries: Vec<Value>,
 }
@@ -149,60 +153,71 @@ impl Agent {
         let layout = NodeLayout::built_in(&facts, RESOURCE, &DEFAULTS);
         let pods = Pods::default();
         pods.reset(Vec::new());
-        let prestart = Arc::new(PreStart {
-            call_state: CallState::default(),
-            node: "n1".into(),
+        let allocations = Arc::new(NodeAllocations {
             default_resource: RESOURCE.to_owned(),
-            rules: NodeRules::new(true),
-            namespace_rights: None,
             modes: SharingModes::new(&driver, &folder),
             store: Mutex::new(Store::open(paths.accepted.clone())?),
-            preallocated: Arc::new(Preallocated::new(paths.preallocated.clone(), None)?),
-            paths,
-            device_list: settings.device_list,
-            limiter: Some(limiter),
-            context: ContextMemory::Fixed(Mib(CONTEXT)),
+            paths: paths.clone(),
             pods,
             published: NodePublisher::new(facts, Vec::new(), layout),
-            lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+            checkpoint: CheckpointCache::default(),
         });
-        prestart.published.set_runtime(RuntimeStatus::default());
-        let plugin = Plugin::new(
-            RESOURCE,
-            Arc::clone(&prestart),
-            Metrics::default(),
-            CancellationToken::new(),
-        );
+        allocations.published.set_runtime(RuntimeStatus::default());
+        let context = ContextMemory::Fixed(Mib(CONTEXT));
+        let preparer = Preparer::new(Arc::clone(&allocations), Some(limiter), context);
+        let starter = ContainerStarter {
+            allocations: Arc::clone(&allocations),
+            validator: Validator {
+                node: "n1".into(),
+                rules: NodeRules::new(true),
+                namespace_rights: None,
+                limits: true,
+            },
+            preparer: Arc::new(preparer),
+            lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
+        };
+        let handlers = CallHandlers {
+            answers: AllocateAnswers {
+                device_list: settings.device_list,
+                limits: true,
+                paths,
+                published: allocations.published.clone(),
+            },
+            starter: Arc::new(starter),
+            advertised: AdvertisedLists::default(),
+            metrics: Metrics::default(),
+        };
+        let plugin = Plugin::new(RESOURCE, Arc::new(handlers), CancellationToken::new());
         Ok(Self {
             runtime,
             plugin,
-            prestart,
+            allocations,
             entries: Vec::new(),
         })
     }
 
     /// The folder with the agent's own CDI specs.
     pub fn specs(&self) -> &Path {
-        &self.prestart.paths.cdi
+        &self.allocations.paths.cdi
     }
 
     /// The spec that the agent generated.
     pub fn generated_spec(&self) -> PathBuf {
-        let folder = &self.prestart.paths.nvidia_cdi.generated;
+        let folder = &self.allocations.paths.nvidia_cdi.generated;
         folder.join("nvidia.json")
     }
 
     /// The folder with the installed limiter and the shim libraries.
     pub fn limiter(&self) -> &Path {
-        &self.prestart.paths.limiter
+        &self.allocations.paths.limiter
     }
 
     /// Partitions the first GPU into this instance, which one container gets, whole and unlimited.
     pub fn set_instance(&self, instance: &Instance) -> Result<()> {
         let profile = "1g.10gb";
-        let published = &self.prestart.published;
+        let published = &self.allocations.published;
         let node = published.get();
-        let mut facts = node.facts.clone();
+        let mut facts = node.readings.facts.clone();
         let gpu = facts.gpus.first_mut().context("a GPU")?;
         gpu.layout.instances = vec![GpuInstance {
             profile: profile.to_owned(),
@@ -231,14 +246,13 @@ impl Agent {
         let mode = Mode::Mig(mig).with_defaults(&DEFAULTS);
         let mut layout = node.layout.clone();
         layout.gpus.insert(FIRST.into(), GpuLayout::serving(mode));
-        published.set_devices(&facts, &[], NodeFailures::default(), AllocatedIds::new());
-        published.set_layout(LayoutUpdate {
-            layout,
-            allocated_ids: None,
-            evict: Vec::new(),
-            profile: None,
-            removed_resources: std::collections::BTreeSet::new(),
-        });
+        let readings = GpuReadings {
+            facts,
+            health: Vec::new(),
+            failures: NodeFailures::default(),
+        };
+        published.set_readings(readings, AllocatedIds::new());
+        published.set_layout(layout, None);
         Ok(())
     }
 
@@ -253,7 +267,7 @@ impl Agent {
         let number = self.entries.len();
         let pod = format!("pod-{number}");
         let ids = vec![format!("{device}::{number}")];
-        self.prestart.pods.apply(bound_pod(&pod, device)?);
+        self.allocations.pods.apply(bound_pod(&pod, device)?);
         let request = api::AllocateRequest {
             container_requests: vec![api::ContainerAllocateRequest {
                 devices_ids: ids.clone(),
@@ -273,7 +287,7 @@ impl Agent {
             "Data": {"PodDeviceEntries": self.entries, "RegisteredDevices": {}}, "Checksum": 1,
         });
         // By rename, as the kubelet does.
-        let path = &self.prestart.paths.checkpoint;
+        let path = &self.allocations.paths.checkpoint;
         let new = path.with_extension("new");
         fs::write(&new, checkpoint.to_string())?;
         fs::rename(new, path)?;
@@ -286,7 +300,12 @@ impl Agent {
 
 /// What generates NVIDIA's spec of the simulated driver.
 fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
-    let mut generator = SpecGenerator::new(settings);
+    let (program, bundled) = (
+        settings.nvidia_ctk.clone(),
+        settings.bundled_toolkit.clone(),
+    );
+    let mut generator =
+        SpecGenerator::new(&settings.paths(), program, bundled, &settings.state_dir);
     generator.host_root = "/".into();
     let state = (STATE_VARIABLE.into(), node.state().into());
     generator.variables.push(state);
@@ -296,7 +315,7 @@ fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
 impl Drop for Agent {
     fn drop(&mut self) {
         // Where the machine's mounts are shared, each directory has a file system in it.
-        let directories = fs::read_dir(&self.prestart.paths.container_directories);
+        let directories = fs::read_dir(&self.allocations.paths.container_directories);
         for directory in directories.into_iter().flatten().flatten() {
             let _ = counters_file::unmount(&directory.path());
         }

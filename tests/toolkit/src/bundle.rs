@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use aliquot_device_plugin::proto::v1beta1 as api;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_gpusim::STATE_VARIABLE;
 use anyhow::{Context as _, Result};
 use rustix::fs::{major, minor};

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use aliquot_device_plugin::cdi::Spec;
-use aliquot_device_plugin::environment::{NVIDIA_VISIBLE, VISIBLE, VOID};
-use aliquot_device_plugin::proto::v1beta1::ContainerAllocateResponse;
+use aliquot_device_plugin::allocation::cdi::Spec;
+use aliquot_device_plugin::kubelet::proto::v1beta1::ContainerAllocateResponse;
+use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE, VOID};
 use aliquot_toolkit::agent::{Agent, DRIVER_SOURCES, DriverSource};
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES, variable};
 use aliquot_toolkit::node::{

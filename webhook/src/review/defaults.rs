@@ -1,31 +1,41 @@
-//! Fills in the values that a container left out, in limits and requests alike.
+//! Completes a pod with a share: the values that its containers left out, in limits and requests
+//! alike, its scheduler and runtime class; and leaves space for its allocation.
 
 use std::collections::BTreeMap;
 
-use aliquot_core::request::{Fill, Resource};
+use aliquot_core::request::{DEFAULTED, Fill, Resource};
 use serde_json::{Value, json};
 
-use super::patch::PodEditor;
-use super::pod::Container;
-use super::request::{DeviceRequest, ResourceTexts};
+use super::request::{DeviceRequest, PodRequest, ResourceTexts};
+use crate::pod::Container;
 use crate::settings::Settings;
+use crate::verdict::{Findings, PodEditor, Refusal};
 
-/// Lists what was filled in, for those who never see warnings, and for the scheduler.
-pub use aliquot_core::request::DEFAULTED;
+/// The API server's limit for all annotations of an object, keys and values, in bytes.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+/// Bytes that must stay free for the allocation.
+const ALLOCATION_BYTES: usize = 16 << 10;
 
 /// MiB; less than any CUDA context takes.
 const LEAST_USEFUL: u64 = 64;
 
 type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Writes the missing values; a warning for each container. A priority that is not written is low,
-/// which surprises nobody.
-pub(super) fn fill(
-    editor: &mut PodEditor,
-    requests: &[DeviceRequest<'_>],
-    settings: &Settings,
-) -> Vec<String> {
-    let mut warnings = Vec::new();
+/// Completes the pod.
+pub(super) fn fill(request: &PodRequest<'_>, settings: &Settings, findings: &mut Findings) {
+    fill_resources(&request.devices, settings, findings);
+    set_scheduler(&mut findings.editor, settings);
+    let too_large = too_large(findings.editor.pod());
+    findings.refusals.extend(too_large);
+}
+
+/// Writes the missing values; a warning for each container, and [`DEFAULTED`] for those who never
+/// see warnings, and for the scheduler. A priority that is not written is low, which surprises
+/// nobody.
+fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Findings) {
+    let Findings {
+        editor, warnings, ..
+    } = findings;
     let mut defaulted = Defaulted::new();
     for request in requests {
         let container = &request.container;
@@ -61,7 +71,6 @@ pub(super) fn fill(
     if !defaulted.is_empty() {
         annotate(editor, defaulted);
     }
-    warnings
 }
 
 /// Requests equal limits, also where the user wrote only one of the two.
@@ -140,4 +149,32 @@ fn warning(fill: &Fill, settings: &Settings) -> Option<String> {
     };
     let name = settings.names.of(resource);
     Some(format!("{name} not set, defaulting to {default}"))
+}
+
+/// Sets the scheduler, and the runtime class where the pod names none.
+fn set_scheduler(editor: &mut PodEditor, settings: &Settings) {
+    editor.set(
+        &["spec", "schedulerName"],
+        Value::from(settings.scheduler_name.as_str()),
+    );
+    if let Some(class) = &settings.runtime_class
+        && editor.pod()["spec"]["runtimeClassName"].is_null()
+    {
+        editor.set(&["spec", "runtimeClassName"], Value::from(class.as_str()));
+    }
+}
+
+/// The API server does not check the size of annotations that a Binding adds, but it does at the
+/// pod's next status update: without space the pod could be bound and never run.
+fn too_large(pod: &Value) -> Option<Refusal> {
+    let annotations = pod["metadata"]["annotations"].as_object()?;
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    let total: usize = annotations.iter().map(size).sum();
+    let most = MAX_ANNOTATION_BYTES - ALLOCATION_BYTES;
+    (total > most).then(|| Refusal {
+        field: "metadata.annotations".to_owned(),
+        message: format!(
+            "{total} bytes leave no space for the allocation; expected: at most {most} bytes"
+        ),
+    })
 }

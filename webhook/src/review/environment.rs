@@ -1,22 +1,35 @@
-//! What a pod sets for NVIDIA's libraries and runtime in its containers' environment.
+//! What could give GPUs to a pod besides its requests: environment variables, mounts and annotations
+//! of NVIDIA's runtime; and the annotations by which it chooses among GPUs.
 //!
 //! `NVIDIA_VISIBLE_DEVICES` would give access to GPUs without an allocation; UUIDs in it become a
-//! pin that the scheduler allocates. Other variables are left, with a warning where they do not do
-//! what their author expects.
+//! pin that the scheduler allocates. Mounts below one folder name GPUs to NVIDIA's runtime.
+//! Annotations name CDI devices: NVIDIA's NRI plugin reads them off the pod, and CRI-O copies a
+//! pod's annotations to its containers, where NVIDIA's runtime reads them. Devices of other vendors
+//! are left alone, and so are other variables, with a warning where they do not do what their
+//! author expects.
 
 use std::collections::BTreeSet;
 
-use aliquot_core::pin::{self, Pin};
+use aliquot_core::Preferences;
+use aliquot_core::escape::{self, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of};
 use aliquot_core::preferences::PIN;
 use aliquot_core::request::{self, Resource};
+use aliquot_core::rules::{PIN_UUIDS, Pin};
 use serde_json::{Value, json};
 
-use super::isolation;
-use super::patch::PodEditor;
-use super::pod::{self, Container, Kind, items};
-use super::request::{DeviceRequest, ResourceTexts};
-use super::{Findings, Refusal};
+use super::request::{DeviceRequest, PodRequest, ResourceTexts, counts_devices};
+use crate::pod::{self, Container, Kind, items};
 use crate::settings::{Settings, VisibleDevices};
+use crate::verdict::{Findings, PodEditor, Refusal};
+
+/// Where NVIDIA's runtime looks for GPUs that mounts name.
+const MOUNT_FOLDER: &str = "/var/run/nvidia-container-devices";
+/// Its last part, by which the match conditions recognize such a mount.
+pub const MOUNT_FOLDER_NAME: &str = "nvidia-container-devices";
+/// Prefixes of the keys of annotations that name CDI devices.
+pub const CDI_KEYS: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io"];
+/// Vendors in the values whose devices may be GPUs: NVIDIA, and our own shares.
+pub const CDI_VENDORS: [&str; 2] = ["nvidia.com", "aliquot.dev"];
 
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -24,22 +37,40 @@ const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 /// Values that give access to no GPU.
 const NO_DEVICES: [&str; 3] = ["", "none", "void"];
 
-/// What holds for all containers of one pod.
+/// What applies to all containers of one pod.
 pub(super) struct PodContext<'a> {
-    pub(super) pod: &'a Value,
-    pub(super) settings: &'a Settings,
-    pub(super) policy: VisibleDevices,
+    pod: &'a Value,
+    settings: &'a Settings,
+    policy: VisibleDevices,
     /// Containers of it request a share of ours.
-    pub(super) requests_share: bool,
+    requests_share: bool,
 }
 
-impl PodContext<'_> {
+impl<'a> PodContext<'a> {
+    pub(super) fn new(
+        pod: &'a Value,
+        namespace: &str,
+        settings: &'a Settings,
+        requests_share: bool,
+    ) -> Self {
+        let policy = if settings.escape_allowed.contains(namespace) {
+            VisibleDevices::Allow
+        } else {
+            settings.visible_devices
+        };
+        Self {
+            pod,
+            settings,
+            policy,
+            requests_share,
+        }
+    }
+
     /// What this container sets is left alone: the administrator allows it, or the container
     /// reaches every GPU without it, as NVIDIA's own plugin does. Such a one has no share.
-    pub(super) fn is_exempt(&self, container: &Container<'_>) -> bool {
+    fn is_exempt(&self, container: &Container<'_>) -> bool {
         self.policy == VisibleDevices::Allow
-            || (!self.requests_share
-                && isolation::is_root_equivalent(self.pod, container, self.settings))
+            || (!self.requests_share && is_root_equivalent(self.pod, container, self.settings))
     }
 
     /// NVIDIA's runtime could give GPUs to this container, which requests none, by what its image
@@ -76,71 +107,97 @@ impl PodContext<'_> {
     }
 }
 
+/// The container reaches every GPU of its node whatever its environment says, being as good as
+/// root there: privileged, with a capability of root's, or with write access where root of the
+/// node reads, as device plugins have. Devices below `/dev` are not among these: a mount alone
+/// gives no access to them.
+fn is_root_equivalent(pod: &Value, container: &Container<'_>, settings: &Settings) -> bool {
+    let context = &container.raw["securityContext"];
+    let mut added = items(&context["capabilities"]["add"]).iter();
+    let mut volumes = items(&pod["spec"]["volumes"]).iter();
+    context["privileged"] == true
+        || added.any(|name| {
+            name.as_str()
+                .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
+        })
+        || volumes.any(|volume| {
+            let path = volume["hostPath"]["path"].as_str().unwrap_or(SHARED_MEMORY);
+            let agent = settings.agent_paths.iter().map(String::as_str);
+            container.writes_to(volume) && escape::grants_root(path, agent)
+        })
+}
+
 /// As `nvidia.com/gpu.shared`, `volcano.sh/vgpu-number` and `aliyun.com/gpu-mem` are.
 fn is_gpu_resource(resource: &str) -> bool {
     let parts = resource.split_once('/');
     parts.is_some_and(|(domain, name)| domain == "nvidia.com" || name.contains("gpu"))
 }
 
-/// Checks the environment of all containers of a new pod; `requests` are those that request
-/// devices.
+/// Checks what a new pod sets, container by container, and its annotations.
 pub(super) fn check(
-    editor: &mut PodEditor,
     containers: &[Container<'_>],
-    requests: &[DeviceRequest<'_>],
+    request: &PodRequest<'_>,
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
     let mut selections: Vec<Selection> = Vec::new();
     for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
-        let of_container =
-            |request: &&DeviceRequest<'_>| request.container.field() == container.field();
-        let request = requests.iter().find(of_container);
-        let uuids = check_container(editor, container, request, context, findings);
-        if request.is_some() {
+        let devices = request.of(container);
+        let uuids = check_variables(container, devices, context, findings);
+        if devices.is_some() {
             selections.push(Selection {
                 field: container.field(),
                 container: container.name().to_owned(),
                 uuids,
             });
         }
-        override_variable(editor, container, request.is_some(), context, findings);
+        override_variable(container, devices.is_some(), context, findings);
     }
-    pin(editor, &selections, findings);
+    pin(&selections, findings);
+    check_injection(containers, context, findings);
+    if !request.is_empty() {
+        findings.refusals.extend(invalid_preferences(context.pod));
+    }
 }
 
 /// The same for an ephemeral container that is added to a pod: it cannot get a GPU.
 pub(super) fn check_ephemeral(
-    editor: &mut PodEditor,
     container: &Container<'_>,
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
-    check_container(editor, container, None, context, findings);
-    override_variable(editor, container, false, context, findings);
+    check_variables(container, None, context, findings);
+    override_variable(container, false, context, findings);
+    findings
+        .refusals
+        .extend(injecting_mounts(container, context));
 }
 
-/// The same for a container of a pod of another scheduler: nothing of it becomes a pin.
+/// The same for a pod of another scheduler: nothing of it becomes a pin.
 pub(super) fn check_of_other_scheduler(
-    editor: &mut PodEditor,
-    container: &Container<'_>,
-    gets_devices: bool,
+    containers: &[Container<'_>],
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
-    for variable in variables(container, context) {
-        let field = variable.field;
-        match variable.selected {
-            Ok(SelectedGpus::None) => {}
-            Err(SelectionError::Denied(message)) => {
-                findings.refusals.push(Refusal { field, message });
-            }
-            Ok(SelectedGpus::All | SelectedGpus::Uuids(_)) | Err(SelectionError::Unknown(_)) => {
-                findings.warnings.push(overridden(container, gets_devices));
+    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
+        // Nothing is filled in here: a container that asks for memory alone gets no device.
+        let gets_devices = counts_devices(container, context.settings);
+        for variable in variables(container, context) {
+            let field = variable.field;
+            match variable.selected {
+                Ok(SelectedGpus::None) => {}
+                Err(SelectionError::Denied(message)) => {
+                    findings.refusals.push(Refusal { field, message });
+                }
+                Ok(SelectedGpus::All | SelectedGpus::Uuids(_))
+                | Err(SelectionError::Unknown(_)) => {
+                    findings.warnings.push(overridden(container, gets_devices));
+                }
             }
         }
+        override_variable(container, gets_devices, context, findings);
     }
-    override_variable(editor, container, gets_devices, context, findings);
+    check_injection(containers, context, findings);
 }
 
 /// The GPUs that a container which requests devices names in its environment.
@@ -151,8 +208,7 @@ struct Selection {
 }
 
 /// Checks the variables of one container; returns the UUIDs that it names, if it requests devices.
-fn check_container(
-    editor: &PodEditor,
+fn check_variables(
     container: &Container<'_>,
     request: Option<&DeviceRequest<'_>>,
     context: &PodContext<'_>,
@@ -184,7 +240,7 @@ fn check_container(
     for env in items(&container.raw["env"]) {
         match env["name"].as_str() {
             Some(CUDA_VISIBLE_DEVICES) => {
-                let warning = cuda_visible_devices(editor, env, request);
+                let warning = cuda_visible_devices(&findings.editor, env, request);
                 findings.warnings.extend(warning);
             }
             Some(MPS_MEMORY_LIMIT) => findings.warnings.extend(mps_memory_limit(env)),
@@ -263,9 +319,8 @@ fn selected_gpus(
     let uuids: Option<Vec<String>> = uuids.collect();
     let unknown = || {
         format!(
-            "{VISIBLE_DEVICES} {value:?} does not name a GPU; expected: {}, or no \
-             {VISIBLE_DEVICES}",
-            pin::UUIDS
+            "{VISIBLE_DEVICES} {value:?} does not name a GPU; expected: {PIN_UUIDS}, or no \
+             {VISIBLE_DEVICES}"
         )
     };
     uuids
@@ -303,7 +358,6 @@ fn without_request(container: &Container<'_>, value: &str) -> String {
 /// Removes the variable from a container that gets devices. One that gets none has it set to
 /// `void`, which also takes precedence over what its image and an `envFrom` set.
 fn override_variable(
-    editor: &mut PodEditor,
     container: &Container<'_>,
     gets_devices: bool,
     context: &PodContext<'_>,
@@ -338,22 +392,23 @@ fn override_variable(
     }
     let index = container.index.to_string();
     let path = ["spec", container.kind.list(), &index, "env"];
-    editor.set(&path, Value::Array(after));
+    findings.editor.set(&path, Value::Array(after));
 }
 
 /// What the containers selected becomes the pod's pin, unless it has one. A pin is for all of
 /// them, so they have to select the same GPUs.
-fn pin(editor: &mut PodEditor, selections: &[Selection], findings: &mut Findings) {
+fn pin(selections: &[Selection], findings: &mut Findings) {
     let Some(first) = selections.iter().find(|one| !one.uuids.is_empty()) else {
         return;
     };
     let path = ["metadata", "annotations", PIN.aliquot];
-    let annotation = &editor.pod()["metadata"]["annotations"][PIN.aliquot];
+    let annotation = &findings.editor.pod()["metadata"]["annotations"][PIN.aliquot];
     if let Some(own) = annotation.as_str() {
-        findings.warnings.push(format!(
+        let warning = format!(
             "{VISIBLE_DEVICES} removed: annotation {}: {own} takes precedence",
             PIN.aliquot
-        ));
+        );
+        findings.warnings.push(warning);
         return;
     }
     let text = |one: &Selection| {
@@ -382,7 +437,7 @@ fn pin(editor: &mut PodEditor, selections: &[Selection], findings: &mut Findings
          these GPUs",
         PIN.aliquot
     ));
-    editor.set(&path, Value::String(uuids));
+    findings.editor.set(&path, Value::String(uuids));
 }
 
 /// A warning about a device that the container will not have: an index beyond its count, or a
@@ -434,4 +489,97 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
         "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
          and a size in M or G such as {example}, several separated by commas"
     ))
+}
+
+/// Removes annotations that name CDI devices of GPUs from a new pod, and refuses mounts that name
+/// GPUs.
+fn check_injection(
+    containers: &[Container<'_>],
+    context: &PodContext<'_>,
+    findings: &mut Findings,
+) {
+    for container in containers {
+        findings
+            .refusals
+            .extend(injecting_mounts(container, context));
+    }
+    let annotations = context.pod["metadata"]["annotations"].as_object();
+    for (key, value) in annotations.into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        if !names_gpu(key, value) || is_exempt_annotation(key, containers, context) {
+            continue;
+        }
+        let what = format!("CDI devices {value:?} would bypass the scheduler");
+        if context.policy == VisibleDevices::Deny {
+            findings.refusals.push(Refusal {
+                field: format!("metadata.annotations[{key:?}]"),
+                message: format!(
+                    "{what}; expected: no device of {} (use annotation {} to choose a GPU)",
+                    CDI_VENDORS.join(" or "),
+                    PIN.aliquot
+                ),
+            });
+        } else if findings.editor.remove(&["metadata", "annotations", key]) {
+            findings.warnings.push(format!(
+                "annotation {key} removed: {what}; request a GPU in resources.limits instead"
+            ));
+        }
+    }
+}
+
+/// All containers that this annotation reaches are exempt. A name that no container has reaches
+/// nobody yet, but an ephemeral container of that name may come later.
+fn is_exempt_annotation(key: &str, containers: &[Container<'_>], context: &PodContext<'_>) -> bool {
+    let name = key.strip_prefix("nvidia.cdi.k8s.io/container.");
+    let mut reached = containers
+        .iter()
+        .filter(|c| name.is_none_or(|name| c.name() == name))
+        .peekable();
+    context.policy == VisibleDevices::Allow
+        || (reached.peek().is_some() && reached.all(|container| context.is_exempt(container)))
+}
+
+/// Mounts by which this container names GPUs.
+fn injecting_mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec<Refusal> {
+    if context.is_exempt(container) {
+        return Vec::new();
+    }
+    let mounts = items(&container.raw["volumeMounts"]).iter().enumerate();
+    let refused = mounts.filter_map(|(index, mount)| {
+        let mount_path = mount["mountPath"].as_str()?;
+        escape::is_within(mount_path, MOUNT_FOLDER).then(|| Refusal {
+            field: format!("{}.volumeMounts[{index}].mountPath", container.field()),
+            message: format!(
+                "{mount_path:?} would inject GPUs and bypass the scheduler; expected: a path \
+                 outside {MOUNT_FOLDER}"
+            ),
+        })
+    });
+    refused.collect()
+}
+
+/// The annotation names a device that may be a GPU.
+fn names_gpu(key: &str, value: &str) -> bool {
+    let mut vendors = value.split(',').filter_map(|device| {
+        let (vendor, _) = device.trim().split_once('/')?;
+        Some(vendor)
+    });
+    CDI_KEYS.iter().any(|prefix| key.starts_with(prefix))
+        && vendors.any(|vendor| {
+            let mut known = CDI_VENDORS.iter();
+            known.any(|one| vendor == *one || vendor.ends_with(&format!(".{one}")))
+        })
+}
+
+/// Preferences that the scheduler would not understand: it reads them with the same function.
+fn invalid_preferences(pod: &Value) -> Vec<Refusal> {
+    let annotations = &pod["metadata"]["annotations"];
+    let errors = Preferences::read(|key| annotations[key].as_str()).err();
+    let errors = errors.into_iter().flatten();
+    errors
+        .map(|error| Refusal {
+            field: format!("metadata.annotations[{:?}]", error.key),
+            message: error.why,
+        })
+        .collect()
 }

@@ -1,35 +1,64 @@
 //! Ways in which a pod with a share could bypass it. Pods without a share are not checked, and a
 //! review cannot see what a persistent volume claim mounts: it makes no outgoing call.
 
-use aliquot_core::escape::{
-    self, CAPABILITIES, ClosedPath, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of,
-};
+use aliquot_core::escape::{self, CAPABILITIES, ClosedPath, is_one_of};
 use serde_json::Value;
 
-use super::Refusal;
-use super::pod::{Container, Kind, items};
+use super::request::PodRequest;
+use crate::pod::{self, Container, Kind, items};
 use crate::settings::Settings;
+use crate::verdict::{Findings, Refusal};
 
-/// Every way to bypass the share. `has_share` tells which containers have one.
-pub(super) fn refusals<'a>(
+/// Refuses a node that bypasses the scheduler, and every way to bypass the share that the namespace
+/// does not allow.
+pub(super) fn check(
     pod: &Value,
-    all: &[Container<'a>],
-    has_share: impl Fn(&Container<'a>) -> bool,
+    namespace: &str,
+    containers: &[Container<'_>],
+    request: &PodRequest<'_>,
     settings: &Settings,
-) -> Vec<Refusal> {
-    let mut refusals = Vec::new();
+    findings: &mut Findings,
+) {
+    let refusals = &mut findings.refusals;
+    refusals.extend(preset_node(pod, &settings.scheduler_name));
+    if settings.escape_allowed.contains(namespace) {
+        return;
+    }
     if pod["spec"]["hostPID"] == true {
         refusals.push(refusal("spec.hostPID".to_owned(), "true", "false"));
     }
     let volumes = items(&pod["spec"]["volumes"]).iter().enumerate();
-    refusals.extend(volumes.filter_map(|(index, volume)| host_path(all, index, volume, settings)));
-    for container in all {
+    refusals.extend(
+        volumes.filter_map(|(index, volume)| host_path(containers, index, volume, settings)),
+    );
+    for container in containers {
         refusals.extend(security_context(container));
-        if has_share(container) {
+        if request.asks(container) {
             refusals.extend(mounts(container));
         }
     }
-    refusals
+}
+
+/// The same for a pod of another scheduler that requests a share: it gets none.
+pub(super) fn check_of_other_scheduler(pod: &Value, settings: &Settings, findings: &mut Findings) {
+    let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    findings.warnings.push(format!(
+        "spec.schedulerName is {scheduler:?}: the pod gets no share, and nodes that Aliquot serves refuse it; expected: {:?}, or a node with another device plugin",
+        settings.scheduler_name
+    ));
+    findings.refusals.extend(preset_node(pod, scheduler));
+}
+
+/// A pod that names its node bypasses every scheduler, also the one that it names.
+fn preset_node(pod: &Value, scheduler: &str) -> Option<Refusal> {
+    let node = pod::named_node(pod)?;
+    Some(Refusal {
+        field: "spec.nodeName".to_owned(),
+        message: format!(
+            "{node:?} bypasses scheduler {scheduler}, which allocates the pod's GPU share; \
+             expected: no nodeName (use nodeSelector or affinity to choose nodes)"
+        ),
+    })
 }
 
 /// What a container's own security context gives access to.
@@ -57,30 +86,6 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
     refusals
 }
 
-/// The container reaches every GPU of its node whatever its environment says, being as good as
-/// root there: privileged, with a capability of root's, or with write access where root of the
-/// node reads, as device plugins have. Devices below `/dev` are not among these: a mount alone
-/// gives no access to them.
-pub(super) fn is_root_equivalent(
-    pod: &Value,
-    container: &Container<'_>,
-    settings: &Settings,
-) -> bool {
-    let context = &container.raw["securityContext"];
-    let mut added = items(&context["capabilities"]["add"]).iter();
-    let mut volumes = items(&pod["spec"]["volumes"]).iter();
-    context["privileged"] == true
-        || added.any(|name| {
-            name.as_str()
-                .is_some_and(|name| is_one_of(&ROOT_CAPABILITIES, name))
-        })
-        || volumes.any(|volume| {
-            let path = volume["hostPath"]["path"].as_str().unwrap_or(SHARED_MEMORY);
-            let agent = settings.agent_paths.iter().map(String::as_str);
-            is_written(std::slice::from_ref(container), volume) && escape::grants_root(path, agent)
-        })
-}
-
 fn host_path(
     all: &[Container<'_>],
     index: usize,
@@ -91,29 +96,21 @@ fn host_path(
     let host_path = source["path"].as_str().unwrap_or_default();
     let kind = source["type"].as_str().unwrap_or_default();
     let agent = settings.agent_paths.iter().map(String::as_str);
+    let is_written = all.iter().any(|container| container.writes_to(volume));
     let field = |name: &str| format!("spec.volumes[{index}].hostPath.{name}");
-    let (name, value, expected) =
-        match escape::host_path(host_path, kind, is_written(all, volume), agent)? {
-            ClosedPath::Device => ("type", kind, "a type that is not a device".to_owned()),
-            ClosedPath::Overlaps(closed) => ("path", host_path, outside(closed)),
-            ClosedPath::Written(closed) => {
-                let reading = "or readOnly: true on each of its mounts";
-                ("path", host_path, format!("{}, {reading}", outside(closed)))
-            }
-        };
+    let (name, value, expected) = match escape::host_path(host_path, kind, is_written, agent)? {
+        ClosedPath::Device => ("type", kind, "a type that is not a device".to_owned()),
+        ClosedPath::Overlaps(closed) => ("path", host_path, outside(closed)),
+        ClosedPath::Written(closed) => {
+            let reading = "or readOnly: true on each of its mounts";
+            ("path", host_path, format!("{}, {reading}", outside(closed)))
+        }
+    };
     Some(refusal(field(name), &format!("{value:?}"), &expected))
 }
 
 fn outside(path: &str) -> String {
     format!("a path that is neither inside {path} nor one of its parents")
-}
-
-/// One of these containers mounts the volume with write access.
-fn is_written(containers: &[Container<'_>], volume: &Value) -> bool {
-    containers.iter().any(|container| {
-        let mut mounts = items(&container.raw["volumeMounts"]).iter();
-        mounts.any(|mount| mount["name"] == volume["name"] && mount["readOnly"] != true)
-    })
 }
 
 /// Volumes and devices mounted over, above or into the files of ours.

@@ -1,15 +1,71 @@
-//! What each container requests under `resources`, or why that is invalid.
+//! What a pod requests, and of whom: its scheduler, and the devices in each container's `resources`,
+//! or why they are invalid. Annotations that only a scheduler may write are removed first.
 //!
 //! Ranges and quantities are `aliquot_core::request`'s. Besides the five usual resources there are
 //! others: MIG instances, and the names under which an administrator advertises renamed GPUs.
 
-use aliquot_core::quantity;
+use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
+use aliquot_core::{hami, quantity};
 use serde_json::Value;
 
-use super::Refusal;
-use super::pod::{Container, Kind};
+use crate::pod::{Container, Kind};
 use crate::settings::Settings;
+use crate::verdict::{Findings, Refusal};
+
+/// Annotations that a scheduler alone writes: ours, or HAMi's.
+pub const RESERVED: [&str; 9] = {
+    let [a, b, c, d, e, f, g] = hami::WRITTEN;
+    [ALLOCATION, "aliquot.dev/preemption", a, b, c, d, e, f, g]
+};
+
+/// Removes the reserved annotations of a new pod, whatever its scheduler; a warning for each.
+/// Copied manifests often have them.
+pub(super) fn remove_reserved(findings: &mut Findings) {
+    for name in RESERVED {
+        if findings.editor.remove(&["metadata", "annotations", name]) {
+            findings.warnings.push(format!(
+                "annotation {name} removed: only the scheduler may set it"
+            ));
+        }
+    }
+}
+
+/// The pod names no scheduler, ours, or one that ours replaces.
+pub(super) fn is_ours(pod: &Value, settings: &Settings) -> bool {
+    let name = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    name.is_empty()
+        || name == settings.scheduler_name
+        || settings.replaced_schedulers.contains(name)
+}
+
+/// What the containers of a pod request.
+pub(super) struct PodRequest<'a> {
+    /// Those that request devices.
+    pub(super) devices: Vec<DeviceRequest<'a>>,
+    /// Those that request a share, or try to.
+    asking: Vec<Container<'a>>,
+    is_refused: bool,
+}
+
+impl<'a> PodRequest<'a> {
+    /// No container requests devices of ours or tries to.
+    pub(super) fn is_empty(&self) -> bool {
+        self.devices.is_empty() && !self.is_refused
+    }
+
+    /// What this container requests, if it requests devices.
+    pub(super) fn of(&self, container: &Container<'_>) -> Option<&DeviceRequest<'a>> {
+        let mut devices = self.devices.iter();
+        devices.find(|request| request.container.field() == container.field())
+    }
+
+    /// This container requests a share, or tries to.
+    pub(super) fn asks(&self, container: &Container<'_>) -> bool {
+        let mut asking = self.asking.iter();
+        asking.any(|one| one.field() == container.field())
+    }
+}
 
 /// A container that requests devices, and what it wrote.
 pub(super) struct DeviceRequest<'a> {
@@ -32,11 +88,15 @@ impl DeviceRequest<'_> {
     }
 }
 
-/// The container requests a share, or tries to.
-pub(super) fn asks(container: &Container<'_>, settings: &Settings) -> bool {
-    let asks = written(container, settings);
-    asks.map_or(true, |written| written.requests_gpu(&settings.defaults))
-        || asks_for_others(container, settings)
+/// One of these containers requests a share, or tries to.
+pub(super) fn any_asks(containers: &[Container<'_>], settings: &Settings) -> bool {
+    let asks = |container: &Container<'_>| {
+        let written = written(container, settings);
+        written.map_or(true, |written| written.requests_gpu(&settings.defaults))
+            || asks_for_others(container, settings)
+    };
+    let mut lasting = containers.iter().filter(|c| c.kind != Kind::Ephemeral);
+    lasting.any(asks)
 }
 
 /// The container requests a number of devices, so the kubelet asks a device plugin before it
@@ -50,13 +110,13 @@ pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> 
     })
 }
 
-/// The requests of a pod's containers, and every error in all of them.
+/// The requests of a pod's containers, with a refusal for every error in them.
 pub(super) fn read<'a>(
     containers: &[Container<'a>],
     settings: &Settings,
-) -> (Vec<DeviceRequest<'a>>, Vec<Refusal>) {
-    let mut requests = Vec::new();
-    let mut refusals = Vec::new();
+    findings: &mut Findings,
+) -> PodRequest<'a> {
+    let (mut devices, mut asking, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
     for container in containers {
         if container.kind == Kind::Ephemeral {
             continue;
@@ -66,7 +126,8 @@ pub(super) fn read<'a>(
         let other = asks_for_others(container, settings);
         match written(container, settings) {
             Ok(written) if other || written.requests_gpu(&settings.defaults) => {
-                requests.push(DeviceRequest {
+                asking.push(*container);
+                devices.push(DeviceRequest {
                     container: *container,
                     written,
                     others: other_names(container, settings),
@@ -74,12 +135,19 @@ pub(super) fn read<'a>(
             }
             Ok(written) => refusals.extend(amount_without_gpu(container, &written, settings)),
             Err(errors) => {
+                asking.push(*container);
                 let errors = errors.iter();
                 refusals.extend(errors.map(|error| refusal(container, error, settings)));
             }
         }
     }
-    (requests, refusals)
+    let is_refused = !refusals.is_empty();
+    findings.refusals.extend(refusals);
+    PodRequest {
+        devices,
+        asking,
+        is_refused,
+    }
 }
 
 fn written(container: &Container<'_>, settings: &Settings) -> Result<Written, Vec<RequestError>> {

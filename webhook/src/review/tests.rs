@@ -15,6 +15,7 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::verdict::Refusal;
 
 fn create<'a>(pod: &'a Value, namespace: &'a str) -> PodReview<'a> {
     PodReview {
@@ -71,13 +72,12 @@ fn refusals(pod: &Value, settings: &Settings) -> Vec<String> {
 
 /// A pod that requests a GPU, with one field set.
 fn with(pointer: &str, value: &Value) -> Value {
-    let mut pod = pod(&json!([
+    let pod = pod(&json!([
         container("main", &json!({"nvidia.com/gpu": "1"})),
         container("side", &json!({}))
     ]));
     let tokens: Vec<&str> = pointer.split('.').collect();
-    let mut editor = PodEditor::new(&pod);
-    editor.set(&tokens, value.clone());
-    json_patch::patch(&mut pod, &editor.into_patch()).unwrap();
-    pod
+    let mut findings = Findings::new(&pod);
+    findings.editor.set(&tokens, value.clone());
+    findings.editor.pod().clone()
 }

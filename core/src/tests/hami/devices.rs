@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::inventory::{Health, Mode};
-use crate::node::{HostResources, NodePublication};
+use crate::node::NodePublication;
 use crate::request::Memory;
 use crate::tests::request;
-use crate::units::Percent;
+use crate::units::{HostResources, Percent};
 
 const FREE: &[(u64, u32)] = &[];
 

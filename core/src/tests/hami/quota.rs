@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::Ledger;
-use crate::fit::Policies;
 use crate::ledger::NotReserved;
 use crate::node::NodePublication;
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
-use crate::reason::Reason;
+use crate::refusal::Reason;
+use crate::score::Policies;
 use crate::tests::request;
 
 /// Whether the last of these pods fits under these limits, one quota for each.

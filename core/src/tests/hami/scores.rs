@@ -1,8 +1,9 @@
 //! HAMi 4.7: how full a device or a node is.
 
 use super::*;
-use crate::fit::{Policies, fit};
-use crate::score::{self, Load, Policy, Weights};
+use crate::fit::fit;
+use crate::policy::{Policy, Weights};
+use crate::score::{self, Load, Policies};
 use crate::tests::request;
 
 #[test]

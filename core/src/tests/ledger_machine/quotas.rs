@@ -6,9 +6,8 @@ use proptest::prelude::*;
 
 use super::LedgerTest;
 use crate::Namespace;
-use crate::ledger::AllocatedUse;
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
-use crate::usage::{DeviceUse, DeviceUses};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 
 /// The namespace of pods and quotas with this number.
 pub(super) fn namespace(number: u8) -> Namespace {

@@ -1,8 +1,8 @@
 //! The kubelet's replicas in the model: a plain sum over the pods of a node.
 
 use super::{LedgerTest, PodUid, namespace, uid};
-use crate::ledger::AllocatedUse;
-use crate::reason::{Reason, Refusal};
+use crate::refusal::{Reason, Refusal};
+use crate::usage::AllocatedUse;
 use crate::{Demand, NodeName, NodeState, Replicas, Requests};
 
 /// This many of the main resource.

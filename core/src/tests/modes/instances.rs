@@ -4,9 +4,8 @@ use super::*;
 use crate::PodUid;
 use crate::explain::NodeAnswer;
 use crate::inventory::Health;
-use crate::ledger::AllocatedUse;
 use crate::preemption::{self, CandidateNode, Occupant, OccupantState, PreemptionQuery};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 #[test]
 fn mig_1_allocates_fixed_instances_by_their_own_resource() {
@@ -197,7 +196,7 @@ fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
     assert_eq!(fits(&ledger), None);
     for key in ["GPU-0", "GPU-0/9g.9gb@0", "GPU-0/2g.10gb@1"] {
         let used = crate::usage::DeviceUse::of(Mib(1), Percent(0));
-        let allocated = crate::ledger::AllocatedUse::Known([(key.into(), used)].into());
+        let allocated = crate::usage::AllocatedUse::Known([(key.into(), used)].into());
         let host = crate::HostResources::default();
         ledger.confirm(&"p".into(), &"d".into(), &"n".into(), allocated, host);
         let why = Some("1 ExclusiveDeviceAllocateConflict".to_owned());

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{dynamic_gpu, instances};
-use crate::fit::Policies;
+use crate::PodUid;
 use crate::ledger::{Ledger, NotReserved};
 use crate::mig::place::InstancePlacement;
 use crate::mig::published::CreatedInstance;
 use crate::mig::{Geometry, Instance};
 use crate::node::NodePublication;
+use crate::score::Policies;
 use crate::tests::inventory;
-use crate::{PodUid, invariant};
 
 /// The ledger, and the driver's geometry.
 pub(in crate::tests) struct NodeLedger {
@@ -66,7 +66,7 @@ impl NodeLedger {
             Err(NotReserved::AlreadyAllocated(node)) => unreachable!("allocated on {node}"),
         };
         let node = self.ledger.cluster().node("n").expect("published");
-        assert!(invariant::mig_placements_are_consistent(node));
+        assert!(crate::node::mig_placements_are_consistent(node));
         let grant = &given.grants("c0").expect("granted")[0];
         let placed = grant.mig.as_ref().expect("an instance");
         let gpu = grant.gpu.as_str()[4..].parse().expect("a GPU");

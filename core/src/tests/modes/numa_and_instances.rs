@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::inventory::{LingeringShare, TopologyScope};
-use crate::ledger::AllocatedUse;
 use crate::preemption::{self, CandidateNode, Occupant, OccupantState, PreemptionQuery};
 use crate::top::{self, NodeTop};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// On this NUMA node.
 fn at(numa: u32, device: Gpu) -> Gpu {

@@ -1,14 +1,12 @@
 //! Reservations for pods of some namespaces, and how others are refused.
 
 use super::*;
-use crate::decide::{self, NodeQuery};
+use crate::decide::{self, Memo, NodeQuery};
 use crate::explain::NodeAnswer;
-use crate::ledger::AllocatedUse;
-use crate::memo::Memo;
 use crate::mig::published::{MigPlacement, ReservedPlacement};
 use crate::preemption::{self, CandidateNode, NoPlan, Occupant, OccupantState};
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// Reserved for pods of namespace `sys`.
 fn reserved(device: Gpu) -> Gpu {

@@ -1,9 +1,10 @@
 //! Preemption where the kubelet has too few replicas.
 
 use super::{occupant, one, published, replicas};
-use crate::fit::Policies;
-use crate::node::{NodePublication, Requests};
+use crate::demand::Requests;
+use crate::node::NodePublication;
 use crate::preemption::{CandidateNode, NoPlan, PreemptionQuery, plan};
+use crate::score::Policies;
 
 /// The kubelet offers two replicas; the small pod's device is of no use by itself.
 #[test]

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+use crate::gpus::host_device::placement_of;
 
 const FILE: &str = "names.json";
 
@@ -111,7 +112,7 @@ impl StableNameDriver {
 impl NameTable {
     /// Returns true if the name is new.
     fn name(&mut self, gpu: &str, instance: &mut GpuInstance) -> bool {
-        let place = super::plan::placement_of(instance);
+        let place = placement_of(instance);
         let Some(device) = instance.devices.first_mut() else {
             return false;
         };
@@ -137,7 +138,7 @@ impl NameTable {
         let (Some(names), Some(_)) = (names, gone.device()) else {
             return false;
         };
-        let place = super::plan::placement_of(gone);
+        let place = placement_of(gone);
         names.retain(|name| name.place != place);
         true
     }

@@ -17,8 +17,9 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Mps};
 use parking_lot::Mutex;
 
-use super::{assign_instances, instance_names, plan};
-use crate::host;
+use super::{instance_names, plan};
+use crate::gpus::allocatable::assign_instances;
+use crate::gpus::host_device::{InstanceIds, placement_of};
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, ModeSwitch, mps};
 
 /// How long to wait until the monitor has closed the driver: it samples twice a second.
@@ -93,9 +94,8 @@ impl MigPartitioner {
         let Some(geometry) = layout.geometry.take() else {
             return Err(ModeError::Refused(format!("MIG mode is disabled on {gpu}")));
         };
-        let matches = |one: &&nvml::GpuInstance| {
-            plan::placement_of(one) == *placement && one.device().is_some()
-        };
+        let matches =
+            |one: &&nvml::GpuInstance| placement_of(one) == *placement && one.device().is_some();
         let made = match layout.instances.iter().find(matches) {
             Some(found) => found.clone(),
             None => self.make(
@@ -113,7 +113,7 @@ impl MigPartitioner {
             )));
         };
         edits.visible.push(device.current.clone());
-        edits.instance = Some(host::InstanceIds::of(&made, device));
+        edits.instance = Some(InstanceIds::of(&made, device));
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl MigPartitioner {
         in_use: &[MigPlacement],
     ) -> Result<nvml::GpuInstance, ModeError> {
         let known = existing.iter().filter_map(|one| {
-            let place = plan::placement_of(one);
+            let place = placement_of(one);
             let busy = in_use.contains(&place) && place != *placement;
             let profile = geometry.find(&one.profile)?;
             let start = one.start;

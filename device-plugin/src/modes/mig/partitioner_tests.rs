@@ -9,10 +9,10 @@ use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
 
 use super::*;
-use crate::host::HostDevice;
+use crate::gpus::host_device::HostDevice;
 use crate::modes::mig::instance_names::StableNameDriver;
-use crate::mps::directory::DaemonDirectory;
-use crate::mps::plan::daemon_spec;
+use crate::modes::mps::directory::DaemonDirectory;
+use crate::modes::mps::plan::daemon_spec;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 

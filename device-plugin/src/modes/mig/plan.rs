@@ -7,6 +7,8 @@ use aliquot_nvml as nvml;
 use aliquot_profiles::mode::LayoutEntry;
 use thiserror::Error;
 
+use crate::gpus::host_device::placement_of;
+
 /// The changes to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
@@ -90,14 +92,6 @@ pub fn plan_cleanup(found: &[nvml::GpuInstance]) -> LayoutPlan {
     LayoutPlan {
         destroy: half.map(|one| one.id).collect(),
         ..LayoutPlan::default()
-    }
-}
-
-/// The placement of an instance.
-pub fn placement_of(one: &nvml::GpuInstance) -> MigPlacement {
-    MigPlacement {
-        profile: one.profile.clone(),
-        start: one.start,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aliquot_chart::{Object, container, one, rendered, texts, top};
-use aliquot_device_plugin::non_cdi::DeviceListStrategy;
+use aliquot_device_plugin::kubelet::answer::DeviceListStrategy;
 use aliquot_device_plugin::selinux::Label;
 use serde_json::{Value, json};
 
@@ -209,17 +209,16 @@ fn passes_labels_and_device_list_strategy_to_agent() {
     let own = flags(&plain);
     assert_eq!(
         (own.device_list, own.selinux_label),
-        (DeviceListStrategy::Auto, Label::Auto)
+        (DeviceListStrategy::Cdi, Label::Auto)
     );
     let security = &agent(&plain).pod().unwrap()["securityContext"];
     assert_eq!(security["seLinuxOptions"], Value::Null);
     let label = "system_u:object_r:own_file_t:s0";
-    let set =
-        format!("--set=devicePlugin.seLinuxLabel={label},devicePlugin.deviceList=volume-mounts");
+    let set = format!("--set=devicePlugin.seLinuxLabel={label},devicePlugin.deviceList=envvar");
     let options = "--set=devicePlugin.seLinuxOptions.type=spc_t";
     let objects = rendered(&[&set, options]).unwrap();
     let own = flags(&objects);
-    assert_eq!(own.device_list, DeviceListStrategy::VolumeMounts);
+    assert_eq!(own.device_list, DeviceListStrategy::Envvar);
     assert_eq!(own.selinux_label, Label::Fixed(label.to_owned()));
     let security = &agent(&objects).pod().unwrap()["securityContext"];
     assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t"}));

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Mib;
-use aliquot_device_plugin::mps::directory::{
-    DaemonDirectory, DaemonPhase, DaemonSpec, DaemonStatus,
-};
-use aliquot_device_plugin::mps::{plan, supervisor};
+use aliquot_device_plugin::modes::mps::directory::DaemonDirectory;
+use aliquot_device_plugin::modes::mps::plan;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
+use aliquot_node_state::state::StateDirectory;
 use aliquot_profiles::mode::Mps;
 
 const MACHINE: &str =
@@ -94,7 +94,7 @@ impl Bench {
 
     /// The supervisor's directory in the agent's state.
     pub(crate) fn root(&self) -> PathBuf {
-        supervisor::root(self.folder.path())
+        StateDirectory(self.folder.path()).mps()
     }
 
     pub(crate) fn directory(&self, device: &str) -> DaemonDirectory {

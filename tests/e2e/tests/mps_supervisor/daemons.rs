@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use aliquot_core::{Mib, Percent};
-use aliquot_device_plugin::mps::directory::DaemonPhase;
 use aliquot_gpusim::place;
+use aliquot_node_state::mps::DaemonPhase;
 
 use crate::bench::{Bench, daemon_shm, program};
 

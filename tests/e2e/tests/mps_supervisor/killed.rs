@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::PATIENCE;
-use aliquot_device_plugin::mps::directory::DaemonPhase;
+use aliquot_node_state::mps::DaemonPhase;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{Bench, daemon_shm};
@@ -64,7 +64,7 @@ async fn reports_a_dead_server_without_restarting_its_daemon() {
     let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
     let mut client = bench.client(&environment, &["init", "ready", "hold"]);
     client.until("ready: 0");
-    let with_client = |status: &aliquot_device_plugin::mps::directory::DaemonStatus| {
+    let with_client = |status: &aliquot_node_state::mps::DaemonStatus| {
         status
             .servers
             .iter()
@@ -179,7 +179,7 @@ async fn client_cannot_impersonate_a_daemon_in_the_pipe_directory() {
 }
 
 /// The status after the supervisor has checked its daemon once more.
-async fn checked_again(bench: &Bench) -> aliquot_device_plugin::mps::directory::DaemonStatus {
+async fn checked_again(bench: &Bench) -> aliquot_node_state::mps::DaemonStatus {
     let folder = bench.directory("GPU-a");
     let before = folder.last_checked();
     bench

@@ -1,5 +1,4 @@
-//! Without CDI: environment and mounts configure the container runtime, and the limits are
-//! enforced.
+//! Without CDI: the environment configures the container runtime, and the limits are enforced.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,19 +73,26 @@ pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn without_cdi(stack: &Stack) -> Result<()> {
-    // The agent gets the configuration of a runtime with CDI off and NVIDIA's runtime, and no flag
-    // for it.
+    // The agent gets the configuration of a runtime with CDI off and NVIDIA's runtime.
     let path = nvidia_runtime(stack)?;
     let with_cdi = std::fs::read_to_string(&path)?;
     let off = with_cdi.replace("cdi_spec_dirs", "enable_cdi = false\ncdi_spec_dirs");
     ensure!(off != with_cdi, "{off}");
     std::fs::write(&path, off)?;
-    let options = NodeOptions {
+    let by_cdi = NodeOptions {
         limited: true,
-        flags: &["--device-list", "auto"],
         runtime: Some(path),
         ..NodeOptions::default()
     };
+    let options = NodeOptions {
+        flags: &["--device-list", "envvar"],
+        ..by_cdi.clone()
+    };
+    // By default it names the setting by which containers get their GPUs here.
+    stack.terminate(Kind::DevicePlugin).await?;
+    stack.start_device_plugin(&by_cdi).await?;
+    let words = ["CDI is disabled", "devicePlugin.deviceList=envvar"];
+    wait_condition(stack, "CdiOff", &words, &[]).await?;
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&options).await?;
     let before = specs(stack)?;
@@ -98,7 +104,6 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
             .create_pod(pod(stack, name, memory, &[])?)
             .await?;
     }
-    wait_condition(stack, "WithoutCdi", &["by envvar", "CDI is disabled"], &[]).await?;
     for (name, memory, free) in pods {
         let running = stack.cluster.wait_running(SPACE, name).await?;
         let gpu = allocation(&running)?.grants("main").context("a share")?[0]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_node_state::state::StateDirectory;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 
@@ -21,10 +22,12 @@ pub(crate) struct OnDisk {
 
 impl OnDisk {
     pub(crate) fn read(stack: &Stack) -> Result<Self> {
+        let state = stack.agent_state();
+        let state = StateDirectory(&state);
         Ok(Self {
             specs: names(&stack.cluster.cdi_dir())?,
-            directories: names(&stack.agent_state().join("seats"))?,
-            accepted: names(&stack.agent_state().join("accepted"))?,
+            directories: names(&state.container_directories())?,
+            accepted: names(&state.accepted())?,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::drain::{CLEARED, TAINT};
+use aliquot_device_plugin::publish::drain::{CLEARED, TAINT};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};

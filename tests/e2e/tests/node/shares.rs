@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
+use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
+use aliquot_device_plugin::kubelet::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
 use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};

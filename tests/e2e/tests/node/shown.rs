@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::register::pod_resources;
+use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
+use aliquot_device_plugin::kubelet::register::pod_resources;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::Health;
-use aliquot_device_plugin::proto::v1::AllocatableResourcesRequest;
-use aliquot_device_plugin::register::pod_resources;
+use aliquot_device_plugin::kubelet::proto::v1::AllocatableResourcesRequest;
+use aliquot_device_plugin::kubelet::register::pod_resources;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};

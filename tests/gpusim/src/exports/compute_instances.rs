@@ -9,11 +9,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
+use super::calls;
 use super::mig::code;
-use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
+use crate::ffi::{Answer, Out, put_list, struct_version, text_field};
 use crate::mig::instances;
 use crate::model::Gpu;
 use crate::{handles, library};
@@ -65,14 +66,11 @@ struct ComputeProfile {
     engines: [u32; 5],
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
-    instance: nvmlGpuInstance_t,
-    kind: c_uint,
-    engines: c_uint,
-    info: Out<nvmlComputeInstanceProfileInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint,
+        info: Out<nvmlComputeInstanceProfileInfo_t>,
+    ) {
         let found = profile(instance, kind, engines)?;
         let [copy, decoder, encoder, jpeg, ofa] = found.engines;
         info.put(nvmlComputeInstanceProfileInfo_t {
@@ -86,17 +84,12 @@ extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
             sharedJpegCount: jpeg,
             sharedOfaCount: ofa,
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
-    instance: nvmlGpuInstance_t,
-    kind: c_uint,
-    engines: c_uint,
-    info: Out<nvmlComputeInstanceProfileInfo_v2_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+        instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint,
+        info: Out<nvmlComputeInstanceProfileInfo_v2_t>,
+    ) {
         let found = profile(instance, kind, engines)?;
         info.check_version(2)?;
         let [copy, decoder, encoder, jpeg, ofa] = found.engines;
@@ -114,16 +107,11 @@ extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
             sharedOfaCount: ofa,
             name,
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
+        instance: nvmlGpuInstance_t, id: c_uint, count: Out<c_uint>,
+    ) {
         let (gpu, found, _) = inside(instance)?;
         let slices = slices(&found, id)?;
         let starts = instances::compute_starts(&gpu, &found, slices);
@@ -137,17 +125,12 @@ extern "C" fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
         };
         let many = starts.iter().filter(apart).count();
         count.put(c_uint::try_from(many).map_err(|_| INVALID_ARGUMENT)?)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    placements: Out<nvmlComputeInstancePlacement_t>,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+        instance: nvmlGpuInstance_t, id: c_uint, placements: Out<nvmlComputeInstancePlacement_t>,
+        count: Out<c_uint>,
+    ) {
         let (_, found, _) = inside(instance)?;
         let size = slices(&found, id)?;
         let starts = 0..=found.slices - size;
@@ -158,29 +141,21 @@ extern "C" fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
             return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
         }
         put_list(&count, &placements, &all)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceCreateComputeInstance(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    made: Out<nvmlComputeInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| create(instance, id, None, &made))
-}
+    nvmlGpuInstanceCreateComputeInstance(
+        instance: nvmlGpuInstance_t, id: c_uint, made: Out<nvmlComputeInstance_t>,
+    ) {
+        create(instance, id, None, &made)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    placement: Out<nvmlComputeInstancePlacement_t>,
-    made: Out<nvmlComputeInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        instance: nvmlGpuInstance_t, id: c_uint, placement: Out<nvmlComputeInstancePlacement_t>,
+        made: Out<nvmlComputeInstance_t>,
+    ) {
         let placement = placement.get()?;
         create(instance, id, Some((placement.start, placement.size)), &made)
-    })
+    }
 }
 
 fn create(
@@ -204,9 +179,8 @@ fn create(
     made.put(handles::compute_instance(serial))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) {
         let machine = library::machine()?;
         let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
         let mut all = machine.instances().into_iter();
@@ -224,17 +198,12 @@ extern "C" fn nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) -> nvm
         library::change_machine(|machine| {
             instances::destroy_compute(machine, serial, used).map_err(code)
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstances(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    instances: Out<nvmlComputeInstance_t>,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetComputeInstances(
+        instance: nvmlGpuInstance_t, id: c_uint, instances: Out<nvmlComputeInstance_t>,
+        count: Out<c_uint>,
+    ) {
         let (gpu, found, _) = inside(instance)?;
         slices(&found, id)?;
         let all = gpu.compute_instances(found.id).into_iter();
@@ -244,30 +213,21 @@ extern "C" fn nvmlGpuInstanceGetComputeInstances(
             .collect();
         count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?)?;
         instances.put_all(&all)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetComputeInstanceById(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    made: Out<nvmlComputeInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetComputeInstanceById(
+        instance: nvmlGpuInstance_t, id: c_uint, made: Out<nvmlComputeInstance_t>,
+    ) {
         let (gpu, found, _) = inside(instance)?;
         let all = gpu.compute_instances(found.id).into_iter();
         let found = all.into_iter().find(|one| one.id == id).ok_or(NOT_FOUND)?;
         made.put(handles::compute_instance(found.serial))
-    })
-}
+    }
 
-/// `device` is the handle of the instance's own device.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlComputeInstanceGetInfo_v2(
-    instance: nvmlComputeInstance_t,
-    info: Out<nvmlComputeInstanceInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    /// `device` is the handle of the instance's own device.
+    nvmlComputeInstanceGetInfo_v2(
+        instance: nvmlComputeInstance_t, info: Out<nvmlComputeInstanceInfo_t>,
+    ) {
         let machine = library::machine()?;
         let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
         let mut all = machine.instances().into_iter();
@@ -283,5 +243,5 @@ extern "C" fn nvmlComputeInstanceGetInfo_v2(
                 size: found.compute.slices,
             },
         })
-    })
+    }
 }

@@ -10,12 +10,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-    nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
 };
 use parking_lot::Mutex;
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out};
 use crate::library;
 use crate::model::{Machine, Xid};
 
@@ -45,9 +45,8 @@ getters! {
     nvmlDeviceGetSupportedEventTypes: c_ulonglong = |_| Ok(SUPPORTED);
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlEventSetCreate(set: Out<nvmlEventSet_t>) {
         library::state()?;
         let mut sets = SETS.lock();
         let id = sets.made + 1;
@@ -56,28 +55,18 @@ extern "C" fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> nvmlReturn_t {
         sets.made = id;
         sets.open.insert(id, BTreeMap::new());
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> nvmlReturn_t {
-    answer(|| {
+    nvmlEventSetFree(set: nvmlEventSet_t) {
         library::state()?;
         SETS.lock()
             .open
             .remove(&set.addr())
             .map(drop)
             .ok_or(INVALID_ARGUMENT)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceRegisterEvents(
-    device: nvmlDevice_t,
-    types: c_ulonglong,
-    set: nvmlEventSet_t,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceRegisterEvents(device: nvmlDevice_t, types: c_ulonglong, set: nvmlEventSet_t) {
         library::gpu(device)?;
         let index = library::index(device)?;
         if types & !SUPPORTED != 0 {
@@ -91,16 +80,9 @@ extern "C" fn nvmlDeviceRegisterEvents(
             .or_insert(Registration { next, xids: false });
         registration.xids |= types & XID != 0;
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlEventSetWait_v2(
-    set: nvmlEventSet_t,
-    data: Out<nvmlEventData_t>,
-    timeout_ms: c_uint,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlEventSetWait_v2(set: nvmlEventSet_t, data: Out<nvmlEventData_t>, timeout_ms: c_uint) {
         let state = library::state()?;
         if data.is_null() {
             return Err(INVALID_ARGUMENT);
@@ -117,7 +99,7 @@ extern "C" fn nvmlEventSetWait_v2(
             }
             state.wait_change(seen, left);
         }
-    })
+    }
 }
 
 /// Takes the oldest unreported XID of the set's GPUs. If there is none and a GPU is lost, reports

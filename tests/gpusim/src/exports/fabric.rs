@@ -2,11 +2,11 @@
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricState_t,
-    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer, struct_version};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out, struct_version};
 use crate::library;
 use crate::model::Gpu;
 
@@ -19,13 +19,9 @@ getters! {
     });
 }
 
-/// Version 2, the first one.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuFabricInfoV(
-    device: nvmlDevice_t,
-    out: Out<nvmlGpuFabricInfo_v2_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// Version 2, the first one.
+    nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, out: Out<nvmlGpuFabricInfo_v2_t>) {
         let gpu = library::gpu(device)?;
         out.check_version(2)?;
         out.put(nvmlGpuFabricInfo_v2_t {
@@ -36,7 +32,7 @@ extern "C" fn nvmlDeviceGetGpuFabricInfoV(
             state: state(&gpu)?,
             healthMask: 0,
         })
-    })
+    }
 }
 
 fn state(gpu: &Gpu) -> Answer<nvmlGpuFabricState_t> {

@@ -8,23 +8,19 @@ use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlFieldValue_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-    nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t, nvmlValue_t,
+    nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlValue_t,
     nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT as UNSIGNED_INT,
     nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG as UNSIGNED_LONG_LONG,
 };
 
+use super::calls;
 use super::memory::ecc;
-use crate::ffi::{Answer, Out, answer};
+use crate::ffi::{Answer, Out};
 use crate::library;
 use crate::model::{Gpu, LINK_NONE};
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetFieldValues(
-    device: nvmlDevice_t,
-    count: c_int,
-    values: Out<nvmlFieldValue_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int, values: Out<nvmlFieldValue_t>) {
         let gpu = library::gpu(device)?;
         let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
         if count == 0 {
@@ -35,7 +31,7 @@ extern "C" fn nvmlDeviceGetFieldValues(
             .into_iter()
             .map(|asked| fill(&gpu, asked));
         values.put_all(&filled.collect::<Vec<_>>())
-    })
+    }
 }
 
 fn fill(gpu: &Gpu, asked: nvmlFieldValue_t) -> nvmlFieldValue_t {

@@ -8,11 +8,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
+use super::calls;
 use super::mig::code;
-use crate::ffi::{Answer, Out, answer, put_list, struct_version, text_field};
+use crate::ffi::{Answer, Out, put_list, struct_version, text_field};
 use crate::mig::instances;
 use crate::mig::profiles::{self, Profile};
 use crate::model::{Gpu, ON, text};
@@ -43,13 +44,10 @@ fn by_id(device: nvmlDevice_t, id: c_uint) -> Answer<(Box<Gpu>, Profile)> {
     Ok((gpu, profile))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceProfileInfo(
-    device: nvmlDevice_t,
-    kind: c_uint,
-    info: Out<nvmlGpuInstanceProfileInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceGetGpuInstanceProfileInfo(
+        device: nvmlDevice_t, kind: c_uint, info: Out<nvmlGpuInstanceProfileInfo_t>,
+    ) {
         let profile = of_kind(device, kind)?;
         let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
         info.put(nvmlGpuInstanceProfileInfo_t {
@@ -65,25 +63,19 @@ extern "C" fn nvmlDeviceGetGpuInstanceProfileInfo(
             ofaCount: ofa,
             memorySizeMB: profile.memory,
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoV(
-    device: nvmlDevice_t,
-    kind: c_uint,
-    info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
-) -> nvmlReturn_t {
-    answer(|| put_info(&of_kind(device, kind)?, &info))
-}
+    nvmlDeviceGetGpuInstanceProfileInfoV(
+        device: nvmlDevice_t, kind: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
+    ) {
+        put_info(&of_kind(device, kind)?, &info)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
-    device: nvmlDevice_t,
-    id: c_uint,
-    info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
-) -> nvmlReturn_t {
-    answer(|| put_info(&known(device, id)?, &info))
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV(
+        device: nvmlDevice_t, id: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
+    ) {
+        put_info(&known(device, id)?, &info)
+    }
 }
 
 fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> Answer {
@@ -107,15 +99,13 @@ fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> A
     })
 }
 
-/// Every placement of the profile, taken or not, and while MIG is off too.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
-    device: nvmlDevice_t,
-    id: c_uint,
-    placements: Out<nvmlGpuInstancePlacement_t>,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// Every placement of the profile, taken or not, and while MIG is off too.
+    nvmlDeviceGetGpuInstancePossiblePlacements
+        | nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+        device: nvmlDevice_t, id: c_uint, placements: Out<nvmlGpuInstancePlacement_t>,
+        count: Out<c_uint>,
+    ) {
         let profile = known(device, id)?;
         let size = profile.size;
         let all = profile.starts.iter();
@@ -129,38 +119,25 @@ pub(super) extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
             return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
         }
         put_list(&count, &placements, &all)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
-    device: nvmlDevice_t,
-    id: c_uint,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetGpuInstanceRemainingCapacity(
+        device: nvmlDevice_t, id: c_uint, count: Out<c_uint>,
+    ) {
         let (gpu, profile) = by_id(device, id)?;
         count.put(instances::remaining(&gpu, &profile))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceCreateGpuInstance(
-    device: nvmlDevice_t,
-    id: c_uint,
-    instance: Out<nvmlGpuInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| create(device, id, None, &instance))
-}
+    nvmlDeviceCreateGpuInstance(
+        device: nvmlDevice_t, id: c_uint, instance: Out<nvmlGpuInstance_t>,
+    ) {
+        create(device, id, None, &instance)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
-    device: nvmlDevice_t,
-    id: c_uint,
-    placement: Out<nvmlGpuInstancePlacement_t>,
-    instance: Out<nvmlGpuInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceCreateGpuInstanceWithPlacement(
+        device: nvmlDevice_t, id: c_uint, placement: Out<nvmlGpuInstancePlacement_t>,
+        instance: Out<nvmlGpuInstance_t>,
+    ) {
         let placement = placement.get()?;
         create(
             device,
@@ -168,7 +145,7 @@ extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
             Some((placement.start, placement.size)),
             &instance,
         )
-    })
+    }
 }
 
 /// Real GPUs take about a second.
@@ -196,58 +173,40 @@ fn create(
     instance.put(handles::gpu_instance(serial))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) {
         let machine = library::machine()?;
         let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
         if let Some((gpu_index, _)) = instances::gpu_instance(&machine, serial) {
             take_time(&machine.gpus[gpu_index]);
         }
         library::change_machine(|machine| instances::destroy(machine, serial).map_err(code))
-    })
-}
+    }
 
-/// The instances of one profile; the caller's list has room for as many as there can be.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstances(
-    device: nvmlDevice_t,
-    id: c_uint,
-    instances: Out<nvmlGpuInstance_t>,
-    count: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    /// The instances of one profile; the caller's list has room for as many as there can be.
+    nvmlDeviceGetGpuInstances(
+        device: nvmlDevice_t, id: c_uint, instances: Out<nvmlGpuInstance_t>, count: Out<c_uint>,
+    ) {
         let (gpu, profile) = by_id(device, id)?;
         let all = gpu.gpu_instances().into_iter();
         let all = all.filter(|one| one.profile == profile.id);
         let all: Vec<_> = all.map(|one| handles::gpu_instance(one.serial)).collect();
         count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?)?;
         instances.put_all(&all)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceById(
-    device: nvmlDevice_t,
-    id: c_uint,
-    instance: Out<nvmlGpuInstance_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetGpuInstanceById(
+        device: nvmlDevice_t, id: c_uint, instance: Out<nvmlGpuInstance_t>,
+    ) {
         let gpu = library::gpu(device)?;
         if gpu.mig != ON {
             return Err(NOT_SUPPORTED);
         }
         let found = gpu.gpu_instances().into_iter().find(|one| one.id == id);
         instance.put(handles::gpu_instance(found.ok_or(NOT_FOUND)?.serial))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlGpuInstanceGetInfo(
-    instance: nvmlGpuInstance_t,
-    info: Out<nvmlGpuInstanceInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlGpuInstanceGetInfo(instance: nvmlGpuInstance_t, info: Out<nvmlGpuInstanceInfo_t>) {
         let machine = library::machine()?;
         let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
         let found = instances::gpu_instance(&machine, serial);
@@ -261,5 +220,5 @@ extern "C" fn nvmlGpuInstanceGetInfo(
                 size: found.size,
             },
         })
-    })
+    }
 }

@@ -4,11 +4,11 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use super::{getters, texts};
-use crate::ffi::{Out, answer, put_text, struct_version, text_field};
+use super::{calls, getters, texts};
+use crate::ffi::{Out, put_text, struct_version, text_field};
 use crate::library;
 use crate::model::{Gpu, text};
 
@@ -38,54 +38,30 @@ getters! {
     nvmlDeviceGetNumaNodeId: c_uint = |_| Err(NOT_SUPPORTED);
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetName(
-    device: nvmlDevice_t,
-    buffer: Out<c_char>,
-    length: c_uint,
-) -> nvmlReturn_t {
-    answer(|| put_text(&buffer, length, &library::device(device)?.name()))
-}
+calls! {
+    nvmlDeviceGetName(device: nvmlDevice_t, buffer: Out<c_char>, length: c_uint) {
+        put_text(&buffer, length, &library::device(device)?.name())
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetUUID(
-    device: nvmlDevice_t,
-    buffer: Out<c_char>,
-    length: c_uint,
-) -> nvmlReturn_t {
-    answer(|| put_text(&buffer, length, &library::device(device)?.uuid()))
-}
+    nvmlDeviceGetUUID(device: nvmlDevice_t, buffer: Out<c_char>, length: c_uint) {
+        put_text(&buffer, length, &library::device(device)?.uuid())
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetIndex(device: nvmlDevice_t, out: Out<c_uint>) {
         library::gpu(device)?;
         let gpu_index = library::index(device)?;
         let gpu_indexes = library::visible_devices()?.gpu_indexes(&*library::machine()?);
         let index = gpu_indexes.iter().position(|visible| *visible == gpu_index);
         out.put(c_uint::try_from(index.unwrap_or(gpu_index)).expect("less than MAX_GPUS"))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetCudaComputeCapability(
-    device: nvmlDevice_t,
-    major: Out<c_int>,
-    minor: Out<c_int>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetCudaComputeCapability(device: nvmlDevice_t, major: Out<c_int>, minor: Out<c_int>) {
         let gpu = library::gpu(device)?;
         major.put(gpu.capability_major.cast_signed())?;
         minor.put(gpu.capability_minor.cast_signed())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetPciInfoExt(
-    device: nvmlDevice_t,
-    out: Out<nvmlPciInfoExt_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, out: Out<nvmlPciInfoExt_t>) {
         let gpu = library::gpu(device)?;
         out.check_version(1)?;
         out.put(nvmlPciInfoExt_t {
@@ -99,7 +75,7 @@ extern "C" fn nvmlDeviceGetPciInfoExt(
             subClass: 0x02,
             busId: text_field(&gpu.bus_id()),
         })
-    })
+    }
 }
 
 pub(super) fn pci_info(gpu: &Gpu) -> nvmlPciInfo_t {

@@ -12,10 +12,11 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NO_PERMISSION as NO_PERMISSION,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::ffi::{Answer, Out, TextIn, answer};
+use super::calls;
+use crate::ffi::{Answer, Out, TextIn};
 use crate::library;
 use crate::model::{ON, text};
 
@@ -39,12 +40,8 @@ struct GetLimits {
     used: c_ulonglong,
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceSetMemoryLimits_v1(
-    device: nvmlDevice_t,
-    limits: Out<SetLimits>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceSetMemoryLimits_v1(device: nvmlDevice_t, limits: Out<SetLimits>) {
         let index = unpartitioned_gpu(device)?;
         let requested = limits.get()?;
         let path = cgroup(requested.name_space)?;
@@ -58,15 +55,9 @@ extern "C" fn nvmlDeviceSetMemoryLimits_v1(
         let member = processes.member().ok_or(NOT_SUPPORTED)?;
         let set = member.set_memory_limit(index, &path, (requested.soft, requested.hard));
         set.map_err(|_| INSUFFICIENT_RESOURCES)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryLimits_v1(
-    device: nvmlDevice_t,
-    limits: Out<GetLimits>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetMemoryLimits_v1(device: nvmlDevice_t, limits: Out<GetLimits>) {
         let index = unpartitioned_gpu(device)?;
         let asked = limits.get()?;
         let path = cgroup(asked.name_space)?;
@@ -85,7 +76,7 @@ extern "C" fn nvmlDeviceGetMemoryLimits_v1(
             used: found.used,
             ..asked
         })
-    })
+    }
 }
 
 /// The index of a GPU that may have limits.

@@ -5,40 +5,33 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
 };
 
-use crate::ffi::{Answer, Out, TextIn, answer};
+use super::calls;
+use crate::ffi::{Answer, Out, TextIn};
 use crate::handles;
 use crate::library;
 use crate::model::{Gpu, text};
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetCount(count: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| put_count(&count))
-}
+calls! {
+    nvmlDeviceGetCount | nvmlDeviceGetCount_v2(count: Out<c_uint>) { put_count(&count) }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetCount_v2(count: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| put_count(&count))
-}
+    /// No excluded GPUs, under either name, and no units (S-class chassis).
+    nvmlGetExcludedDeviceCount | nvmlGetBlacklistDeviceCount | nvmlUnitGetCount(
+        count: Out<c_uint>,
+    ) {
+        library::state()?;
+        count.put(0)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
-    answer(|| by_index(index, &device))
-}
+    nvmlDeviceGetHandleByIndex | nvmlDeviceGetHandleByIndex_v2(
+        index: c_uint, device: Out<nvmlDevice_t>,
+    ) {
+        by_index(index, &device)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleByIndex_v2(
-    index: c_uint,
-    device: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| by_index(index, &device))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>) {
         let (machine, visible) = (library::machine()?, library::visible_devices()?);
         let found = machine.instance(uuid.read()?);
         let Some(found) = found.filter(|found| visible.instance(&machine, found)) else {
@@ -46,31 +39,17 @@ extern "C" fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<nvmlDevice_t>)
         };
         library::reachable(&machine.gpus[found.gpu_index])?;
         device.put(handles::mig_device(found.compute.serial))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleBySerial(
-    serial: TextIn,
-    device: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| by_text(&serial, &device, |gpu, given| text(&gpu.serial) == given))
-}
+    nvmlDeviceGetHandleBySerial(serial: TextIn, device: Out<nvmlDevice_t>) {
+        by_text(&serial, &device, |gpu, given| text(&gpu.serial) == given)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleByPciBusId(
-    bus_id: TextIn,
-    device: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| by_text(&bus_id, &device, has_bus_id))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
-    bus_id: TextIn,
-    device: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| by_text(&bus_id, &device, has_bus_id))
+    nvmlDeviceGetHandleByPciBusId | nvmlDeviceGetHandleByPciBusId_v2(
+        bus_id: TextIn, device: Out<nvmlDevice_t>,
+    ) {
+        by_text(&bus_id, &device, has_bus_id)
+    }
 }
 
 fn by_index(index: c_uint, device: &Out<nvmlDevice_t>) -> Answer {

@@ -5,11 +5,11 @@ use std::ffi::{c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer, struct_version};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out, struct_version};
 use crate::library;
 use crate::model::{ABSENT, Gpu, ON};
 
@@ -22,26 +22,16 @@ getters! {
     nvmlDeviceGetDefaultEccMode: c_uint = |gpu| ecc(gpu).map(|_| 1);
 }
 
-/// Version 1 counts the driver's own part as used.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryInfo(
-    device: nvmlDevice_t,
-    out: Out<nvmlMemory_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// Version 1 counts the driver's own part as used.
+    nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: Out<nvmlMemory_t>) {
         let (total, reserved, used) = library::device(device)?.memory();
         let used = used + reserved;
         let free = total - used;
         out.put(nvmlMemory_t { total, free, used })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryInfo_v2(
-    device: nvmlDevice_t,
-    out: Out<nvmlMemory_v2_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: Out<nvmlMemory_v2_t>) {
         let found = library::device(device)?;
         let (mut total, mut reserved, mut used) = found.memory();
         out.check_version(2)?;
@@ -63,30 +53,17 @@ extern "C" fn nvmlDeviceGetMemoryInfo_v2(
             free: total - reserved - used,
             used,
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetEccMode(
-    device: nvmlDevice_t,
-    current: Out<c_uint>,
-    pending: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetEccMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>) {
         let mode = ecc(&*library::gpu(device)?)?;
         current.put(mode)?;
         pending.put(mode)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTotalEccErrors(
-    device: nvmlDevice_t,
-    error_type: c_uint,
-    counter_type: c_uint,
-    count: Out<c_ulonglong>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetTotalEccErrors(
+        device: nvmlDevice_t, error_type: c_uint, counter_type: c_uint, count: Out<c_ulonglong>,
+    ) {
         let gpu = library::gpu(device)?;
         if counter_type > 1 {
             return Err(INVALID_ARGUMENT);
@@ -99,26 +76,20 @@ extern "C" fn nvmlDeviceGetTotalEccErrors(
             1 => gpu.ecc_uncorrected,
             _ => return Err(INVALID_ARGUMENT),
         })
-    })
-}
+    }
 
-/// Rows are remapped by GPUs from Ampere on.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetRemappedRows(
-    device: nvmlDevice_t,
-    correctable: Out<c_uint>,
-    uncorrectable: Out<c_uint>,
-    pending: Out<c_uint>,
-    failure: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    /// Rows are remapped by GPUs from Ampere on.
+    nvmlDeviceGetRemappedRows(
+        device: nvmlDevice_t, correctable: Out<c_uint>, uncorrectable: Out<c_uint>,
+        pending: Out<c_uint>, failure: Out<c_uint>,
+    ) {
         if library::gpu(device)?.architecture < 7 {
             return Err(NOT_SUPPORTED);
         }
         [correctable, uncorrectable, pending, failure]
             .iter()
             .try_for_each(|out| out.put(0))
-    })
+    }
 }
 
 /// 0 or 1.

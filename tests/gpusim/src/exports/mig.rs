@@ -11,8 +11,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out};
 use crate::mig::instances::{self, InstanceError, MigModeChange};
 use crate::mig::profiles;
 use crate::model::{ABSENT, Gpu, ON, text};
@@ -36,30 +36,18 @@ fn most(gpu: &Gpu) -> c_uint {
     profiles::slices_of(&profiles::of(text(&gpu.model)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMigMode(
-    device: nvmlDevice_t,
-    current: Out<c_uint>,
-    pending: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceGetMigMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>) {
         let gpu = library::gpu(device)?;
         if gpu.mig == ABSENT {
             return Err(NOT_SUPPORTED);
         }
         current.put(u32::from(gpu.mig == ON))?;
         pending.put(u32::from(gpu.mig_pending == ON))
-    })
-}
+    }
 
-/// The second answer is whether the mode is on already; `IN_USE` there: at the next reset.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceSetMigMode(
-    device: nvmlDevice_t,
-    mode: c_uint,
-    activation: Out<nvmlReturn_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    /// The second answer is whether the mode is on already; `IN_USE` there: at the next reset.
+    nvmlDeviceSetMigMode(device: nvmlDevice_t, mode: c_uint, activation: Out<nvmlReturn_t>) {
         let gpu = library::gpu(device)?;
         if mode > 1 || activation.is_null() {
             return Err(INVALID_ARGUMENT);
@@ -75,16 +63,11 @@ extern "C" fn nvmlDeviceSetMigMode(
             Ok(())
         })?;
         activation.put(now)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
-    device: nvmlDevice_t,
-    index: c_uint,
-    instance: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetMigDeviceHandleByIndex(
+        device: nvmlDevice_t, index: c_uint, instance: Out<nvmlDevice_t>,
+    ) {
         let gpu = library::gpu(device)?;
         if gpu.mig == ABSENT {
             return Err(NOT_SUPPORTED);
@@ -98,41 +81,27 @@ extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
         let place = usize::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
         let found = all.get(place).ok_or(NOT_FOUND)?;
         instance.put(handles::mig_device(found.compute.serial))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| is.put(u32::from(library::device(device)?.instance.is_some())))
-}
+    nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is: Out<c_uint>) {
+        is.put(u32::from(library::device(device)?.instance.is_some()))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
-    device: nvmlDevice_t,
-    gpu: Out<nvmlDevice_t>,
-) -> nvmlReturn_t {
-    answer(|| gpu.put(library::handle(instance(device)?.1.gpu_index)))
-}
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: nvmlDevice_t, gpu: Out<nvmlDevice_t>) {
+        gpu.put(library::handle(instance(device)?.1.gpu_index))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: Out<c_uint>) -> nvmlReturn_t {
-    answer(|| id.put(instance(device)?.1.gpu.id))
-}
+    nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, id: Out<c_uint>) {
+        id.put(instance(device)?.1.gpu.id)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetComputeInstanceId(
-    device: nvmlDevice_t,
-    id: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| id.put(instance(device)?.1.compute.id))
-}
+    nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, id: Out<c_uint>) {
+        id.put(instance(device)?.1.compute.id)
+    }
 
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn nvmlDeviceGetAttributes_v2(
-    device: nvmlDevice_t,
-    attributes: Out<nvmlDeviceAttributes_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetAttributes | nvmlDeviceGetAttributes_v2(
+        device: nvmlDevice_t, attributes: Out<nvmlDeviceAttributes_t>,
+    ) {
         let (gpu, found) = instance(device)?;
         let profile = instances::enabled_profile(&gpu, found.gpu.profile).map_err(code)?;
         let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
@@ -147,7 +116,7 @@ pub(super) extern "C" fn nvmlDeviceGetAttributes_v2(
             computeInstanceSliceCount: found.compute.slices,
             memorySizeMB: profile.memory,
         })
-    })
+    }
 }
 
 /// The GPU and the instance of an instance's handle.

@@ -14,42 +14,58 @@ mod lookup;
 mod memory;
 mod mig;
 mod modes;
-mod old_names;
 mod processes;
 mod sensors;
 mod system;
 mod topology;
 mod unsimulated;
 
+/// Declares entry points: `name | other name(arguments) { body }`; the body answers `Answer`.
+macro_rules! calls {
+    ($($(#[$meta:meta])* $name:ident $(| $other:ident)* ($($arguments:tt)*) $body:block)*) => {$(
+        $crate::exports::calls!(
+            @each [$(#[$meta])*] [$name $($other)*] ($($arguments)*) $body
+        );
+    )*};
+    (@each $meta:tt [$($name:ident)*] $arguments:tt $body:block) => {
+        $($crate::exports::calls!(@one $meta $name $arguments $body);)*
+    };
+    (@one [$($meta:tt)*] $name:ident ($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
+        $($meta)*
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $kind),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
+            $crate::ffi::answer(|| $body)
+        }
+    };
+}
+pub(crate) use calls;
+
 /// Calls of the form `name(device, out)`: each reads one value of one GPU.
 macro_rules! getters {
-    ($($name:ident: $kind:ty = $get:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(
-            device: nvml_wrapper_sys::bindings::nvmlDevice_t,
-            out: $crate::ffi::Out<$kind>,
-        ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::ffi::answer(|| $crate::library::read(device, &out, $get))
+    ($($name:ident: $kind:ty = $get:expr;)*) => {
+        $crate::exports::calls! {
+            $($name(device: nvml_wrapper_sys::bindings::nvmlDevice_t, out: $crate::ffi::Out<$kind>) {
+                $crate::library::read(device, &out, $get)
+            })*
         }
-    )*};
+    };
 }
 pub(crate) use getters;
 
 /// Calls of the form `name(device, buffer, length)`: each reads one text of one GPU.
 macro_rules! texts {
-    ($($name:ident = $get:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(
-            device: nvml_wrapper_sys::bindings::nvmlDevice_t,
-            buffer: $crate::ffi::Out<std::ffi::c_char>,
-            length: std::ffi::c_uint,
-        ) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::ffi::answer(|| {
+    ($($name:ident = $get:expr;)*) => {
+        $crate::exports::calls! {
+            $($name(
+                device: nvml_wrapper_sys::bindings::nvmlDevice_t,
+                buffer: $crate::ffi::Out<std::ffi::c_char>,
+                length: std::ffi::c_uint,
+            ) {
                 let gpu = $crate::library::gpu(device)?;
                 let get: fn(&$crate::model::Gpu) -> String = $get;
                 $crate::ffi::put_text(&buffer, length, &get(&gpu))
-            })
+            })*
         }
-    )*};
+    };
 }
 pub(crate) use texts;

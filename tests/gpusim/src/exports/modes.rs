@@ -5,11 +5,11 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out};
 use crate::library;
 
 getters! {
@@ -17,10 +17,9 @@ getters! {
     nvmlDeviceGetPersistenceMode: c_uint = |gpu| Ok(gpu.persistence);
 }
 
-/// `NVML_COMPUTEMODE_EXCLUSIVE_THREAD` (1) is gone from the GPUs simulated here.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: c_uint) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// `NVML_COMPUTEMODE_EXCLUSIVE_THREAD` (1) is gone from the GPUs simulated here.
+    nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: c_uint) {
         library::change(device, |gpu| match mode {
             0 | 2 | 3 => {
                 gpu.compute_mode = mode;
@@ -29,12 +28,9 @@ extern "C" fn nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: c_uint) -> nv
             1 => Err(NOT_SUPPORTED),
             _ => Err(INVALID_ARGUMENT),
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: c_uint) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: c_uint) {
         library::change(device, |gpu| {
             if mode > 1 {
                 return Err(INVALID_ARGUMENT);
@@ -42,25 +38,13 @@ extern "C" fn nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: c_uint) -
             gpu.persistence = mode;
             Ok(())
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetDriverModel(
-    device: nvmlDevice_t,
-    _current: Out<c_uint>,
-    _pending: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| windows_only(device))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetDriverModel_v2(
-    device: nvmlDevice_t,
-    _current: Out<c_uint>,
-    _pending: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| windows_only(device))
+    nvmlDeviceGetDriverModel | nvmlDeviceGetDriverModel_v2(
+        device: nvmlDevice_t, _current: Out<c_uint>, _pending: Out<c_uint>,
+    ) {
+        windows_only(device)
+    }
 }
 
 fn windows_only(device: nvmlDevice_t) -> Answer {

@@ -10,11 +10,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
+use super::calls;
 use crate::edit;
-use crate::ffi::{Answer, Out, answer, put_list};
+use crate::ffi::{Answer, Out, put_list};
 use crate::library;
 use crate::model::{
     Gpu, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind,
@@ -29,19 +30,14 @@ const ABOVE_ALL: u32 = 135;
 const OF_ENDED: u32 = 60;
 
 macro_rules! lists {
-    ($($name:ident: $info:ty = $kind:expr, $convert:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name(
-            device: nvmlDevice_t,
-            count: Out<c_uint>,
-            infos: Out<$info>,
-        ) -> nvmlReturn_t {
-            answer(|| {
+    ($($name:ident: $info:ty = $kind:expr, $convert:expr;)*) => {
+        calls! {
+            $($name(device: nvmlDevice_t, count: Out<c_uint>, infos: Out<$info>) {
                 let found: Vec<$info> = of_kind(device, $kind)?.iter().map($convert).collect();
                 put_list(&count, &infos, &found)
-            })
+            })*
         }
-    )*};
+    };
 }
 
 lists! {
@@ -93,16 +89,13 @@ fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
     }
 }
 
-/// One sample for each busy process, taken now; none is "not found", as NVML reports an
-/// idle GPU.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetProcessUtilization(
-    device: nvmlDevice_t,
-    samples: Out<nvmlProcessUtilizationSample_t>,
-    count: Out<c_uint>,
-    last_seen: c_ulonglong,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// One sample for each busy process, taken now; none is "not found", as NVML reports an
+    /// idle GPU.
+    nvmlDeviceGetProcessUtilization(
+        device: nvmlDevice_t, samples: Out<nvmlProcessUtilizationSample_t>, count: Out<c_uint>,
+        last_seen: c_ulonglong,
+    ) {
         let found = utilisation(device, last_seen, PROCESS_UTILISATION_OK)?;
         let found: Vec<_> = found
             .iter()
@@ -120,15 +113,11 @@ extern "C" fn nvmlDeviceGetProcessUtilization(
             return Err(INSUFFICIENT_SIZE);
         }
         put_list(&count, &samples, &found)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
-    device: nvmlDevice_t,
-    out: Out<nvmlProcessesUtilizationInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetProcessesUtilizationInfo(
+        device: nvmlDevice_t, out: Out<nvmlProcessesUtilizationInfo_t>,
+    ) {
         out.check_version(1)?;
         let asked = out.get()?;
         let last_seen = asked.lastSeenTimeStamp;
@@ -155,7 +144,7 @@ extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
             return Err(INSUFFICIENT_SIZE);
         }
         Out::array(asked.procUtilArray).put_all(&found)
-    })
+    }
 }
 
 /// Microseconds since 1970 and the processes, if that is later than `last_seen`. The call works up

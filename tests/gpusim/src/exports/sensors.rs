@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t, nvmlTemperature_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlTemperature_t,
     nvmlUtilization_t,
 };
 
-use super::getters;
-use crate::ffi::{Answer, Out, answer};
+use super::{calls, getters};
+use crate::ffi::{Answer, Out};
 use crate::library;
 use crate::model::Gpu;
 
@@ -33,27 +33,16 @@ getters! {
     };
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTemperature(
-    device: nvmlDevice_t,
-    sensor: c_uint,
-    degrees: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: c_uint, degrees: Out<c_uint>) {
         let gpu = library::gpu(device)?;
         if sensor != 0 {
             return Err(INVALID_ARGUMENT);
         }
         degrees.put(gpu.temperature)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTemperatureV(
-    device: nvmlDevice_t,
-    out: Out<nvmlTemperature_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: Out<nvmlTemperature_t>) {
         let gpu = library::gpu(device)?;
         out.check_version(1)?;
         let asked = out.get()?;
@@ -64,16 +53,11 @@ extern "C" fn nvmlDeviceGetTemperatureV(
             temperature: gpu.temperature.cast_signed() as c_int,
             ..asked
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTemperatureThreshold(
-    device: nvmlDevice_t,
-    threshold: c_uint,
-    degrees: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetTemperatureThreshold(
+        device: nvmlDevice_t, threshold: c_uint, degrees: Out<c_uint>,
+    ) {
         library::gpu(device)?;
         degrees.put(match threshold {
             0 => 92,
@@ -83,38 +67,27 @@ extern "C" fn nvmlDeviceGetTemperatureThreshold(
             4..=7 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_ARGUMENT),
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
-    device: nvmlDevice_t,
-    least: Out<c_uint>,
-    most: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetPowerManagementLimitConstraints(
+        device: nvmlDevice_t, least: Out<c_uint>, most: Out<c_uint>,
+    ) {
         let gpu = library::gpu(device)?;
         least.put(gpu.power_default_limit / 4)?;
         most.put(gpu.power_default_limit)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetEncoderUtilization(
-    device: nvmlDevice_t,
-    percent: Out<c_uint>,
-    period: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| sampled(device, &percent, &period, |gpu| gpu.encoder_utilisation))
-}
+    nvmlDeviceGetEncoderUtilization(
+        device: nvmlDevice_t, percent: Out<c_uint>, period: Out<c_uint>,
+    ) {
+        sampled(device, &percent, &period, |gpu| gpu.encoder_utilisation)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetDecoderUtilization(
-    device: nvmlDevice_t,
-    percent: Out<c_uint>,
-    period: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| sampled(device, &percent, &period, |gpu| gpu.decoder_utilisation))
+    nvmlDeviceGetDecoderUtilization(
+        device: nvmlDevice_t, percent: Out<c_uint>, period: Out<c_uint>,
+    ) {
+        sampled(device, &percent, &period, |gpu| gpu.decoder_utilisation)
+    }
 }
 
 fn sampled(
@@ -127,22 +100,14 @@ fn sampled(
     period.put(SAMPLING_PERIOD_US)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetClockInfo(
-    device: nvmlDevice_t,
-    clock: c_uint,
-    mhz: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| of_kind(device, clock, &mhz, |gpu| gpu.clocks))
-}
+calls! {
+    nvmlDeviceGetClockInfo(device: nvmlDevice_t, clock: c_uint, mhz: Out<c_uint>) {
+        of_kind(device, clock, &mhz, |gpu| gpu.clocks)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMaxClockInfo(
-    device: nvmlDevice_t,
-    clock: c_uint,
-    mhz: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| of_kind(device, clock, &mhz, |gpu| gpu.max_clocks))
+    nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, clock: c_uint, mhz: Out<c_uint>) {
+        of_kind(device, clock, &mhz, |gpu| gpu.max_clocks)
+    }
 }
 
 pub(super) fn of_kind(
@@ -156,18 +121,15 @@ pub(super) fn of_kind(
     mhz.put(*clocks.get(clock).ok_or(INVALID_ARGUMENT)?)
 }
 
-/// No traffic is simulated.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetPcieThroughput(
-    device: nvmlDevice_t,
-    counter: c_uint,
-    kib_per_second: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    /// No traffic is simulated.
+    nvmlDeviceGetPcieThroughput(
+        device: nvmlDevice_t, counter: c_uint, kib_per_second: Out<c_uint>,
+    ) {
         library::gpu(device)?;
         if counter > 1 {
             return Err(INVALID_ARGUMENT);
         }
         kib_per_second.put(0)
-    })
+    }
 }

@@ -5,11 +5,12 @@ use std::ffi::{c_uint, c_ulong};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
+use super::calls;
 use super::identity::{pci_info, pci_place};
-use crate::ffi::{Answer, Out, answer};
+use crate::ffi::{Answer, Out};
 use crate::library;
 use crate::model::{Gpu, LINK_NONE, LINK_SWITCH, MAX_LINKS};
 
@@ -21,42 +22,27 @@ const NVSWITCH_ID: u32 = 0x1AF1_10DE;
 const REMOTE_GPU: c_uint = 0;
 const REMOTE_SWITCH: c_uint = 2;
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetCpuAffinity(
-    device: nvmlDevice_t,
-    size: c_uint,
-    set: Out<c_ulong>,
-) -> nvmlReturn_t {
-    answer(|| put_set(&library::gpu(device)?.cpu_affinity, size, &set))
-}
+calls! {
+    nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, size: c_uint, set: Out<c_ulong>) {
+        put_set(&library::gpu(device)?.cpu_affinity, size, &set)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetCpuAffinityWithinScope(
-    device: nvmlDevice_t,
-    size: c_uint,
-    set: Out<c_ulong>,
-    scope: c_uint,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetCpuAffinityWithinScope(
+        device: nvmlDevice_t, size: c_uint, set: Out<c_ulong>, scope: c_uint,
+    ) {
         let gpu = library::gpu(device)?;
         known_scope(scope)?;
         put_set(&gpu.cpu_affinity, size, &set)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryAffinity(
-    device: nvmlDevice_t,
-    size: c_uint,
-    set: Out<c_ulong>,
-    scope: c_uint,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetMemoryAffinity(
+        device: nvmlDevice_t, size: c_uint, set: Out<c_ulong>, scope: c_uint,
+    ) {
         let gpu = library::gpu(device)?;
         known_scope(scope)?;
         let node = u32::try_from(gpu.numa).map_err(|_| NOT_SUPPORTED)?;
         put_set(&[1_u64.checked_shl(node).ok_or(UNKNOWN)?], size, &set)
-    })
+    }
 }
 
 fn known_scope(scope: c_uint) -> Answer {
@@ -77,26 +63,17 @@ fn put_set(words: &[u64], size: c_uint, set: &Out<c_ulong>) -> Answer {
     set.put_all(&wide)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
-    device: nvmlDevice_t,
-    other: nvmlDevice_t,
-    level: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+calls! {
+    nvmlDeviceGetTopologyCommonAncestor(
+        device: nvmlDevice_t, other: nvmlDevice_t, level: Out<c_uint>,
+    ) {
         let (gpu, _) = pair(device, other)?;
         level.put(gpu.levels[library::index(other)?])
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetP2PStatus(
-    device: nvmlDevice_t,
-    other: nvmlDevice_t,
-    capability: c_uint,
-    status: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetP2PStatus(
+        device: nvmlDevice_t, other: nvmlDevice_t, capability: c_uint, status: Out<c_uint>,
+    ) {
         let (gpu, peer) = pair(device, other)?;
         let (here, there) = (library::index(device)?, library::index(other)?);
         let linked = leads_to(&gpu, there) && leads_to(&peer, here);
@@ -109,7 +86,7 @@ extern "C" fn nvmlDeviceGetP2PStatus(
             2..=4 => P2P_NOT_SUPPORTED,
             _ => return Err(INVALID_ARGUMENT),
         })
-    })
+    }
 }
 
 fn pair(device: nvmlDevice_t, other: nvmlDevice_t) -> Answer<(Box<Gpu>, Box<Gpu>)> {
@@ -123,52 +100,31 @@ fn leads_to(gpu: &Gpu, peer: usize) -> bool {
         .any(|leads| *leads == LINK_SWITCH || *leads == direct)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetNvLinkState(
-    device: nvmlDevice_t,
-    link: c_uint,
-    active: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| connected(device, link).and_then(|_| active.put(1)))
-}
+calls! {
+    nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, active: Out<c_uint>) {
+        connected(device, link).and_then(|_| active.put(1))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetNvLinkVersion(
-    device: nvmlDevice_t,
-    link: c_uint,
-    version: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, version: Out<c_uint>) {
         connected(device, link)?;
         version.put(library::gpu(device)?.nvlink_version)
-    })
-}
+    }
 
-/// Every capability is there, except the bridge of graphics GPUs.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetNvLinkCapability(
-    device: nvmlDevice_t,
-    link: c_uint,
-    capability: c_uint,
-    result: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    /// Every capability is there, except the bridge of graphics GPUs.
+    nvmlDeviceGetNvLinkCapability(
+        device: nvmlDevice_t, link: c_uint, capability: c_uint, result: Out<c_uint>,
+    ) {
         connected(device, link)?;
         result.put(match capability {
             0..=3 | 5 => 1,
             4 => 0,
             _ => return Err(INVALID_ARGUMENT),
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
-    device: nvmlDevice_t,
-    link: c_uint,
-    pci: Out<nvmlPciInfo_t>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(
+        device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>,
+    ) {
         pci.put(match connected(device, link)? {
             LINK_SWITCH => pci_place((0, 0xC1 + link % 6, 0), NVSWITCH_ID, NVSWITCH_ID),
             peer => {
@@ -181,21 +137,14 @@ extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
                 )
             }
         })
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
-    device: nvmlDevice_t,
-    link: c_uint,
-    kind: Out<c_uint>,
-) -> nvmlReturn_t {
-    answer(|| {
+    nvmlDeviceGetNvLinkRemoteDeviceType(device: nvmlDevice_t, link: c_uint, kind: Out<c_uint>) {
         kind.put(match connected(device, link)? {
             LINK_SWITCH => REMOTE_SWITCH,
             _ => REMOTE_GPU,
         })
-    })
+    }
 }
 
 /// Where a link leads.

@@ -9,7 +9,7 @@ use crate::library;
 
 /// Calls whose arguments are not read.
 macro_rules! unsimulated {
-    ($($name:ident;)*) => {$(
+    ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> nvmlReturn_t {
             answer(|| library::state().and(Err(NOT_SUPPORTED)))
@@ -18,282 +18,119 @@ macro_rules! unsimulated {
 }
 
 unsimulated! {
-    nvmlComputeInstanceGetInfo;
-    nvmlDeviceClearAccountingPids;
-    nvmlDeviceClearCpuAffinity;
-    nvmlDeviceClearEccErrorCounts;
-    nvmlDeviceClearFieldValues;
-    nvmlDeviceDiscoverGpus;
-    nvmlDeviceFreezeNvLinkUtilizationCounter;
-    nvmlDeviceGetAPIRestriction;
-    nvmlDeviceGetAccountingBufferSize;
-    nvmlDeviceGetAccountingPids;
-    nvmlDeviceGetAccountingStats;
-    nvmlDeviceGetAccountingStats_v2;
-    nvmlDeviceGetActiveVgpus;
-    nvmlDeviceGetAdaptiveClockInfoStatus;
-    nvmlDeviceGetAdaptiveTgpModeInfo_v1;
-    nvmlDeviceGetAddressingMode;
-    nvmlDeviceGetAutoBoostedClocksEnabled;
-    nvmlDeviceGetBBXTimeData_v1;
-    nvmlDeviceGetBankRemapperStatus_v1;
-    nvmlDeviceGetBoardPartNumber;
-    nvmlDeviceGetBridgeChipInfo;
-    nvmlDeviceGetC2cModeInfoV;
-    nvmlDeviceGetCapabilities;
-    nvmlDeviceGetClkMonStatus;
-    nvmlDeviceGetClockOffsets;
-    nvmlDeviceGetConfComputeGpuAttestationReport;
-    nvmlDeviceGetConfComputeGpuCertificate;
-    nvmlDeviceGetConfComputeMemSizeInfo;
-    nvmlDeviceGetConfComputeProtectedMemoryUsage;
-    nvmlDeviceGetCoolerInfo;
-    nvmlDeviceGetCreatableVgpus;
-    nvmlDeviceGetCurrentClockFreqs;
-    nvmlDeviceGetDetailedEccErrors;
-    nvmlDeviceGetDramEncryptionMode;
-    nvmlDeviceGetDynamicPstatesInfo;
-    nvmlDeviceGetEncoderCapacity;
-    nvmlDeviceGetEncoderSessions;
-    nvmlDeviceGetFBCSessions;
-    nvmlDeviceGetFBCStats;
-    nvmlDeviceGetFanControlPolicy_v2;
-    nvmlDeviceGetFanSpeedRPM;
-    nvmlDeviceGetGpcClkMinMaxVfOffset;
-    nvmlDeviceGetGpcClkVfOffset;
-    nvmlDeviceGetGpuFabricInfo_v4;
-    nvmlDeviceGetGpuOperationMode;
-    nvmlDeviceGetGpuUptime_v1;
-    nvmlDeviceGetGridLicensableFeatures;
-    nvmlDeviceGetGridLicensableFeatures_v2;
-    nvmlDeviceGetGridLicensableFeatures_v3;
-    nvmlDeviceGetGridLicensableFeatures_v4;
-    nvmlDeviceGetGspFirmwareVersion;
-    nvmlDeviceGetHandleByUUIDV;
-    nvmlDeviceGetHostVgpuMode;
-    nvmlDeviceGetHostname_v1;
-    nvmlDeviceGetInforomConfigurationChecksum;
-    nvmlDeviceGetInforomImageVersion;
-    nvmlDeviceGetInforomVersion;
-    nvmlDeviceGetIrqNum;
-    nvmlDeviceGetLastBBXFlushTime;
-    nvmlDeviceGetMarginTemperature;
-    nvmlDeviceGetMemClkMinMaxVfOffset;
-    nvmlDeviceGetMemClkVfOffset;
-    nvmlDeviceGetMemoryErrorCounter;
-    nvmlDeviceGetMinMaxClockOfPState;
-    nvmlDeviceGetMinMaxFanSpeed;
-    nvmlDeviceGetNvLinkErrorCounter;
-    nvmlDeviceGetNvLinkInfo;
-    nvmlDeviceGetNvLinkInfo_v3;
-    nvmlDeviceGetNvLinkRemotePciInfo;
-    nvmlDeviceGetNvLinkTelemetrySamples_v1;
-    nvmlDeviceGetNvLinkUtilizationControl;
-    nvmlDeviceGetNvLinkUtilizationCounter;
-    nvmlDeviceGetNvlinkBwMode;
-    nvmlDeviceGetNvlinkNvlePrivateInfo_v1;
-    nvmlDeviceGetNvlinkRemapTableInfo_v1;
-    nvmlDeviceGetNvlinkSupportedBwModes;
-    nvmlDeviceGetPcieLinkMaxSpeed;
-    nvmlDeviceGetPcieSpeed;
-    nvmlDeviceGetPdi;
-    nvmlDeviceGetPerformanceModes;
-    nvmlDeviceGetPgpuMetadataString;
-    nvmlDeviceGetPlatformInfo;
-    nvmlDeviceGetPowerMizerMode_v1;
-    nvmlDeviceGetPowerSource;
-    nvmlDeviceGetRemappedRows_v2;
-    nvmlDeviceGetRepairStatus;
-    nvmlDeviceGetRetiredPages;
-    nvmlDeviceGetRetiredPagesPendingStatus;
-    nvmlDeviceGetRetiredPages_v2;
-    nvmlDeviceGetRowRemapperHistogram;
-    nvmlDeviceGetRunningProcessDetailList;
-    nvmlDeviceGetSamples;
-    nvmlDeviceGetSramEccErrorStatus;
-    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts;
-    nvmlDeviceGetSupportedGraphicsClocks;
-    nvmlDeviceGetSupportedMemoryClocks;
-    nvmlDeviceGetSupportedPerformanceStates;
-    nvmlDeviceGetSupportedVgpus;
-    nvmlDeviceGetTargetFanSpeed;
-    nvmlDeviceGetThermalSettings;
-    nvmlDeviceGetTopologyNearestGpus;
-    nvmlDeviceGetUnrepairableMemoryFlag_v1;
-    nvmlDeviceGetVgpuCapabilities;
-    nvmlDeviceGetVgpuHeterogeneousMode;
-    nvmlDeviceGetVgpuInstancesUtilizationInfo;
-    nvmlDeviceGetVgpuMetadata;
-    nvmlDeviceGetVgpuProcessUtilization;
-    nvmlDeviceGetVgpuProcessesUtilizationInfo;
-    nvmlDeviceGetVgpuSchedulerCapabilities;
-    nvmlDeviceGetVgpuSchedulerLog;
-    nvmlDeviceGetVgpuSchedulerLog_v2;
-    nvmlDeviceGetVgpuSchedulerState;
-    nvmlDeviceGetVgpuSchedulerState_v2;
-    nvmlDeviceGetVgpuTypeCreatablePlacements;
-    nvmlDeviceGetVgpuTypeSupportedPlacements;
-    nvmlDeviceGetVgpuUtilization;
-    nvmlDeviceGetViolationStatus;
-    nvmlDeviceLockNvlinkRemapTable_v1;
-    nvmlDeviceModifyDrainState;
-    nvmlDevicePerfMetricsGetSamples_v1;
-    nvmlDevicePowerSmoothingActivatePresetProfile;
-    nvmlDevicePowerSmoothingSetState;
-    nvmlDevicePowerSmoothingUpdatePresetProfileParam;
-    nvmlDeviceQueryDrainState;
-    nvmlDeviceReadPRMCounters_v1;
-    nvmlDeviceReadWritePRM_v1;
-    nvmlDeviceRemoveGpu;
-    nvmlDeviceRemoveGpu_v2;
-    nvmlDeviceResetApplicationsClocks;
-    nvmlDeviceResetGpuLockedClocks;
-    nvmlDeviceResetMemoryLockedClocks;
-    nvmlDeviceResetNvLinkErrorCounters;
-    nvmlDeviceResetNvLinkUtilizationCounter;
-    nvmlDeviceSetAPIRestriction;
-    nvmlDeviceSetAccountingMode;
-    nvmlDeviceSetAdaptiveTgpMode_v1;
-    nvmlDeviceSetApplicationsClocks;
-    nvmlDeviceSetAutoBoostedClocksEnabled;
-    nvmlDeviceSetClockOffsets;
-    nvmlDeviceSetConfComputeUnprotectedMemSize;
-    nvmlDeviceSetCpuAffinity;
-    nvmlDeviceSetDefaultAutoBoostedClocksEnabled;
-    nvmlDeviceSetDefaultFanSpeed_v2;
-    nvmlDeviceSetDramEncryptionMode;
-    nvmlDeviceSetDriverModel;
-    nvmlDeviceSetEccMode;
-    nvmlDeviceSetFanControlPolicy;
-    nvmlDeviceSetFanSpeed_v2;
-    nvmlDeviceSetGpcClkVfOffset;
-    nvmlDeviceSetGpuLockedClocks;
-    nvmlDeviceSetGpuOperationMode;
-    nvmlDeviceSetHostname_v1;
-    nvmlDeviceSetMemClkVfOffset;
-    nvmlDeviceSetMemoryLockedClocks;
-    nvmlDeviceSetNvLinkDeviceLowPowerThreshold;
-    nvmlDeviceSetNvLinkUtilizationControl;
-    nvmlDeviceSetNvlinkBwMode;
-    nvmlDeviceSetNvlinkBwModeAsync_v1;
-    nvmlDeviceSetNvlinkNvleReady_v1;
-    nvmlDeviceSetPowerManagementLimit;
-    nvmlDeviceSetPowerManagementLimit_v2;
-    nvmlDeviceSetPowerMizerMode_v1;
-    nvmlDeviceSetRusdSettings_v1;
-    nvmlDeviceSetTemperatureThreshold;
-    nvmlDeviceSetVgpuCapabilities;
-    nvmlDeviceSetVgpuHeterogeneousMode;
-    nvmlDeviceSetVgpuSchedulerState;
-    nvmlDeviceSetVgpuSchedulerState_v2;
-    nvmlDeviceSetVirtualizationMode;
-    nvmlDeviceSetupNvlinkNvleEncryptionKey_v1;
-    nvmlDeviceValidateInforom;
-    nvmlDeviceVgpuForceGspUnload;
-    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles;
-    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles;
-    nvmlDeviceWorkloadPowerProfileGetProfilesInfo;
-    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles;
-    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1;
-    nvmlEventSetGetContextCount_v1;
-    nvmlEventSetGetContextData_v1;
-    nvmlEventSetGetContextInfo_v1;
-    nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1;
-    nvmlEventSetRegisterGpuOperationalEvents_v1;
-    nvmlEventSetWait;
-    nvmlEventSetWait_v3;
-    nvmlGetBlacklistDeviceInfoByIndex;
-    nvmlGetExcludedDeviceInfoByIndex;
-    nvmlGetVgpuCompatibility;
-    nvmlGetVgpuDriverCapabilities;
-    nvmlGetVgpuVersion;
-    nvmlGpmMetricsGet;
-    nvmlGpmMigSampleGet;
-    nvmlGpmQueryDeviceSupport;
-    nvmlGpmQueryIfStreamingEnabled;
-    nvmlGpmSampleAlloc;
-    nvmlGpmSampleFree;
-    nvmlGpmSampleGet;
-    nvmlGpmSetStreamingEnabled;
-    nvmlGpuInstanceGetActiveVgpus;
-    nvmlGpuInstanceGetCreatableVgpus;
-    nvmlGpuInstanceGetVgpuHeterogeneousMode;
-    nvmlGpuInstanceGetVgpuSchedulerLog;
-    nvmlGpuInstanceGetVgpuSchedulerLog_v2;
-    nvmlGpuInstanceGetVgpuSchedulerState;
-    nvmlGpuInstanceGetVgpuSchedulerState_v2;
-    nvmlGpuInstanceGetVgpuTypeCreatablePlacements;
-    nvmlGpuInstanceSetVgpuHeterogeneousMode;
-    nvmlGpuInstanceSetVgpuSchedulerState;
-    nvmlGpuInstanceSetVgpuSchedulerState_v2;
-    nvmlInternalGetExportTable;
-    nvmlSetVgpuVersion;
-    nvmlSystemEventSetCreate;
-    nvmlSystemEventSetFree;
-    nvmlSystemEventSetWait;
-    nvmlSystemGetCPER_v1;
-    nvmlSystemGetConfComputeCapabilities;
-    nvmlSystemGetConfComputeGpusReadyState;
-    nvmlSystemGetConfComputeKeyRotationThresholdInfo;
-    nvmlSystemGetConfComputeSettings;
-    nvmlSystemGetConfComputeSettings_v2;
-    nvmlSystemGetConfComputeState;
-    nvmlSystemGetDriverBranch;
-    nvmlSystemGetHicVersion;
-    nvmlSystemGetNvlinkBwMode;
-    nvmlSystemGetTopologyGpuSet;
-    nvmlSystemRegisterEvents;
-    nvmlSystemSetConfComputeGpusReadyState;
-    nvmlSystemSetConfComputeKeyRotationThresholdInfo;
-    nvmlSystemSetNvlinkBwMode;
-    nvmlUnitGetDevices;
-    nvmlUnitGetFanSpeedInfo;
-    nvmlUnitGetHandleByIndex;
-    nvmlUnitGetLedState;
-    nvmlUnitGetPsuInfo;
-    nvmlUnitGetTemperature;
-    nvmlUnitGetUnitInfo;
-    nvmlUnitSetLedState;
-    nvmlVgpuInstanceClearAccountingPids;
-    nvmlVgpuInstanceGetAccountingMode;
-    nvmlVgpuInstanceGetAccountingPids;
-    nvmlVgpuInstanceGetAccountingStats;
-    nvmlVgpuInstanceGetEccMode;
-    nvmlVgpuInstanceGetEncoderCapacity;
-    nvmlVgpuInstanceGetEncoderSessions;
-    nvmlVgpuInstanceGetEncoderStats;
-    nvmlVgpuInstanceGetFBCSessions;
-    nvmlVgpuInstanceGetFBCStats;
-    nvmlVgpuInstanceGetFbUsage;
-    nvmlVgpuInstanceGetFrameRateLimit;
-    nvmlVgpuInstanceGetGpuInstanceId;
-    nvmlVgpuInstanceGetGpuPciId;
-    nvmlVgpuInstanceGetLicenseInfo;
-    nvmlVgpuInstanceGetLicenseInfo_v2;
-    nvmlVgpuInstanceGetLicenseStatus;
-    nvmlVgpuInstanceGetMdevUUID;
-    nvmlVgpuInstanceGetMetadata;
-    nvmlVgpuInstanceGetPlacementId;
-    nvmlVgpuInstanceGetRuntimeStateSize;
-    nvmlVgpuInstanceGetType;
-    nvmlVgpuInstanceGetUUID;
-    nvmlVgpuInstanceGetVmDriverVersion;
-    nvmlVgpuInstanceGetVmID;
-    nvmlVgpuInstanceSetEncoderCapacity;
-    nvmlVgpuTypeGetBAR1Info;
-    nvmlVgpuTypeGetCapabilities;
-    nvmlVgpuTypeGetClass;
-    nvmlVgpuTypeGetDeviceID;
-    nvmlVgpuTypeGetFbReservation;
-    nvmlVgpuTypeGetFrameRateLimit;
-    nvmlVgpuTypeGetFramebufferSize;
-    nvmlVgpuTypeGetGpuInstanceProfileId;
-    nvmlVgpuTypeGetGspHeapSize;
-    nvmlVgpuTypeGetLicense;
-    nvmlVgpuTypeGetMaxInstances;
-    nvmlVgpuTypeGetMaxInstancesPerGpuInstance;
-    nvmlVgpuTypeGetMaxInstancesPerVm;
-    nvmlVgpuTypeGetName;
-    nvmlVgpuTypeGetNumDisplayHeads;
-    nvmlVgpuTypeGetResolution;
+    nvmlComputeInstanceGetInfo nvmlDeviceClearAccountingPids nvmlDeviceClearCpuAffinity
+    nvmlDeviceClearEccErrorCounts nvmlDeviceClearFieldValues nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats
+    nvmlDeviceGetAccountingStats_v2 nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAdaptiveTgpModeInfo_v1
+    nvmlDeviceGetAddressingMode nvmlDeviceGetAutoBoostedClocksEnabled
+    nvmlDeviceGetBBXTimeData_v1 nvmlDeviceGetBankRemapperStatus_v1 nvmlDeviceGetBoardPartNumber
+    nvmlDeviceGetBridgeChipInfo nvmlDeviceGetC2cModeInfoV nvmlDeviceGetCapabilities
+    nvmlDeviceGetClkMonStatus nvmlDeviceGetClockOffsets
+    nvmlDeviceGetConfComputeGpuAttestationReport nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeMemSizeInfo nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCoolerInfo nvmlDeviceGetCreatableVgpus nvmlDeviceGetCurrentClockFreqs
+    nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDramEncryptionMode
+    nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2
+    nvmlDeviceGetFanSpeedRPM nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetGpuOperationMode nvmlDeviceGetGpuUptime_v1
+    nvmlDeviceGetGridLicensableFeatures nvmlDeviceGetGridLicensableFeatures_v2
+    nvmlDeviceGetGridLicensableFeatures_v3 nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetHandleByUUIDV nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetHostname_v1 nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum
+    nvmlDeviceGetLastBBXFlushTime nvmlDeviceGetMarginTemperature
+    nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed
+    nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo nvmlDeviceGetNvLinkInfo_v3
+    nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkTelemetrySamples_v1
+    nvmlDeviceGetNvLinkUtilizationControl nvmlDeviceGetNvLinkUtilizationCounter
+    nvmlDeviceGetNvlinkBwMode nvmlDeviceGetNvlinkNvlePrivateInfo_v1
+    nvmlDeviceGetNvlinkRemapTableInfo_v1 nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetPcieLinkMaxSpeed nvmlDeviceGetPcieSpeed nvmlDeviceGetPdi
+    nvmlDeviceGetPerformanceModes nvmlDeviceGetPgpuMetadataString nvmlDeviceGetPlatformInfo
+    nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetPowerSource nvmlDeviceGetRemappedRows_v2
+    nvmlDeviceGetRepairStatus nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetRunningProcessDetailList nvmlDeviceGetSamples nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedPerformanceStates
+    nvmlDeviceGetSupportedVgpus nvmlDeviceGetTargetFanSpeed nvmlDeviceGetThermalSettings
+    nvmlDeviceGetTopologyNearestGpus nvmlDeviceGetUnrepairableMemoryFlag_v1
+    nvmlDeviceGetVgpuCapabilities nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerLog_v2 nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetVgpuSchedulerState_v2 nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetViolationStatus nvmlDeviceLockNvlinkRemapTable_v1 nvmlDeviceModifyDrainState
+    nvmlDevicePerfMetricsGetSamples_v1 nvmlDevicePowerSmoothingActivatePresetProfile
+    nvmlDevicePowerSmoothingSetState nvmlDevicePowerSmoothingUpdatePresetProfileParam
+    nvmlDeviceQueryDrainState nvmlDeviceReadPRMCounters_v1 nvmlDeviceReadWritePRM_v1
+    nvmlDeviceRemoveGpu nvmlDeviceRemoveGpu_v2 nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction nvmlDeviceSetAccountingMode nvmlDeviceSetAdaptiveTgpMode_v1
+    nvmlDeviceSetApplicationsClocks nvmlDeviceSetAutoBoostedClocksEnabled
+    nvmlDeviceSetClockOffsets nvmlDeviceSetConfComputeUnprotectedMemSize
+    nvmlDeviceSetCpuAffinity nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+    nvmlDeviceSetDefaultFanSpeed_v2 nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel
+    nvmlDeviceSetEccMode nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2
+    nvmlDeviceSetGpcClkVfOffset nvmlDeviceSetGpuLockedClocks nvmlDeviceSetGpuOperationMode
+    nvmlDeviceSetHostname_v1 nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMemoryLockedClocks
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode nvmlDeviceSetNvlinkBwModeAsync_v1 nvmlDeviceSetNvlinkNvleReady_v1
+    nvmlDeviceSetPowerManagementLimit nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetPowerMizerMode_v1 nvmlDeviceSetRusdSettings_v1
+    nvmlDeviceSetTemperatureThreshold nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVgpuSchedulerState_v2 nvmlDeviceSetVirtualizationMode
+    nvmlDeviceSetupNvlinkNvleEncryptionKey_v1 nvmlDeviceValidateInforom
+    nvmlDeviceVgpuForceGspUnload nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 nvmlEventSetGetContextCount_v1
+    nvmlEventSetGetContextData_v1 nvmlEventSetGetContextInfo_v1
+    nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
+    nvmlEventSetRegisterGpuOperationalEvents_v1 nvmlEventSetWait nvmlEventSetWait_v3
+    nvmlGetBlacklistDeviceInfoByIndex nvmlGetExcludedDeviceInfoByIndex nvmlGetVgpuCompatibility
+    nvmlGetVgpuDriverCapabilities nvmlGetVgpuVersion nvmlGpmMetricsGet nvmlGpmMigSampleGet
+    nvmlGpmQueryDeviceSupport nvmlGpmQueryIfStreamingEnabled nvmlGpmSampleAlloc
+    nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmSetStreamingEnabled nvmlGpuInstanceGetActiveVgpus
+    nvmlGpuInstanceGetCreatableVgpus nvmlGpuInstanceGetVgpuHeterogeneousMode
+    nvmlGpuInstanceGetVgpuSchedulerLog nvmlGpuInstanceGetVgpuSchedulerLog_v2
+    nvmlGpuInstanceGetVgpuSchedulerState nvmlGpuInstanceGetVgpuSchedulerState_v2
+    nvmlGpuInstanceGetVgpuTypeCreatablePlacements nvmlGpuInstanceSetVgpuHeterogeneousMode
+    nvmlGpuInstanceSetVgpuSchedulerState nvmlGpuInstanceSetVgpuSchedulerState_v2
+    nvmlInternalGetExportTable nvmlSetVgpuVersion nvmlSystemEventSetCreate
+    nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemGetCPER_v1
+    nvmlSystemGetConfComputeCapabilities nvmlSystemGetConfComputeGpusReadyState
+    nvmlSystemGetConfComputeKeyRotationThresholdInfo nvmlSystemGetConfComputeSettings
+    nvmlSystemGetConfComputeSettings_v2 nvmlSystemGetConfComputeState nvmlSystemGetDriverBranch
+    nvmlSystemGetHicVersion nvmlSystemGetNvlinkBwMode nvmlSystemGetTopologyGpuSet
+    nvmlSystemRegisterEvents nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode
+    nvmlUnitGetDevices nvmlUnitGetFanSpeedInfo nvmlUnitGetHandleByIndex nvmlUnitGetLedState
+    nvmlUnitGetPsuInfo nvmlUnitGetTemperature nvmlUnitGetUnitInfo nvmlUnitSetLedState
+    nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode
+    nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats
+    nvmlVgpuInstanceGetEccMode nvmlVgpuInstanceGetEncoderCapacity
+    nvmlVgpuInstanceGetEncoderSessions nvmlVgpuInstanceGetEncoderStats
+    nvmlVgpuInstanceGetFBCSessions nvmlVgpuInstanceGetFBCStats nvmlVgpuInstanceGetFbUsage
+    nvmlVgpuInstanceGetFrameRateLimit nvmlVgpuInstanceGetGpuInstanceId
+    nvmlVgpuInstanceGetGpuPciId nvmlVgpuInstanceGetLicenseInfo nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetLicenseStatus nvmlVgpuInstanceGetMdevUUID nvmlVgpuInstanceGetMetadata
+    nvmlVgpuInstanceGetPlacementId nvmlVgpuInstanceGetRuntimeStateSize nvmlVgpuInstanceGetType
+    nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceSetEncoderCapacity nvmlVgpuTypeGetBAR1Info nvmlVgpuTypeGetCapabilities
+    nvmlVgpuTypeGetClass nvmlVgpuTypeGetDeviceID nvmlVgpuTypeGetFbReservation
+    nvmlVgpuTypeGetFrameRateLimit nvmlVgpuTypeGetFramebufferSize
+    nvmlVgpuTypeGetGpuInstanceProfileId nvmlVgpuTypeGetGspHeapSize nvmlVgpuTypeGetLicense
+    nvmlVgpuTypeGetMaxInstances nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+    nvmlVgpuTypeGetMaxInstancesPerVm nvmlVgpuTypeGetName nvmlVgpuTypeGetNumDisplayHeads
+    nvmlVgpuTypeGetResolution
 }

@@ -7,8 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use super::daemon::{self, READY};
-use super::{Directories, PRIVILEGED, first_line};
+use super::{Directories, PRIVILEGED, READY, daemon};
 
 /// One server for the clients of all users.
 const ALL_USERS: &str = "-multiuser-server";
@@ -89,23 +88,4 @@ fn unbuffered_line(mut stream: &UnixStream) -> std::io::Result<String> {
         line.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&line).into_owned())
-}
-
-/// Answers the commands of one connection by `answer`, until it closes.
-pub(super) fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    while matches!(reader.read_line(&mut line), Ok(1..)) {
-        let text = answer(line.trim());
-        let sent = write!(&*stream, "{}\n{text}", text.len());
-        if sent.is_err() {
-            return;
-        }
-        line.clear();
-    }
-}
-
-/// Reads the first line only.
-pub(super) fn request(stream: &UnixStream) -> std::io::Result<String> {
-    first_line(stream)
 }

@@ -15,10 +15,7 @@ use parking_lot::Mutex;
 
 use super::command::{self, Command};
 use super::server::TERMS;
-use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, ask, control, log, peer};
-
-/// What a started daemon prints on its stdout.
-pub(super) const READY: &str = "ready";
+use super::{CONTROL, Directories, LOCK, PID, PRIVILEGED, READY, ask, first_line, log, peer};
 
 /// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
 const NOT_READY: u32 = 807;
@@ -91,9 +88,23 @@ pub(super) fn run(folders: Directories, all_users: bool) -> Result<(), String> {
     });
     for stream in commands.incoming().flatten() {
         let daemon = Arc::clone(&daemon);
-        std::thread::spawn(move || control::serve(&stream, |line| daemon.answer(line)));
+        std::thread::spawn(move || serve(&stream, |line| daemon.answer(line)));
     }
     Ok(())
+}
+
+/// Answers the commands of one connection by `answer`, until it closes.
+fn serve(stream: &UnixStream, answer: impl Fn(&str) -> String) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while matches!(reader.read_line(&mut line), Ok(1..)) {
+        let text = answer(line.trim());
+        let sent = write!(&*stream, "{}\n{text}", text.len());
+        if sent.is_err() {
+            return;
+        }
+        line.clear();
+    }
 }
 
 impl Daemon {
@@ -104,7 +115,7 @@ impl Daemon {
     /// Sends a client the server to connect to.
     fn assign_server(&self, mut stream: &UnixStream) {
         self.log("Accepting connection...");
-        if control::request(stream).is_err() {
+        if first_line(stream).is_err() {
             return;
         }
         let user = peer(stream).map_or(0, |(_, user)| user);

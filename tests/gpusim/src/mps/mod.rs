@@ -20,6 +20,9 @@ const LOCK: &str = "control_lock";
 /// The daemon's process id; removed by `quit`.
 const PID: &str = "nvidia-cuda-mps-control.pid";
 
+/// What a started daemon prints on its stdout.
+const READY: &str = "ready";
+
 /// The daemon's two folders.
 #[derive(Clone, Debug)]
 pub(crate) struct Directories {

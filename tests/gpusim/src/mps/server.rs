@@ -113,7 +113,7 @@ fn run() -> Result<(), String> {
     open_to_all(&path).map_err(|e| message(&e))?;
     super::exit_with_machine();
     server.log("Created shared memory region");
-    println!("{}", super::daemon::READY);
+    println!("{}", super::READY);
     let _ = std::io::stdout().flush();
     for stream in listener.incoming().flatten() {
         let server = Arc::clone(&server);

@@ -130,14 +130,9 @@ fn exclusive_gpu_admits_only_clients_of_its_server() {
             return;
         }
         let cuda = Cuda::open();
-        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        ok!(cuda, cuInit(u32: 0));
         let mut context = 0_u64;
-        let code = call!(
-            cuda,
-            cuDevicePrimaryCtxRetain(*mut u64, i32),
-            &raw mut context,
-            0
-        );
+        let code = call!(cuda, cuDevicePrimaryCtxRetain(*mut u64: &raw mut context, i32: 0));
         assert_eq!(code, UNAVAILABLE);
     };
     let name = "clients::exclusive_gpu_admits_only_clients_of_its_server";
@@ -221,7 +216,7 @@ fn reports_termination_or_server_death_at_next_call() {
 #[test]
 fn admits_at_most_48_clients() {
     let client = |role: &str| {
-        let code = call!(Cuda::open(), cuInit(u32), 0);
+        let code = call!(Cuda::open(), cuInit(u32: 0));
         assert_eq!(code, role.parse::<u32>().unwrap());
         if code == OK {
             // It stays until it is killed.

@@ -38,13 +38,8 @@ fn process_lists_report_the_required_size() {
                     infos.as_mut_ptr()
                 };
                 let name = &raw mut count;
-                let answer = call!(
-                    library,
-                    nvmlDeviceGetComputeRunningProcesses_v3,
-                    device,
-                    name,
-                    list
-                );
+                let answer =
+                    call!(library.nvmlDeviceGetComputeRunningProcesses_v3(device, name, list));
                 assert_eq!(
                     (answer, count, infos.map(|info| info.pid)),
                     (code, 2, pids),
@@ -55,13 +50,11 @@ fn process_lists_report_the_required_size() {
             assert_eq!(infos[1].gpuInstanceId, u32::MAX);
             let mut count = 0;
             let (idle, nowhere) = (device_handle(&library, 1), std::ptr::null_mut());
-            let answer = call!(
-                library,
-                nvmlDeviceGetComputeRunningProcesses_v3,
+            let answer = call!(library.nvmlDeviceGetComputeRunningProcesses_v3(
                 idle,
                 &raw mut count,
                 nowhere
-            );
+            ));
             assert_eq!((answer, count), (OK, 0));
         },
     );
@@ -83,14 +76,7 @@ fn samples_process_utilisation_only_on_busy_gpus() {
             let (busy, idle) = (device_handle(&library, 0), device_handle(&library, 1));
             let (mut count, nowhere) = (0, std::ptr::null_mut());
             let name = &raw mut count;
-            let answer = call!(
-                library,
-                nvmlDeviceGetProcessUtilization,
-                busy,
-                nowhere,
-                name,
-                0
-            );
+            let answer = call!(library.nvmlDeviceGetProcessUtilization(busy, nowhere, name, 0));
             assert_eq!((answer, count), (INSUFFICIENT_SIZE, 1));
             let mut sample = nvmlProcessUtilizationSample_t {
                 pid: 0,
@@ -101,24 +87,11 @@ fn samples_process_utilisation_only_on_busy_gpus() {
                 decUtil: 0,
             };
             let name = &raw mut count;
-            let answer = call!(
-                library,
-                nvmlDeviceGetProcessUtilization,
-                busy,
-                &raw mut sample,
-                name,
-                0
-            );
+            let answer =
+                call!(library.nvmlDeviceGetProcessUtilization(busy, &raw mut sample, name, 0));
             assert_eq!((answer, sample.pid, sample.smUtil), (OK, 11, 42));
             let name = &raw mut count;
-            let answer = call!(
-                library,
-                nvmlDeviceGetProcessUtilization,
-                idle,
-                nowhere,
-                name,
-                0
-            );
+            let answer = call!(library.nvmlDeviceGetProcessUtilization(idle, nowhere, name, 0));
             assert_eq!(answer, NOT_FOUND);
         },
     );
@@ -131,33 +104,27 @@ fn reports_missing_features_as_not_supported_per_field() {
         let library = opened();
         let device = device_handle(&library, 0);
         let (mut now, mut later) = (0, 0);
-        let mig = call!(
-            library,
-            nvmlDeviceGetMigMode,
-            device,
-            &raw mut now,
-            &raw mut later
-        );
+        let mig = call!(library.nvmlDeviceGetMigMode(device, &raw mut now, &raw mut later));
         assert_eq!(mig, NOT_SUPPORTED);
         assert_eq!(
-            number(|out| call!(library, nvmlDeviceGetMaxMigDeviceCount, device, out)),
+            number(|out| call!(library.nvmlDeviceGetMaxMigDeviceCount(device, out))),
             Ok(0)
         );
         assert_eq!(
-            number(|out| call!(library, nvmlDeviceGetFanSpeed, device, out)),
+            number(|out| call!(library.nvmlDeviceGetFanSpeed(device, out))),
             Err(NOT_SUPPORTED)
         );
         assert_eq!(
-            number(|out| call!(library, nvmlDeviceGetNumaNodeId, device, out)),
+            number(|out| call!(library.nvmlDeviceGetNumaNodeId(device, out))),
             Err(NOT_SUPPORTED)
         );
-        let link = |link| number(|out| call!(library, nvmlDeviceGetNvLinkState, device, link, out));
+        let link = |link| number(|out| call!(library.nvmlDeviceGetNvLinkState(device, link, out)));
         assert_eq!(
             (link(0), link(18)),
             (Err(NOT_SUPPORTED), Err(INVALID_ARGUMENT))
         );
         let sensor =
-            |sensor| number(|out| call!(library, nvmlDeviceGetTemperature, device, sensor, out));
+            |sensor| number(|out| call!(library.nvmlDeviceGetTemperature(device, sensor, out)));
         assert_eq!((sensor(0), sensor(1)), (Ok(34), Err(INVALID_ARGUMENT)));
 
         let field = |id| nvmlFieldValue_t {
@@ -170,13 +137,7 @@ fn reports_missing_features_as_not_supported_per_field() {
             value: nvmlValue_t { ullVal: 0 },
         };
         let mut fields = [field(91), field(138), field(186)];
-        let answer = call!(
-            library,
-            nvmlDeviceGetFieldValues,
-            device,
-            3,
-            fields.as_mut_ptr()
-        );
+        let answer = call!(library.nvmlDeviceGetFieldValues(device, 3, fields.as_mut_ptr()));
         assert_eq!(
             (answer, fields.map(|f| f.nvmlReturn)),
             (OK, [OK, NOT_SUPPORTED, OK])
@@ -186,12 +147,7 @@ fn reports_missing_features_as_not_supported_per_field() {
         // Exported and not simulated.
         let mut offset = 0;
         assert_eq!(
-            call!(
-                library,
-                nvmlDeviceGetGpcClkVfOffset,
-                device,
-                &raw mut offset
-            ),
+            call!(library.nvmlDeviceGetGpcClkVfOffset(device, &raw mut offset)),
             NOT_SUPPORTED
         );
     });
@@ -211,7 +167,7 @@ fn reports_fabric_state_with_and_without_version() {
                 cliqueId: 1,
                 state: 9,
             };
-            let answer = call!(library, nvmlDeviceGetGpuFabricInfo, device, &raw mut info);
+            let answer = call!(library.nvmlDeviceGetGpuFabricInfo(device, &raw mut info));
             assert_eq!((answer, info.state, info.status), (OK, state, status));
             let mut info = nvmlGpuFabricInfoV_t {
                 version: size | 1 << 24,
@@ -223,11 +179,11 @@ fn reports_fabric_state_with_and_without_version() {
                 healthSummary: 7,
             };
             let out = &raw mut info;
-            let answer = call!(library, nvmlDeviceGetGpuFabricInfoV, device, out);
+            let answer = call!(library.nvmlDeviceGetGpuFabricInfoV(device, out));
             assert_eq!(answer, VERSION_MISMATCH);
             info.version = size | 2 << 24;
             let out = &raw mut info;
-            let answer = call!(library, nvmlDeviceGetGpuFabricInfoV, device, out);
+            let answer = call!(library.nvmlDeviceGetGpuFabricInfoV(device, out));
             assert_eq!((answer, info.state, info.status), (OK, state, status));
             assert_eq!(info.healthSummary, 7, "not part of version 2");
         };
@@ -250,13 +206,7 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
             let devices = [0, 1, 2].map(|index| device_handle(&library, index));
             let level = |a: usize, b: usize| {
                 number(|out| {
-                    call!(
-                        library,
-                        nvmlDeviceGetTopologyCommonAncestor,
-                        devices[a],
-                        devices[b],
-                        out
-                    )
+                    call!(library.nvmlDeviceGetTopologyCommonAncestor(devices[a], devices[b], out))
                 })
             };
             assert_eq!(
@@ -264,39 +214,24 @@ fn describes_topology_and_affinity_of_gpu_pairs() {
                 (Ok(50), Ok(40), Ok(0))
             );
             let nvlink = |a: usize, b: usize| {
-                number(|out| {
-                    call!(
-                        library,
-                        nvmlDeviceGetP2PStatus,
-                        devices[a],
-                        devices[b],
-                        2,
-                        out
-                    )
-                })
+                number(|out| call!(library.nvmlDeviceGetP2PStatus(devices[a], devices[b], 2, out)))
             };
             assert_eq!((nvlink(0, 1), nvlink(0, 2)), (Ok(0), Ok(5)));
             let kind = |link| {
                 number(|out| {
-                    call!(
-                        library,
-                        nvmlDeviceGetNvLinkRemoteDeviceType,
-                        devices[0],
-                        link,
-                        out
-                    )
+                    call!(library.nvmlDeviceGetNvLinkRemoteDeviceType(devices[0], link, out))
                 })
             };
             assert_eq!(kind(17), Ok(2));
             let mut nodes: [c_ulong; 2] = [9; 2];
             let out = nodes.as_mut_ptr();
             assert_eq!(
-                call!(library, nvmlDeviceGetMemoryAffinity, devices[1], 2, out, 0),
+                call!(library.nvmlDeviceGetMemoryAffinity(devices[1], 2, out, 0)),
                 OK
             );
             assert_eq!(nodes, [2, 0]);
             assert_eq!(
-                call!(library, nvmlDeviceGetMemoryAffinity, devices[1], 0, out, 0),
+                call!(library.nvmlDeviceGetMemoryAffinity(devices[1], 0, out, 0)),
                 INVALID_ARGUMENT
             );
         },
@@ -311,15 +246,15 @@ fn event_set_reports_only_later_events_of_its_gpus() {
         let (watched, unwatched) = (device_handle(&library, 0), "1");
         machine.xid("0", 1).unwrap();
         let mut set = std::ptr::null_mut();
-        assert_eq!(call!(library, nvmlEventSetCreate, &raw mut set), OK);
+        assert_eq!(call!(library.nvmlEventSetCreate(&raw mut set)), OK);
         let all = c_ulonglong::MAX;
         assert_eq!(
-            call!(library, nvmlDeviceRegisterEvents, watched, all, set),
+            call!(library.nvmlDeviceRegisterEvents(watched, all, set)),
             NOT_SUPPORTED
         );
         let xids = c_ulonglong::from(nvmlEventTypeXidCriticalError);
         assert_eq!(
-            call!(library, nvmlDeviceRegisterEvents, watched, xids, set),
+            call!(library.nvmlDeviceRegisterEvents(watched, xids, set)),
             OK
         );
         machine.xid(unwatched, 2).unwrap();
@@ -335,7 +270,7 @@ fn event_set_reports_only_later_events_of_its_gpus() {
         };
         for expected in [3, 4] {
             assert_eq!(
-                call!(library, nvmlEventSetWait_v2, set, &raw mut data, 1000),
+                call!(library.nvmlEventSetWait_v2(set, &raw mut data, 1000)),
                 OK
             );
             assert_eq!(
@@ -344,19 +279,19 @@ fn event_set_reports_only_later_events_of_its_gpus() {
             );
         }
         assert_eq!(
-            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 1000),
+            call!(library.nvmlEventSetWait_v2(set, &raw mut data, 1000)),
             GPU_IS_LOST
         );
         machine.set("0", &[("health", "ok")]).unwrap();
         let timeout = nvmlReturn_enum_NVML_ERROR_TIMEOUT;
         assert_eq!(
-            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 10),
+            call!(library.nvmlEventSetWait_v2(set, &raw mut data, 10)),
             timeout
         );
-        assert_eq!(call!(library, nvmlEventSetFree, set), OK);
-        assert_eq!(call!(library, nvmlEventSetFree, set), INVALID_ARGUMENT);
+        assert_eq!(call!(library.nvmlEventSetFree(set)), OK);
+        assert_eq!(call!(library.nvmlEventSetFree(set)), INVALID_ARGUMENT);
         assert_eq!(
-            call!(library, nvmlEventSetWait_v2, set, &raw mut data, 10),
+            call!(library.nvmlEventSetWait_v2(set, &raw mut data, 10)),
             INVALID_ARGUMENT
         );
     });

@@ -13,14 +13,14 @@ fn rejects_calls_before_init_and_after_last_shutdown() {
     let name = "calls::rejects_calls_before_init_and_after_last_shutdown";
     on_machine(name, TWO_A100, |_| {
         let library = library();
-        let count = || number(|out| call!(library, nvmlDeviceGetCount_v2, out));
+        let count = || number(|out| call!(library.nvmlDeviceGetCount_v2(out)));
         assert_eq!(count(), Err(UNINITIALIZED));
-        assert_eq!(call!(library, nvmlShutdown), UNINITIALIZED);
-        assert_eq!(call!(library, nvmlInit_v2), OK);
-        assert_eq!(call!(library, nvmlInitWithFlags, 1), OK);
-        assert_eq!(call!(library, nvmlShutdown), OK);
+        assert_eq!(call!(library.nvmlShutdown()), UNINITIALIZED);
+        assert_eq!(call!(library.nvmlInit_v2()), OK);
+        assert_eq!(call!(library.nvmlInitWithFlags(1)), OK);
+        assert_eq!(call!(library.nvmlShutdown()), OK);
         assert_eq!(count(), Ok(2));
-        assert_eq!(call!(library, nvmlShutdown), OK);
+        assert_eq!(call!(library.nvmlShutdown()), OK);
         assert_eq!(count(), Err(UNINITIALIZED));
     });
 }
@@ -30,7 +30,7 @@ fn init_rejects_missing_foreign_and_mismatched_state_files() {
     let name = "calls::init_rejects_missing_foreign_and_mismatched_state_files";
     on_machine(name, TWO_A100, |machine| {
         let library = library();
-        let init = || call!(library, nvmlInit_v2);
+        let init = || call!(library.nvmlInit_v2());
         let mut bytes = std::fs::read(machine.state()).unwrap();
         bytes[8] ^= 0xff;
         std::fs::write(machine.state(), &bytes).unwrap();
@@ -71,7 +71,7 @@ fn requires_the_version_of_versioned_structs() {
                 (0, VERSION_MISMATCH),
             ] {
                 memory.version = version;
-                let answer = call!(library, nvmlDeviceGetMemoryInfo_v2, device, &raw mut memory);
+                let answer = call!(library.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory));
                 assert_eq!(answer, code, "{version:#x}");
             }
             let mib = |bytes: c_ulonglong| bytes >> 20;
@@ -87,7 +87,7 @@ fn requires_the_version_of_versioned_structs() {
                 used: 0,
             };
             assert_eq!(
-                call!(library, nvmlDeviceGetMemoryInfo, device, &raw mut old),
+                call!(library.nvmlDeviceGetMemoryInfo(device, &raw mut old)),
                 OK
             );
             assert_eq!((mib(old.used), mib(old.free)), (1634, 81_920 - 1634));
@@ -122,56 +122,46 @@ fn finds_gpus_by_uuid_serial_and_pci_id_only() {
             };
             let out = &raw mut found;
             check(
-                call!(library, nvmlDeviceGetHandleByUUID, uuid.as_ptr(), out),
+                call!(library.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), out)),
                 OK,
                 out,
             );
             check(
-                call!(library, nvmlDeviceGetHandleBySerial, serial.as_ptr(), out),
+                call!(library.nvmlDeviceGetHandleBySerial(serial.as_ptr(), out)),
                 OK,
                 out,
             );
             for place in [pci.as_c_str(), c"0000:0f:00.0", c"0F:00.0", c"0f:00"] {
                 check(
-                    call!(
-                        library,
-                        nvmlDeviceGetHandleByPciBusId_v2,
-                        place.as_ptr(),
-                        out
-                    ),
+                    call!(library.nvmlDeviceGetHandleByPciBusId_v2(place.as_ptr(), out)),
                     OK,
                     out,
                 );
             }
             for wrong in [c"", c"GPU-0", c"0000:0e:00.0", c"zz:00"] {
                 check(
-                    call!(library, nvmlDeviceGetHandleByUUID, wrong.as_ptr(), out),
+                    call!(library.nvmlDeviceGetHandleByUUID(wrong.as_ptr(), out)),
                     NOT_FOUND,
                     out,
                 );
                 check(
-                    call!(
-                        library,
-                        nvmlDeviceGetHandleByPciBusId_v2,
-                        wrong.as_ptr(),
-                        out
-                    ),
+                    call!(library.nvmlDeviceGetHandleByPciBusId_v2(wrong.as_ptr(), out)),
                     NOT_FOUND,
                     out,
                 );
             }
             check(
-                call!(library, nvmlDeviceGetHandleByUUID, std::ptr::null(), out),
+                call!(library.nvmlDeviceGetHandleByUUID(std::ptr::null(), out)),
                 INVALID_ARGUMENT,
                 out,
             );
             check(
-                call!(library, nvmlDeviceGetHandleByIndex_v2, 2, out),
+                call!(library.nvmlDeviceGetHandleByIndex_v2(2, out)),
                 INVALID_ARGUMENT,
                 out,
             );
             assert_eq!(
-                number(|out| call!(library, nvmlDeviceGetIndex, second, out)),
+                number(|out| call!(library.nvmlDeviceGetIndex(second, out))),
                 Ok(1)
             );
         },
@@ -186,8 +176,7 @@ fn rejects_bad_handles_null_pointers_and_small_buffers() {
         |_| {
             let library = opened();
             let device = device_handle(&library, 0);
-            let minor =
-                |device| number(|out| call!(library, nvmlDeviceGetMinorNumber, device, out));
+            let minor = |device| number(|out| call!(library.nvmlDeviceGetMinorNumber(device, out)));
             assert_eq!(minor(device), Ok(0));
             assert_eq!(minor(std::ptr::null_mut()), Err(INVALID_ARGUMENT));
             assert_eq!(
@@ -201,14 +190,14 @@ fn rejects_bad_handles_null_pointers_and_small_buffers() {
             );
             let nowhere = std::ptr::null_mut();
             assert_eq!(
-                call!(library, nvmlDeviceGetMinorNumber, device, nowhere),
+                call!(library.nvmlDeviceGetMinorNumber(device, nowhere)),
                 INVALID_ARGUMENT
             );
 
-            let model = words(|out, length| call!(library, nvmlDeviceGetName, device, out, length));
+            let model = words(|out, length| call!(library.nvmlDeviceGetName(device, out, length)));
             assert_eq!(model, "NVIDIA A100-SXM4-80GB");
             let mut small = [7; 21];
-            let answer = call!(library, nvmlDeviceGetName, device, small.as_mut_ptr(), 21);
+            let answer = call!(library.nvmlDeviceGetName(device, small.as_mut_ptr(), 21));
             assert_eq!((answer, small), (INSUFFICIENT_SIZE, [7; 21]));
         },
     );
@@ -224,20 +213,20 @@ fn lost_gpu_fails_every_call_but_is_still_counted() {
             let device = device_handle(&library, 0);
             machine.set("0", &[("health", "lost")]).unwrap();
             assert_eq!(
-                number(|out| call!(library, nvmlDeviceGetCount_v2, out)),
+                number(|out| call!(library.nvmlDeviceGetCount_v2(out))),
                 Ok(2)
             );
             assert_eq!(
-                number(|out| call!(library, nvmlDeviceGetMinorNumber, device, out)),
+                number(|out| call!(library.nvmlDeviceGetMinorNumber(device, out))),
                 Err(GPU_IS_LOST)
             );
             assert_eq!(
-                call!(library, nvmlDeviceSetComputeMode, device, 0),
+                call!(library.nvmlDeviceSetComputeMode(device, 0)),
                 GPU_IS_LOST
             );
             let mut again = std::ptr::null_mut();
             assert_eq!(
-                call!(library, nvmlDeviceGetHandleByIndex_v2, 0, &raw mut again),
+                call!(library.nvmlDeviceGetHandleByIndex_v2(0, &raw mut again)),
                 GPU_IS_LOST
             );
             device_handle(&library, 1);
@@ -253,13 +242,13 @@ fn compute_mode_changes_are_visible_across_processes() {
         |machine| {
             let library = opened();
             let device = device_handle(&library, 0);
-            let mode = || number(|out| call!(library, nvmlDeviceGetComputeMode, device, out));
+            let mode = || number(|out| call!(library.nvmlDeviceGetComputeMode(device, out)));
             assert_eq!(mode(), Ok(0));
             machine.set("0", &[("computeMode", "prohibited")]).unwrap();
             assert_eq!(mode(), Ok(2));
             for (wanted, code) in [(3, OK), (1, NOT_SUPPORTED), (4, INVALID_ARGUMENT)] {
                 assert_eq!(
-                    call!(library, nvmlDeviceSetComputeMode, device, wanted),
+                    call!(library.nvmlDeviceSetComputeMode(device, wanted)),
                     code
                 );
                 assert_eq!(mode(), Ok(3));

@@ -22,30 +22,25 @@ pub(crate) fn library() -> NvmlLib {
     unsafe { NvmlLib::new(place::library_path().unwrap()).unwrap() }
 }
 
-/// Calls an NVML function of `library`; its arguments are what its documentation asks for.
+/// Makes a call of an NVML library; its arguments are what its documentation asks for.
 macro_rules! call {
-    ($library:expr, $name:ident $(, $argument:expr)*) => {{
+    ($call:expr) => {{
         // SAFETY: each argument is what the call documents, or null where that is tested, and
         // lives through the call.
-        unsafe { $library.$name($($argument),*) }
+        unsafe { $call }
     }};
 }
 
 pub(crate) fn opened() -> NvmlLib {
     let library = library();
-    assert_eq!(call!(library, nvmlInit_v2), OK);
+    assert_eq!(call!(library.nvmlInit_v2()), OK);
     library
 }
 
 pub(crate) fn device_handle(library: &NvmlLib, index: c_uint) -> nvmlDevice_t {
     let mut device = std::ptr::null_mut();
     assert_eq!(
-        call!(
-            library,
-            nvmlDeviceGetHandleByIndex_v2,
-            index,
-            &raw mut device
-        ),
+        call!(library.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)),
         OK
     );
     device

@@ -39,34 +39,26 @@ impl MigGpu {
         let place = nvmlGpuInstancePlacement_t { start, size };
         let mut made = std::ptr::null_mut();
         let (name, library) = (&raw mut made, &self.library);
-        let code = call!(
-            library,
-            nvmlDeviceCreateGpuInstanceWithPlacement,
+        let code = call!(library.nvmlDeviceCreateGpuInstanceWithPlacement(
             self.device,
             id,
             &raw const place,
             name
-        );
+        ));
         result(code, made)
     }
 
     fn anywhere(&self, id: u32) -> NvmlResult<nvmlGpuInstance_t> {
         let mut made = std::ptr::null_mut();
         let (name, library) = (&raw mut made, &self.library);
-        let code = call!(library, nvmlDeviceCreateGpuInstance, self.device, id, name);
+        let code = call!(library.nvmlDeviceCreateGpuInstance(self.device, id, name));
         result(code, made)
     }
 
     fn compute(&self, inside: nvmlGpuInstance_t, kind: u32) -> NvmlResult<nvmlComputeInstance_t> {
         let mut made = std::ptr::null_mut();
         let (name, library) = (&raw mut made, &self.library);
-        let code = call!(
-            library,
-            nvmlGpuInstanceCreateComputeInstance,
-            inside,
-            kind,
-            name
-        );
+        let code = call!(library.nvmlGpuInstanceCreateComputeInstance(inside, kind, name));
         result(code, made)
     }
 
@@ -78,12 +70,7 @@ impl MigGpu {
             profileId: 0,
             placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
         };
-        let code = call!(
-            self.library,
-            nvmlGpuInstanceGetInfo,
-            instance,
-            &raw mut info
-        );
+        let code = call!(self.library.nvmlGpuInstanceGetInfo(instance, &raw mut info));
         result(code, (info.id, info.placement.start))
     }
 
@@ -96,32 +83,26 @@ impl MigGpu {
             placement: nvmlComputeInstancePlacement_t { start: 0, size: 0 },
         };
         let name = &raw mut info;
-        let code = call!(self.library, nvmlComputeInstanceGetInfo_v2, instance, name);
+        let code = call!(self.library.nvmlComputeInstanceGetInfo_v2(instance, name));
         result(code, info.device)
     }
 
     fn uuid(&self, device: nvmlDevice_t) -> String {
-        words(|text, length| call!(self.library, nvmlDeviceGetUUID, device, text, length))
+        words(|text, length| call!(self.library.nvmlDeviceGetUUID(device, text, length)))
     }
 
     fn end(&self, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
-        call!(self.library, nvmlGpuInstanceDestroy, instance)
+        call!(self.library.nvmlGpuInstanceDestroy(instance))
     }
 
     fn end_compute(&self, instance: nvmlComputeInstance_t) -> nvmlReturn_t {
-        call!(self.library, nvmlComputeInstanceDestroy, instance)
+        call!(self.library.nvmlComputeInstanceDestroy(instance))
     }
 
     fn remaining(&self, id: u32) -> NvmlResult<u32> {
         number(|out| {
             let library = &self.library;
-            call!(
-                library,
-                nvmlDeviceGetGpuInstanceRemainingCapacity,
-                self.device,
-                id,
-                out
-            )
+            call!(library.nvmlDeviceGetGpuInstanceRemainingCapacity(self.device, id, out))
         })
     }
 
@@ -129,7 +110,7 @@ impl MigGpu {
         let (mut now, mut then) = (9, 9);
         let (a, b) = (&raw mut now, &raw mut then);
         assert_eq!(
-            call!(self.library, nvmlDeviceGetMigMode, self.device, a, b),
+            call!(self.library.nvmlDeviceGetMigMode(self.device, a, b)),
             OK
         );
         (now, then)
@@ -139,7 +120,7 @@ impl MigGpu {
     fn switch(&self, mode: u32) -> (nvmlReturn_t, nvmlReturn_t) {
         let mut activation = 99;
         let name = &raw mut activation;
-        let code = call!(self.library, nvmlDeviceSetMigMode, self.device, mode, name);
+        let code = call!(self.library.nvmlDeviceSetMigMode(self.device, mode, name));
         (code, activation)
     }
 }
@@ -235,7 +216,7 @@ fn keeps_used_instance_and_renews_uuid_after_recreation() {
         assert_eq!(gpu.device_of(inner), Err(INVALID_ARGUMENT));
         let mut buffer = [0; 96];
         let name = buffer.as_mut_ptr();
-        let stale = call!(gpu.library, nvmlDeviceGetUUID, device, name, 96);
+        let stale = call!(gpu.library.nvmlDeviceGetUUID(device, name, 96));
         assert_eq!(stale, INVALID_ARGUMENT);
 
         let again = gpu.at(THREE, 4, 4).unwrap();
@@ -256,24 +237,19 @@ fn mig_device_reports_its_identity_and_parent() {
         assert_eq!(gpu.compute(outer, 0), Err(NO_ROOM));
         assert_eq!(gpu.compute(outer, 3), Err(NOT_SUPPORTED));
         let device = gpu.device_of(half).unwrap();
-        let name = words(|text, length| call!(library, nvmlDeviceGetName, device, text, length));
+        let name = words(|text, length| call!(library.nvmlDeviceGetName(device, text, length)));
         assert_eq!(name, "NVIDIA A100-SXM4-40GB MIG 1c.2g.10gb");
-        let is = number(|out| call!(library, nvmlDeviceIsMigDeviceHandle, device, out));
+        let is = number(|out| call!(library.nvmlDeviceIsMigDeviceHandle(device, out)));
         assert_eq!(is, Ok(1));
-        let outer_id = number(|out| call!(library, nvmlDeviceGetGpuInstanceId, device, out));
+        let outer_id = number(|out| call!(library.nvmlDeviceGetGpuInstanceId(device, out)));
         let other = gpu.device_of(other).unwrap();
-        let inner_id = number(|out| call!(library, nvmlDeviceGetComputeInstanceId, other, out));
+        let inner_id = number(|out| call!(library.nvmlDeviceGetComputeInstanceId(other, out)));
         assert_eq!((outer_id, inner_id), (Ok(4), Ok(1)));
         let mut parent = std::ptr::null_mut();
         let at = &raw mut parent;
-        let code = call!(
-            library,
-            nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
-            device,
-            at
-        );
+        let code = call!(library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, at));
         assert_eq!((code, parent), (OK, gpu.device));
-        let minor = number(|out| call!(library, nvmlDeviceGetMinorNumber, device, out));
+        let minor = number(|out| call!(library.nvmlDeviceGetMinorNumber(device, out)));
         assert_eq!(minor, Err(INVALID_ARGUMENT));
 
         let mut process = compute_process(77, 100);
@@ -284,7 +260,7 @@ fn mig_device_reports_its_identity_and_parent() {
             free: 0,
             used: 0,
         };
-        let code = call!(library, nvmlDeviceGetMemoryInfo, device, &raw mut memory);
+        let code = call!(library.nvmlDeviceGetMemoryInfo(device, &raw mut memory));
         assert_eq!(
             (code, memory.total >> 20, memory.used >> 20),
             (OK, 9856, 100)
@@ -292,13 +268,7 @@ fn mig_device_reports_its_identity_and_parent() {
         let running = |device| {
             let mut count = 0;
             let (list, at) = (std::ptr::null_mut(), &raw mut count);
-            let _ = call!(
-                library,
-                nvmlDeviceGetComputeRunningProcesses_v3,
-                device,
-                at,
-                list
-            );
+            let _ = call!(library.nvmlDeviceGetComputeRunningProcesses_v3(device, at, list));
             count
         };
         let on = (running(device), running(other), running(gpu.device));
@@ -307,13 +277,7 @@ fn mig_device_reports_its_identity_and_parent() {
         let second = |index| {
             let mut found = std::ptr::null_mut();
             let at = &raw mut found;
-            let code = call!(
-                library,
-                nvmlDeviceGetMigDeviceHandleByIndex,
-                gpu.device,
-                index,
-                at
-            );
+            let code = call!(library.nvmlDeviceGetMigDeviceHandleByIndex(gpu.device, index, at));
             result(code, found)
         };
         assert_eq!((second(0), second(1)), (Ok(device), Ok(other)));
@@ -378,12 +342,7 @@ fn lists_placements_while_mig_is_off() {
         let (mut places, mut count) = ([none; 8], 8);
         let (list, number) = (places.as_mut_ptr(), &raw mut count);
         let code = call!(
-            library,
-            nvmlDeviceGetGpuInstancePossiblePlacements_v2,
-            device,
-            THREE,
-            list,
-            number
+            library.nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, THREE, list, number)
         );
         assert_eq!(code, OK);
         let starts: Vec<u32> = places.iter().take(2).map(|place| place.start).collect();
@@ -391,13 +350,7 @@ fn lists_placements_while_mig_is_off() {
         // The remaining capacity cannot be queried.
         let mut left = 0;
         let left = &raw mut left;
-        let code = call!(
-            library,
-            nvmlDeviceGetGpuInstanceRemainingCapacity,
-            device,
-            THREE,
-            left
-        );
+        let code = call!(library.nvmlDeviceGetGpuInstanceRemainingCapacity(device, THREE, left));
         assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
     });
 }

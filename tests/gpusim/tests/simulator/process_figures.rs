@@ -21,13 +21,8 @@ fn bytes(library: &NvmlLib) -> u64 {
     };
     let (mut count, device) = (1, device_handle(library, 0));
     let count = &raw mut count;
-    let answer = call!(
-        library,
-        nvmlDeviceGetComputeRunningProcesses_v3,
-        device,
-        count,
-        &raw mut info
-    );
+    let answer =
+        call!(library.nvmlDeviceGetComputeRunningProcesses_v3(device, count, &raw mut info));
     assert_eq!(answer, OK);
     info.usedGpuMemory
 }
@@ -42,7 +37,7 @@ fn used(library: &NvmlLib) -> u64 {
         used: 0,
     };
     let device = device_handle(library, 0);
-    let answer = call!(library, nvmlDeviceGetMemoryInfo_v2, device, &raw mut memory);
+    let answer = call!(library.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory));
     assert_eq!(answer, OK);
     memory.used
 }
@@ -67,14 +62,7 @@ fn legacy_samples(library: &NvmlLib) -> Result<Vec<Sample>, nvmlReturn_t> {
     let (mut samples, mut count) = (vec![empty; 8], 8);
     let (list, number) = (samples.as_mut_ptr(), &raw mut count);
     let device = device_handle(library, 0);
-    match call!(
-        library,
-        nvmlDeviceGetProcessUtilization,
-        device,
-        list,
-        number,
-        0
-    ) {
+    match call!(library.nvmlDeviceGetProcessUtilization(device, list, number, 0)) {
         OK => {
             samples.truncate(usize::try_from(count).unwrap());
             Ok(samples.iter().map(|one| (one.pid, one.smUtil)).collect())
@@ -104,12 +92,7 @@ fn samples(library: &NvmlLib) -> Result<Vec<Sample>, nvmlReturn_t> {
         procUtilArray: samples.as_mut_ptr(),
     };
     let (device, place) = (device_handle(library, 0), &raw mut info);
-    match call!(
-        library,
-        nvmlDeviceGetProcessesUtilizationInfo,
-        device,
-        place
-    ) {
+    match call!(library.nvmlDeviceGetProcessesUtilizationInfo(device, place)) {
         OK => {
             samples.truncate(usize::try_from(info.processSamplesCount).unwrap());
             Ok(samples.iter().map(|one| (one.pid, one.smUtil)).collect())

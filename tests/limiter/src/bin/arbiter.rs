@@ -11,8 +11,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use aliquot_limiter_tests::host::container_record;
+use aliquot_monitor::arbiter::measurements::Measurements;
 use aliquot_monitor::arbiter::priority_cap::PriorityCap;
-use aliquot_monitor::arbiter::runner::{self, Clocks, Measurements};
+use aliquot_monitor::arbiter::runner::{self, Clocks};
 use aliquot_monitor::arbiter::{Measurement, PERCENT};
 use aliquot_monitor::managed_containers::{ManagedContainer, ManagedContainers};
 use anyhow::{Context as _, Result, anyhow, ensure};

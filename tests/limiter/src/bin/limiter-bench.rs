@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use aliquot_limiter_tests::InjectionMethod;
 use aliquot_limiter_tests::honest::{HonestScene, SHARE};
+use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::idle_arbiter::idle_cpu_percent;
 use aliquot_limiter_tests::launch::{
     LaunchSide, allocation, init, instructions, nanoseconds, start, storm,
 };
 use aliquot_limiter_tests::oom_host;
-use aliquot_limiter_tests::share::{
-    HostRole, ShareScenario, ShareTenant, TenantResult, run, tenant,
-};
+use aliquot_limiter_tests::share::{ShareScenario, TenantResult, run};
 use aliquot_limiter_tests::throttle::{measure_latency, percentile};
+use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 

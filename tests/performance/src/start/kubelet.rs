@@ -2,11 +2,9 @@
 //! plugin that registered.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use aliquot_device_plugin::proto::v1beta1 as protocol;
+use aliquot_device_plugin::kubelet::proto::v1beta1 as protocol;
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use prost::Message as _;
@@ -100,29 +98,4 @@ impl Kubelet {
         std::fs::write(&temporary, file.to_string())?;
         Ok(std::fs::rename(temporary, path)?)
     }
-}
-
-/// The number of connections.
-#[derive(Clone, Default)]
-pub(super) struct Count(Arc<AtomicU64>);
-
-impl Count {
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-/// A socket that counts connections and never responds.
-pub(super) fn count_connections(socket: &Path) -> Result<Count> {
-    let listener = UnixListener::bind(socket)?;
-    let count = Count::default();
-    let counting = count.clone();
-    tokio::spawn(async move {
-        let mut open = Vec::new();
-        while let Ok((stream, _)) = listener.accept().await {
-            counting.0.fetch_add(1, Ordering::SeqCst);
-            open.push(stream);
-        }
-    });
-    Ok(count)
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use aliquot_core::request::BareGpu;
+use aliquot_core::request::{BareGpu, DEFAULTED};
 use aliquot_core::{Mib, Percent};
 
 use super::*;

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, release};
 use aliquot_e2e::stack::{Kind, Stack};
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_node_state::state::StateDirectory;
 use anyhow::{Context as _, Result, ensure};
 
 use super::running::{
@@ -126,16 +129,18 @@ async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathB
     // The agent writes a share beside its place and moves it there; shares of pods before
     // this one, of the same name in other namespaces too, go meanwhile.
     eventually(PATIENCE, &format!("the share of {pod}"), || async {
-        for file in fs::read_dir(state.join("accepted"))?.flatten() {
+        let state = StateDirectory(&state);
+        for file in fs::read_dir(state.accepted())?.flatten() {
             let Ok(share) = fs::read(file.path()) else {
                 continue;
             };
-            let Ok(share) = serde_json::from_slice::<serde_json::Value>(&share) else {
+            let Ok(Some(share)) = AcceptedAllocation::decode(&share) else {
                 continue;
             };
-            if share["namespace"] == namespace && share["name"] == pod {
-                let name = share["names"][0].as_str().context("a name")?;
-                return Ok(Some(state.join("seats").join(name).join("counters/slots")));
+            if share.namespace == namespace && share.pod_name == pod {
+                let name = share.names.first().context("a name")?;
+                let directory = state.container_directories().join(name);
+                return Ok(Some(ContainerDirectory::new(directory).counters()));
             }
         }
         Ok(None)

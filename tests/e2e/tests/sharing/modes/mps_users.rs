@@ -6,7 +6,9 @@ use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Mib;
 use aliquot_e2e::clients::{answers, answers_until_released, with_python};
 use aliquot_e2e::stack::{Kind, NODE, Stack};
-use anyhow::{Context as _, Result, ensure};
+use aliquot_node_state::mps::{self, DaemonStatus};
+use aliquot_node_state::state::StateDirectory;
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -178,14 +180,14 @@ pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
 
 /// Waits until the one server of a device has this many clients, as it reports to the supervisor.
 async fn clients(stack: &Stack, gpu: &str, count: usize) -> Result<()> {
-    let status = stack.agent_state().join("mps").join(gpu);
-    let status = status.join("status.json");
+    let root = StateDirectory(&stack.agent_state()).mps();
+    let status = root.join(gpu).join(mps::STATUS);
     eventually(PATIENCE, &format!("{count} clients"), || async {
-        let status: Value = serde_json::from_slice(&std::fs::read(&status)?)?;
-        let servers = status["servers"].as_array().context("servers")?;
-        ensure!(servers.len() == 1, "{status}");
-        let clients = servers[0]["clients"].as_array().context("clients")?;
-        ensure!(clients.len() == count, "{status}");
+        let status: DaemonStatus = serde_json::from_slice(&std::fs::read(&status)?)?;
+        let [server] = status.servers.as_slice() else {
+            bail!("{status:?}");
+        };
+        ensure!(server.clients.len() == count, "{status:?}");
         Ok(Some(()))
     })
     .await

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::register::pod_resources;
+use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
+use aliquot_device_plugin::kubelet::register::pod_resources;
 use aliquot_e2e::pods;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -47,7 +47,7 @@ async fn reported(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<Stri
     let pods = answer.into_inner().pod_resources.into_iter();
     let pod = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
     let devices = pod.flat_map(|pod| pod.containers).flat_map(|c| c.devices);
-    let describe = |device: aliquot_device_plugin::proto::v1::ContainerDevices| {
+    let describe = |device: aliquot_device_plugin::kubelet::proto::v1::ContainerDevices| {
         let ids = device.device_ids.join(",");
         format!("{} {ids}", device.resource_name)
     };

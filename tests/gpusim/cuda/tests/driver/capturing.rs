@@ -8,17 +8,12 @@ const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 
 fn begin(cuda: Cuda, stream: u64, mode: u32) -> u32 {
-    call!(cuda, cuStreamBeginCapture_v2(u64, u32), stream, mode)
+    call!(cuda, cuStreamBeginCapture_v2(u64: stream, u32: mode))
 }
 
 fn end(cuda: Cuda, stream: u64) -> Result<u64, u32> {
     let mut graph = 0;
-    match call!(
-        cuda,
-        cuStreamEndCapture(u64, *mut u64),
-        stream,
-        &raw mut graph
-    ) {
+    match call!(cuda, cuStreamEndCapture(u64: stream, *mut u64: &raw mut graph)) {
         OK => Ok(graph),
         code => Err(code),
     }
@@ -26,33 +21,20 @@ fn end(cuda: Cuda, stream: u64) -> Result<u64, u32> {
 
 fn status(cuda: Cuda, stream: u64) -> u32 {
     let mut status = 9;
-    assert_eq!(
-        call!(
-            cuda,
-            cuStreamIsCapturing(u64, *mut u32),
-            stream,
-            &raw mut status
-        ),
-        OK
-    );
+    ok!(cuda, cuStreamIsCapturing(u64: stream, *mut u32: &raw mut status));
     status
 }
 
 fn instantiate(cuda: Cuda, graph: u64) -> u64 {
     let mut exec = 0;
-    let code = call!(
-        cuda,
-        cuGraphInstantiateWithFlags(*mut u64, u64, u64),
-        &raw mut exec,
-        graph,
-        0
-    );
-    assert_eq!(code, OK);
+    ok!(cuda, cuGraphInstantiateWithFlags(
+        *mut u64: &raw mut exec, u64: graph, u64: 0,
+    ));
     exec
 }
 
 fn launch(cuda: Cuda, exec: u64, stream: u64) -> u32 {
-    call!(cuda, cuGraphLaunch(u64, u64), exec, stream)
+    call!(cuda, cuGraphLaunch(u64: exec, u64: stream))
 }
 
 #[test]
@@ -62,7 +44,7 @@ fn captured_graph_runs_its_kernels_only_at_launch() {
         let cuda = Cuda::ready();
         let (stream, side, kernel) = (cuda.stream(), cuda.stream(), cuda.kernel("k_ms_2"));
         let [fork, join] = [cuda.event(), cuda.event()];
-        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64, u64, u32), stream, event, 0);
+        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64: stream, u64: event, u32: 0));
         assert_eq!(begin(cuda, stream, GLOBAL), OK);
         assert_eq!(cuda.launch(kernel, stream), OK);
         assert_eq!((cuda.record(fork, stream), wait(side, fork)), (OK, OK));
@@ -100,10 +82,7 @@ fn unjoined_stream_invalidates_the_capture() {
             );
             assert_eq!(begin(cuda, stream, GLOBAL), OK);
             assert_eq!(cuda.record(fork, stream), OK);
-            assert_eq!(
-                call!(cuda, cuStreamWaitEvent(u64, u64, u32), side, fork, 0),
-                OK
-            );
+            ok!(cuda, cuStreamWaitEvent(u64: side, u64: fork, u32: 0));
             assert_eq!(cuda.launch(kernel, side), OK);
             assert_eq!(end(cuda, stream), Err(904));
         },
@@ -120,14 +99,7 @@ fn query_during_capture_invalidates_it_by_mode() {
         assert_eq!(cuda.record(event, other), OK);
         let exchange = |mode: u32| {
             let mut mode = mode;
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuThreadExchangeStreamCaptureMode(*mut u32),
-                    &raw mut mode
-                ),
-                OK
-            );
+            ok!(cuda, cuThreadExchangeStreamCaptureMode(*mut u32: &raw mut mode));
             mode
         };
         // Mode of the capture, of the polling thread (None: the capturing one), and the outcome.
@@ -169,7 +141,7 @@ fn query_during_capture_invalidates_it_by_mode() {
         assert!(end(cuda, stream).is_ok());
         // The capturing stream itself may never be queried.
         assert_eq!(begin(cuda, stream, RELAXED), OK);
-        assert_eq!(call!(cuda, cuStreamQuery(u64), stream), 900);
+        assert_eq!(call!(cuda, cuStreamQuery(u64: stream)), 900);
         assert_eq!(end(cuda, stream), Err(901));
         assert_eq!(begin(cuda, 0, GLOBAL), 900);
     });
@@ -184,15 +156,10 @@ fn graph_allocations_keep_memory_until_trimmed() {
         let stream = cuda.stream();
         let mut pointer = 0;
         assert_eq!(begin(cuda, stream, GLOBAL), OK);
-        let code = call!(
-            cuda,
-            cuMemAllocAsync(*mut u64, u64, u64),
-            &raw mut pointer,
-            100 * MIB,
-            stream
-        );
-        assert_eq!(code, OK);
-        assert_eq!(call!(cuda, cuMemFreeAsync(u64, u64), pointer, stream), OK);
+        ok!(cuda, cuMemAllocAsync(
+            *mut u64: &raw mut pointer, u64: 100 * MIB, u64: stream,
+        ));
+        ok!(cuda, cuMemFreeAsync(u64: pointer, u64: stream));
         let graph = end(cuda, stream).unwrap();
         let exec = instantiate(cuda, graph);
         assert_eq!(charged(), 0);
@@ -202,18 +169,13 @@ fn graph_allocations_keep_memory_until_trimmed() {
         }
         let attribute = |number: u32| {
             let mut value = 0;
-            let code = call!(
-                cuda,
-                cuDeviceGetGraphMemAttribute(i32, u32, *mut u64),
-                0,
-                number,
-                &raw mut value
-            );
-            assert_eq!(code, OK);
+            ok!(cuda, cuDeviceGetGraphMemAttribute(
+                i32: 0, u32: number, *mut u64: &raw mut value,
+            ));
             value / MIB
         };
         assert_eq!([0, 1, 2, 3].map(attribute), [0, 100, 100, 100]);
-        assert_eq!(call!(cuda, cuDeviceGraphMemTrim(i32), 0), OK);
+        ok!(cuda, cuDeviceGraphMemTrim(i32: 0));
         assert_eq!((charged(), attribute(2)), (0, 0));
     });
 }

@@ -47,21 +47,15 @@ impl Cuda {
     /// Opens and initialises it, with the primary context of device 0 current.
     pub(crate) fn ready() -> Self {
         let cuda = Self::open();
-        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
-        assert_eq!(call!(cuda, cuCtxSetCurrent(u64), cuda.primary(0)), OK);
+        ok!(cuda, cuInit(u32: 0));
+        ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
         cuda
     }
 
     /// Retains the primary context of a device.
     pub(crate) fn primary(self, device: i32) -> u64 {
         let mut context = 0;
-        let code = call!(
-            self,
-            cuDevicePrimaryCtxRetain(*mut u64, i32),
-            &raw mut context,
-            device
-        );
-        assert_eq!(code, OK);
+        ok!(self, cuDevicePrimaryCtxRetain(*mut u64: &raw mut context, i32: device));
         context
     }
 
@@ -80,32 +74,27 @@ impl Cuda {
     /// `cuMemGetInfo`: free and total bytes.
     pub(crate) fn info(self) -> (u64, u64) {
         let (mut free, mut total) = (0_u64, 0_u64);
-        let code = call!(
-            self,
-            cuMemGetInfo_v2(*mut u64, *mut u64),
-            &raw mut free,
-            &raw mut total
-        );
-        assert_eq!(code, OK);
+        ok!(self, cuMemGetInfo_v2(*mut u64: &raw mut free, *mut u64: &raw mut total));
         (free, total)
     }
 
     pub(crate) fn alloc(self, bytes: u64) -> Result<u64, u32> {
         let mut pointer = 0;
-        match call!(self, cuMemAlloc_v2(*mut u64, u64), &raw mut pointer, bytes) {
+        match call!(self, cuMemAlloc_v2(*mut u64: &raw mut pointer, u64: bytes)) {
             OK => Ok(pointer),
             code => Err(code),
         }
     }
 
     pub(crate) fn free(self, pointer: u64) -> u32 {
-        call!(self, cuMemFree_v2(u64), pointer)
+        call!(self, cuMemFree_v2(u64: pointer))
     }
 }
 
-/// Calls `name` with arguments of the given types, which are what its documentation asks for.
+/// Calls a function with arguments of types that are what its documentation asks for:
+/// `name(type: value)`.
 macro_rules! call {
-    ($cuda:expr, $name:ident($($kind:ty),*) $(, $argument:expr)*) => {{
+    ($cuda:expr, $name:ident($($kind:ty: $argument:expr),* $(,)?)) => {{
         let symbol = $cuda.symbol(stringify!($name));
         // SAFETY: the symbol is a C function of this signature by the driver's documentation;
         // each argument is what it documents, or null where that is tested.
@@ -117,74 +106,56 @@ macro_rules! call {
 }
 pub(crate) use call;
 
+/// A call that succeeds.
+macro_rules! ok {
+    ($($call:tt)*) => {
+        assert_eq!($crate::client::call!($($call)*), $crate::client::OK)
+    };
+}
+pub(crate) use ok;
+
 impl Cuda {
     /// A kernel by its name, of a module that has all.
     pub(crate) fn kernel(self, name: &str) -> u64 {
         let (mut module, mut function) = (0, 0);
         let image = c"any";
-        let code = call!(
-            self,
-            cuModuleLoadData(*mut u64, *const i8),
-            &raw mut module,
-            image.as_ptr()
-        );
-        assert_eq!(code, OK);
+        ok!(self, cuModuleLoadData(
+            *mut u64: &raw mut module, *const i8: image.as_ptr(),
+        ));
         let name = CString::new(name).unwrap();
-        let code = call!(
-            self,
-            cuModuleGetFunction(*mut u64, u64, *const i8),
-            &raw mut function,
-            module,
-            name.as_ptr()
-        );
-        assert_eq!(code, OK);
+        ok!(self, cuModuleGetFunction(
+            *mut u64: &raw mut function, u64: module, *const i8: name.as_ptr(),
+        ));
         function
     }
 
     /// Launches one block.
     pub(crate) fn launch(self, function: u64, stream: u64) -> u32 {
-        call!(
-            self,
-            cuLaunchKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, u64, u64),
-            function,
-            1,
-            1,
-            1,
-            32,
-            1,
-            1,
-            0,
-            stream,
-            0,
-            0
-        )
+        call!(self, cuLaunchKernel(
+            u64: function, u32: 1, u32: 1, u32: 1, u32: 32, u32: 1, u32: 1, u32: 0, u64: stream,
+            u64: 0, u64: 0,
+        ))
     }
 
     /// A stream that is not bound to the legacy one.
     pub(crate) fn stream(self) -> u64 {
         let mut stream = 0;
-        assert_eq!(
-            call!(self, cuStreamCreate(*mut u64, u32), &raw mut stream, 1),
-            OK
-        );
+        ok!(self, cuStreamCreate(*mut u64: &raw mut stream, u32: 1));
         stream
     }
 
     pub(crate) fn event(self) -> u64 {
         let mut event = 0;
-        assert_eq!(
-            call!(self, cuEventCreate(*mut u64, u32), &raw mut event, 0),
-            OK
-        );
+        ok!(self, cuEventCreate(*mut u64: &raw mut event, u32: 0));
         event
     }
 
     pub(crate) fn record(self, event: u64, stream: u64) -> u32 {
-        call!(self, cuEventRecord(u64, u64), event, stream)
+        call!(self, cuEventRecord(u64: event, u64: stream))
     }
 
     pub(crate) fn query(self, event: u64) -> u32 {
-        call!(self, cuEventQuery(u64), event)
+        call!(self, cuEventQuery(u64: event))
     }
 
     pub(crate) fn synchronize(self) -> u32 {
@@ -194,13 +165,7 @@ impl Cuda {
     /// Milliseconds between two events.
     pub(crate) fn elapsed(self, start: u64, end: u64) -> Result<f32, u32> {
         let mut time = 0.0;
-        match call!(
-            self,
-            cuEventElapsedTime(*mut f32, u64, u64),
-            &raw mut time,
-            start,
-            end
-        ) {
+        match call!(self, cuEventElapsedTime(*mut f32: &raw mut time, u64: start, u64: end)) {
             OK => Ok(time),
             code => Err(code),
         }

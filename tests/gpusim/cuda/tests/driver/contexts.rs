@@ -13,34 +13,21 @@ fn rejects_calls_before_cu_init_except_error_texts() {
         |_| {
             let cuda = Cuda::open();
             let mut count = 0;
-            let mut ask = || call!(cuda, cuDeviceGetCount(*mut i32), &raw mut count);
+            let mut ask = || call!(cuda, cuDeviceGetCount(*mut i32: &raw mut count));
             assert_eq!(ask(), NOT_INITIALIZED);
-            assert_eq!(call!(cuda, cuInit(u32), 1), INVALID_VALUE);
+            assert_eq!(call!(cuda, cuInit(u32: 1)), INVALID_VALUE);
             let mut words: *const c_char = std::ptr::null();
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuGetErrorName(u32, *mut *const c_char),
-                    2,
-                    &raw mut words
-                ),
-                OK
-            );
+            ok!(cuda, cuGetErrorName(u32: 2, *mut *const c_char: &raw mut words));
             // SAFETY: the driver's names end with a zero and live forever.
             let name = unsafe { CStr::from_ptr(words) };
             assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
             assert_eq!(
-                call!(
-                    cuda,
-                    cuGetErrorString(u32, *mut *const c_char),
-                    4242,
-                    &raw mut words
-                ),
+                call!(cuda, cuGetErrorString(u32: 4242, *mut *const c_char: &raw mut words)),
                 INVALID_VALUE
             );
             assert!(words.is_null());
-            assert_eq!(call!(cuda, cuInit(u32), 0), OK);
-            assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+            ok!(cuda, cuInit(u32: 0));
+            ok!(cuda, cuInit(u32: 0));
             assert_eq!(ask(), OK);
             assert_eq!(count, 2);
             assert_eq!(cuda.alloc(1), Err(INVALID_CONTEXT));
@@ -54,7 +41,7 @@ fn cu_init_fails_while_gpu_waits_for_fabric() {
     let yaml = "gpus: [{model: NVIDIA H200, set: {fabric: notStarted}}]";
     on_machine(name, yaml, |machine| {
         let cuda = Cuda::open();
-        let init = || call!(cuda, cuInit(u32), 0);
+        let init = || call!(cuda, cuInit(u32: 0));
         assert_eq!(init(), SYSTEM_NOT_READY);
         machine.set("0", &[("fabric", "inProgress")]).unwrap();
         assert_eq!(init(), SYSTEM_NOT_READY);
@@ -72,29 +59,12 @@ fn device_reports_facts_of_the_machine_file() {
             let cuda = Cuda::ready();
             let shown = machine.show().unwrap();
             let mut name: [c_char; 64] = [1; 64];
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuDeviceGetName(*mut c_char, i32, i32),
-                    name.as_mut_ptr(),
-                    64,
-                    1
-                ),
-                OK
-            );
+            ok!(cuda, cuDeviceGetName(*mut c_char: name.as_mut_ptr(), i32: 64, i32: 1));
             // SAFETY: the call reported that it wrote a text.
             let name = unsafe { CStr::from_ptr(name.as_ptr()) };
             assert_eq!(name.to_str().unwrap(), shown["gpus"][1]["model"]);
             let mut uuid = [0_u8; 16];
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuDeviceGetUuid_v2(*mut [u8; 16], i32),
-                    &raw mut uuid,
-                    1
-                ),
-                OK
-            );
+            ok!(cuda, cuDeviceGetUuid_v2(*mut [u8; 16]: &raw mut uuid, i32: 1));
             let digits = format!("{:032x}", u128::from_be_bytes(uuid));
             let expected = shown["gpus"][1]["uuid"]
                 .as_str()
@@ -102,20 +72,13 @@ fn device_reports_facts_of_the_machine_file() {
                 .replace("GPU-", "");
             assert_eq!(digits, expected.replace('-', ""));
             let mut total = 0_u64;
-            assert_eq!(
-                call!(cuda, cuDeviceTotalMem_v2(*mut u64, i32), &raw mut total, 0),
-                OK
-            );
+            ok!(cuda, cuDeviceTotalMem_v2(*mut u64: &raw mut total, i32: 0));
             assert_eq!(total, (81_920 - 634) * MIB);
             let attribute = |number: i32, device: i32| {
                 let mut value = 0;
-                let code = call!(
-                    cuda,
-                    cuDeviceGetAttribute(*mut i32, i32, i32),
-                    &raw mut value,
-                    number,
-                    device
-                );
+                let code = call!(cuda, cuDeviceGetAttribute(
+                    *mut i32: &raw mut value, i32: number, i32: device,
+                ));
                 if code == OK { Ok(value) } else { Err(code) }
             };
             for (number, value) in [
@@ -140,7 +103,7 @@ fn context_charges_gpu_memory_and_frees_it() {
     let name = "contexts::context_charges_gpu_memory_and_frees_it";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::open();
-        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        ok!(cuda, cuInit(u32: 0));
         let check = |used: [u64; 2]| {
             for (gpu, mib) in ["0", "1"].into_iter().zip(used) {
                 let charged: u64 = machine
@@ -152,39 +115,21 @@ fn context_charges_gpu_memory_and_frees_it() {
                 assert_eq!(charged / MIB, mib, "GPU {gpu}");
             }
         };
-        let release = |device| call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), device);
+        let release = |device| call!(cuda, cuDevicePrimaryCtxRelease_v2(i32: device));
         check([0, 0]);
         let first = cuda.primary(0);
         assert_eq!(cuda.primary(0), first);
         check([416, 0]);
         let mut other = 0;
-        assert_eq!(
-            call!(
-                cuda,
-                cuCtxCreate_v2(*mut u64, u32, i32),
-                &raw mut other,
-                0,
-                1
-            ),
-            OK
-        );
+        ok!(cuda, cuCtxCreate_v2(*mut u64: &raw mut other, u32: 0, i32: 1));
         check([416, 416]);
-        assert_eq!(
-            call!(
-                cuda,
-                cuCtxCreate_v2(*mut u64, u32, i32),
-                &raw mut other,
-                0,
-                1
-            ),
-            OK
-        );
+        ok!(cuda, cuCtxCreate_v2(*mut u64: &raw mut other, u32: 0, i32: 1));
         check([416, 832]);
         // Destroying a context frees what it owns.
         cuda.alloc(100 * MIB).unwrap();
         check([416, 932]);
-        assert_eq!(call!(cuda, cuCtxDestroy_v2(u64), other), OK);
-        assert_eq!(call!(cuda, cuCtxDestroy_v2(u64), other), INVALID_CONTEXT);
+        ok!(cuda, cuCtxDestroy_v2(u64: other));
+        assert_eq!(call!(cuda, cuCtxDestroy_v2(u64: other)), INVALID_CONTEXT);
         check([416, 416]);
         assert_eq!(release(0), OK);
         check([416, 416]);
@@ -195,13 +140,7 @@ fn context_charges_gpu_memory_and_frees_it() {
         check([416, 416]);
         machine.set("1", &[("computeMode", "prohibited")]).unwrap();
         assert_eq!(
-            call!(
-                cuda,
-                cuCtxCreate_v2(*mut u64, u32, i32),
-                &raw mut other,
-                0,
-                1
-            ),
+            call!(cuda, cuCtxCreate_v2(*mut u64: &raw mut other, u32: 0, i32: 1)),
             46
         );
     });
@@ -216,25 +155,22 @@ fn each_thread_has_its_own_context_stack() {
             let cuda = Cuda::ready();
             let current = || {
                 let mut context = 1;
-                assert_eq!(call!(cuda, cuCtxGetCurrent(*mut u64), &raw mut context), OK);
+                ok!(cuda, cuCtxGetCurrent(*mut u64: &raw mut context));
                 context
             };
             let (first, second) = (cuda.primary(0), cuda.primary(1));
             std::thread::scope(|scope| scope.spawn(|| assert_eq!(current(), 0)).join().unwrap());
             assert_eq!(current(), first);
-            assert_eq!(call!(cuda, cuCtxPushCurrent_v2(u64), second), OK);
+            ok!(cuda, cuCtxPushCurrent_v2(u64: second));
             assert_eq!(current(), second);
             let mut popped = 0;
-            assert_eq!(
-                call!(cuda, cuCtxPopCurrent_v2(*mut u64), &raw mut popped),
-                OK
-            );
+            ok!(cuda, cuCtxPopCurrent_v2(*mut u64: &raw mut popped));
             assert_eq!((popped, current()), (second, first));
             for _ in 0..2 {
-                assert_eq!(call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), 0), OK);
+                ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
             }
             assert_eq!(cuda.alloc(MIB), Err(DESTROYED));
-            assert_eq!(call!(cuda, cuCtxSetCurrent(u64), 12345), INVALID_CONTEXT);
+            assert_eq!(call!(cuda, cuCtxSetCurrent(u64: 12345)), INVALID_CONTEXT);
         },
     );
 }
@@ -252,10 +188,10 @@ fn enumerates_only_visible_devices() {
         let environment = [&environment[..], &[("EXPECTED", wanted.as_str())]].concat();
         on_machine_with(NAME, YAML, &environment, |_| {
             let cuda = Cuda::open();
-            let found = match call!(cuda, cuInit(u32), 0) {
+            let found = match call!(cuda, cuInit(u32: 0)) {
                 OK => {
                     let mut count = 0;
-                    assert_eq!(call!(cuda, cuDeviceGetCount(*mut i32), &raw mut count), OK);
+                    ok!(cuda, cuDeviceGetCount(*mut i32: &raw mut count));
                     Ok(count)
                 }
                 code => Err(code),

@@ -25,44 +25,21 @@ fn fills_and_copies_within_gpu_take_its_time() {
                 busy() - before
             };
             let within: [&dyn Fn() -> u32; 6] = [
-                &|| call!(cuda, cuMemsetD8_v2(u64, u8, usize), one, 0, BYTES),
+                &|| call!(cuda, cuMemsetD8_v2(u64: one, u8: 0, usize: BYTES)),
+                &|| call!(cuda, cuMemsetD32Async(u64: one, u32: 0, usize: BYTES / 4, u64: stream)),
+                &|| call!(cuda, cuMemcpyDtoD_v2(u64: one, u64: other, usize: BYTES)),
                 &|| {
-                    call!(
-                        cuda,
-                        cuMemsetD32Async(u64, u32, usize, u64),
-                        one,
-                        0,
-                        BYTES / 4,
-                        stream
-                    )
+                    call!(cuda, cuMemcpyDtoDAsync_v2(
+                        u64: one, u64: other, usize: BYTES, u64: stream,
+                    ))
                 },
-                &|| call!(cuda, cuMemcpyDtoD_v2(u64, u64, usize), one, other, BYTES),
-                &|| {
-                    call!(
-                        cuda,
-                        cuMemcpyDtoDAsync_v2(u64, u64, usize, u64),
-                        one,
-                        other,
-                        BYTES,
-                        stream
-                    )
-                },
-                &|| call!(cuda, cuMemcpy(u64, u64, usize), one, other, BYTES),
-                &|| {
-                    call!(
-                        cuda,
-                        cuMemcpyAsync(u64, u64, usize, u64),
-                        one,
-                        other,
-                        BYTES,
-                        stream
-                    )
-                },
+                &|| call!(cuda, cuMemcpy(u64: one, u64: other, usize: BYTES)),
+                &|| call!(cuda, cuMemcpyAsync(u64: one, u64: other, usize: BYTES, u64: stream)),
             ];
             for (i, call) in within.into_iter().enumerate() {
                 assert_eq!(took(call), each, "call {i} at {rate}");
             }
-            let from_host = || call!(cuda, cuMemcpyHtoD_v2(u64, u64, usize), one, host, BYTES);
+            let from_host = || call!(cuda, cuMemcpyHtoD_v2(u64: one, u64: host, usize: BYTES));
             assert_eq!(took(&from_host), 0, "at {rate}");
         }
     });

@@ -33,8 +33,8 @@ fn context_grows_once_at_its_first_launch() {
             assert_eq!(cuda.launch(kernel, 0), OK);
             assert_eq!(used(machine), 500);
         }
-        assert_eq!(call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), 0), OK);
-        assert_eq!(call!(cuda, cuCtxSetCurrent(u64), cuda.primary(0)), OK);
+        ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
+        ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
         assert_eq!(used(machine), 300);
     });
 }
@@ -66,8 +66,8 @@ fn first_launch_reserves_local_memory_of_all_threads() {
             assert_eq!(cuda.launch(kernel, 0), OK);
             assert_eq!(used(machine), CONTEXT + local);
         }
-        assert_eq!(call!(cuda, cuDevicePrimaryCtxRelease_v2(i32), 0), OK);
-        assert_eq!(call!(cuda, cuCtxSetCurrent(u64), cuda.primary(0)), OK);
+        ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
+        ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
         assert_eq!(used(machine), CONTEXT);
     });
 }
@@ -94,32 +94,12 @@ fn graph_reserves_local_memory_at_its_launch() {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_5_local_800"));
         let (mut graph, mut exec) = (0, 0);
-        assert_eq!(
-            call!(cuda, cuStreamBeginCapture_v2(u64, u32), stream, 0),
-            OK
-        );
+        ok!(cuda, cuStreamBeginCapture_v2(u64: stream, u32: 0));
         assert_eq!(cuda.launch(kernel, stream), OK);
-        assert_eq!(
-            call!(
-                cuda,
-                cuStreamEndCapture(u64, *mut u64),
-                stream,
-                &raw mut graph
-            ),
-            OK
-        );
-        assert_eq!(
-            call!(
-                cuda,
-                cuGraphInstantiateWithFlags(*mut u64, u64, u64),
-                &raw mut exec,
-                graph,
-                0
-            ),
-            OK
-        );
+        ok!(cuda, cuStreamEndCapture(u64: stream, *mut u64: &raw mut graph));
+        ok!(cuda, cuGraphInstantiateWithFlags(*mut u64: &raw mut exec, u64: graph, u64: 0));
         assert_eq!(used(machine), CONTEXT);
-        assert_eq!(call!(cuda, cuGraphLaunch(u64, u64), exec, stream), OK);
+        ok!(cuda, cuGraphLaunch(u64: exec, u64: stream));
         assert_eq!(used(machine), CONTEXT + LOCAL_800);
     });
 }
@@ -132,46 +112,23 @@ fn functions_and_kernels_report_their_local_memory() {
         let cuda = Cuda::ready();
         let mut value = -1;
         for (name, bytes) in [("k_us_5_local_800", 800), ("k_us_5", 0)] {
-            let code = call!(
-                cuda,
-                cuFuncGetAttribute(*mut i32, u32, u64),
-                &raw mut value,
-                LOCAL_SIZE,
-                cuda.kernel(name)
-            );
+            let code = call!(cuda, cuFuncGetAttribute(
+                *mut i32: &raw mut value, u32: LOCAL_SIZE, u64: cuda.kernel(name),
+            ));
             assert_eq!((code, value), (OK, bytes), "{name}");
         }
         let (mut library, mut kernel) = (0, 0);
-        let code = call!(
-            cuda,
-            cuLibraryLoadData(*mut u64, *const i8, u64, u64, u32, u64, u64, u32),
-            &raw mut library,
-            c"any".as_ptr(),
-            0,
-            0,
-            0,
-            0,
-            0,
-            0
-        );
-        assert_eq!(code, OK);
-        let code = call!(
-            cuda,
-            cuLibraryGetKernel(*mut u64, u64, *const i8),
-            &raw mut kernel,
-            library,
-            c"k_us_5_local_800".as_ptr()
-        );
-        assert_eq!(code, OK);
+        ok!(cuda, cuLibraryLoadData(
+            *mut u64: &raw mut library, *const i8: c"any".as_ptr(), u64: 0, u64: 0, u32: 0, u64: 0,
+            u64: 0, u32: 0,
+        ));
+        ok!(cuda, cuLibraryGetKernel(
+            *mut u64: &raw mut kernel, u64: library, *const i8: c"k_us_5_local_800".as_ptr(),
+        ));
         let mut ask = |kernel: u64| {
-            call!(
-                cuda,
-                cuKernelGetAttribute(*mut i32, u32, u64, i32),
-                &raw mut value,
-                LOCAL_SIZE,
-                kernel,
-                0
-            )
+            call!(cuda, cuKernelGetAttribute(
+                *mut i32: &raw mut value, u32: LOCAL_SIZE, u64: kernel, i32: 0,
+            ))
         };
         assert_eq!(ask(7), INVALID_HANDLE);
         assert_eq!(ask(kernel), OK);

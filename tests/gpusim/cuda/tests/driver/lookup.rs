@@ -10,15 +10,10 @@ type Answer = Result<&'static str, u32>;
 fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer, status: u32) {
     let text = CString::new(name).unwrap();
     let (mut address, mut reported) = (std::ptr::dangling_mut::<c_void>(), 9);
-    let code = call!(
-        cuda,
-        cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
-        text.as_ptr(),
-        &raw mut address,
-        version,
-        flags,
-        &raw mut reported
-    );
+    let code = call!(cuda, cuGetProcAddress_v2(
+        *const i8: text.as_ptr(), *mut *mut c_void: &raw mut address, i32: version, u64: flags,
+        *mut u32: &raw mut reported,
+    ));
     let shown = format!("{name} at {version}, flags {flags}");
     match expected {
         Ok(symbol) => {
@@ -42,24 +37,14 @@ fn reports_missing_symbol_as_each_form_of_the_look_up_does() {
         let cuda = Cuda::open();
         let before = std::ptr::dangling_mut::<c_void>();
         let mut address = before;
-        let code = call!(
-            cuda,
-            cuGetProcAddress(*const i8, *mut *mut c_void, i32, u64),
-            c"cuFoo".as_ptr(),
-            &raw mut address,
-            12_000,
-            0
-        );
+        let code = call!(cuda, cuGetProcAddress(
+            *const i8: c"cuFoo".as_ptr(), *mut *mut c_void: &raw mut address, i32: 12_000, u64: 0,
+        ));
         assert_eq!((code, address), (NOT_FOUND, before));
-        let code = call!(
-            cuda,
-            cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
-            c"cuFoo".as_ptr(),
-            &raw mut address,
-            12_000,
-            0,
-            std::ptr::null_mut()
-        );
+        let code = call!(cuda, cuGetProcAddress_v2(
+            *const i8: c"cuFoo".as_ptr(), *mut *mut c_void: &raw mut address, i32: 12_000, u64: 0,
+            *mut u32: std::ptr::null_mut(),
+        ));
         assert_eq!((code, address), (OK, std::ptr::null_mut()));
     });
 }
@@ -108,10 +93,7 @@ fn older_driver_lacks_newer_functions() {
     on_machine("lookup::older_driver_lacks_newer_functions", yaml, |_| {
         let cuda = Cuda::ready();
         let mut version = 0;
-        assert_eq!(
-            call!(cuda, cuDriverGetVersion(*mut i32), &raw mut version),
-            OK
-        );
+        ok!(cuda, cuDriverGetVersion(*mut i32: &raw mut version));
         assert_eq!(version, 11_040);
         check(cuda, ("cuCtxCreate", 12_080, 0), Ok("cuCtxCreate_v3"), 0);
         check(cuda, ("cuCtxGetId", 12_080, 0), Err(NOT_FOUND), 1);
@@ -131,7 +113,7 @@ fn environment_injects_errors_and_hides_functions() {
         assert_eq!(answers, [OK, OUT_OF_MEMORY, OK]);
         let null = std::ptr::null_mut();
         assert_eq!(
-            call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
+            call!(cuda, cuMemGetInfo_v2(*mut u64: null, *mut u64: null)),
             719
         );
         check(cuda, ("cuMemAlloc", 12_000, 0), Err(NOT_FOUND), 1);
@@ -147,15 +129,10 @@ fn driver_answers_other_addresses_than_the_loader() {
         let cuda = Cuda::open();
         let find = |name: &std::ffi::CStr| {
             let mut address = std::ptr::null_mut::<c_void>();
-            let code = call!(
-                cuda,
-                cuGetProcAddress_v2(*const i8, *mut *mut c_void, i32, u64, *mut u32),
-                name.as_ptr(),
-                &raw mut address,
-                12_000,
-                0,
-                std::ptr::null_mut()
-            );
+            let code = call!(cuda, cuGetProcAddress_v2(
+                *const i8: name.as_ptr(), *mut *mut c_void: &raw mut address, i32: 12_000, u64: 0,
+                *mut u32: std::ptr::null_mut(),
+            ));
             assert_eq!(code, OK, "{name:?}");
             address
         };

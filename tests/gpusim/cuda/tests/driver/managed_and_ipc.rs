@@ -14,28 +14,12 @@ struct IpcHandle([u64; 8]);
 
 fn managed(cuda: Cuda, bytes: u64) -> u64 {
     let mut pointer = 0;
-    assert_eq!(
-        call!(
-            cuda,
-            cuMemAllocManaged(*mut u64, u64, u32),
-            &raw mut pointer,
-            bytes,
-            1
-        ),
-        OK
-    );
+    ok!(cuda, cuMemAllocManaged(*mut u64: &raw mut pointer, u64: bytes, u32: 1));
     pointer
 }
 
 fn prefetch(cuda: Cuda, pointer: u64, bytes: u64, device: i32) -> u32 {
-    call!(
-        cuda,
-        cuMemPrefetchAsync(u64, u64, i32, u64),
-        pointer,
-        bytes,
-        device,
-        0
-    )
+    call!(cuda, cuMemPrefetchAsync(u64: pointer, u64: bytes, i32: device, u64: 0))
 }
 
 fn charged(machine: &SimulatedMachine) -> Vec<u64> {
@@ -69,7 +53,7 @@ fn managed_memory_occupies_gpu_when_touched_and_yields() {
         assert_eq!(charged(machine), [1000]);
         assert_eq!(prefetch(cuda, large, 500 * MIB, -1), OK);
         assert_eq!(charged(machine), [500]);
-        assert_eq!(call!(cuda, cuMemsetD8_v2(u64, u8, u64), large, 1, 10), OK);
+        ok!(cuda, cuMemsetD8_v2(u64: large, u8: 1, u64: 10));
         assert_eq!(charged(machine), [502]);
         // Managed pages are evicted for device memory, and for later pages of their own.
         let firm = cuda.alloc(3200 * MIB).unwrap();
@@ -129,13 +113,9 @@ fn ipc_memory_is_charged_once() {
     on_machine(NAME, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let open = |handle: IpcHandle, pointer: *mut u64| {
-            call!(
-                cuda,
-                cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, u32),
-                pointer,
-                handle,
-                1
-            )
+            call!(cuda, cuIpcOpenMemHandle_v2(
+                *mut u64: pointer, IpcHandle: handle, u32: 1,
+            ))
         };
         let mut pointer = 0;
         if let Some(words) = role() {
@@ -144,7 +124,7 @@ fn ipc_memory_is_charged_once() {
                 open(IpcHandle(words.try_into().unwrap()), &raw mut pointer),
                 OK
             );
-            let close = || call!(cuda, cuIpcCloseMemHandle(u64), pointer);
+            let close = || call!(cuda, cuIpcCloseMemHandle(u64: pointer));
             assert_eq!(imported(machine), 100);
             assert_eq!(cuda.free(pointer), INVALID_VALUE);
             assert_eq!((close(), close()), (OK, INVALID_VALUE));
@@ -154,12 +134,9 @@ fn ipc_memory_is_charged_once() {
         let own = cuda.alloc(100 * MIB).unwrap();
         let mut handle = IpcHandle([0; 8]);
         let get = |handle: *mut IpcHandle, pointer: u64| {
-            call!(
-                cuda,
-                cuIpcGetMemHandle(*mut IpcHandle, u64),
-                handle,
-                pointer
-            )
+            call!(cuda, cuIpcGetMemHandle(
+                *mut IpcHandle: handle, u64: pointer,
+            ))
         };
         assert_eq!(get(&raw mut handle, managed(cuda, MIB)), INVALID_VALUE);
         assert_eq!(get(&raw mut handle, own), OK);

@@ -43,15 +43,10 @@ fn charges_and_frees_each_kind_of_memory_like_the_driver() {
 
         let (mut pointer, mut pitch) = (0, 0);
         let mut alloc_pitch = |width, height, element| {
-            call!(
-                cuda,
-                cuMemAllocPitch_v2(*mut u64, *mut u64, u64, u64, u32),
-                &raw mut pointer,
-                &raw mut pitch,
-                width,
-                height,
-                element
-            )
+            call!(cuda, cuMemAllocPitch_v2(
+                *mut u64: &raw mut pointer, *mut u64: &raw mut pitch, u64: width, u64: height,
+                u32: element,
+            ))
         };
         assert_eq!(alloc_pitch(100, 10_000, 5), INVALID_VALUE);
         assert_eq!(alloc_pitch(100, 10_000, 4), OK);
@@ -60,61 +55,30 @@ fn charges_and_frees_each_kind_of_memory_like_the_driver() {
         assert_eq!(cuda.free(pointer), OK);
 
         let mut managed = 0;
-        assert_eq!(
-            call!(
-                cuda,
-                cuMemAllocManaged(*mut u64, u64, u32),
-                &raw mut managed,
-                64 * MIB,
-                1
-            ),
-            OK
-        );
+        ok!(cuda, cuMemAllocManaged(*mut u64: &raw mut managed, u64: 64 * MIB, u32: 1));
         check("managed memory nobody touched", 0, 0);
         assert_eq!(cuda.free(managed), OK);
         let mut host = 0;
-        assert_eq!(
-            call!(
-                cuda,
-                cuMemHostAlloc(*mut u64, u64, u32),
-                &raw mut host,
-                64 * MIB,
-                0
-            ),
-            OK
-        );
+        ok!(cuda, cuMemHostAlloc(*mut u64: &raw mut host, u64: 64 * MIB, u32: 0));
         check("host memory", 0, 0);
         assert_eq!(cuda.free(host), INVALID_VALUE);
-        assert_eq!(call!(cuda, cuMemFreeHost(u64), host), OK);
+        ok!(cuda, cuMemFreeHost(u64: host));
 
         let mut array = 0;
         // 1000 x 1000 of four 32-bit floats: rows of 16,000 bytes.
         let descriptor = [1000_u64, 1000, 0x4_0000_0020];
-        assert_eq!(
-            call!(
-                cuda,
-                cuArrayCreate_v2(*mut u64, *const [u64; 3]),
-                &raw mut array,
-                &raw const descriptor
-            ),
-            OK
-        );
+        ok!(cuda, cuArrayCreate_v2(
+            *mut u64: &raw mut array, *const [u64; 3]: &raw const descriptor,
+        ));
         check("an array", 16 * MIB, 16_056_320);
-        assert_eq!(call!(cuda, cuArrayDestroy(u64), array), OK);
+        ok!(cuda, cuArrayDestroy(u64: array));
         let mipmapped = [1024_u64, 1024, 0, 0x1_0000_0020, 0];
-        assert_eq!(
-            call!(
-                cuda,
-                cuMipmappedArrayCreate(*mut u64, *const [u64; 5], u32),
-                &raw mut array,
-                &raw const mipmapped,
-                11
-            ),
-            OK
-        );
+        ok!(cuda, cuMipmappedArrayCreate(
+            *mut u64: &raw mut array, *const [u64; 5]: &raw const mipmapped, u32: 11,
+        ));
         let (used, _) = charged(machine);
         assert_eq!(used, context + 6 * MIB, "4 MiB and a third, in blocks");
-        assert_eq!(call!(cuda, cuMipmappedArrayDestroy(u64), array), OK);
+        ok!(cuda, cuMipmappedArrayDestroy(u64: array));
         check("all is back", 0, 0);
     });
 }
@@ -151,7 +115,7 @@ fn rejects_invalid_pointers() {
         let cuda = Cuda::ready();
         assert_eq!(cuda.alloc(0), Err(INVALID_VALUE));
         assert_eq!(
-            call!(cuda, cuMemAlloc_v2(*mut u64, u64), std::ptr::null_mut(), 1),
+            call!(cuda, cuMemAlloc_v2(*mut u64: std::ptr::null_mut(), u64: 1)),
             INVALID_VALUE
         );
         let pointer = cuda.alloc(1000).unwrap();
@@ -163,19 +127,12 @@ fn rejects_invalid_pointers() {
         let mut base = 0_u64;
         let null = std::ptr::null_mut();
         assert_eq!(
-            call!(
-                cuda,
-                cuMemGetAddressRange_v2(*mut u64, *mut u64, u64),
-                &raw mut base,
-                null,
-                pointer
-            ),
+            call!(cuda, cuMemGetAddressRange_v2(
+                *mut u64: &raw mut base, *mut u64: null, u64: pointer,
+            )),
             NOT_FOUND
         );
-        assert_eq!(
-            call!(cuda, cuMemGetInfo_v2(*mut u64, *mut u64), null, null),
-            OK
-        );
+        ok!(cuda, cuMemGetInfo_v2(*mut u64: null, *mut u64: null));
     });
 }
 
@@ -189,54 +146,18 @@ fn contents_survive_copies_to_the_gpu_and_back() {
             let (first, second) = (cuda.alloc(4000).unwrap(), cuda.alloc(4000).unwrap());
             let sent: Vec<u8> = (0..=255).cycle().take(4000).collect();
             let mut back = vec![0_u8; 4000];
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemcpyHtoD_v2(u64, *const u8, u64),
-                    first,
-                    sent.as_ptr(),
-                    4000
-                ),
-                OK
-            );
-            assert_eq!(
-                call!(cuda, cuMemcpyDtoD_v2(u64, u64, u64), second, first, 4000),
-                OK
-            );
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemsetD32_v2(u64, u32, u64),
-                    second + 400,
-                    0x0101_0101,
-                    100
-                ),
-                OK
-            );
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemcpyDtoH_v2(*mut u8, u64, u64),
-                    back.as_mut_ptr(),
-                    second,
-                    4000
-                ),
-                OK
-            );
+            ok!(cuda, cuMemcpyHtoD_v2(u64: first, *const u8: sent.as_ptr(), u64: 4000));
+            ok!(cuda, cuMemcpyDtoD_v2(u64: second, u64: first, u64: 4000));
+            ok!(cuda, cuMemsetD32_v2(u64: second + 400, u32: 0x0101_0101, u64: 100));
+            ok!(cuda, cuMemcpyDtoH_v2(*mut u8: back.as_mut_ptr(), u64: second, u64: 4000));
             assert_eq!((&back[..400], &back[800..]), (&sent[..400], &sent[800..]));
             assert!(back[400..800].iter().all(|byte| *byte == 1));
             assert_eq!(
-                call!(
-                    cuda,
-                    cuMemcpyHtoD_v2(u64, *const u8, u64),
-                    first + 1,
-                    sent.as_ptr(),
-                    4000
-                ),
+                call!(cuda, cuMemcpyHtoD_v2(u64: first + 1, *const u8: sent.as_ptr(), u64: 4000)),
                 INVALID_VALUE
             );
             assert_eq!(
-                call!(cuda, cuMemsetD32_v2(u64, u32, u64), first + 2, 0, 1),
+                call!(cuda, cuMemsetD32_v2(u64: first + 2, u32: 0, u64: 1)),
                 INVALID_VALUE
             );
         },

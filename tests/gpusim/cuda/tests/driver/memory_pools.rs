@@ -12,13 +12,7 @@ fn charged(machine: &SimulatedMachine) -> u64 {
 
 fn alloc_async(cuda: Cuda, bytes: u64) -> Result<u64, u32> {
     let mut pointer = 0;
-    match call!(
-        cuda,
-        cuMemAllocAsync(*mut u64, u64, u64),
-        &raw mut pointer,
-        bytes,
-        0
-    ) {
+    match call!(cuda, cuMemAllocAsync(*mut u64: &raw mut pointer, u64: bytes, u64: 0)) {
         OK => Ok(pointer),
         code => Err(code),
     }
@@ -26,14 +20,7 @@ fn alloc_async(cuda: Cuda, bytes: u64) -> Result<u64, u32> {
 
 fn attribute(cuda: Cuda, pool: u64, number: u32) -> u64 {
     let mut value = 0;
-    let code = call!(
-        cuda,
-        cuMemPoolGetAttribute(u64, u32, *mut u64),
-        pool,
-        number,
-        &raw mut value
-    );
-    assert_eq!(code, OK);
+    ok!(cuda, cuMemPoolGetAttribute(u64: pool, u32: number, *mut u64: &raw mut value));
     value / MIB
 }
 
@@ -45,17 +32,9 @@ fn pool_keeps_reserve_until_synchronization() {
         |machine| {
             let cuda = Cuda::ready();
             let mut pool = 0;
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuDeviceGetDefaultMemPool(*mut u64, i32),
-                    &raw mut pool,
-                    0
-                ),
-                OK
-            );
-            let free = |pointer| assert_eq!(call!(cuda, cuMemFreeAsync(u64, u64), pointer, 0), OK);
-            let synchronize = || assert_eq!(call!(cuda, cuCtxSynchronize()), OK);
+            ok!(cuda, cuDeviceGetDefaultMemPool(*mut u64: &raw mut pool, i32: 0));
+            let free = |pointer| ok!(cuda, cuMemFreeAsync(u64: pointer, u64: 0));
+            let synchronize = || ok!(cuda, cuCtxSynchronize());
             let (first, second) = (
                 alloc_async(cuda, 10 * MIB).unwrap(),
                 alloc_async(cuda, 40 * MIB).unwrap(),
@@ -73,29 +52,20 @@ fn pool_keeps_reserve_until_synchronization() {
             synchronize();
             assert_eq!((charged(machine), attribute(cuda, pool, 5)), (10, 10));
             let threshold = 48 * MIB;
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemPoolSetAttribute(u64, u32, *const u64),
-                    pool,
-                    4,
-                    &raw const threshold
-                ),
-                OK
-            );
+            ok!(cuda, cuMemPoolSetAttribute(u64: pool, u32: 4, *const u64: &raw const threshold));
             let third = alloc_async(cuda, 60 * MIB).unwrap();
             free(third);
             synchronize();
             assert_eq!(charged(machine), 48);
-            assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 20 * MIB), OK);
+            ok!(cuda, cuMemPoolTrimTo(u64: pool, u64: 20 * MIB));
             assert_eq!(charged(machine), 20);
             // cuMemFree frees them too.
             assert_eq!(cuda.free(first), OK);
             assert_eq!(
-                call!(cuda, cuMemFreeAsync(u64, u64), first, 0),
+                call!(cuda, cuMemFreeAsync(u64: first, u64: 0)),
                 INVALID_VALUE
             );
-            assert_eq!(call!(cuda, cuMemPoolTrimTo(u64, u64), pool, 0), OK);
+            ok!(cuda, cuMemPoolTrimTo(u64: pool, u64: 0));
             assert_eq!((charged(machine), attribute(cuda, pool, 8)), (0, 70));
             assert_eq!(alloc_async(cuda, 81_920 * MIB), Err(OUT_OF_MEMORY));
             let all = cuda.info().0;
@@ -115,28 +85,17 @@ fn destroyed_pool_is_freed_with_its_last_allocation() {
             let mut properties = [0_u64; 11];
             (properties[0], properties[1], properties[3]) = (1, 1, 100 * MIB);
             let (mut pool, mut pointer) = (0, 0);
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemPoolCreate(*mut u64, *const [u64; 11]),
-                    &raw mut pool,
-                    &raw const properties
-                ),
-                OK
-            );
+            ok!(cuda, cuMemPoolCreate(
+                *mut u64: &raw mut pool, *const [u64; 11]: &raw const properties,
+            ));
             let mut take = |bytes: u64| {
-                call!(
-                    cuda,
-                    cuMemAllocFromPoolAsync(*mut u64, u64, u64, u64),
-                    &raw mut pointer,
-                    bytes,
-                    pool,
-                    0
-                )
+                call!(cuda, cuMemAllocFromPoolAsync(
+                    *mut u64: &raw mut pointer, u64: bytes, u64: pool, u64: 0,
+                ))
             };
             assert_eq!((take(101 * MIB), take(20 * MIB)), (OUT_OF_MEMORY, OK));
             assert_eq!(charged(machine), 32);
-            let destroy = || call!(cuda, cuMemPoolDestroy(u64), pool);
+            let destroy = || call!(cuda, cuMemPoolDestroy(u64: pool));
             assert_eq!((destroy(), destroy()), (OK, INVALID_VALUE));
             assert_eq!((take(MIB), charged(machine)), (INVALID_VALUE, 20));
             assert_eq!(cuda.free(pointer), OK);

@@ -207,8 +207,8 @@ fn two_library_copies_appear_as_one_nvml_process() {
         let copy = folder.path().join("libcuda.so.580");
         std::fs::copy(aliquot_gpusim::place::cuda_library_path().unwrap(), &copy).unwrap();
         let other = Cuda::open_at(&copy);
-        assert_eq!(call!(other, cuInit(u32), 0), OK);
-        assert_eq!(call!(other, cuCtxSetCurrent(u64), other.primary(0)), OK);
+        ok!(other, cuInit(u32: 0));
+        ok!(other, cuCtxSetCurrent(u64: other.primary(0)));
         let pointer = other.alloc(100 * MIB).unwrap();
         assert_eq!(cuda.free(pointer), INVALID_VALUE);
         let shown = machine.show().unwrap();

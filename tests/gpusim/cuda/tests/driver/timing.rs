@@ -26,14 +26,11 @@ fn events_measure_exact_kernel_time() {
             // Another stream has nothing to wait for.
             assert_eq!(cuda.record(idle, other), OK);
             assert_eq!(cuda.query(idle), OK);
-            let query = |stream| call!(cuda, cuStreamQuery(u64), stream);
+            let query = |stream| call!(cuda, cuStreamQuery(u64: stream));
             assert_eq!((query(stream), query(other)), (NOT_READY, OK));
-            assert_eq!(
-                call!(cuda, cuStreamWaitEvent(u64, u64, u32), other, end, 0),
-                OK
-            );
+            ok!(cuda, cuStreamWaitEvent(u64: other, u64: end, u32: 0));
             assert_eq!(query(other), NOT_READY);
-            assert_eq!(call!(cuda, cuStreamSynchronize(u64), stream), OK);
+            ok!(cuda, cuStreamSynchronize(u64: stream));
             assert_eq!(cuda.elapsed(start, end), Ok(30.0));
             assert_eq!((query(stream), query(other)), (OK, OK));
             machine.set("0", &[("clockPpm", "1000")]).unwrap();
@@ -50,13 +47,10 @@ fn legacy_and_blocking_streams_wait_for_each_other() {
     on_machine(name, TWO_A100, |_| {
         let cuda = Cuda::ready();
         let mut blocking = 0;
-        assert_eq!(
-            call!(cuda, cuStreamCreate(*mut u64, u32), &raw mut blocking, 0),
-            OK
-        );
+        ok!(cuda, cuStreamCreate(*mut u64: &raw mut blocking, u32: 0));
         let free = cuda.stream();
         let kernel = cuda.kernel("k_ms_100");
-        let query = |stream| call!(cuda, cuStreamQuery(u64), stream);
+        let query = |stream| call!(cuda, cuStreamQuery(u64: stream));
         let check = |launched: u64, expected: [u32; 3]| {
             assert_eq!(cuda.launch(kernel, launched), OK);
             assert_eq!(
@@ -155,20 +149,10 @@ fn validates_cooperative_launch_size_and_shape() {
         let cuda = Cuda::ready();
         let kernel = cuda.kernel("k_us_1");
         let cooperative = |blocks: u32, threads: u32| {
-            call!(
-                cuda,
-                cuLaunchCooperativeKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, u64),
-                kernel,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                0,
-                0
-            )
+            call!(cuda, cuLaunchCooperativeKernel(
+                u64: kernel, u32: blocks, u32: 1, u32: 1, u32: threads, u32: 1, u32: 1, u32: 0,
+                u64: 0, u64: 0,
+            ))
         };
         for (blocks, threads, code) in [
             (216, 1024, OK),
@@ -187,33 +171,12 @@ fn kernel_migrates_managed_memory_to_the_gpu() {
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (mut pointer, mut bytes) = (0_u64, 1200 * MIB);
-        assert_eq!(
-            call!(
-                cuda,
-                cuMemAllocManaged(*mut u64, u64, u32),
-                &raw mut pointer,
-                bytes,
-                1
-            ),
-            OK
-        );
+        ok!(cuda, cuMemAllocManaged(*mut u64: &raw mut pointer, u64: bytes, u32: 1));
         let arguments: [*mut u64; 2] = [&raw mut pointer, &raw mut bytes];
-        let code = call!(
-            cuda,
-            cuLaunchKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, *const [*mut u64; 2], u64),
-            cuda.kernel("k_us_10_touch"),
-            1,
-            1,
-            1,
-            32,
-            1,
-            1,
-            0,
-            0,
-            &raw const arguments,
-            0
-        );
-        assert_eq!(code, OK);
+        ok!(cuda, cuLaunchKernel(
+            u64: cuda.kernel("k_us_10_touch"), u32: 1, u32: 1, u32: 1, u32: 32, u32: 1, u32: 1,
+            u32: 0, u64: 0, *const [*mut u64; 2]: &raw const arguments, u64: 0,
+        ));
         assert_eq!(cuda.synchronize(), OK);
         let holder = machine.process_usage("0").unwrap()[0];
         assert_eq!(holder.used / MIB, 1616);

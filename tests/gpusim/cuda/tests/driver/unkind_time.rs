@@ -83,21 +83,21 @@ fn event_is_ready_some_time_after_it_is_recorded() {
         assert!(recorded.elapsed() >= LATE);
         assert_eq!(cuda.query(end), NOT_READY);
         assert_eq!(cuda.elapsed(start, end), Err(NOT_READY));
-        assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+        ok!(cuda, cuEventSynchronize(u64: end));
         assert!(recorded.elapsed() >= Duration::from_millis(500) + LATE);
         // The kernel did not wait for the event: between them is what the host took.
         let took = cuda.elapsed(start, end).unwrap();
         let most = 500.0 + gap.as_secs_f32() * 1000.0 + 0.01;
         assert!((500.0..=most).contains(&took), "{took} ms, not {most}");
         // A stream is idle when its events are ready.
-        let query = || call!(cuda, cuStreamQuery(u64), stream);
+        let query = || call!(cuda, cuStreamQuery(u64: stream));
         let recorded = Instant::now();
         assert_eq!((query(), cuda.record(alone, stream)), (OK, OK));
         until("the stream is idle", || query() == OK);
         assert!(recorded.elapsed() >= LATE);
         let recorded = Instant::now();
         assert_eq!(cuda.record(alone, stream), OK);
-        assert_eq!(call!(cuda, cuStreamSynchronize(u64), stream), OK);
+        ok!(cuda, cuStreamSynchronize(u64: stream));
         assert!(recorded.elapsed() >= LATE);
         machine.set("0", &[("markLatencyUs", "0")]).unwrap();
         assert_eq!(cuda.record(alone, stream), OK);
@@ -118,7 +118,7 @@ fn gap_before_a_small_kernel_is_in_its_event_time() {
             assert_eq!(cuda.record(start, stream), OK);
             assert_eq!(cuda.launch(kernel, stream), OK);
             assert_eq!(cuda.record(end, stream), OK);
-            assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+            ok!(cuda, cuEventSynchronize(u64: end));
             cuda.elapsed(start, end).unwrap()
         };
         let shortest = (0..20).map(|_| measure()).fold(f32::MAX, f32::min);
@@ -139,15 +139,10 @@ fn calls_that_launch_take_cpu_time() {
         let run = || {
             let start = Instant::now();
             assert_eq!(cuda.launch(kernel, stream), OK);
-            let fill = call!(cuda, cuMemsetD8_v2(u64, u8, u64), memory, 1, 64);
-            let copy = call!(
-                cuda,
-                cuMemcpyDtoDAsync_v2(u64, u64, u64, u64),
-                memory,
-                memory + 4096,
-                64,
-                stream
-            );
+            let fill = call!(cuda, cuMemsetD8_v2(u64: memory, u8: 1, u64: 64));
+            let copy = call!(cuda, cuMemcpyDtoDAsync_v2(
+                u64: memory, u64: memory + 4096, u64: 64, u64: stream,
+            ));
             assert_eq!((fill, copy), (OK, OK));
             start.elapsed()
         };
@@ -172,7 +167,7 @@ fn streams_of_one_process_overlap_where_set() {
             }
             assert_eq!(cuda.synchronize(), OK);
             for stream in streams {
-                assert_eq!(call!(cuda, cuStreamQuery(u64), stream), OK);
+                ok!(cuda, cuStreamQuery(u64: stream));
             }
             let now = busy(machine, std::process::id());
             let ran = (now - before) / 1_000_000;
@@ -193,23 +188,23 @@ fn overlapping_streams_keep_order_of_events() {
         let cuda = Cuda::ready();
         let [first, second, third] = [cuda.stream(), cuda.stream(), cuda.stream()];
         let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
-        let query = |stream| call!(cuda, cuStreamQuery(u64), stream);
+        let query = |stream| call!(cuda, cuStreamQuery(u64: stream));
         let [start, middle, end] = [cuda.event(), cuda.event(), cuda.event()];
         assert_eq!(cuda.record(start, first), OK);
         assert_eq!(cuda.launch(long, first), OK);
         assert_eq!(cuda.record(middle, first), OK);
         // The third has nothing to do with the others.
         assert_eq!(cuda.launch(short, third), OK);
-        assert_eq!(call!(cuda, cuStreamSynchronize(u64), third), OK);
+        ok!(cuda, cuStreamSynchronize(u64: third));
         assert_eq!((query(first), query(third)), (NOT_READY, OK));
         // The second follows both its own work and the first's.
         assert_eq!(cuda.launch(short, second), OK);
-        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64, u64, u32), stream, event, 0);
+        let wait = |stream, event| call!(cuda, cuStreamWaitEvent(u64: stream, u64: event, u32: 0));
         assert_eq!(wait(second, middle), OK);
         assert_eq!(cuda.launch(short, second), OK);
         assert_eq!(cuda.record(end, second), OK);
         assert_eq!(query(second), NOT_READY);
-        assert_eq!(call!(cuda, cuEventSynchronize(u64), end), OK);
+        ok!(cuda, cuEventSynchronize(u64: end));
         assert_eq!((query(first), query(second)), (OK, OK));
         assert_eq!(cuda.elapsed(middle, end), Ok(30.0));
         assert!(cuda.elapsed(start, middle).unwrap() >= 500.0);
@@ -224,8 +219,7 @@ fn legacy_stream_waits_for_all_overlapping_streams() {
         let cuda = Cuda::ready();
         let blocking = || {
             let mut stream = 0;
-            let code = call!(cuda, cuStreamCreate(*mut u64, u32), &raw mut stream, 0);
-            assert_eq!(code, OK);
+            ok!(cuda, cuStreamCreate(*mut u64: &raw mut stream, u32: 0));
             stream
         };
         let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
@@ -240,7 +234,7 @@ fn legacy_stream_waits_for_all_overlapping_streams() {
         assert_eq!(cuda.record(after, second), OK);
         // A stream that is not bound to the legacy one goes on.
         assert_eq!(cuda.launch(short, free), OK);
-        assert_eq!(call!(cuda, cuStreamSynchronize(u64), free), OK);
+        ok!(cuda, cuStreamSynchronize(u64: free));
         assert_eq!(cuda.query(done), NOT_READY);
         assert_eq!(cuda.synchronize(), OK);
         assert_eq!(cuda.elapsed(done, end), Ok(30.0));

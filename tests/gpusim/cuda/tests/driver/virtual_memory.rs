@@ -12,14 +12,9 @@ fn on_device(device: u32) -> [u32; 8] {
 
 fn create(cuda: Cuda, bytes: u64, device: u32) -> Result<u64, u32> {
     let (mut handle, properties) = (0, on_device(device));
-    match call!(
-        cuda,
-        cuMemCreate(*mut u64, u64, *const [u32; 8], u64),
-        &raw mut handle,
-        bytes,
-        &raw const properties,
-        0
-    ) {
+    match call!(cuda, cuMemCreate(
+        *mut u64: &raw mut handle, u64: bytes, *const [u32; 8]: &raw const properties, u64: 0,
+    )) {
         OK => Ok(handle),
         code => Err(code),
     }
@@ -27,37 +22,22 @@ fn create(cuda: Cuda, bytes: u64, device: u32) -> Result<u64, u32> {
 
 fn reserve(cuda: Cuda, bytes: u64) -> u64 {
     let mut address = 0;
-    let code = call!(
-        cuda,
-        cuMemAddressReserve(*mut u64, u64, u64, u64, u64),
-        &raw mut address,
-        bytes,
-        0,
-        0,
-        0
-    );
-    assert_eq!(code, OK);
+    ok!(cuda, cuMemAddressReserve(
+        *mut u64: &raw mut address, u64: bytes, u64: 0, u64: 0, u64: 0,
+    ));
     address
 }
 
 fn map(cuda: Cuda, address: u64, bytes: u64, handle: u64) -> u32 {
-    call!(
-        cuda,
-        cuMemMap(u64, u64, u64, u64, u64),
-        address,
-        bytes,
-        0,
-        handle,
-        0
-    )
+    call!(cuda, cuMemMap(u64: address, u64: bytes, u64: 0, u64: handle, u64: 0))
 }
 
 fn unmap(cuda: Cuda, address: u64, bytes: u64) -> u32 {
-    call!(cuda, cuMemUnmap(u64, u64), address, bytes)
+    call!(cuda, cuMemUnmap(u64: address, u64: bytes))
 }
 
 fn release(cuda: Cuda, handle: u64) -> u32 {
-    call!(cuda, cuMemRelease(u64), handle)
+    call!(cuda, cuMemRelease(u64: handle))
 }
 
 fn charged(machine: &SimulatedMachine, gpu: &str) -> u64 {
@@ -74,7 +54,7 @@ fn memory_stays_charged_until_released_and_unmapped() {
     let name = "virtual_memory::memory_stays_charged_until_released_and_unmapped";
     on_machine(name, TWO_A100, |machine| {
         let cuda = Cuda::open();
-        assert_eq!(call!(cuda, cuInit(u32), 0), OK);
+        ok!(cuda, cuInit(u32: 0));
         let address = reserve(cuda, 64 * MIB);
         // No context is needed, and the GPU is the one of the properties.
         let handle = create(cuda, 32 * MIB, 1).unwrap();
@@ -87,12 +67,9 @@ fn memory_stays_charged_until_released_and_unmapped() {
         assert_eq!(charged(machine, "1"), 32);
         let mut again = 0;
         let retain = |again: *mut u64, address: u64| {
-            call!(
-                cuda,
-                cuMemRetainAllocationHandle(*mut u64, u64),
-                again,
-                address
-            )
+            call!(cuda, cuMemRetainAllocationHandle(
+                *mut u64: again, u64: address,
+            ))
         };
         assert_eq!(retain(&raw mut again, address), INVALID_VALUE);
         assert_eq!(retain(&raw mut again, address + 33 * MIB), OK);
@@ -100,10 +77,7 @@ fn memory_stays_charged_until_released_and_unmapped() {
         assert_eq!(charged(machine, "1"), 32);
         assert_eq!(release(cuda, again), OK);
         assert_eq!(charged(machine, "1"), 0);
-        assert_eq!(
-            call!(cuda, cuMemAddressFree(u64, u64), address, 64 * MIB),
-            OK
-        );
+        ok!(cuda, cuMemAddressFree(u64: address, u64: 64 * MIB));
     });
 }
 
@@ -127,34 +101,20 @@ fn rejects_impossible_mappings() {
             }
             assert_eq!(unmap(cuda, address, 8 * MIB), INVALID_VALUE);
             assert_eq!(
-                call!(cuda, cuMemAddressFree(u64, u64), address, 8 * MIB),
+                call!(cuda, cuMemAddressFree(u64: address, u64: 8 * MIB)),
                 INVALID_VALUE
             );
             let access: [u32; 3] = [1, 0, 3];
             let set = |start: u64, bytes: u64| {
-                call!(
-                    cuda,
-                    cuMemSetAccess(u64, u64, *const [u32; 3], u64),
-                    address + start,
-                    bytes,
-                    &raw const access,
-                    1
-                )
+                call!(cuda, cuMemSetAccess(
+                    u64: address + start, u64: bytes, *const [u32; 3]: &raw const access, u64: 1,
+                ))
             };
             assert_eq!(
                 (set(2 * MIB, 4 * MIB), set(0, 8 * MIB)),
                 (OK, INVALID_VALUE)
             );
-            assert_eq!(
-                call!(
-                    cuda,
-                    cuMemsetD8_v2(u64, u8, u64),
-                    address + 2 * MIB,
-                    1,
-                    4 * MIB
-                ),
-                OK
-            );
+            ok!(cuda, cuMemsetD8_v2(u64: address + 2 * MIB, u8: 1, u64: 4 * MIB));
             assert_eq!(unmap(cuda, address + 2 * MIB, 4 * MIB), OK);
         },
     );
@@ -170,23 +130,13 @@ fn imported_memory_is_charged_to_its_creator() {
             let handle = create(cuda, 32 * MIB, 0).unwrap();
             let before = charged(machine, "0");
             let (mut file, mut imported) = (0_i32, 0);
-            let code = call!(
-                cuda,
-                cuMemExportToShareableHandle(*mut i32, u64, u32, u64),
-                &raw mut file,
-                handle,
-                1,
-                0
-            );
-            assert_eq!(code, OK);
+            ok!(cuda, cuMemExportToShareableHandle(
+                *mut i32: &raw mut file, u64: handle, u32: 1, u64: 0,
+            ));
             let number = u64::try_from(file).unwrap();
-            let code = call!(
-                cuda,
-                cuMemImportFromShareableHandle(*mut u64, u64, u32),
-                &raw mut imported,
-                number,
-                1
-            );
+            let code = call!(cuda, cuMemImportFromShareableHandle(
+                *mut u64: &raw mut imported, u64: number, u32: 1,
+            ));
             assert_eq!((code, charged(machine, "0")), (OK, before));
             let imports = || machine.process_usage("0").unwrap()[0].imported;
             assert_eq!(imports(), 32 * MIB);

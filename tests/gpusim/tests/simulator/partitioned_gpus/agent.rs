@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Gpu, Grant, Mib, Percent, PodUid, Scaling, inventory};
-use aliquot_device_plugin::allocatable::{self, GpuLayout, NodeLayout};
-use aliquot_device_plugin::host::HostDevice;
+use aliquot_device_plugin::gpus::allocatable::{self, GpuLayout, NodeLayout};
+use aliquot_device_plugin::gpus::host_device::HostDevice;
 use aliquot_device_plugin::modes::mig::instance_names::StableNameDriver;
 use aliquot_device_plugin::modes::{ContainerGrant, ModeEdits, SharingModes};
 use aliquot_gpusim::place;
@@ -79,6 +79,7 @@ impl Agent {
         let layout = NodeLayout {
             default_resource: "nvidia.com/gpu".to_owned(),
             gpus: plans.iter().map(serving).collect(),
+            ..NodeLayout::default()
         };
         let facts = self.driver.inventory().unwrap();
         allocatable::allocatable_devices(&facts, &self.driver.health().unwrap(), &layout)

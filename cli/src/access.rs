@@ -1,0 +1,393 @@
+//! How to reach a cluster: its API server, and its scheduler and other parts, through the API server's
+//! proxy or at a URL. Every call has a deadline.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aliquot_k8s::pod;
+use clap::Args;
+use http::{HeaderName, HeaderValue, Uri};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use crate::components::name;
+
+/// Timeouts of connecting and of reading an answer.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// Objects per list request.
+const PAGE: u32 = 500;
+/// The labels that the chart gives the scheduler's pods.
+const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=scheduler";
+
+/// The account, beside the scheduler's pods, that may read what Aliquot's parts serve.
+const VIEWER: &str = "aliquot-viewer";
+/// Seconds for which a token of it is valid: the shortest that Kubernetes allows.
+const TOKEN_LIFETIME: i64 = 600;
+/// The header in which the token passes the API server's proxy.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("aliquot-token");
+/// The variable with the token for an address that the user gives.
+const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
+
+/// The namespace of the documented installation.
+const NAMESPACE: &str = "aliquot-system";
+
+/// How to reach a cluster.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Access {
+    /// Path of the kubeconfig; defaults to kubectl's
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig
+    #[arg(long)]
+    pub context: Option<String>,
+    /// Ask the scheduler at this address, or that in the variable `ALIQUOT_SERVER`, instead of through
+    /// the API server; over https with the token in the variable `ALIQUOT_TOKEN`
+    #[arg(long, value_name = "URL", env = "ALIQUOT_SERVER")]
+    pub server: Option<Uri>,
+    /// Namespace of the scheduler's pods; defaults to aliquot-system, then to where they are found
+    #[arg(long, value_name = "NAMESPACE")]
+    pub scheduler_namespace: Option<String>,
+    /// Port of the scheduler's pods
+    #[arg(long, default_value_t = 9395)]
+    pub scheduler_port: u16,
+}
+
+/// Why the cluster could not be read.
+#[derive(Debug, Error)]
+pub enum AccessError {
+    /// The kubeconfig.
+    #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The client.
+    #[error("cannot create a client for the cluster: {0}")]
+    Client(kube::Error),
+    /// A list.
+    #[error("cannot list {what}: {source}")]
+    List {
+        /// The kind of objects.
+        what: &'static str,
+        /// The API server's error.
+        source: kube::Error,
+    },
+    /// No scheduler runs there.
+    #[error(
+        "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --server"
+    )]
+    NoScheduler {
+        /// The namespace that was searched.
+        namespace: String,
+    },
+    /// No token for the scheduler's or an agent's port.
+    #[error(
+        "cannot get a token of account {namespace}/{VIEWER}: {why}; expected: the verb create for serviceaccounts/token of that account"
+    )]
+    Token {
+        /// The account's namespace.
+        namespace: String,
+        /// The error.
+        why: String,
+    },
+    /// The scheduler refused the request, with this message.
+    #[error("{0}")]
+    Refused(String),
+    /// It could not be reached.
+    #[error("cannot reach {at}: {why}")]
+    Unreachable {
+        /// Its name or address.
+        at: String,
+        /// The error.
+        why: String,
+    },
+    /// Its answer cannot be parsed.
+    #[error(
+        "cannot parse the scheduler's answer: {0}; check that it is of the same release as this program"
+    )]
+    Answer(#[from] serde_json::Error),
+}
+
+impl Access {
+    /// The client for the API server.
+    pub async fn client(&self) -> Result<Client, AccessError> {
+        make(self.config().await?)
+    }
+
+    /// A client whose requests carry a token of the account `aliquot-viewer` in this namespace: the API
+    /// server's proxy does not pass the user's own identity on.
+    async fn viewer(&self, client: &Client, namespace: &str) -> Result<Client, AccessError> {
+        let refused = |why: String| AccessError::Token {
+            namespace: namespace.to_owned(),
+            why,
+        };
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_LIFETIME),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        let params = PostParams::default();
+        let answer = accounts.create_token_request(VIEWER, &params, &request);
+        let answer = answer.await.map_err(|error| refused(error.to_string()))?;
+        let token = answer.status.map(|status| status.token).unwrap_or_default();
+        let mut config = self.config().await?;
+        let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
+        config.headers.push(header);
+        make(config)
+    }
+
+    /// To a port of each of these pods, through the API server's proxy. Only ports with TLS get a
+    /// token.
+    pub(crate) async fn routes(
+        &self,
+        client: &Client,
+        namespace: &str,
+        pods: &[&Pod],
+        port: u16,
+    ) -> Result<Vec<PodRoute>, AccessError> {
+        let viewer = if pods.iter().any(|pod| serves_tls(pod, port)) {
+            Some(self.viewer(client, namespace).await?)
+        } else {
+            None
+        };
+        let routes = pods.iter().map(|pod| {
+            let viewer = viewer.as_ref().filter(|_| serves_tls(pod, port));
+            let scheme = if viewer.is_some() { "https:" } else { "" };
+            let name = name(pod);
+            PodRoute {
+                client: viewer.unwrap_or(client).clone(),
+                path: format!("/api/v1/namespaces/{namespace}/pods/{scheme}{name}:{port}/proxy"),
+            }
+        });
+        Ok(routes.collect())
+    }
+
+    async fn config(&self) -> Result<Config, AccessError> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        Ok(match &self.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path)?;
+                Config::from_custom_kubeconfig(file, &options).await?
+            }
+            None => Config::from_kubeconfig(&options).await?,
+        })
+    }
+
+    /// The scheduler's answer to `GET path`; with several replicas, the leader's.
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, AccessError> {
+        Ok(serde_json::from_str(&self.text(path).await?)?)
+    }
+
+    /// The same, as text.
+    pub async fn text(&self, path: &str) -> Result<String, AccessError> {
+        if let Some(url) = &self.server {
+            return get(&direct(url)?, &url.to_string(), path).await;
+        }
+        let client = self.client().await?;
+        let (namespace, pods) = self.schedulers(&client).await?;
+        let mut answer = Err(AccessError::NoScheduler {
+            namespace: namespace.clone(),
+        });
+        let pods: Vec<&Pod> = pods.iter().filter(|pod| !pod::is_finished(pod)).collect();
+        let routes = self.routes(&client, &namespace, &pods, self.scheduler_port);
+        for (pod, route) in pods.iter().zip(routes.await?) {
+            let at = format!("pod {namespace}/{}", name(pod));
+            let got = get(&route.client, &at, &format!("{}{path}", route.path)).await;
+            let leads = |text: &str| {
+                let value: Result<serde_json::Value, _> = serde_json::from_str(text);
+                value.is_ok_and(|value| value["leads"] == true)
+            };
+            if got.as_deref().is_ok_and(leads) {
+                answer = got;
+                break;
+            }
+            // Any answer is better than none, and an answer better than a refusal.
+            if answer.is_err() {
+                answer = got;
+            }
+        }
+        answer
+    }
+
+    /// The namespace in which the scheduler is searched first.
+    pub(crate) fn usual_namespace(&self) -> &str {
+        self.scheduler_namespace.as_deref().unwrap_or(NAMESPACE)
+    }
+
+    /// The scheduler's namespace and pods. Without --scheduler-namespace and without pods in the usual
+    /// one, all namespaces are searched, if that is permitted.
+    pub(crate) async fn schedulers(
+        &self,
+        client: &Client,
+    ) -> Result<(String, Vec<Pod>), AccessError> {
+        let (given, namespace) = (&self.scheduler_namespace, self.usual_namespace());
+        let params = ListParams::default().labels(SCHEDULERS);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let found = pods.list(&params).await;
+        let found = found.map_err(|source| AccessError::List {
+            what: "the scheduler's pods",
+            source,
+        })?;
+        if found.items.is_empty() && given.is_none() {
+            let all: Api<Pod> = Api::all(client.clone());
+            if let Ok(all) = all.list(&params).await
+                && let Some(first) = all.items.first()
+            {
+                let namespace = pod::namespace(first);
+                let mut pods = all.items;
+                pods.retain(|pod| pod::namespace(pod) == namespace);
+                return Ok((namespace.as_str().to_owned(), pods));
+            }
+        }
+        Ok((namespace.to_owned(), found.items))
+    }
+
+    /// All nodes and all pods.
+    pub async fn snapshot(&self) -> Result<(Vec<Node>, Vec<Pod>), AccessError> {
+        let client = self.client().await?;
+        Ok((all(&client, "nodes").await?, all(&client, "pods").await?))
+    }
+}
+
+/// A client, and the path under which it reaches a pod.
+#[derive(Clone)]
+pub(crate) struct PodRoute {
+    /// The client.
+    pub(crate) client: Client,
+    /// The path.
+    pub(crate) path: String,
+}
+
+impl PodRoute {
+    /// To an address that the user gives.
+    pub(crate) fn at(url: &Uri) -> Result<Self, AccessError> {
+        Ok(Self {
+            client: direct(url)?,
+            path: String::new(),
+        })
+    }
+}
+
+/// Whether a pod serves this port with TLS: its readiness probe says so.
+fn serves_tls(object: &Pod, port: u16) -> bool {
+    let containers = object.spec.iter().flat_map(|spec| &spec.containers);
+    let mut probes = containers.filter_map(|container| {
+        let probe = container.readiness_probe.as_ref()?.http_get.as_ref()?;
+        let number = match &probe.port {
+            IntOrString::Int(number) => *number,
+            IntOrString::String(name) => {
+                let mut ports = container.ports.iter().flatten();
+                let named = ports.find(|port| port.name.as_ref() == Some(name))?;
+                named.container_port
+            }
+        };
+        Some((number, probe.scheme.as_deref() == Some("HTTPS")))
+    });
+    probes.any(|(number, tls)| number == i32::from(port) && tls)
+}
+
+fn token_header(
+    token: &str,
+) -> Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue> {
+    let mut value = HeaderValue::from_str(token)?;
+    value.set_sensitive(true);
+    Ok((TOKEN_HEADER, value))
+}
+
+/// A client for an address that the user gives; over https with the token in `ALIQUOT_TOKEN`. The
+/// certificate of a part is its own, and is accepted where `kubectl port-forward` listens.
+pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
+    let mut config = Config::new(url.clone());
+    if url.scheme_str() == Some("https") {
+        config.accept_invalid_certs = matches!(url.host(), Some("localhost" | "127.0.0.1"));
+        if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
+            let header = token_header(&token).map_err(|error| AccessError::Unreachable {
+                at: url.to_string(),
+                why: format!("{TOKEN_VARIABLE}: {error}"),
+            })?;
+            config.headers.push(header);
+        }
+    }
+    make(config)
+}
+
+fn make(mut config: Config) -> Result<Client, AccessError> {
+    config.connect_timeout = Some(TIMEOUTS.0);
+    config.read_timeout = Some(TIMEOUTS.1);
+    config.default_retry = false;
+    Client::try_from(config).map_err(AccessError::Client)
+}
+
+pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String, AccessError> {
+    let unreachable = |why: String| AccessError::Unreachable {
+        at: at.to_owned(),
+        why,
+    };
+    let request = http::Request::get(path).body(Vec::new());
+    let request = request.map_err(|error| unreachable(error.to_string()))?;
+    match client.request_text(request).await {
+        Ok(text) => Ok(text),
+        // The scheduler's own message.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
+            AccessError::Refused(status.message.trim_matches('"').to_owned()),
+        ),
+        Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
+        Err(error) => Err(unreachable(error.to_string())),
+    }
+}
+
+pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, AccessError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&params).await;
+        let page = page.map_err(|source| AccessError::List { what, source })?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sends_tokens_only_to_ports_with_tls() {
+        let pod = |scheme: &str| -> Pod {
+            let probe =
+                |port: &str, scheme: &str| json!({"httpGet": {"port": port, "scheme": scheme}});
+            let container = |name: &str, port: u16, scheme: &str| {
+                json!({
+                    "name": name, "readinessProbe": probe(name, scheme),
+                    "ports": [{"name": name, "containerPort": port}],
+                })
+            };
+            let containers = [
+                container("other", 10259, "HTTPS"),
+                container("metrics", 9395, scheme),
+            ];
+            serde_json::from_value(json!({"spec": {"containers": containers}})).expect("a pod")
+        };
+        assert!(serves_tls(&pod("HTTPS"), 9395));
+        assert!(!serves_tls(&pod("HTTP"), 9395));
+        assert!(!serves_tls(&pod("HTTPS"), 9397));
+    }
+}

@@ -1,0 +1,139 @@
+//! Aliquot's own pods in a cluster: of which component they are, whether they are ready, and their flags.
+
+use aliquot_core::request::{Resource, ResourceNames};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+/// The label that all pods of Aliquot carry.
+pub const PART: &str = "app.kubernetes.io/part-of";
+/// The label that names the component.
+pub const COMPONENT: &str = "app.kubernetes.io/component";
+
+/// Whether the pod is of this component of Aliquot.
+pub fn is_ours(pod: &Pod, part: &str) -> bool {
+    let label = |key| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    label(PART) == Some("aliquot") && label(COMPONENT) == Some(part)
+}
+
+/// The pods of a component that have not ended.
+pub fn running_pods<'a>(pods: &'a [Pod], part: &'a str) -> impl Iterator<Item = &'a Pod> {
+    pods.iter()
+        .filter(move |pod| is_ours(pod, part) && !pod::is_finished(pod))
+}
+
+/// Whether the pod's condition Ready is True.
+pub fn is_ready(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_deref());
+    let ready = |c: &k8s_openapi::api::core::v1::PodCondition| c.type_ == "Ready";
+    conditions
+        .unwrap_or_default()
+        .iter()
+        .any(|condition| ready(condition) && condition.status == "True")
+}
+
+/// Its containers that are not ready, with the reason in their status.
+pub fn unready(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let containers = status.container_statuses.iter().flatten();
+    let waiting = containers.filter(|one| !one.ready).map(|one| {
+        let waiting = one.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+        let message = waiting.and_then(|waiting| waiting.message.as_deref());
+        let texts = [reason, message].into_iter().flatten();
+        let texts: Vec<&str> = texts.collect();
+        match texts[..] {
+            [] => one.name.clone(),
+            _ => format!("{} ({})", one.name, texts.join(": ")),
+        }
+    });
+    let all: Vec<String> = waiting.collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// The pod's name.
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The pod's containers.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().flat_map(|spec| &spec.containers)
+}
+
+/// The commands and arguments of the pod's containers.
+pub fn arguments(pod: &Pod) -> impl Iterator<Item = &str> {
+    containers(pod).flat_map(container_arguments)
+}
+
+fn container_arguments(container: &Container) -> impl Iterator<Item = &str> {
+    let both = [&container.command, &container.args];
+    both.into_iter().flatten().flatten().map(String::as_str)
+}
+
+/// The value of `--flag=value` or `--flag value` in a pod's arguments.
+pub fn flag<'a>(pod: &'a Pod, flag: &str) -> Option<&'a str> {
+    value(arguments(pod), flag)
+}
+
+/// The same in one container's arguments.
+pub fn container_flag<'a>(container: &'a Container, flag: &str) -> Option<&'a str> {
+    value(container_arguments(container), flag)
+}
+
+fn value<'a>(mut arguments: impl Iterator<Item = &'a str>, flag: &str) -> Option<&'a str> {
+    while let Some(word) = arguments.next() {
+        let Some(rest) = word.strip_prefix(flag) else {
+            continue;
+        };
+        match rest.strip_prefix('=') {
+            Some(value) => return Some(value),
+            None if rest.is_empty() => return arguments.next(),
+            None => {}
+        }
+    }
+    None
+}
+
+/// The flags that name the five resources.
+pub const NAMES: [(Resource, &str); 5] = [
+    (Resource::Gpu, "--resource-name"),
+    (Resource::Memory, "--resource-mem"),
+    (Resource::MemoryPercentage, "--resource-mem-percentage"),
+    (Resource::Cores, "--resource-cores"),
+    (Resource::Priority, "--resource-priority"),
+];
+
+/// The names of the five resources in this component's flags.
+pub fn names(pod: &Pod) -> ResourceNames {
+    let usual = ResourceNames::default();
+    ResourceNames::with(NAMES.map(|(resource, name)| {
+        let given = flag(pod, name).unwrap_or_else(|| usual.of(resource));
+        (resource, given.to_owned())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(args: &[&str]) -> Pod {
+        let container = json!({"name": "c", "command": ["x"], "args": args});
+        serde_json::from_value(json!({"spec": {"containers": [container]}})).unwrap()
+    }
+
+    #[test]
+    fn reads_flag_in_both_forms() {
+        let check = |args: &[&str], expected: Option<&str>| {
+            assert_eq!(flag(&pod(args), "--resource-mem"), expected, "{args:?}");
+        };
+        check(&["--resource-mem=a/b"], Some("a/b"));
+        check(&["--resource-mem", "a/b"], Some("a/b"));
+        check(&["--resource-mem-percentage=a/b"], None);
+        check(&[], None);
+        let names = names(&pod(&["--resource-cores=a/cores"]));
+        assert_eq!(names.of(Resource::Cores), "a/cores");
+        assert_eq!(names.of(Resource::Gpu), "nvidia.com/gpu");
+    }
+}

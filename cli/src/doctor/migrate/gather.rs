@@ -1,0 +1,162 @@
+//! The workloads of a cluster: controllers with their pod templates, and pods without one. A workload
+//! is listed once, not once for each of its pods.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job, JobCondition};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+
+use crate::access::{AccessError, all};
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it has a pod template, or is a pod without one.
+    pub template: bool,
+    /// Whether it is a pod.
+    pub runs: bool,
+    /// The pod template, or the pod.
+    pub pod: Pod,
+}
+
+/// Kinds whose pods are covered by their templates.
+const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
+
+/// What could not be listed, and why.
+type Missing = Vec<(&'static str, String)>;
+
+/// All workloads, and what could not be listed. An error where pods cannot be listed.
+pub(super) async fn workloads(
+    client: &Client,
+    namespace: Option<&str>,
+) -> Result<(Vec<Workload>, Missing), AccessError> {
+    let mut found = Vec::new();
+    let mut missing = Missing::new();
+    macro_rules! templates {
+        ($kind:ty, $name:literal, $what:literal, $template:expr) => {
+            match all::<$kind>(client, $what).await {
+                Ok(list) => found.extend(list.into_iter().filter_map(|object| {
+                    if is_made_by_another(&object.metadata) {
+                        return None;
+                    }
+                    let template: Option<PodTemplateSpec> = $template(object.spec);
+                    Some(workload($name, &object.metadata, template?))
+                })),
+                Err(error) => missing.push(($what, error.to_string())),
+            }
+        };
+    }
+    templates!(Deployment, "Deployment", "deployments", |spec: Option<
+        k8s_openapi::api::apps::v1::DeploymentSpec,
+    >| spec
+        .map(|spec| spec.template));
+    templates!(
+        StatefulSet,
+        "StatefulSet",
+        "statefulsets",
+        |spec: Option<k8s_openapi::api::apps::v1::StatefulSetSpec>| spec.map(|spec| spec.template)
+    );
+    templates!(DaemonSet, "DaemonSet", "daemonsets", |spec: Option<
+        k8s_openapi::api::apps::v1::DaemonSetSpec,
+    >| spec
+        .map(|spec| spec.template));
+    match all::<Job>(client, "jobs").await {
+        Ok(jobs) => found.extend(jobs.into_iter().filter_map(job)),
+        Err(error) => missing.push(("jobs", error.to_string())),
+    }
+    templates!(CronJob, "CronJob", "cronjobs", |spec: Option<
+        k8s_openapi::api::batch::v1::CronJobSpec,
+    >| spec
+        .and_then(|spec| spec.job_template.spec)
+        .map(|spec| spec.template));
+    for pod in all::<Pod>(client, "pods").await? {
+        if aliquot_k8s::pod::is_finished(&pod) {
+            continue;
+        }
+        let has_template = is_made_by_another(&pod.metadata);
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        found.push(Workload {
+            kind: if has_template {
+                "Pod of a template"
+            } else {
+                "Pod"
+            },
+            namespace: text(&pod.metadata.namespace),
+            name: text(&pod.metadata.name),
+            template: !has_template,
+            runs: true,
+            pod,
+        });
+    }
+    found.retain(|one| namespace.is_none_or(|name| one.namespace == name));
+    Ok((found, missing))
+}
+
+/// Whether a controller of [`OWNERS`] made the object.
+fn is_made_by_another(meta: &ObjectMeta) -> bool {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    let by = owners.iter().find(|owner| owner.controller == Some(true));
+    by.is_some_and(|by| OWNERS.contains(&by.kind.as_str()))
+}
+
+/// A Job that has not finished; a finished one makes no more pods.
+fn job(job: Job) -> Option<Workload> {
+    let conditions = job
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let over = |one: &JobCondition| {
+        ["Complete", "Failed"].contains(&one.type_.as_str()) && one.status == "True"
+    };
+    if is_made_by_another(&job.metadata) || conditions.into_iter().flatten().any(over) {
+        return None;
+    }
+    Some(workload("Job", &job.metadata, job.spec?.template))
+}
+
+fn workload(kind: &'static str, meta: &ObjectMeta, template: PodTemplateSpec) -> Workload {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    Workload {
+        kind,
+        namespace: text(&meta.namespace),
+        name: text(&meta.name),
+        template: true,
+        runs: false,
+        pod: Pod {
+            metadata: template.metadata.unwrap_or_default(),
+            spec: template.spec,
+            status: None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ignores_finished_jobs() {
+        let check = |conditions: &[(&str, &str)], expected: bool| {
+            let conditions = conditions.iter();
+            let conditions: Vec<_> = conditions
+                .map(|(kind, status)| json!({"type": kind, "status": status}))
+                .collect();
+            let object = json!({"metadata": {"name": "j"}, "status": {"conditions": conditions},
+                "spec": {"template": {"spec": {"containers": []}}}});
+            let found = job(serde_json::from_value(object).unwrap());
+            assert_eq!(found.is_some(), expected, "{conditions:?}");
+        };
+        check(&[], true);
+        check(&[("Suspended", "True"), ("Failed", "False")], true);
+        check(&[("Complete", "True")], false);
+        check(&[("Failed", "True")], false);
+    }
+}

@@ -1,0 +1,256 @@
+//! What changes for one workload when Aliquot takes over.
+//!
+//! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
+//! the code with which scheduler and webhook read pods.
+
+use aliquot_core::request::{BareGpu, Resource, is_other};
+use aliquot_core::{Mib, Stage, hami, quantity};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::gather::Workload;
+use super::systems::{CurrentSystem, Settings};
+use super::{environment, escapes};
+use crate::doctor::finding::{About, Finding};
+
+/// HAMi's annotation that chooses the sharing mode.
+const MODE: &str = "nvidia.com/vgpu-mode";
+/// Labels by which both systems ignore a pod.
+const IGNORE: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
+
+/// What changes for a workload, or one finding that nothing does; none if it uses no GPU.
+pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
+    let about = About(format!("{} {}/{}", one.kind, one.namespace, one.name));
+    let mut found = Vec::new();
+    if one.runs {
+        found.extend(running(one, settings, &about));
+    }
+    if !one.template {
+        return found;
+    }
+    found.extend(environment::gpus_by_environment(&one.pod, settings, &about));
+    let demand = match pod::demand(&one.pod, &settings.pods) {
+        Err(error) => {
+            found.push(about.problem(
+                "refused",
+                format!("Aliquot refuses a new pod: {error}"),
+                "change it before the migration",
+            ));
+            return found;
+        }
+        Ok(demand) => demand,
+    };
+    found.extend(unknown_names(&one.pod, settings, &about));
+    if !demand.requests_gpu() {
+        return found;
+    }
+    if let Some(label) = ignored(&one.pod) {
+        let what = format!(
+            "the label {label}: ignore has no effect with Aliquot, whose webhook reviews the pod all the same; with webhook.podsMayIgnore=true the pod is not reviewed, and refused because it requests a GPU"
+        );
+        let todo = "remove the label; to keep pods away from Aliquot, label their namespace";
+        found.push(about.problem("left-alone", what, todo));
+    }
+    found.extend(placed(&one.pod, settings, &about));
+    found.extend(escapes::escapes(&one.pod, &about));
+    for (container, stage) in pod::containers(&one.pod) {
+        found.extend(bare(container, settings, &about));
+        found.extend(exclusive_by_percentage(container, settings, &about));
+        found.extend(sidecar(container, stage, settings, &about));
+    }
+    if settings.from == CurrentSystem::Hami {
+        found.extend(mig_by_memory(&one.pod, settings, &about));
+    }
+    if found.is_empty() {
+        found.push(about.ok("unchanged", "behaves the same with Aliquot"));
+    }
+    found
+}
+
+/// The allocation of a running pod is counted.
+fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding> {
+    if settings.from != CurrentSystem::Hami || pod::annotation(&one.pod, hami::ALLOCATED).is_none()
+    {
+        return None;
+    }
+    let check = "running";
+    let reading = aliquot_k8s::pod::Settings {
+        hami: true,
+        ..settings.pods.clone()
+    };
+    let (node, allocated) = pod::allocated(&one.pod, &reading)?;
+    match allocated.uses() {
+        Some(_) => Some(about.ok(check, "keeps running; with compat.hami=true its allocation is counted until it ends, otherwise its GPUs take no other pod until then")),
+        None => Some(about.problem(
+            check,
+            format!("HAMi's allocation annotation cannot be read: Aliquot places nothing on node {node} while the pod runs"),
+            "delete the pod, so that HAMi schedules it again",
+        )),
+    }
+}
+
+/// Requests of nvidia.com resources that no node will have.
+fn unknown_names(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
+    let names = &settings.pods.names;
+    let usual = |name: &str| Resource::ALL.iter().any(|one| names.of(*one) == name);
+    let mut unknown: Vec<&str> = pod::containers(object)
+        .filter_map(|(container, _)| container.resources.as_ref())
+        .flat_map(|resources| [&resources.limits, &resources.requests])
+        .flatten()
+        .flat_map(|amounts| amounts.keys().map(String::as_str))
+        .filter(|name| name.starts_with("nvidia.com/"))
+        .filter(|name| !usual(name) && !is_other(name, &settings.pods.extra))
+        .collect();
+    unknown.sort_unstable();
+    unknown.dedup();
+    let finding = |name: &str| {
+        about.problem(
+            "unknown-resource",
+            format!("requests {name}, which no node has with Aliquot"),
+            "offer it with a profile's `rename` and the chart's extraResources, or request another resource",
+        )
+    };
+    unknown.into_iter().map(finding).collect()
+}
+
+fn ignored(object: &Pod) -> Option<&'static str> {
+    let labels = object.metadata.labels.as_ref()?;
+    let mut all = IGNORE.into_iter();
+    all.find(|key| labels.get(*key).is_some_and(|value| value == "ignore"))
+}
+
+/// Another scheduler places the pod, or none does.
+fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let Some(spec) = &object.spec else {
+        return found;
+    };
+    let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+    let ours = ["", "aliquot-scheduler"].contains(&scheduler);
+    if !ours && !settings.replaced.iter().any(|name| name == scheduler) {
+        found.push(about.problem(
+            "scheduler",
+            format!(
+                "has schedulerName {scheduler}: Aliquot does not schedule it, and the node refuses it"
+            ),
+            "remove schedulerName, or add the scheduler to webhook.replaceSchedulers",
+        ));
+    }
+    let bound = spec.node_name.as_deref().filter(|name| !name.is_empty());
+    let runs = object.status.is_some();
+    if let Some(node) = bound.filter(|_| !runs) {
+        found.push(about.problem(
+            "refused",
+            format!("sets spec.nodeName to {node}, which bypasses the scheduler: refused"),
+            "use a nodeSelector with kubernetes.io/hostname instead",
+        ));
+    }
+    found
+}
+
+/// Whether a container names a resource.
+fn names(container: &Container, resource: Resource, settings: &Settings) -> bool {
+    let name = settings.pods.names.of(resource);
+    let resources = container.resources.as_ref();
+    let both = resources.map(|resources| [&resources.limits, &resources.requests]);
+    let mut all = both.into_iter().flatten().flatten();
+    all.any(|amounts| amounts.contains_key(name))
+}
+
+/// A container that requests GPUs, or compute, without memory.
+fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Finding> {
+    let has = |resource| names(container, resource, settings);
+    let (from_hami, alone) = (settings.from == CurrentSystem::Hami, !has(Resource::Cores));
+    let counts = has(Resource::Gpu) || from_hami && !alone;
+    if !counts || has(Resource::Memory) || has(Resource::MemoryPercentage) {
+        return None;
+    }
+    let defaults = &settings.pods.defaults;
+    if defaults.bare_gpu == BareGpu::Whole && alone || defaults.memory == Mib(0) {
+        return None;
+    }
+    let today = match (from_hami, alone) {
+        (false, _) => "a whole GPU (or a time slice of it, where that plugin shares it)",
+        (true, true) => "a whole GPU exclusively (HAMi's default since 2.5)",
+        (true, false) => "all memory of a GPU (HAMi's defaultMem is 0)",
+    };
+    let (name, memory) = (&container.name, defaults.memory);
+    let todo = if alone {
+        "set compat.bareGpu=whole to give whole GPUs to all such containers, or request gpumem-percentage: 100 and gpucores: 100"
+    } else {
+        "set scheduler.defaultMem=0 to give all memory of a GPU to all such containers, or request gpumem-percentage: 100"
+    };
+    Some(about.warning(
+        "bare-count",
+        format!(
+            "container {name} gets {today} today; with Aliquot it gets {memory} of a shared GPU"
+        ),
+        todo,
+    ))
+}
+
+/// A container with all memory of its GPUs and no amount of compute, to which HAMi gives all of it.
+fn exclusive_by_percentage(
+    container: &Container,
+    settings: &Settings,
+    about: &About,
+) -> Option<Finding> {
+    let name = settings.pods.names.of(Resource::MemoryPercentage);
+    let resources = container.resources.as_ref()?;
+    let both = [&resources.limits, &resources.requests];
+    let percentage = both
+        .into_iter()
+        .flatten()
+        .find_map(|amounts| amounts.get(name))?;
+    let whole = quantity::whole(&percentage.0) == Ok(100);
+    let cores = names(container, Resource::Cores, settings);
+    let is_other = settings.from != CurrentSystem::Hami || settings.pods.defaults.cores.0 == 100;
+    if !whole || cores || is_other {
+        return None;
+    }
+    Some(about.warning(
+        "percentage-100",
+        format!(
+            "container {} has all compute of its GPU today, because HAMi adds gpucores: 100 to gpumem-percentage: 100; with Aliquot it has all memory, and no compute is allocated",
+            container.name
+        ),
+        "request gpucores: 100 for exclusive use",
+    ))
+}
+
+/// A sidecar, which counts together with the app containers.
+fn sidecar(
+    container: &Container,
+    stage: Stage,
+    settings: &Settings,
+    about: &About,
+) -> Option<Finding> {
+    let gpu = settings.pods.names.of(Resource::Gpu);
+    let limits = container.resources.as_ref()?.limits.as_ref()?;
+    if stage != Stage::Sidecar || settings.from != CurrentSystem::Hami || !limits.contains_key(gpu)
+    {
+        return None;
+    }
+    let what = format!(
+        "sidecar {} counts as an init container today; with Aliquot it counts in addition to the app containers, so the pod needs more",
+        container.name
+    );
+    Some(about.warning("sidecar", what, "check the namespace's quota"))
+}
+
+/// A pod that requests a MIG instance by memory.
+fn mig_by_memory(object: &Pod, settings: &Settings, about: &About) -> Option<Finding> {
+    let mode = pod::annotation(object, MODE)?;
+    let usual = settings.pods.names.of(Resource::Gpu);
+    mode.contains("mig").then(|| {
+        about.problem(
+            "mig-by-memory",
+            format!("{MODE}: {mode}: HAMi chooses a MIG profile by memory; with Aliquot, GPUs with dynamic MIG do not offer {usual}"),
+            "request nvidia.com/mig-<profile>, and give the nodes a profile with mode: mig",
+        )
+    })
+}
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

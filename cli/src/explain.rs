@@ -1,0 +1,203 @@
+//! `explain`: why a pod is pending, or where it runs.
+
+use std::fmt::Write as _;
+
+use aliquot_core::explain::{GpuAnswer, NodeAnswer, PodAnswer, PodHeader};
+use aliquot_core::top::DeviceAmount;
+use anyhow::Result;
+use clap::Args;
+
+use crate::access::{Access, AccessError};
+use crate::output::Output;
+use crate::table::{aligned, counted, dash};
+
+/// The flags of `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Name of the pod
+    pub pod: String,
+    /// Namespace of the pod
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// Most nodes in the table
+    #[arg(long, default_value_t = 20)]
+    pub nodes: usize,
+    /// Output format; wide shows all nodes
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// How to reach the cluster
+    #[command(flatten)]
+    pub access: Access,
+}
+
+impl Explain {
+    /// What the command prints.
+    pub async fn run(&self) -> Result<String> {
+        let answer = ask(&self.access, &self.namespace, &self.pod).await?;
+        let table = |wide| table(&answer, if wide { usize::MAX } else { self.nodes });
+        Ok(self.output.text(&answer, table)?)
+    }
+}
+
+/// The scheduler's answer for a pod.
+pub(crate) async fn ask(
+    access: &Access,
+    namespace: &str,
+    pod: &str,
+) -> Result<PodAnswer, AccessError> {
+    access.ask(&format!("/explain/{namespace}/{pod}")).await
+}
+
+/// The answer for a pod; at most `most` nodes, those that fit first.
+pub fn table(answer: &PodAnswer, most: usize) -> String {
+    let head = &answer.head;
+    let mut text = asks(head);
+    if let Some(placement) = &head.placement {
+        let state = if placement.confirmed {
+            "Bound to"
+        } else {
+            "Being bound to"
+        };
+        let _ = writeln!(text, "{state} {} with", placement.node);
+        match &placement.gpus {
+            None => {
+                text.push_str("  an allocation that cannot be read; it counts as the whole node\n");
+            }
+            Some(gpus) => {
+                for (gpu, amount) in gpus {
+                    let _ = writeln!(text, "  {gpu}: {}, {}", amount.memory, amount.cores);
+                }
+            }
+        }
+        return text;
+    }
+    match &head.refused {
+        Some(refused) => {
+            let _ = writeln!(
+                text,
+                "Refused {} in {}, last {} ago: {}",
+                counted(refused.times, "time", "times"),
+                span(refused.first_seconds_ago - refused.last_seconds_ago),
+                span(refused.last_seconds_ago),
+                refused.text
+            );
+        }
+        None => text.push_str("Not refused since this scheduler started.\n"),
+    }
+    text.push_str(&nodes_table(answer, most));
+    text
+}
+
+/// How many nodes the pod fits, and a table of at most `most` nodes.
+pub(crate) fn nodes_table(answer: &PodAnswer, most: usize) -> String {
+    let tail = &answer.tail;
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        "Nodes that fit now: {} of {} offered",
+        tail.fitting, tail.offered
+    );
+    if !tail.why.is_empty() {
+        let _ = write!(text, "; reasons of the others: {}", tail.why);
+    }
+    text.push_str("\n\n");
+    let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();
+    nodes.sort_by_key(|node| (!node.offered, !node.fits));
+    let rows: Vec<_> = nodes.iter().take(most).flat_map(|n| answers(n)).collect();
+    let columns = [
+        "NODE",
+        "GPU",
+        "MODEL",
+        "FREE MIB",
+        "FREE CORES",
+        "FREE SEATS",
+        "NEEDS MIB",
+        "NEEDS CORES",
+        "ANSWER",
+    ];
+    text.push_str(&aligned(&columns, &rows));
+    if nodes.len() > most {
+        let more = nodes.len() - most;
+        let _ = writeln!(
+            text,
+            "... and {}; use --nodes to show more",
+            counted(more, "more node", "more nodes")
+        );
+    }
+    text
+}
+
+/// A pod and what its containers request.
+pub(crate) fn asks(head: &PodHeader) -> String {
+    let mut text = format!("{}/{}", head.namespace, head.name);
+    for asked in &head.requests {
+        let (stage, count) = (&asked.stage, asked.count);
+        let _ = write!(
+            text,
+            "\n  {stage} container {} requests {count} x {}({}, {})",
+            asked.container,
+            other(&asked.resource),
+            asked.memory,
+            asked.cores
+        );
+    }
+    text.push('\n');
+    text
+}
+
+/// The name of a resource other than the usual one.
+fn other(resource: &str) -> String {
+    match resource {
+        "" | "nvidia.com/gpu" => String::new(),
+        other => format!("{other} "),
+    }
+}
+
+fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
+    let mut remark = String::new();
+    if !node.offered {
+        remark.push_str(" (not offered by kube-scheduler)");
+    }
+    if node.crowded {
+        remark.push_str(" (pods that are being placed take its capacity)");
+    }
+    if node.gpus.is_empty() {
+        let mut row = vec![node.node.to_string()];
+        row.extend(std::iter::repeat_n("-".to_owned(), 7));
+        row.push(format!("{}{remark}", node.why));
+        return vec![row];
+    }
+    let row = |gpu: &GpuAnswer| {
+        let needs = |of: fn(&DeviceAmount) -> String| gpu.needs.as_ref().map_or_else(dash, of);
+        let whole = if gpu.answer == aliquot_core::explain::NOT_ASKED {
+            &node.why
+        } else {
+            &gpu.answer
+        };
+        vec![
+            node.node.to_string(),
+            gpu.index.to_string(),
+            gpu.model.clone(),
+            gpu.left.memory.0.to_string(),
+            gpu.left.cores.0.to_string(),
+            gpu.left.replicas.to_string(),
+            needs(|amount| amount.memory.0.to_string()),
+            needs(|amount| amount.cores.0.to_string()),
+            match gpu.detail.as_str() {
+                "" => format!("{whole}{remark}"),
+                detail => format!("{whole} ({detail}){remark}"),
+            },
+        ]
+    };
+    node.gpus.iter().map(row).collect()
+}
+
+/// Seconds, minutes or hours, rounded down.
+fn span(seconds: f64) -> String {
+    let format = |value: f64, unit: &str| format!("{:.0}{unit}", value.floor());
+    match seconds {
+        s if s < 120.0 => format(s, "s"),
+        s if s < 7200.0 => format(s / 60.0, "m"),
+        s => format(s / 3600.0, "h"),
+    }
+}

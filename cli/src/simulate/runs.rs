@@ -1,0 +1,162 @@
+//! Runs policies over a trace, for several seeds, on all processors.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::ValueEnum;
+use thiserror::Error;
+
+use super::aliquot::{Aliquot, CpuOnly, TypicalSource};
+use super::experiment::{self, Misplaced, Placer, Run, Typical};
+use super::hami::Hami;
+use super::published::{Published, PublishedPolicy};
+use super::trace::Trace;
+use super::workload::Workload;
+
+/// A policy to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// Published: any node, any GPU
+    Random,
+    /// Published: alignment of what is left with the request
+    Dotprod,
+    /// Published: nodes with the same kind of request
+    Clustering,
+    /// Published: used GPUs before free GPUs before free nodes
+    Packing,
+    /// Published: least left over
+    Bestfit,
+    /// Published: fragmentation gradient descent
+    Fgd,
+    /// Aliquot: its own filter, prioritize and ledger, for all pods
+    Ours,
+    /// Aliquot, which learns the typical pods from those it placed
+    OursLearning,
+    /// Aliquot, while pods without GPU go where kube-scheduler's `LeastAllocated` says
+    OursCpuDefault,
+    /// The same, with Aliquot's entry for pods without GPU beside `LeastAllocated`
+    OursCpuEntry,
+    /// A model of stock HAMi: node binpack, GPU spread; pods without GPU by kube-scheduler's default
+    Hami,
+}
+
+impl Policy {
+    /// As it is written in flags and tables.
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn placer<'a>(
+        self,
+        trace: &'a Trace,
+        workload: &Workload,
+        typical: &Typical,
+        seed: u64,
+    ) -> Box<dyn Placer + 'a> {
+        let published = |policy| Box::new(PublishedPolicy::new(policy, typical.clone(), seed));
+        let ours = |cpu_only, knows| {
+            let manner = (cpu_only, knows);
+            Box::new(Aliquot::new(trace, &workload.nodes, manner, seed))
+        };
+        match self {
+            Self::Random => published(Published::Random),
+            Self::Dotprod => published(Published::DotProd),
+            Self::Clustering => published(Published::Clustering),
+            Self::Packing => published(Published::Packing),
+            Self::Bestfit => published(Published::BestFit),
+            Self::Fgd => published(Published::Fgd),
+            Self::Ours => ours(CpuOnly::Ranked, TypicalSource::Trace),
+            Self::OursLearning => ours(CpuOnly::Ranked, TypicalSource::Ledger),
+            Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, TypicalSource::Trace),
+            Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, TypicalSource::Trace),
+            Self::Hami => Box::new(Hami),
+        }
+    }
+}
+
+/// One policy's runs, in the order of the seeds.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The policy's name.
+    pub policy: String,
+    /// One for each seed.
+    pub runs: Vec<(u64, Run)>,
+}
+
+/// Why there is no outcome.
+#[derive(Debug, Error)]
+pub enum SimulateError {
+    /// A policy placed a pod where it does not fit.
+    #[error("policy {policy}, seed {seed}")]
+    Misplaced {
+        /// Which policy.
+        policy: String,
+        /// Which seed.
+        seed: u64,
+        /// What it did.
+        source: Misplaced,
+    },
+}
+
+/// Runs every policy with every seed, on all processors. `progress` is called with the number of runs
+/// that are done and the number of all runs.
+pub fn simulate(
+    trace: &Trace,
+    policies: &[Policy],
+    seeds: &[u64],
+    load: u32,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<Outcome>, SimulateError> {
+    let typical = Typical::of(&trace.pods);
+    let jobs: Vec<(Policy, u64)> = policies
+        .iter()
+        .flat_map(|policy| seeds.iter().map(|seed| (*policy, *seed)))
+        .collect();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        let mut results = Vec::new();
+        while let Some((at, (policy, seed))) = take(&next, &jobs) {
+            let workload = Workload::of(trace, seed, load);
+            let mut placer = policy.placer(trace, &workload, &typical, seed);
+            let run = experiment::run(trace, workload, &typical, &mut *placer, load);
+            results.push((at, run));
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
+        }
+        results
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.min(jobs.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.flatten().collect::<Vec<_>>()
+    });
+    results.sort_unstable_by_key(|(at, _)| *at);
+    let mut outcomes: Vec<Outcome> = policies
+        .iter()
+        .map(|policy| Outcome {
+            policy: policy.name(),
+            runs: Vec::new(),
+        })
+        .collect();
+    for (at, run) in results {
+        let (policy, seed) = (policies[at / seeds.len()].name(), seeds[at % seeds.len()]);
+        let run = run.map_err(|source| SimulateError::Misplaced {
+            policy,
+            seed,
+            source,
+        })?;
+        outcomes[at / seeds.len()].runs.push((seed, run));
+    }
+    Ok(outcomes)
+}
+
+fn take<T: Copy>(next: &AtomicUsize, jobs: &[T]) -> Option<(usize, T)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    Some((at, *jobs.get(at)?))
+}

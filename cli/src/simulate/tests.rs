@@ -1,0 +1,159 @@
+//! The experiment on traces small enough to follow by hand.
+
+use super::experiment::{self, Choice, Placer, Run, Typical};
+use super::published::{Published, PublishedPolicy};
+use super::report::{Summary, table};
+use super::runs::{Outcome, Policy, simulate};
+use super::trace::{Models, NodeRow, PodRow, Shape, Trace};
+use super::workload::{Node, Pod, Workload};
+use super::{Seeds, plot};
+
+fn shape(cpu: u32, gpus: u32, milli: u32) -> Shape {
+    Shape {
+        cpu,
+        milli,
+        gpus,
+        models: Models::ANY,
+    }
+}
+
+/// Nodes of two GPUs, and pods of these shapes.
+fn trace(nodes: u32, shapes: &[Shape]) -> Trace {
+    let row = |n| NodeRow {
+        name: format!("n{n}"),
+        cpu: 10_000,
+        memory: 1000,
+        gpus: 2,
+        model: Models::ANY,
+    };
+    let pod = |(at, shape): (usize, &Shape)| PodRow {
+        name: format!("p{at:03}"),
+        memory: 1,
+        shape: *shape,
+    };
+    Trace {
+        nodes: (0..nodes).map(row).collect(),
+        pods: shapes.iter().enumerate().map(pod).collect(),
+        models: vec![],
+    }
+}
+
+#[test]
+fn orders_pods_by_seed() {
+    let shapes: Vec<Shape> = (0..50).map(|cpu| shape(cpu, 1, 100)).collect();
+    let trace = trace(20, &shapes);
+    let order = |seed| {
+        let pods = Workload::of(&trace, seed, 100).pods.into_iter();
+        pods.map(|pod| pod.shape.cpu).collect::<Vec<_>>()
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+}
+
+#[test]
+fn scales_workload_to_requested_load() {
+    let trace = trace(5, &[shape(1, 1, 300), shape(1, 2, 1000), shape(1, 0, 0)]);
+    for load in [10, 60, 100, 130] {
+        let pods = Workload::of(&trace, 7, load).pods;
+        let sum: u32 = pods.iter().map(|pod| pod.shape.request()).sum();
+        let target = 100 * load;
+        // The published test compares one GPU's part of the last pod drawn.
+        assert!(sum <= target + 1000 && sum + 2000 > target, "{load}: {sum}");
+    }
+}
+
+#[test]
+fn typical_pods_cover_95_percent_and_are_weighted() {
+    let mut shapes = vec![shape(1, 1, 500); 60];
+    shapes.extend(vec![shape(1, 0, 0); 36]);
+    shapes.extend([1, 2, 3, 4].map(|cpu| shape(cpu, 1, 1000)));
+    let typical = Typical::of(&trace(1, &shapes).pods);
+    assert_eq!(typical.0.len(), 2);
+    let node = Workload::of(&trace(1, &shapes), 1, 1).nodes.remove(0);
+    // 300 are lost to the half-GPU pods (62.5 %), all to those without a GPU.
+    let f = typical.fragmentation(&node, 1000, &[300, 700]);
+    assert!((f - (0.625 * 300.0 + 0.375 * 1000.0)).abs() < 1e-9, "{f}");
+    let f = typical.fragmentation(&node, 0, &[300, 700]);
+    assert!((f - 1000.0).abs() < 1e-9, "without CPU all is lost: {f}");
+}
+
+/// Puts everything on the first GPU of the first node.
+struct Careless;
+
+impl Placer for Careless {
+    fn choose(&mut self, _: &[Node], _: &Pod) -> Option<Choice> {
+        Some(Choice {
+            node: 0,
+            gpus: vec![0],
+        })
+    }
+}
+
+fn run(trace: &Trace, placer: &mut dyn Placer) -> Result<Run, experiment::Misplaced> {
+    let typical = Typical::of(&trace.pods);
+    experiment::run(trace, Workload::of(trace, 1, 100), &typical, placer, 100)
+}
+
+#[test]
+fn detects_policy_that_overcommits_gpu() {
+    let error = run(&trace(1, &[shape(1, 1, 600); 3]), &mut Careless).unwrap_err();
+    assert_eq!(error.pod, 1);
+    assert!(error.to_string().contains("1 x 600 of a GPU"), "{error}");
+}
+
+#[test]
+fn counts_arriving_pods_and_drops_those_without_fit() {
+    // Four GPUs; four pods of half a GPU and one of two whole ones.
+    let mut shapes = vec![shape(1, 1, 500); 4];
+    shapes.push(shape(1, 2, 1000));
+    let trace = trace(2, &shapes);
+    let typical = Typical::of(&trace.pods);
+    let run = run(
+        &trace,
+        &mut PublishedPolicy::new(Published::Fgd, typical, 1),
+    )
+    .unwrap();
+    assert_eq!((run.offered, run.dropped), (5, 0));
+    assert_eq!(run.allocated[100], Some(100.0));
+    assert_eq!(run.fragmentation[100], Some(0.0));
+}
+
+#[test]
+fn returns_results_in_order_and_reproducibly() {
+    let shapes: Vec<Shape> = (1..40).map(|n| shape(100, 1, n * 20)).collect();
+    let trace = trace(8, &shapes);
+    let policies = [Policy::Fgd, Policy::Random, Policy::Hami];
+    let once = || simulate(&trace, &policies, &[5, 6], 120, &|_, _| ()).unwrap();
+    let (first, second) = (once(), once());
+    for (outcome, policy) in first.iter().zip(policies) {
+        assert_eq!(outcome.policy, policy.name());
+        assert_eq!(outcome.runs.iter().map(|r| r.0).collect::<Vec<_>>(), [5, 6]);
+    }
+    let runs = |all: &[Outcome]| all.iter().map(|o| o.runs.clone()).collect::<Vec<_>>();
+    assert_eq!(runs(&first), runs(&second));
+}
+
+#[test]
+fn parses_seeds_as_number_or_inclusive_range() {
+    assert_eq!("42..44".parse(), Ok(Seeds(vec![42, 43, 44])));
+    assert_eq!("7".parse(), Ok(Seeds(vec![7])));
+    for text in ["", "a", "5..4", "1..", "0..1000"] {
+        let error = text.parse::<Seeds>().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{text:?}; expected")), "{error}");
+    }
+}
+
+#[test]
+fn reports_every_policy_in_table_and_plot() {
+    let trace = trace(8, &[shape(1, 1, 400); 30]);
+    let outcomes = simulate(&trace, &[Policy::Fgd, Policy::Hami], &[1], 130, &|_, _| ());
+    let summaries: Vec<Summary> = outcomes.unwrap().iter().map(Summary::of).collect();
+    let full = summaries[0].unallocated_at(100).unwrap();
+    // Two pods of 400 a GPU leave 200.
+    assert!((full.mean - 20.0).abs() < 1e-9, "{full:?}");
+    let text = table(&summaries);
+    assert!(text.contains("20.00 (20.00 to 20.00)"), "{text}");
+    let svg = plot::svg(&summaries);
+    assert_eq!(svg.matches("<polyline").count(), 4);
+    assert!(svg.contains(">fgd<") && svg.contains(">hami<"));
+}

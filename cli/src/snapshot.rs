@@ -1,0 +1,89 @@
+//! What the nodes and pods of a cluster say without its scheduler.
+
+use std::collections::BTreeSet;
+
+use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{Ledger, NodeName};
+use aliquot_k8s::{node, pod, replicas};
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+
+use crate::components::{arguments, flag, is_ours, name, names};
+
+/// The ledger from nodes and pods; pods that are being bound are missing.
+pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
+    let mut ledger = Ledger::default();
+    for object in nodes {
+        let name = object.metadata.name.as_deref().unwrap_or_default().into();
+        ledger.publish(&name, Some(node::published(object)));
+    }
+    for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
+        // Pods without a share count, too: they use CPU and memory.
+        if let Some(node) = pod::node(object) {
+            let allocated = pod::allocated(object, settings);
+            let allocated = allocated.map_or_else(AllocatedUse::nothing, |(_, used)| used);
+            ledger.confirm(
+                &pod::uid(object),
+                &pod::namespace(object),
+                &node,
+                allocated,
+                replicas::requests(object, settings),
+            );
+        }
+    }
+    ledger
+}
+
+/// How the scheduler among these pods reads pods: the resources' names, and whether HAMi's annotation
+/// counts. Its defaults are not known here; the flags' defaults are used.
+pub(crate) fn settings(pods: &[Pod]) -> pod::Settings {
+    let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
+    pod::Settings {
+        names: scheduler.map(names).unwrap_or_default(),
+        hami: scheduler.is_some_and(|pod| arguments(pod).any(|one| one == "--compat-hami")),
+        ..pod::Settings::default()
+    }
+}
+
+/// The pods whose unreadable allocation makes this node full, as `namespace/name`.
+pub(crate) fn unreadable(ledger: &Ledger, node: &NodeName, pods: &[Pod]) -> Vec<String> {
+    let here = ledger.unreadable().filter(|(_, entry)| entry.node == *node);
+    let uids: BTreeSet<_> = here.map(|(uid, _)| uid).collect();
+    let named = pods.iter().filter(|one| uids.contains(&pod::uid(one)));
+    named
+        .map(|one| format!("{}/{}", pod::namespace(one), name(one)))
+        .collect()
+}
+
+/// The variable by which a container asks for no limits.
+const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
+
+/// The running containers with a share and without limits, as `namespace/pod container`: they ask for
+/// it by a variable, and the agents' flag allows it in their namespace.
+pub(crate) fn without_control(pods: &[Pod]) -> Vec<String> {
+    let agent = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
+    let named = agent.and_then(|agent| flag(agent, "--may-disable-control"));
+    let named: Vec<&str> = named.unwrap_or_default().split(',').collect();
+    let settings = settings(pods);
+    let asks = |container: &Container| {
+        let mut env = container.env.iter().flatten().rev();
+        let value = env.find(|one| one.name == DISABLE_CONTROL);
+        let value = value.and_then(|one| one.value.as_deref());
+        matches!(value, Some("1" | "t" | "T" | "true" | "TRUE" | "True"))
+    };
+    let mut found = Vec::new();
+    for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
+        let namespace = pod::namespace(object);
+        let may = named
+            .iter()
+            .any(|one| *one == "*" || *one == namespace.as_str());
+        if !may || pod::allocated(object, &settings).is_none() {
+            continue;
+        }
+        let containers = pod::containers(object).filter(|(container, _)| asks(container));
+        found.extend(
+            containers
+                .map(|(container, _)| format!("{namespace}/{} {}", name(object), container.name)),
+        );
+    }
+    found
+}

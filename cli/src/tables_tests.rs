@@ -1,0 +1,278 @@
+//! Tables as they are printed, from a cluster of two nodes; and the errors of a scheduler.
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::explain::{
+    ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
+    container_requests,
+};
+use aliquot_core::inventory::INVENTORY;
+use aliquot_core::score::Policies;
+use aliquot_core::{Cluster, Ledger};
+use aliquot_k8s::node::published;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::access::{Access, AccessError};
+use crate::explain::{self, ask};
+use crate::table::counted;
+use crate::top::{self, pods_with_allocations, top_of};
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn node(name: &str, health: &str) -> Node {
+    let inventory = json!({"v": 1, "reads": [1], "gpus": [{
+        "uuid": format!("GPU-{name}"), "index": 0, "model": "A100", "memory": 80000, "scaled": 80000,
+        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": health,
+    }]});
+    from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
+}
+
+fn holder() -> Pod {
+    let allocation = json!({"v": 1, "node": "n1", "priority": 1, "containers": {"main": [
+        {"resource": "nvidia.com/gpu", "gpu": "GPU-n1", "memory": 50000, "cores": 30}]}});
+    from(json!({
+        "metadata": {"name": "holder", "namespace": "d", "uid": "h",
+            "annotations": {ALLOCATION: allocation.to_string()}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+    }))
+}
+
+fn cluster() -> [Node; 3] {
+    [
+        node("n1", "ok"),
+        node("n2", "xid 79"),
+        from(json!({"metadata": {"name": "cpu"}})),
+    ]
+}
+
+#[test]
+fn top_names_pod_with_unreadable_allocation() {
+    let mut spoilt = holder();
+    let annotations = spoilt.metadata.annotations.get_or_insert_default();
+    annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+    let top = top_of(&cluster(), &[spoilt]);
+    let line = "\nn1 counts as full: the allocation of d/holder cannot be read; delete the pod\n";
+    for table in [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ] {
+        assert!(table.ends_with(line), "{table}");
+    }
+}
+
+#[test]
+fn top_names_gpus_without_memory_of_processes() {
+    let mut node = node("n1", "ok");
+    let annotations = node.metadata.annotations.as_mut().unwrap();
+    let inventory = annotations.get_mut(INVENTORY).unwrap();
+    let mut known: Value = serde_json::from_str(inventory).unwrap();
+    known["unmeasured"] = json!(["GPU-n1"]);
+    *inventory = known.to_string();
+    let top = top_of(&[node], &[]);
+    let line = "\nn1: the driver does not report the memory of processes on GPU-n1; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody\n";
+    for table in [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ] {
+        assert!(table.ends_with(line), "{table}");
+    }
+    assert!(top::nodes(&top_of(&cluster(), &[]).nodes, false).ends_with("-\n"));
+}
+
+#[test]
+fn top_shows_containers_without_control() {
+    let mut free = holder();
+    let spec = free.spec.as_mut().unwrap();
+    spec.containers[0].env = from(json!([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]));
+    let agent = |namespaces: &str| -> Pod {
+        from(json!({
+            "metadata": {"name": "agent", "namespace": "s", "labels": {
+                "app.kubernetes.io/part-of": "aliquot",
+                "app.kubernetes.io/component": "device-plugin",
+            }},
+            "spec": {"containers": [{"name": "device-plugin",
+                "args": [format!("--may-disable-control={namespaces}")]}]},
+        }))
+    };
+    let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
+    for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
+        let pods = pods_with_allocations(&[free.clone(), agent(namespaces)]);
+        assert_eq!(top::pods(&pods).ends_with(line), shown, "{namespaces:?}");
+    }
+}
+
+#[test]
+fn aligns_tables_of_nodes_gpus_and_pods() {
+    let (nodes, pods) = (cluster(), [holder()]);
+    let top = top_of(&nodes, &pods);
+    assert_eq!(
+        top::nodes(&top.nodes, false),
+        "NODE  GPUS  CLOSED  SHARES  MIB          CORES   LARGEST MIB\n\
+         n1    1     0       1/10    50000/80000  30/100  30000\n\
+         n2    1     1       0/10    0/80000      0/100   -\n"
+    );
+    assert_eq!(
+        top::gpus(&top.nodes, top.default_cores, false),
+        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE\n\
+         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok\n\
+         n2    0    A100   vgpu  0     0/10    0/80000      0/100   -            CardNotHealth\n"
+    );
+    assert_eq!(
+        top::gpus(&top.nodes[..1], top.default_cores, true),
+        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE\n\
+         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok     GPU-n1  0              30000         nvidia.com/gpu\n"
+    );
+    assert_eq!(
+        top::pods(&pods_with_allocations(&pods)),
+        "NAMESPACE  POD     NODE  GPU     SHARES  MIB    CORES\n\
+         d          holder  n1    GPU-n1  1       50000  30\n"
+    );
+}
+
+/// The scheduler's answer for a pod of 40,000 MiB.
+fn waiting() -> PodAnswer {
+    let mut ledger = Ledger::default();
+    for object in cluster() {
+        let name = object.metadata.name.as_deref().unwrap().into();
+        ledger.publish(&name, Some(published(&object)));
+    }
+    let pod = holder();
+    let (on, shares) = aliquot_k8s::pod::allocated(&pod, &<_>::default()).unwrap();
+    ledger.confirm(
+        &"h".into(),
+        &"d".into(),
+        &on,
+        shares,
+        aliquot_core::HostResources::default(),
+    );
+    let asking: Pod = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
+    let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
+    let cluster: &Cluster = ledger.cluster();
+    let mut tail = NodeTotals::default();
+    let mut nodes = Vec::new();
+    for (_, name, state) in cluster.iter() {
+        let offered = name.as_str() != "cpu";
+        let policies = Policies::default();
+        let (answer, refusal) =
+            NodeAnswer::of(name, state, &demand, &policies, offered, None, None);
+        tail.add(&answer, refusal.as_ref());
+        nodes.push(answer);
+    }
+    let asks: Vec<ContainerRequest> = container_requests(&demand);
+    let head = PodHeader {
+        namespace: "d".to_owned(),
+        name: "p".to_owned(),
+        uid: "u".into(),
+        leads: true,
+        requests: asks,
+        refused: Some(RefusalHistory {
+            times: 3,
+            first_seconds_ago: 200.0,
+            last_seconds_ago: 5.0,
+            text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
+        }),
+        placement: None,
+    };
+    PodAnswer { head, nodes, tail }
+}
+
+/// The usual width of a terminal.
+const USUAL_WIDTH: usize = 120;
+
+#[test]
+fn default_tables_fit_a_terminal() {
+    let nodes = cluster().map(|mut node| {
+        node.metadata.name = Some("gpu-node-17.example".to_owned());
+        let published = node.metadata.annotations.as_mut();
+        if let Some(text) = published.and_then(|all| all.get_mut(INVENTORY)) {
+            *text = text
+                .replace("A100", "NVIDIA A100-SXM4-80GB")
+                .replace("GPU-n", "GPU-27c4f3b8-a132-4e19-845a-96dba6fa1eb");
+        }
+        node
+    });
+    let top = top_of(&nodes[..1], &[holder()]);
+    let tables = [
+        top::nodes(&top.nodes, false),
+        top::gpus(&top.nodes, top.default_cores, false),
+    ];
+    for line in tables.iter().flat_map(|table| table.lines()) {
+        assert!(line.len() <= USUAL_WIDTH, "{} {line}", line.len());
+    }
+}
+
+#[test]
+fn counts_with_singular_and_plural() {
+    let check = |number: u32, expected: &str| {
+        assert_eq!(counted(number, "pod differs", "pods differ"), expected);
+    };
+    check(0, "0 pods differ");
+    check(1, "1 pod differs");
+    check(2, "2 pods differ");
+    let mut answer = waiting();
+    answer.head.refused.as_mut().unwrap().times = 1;
+    let text = explain::table(&answer, 2);
+    assert!(text.contains("\nRefused 1 time in "), "{text}");
+    let more = "\n... and 1 more node; use --nodes to show more\n";
+    assert!(text.ends_with(more), "{text}");
+}
+
+#[test]
+fn explains_waiting_pod_in_a_table() {
+    let text = "d/p\n  \
+         app container main requests 1 x (40000 MiB, 0 %)\n\
+         Refused 3 times in 3m, last 5s ago: GPU request fits none of 2 nodes: 1 CardNotHealth\n\
+         Nodes that fit now: 0 of 2 offered; reasons of the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
+         \n\
+         NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
+         n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";
+    let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth (xid 79)\n\
+         cpu   -    -      -         -           -           -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
+    assert_eq!(explain::table(&waiting(), 20), format!("{text}{last}"));
+    let more = "... and 2 more nodes; use --nodes to show more\n";
+    assert_eq!(explain::table(&waiting(), 1), format!("{text}{more}"));
+}
+
+/// Serves one request, and returns how to reach it.
+async fn server(status: &str, body: &str) -> Access {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 4096];
+        let _ = connection.read(&mut bytes).await;
+        connection.write_all(answer.as_bytes()).await.unwrap();
+    });
+    Access {
+        server: Some(url.parse().unwrap()),
+        ..Access::default()
+    }
+}
+
+#[tokio::test]
+async fn reads_scheduler_answer_and_repeats_its_refusal() {
+    let text = serde_json::to_string(&waiting()).unwrap();
+    let access = server("200 OK", &text).await;
+    let answer = ask(&access, "d", "p").await.unwrap();
+    assert_eq!(explain::table(&answer, 20), explain::table(&waiting(), 20));
+
+    let access = server("409 Conflict", "pod d/p asks for no GPU").await;
+    let error = ask(&access, "d", "p").await.unwrap_err();
+    assert_eq!(error.to_string(), "pod d/p asks for no GPU");
+
+    let access = server("503 Service Unavailable", "aliquot-scheduler is not ready").await;
+    let error = ask(&access, "d", "p").await.unwrap_err();
+    assert!(matches!(error, AccessError::Unreachable { .. }), "{error}");
+    assert!(
+        error.to_string().contains("aliquot-scheduler is not ready"),
+        "{error}"
+    );
+}

@@ -1,0 +1,96 @@
+//! The agent's port of health and metrics: its readiness conditions, and who is served.
+
+use std::sync::Arc;
+
+use aliquot_core::access::Access;
+use aliquot_k8s::access;
+use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
+use aliquot_serve::{Readiness, admin, http};
+use futures::FutureExt as _;
+use kube::Client;
+use prometheus_client::registry::Registry;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Settings;
+
+/// Readiness: every resource is registered with the kubelet.
+pub const REGISTERED: &str = "registered";
+/// Readiness: the node's inventory annotation is up to date.
+pub const INVENTORY: &str = "inventory";
+/// Readiness: the driver answers.
+pub const DRIVER: &str = "driver";
+/// Readiness: the node's pods are known and their watch is current.
+pub const PODS: &str = "pods";
+
+/// Readiness condition that fails once the agent has left the node.
+const LEFT: &str = "left";
+
+/// Why the port cannot be served.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    /// The address cannot be bound.
+    #[error(transparent)]
+    Listen(#[from] http::ListenError),
+    /// The address cannot be guarded.
+    #[error(transparent)]
+    AccessControl(#[from] AccessControlError),
+}
+
+/// Reports to a readiness condition: `None` means that it holds.
+pub(crate) fn condition_reporter(
+    readiness: &Readiness,
+    condition: &'static str,
+) -> impl Fn(Option<String>) + Send + Sync + use<> {
+    let readiness = readiness.clone();
+    move |reason| match reason {
+        None => readiness.pass(condition),
+        Some(reason) => readiness.fail(condition, reason),
+    }
+}
+
+/// Opens the port of health and metrics; what is returned serves it until `stop` is cancelled.
+pub(crate) async fn serve(
+    settings: &Settings,
+    client: &Client,
+    readiness: &Readiness,
+    registry: Registry,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + use<>, AdminError> {
+    let listener = http::bind(settings.listen).await?;
+    let router = admin::router(readiness.clone(), Arc::new(registry));
+    let reviewer = access::reviewer(client.clone());
+    let control = settings
+        .authenticate
+        .then(|| AccessControl::new(reviewer, []));
+    let serving = access_control::serve(listener, router, control.transpose()?, stop);
+    Ok(serving.map(drop))
+}
+
+/// Serves nothing but that the agent has left the node: keeps the process alive without work, so that
+/// it is not restarted there.
+pub(crate) async fn serve_left(
+    settings: &Settings,
+    stop: CancellationToken,
+) -> Result<(), AdminError> {
+    let readiness = Readiness::new([LEFT]);
+    readiness.fail(
+        LEFT,
+        "the agent has left this node; Aliquot is being removed",
+    );
+    let router = admin::router(readiness, Arc::new(Registry::default()));
+    let listener = http::bind(settings.listen).await?;
+    // The kubelet's probes are as before; nobody else is served.
+    let nobody =
+        |_, _| -> access_control::Reviewed { Box::pin(async { Ok(Access::Unauthenticated) }) };
+    let control = settings
+        .authenticate
+        .then(|| AccessControl::new(nobody, []));
+    if let Err(error) =
+        access_control::serve(listener, router, control.transpose()?, stop.clone()).await
+    {
+        tracing::warn!(%error, "cannot serve /healthz and /readyz");
+        stop.cancelled().await;
+    }
+    Ok(())
+}

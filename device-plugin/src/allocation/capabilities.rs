@@ -1,0 +1,298 @@
+//! Which parts of the driver a container with a share gets: compute and utility always; graphics
+//! and video only where the device's profile allows them, because libvgpu.so limits neither. The
+//! edits of a container whose devices are not shared by vgpu stay as they are.
+
+use aliquot_core::inventory::{Gpu, Mode as Shared};
+use aliquot_core::mig::published::Mig;
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::InstanceSharing;
+use serde_json::Value;
+
+use crate::allocation::cdi::Edits;
+use crate::gpus::allocatable::{NodeLayout, parent_gpu};
+
+/// The variable that NVIDIA's container runtime reads.
+pub const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+
+/// File name prefixes of the driver's graphics libraries.
+const GRAPHICS: [&str; 22] = [
+    "libGL",
+    "libEGL",
+    "libOpenGL",
+    "libglxserver_nvidia",
+    "libnvidia-api",
+    "libnvidia-cbl",
+    "libnvidia-egl",
+    "libnvidia-fbc",
+    "libnvidia-glcore",
+    "libnvidia-glsi",
+    "libnvidia-glvkspirv",
+    "libnvidia-gtk",
+    "libnvidia-ifr",
+    "libnvidia-ngx",
+    "libnvidia-present",
+    "libnvidia-rtcore",
+    "libnvidia-tls",
+    "libnvidia-vksc-core",
+    "libnvidia-vulkan-producer",
+    "libnvidia-wayland-client",
+    "nvidia-drm_gbm",
+    "nvidia_drv",
+];
+/// The same of its video libraries.
+const VIDEO: [&str; 4] = [
+    "libnvcuvid",
+    "libnvidia-encode",
+    "libnvidia-opticalflow",
+    "libvdpau_nvidia",
+];
+/// The same of `OptiX`.
+const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
+/// Folders with graphics configuration.
+const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
+/// Device nodes for graphics only.
+const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
+
+/// What a container may have besides compute and utility.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedCapabilities {
+    graphics: bool,
+    video: bool,
+}
+
+impl AllowedCapabilities {
+    /// What the profile of this device's GPU allows; `None`: the device is not shared by vgpu, and
+    /// its containers get what their image asks for.
+    pub fn of(device: &Gpu, layout: &NodeLayout) -> Option<Self> {
+        if !matches!(device.mode, Shared::Vgpu | Shared::Unknown) {
+            return None;
+        }
+        let nothing = aliquot_profiles::mode::Vgpu::default();
+        let mode = layout.gpus.get(parent_gpu(device)).map(|s| &s.mode);
+        let settings = match (mode, &device.mig) {
+            (Some(Mode::Vgpu(vgpu)), _) => vgpu,
+            (Some(Mode::Mig(mig)), Some(Mig::Fixed(instance))) => {
+                let mut slices = mig.layout.iter();
+                let own = slices.find(|slice| slice.profile == instance.profile);
+                match own.and_then(|slice| slice.on.as_ref()) {
+                    Some(InstanceSharing::Vgpu(vgpu)) => vgpu,
+                    _ => &nothing,
+                }
+            }
+            _ => &nothing,
+        };
+        Some(Self {
+            graphics: settings.graphics,
+            video: settings.video,
+        })
+    }
+
+    /// What all of a container's devices allow; `None` where none of them is shared by vgpu.
+    pub fn of_all<'a>(devices: impl Iterator<Item = &'a Gpu>, layout: &NodeLayout) -> Option<Self> {
+        let all = devices.filter_map(|device| Self::of(device, layout));
+        all.reduce(|one, other| Self {
+            graphics: one.graphics && other.graphics,
+            video: one.video && other.video,
+        })
+    }
+
+    /// The capabilities, as NVIDIA's runtime names them.
+    pub fn names(self) -> Vec<&'static str> {
+        let mut names = vec!["compute", "utility"];
+        if self.graphics {
+            names.extend(["graphics", "display"]);
+        }
+        if self.video {
+            names.push("video");
+        }
+        names
+    }
+
+    /// `NAME=value`.
+    pub fn variable(self) -> String {
+        format!("{VARIABLE}={}", self.names().join(","))
+    }
+
+    /// The first capability in such a value that is not allowed.
+    pub fn first_disallowed(self, value: &str) -> Option<&str> {
+        let allowed = self.names();
+        let mut asked = value.split(',').map(str::trim);
+        asked.find(|name| !name.is_empty() && !allowed.contains(name))
+    }
+
+    /// Removes what is not allowed from the driver's edits.
+    pub fn filter_edits(self, edits: &mut Edits) {
+        let allowed = |path: Option<&str>| path.is_none_or(|path| self.allows_path(path));
+        edits
+            .mounts
+            .retain(|mount| allowed(mount["containerPath"].as_str()));
+        edits
+            .device_nodes
+            .retain(|node| allowed(node["path"].as_str()));
+        if let Some(Value::Array(hooks)) = edits.other.get_mut("hooks") {
+            // A hook that changes the mode of a removed device node would fail.
+            hooks.retain(|hook| {
+                let arguments = hook["args"].as_array().into_iter().flatten();
+                let mut paths = arguments.filter_map(Value::as_str);
+                self.graphics || !paths.any(|path| path.starts_with(DEVICES[0]))
+            });
+        }
+    }
+
+    fn allows_path(self, path: &str) -> bool {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let starts = |all: &[&str]| all.iter().any(|start| file.starts_with(start));
+        let graphics = starts(&GRAPHICS)
+            || starts(&OPTIX)
+            || DEVICES.iter().any(|device| path.starts_with(device))
+            || path.split('/').any(|folder| FOLDERS.contains(&folder));
+        (self.graphics || !graphics) && (self.video || !starts(&VIDEO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::mig::published::FixedInstance;
+    use aliquot_profiles::mode::{LayoutEntry, Mig as MigSettings, Vgpu};
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{gpu, layout_of};
+
+    const LIBRARIES: [&str; 9] = [
+        "libcuda.so.580.82",
+        "libnvidia-ml.so.580.82",
+        "libnvidia-ptxjitcompiler.so.580.82",
+        "libnvidia-gpucomp.so.580.82",
+        "libGLX_nvidia.so.580.82",
+        "libnvidia-glcore.so.580.82",
+        "libnvoptix.so.580.82",
+        "libnvidia-encode.so.580.82",
+        "libnvcuvid.so.580.82",
+    ];
+
+    /// As nvidia-ctk 1.17 describes a driver.
+    fn toolkit_edits() -> Edits {
+        let lib =
+            |name: &str| json!({"containerPath": format!("/usr/lib/x86_64-linux-gnu/{name}")});
+        let mut mounts: Vec<Value> = LIBRARIES.iter().map(|name| lib(name)).collect();
+        mounts.extend([
+            json!({"containerPath": "/usr/bin/nvidia-smi"}),
+            json!({"containerPath": "/etc/vulkan/icd.d/nvidia_icd.json"}),
+            json!({"containerPath": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"}),
+        ]);
+        let nodes = ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-modeset"];
+        let nodes = nodes.into_iter().chain(["/dev/dri/card1"]);
+        let chmod = [
+            "nvidia-cdi-hook",
+            "chmod",
+            "--mode",
+            "755",
+            "--path",
+            "/dev/dri",
+        ];
+        let hooks = json!([
+            {"hookName": "createContainer", "args": chmod},
+            {"hookName": "createContainer", "args": ["nvidia-cdi-hook", "update-ldcache"]},
+        ]);
+        Edits {
+            mounts,
+            device_nodes: nodes.map(|path| json!({ "path": path })).collect(),
+            other: [("hooks".to_owned(), hooks)].into_iter().collect(),
+            ..Edits::default()
+        }
+    }
+
+    /// Expects these remaining file names and this number of hooks.
+    fn check(graphics: bool, video: bool, expected: &[&str], hooks: usize) {
+        let mut edits = toolkit_edits();
+        AllowedCapabilities { graphics, video }.filter_edits(&mut edits);
+        let all = edits.mounts.iter().map(|mount| &mount["containerPath"]);
+        let all = all.chain(edits.device_nodes.iter().map(|node| &node["path"]));
+        let names = all.filter_map(|path| path.as_str()?.rsplit('/').next());
+        let names: Vec<&str> = names.collect();
+        assert_eq!(names, expected, "{graphics} {video}");
+        let left = edits.other["hooks"].as_array().map(Vec::len);
+        assert_eq!(left, Some(hooks));
+    }
+
+    #[test]
+    fn omits_graphics_and_video_unless_profile_allows() {
+        let compute = &LIBRARIES[..4];
+        let utility = ["nvidia-smi", "nvidia0", "nvidiactl"];
+        check(false, false, &[compute, &utility].concat(), 1);
+        let videos = [compute, &LIBRARIES[7..], &utility].concat();
+        check(false, true, &videos, 1);
+        let desktop = ["nvidia-smi", "nvidia_icd.json", "10_nvidia.json"];
+        let devices = ["nvidia0", "nvidiactl", "nvidia-modeset", "card1"];
+        let with_graphics = [&LIBRARIES[..7], &desktop, &devices].concat();
+        check(true, false, &with_graphics, 2);
+        check(
+            true,
+            true,
+            &[&LIBRARIES[..], &desktop, &devices].concat(),
+            2,
+        );
+    }
+
+    #[test]
+    fn intersects_capabilities_of_all_devices() {
+        let mut shared = layout_of(&["GPU-a", "GPU-b"]);
+        let (one, other) = (gpu("GPU-a", 0), gpu("GPU-b", 1));
+        let allowed_of = |shared: &NodeLayout, devices: &[&Gpu]| {
+            let allowed = AllowedCapabilities::of_all(devices.iter().copied(), shared);
+            allowed.map(|allowed| allowed.names().join(","))
+        };
+        let neither = Some("compute,utility".to_owned());
+        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
+        let both = Mode::Vgpu(Vgpu {
+            graphics: true,
+            video: true,
+            ..Vgpu::default()
+        });
+        let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
+        gpu.mode = both;
+        let all = "compute,utility,graphics,display,video";
+        assert_eq!(allowed_of(&shared, &[&one]).as_deref(), Some(all));
+        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
+        let mut alone = one;
+        alone.mode = Shared::Exclusive;
+        assert_eq!(allowed_of(&shared, &[&alone]), None, "left to its image");
+        assert_eq!(allowed_of(&shared, &[&alone, &other]), neither);
+    }
+
+    #[test]
+    fn applies_capabilities_of_instance_profile() {
+        let on = InstanceSharing::Vgpu(Vgpu {
+            video: true,
+            ..Vgpu::default()
+        });
+        let slice = |profile: &str, on| LayoutEntry {
+            profile: profile.to_owned(),
+            count: 1,
+            on,
+        };
+        let layout = vec![slice("1g.5gb", None), slice("3g.20gb", Some(on))];
+        let mut shared = layout_of(&["GPU-a"]);
+        shared.gpus.get_mut("GPU-a").expect("a GPU").mode = Mode::Mig(MigSettings {
+            layout,
+            ..MigSettings::default()
+        });
+        let mut instance = gpu("MIG-1", 0);
+        instance.mig = Some(Mig::Fixed(FixedInstance {
+            parent: "GPU-a".into(),
+            profile: "3g.20gb".to_owned(),
+            start: 4,
+            gi: 1,
+            ci: 0,
+        }));
+        let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
+        assert_eq!(allowed.names(), ["compute", "utility", "video"]);
+        assert_eq!(allowed.first_disallowed("utility, compute,video"), None);
+        assert_eq!(
+            allowed.first_disallowed("compute,graphics"),
+            Some("graphics")
+        );
+        assert_eq!(allowed.first_disallowed("all"), Some("all"));
+    }
+}

@@ -1,0 +1,186 @@
+//! Housekeeping as pure functions: which files nobody needs, which pods lost their checkpoint
+//! entry, which still run without a pod object, and which belong to another plugin. Valid only once
+//! the pods are synced and while the checkpoint can be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
+use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{GpuUuid, PodUid};
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::checkpoint::CheckpointEntry;
+use aliquot_node_state::device_id::DeviceId;
+
+use crate::allocation::hami;
+use crate::pods::pod::{Phase, Pod};
+
+/// What housekeeping found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Garbage {
+    /// Names whose spec and directory nobody needs.
+    pub names: BTreeSet<String>,
+    /// Pods whose accepted allocation nobody needs.
+    pub pods: BTreeSet<PodUid>,
+}
+
+/// The names and accepted allocations whose pod is gone, whose processes are gone (not `alive`),
+/// and that no checkpoint entry refers to. While a needed allocation is `damaged`, its names are
+/// unknown, and no name is garbage.
+pub fn garbage<'a>(
+    entries: &[CheckpointEntry],
+    pods: &[Arc<Pod>],
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+    damaged: &BTreeSet<PodUid>,
+    alive: &BTreeSet<PodUid>,
+    on_disk: &BTreeSet<String>,
+) -> Garbage {
+    let present = uids(pods);
+    let in_checkpoint: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
+    let needed =
+        |uid: &PodUid| present.contains(uid) || in_checkpoint.contains(uid) || alive.contains(uid);
+    let mut garbage = Garbage::default();
+    let mut needed_names: BTreeSet<&str> = entries
+        .iter()
+        .filter_map(|entry| Some(entry.name.as_ref()?.as_str()))
+        .collect();
+    for share in accepted {
+        if needed(&share.pod) {
+            needed_names.extend(share.names.iter().map(String::as_str));
+        } else {
+            garbage.pods.insert(share.pod.clone());
+        }
+    }
+    let (unclear, gone): (Vec<&PodUid>, Vec<&PodUid>) = damaged.iter().partition(|uid| needed(uid));
+    garbage.pods.extend(gone.into_iter().cloned());
+    let known = unclear.is_empty();
+    garbage.names = on_disk
+        .iter()
+        .filter(|_| known)
+        .filter(|name| !needed_names.contains(name.as_str()))
+        .cloned()
+        .collect();
+    garbage
+}
+
+/// Accepted pods that run here while the kubelet's checkpoint does not list them: it lost its file.
+/// Their devices stay allocated.
+pub fn lost<'a>(
+    entries: &[CheckpointEntry],
+    pods: &[Arc<Pod>],
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+) -> BTreeSet<PodUid> {
+    let in_checkpoint: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
+    let running: BTreeSet<&PodUid> = pods
+        .iter()
+        .filter(|pod| pod.phase == Phase::Running)
+        .map(|pod| &pod.kubelet_uid)
+        .collect();
+    accepted
+        .map(|share| &share.pod)
+        .filter(|uid| running.contains(uid) && !in_checkpoint.contains(uid))
+        .cloned()
+        .collect()
+}
+
+/// Accepted pods whose object is gone: their processes may still run.
+pub fn departed<'a>(
+    pods: &[Arc<Pod>],
+    accepted: impl Iterator<Item = &'a PodUid>,
+) -> BTreeSet<PodUid> {
+    let present = uids(pods);
+    accepted
+        .filter(|uid| !present.contains(uid))
+        .cloned()
+        .collect()
+}
+
+/// What departed pods with live processes still use, by pod and device.
+pub fn lingering<'a>(
+    alive: &BTreeSet<PodUid>,
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+) -> Vec<LingeringShare> {
+    accepted
+        .filter(|share| alive.contains(&share.pod))
+        .flat_map(|share| {
+            share
+                .uses()
+                .clone()
+                .into_iter()
+                .map(|(gpu, used)| LingeringShare {
+                    pod: share.pod.clone(),
+                    gpu,
+                    replicas: used.replicas,
+                    memory: used.memory,
+                    cores: used.cores,
+                })
+        })
+        .collect()
+}
+
+/// Devices of pods of another plugin that served our resource: their Allocate answer is not ours.
+/// NVIDIA's ids are a UUID, or `<uuid>::<n>`; HAMi's are `<uuid>-<n>`, and its annotation names the
+/// devices that a pod really has ([`crate::allocation::hami`]). `devices` has the allocatable device for each of
+/// the driver's UUIDs.
+pub fn foreign(
+    entries: &[CheckpointEntry],
+    pods: &[Arc<Pod>],
+    devices: &BTreeMap<GpuUuid, GpuUuid>,
+) -> Vec<ForeignAllocation> {
+    let mut found = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.name.is_none()) {
+        let holder = pods.iter().find(|pod| pod.kubelet_uid == entry.pod);
+        let Some(pod) = holder.filter(|pod| pod.phase != Phase::Ended) else {
+            continue;
+        };
+        let by_id = entry.ids.iter().filter_map(|id| {
+            let whole = GpuUuid::from(id.as_str());
+            let ours = DeviceId::parse(id).map(|id| id.gpu);
+            let theirs = || hami::gpu_of(id).filter(|_| !devices.contains_key(&whole));
+            devices.get(&ours.or_else(theirs).unwrap_or(whole))
+        });
+        let annotated = hami::uses(pod);
+        let by_annotation = annotated.iter().filter_map(AllocatedUse::uses);
+        let by_annotation = by_annotation.flatten().map(|(gpu, _)| gpu);
+        for gpu in by_id.chain(by_annotation.filter_map(|gpu| devices.get(gpu))) {
+            let device = ForeignAllocation {
+                gpu: gpu.clone(),
+                pod: pod.full_name(),
+                hami: annotated.as_ref().map(|_| pod.uid.clone()),
+            };
+            if !found.contains(&device) {
+                found.push(device);
+            }
+        }
+    }
+    found.sort_by(|a, b| (&a.gpu, &a.pod).cmp(&(&b.gpu, &b.pod)));
+    found
+}
+
+/// Counts every device as used by each pod that has live processes but no pod object, and whose
+/// accepted allocation cannot be read.
+pub fn foreign_of_damaged(
+    damaged: &BTreeSet<PodUid>,
+    alive: &BTreeSet<PodUid>,
+    devices: &[GpuUuid],
+) -> Vec<ForeignAllocation> {
+    let live = damaged.iter().filter(|uid| alive.contains(*uid));
+    let each = live.flat_map(|uid| {
+        let pod = format!("pod {uid} (its accepted allocation cannot be read)");
+        let device = move |gpu: &GpuUuid| ForeignAllocation {
+            gpu: gpu.clone(),
+            pod: pod.clone(),
+            hami: None,
+        };
+        devices.iter().map(device)
+    });
+    each.collect()
+}
+
+fn uids(pods: &[Arc<Pod>]) -> BTreeSet<&PodUid> {
+    pods.iter().map(|pod| &pod.kubelet_uid).collect()
+}
+
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

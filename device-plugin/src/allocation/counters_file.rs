@@ -1,0 +1,169 @@
+//! The counters file: the one file of a container directory that its container writes. It is on a
+//! small file system of its own, so that a container that fills it takes no space from others
+//! (`docs/threat-model.md`).
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Once;
+
+use aliquot_node_state::container_directory::{COUNTERS, COUNTERS_FOLDER};
+use aliquot_region::{counters, tmpfs};
+
+use crate::files::{self, FileError, failed};
+use crate::selinux;
+
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// Creates the counters file in a container directory; an existing one is left alone.
+///
+/// The container runtime mounts it over an empty file of the same name. Where mounts made here do
+/// not reach the runtime it is a plain file, which is logged once.
+pub fn create(directory: &Path) -> Result<(), FileError> {
+    let folder = directory.join(COUNTERS_FOLDER);
+    files::directory(&folder, 0o755)?;
+    let slots = directory.join(COUNTERS);
+    let mounted = tmpfs::is_mounted(&folder).map_err(failed("inspect", &folder))?;
+    if !mounted && !is_in_use(&slots) && reaches_the_runtime(&folder) {
+        files::replace(&slots, b"")?;
+        let made = tmpfs::mount(&folder, selinux::is_labelled(directory));
+        made.map_err(failed("mount a file system at", &folder))?;
+        selinux::inherit(&folder)?;
+    }
+    counters_file(&slots)
+}
+
+/// Unmounts the file system in a container directory, before that is removed.
+pub fn unmount(directory: &Path) -> Result<(), FileError> {
+    let folder = directory.join(COUNTERS_FOLDER);
+    tmpfs::unmount(&folder).map_err(failed("unmount", &folder))
+}
+
+/// A container that an earlier release started has the file itself mounted.
+fn is_in_use(slots: &Path) -> bool {
+    fs::metadata(slots).is_ok_and(|found| found.len() > 0)
+}
+
+fn reaches_the_runtime(folder: &Path) -> bool {
+    static LOGGED: Once = Once::new();
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let table = fs::read_to_string(MOUNTS).unwrap_or_default();
+    let reaches = tmpfs::propagates_mounts(&table, &folder);
+    if !reaches {
+        LOGGED.call_once(|| {
+            tracing::warn!(
+                folder = %folder.display(),
+                "mounts made by the agent do not reach the container runtime, so counters files share the file system of the \
+                 state directory; expected: mountPropagation: Bidirectional"
+            );
+        });
+    }
+    reaches
+}
+
+fn counters_file(path: &Path) -> Result<(), FileError> {
+    const MODE: u32 = 0o666;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(MODE)
+        .open(path)
+        .map_err(failed("create", path))?;
+    file.set_permissions(fs::Permissions::from_mode(MODE))
+        .map_err(failed("chmod", path))?;
+    let length = file.metadata().map_err(failed("inspect", path))?.len();
+    if length == 0 {
+        file.write_all_at(&counters::header(), 0)
+            .and_then(|()| file.set_len(counters::SIZE))
+            .map_err(failed("size", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn creates_counters_file_once_for_every_user() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let slots = dir.path().join(COUNTERS);
+        create(dir.path()).expect("made");
+        let fresh = fs::read(&slots).expect("read");
+        assert_eq!(fresh.len() as u64, counters::SIZE);
+        assert!(fresh.starts_with(&counters::header()));
+        let mode = fs::metadata(&slots).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o666, "also for users who are not root");
+        fs::write(&slots, b"used").expect("the tenant writes");
+        create(dir.path()).expect("again");
+        assert_eq!(fs::read(&slots).expect("read"), b"used");
+        unmount(dir.path()).expect("nothing to take away");
+    }
+
+    /// Runs [`child_mounts_counters_in_own_namespace`] in a mount namespace of its own, where
+    /// mounts are shared as on a host with systemd.
+    #[test]
+    fn full_counters_file_takes_no_space_from_others() {
+        let own = std::env::current_exe().expect("this program");
+        let place = tempfile::tempdir().expect("tempdir");
+        let output = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c"])
+            .arg("mount --bind \"$2\" \"$2\" && mount --make-shared \"$2\" && exec \"$1\" --exact allocation::counters_file::tests::child_mounts_counters_in_own_namespace --nocapture")
+            .arg("sh")
+            .arg(own)
+            .arg(place.path())
+            .env(CHILD, "1")
+            .output()
+            .expect("unshare");
+        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && output_text.contains("CHILD"),
+            "{output:?}"
+        );
+    }
+
+    const CHILD: &str = "ALIQUOT_TEST_MAY_MOUNT";
+
+    #[test]
+    fn child_mounts_counters_in_own_namespace() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let table = fs::read_to_string(MOUNTS).expect("mounts");
+        let shared = table.lines().find(|line| line.contains("shared:"));
+        let place = shared.and_then(|line| line.split(' ').nth(4));
+        let place = Path::new(place.expect("a shared mount"));
+        let (one, other) = (place.join("one"), place.join("other"));
+        let slots = |directory: &Path| directory.join(COUNTERS);
+        let label = "system_u:object_r:container_file_t:s0";
+        for directory in [&one, &other] {
+            fs::create_dir(directory).expect("made");
+            let fixed = selinux::Label::Fixed(label.to_owned());
+            selinux::relabel(&fixed, &[directory]).expect("labelled");
+            create(directory).expect("created");
+            // The new file system inherits the label.
+            let changed =
+                selinux::relabel(&fixed, &[&directory.join(COUNTERS_FOLDER)]).expect("read");
+            assert!(changed <= 1, "the folder itself had the label");
+            assert!(tmpfs::is_mounted(&directory.join(COUNTERS_FOLDER)).expect("read"));
+        }
+        let full = fs::write(slots(&one), vec![1; 3 << 20]).expect_err("it is full");
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        fs::write(one.join(COUNTERS_FOLDER).join("more"), b"").expect_err("no second file");
+        let zeros = vec![0; usize::try_from(counters::SIZE).expect("small")];
+        fs::write(slots(&other), &zeros).expect("the other has space");
+        // A restarted agent mounts nothing twice and writes nothing again.
+        create(&other).expect("again");
+        assert_eq!(fs::read(slots(&other)).expect("read"), zeros);
+        for directory in [&one, &other] {
+            unmount(directory).expect("unmounted");
+            unmount(directory).expect("once is enough");
+            assert_eq!(fs::read(slots(directory)).expect("what lay below"), b"");
+            files::remove(directory).expect("removed");
+        }
+        println!("CHILD");
+    }
+}

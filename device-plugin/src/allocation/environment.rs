@@ -1,0 +1,257 @@
+//! The environment of a container, in the names that HAMi's users know. It informs; the limits page
+//! governs. It is computed from the accepted allocation alone, so that it is the same at every
+//! start.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::Grant;
+use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE, VOID};
+use aliquot_node_state::container_directory::COUNTERS_IN_CONTAINER;
+use aliquot_node_state::limits::{EffectiveLimits, UtilizationPolicy};
+
+use crate::allocation::tenant_rights::TenantRights;
+use crate::modes::ModeEdits;
+
+/// The variable that names the counters file.
+pub const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
+
+const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";
+const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
+
+/// The node's settings that every container on it inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRules {
+    /// False when the administrator switched compute limits off.
+    pub core_limit: bool,
+    /// Which of its own limits the container may set.
+    pub rights: TenantRights,
+}
+
+impl NodeRules {
+    /// Containers may set all of their limits.
+    pub const fn new(core_limit: bool) -> Self {
+        let rights = TenantRights {
+            set_priority: true,
+            set_utilization: true,
+            set_oom_killer: true,
+            disable_control: true,
+        };
+        Self { core_limit, rights }
+    }
+
+    /// What a container's own environment asks for, as far as the node's settings allow it. An
+    /// unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
+    pub fn effective_limits(
+        self,
+        env: &BTreeMap<String, String>,
+        oversubscribe: bool,
+    ) -> EffectiveLimits {
+        let setting = |allowed: bool, name: &str| env.get(name).filter(|_| allowed);
+        let utilization = match (
+            self.core_limit,
+            setting(self.rights.set_utilization, POLICY),
+        ) {
+            (false, _) => UtilizationPolicy::Disable,
+            (true, Some(text)) => UtilizationPolicy::parse(text),
+            (true, None) => UtilizationPolicy::Default,
+        };
+        let killer = setting(self.rights.set_oom_killer, OOM_KILLER);
+        let control = setting(self.rights.disable_control, DISABLE_CONTROL);
+        EffectiveLimits {
+            utilization,
+            oom_killer: !killer.is_some_and(|text| is_false(text)),
+            oversubscribe,
+            uncontrolled: control.is_some_and(|text| is_true(text)),
+        }
+    }
+}
+
+/// The variables of a container, as `NAME=value`, in a fixed order. Those of libvgpu.so are
+/// for containers that it limits. `mounts_driver`: the container's other edits mount the driver, and
+/// NVIDIA's runtime must not inject it a second time, over the shim libraries.
+pub fn variables(
+    edits: &ModeEdits,
+    grants: &[Grant],
+    priority: u8,
+    effective: EffectiveLimits,
+    mounts_driver: bool,
+) -> Vec<String> {
+    let mut variables = edits.variables.clone();
+    if edits.limited {
+        variables.extend(limits(grants, priority, effective));
+    }
+    let visible = edits.visible.join(",");
+    let nvidia = if mounts_driver { VOID } else { &visible };
+    variables.push(format!("{NVIDIA_VISIBLE}={nvidia}"));
+    variables.push(format!("{VISIBLE}={visible}"));
+    variables
+}
+
+fn limits(grants: &[Grant], priority: u8, effective: EffectiveLimits) -> Vec<String> {
+    let cores = grants.first().map_or(0, |grant| grant.cores.0);
+    let mut variables = vec![format!("CUDA_DEVICE_SM_LIMIT={cores}")];
+    variables.push(format!("{SHARED_CACHE}={COUNTERS_IN_CONTAINER}"));
+    if effective.oversubscribe {
+        variables.push("CUDA_OVERSUBSCRIBE=true".to_owned());
+    }
+    variables.push(format!("CUDA_TASK_PRIORITY={priority}"));
+    variables.push(format!("{POLICY}={}", effective.utilization.as_str()));
+    variables.push(format!("{OOM_KILLER}={}", effective.oom_killer));
+    variables
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
+fn is_false(text: &str) -> bool {
+    matches!(text, "0" | "f" | "F" | "false" | "FALSE" | "False")
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::{Mib, Percent};
+
+    use super::*;
+
+    const NODE: NodeRules = NodeRules::new(true);
+
+    fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
+        Grant {
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: gpu.into(),
+            memory: Mib(memory),
+            cores: Percent(cores),
+            replicas: 1,
+            mig: None,
+        }
+    }
+
+    fn effective(env: &[(&str, &str)], node: NodeRules) -> EffectiveLimits {
+        let env = env
+            .iter()
+            .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+            .collect();
+        node.effective_limits(&env, false)
+    }
+
+    /// The container edits of the vgpu mode for these grants.
+    fn edits(grants: &[Grant]) -> ModeEdits {
+        let limit = |(i, grant): (usize, &Grant)| {
+            format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0)
+        };
+        ModeEdits {
+            visible: grants.iter().map(|grant| grant.gpu.to_string()).collect(),
+            variables: grants.iter().enumerate().map(limit).collect(),
+            limited: true,
+            ..ModeEdits::default()
+        }
+    }
+
+    #[test]
+    fn sets_documented_variables_for_example_pod() {
+        let grants = [grant("GPU-a", 3000, 30)];
+        assert_eq!(
+            variables(&edits(&grants), &grants, 1, effective(&[], NODE), true),
+            [
+                "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+                "CUDA_DEVICE_SM_LIMIT=30",
+                "CUDA_DEVICE_MEMORY_SHARED_CACHE=/.aliquot/counters/slots",
+                "CUDA_TASK_PRIORITY=1",
+                "GPU_CORE_UTILIZATION_POLICY=default",
+                "ACTIVE_OOM_KILLER=true",
+                "NVIDIA_VISIBLE_DEVICES=void",
+                "ALIQUOT_VISIBLE_DEVICES=GPU-a",
+            ]
+        );
+    }
+
+    #[test]
+    fn sets_limit_per_device_in_allocation_order() {
+        let scaled = EffectiveLimits {
+            oversubscribe: true,
+            ..effective(&[], NODE)
+        };
+        let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
+        let variables = variables(&edits(&grants), &grants, 0, scaled, false);
+        for expected in [
+            "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
+            "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
+            "CUDA_OVERSUBSCRIBE=true",
+            "CUDA_TASK_PRIORITY=0",
+            // Nothing but NVIDIA's runtime brings the driver.
+            "NVIDIA_VISIBLE_DEVICES=GPU-b,GPU-a",
+            "ALIQUOT_VISIBLE_DEVICES=GPU-b,GPU-a",
+        ] {
+            assert!(variables.iter().any(|v| v == expected), "{expected}");
+        }
+    }
+
+    #[test]
+    fn sets_only_visible_devices_without_limits() {
+        let grants = [grant("GPU-a", 10_000, 100)];
+        let exclusive = ModeEdits {
+            visible: vec!["GPU-a".to_owned()],
+            ..ModeEdits::default()
+        };
+        assert_eq!(
+            variables(&exclusive, &grants, 1, effective(&[], NODE), true),
+            [
+                "NVIDIA_VISIBLE_DEVICES=void",
+                "ALIQUOT_VISIBLE_DEVICES=GPU-a"
+            ]
+        );
+    }
+
+    #[test]
+    fn applies_limit_settings_of_pod_spec() {
+        let check = |env: &[(&str, &str)], utilization, oom_killer, uncontrolled| {
+            let found = effective(env, NODE);
+            assert_eq!(
+                (found.utilization, found.oom_killer, found.uncontrolled),
+                (utilization, oom_killer, uncontrolled),
+                "{env:?}"
+            );
+        };
+        check(&[], UtilizationPolicy::Default, true, false);
+        check(&[(POLICY, "FORCE")], UtilizationPolicy::Force, true, false);
+        check(
+            &[(POLICY, "disable")],
+            UtilizationPolicy::Disable,
+            true,
+            false,
+        );
+        check(
+            &[(POLICY, "sometimes")],
+            UtilizationPolicy::Default,
+            true,
+            false,
+        );
+        check(
+            &[(OOM_KILLER, "false")],
+            UtilizationPolicy::Default,
+            false,
+            false,
+        );
+        check(
+            &[(OOM_KILLER, "yes")],
+            UtilizationPolicy::Default,
+            true,
+            false,
+        );
+        check(
+            &[(DISABLE_CONTROL, "1")],
+            UtilizationPolicy::Default,
+            true,
+            true,
+        );
+    }
+
+    #[test]
+    fn node_without_core_limits_overrides_pod() {
+        let free = NodeRules::new(false);
+        let found = effective(&[(POLICY, "force")], free);
+        assert_eq!(found.utilization, UtilizationPolicy::Disable);
+    }
+}

@@ -1,0 +1,298 @@
+//! Housekeeping: removes files that nobody needs, and finds lost checkpoints and lingering or foreign
+//! use of devices. It never collects at start or exit, before the pods are synced, or while the
+//! checkpoint cannot be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::{GpuUuid, PodUid};
+use aliquot_k8s::event::EventSender;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocation::cdi;
+use crate::allocation::collect;
+use crate::allocation::counters_file;
+use crate::allocation::injection;
+use crate::allocation::node_allocations::NodeAllocations;
+use crate::allocation::prepare::Preparer;
+use crate::files::{self, FileError};
+use crate::gpus::device_failures;
+use crate::metrics::Metrics;
+use crate::paths::Paths;
+use crate::pods::pod::Phase;
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::checkpoint::CheckpointError;
+use aliquot_node_state::monitor_reports;
+
+/// Least time between two runs, however many pods change.
+const GAP: Duration = Duration::from_secs(1);
+/// How long an entry must be missing before it counts as lost: the kubelet removes an ended pod
+/// before the API server reports its end.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+
+/// Why a run ended early.
+#[derive(Debug, Error)]
+pub enum HousekeepingError {
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A file cannot be listed or removed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// `/proc` cannot be listed.
+    #[error("cannot list processes: {0}")]
+    Processes(std::io::Error),
+}
+
+/// Runs until `stop`, every `interval` and after changes of the pods.
+pub async fn run(
+    preparer: Arc<Preparer>,
+    proc: PathBuf,
+    interval: Duration,
+    lost: watch::Sender<Option<BTreeSet<PodUid>>>,
+    notes: EventSender,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    let known = Arc::clone(preparer.allocations());
+    let mut notified = BTreeSet::new();
+    let mut changes = known.pods.subscribe();
+    let mut missing: BTreeMap<PodUid, Instant> = BTreeMap::new();
+    loop {
+        if known.pods.synced() {
+            changes.borrow_and_update();
+            notify_damaged(&known, &mut notified, &notes);
+            let (this, proc) = (Arc::clone(&preparer), proc.clone());
+            let counted = metrics.clone();
+            match spawn_blocking(move || run_once(&this, &proc, &counted)).await {
+                Ok(Ok(found)) => {
+                    let now = Instant::now();
+                    let now_lost = missing_long_enough(&mut missing, found, now);
+                    metrics
+                        .checkpoint_lost
+                        .set(i64::try_from(now_lost.len()).unwrap_or(i64::MAX));
+                    let undecided = now_lost.len() < missing.len();
+                    lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "housekeeping ended early; it runs again at the next interval");
+                }
+                Err(_) => return,
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+            () = async { let _ = changes.changed().await; tokio::time::sleep(GAP).await; } => {}
+        }
+    }
+}
+
+/// Pods missing for long enough; `missing` records since when each is.
+fn missing_long_enough(
+    missing: &mut BTreeMap<PodUid, Instant>,
+    found: BTreeSet<PodUid>,
+    now: Instant,
+) -> BTreeSet<PodUid> {
+    missing.retain(|uid, _| found.contains(uid));
+    for uid in found {
+        missing.entry(uid).or_insert(now);
+    }
+    let settled = missing
+        .iter()
+        .filter(|(_, since)| now - **since >= LOST_AFTER);
+    settled.map(|(uid, _)| uid.clone()).collect()
+}
+
+/// Records the lost pods; whether that is a change. At first nothing is known until no missing
+/// entry is `undecided`.
+fn update_lost(
+    known: &mut Option<BTreeSet<PodUid>>,
+    lost: BTreeSet<PodUid>,
+    undecided: bool,
+) -> bool {
+    if known.is_none() && undecided {
+        return false;
+    }
+    let differs = known.as_ref() != Some(&lost);
+    *known = Some(lost);
+    differs
+}
+
+/// Runs once. Returns the pods whose checkpoint entry is missing now.
+pub fn run_once(
+    preparer: &Preparer,
+    proc: &Path,
+    metrics: &Metrics,
+) -> Result<BTreeSet<PodUid>, HousekeepingError> {
+    let known = &**preparer.allocations();
+    let paths = &known.paths;
+    // Under the lock, so that an allocation stored meanwhile cannot look unowned.
+    let mut store = known.store.lock();
+    let entries = known.entries()?;
+    let mut pods = known.pods.in_order();
+    // A pod that has ended needs its files no more than one that is gone; its remaining processes
+    // are lingering.
+    pods.retain(|pod| pod.phase != Phase::Ended);
+    let departed = collect::departed(&pods, store.pods());
+    let alive = aliquot_node_state::processes::alive(proc, &departed)
+        .map_err(HousekeepingError::Processes)?;
+
+    let on_disk = on_disk(paths)?;
+    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    let shares = || store.all();
+    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
+    // A failed removal is retried at the next run and does not stop this one.
+    for name in &garbage.names {
+        match remove(paths, name) {
+            Ok(()) => {
+                metrics.collected.inc();
+                tracing::info!(name, "removed the files of a container that is gone");
+            }
+            Err(error) => {
+                tracing::warn!(name, %error, "cannot remove the files of a container that is gone; retrying at the next run");
+            }
+        }
+    }
+    for uid in &garbage.pods {
+        if let Err(error) = store.remove(uid) {
+            tracing::warn!(%uid, %error, "cannot remove the accepted allocation of a pod that is gone; retrying at the next run");
+        }
+    }
+
+    let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
+    // The share of a damaged allocation is unknown.
+    if damaged.is_empty() {
+        known.modes.lower_mps_limits(store.all());
+    }
+    let shares: Vec<Arc<AcceptedAllocation>> = store.shared().cloned().collect();
+    let shares = || shares.iter().map(|share| &**share);
+    drop(store);
+    let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    metrics.accepted.set(number(shares().count()));
+    metrics.damaged_shares.set(number(damaged.len()));
+    let node = known.published.get();
+    let devices = node.inventory.gpus.iter().map(|gpu| gpu.uuid.clone());
+    let devices: Vec<GpuUuid> = devices.collect();
+    let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
+    foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
+    let lingering = collect::lingering(&alive, shares());
+    known.published.set_holders(foreign, lingering);
+    let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
+    known.published.retain_refused(present);
+    let evictions = monitor_reports::evictions(&paths.evictions, present);
+    known.published.set_monitor_evictions(evictions);
+    let list = monitor_reports::gpus(&paths.uncorrected);
+    known.published.set_uncorrected(list);
+    let list = monitor_reports::gpus(&paths.unmeasured);
+    known.published.set_unmeasured(list.as_ref());
+    preparer.refresh()?;
+    if let Some(installed) = preparer.limiter() {
+        let (root, specs) = (&paths.limiter, &paths.cdi);
+        match injection::collect(root, installed, specs) {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(
+                removed,
+                "removed versions of the limiter that no container uses"
+            ),
+            Err(error) => tracing::warn!(%error, "cannot remove old versions of the limiter"),
+        }
+    }
+    Ok(collect::lost(&entries, &pods, shares()))
+}
+
+/// Removes the files of a name.
+pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
+    files::remove(&paths.cdi.join(cdi::file_name(name)))?;
+    let directory = paths.container_directories.join(name);
+    counters_file::unmount(&directory)?;
+    files::remove(&directory)
+}
+
+/// Removes the container directories that an earlier release preallocated in this folder.
+pub(crate) fn remove_preallocated(folder: &Path) -> Result<(), FileError> {
+    for name in files::names(folder)? {
+        counters_file::unmount(&folder.join(name))?;
+    }
+    files::remove(folder)
+}
+
+/// Sends an event, once, to each pod whose accepted allocation cannot be read.
+fn notify_damaged(known: &NodeAllocations, notified: &mut BTreeSet<PodUid>, notes: &EventSender) {
+    let damaged = known.store.lock().damaged().clone();
+    notified.retain(|uid| damaged.contains_key(uid));
+    for (uid, why) in damaged {
+        let Some(pod) = known.pods.get(&uid).filter(|_| !notified.contains(&uid)) else {
+            continue;
+        };
+        let text = format!(
+            "cannot read the accepted allocation of this pod on its node ({why}); the pod keeps running, and its next container start is validated against its annotation"
+        );
+        notes.send(device_failures::pod_event(&pod, true, "ShareDamaged", text));
+        notified.insert(uid);
+    }
+}
+
+/// Every name that has a CDI spec or a container directory.
+pub(crate) fn on_disk(paths: &Paths) -> Result<BTreeSet<String>, FileError> {
+    let specs = files::names(&paths.cdi)?;
+    let specs = specs.iter().filter_map(|file| cdi::name_of(file));
+    let mut names: BTreeSet<String> = specs.map(str::to_owned).collect();
+    names.extend(files::names(&paths.container_directories)?);
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_entry_as_lost_after_grace_period() {
+        let start = Instant::now();
+        let mut missing = BTreeMap::new();
+        let mut check = |seconds, found: &[&str], expected: &[&str]| {
+            let set = |uids: &[&str]| uids.iter().map(|&uid| PodUid::from(uid)).collect();
+            let now = start + Duration::from_secs(seconds);
+            let expected: BTreeSet<PodUid> = set(expected);
+            assert_eq!(
+                missing_long_enough(&mut missing, set(found), now),
+                expected,
+                "{seconds} s"
+            );
+        };
+        check(0, &["u1"], &[]);
+        check(4, &["u1", "u2"], &[]);
+        check(5, &["u1", "u2"], &["u1"]);
+        check(6, &["u2"], &[]);
+        check(9, &["u1", "u2"], &["u2"]);
+    }
+
+    #[test]
+    fn restarted_agent_does_not_clear_lost_checkpoint() {
+        let lost = || BTreeSet::from([PodUid::from("u1")]);
+        let mut known = None;
+        assert!(!update_lost(&mut known, BTreeSet::new(), true));
+        assert_eq!(known, None);
+        assert!(update_lost(&mut known, lost(), false));
+        assert!(!update_lost(&mut known, lost(), true));
+        assert!(update_lost(&mut known, BTreeSet::new(), false));
+        assert_eq!(known, Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn removes_directories_preallocated_by_earlier_release() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let folder = dir.path().join("spare");
+        remove_preallocated(&folder).expect("there is none");
+        std::fs::create_dir_all(folder.join("seat-1/counters")).expect("made");
+        std::fs::write(folder.join("share-1"), "").expect("written");
+        remove_preallocated(&folder).expect("removed");
+        assert!(!folder.exists());
+    }
+}

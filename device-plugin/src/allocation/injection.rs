@@ -1,0 +1,461 @@
+//! Injection of the limiter into containers: its files on the host, and the changes to the driver's
+//! mounts (docs/concepts/injection.md). A file that a container has mounted is never changed; a new
+//! version is installed beside the old one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use aliquot_node_state::container_directory::{LIB, PRELOAD_IN_CONTAINER, PRELOAD_LIST};
+use aliquot_nvml::root;
+use aliquot_shim::{
+    Architecture, COMPAT_LIBRARIES, ExportsError, FOLDER, LIBRARIES, LIMITER, ShimmedLibrary,
+    build_compat_shim, build_driver_shim, build_shim, compat_folder, compat_shim, exported_calls,
+};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::allocation::cdi::{self, Edits};
+use crate::files::{self, FileError, failed};
+
+/// The OCI hook that appends the image's own preload list to ours; it is beside the library.
+const HOOK: &str = "aliquot-hook";
+/// The hook's timeout in seconds.
+const HOOK_TIMEOUT: u32 = 10;
+/// The hooks' environment. Without one, runc up to 1.3 gives a hook in the container's namespaces
+/// the environment of the container, and `LD_PRELOAD` of an image would run on the host
+/// (CVE-2025-23266).
+const HOOK_ENVIRONMENT: [&str; 1] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
+
+/// An empty file of each version.
+const EMPTY: &str = "empty";
+
+/// The installed limiter and shim libraries of one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstalledLimiter(PathBuf);
+
+/// The shim libraries with a driver's own calls, by the names of the libraries.
+pub type DriverShims = BTreeMap<&'static str, PathBuf>;
+
+impl InstalledLimiter {
+    /// Installs shim libraries for the driver that these edits mount from below `host_root`. A
+    /// library that cannot be read gets none of its own: the version's one has the calls of known
+    /// drivers.
+    pub fn install_driver_shims(
+        &self,
+        edits: &Edits,
+        host_root: &Path,
+    ) -> Result<DriverShims, FileError> {
+        let mut shims = DriverShims::new();
+        let Some(machine) = Architecture::HERE else {
+            return Ok(shims);
+        };
+        for mount in &edits.mounts {
+            let library = mount["containerPath"].as_str().and_then(named);
+            let (Some(library), Some(real)) = (library, mount["hostPath"].as_str()) else {
+                continue;
+            };
+            match driver_calls(library, host_root, Path::new(real)) {
+                Ok(calls) => {
+                    let shim = build_driver_shim(library, &calls, machine);
+                    shims.insert(library.name, self.install_shim(library, &shim)?);
+                }
+                Err(error) => {
+                    tracing::warn!(library = real, %error, "cannot read which calls the driver's library exports; programs that are linked in containers find the calls of known drivers");
+                }
+            }
+        }
+        Ok(shims)
+    }
+
+    /// Installs a shim library in a folder that is named after its content.
+    fn install_shim(&self, library: ShimmedLibrary, shim: &[u8]) -> Result<PathBuf, FileError> {
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let mut hasher = DefaultHasher::new();
+        shim.hash(&mut hasher);
+        let folder = self.0.join(format!("driver-{:016x}", hasher.finish()));
+        let path = folder.join(library.name);
+        let _one_at_a_time = INSTALLING.lock();
+        if !path.exists() {
+            files::directory(&folder, 0o755)?;
+            files::replace(&path, shim)?;
+        }
+        Ok(path)
+    }
+}
+
+/// The calls that the library at `real` on the host exports.
+fn driver_calls(
+    library: ShimmedLibrary,
+    host_root: &Path,
+    real: &Path,
+) -> Result<Vec<String>, ExportsError> {
+    let file = root::resolve(host_root, real);
+    let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    exported_calls(library, &mut File::open(host_root.join(file))?)
+}
+
+/// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
+/// running container retains what it has mounted. Returns how many were removed.
+pub fn collect(
+    root: &Path,
+    installed: &InstalledLimiter,
+    specs: &Path,
+) -> Result<usize, FileError> {
+    let mut named_by = Vec::new();
+    for file in files::names(specs)? {
+        if cdi::name_of(&file).is_some() {
+            let path = specs.join(file);
+            named_by.push(fs::read_to_string(&path).map_err(failed("read", &path))?);
+        }
+    }
+    let mut removed = 0;
+    for version in files::names(root)? {
+        let folder = root.join(version);
+        let start = format!("{}/", folder.display());
+        let is_named = named_by.iter().any(|spec| spec.contains(&start));
+        if folder != installed.0 && !is_named {
+            files::remove(&folder)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Installs the library at `source`, the hook beside it and the shim libraries into a folder of
+/// `root` that is named after their content, atomically.
+pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError> {
+    let library = fs::read(source).map_err(failed("read", source))?;
+    let hook = source.with_file_name(HOOK);
+    let program = fs::read(&hook);
+    if let Err(error) = &program {
+        // The container runtime reports it, too.
+        let hook = hook.display();
+        tracing::warn!(%hook, %error, "cannot read the OCI hook; containers with a limit will not start");
+    }
+    let machine = Architecture::HERE.ok_or_else(|| {
+        let source = io::Error::other("no shim library for this processor architecture");
+        failed("install shim libraries in", root)(source)
+    })?;
+    let mut content = vec![(LIMITER.to_owned(), library)];
+    content.extend(LIBRARIES.map(|one| (one.name.to_owned(), build_shim(one, FOLDER, machine))));
+    let compat = |index| (compat_shim(index), build_compat_shim(index, machine));
+    content.extend((0..COMPAT_LIBRARIES).map(compat));
+    content.push((EMPTY.to_owned(), Vec::new()));
+    content.extend(program.ok().map(|program| (HOOK.to_owned(), program)));
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
+    let folder = root.join(&version);
+    if !folder.exists() {
+        let new = root.join(format!("{version}.new"));
+        files::remove(&new)?;
+        files::directory(&new, 0o755)?;
+        for (name, bytes) in &content {
+            files::replace(&new.join(name), bytes)?;
+        }
+        let hook = new.join(HOOK);
+        if hook.exists() {
+            let executable = Permissions::from_mode(0o755);
+            fs::set_permissions(&hook, executable).map_err(failed("chmod", &hook))?;
+        }
+        fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
+    }
+    Ok(InstalledLimiter(folder))
+}
+
+/// Adds to a container directory what injection needs: the library, empty files on which the real
+/// driver libraries are mounted, and the preload list. All but the list are hard links to the
+/// version's files.
+pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Result<(), FileError> {
+    let lib = directory.join(LIB);
+    files::directory(&lib, 0o755)?;
+    let mut links = vec![(LIMITER, lib.join(LIMITER))];
+    links.extend(LIBRARIES.map(|one| (EMPTY, lib.join(one.real))));
+    for index in 0..COMPAT_LIBRARIES {
+        let folder = lib.join(compat_folder(index));
+        files::directory(&folder, 0o755)?;
+        links.push((EMPTY, folder.join(LIBRARIES[0].real)));
+    }
+    for (name, place) in links {
+        // A running container retains its version.
+        match fs::hard_link(installed.0.join(name), &place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("link", &place)(error));
+            }
+            _ => {}
+        }
+    }
+    // Each container's own: the hook adds the image's list to it, and a running container retains
+    // it.
+    let preload = directory.join(PRELOAD_LIST);
+    if !preload.exists() {
+        files::put(&preload, format!("{FOLDER}/{LIMITER}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Whether these edits mount the CUDA driver's library.
+pub fn mounts_driver(edits: &Edits) -> bool {
+    let mut paths = edits
+        .mounts
+        .iter()
+        .filter_map(|mount| mount["containerPath"].as_str());
+    paths.any(|path| named(path) == Some(LIBRARIES[0]))
+}
+
+/// Changes the driver's mounts: its libraries move to where the shim libraries load them from, and
+/// the shims take their places, those in `shims` or else the version's. The loader also preloads the
+/// limiter, which holds a program that finds another copy of the driver; a hook appends the image's
+/// own preload list, and another one puts shims in the place of the image's own drivers.
+pub fn inject(
+    edits: &mut Edits,
+    directory: &str,
+    installed: &InstalledLimiter,
+    shims: &DriverShims,
+) {
+    let mut moved = Vec::new();
+    for mount in &mut edits.mounts {
+        let Some(library) = mount["containerPath"].as_str().and_then(named) else {
+            continue;
+        };
+        let mut real = mount.clone();
+        real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
+        moved.push(real);
+        let shim = shims.get(library.name).cloned();
+        mount["hostPath"] = json!(shim.unwrap_or_else(|| installed.0.join(library.name)));
+    }
+    edits.mounts.extend(moved);
+    let list = format!("{directory}/{PRELOAD_LIST}");
+    edits.mounts.push(json!({
+        "hostPath": list,
+        "containerPath": PRELOAD_IN_CONTAINER,
+        "options": ["ro", "nosuid", "nodev", "bind"],
+    }));
+    for (stage, arguments) in [
+        ("createRuntime", json!([HOOK, "preload", list])),
+        ("createContainer", json!([HOOK, "compat", installed.0])),
+    ] {
+        edits.add_hook(json!({
+            "hookName": stage,
+            "path": installed.0.join(HOOK),
+            "args": arguments,
+            "env": HOOK_ENVIRONMENT,
+            "timeout": HOOK_TIMEOUT,
+        }));
+    }
+}
+
+/// The library with a shim at this path, by its name with the first number or a longer version
+/// (`libcuda.so.580.82`).
+fn named(path: &str) -> Option<ShimmedLibrary> {
+    let file = path.rsplit('/').next()?;
+    LIBRARIES.into_iter().find(|one| {
+        let stem = one.name.trim_end_matches('1');
+        file.strip_prefix(stem)
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn mount(host: &str, container: &str) -> Value {
+        json!({"hostPath": host, "containerPath": container, "options": ["ro", "bind"]})
+    }
+
+    fn pairs(edits: &Edits) -> Vec<(&str, &str)> {
+        let text = |value: &Value| value.as_str().map(str::len);
+        let known = edits
+            .mounts
+            .iter()
+            .filter(|one| text(&one["hostPath"]).is_some());
+        known
+            .filter_map(|one| Some((one["hostPath"].as_str()?, one["containerPath"].as_str()?)))
+            .collect()
+    }
+
+    #[test]
+    fn swaps_driver_libraries_with_shims() {
+        let lib = "/usr/lib/x86_64-linux-gnu";
+        let mut edits = Edits {
+            mounts: [
+                "libcuda.so.580.82",
+                "libcudadebugger.so.580.82",
+                "libnvidia-ml.so.580.82",
+            ]
+            .map(|name| mount(&format!("/host/{name}"), &format!("{lib}/{name}")))
+            .into(),
+            ..Edits::default()
+        };
+        let installed = InstalledLimiter("/l/1".into());
+        let shims = DriverShims::from([("libcuda.so.1", "/l/1/driver-2/libcuda.so.1".into())]);
+        inject(&mut edits, "/directory", &installed, &shims);
+        assert_eq!(
+            pairs(&edits),
+            [
+                (
+                    "/l/1/driver-2/libcuda.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82"
+                ),
+                (
+                    "/host/libcudadebugger.so.580.82",
+                    "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.82"
+                ),
+                (
+                    "/l/1/libnvidia-ml.so.1",
+                    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82"
+                ),
+                ("/host/libcuda.so.580.82", "/.aliquot/lib/libcuda-real.so.1"),
+                (
+                    "/host/libnvidia-ml.so.580.82",
+                    "/.aliquot/lib/libnvidia-ml-real.so.1"
+                ),
+                ("/directory/ld.so.preload", "/etc/ld.so.preload"),
+            ]
+        );
+    }
+
+    #[test]
+    fn preloads_limiter_and_runs_hooks_for_the_image() {
+        let mut edits = Edits::default();
+        let installed = InstalledLimiter("/l/1".into());
+        inject(&mut edits, "/directory", &installed, &DriverShims::new());
+        assert_eq!(
+            pairs(&edits),
+            [("/directory/ld.so.preload", "/etc/ld.so.preload")]
+        );
+        assert_eq!(
+            edits.other["hooks"],
+            json!([
+                {
+                    "hookName": "createRuntime",
+                    "path": "/l/1/aliquot-hook",
+                    "args": ["aliquot-hook", "preload", "/directory/ld.so.preload"],
+                    "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                    "timeout": 10,
+                },
+                {
+                    "hookName": "createContainer",
+                    "path": "/l/1/aliquot-hook",
+                    "args": ["aliquot-hook", "compat", "/l/1"],
+                    "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                    "timeout": 10,
+                },
+            ])
+        );
+    }
+
+    #[test]
+    fn installs_shim_with_calls_of_the_mounted_driver() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let source = dir.path().join("libvgpu.so");
+        fs::write(&source, "one").expect("written");
+        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
+        let host = dir.path().join("host");
+        fs::create_dir_all(host.join("usr/lib64")).expect("made");
+        let edits = Edits {
+            mounts: ["libcuda.so.580.82", "libnvidia-ml.so.580.82"]
+                .map(|name| {
+                    let path = format!("/usr/lib64/{name}");
+                    mount(&path, &path)
+                })
+                .into(),
+            ..Edits::default()
+        };
+        let machine = Architecture::HERE.expect("a shim library");
+        let real = host.join("usr/lib64/libcuda.so.580.82");
+        let shims_of = |calls: &[String]| {
+            // A shim library exports what the driver does.
+            fs::write(&real, build_driver_shim(LIBRARIES[0], calls, machine)).expect("written");
+            installed
+                .install_driver_shims(&edits, &host)
+                .expect("installed")
+        };
+        let calls = ["cuInit", "cuInitOfNextDriver"].map(str::to_owned);
+        let shims = shims_of(&calls);
+        // NVML cannot be read here.
+        assert_eq!(shims.keys().copied().collect::<Vec<_>>(), ["libcuda.so.1"]);
+        let shim = &shims["libcuda.so.1"];
+        assert!(shim.starts_with(&installed.0) && shim.ends_with("libcuda.so.1"));
+        let mut file = File::open(shim).expect("installed");
+        let found = exported_calls(LIBRARIES[0], &mut file).expect("calls");
+        assert_eq!(found, calls);
+        assert_eq!(shims_of(&calls), shims);
+        assert_ne!(&shims_of(&calls[..1])["libcuda.so.1"], shim);
+        assert!(shim.exists(), "a container may have it mounted");
+    }
+
+    #[test]
+    fn retains_old_limiter_version_while_specs_name_it() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (source, versions, directory) = (
+            dir.path().join("libvgpu.so"),
+            dir.path().join("limiter"),
+            dir.path().join("directory"),
+        );
+        let hook = source.with_file_name(HOOK);
+        fs::write(&source, "one").expect("written");
+        fs::write(&hook, "a program").expect("written");
+        let first = install(&source, &versions).expect("installed");
+        assert_eq!(install(&source, &versions).expect("again"), first);
+        let hook = fs::metadata(first.0.join(HOOK)).expect("installed");
+        assert_eq!(hook.permissions().mode() & 0o777, 0o755);
+        add_to_directory(&directory, &first).expect("added");
+        let library = directory.join(LIB).join(LIMITER);
+        let inode = fs::metadata(&library).expect("there").ino();
+        fs::write(&source, "two").expect("written");
+        let second = install(&source, &versions).expect("installed");
+        assert_ne!(first, second);
+        let list = directory.join(PRELOAD_LIST);
+        let ours = fs::read(&list).expect("read");
+        assert_eq!(ours, b"/.aliquot/lib/libvgpu.so\n");
+        fs::write(&list, "with what the image brings").expect("written");
+        add_to_directory(&directory, &second).expect("added");
+        let retained = fs::read(&list).expect("read");
+        assert_eq!(retained, b"with what the image brings");
+        assert_eq!(fs::read(&library).expect("read"), b"one");
+        assert_eq!(fs::metadata(&library).expect("there").ino(), inode);
+        assert_eq!(files::names(&versions).expect("list").len(), 2);
+        // The old one stays while a container's spec names it.
+        let specs = dir.path().join("cdi");
+        fs::create_dir(&specs).expect("made");
+        let spec = specs.join(cdi::file_name("GPU-a-0-1"));
+        fs::write(&spec, format!("{}/libcuda.so.1", first.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 0);
+        fs::write(&spec, format!("{}/libcuda.so.1", second.0.display())).expect("written");
+        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
+        assert!(!first.0.exists() && second.0.exists());
+        let names = files::names(&directory.join(LIB)).expect("list");
+        let compat = (0..COMPAT_LIBRARIES).map(compat_folder);
+        let others = ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"];
+        let expected: Vec<String> = compat.chain(others.map(str::to_owned)).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn installs_shim_and_placeholder_for_each_compat_library() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let source = dir.path().join("libvgpu.so");
+        fs::write(&source, "one").expect("written");
+        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
+        let directory = dir.path().join("directory");
+        add_to_directory(&directory, &installed).expect("added");
+        for index in 0..COMPAT_LIBRARIES {
+            let folder = directory.join(LIB).join(compat_folder(index));
+            let placeholder = fs::read(folder.join("libcuda-real.so.1")).expect("there");
+            assert!(placeholder.is_empty());
+            let shim = fs::read(installed.0.join(compat_shim(index))).expect("installed");
+            let machine = Architecture::HERE.expect("a shim library");
+            assert_eq!(shim, build_compat_shim(index, machine));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Checks that containers see the instances in their allocation, by the environment that their
+//! processes were started with.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::{Grant, PodUid};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocation::node_allocations::NodeAllocations;
+use crate::gpus::host_device::placement_of;
+use crate::gpus::inventory::PublishedNode;
+use crate::metrics::Metrics;
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE};
+use aliquot_node_state::processes;
+
+/// The variables that name the devices of a container; the second one in containers that were
+/// created before there was the first.
+const VARIABLES: [&str; 2] = [VISIBLE, NVIDIA_VISIBLE];
+
+/// A pod with a process that was started with another instance than its allocation names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct WrongInstance {
+    pod: PodUid,
+    /// The value that the process has.
+    actual: String,
+    /// The values that its containers may have.
+    expected: BTreeSet<String>,
+}
+
+/// Checks at an interval until `stop`. Each pod gets one event.
+pub async fn run(
+    allocations: Arc<NodeAllocations>,
+    interval: Duration,
+    notes: EventSender,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    let mut notified = BTreeSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        if !allocations.pods.synced() {
+            continue;
+        }
+        let known = Arc::clone(&allocations);
+        match spawn_blocking(move || check(&known)).await {
+            Ok(Ok(wrong)) => {
+                for note in wrong {
+                    tracing::warn!(pod = note.pod.name, text = note.text);
+                    if notified.insert((note.pod.uid.clone(), note.text.clone())) {
+                        metrics.audit_differences.inc();
+                        notes.send(note);
+                    }
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot compare MIG instances in containers with allocations");
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// The events about containers that see another instance now.
+fn check(known: &NodeAllocations) -> std::io::Result<Vec<EventNote>> {
+    let shares: Vec<AcceptedAllocation> = known.store.lock().all().cloned().collect();
+    let pods = pods_with_instances(&shares);
+    let found = VARIABLES.map(|name| processes::variable_at_start(Path::new("/proc"), &pods, name));
+    let found = found
+        .into_iter()
+        .collect::<std::io::Result<Vec<_>>>()?
+        .concat();
+    let wrong = wrong_instances(&known.published.get(), &shares, &found);
+    let note = |one: WrongInstance| {
+        let share = shares.iter().find(|share| share.pod == one.pod)?;
+        Some(note(share, &one))
+    };
+    Ok(wrong.into_iter().filter_map(note).collect())
+}
+
+/// The pods whose accepted allocation contains an instance.
+fn pods_with_instances(shares: &[AcceptedAllocation]) -> BTreeSet<PodUid> {
+    let with = shares.iter().filter(|share| grants(share).any(is_instance));
+    with.map(|share| share.pod.clone()).collect()
+}
+
+/// Those of these pods that see another instance. `found` holds the [`VARIABLES`] of each process of
+/// the pods; a process without it, or with a value that shows no device, is not one of our containers.
+fn wrong_instances(
+    node: &PublishedNode,
+    shares: &[AcceptedAllocation],
+    found: &[(PodUid, String)],
+) -> Vec<WrongInstance> {
+    let mut all = Vec::new();
+    for share in shares.iter().filter(|share| grants(share).any(is_instance)) {
+        let lists = share
+            .allocation
+            .all()
+            .map(|(_, grants)| visible(node, grants));
+        // An instance that is not known now cannot be compared.
+        let Some(should) = lists.collect::<Option<BTreeSet<String>>>() else {
+            continue;
+        };
+        let shows = |(pod, has): &&(PodUid, String)| {
+            *pod == share.pod && !matches!(has.as_str(), "" | "void" | "none")
+        };
+        let has: BTreeSet<&String> = found.iter().filter(shows).map(|(_, has)| has).collect();
+        all.extend(
+            has.into_iter()
+                .filter(|has| !should.contains(*has))
+                .map(|has| WrongInstance {
+                    pod: share.pod.clone(),
+                    actual: has.clone(),
+                    expected: should.clone(),
+                }),
+        );
+    }
+    all
+}
+
+fn grants(share: &AcceptedAllocation) -> impl Iterator<Item = &Grant> {
+    share.allocation.all().flat_map(|(_, grants)| grants)
+}
+
+fn is_instance(grant: &Grant) -> bool {
+    grant.mig.is_some() || grant.gpu.as_str().starts_with("MIG-")
+}
+
+/// What a container with these grants should see; `None` while an instance is missing.
+fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
+    let each = grants.iter().map(|grant| match &grant.mig {
+        None => {
+            let gpu = node.devices.get(&grant.gpu)?;
+            let part = gpu.instance.as_ref().map(|part| part.current.clone());
+            Some(part.unwrap_or_else(|| grant.gpu.to_string()))
+        }
+        Some(placed) => {
+            let mut gpus = node.readings.facts.gpus.iter();
+            let gpu = gpus.find(|gpu| gpu.uuid == grant.gpu.as_str())?;
+            let mut instances = gpu.layout.instances.iter();
+            let one = instances.find(|one| placement_of(one) == *placed)?;
+            Some(one.device()?.current.clone())
+        }
+    });
+    Some(each.collect::<Option<Vec<String>>>()?.join(","))
+}
+
+/// The event on the pod.
+fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
+    let expected: Vec<&str> = wrong.expected.iter().map(String::as_str).collect();
+    EventNote {
+        pod: PodRef {
+            namespace: share.namespace.clone(),
+            name: share.pod_name.clone(),
+            uid: share.pod.to_string(),
+        },
+        warning: true,
+        reason: "WrongInstance",
+        action: "Checking",
+        text: format!(
+            "a container was started with the device {}, expected {}: delete the pod and create it again",
+            wrong.actual,
+            expected.join(" or ")
+        ),
+    }
+}
+
+#[cfg(test)]
+#[path = "instance_check_tests.rs"]
+mod tests;

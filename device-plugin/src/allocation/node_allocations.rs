@@ -1,0 +1,165 @@
+//! What is known of this node's allocations: its pods, which of them were accepted, and which
+//! container has which device ids. Shared by all parts of the agent that act on it.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use aliquot_core::PodUid;
+use aliquot_core::usage::AllocatedUse;
+use parking_lot::Mutex;
+
+use crate::allocation::accepted::Store;
+use crate::gpus::inventory::NodePublisher;
+use crate::modes::SharingModes;
+use crate::paths::Paths;
+use crate::pods::Pods;
+use crate::pods::pod::Phase;
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
+
+/// The node's allocations, and what they are about.
+pub struct NodeAllocations {
+    /// The resource of GPUs whose profile names none.
+    pub default_resource: String,
+    /// Paths on this node.
+    pub paths: Paths,
+    /// The sharing modes.
+    pub modes: SharingModes,
+    /// The watched pods.
+    pub pods: Pods,
+    /// The published node.
+    pub published: NodePublisher,
+    /// Accepted allocations. The lock also makes validating and counting one step.
+    pub store: Mutex<Store>,
+    /// The kubelet's checkpoint.
+    pub checkpoint: CheckpointCache,
+}
+
+impl NodeAllocations {
+    /// The checkpoint's entries of our resources.
+    pub fn entries(&self) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
+        let mut served = self.published.get().resources();
+        served.insert(self.default_resource.clone());
+        self.checkpoint.read(&self.paths.checkpoint, served)
+    }
+
+    /// Whether this pod is live. Until the pods are known, every accepted one is.
+    pub(crate) fn is_live(&self, uid: &PodUid) -> bool {
+        let pod = self.pods.get(uid);
+        pod.map_or_else(|| !self.pods.synced(), |pod| pod.phase != Phase::Ended)
+    }
+
+    /// The accepted allocations of the other live pods.
+    pub(crate) fn others(&self, uid: &PodUid, store: &Store) -> Vec<Arc<AcceptedAllocation>> {
+        let is_other =
+            |share: &&Arc<AcceptedAllocation>| share.pod != *uid && self.is_live(&share.pod);
+        store.shared().filter(is_other).cloned().collect()
+    }
+
+    /// What other live pods use whose accepted allocation cannot be read, by their annotations.
+    pub(crate) fn damaged(&self, uid: &PodUid, store: &Store) -> Vec<(PodUid, AllocatedUse)> {
+        let pods = store.damaged().keys();
+        let others =
+            pods.filter(|pod| *pod != uid && store.get(pod).is_none() && self.is_live(pod));
+        let used = |other: &PodUid| {
+            let pod = self.pods.get(other);
+            let uses = pod.and_then(|pod| pod.uses());
+            (
+                other.clone(),
+                uses.map_or(AllocatedUse::Unreadable, AllocatedUse::Known),
+            )
+        };
+        others.map(used).collect()
+    }
+}
+
+/// The checkpoint as it was last read. It is read again when the file changes.
+#[derive(Debug, Default)]
+pub struct CheckpointCache(Mutex<Option<CachedCheckpoint>>);
+
+/// The checkpoint of one file, for one set of resources.
+#[derive(Debug)]
+struct CachedCheckpoint {
+    file: Identity,
+    served: BTreeSet<String>,
+    entries: Arc<Vec<CheckpointEntry>>,
+}
+
+/// Device, inode, length and change time. The kubelet writes by rename, so that new content is a
+/// new inode.
+type Identity = (u64, u64, u64, i64, i64);
+
+impl CheckpointCache {
+    /// [`checkpoint::read`], unless the file is as it was.
+    fn read(
+        &self,
+        path: &Path,
+        served: BTreeSet<String>,
+    ) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
+        let mut cached = self.0.lock();
+        // Before the content: if that changes meanwhile, it is read again next time.
+        let file = identity(path);
+        if let (Some(file), Some(read)) = (file, &*cached)
+            && read.file == file
+            && read.served == served
+        {
+            return Ok(Arc::clone(&read.entries));
+        }
+        let entries = Arc::new(checkpoint::read(path, &served)?);
+        *cached = file.map(|file| CachedCheckpoint {
+            file,
+            served,
+            entries: Arc::clone(&entries),
+        });
+        Ok(entries)
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let found = std::fs::metadata(path).ok()?;
+    let changed = (found.mtime(), found.mtime_nsec());
+    Some((found.dev(), found.ino(), found.len(), changed.0, changed.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::RESOURCE;
+
+    #[test]
+    fn reads_replaced_checkpoint_at_once() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("checkpoint");
+        let cache = CheckpointCache::default();
+        let check = |text: &str, expected: Result<usize, ()>| {
+            let new = dir.path().join("new");
+            std::fs::write(&new, text).expect("written");
+            std::fs::rename(&new, &path).expect("renamed");
+            let found = cache.read(&path, [RESOURCE.to_owned()].into());
+            assert_eq!(found.map(|found| found.len()).map_err(drop), expected);
+        };
+        let entry = |pod: &str| {
+            format!(
+                r#"{{"PodUID":"{pod}","ContainerName":"c","ResourceName":"{RESOURCE}","DeviceIDs":{{}},"AllocResp":""}}"#
+            )
+        };
+        let file = |entries: &[&str]| {
+            let entries: Vec<String> = entries.iter().map(|pod| entry(pod)).collect();
+            format!(
+                r#"{{"Data":{{"PodDeviceEntries":[{}]}}}}"#,
+                entries.join(",")
+            )
+        };
+        check(&file(&["a"]), Ok(1));
+        // Of the same length, with another pod.
+        check(&file(&["b"]), Ok(1));
+        let found = cache.read(&path, [RESOURCE.to_owned()].into());
+        assert_eq!(found.expect("read")[0].pod.as_str(), "b");
+        check(&file(&["a", "b"]), Ok(2));
+        check("{", Err(()));
+        let other = cache.read(&path, ["nvidia.com/other".to_owned()].into());
+        assert!(other.is_err());
+    }
+}

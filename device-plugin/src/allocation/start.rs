@@ -1,0 +1,337 @@
+//! What happens when the kubelet is about to start a container: find out whose devices these are,
+//! validate the pod once, store what was accepted, write the container's files. Never asks the API
+//! server for a pod that is accepted, holds no lock across an await, and writes nothing for a refused
+//! pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::PodUid;
+use aliquot_core::inventory::RefusedPod;
+use aliquot_core::usage::AllocatedUse;
+use futures::future::BoxFuture;
+use parking_lot::MutexGuard;
+use thiserror::Error;
+use tokio::task::spawn_blocking;
+
+use crate::allocation::accepted::{self, Store, StoreError};
+use crate::allocation::hami;
+use crate::allocation::node_allocations::NodeAllocations;
+use crate::allocation::prepare::{PrepareError, Preparer};
+use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
+use crate::fail_point::{self, Point};
+use crate::gpus::inventory::PublishedNode;
+use crate::pods::pod::Pod;
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
+use aliquot_node_state::device_id::DeviceIds;
+
+/// Longest wait for the API server when the watch does not know a pod. The kubelet's deadline for
+/// the whole call is 30 s.
+const LOOKUP: Duration = Duration::from_secs(5);
+
+/// Asks the API server for the pod that the kubelet runs under this uid here.
+pub type Lookup =
+    Arc<dyn Fn(PodUid) -> BoxFuture<'static, Result<Option<Pod>, kube::Error>> + Send + Sync>;
+
+/// How a call succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// The pod was accepted by this call.
+    Accepted,
+    /// The pod was accepted before.
+    Served,
+    /// Another plugin allocated these device ids.
+    Untouched,
+}
+
+/// Why a container may not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The pod was refused. The text is for the user.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The container would start without its GPU.
+    #[error(
+        "the container would start without its GPU and without limits: {0}; the kubelet retries"
+    )]
+    Runtime(String),
+    /// Whether it would is not known yet.
+    #[error(
+        "the agent has not inspected the container runtime yet, which needs the Node object from the API server; the kubelet retries"
+    )]
+    RuntimeUnknown,
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No container has these device ids.
+    #[error(
+        "the kubelet's device checkpoint lists no container with exactly the device ids {0:?}; the kubelet retries"
+    )]
+    NoHolder(DeviceIds),
+    /// The pod is not known yet and the API server cannot be asked.
+    #[error(
+        "cannot read pod {pod}, which starts here for the first time, from the API server: {source}; the kubelet retries"
+    )]
+    Lookup {
+        /// The pod.
+        pod: PodUid,
+        /// The error.
+        source: kube::Error,
+    },
+    /// The API server does not answer.
+    #[error(
+        "cannot read pod {0}, which starts here for the first time, from the API server: no answer within 5 s; the kubelet retries"
+    )]
+    LookupTimeout(PodUid),
+    /// The accepted allocation cannot be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The container's files cannot be written.
+    #[error(transparent)]
+    Prepare(PrepareError),
+    /// The work ended early.
+    #[error("the agent is stopping")]
+    Stopped,
+}
+
+impl From<PrepareError> for StartError {
+    fn from(error: PrepareError) -> Self {
+        match error {
+            PrepareError::Refused(refusal) => Self::Refused(refusal),
+            error => Self::Prepare(error),
+        }
+    }
+}
+
+/// How far a call gets with what is known here.
+enum Attempt {
+    Started(Started),
+    /// The watch does not know this pod, which starts here for the first time.
+    Unknown(PodUid),
+    /// The container runtime's CDI support is not known yet.
+    RuntimeUnknown,
+}
+
+/// Serves `PreStartContainer`; shared by all calls.
+pub struct ContainerStarter {
+    /// What is known of this node's allocations.
+    pub allocations: Arc<NodeAllocations>,
+    /// Decides which pods may start.
+    pub validator: Validator,
+    /// Writes the files of containers.
+    pub preparer: Arc<Preparer>,
+    /// Asks the API server.
+    pub lookup: Lookup,
+}
+
+impl ContainerStarter {
+    /// Prepares the start of the container with `ids` of a resource, or returns why it may not
+    /// start.
+    pub async fn start(
+        self: &Arc<Self>,
+        resource: &str,
+        ids: DeviceIds,
+    ) -> Result<Started, StartError> {
+        let mut asked = BTreeMap::new();
+        loop {
+            let (this, resource) = (Arc::clone(self), resource.to_owned());
+            let (ids, known) = (ids.clone(), asked.clone());
+            let attempt = spawn_blocking(move || this.attempt(&resource, ids, &known));
+            match attempt.await.map_err(|_| StartError::Stopped)?? {
+                Attempt::Started(started) => return Ok(started),
+                Attempt::Unknown(uid) => {
+                    let pod = self.look_up_pod(&uid).await?;
+                    asked.insert(uid, pod);
+                }
+                Attempt::RuntimeUnknown => {
+                    let mut node = self.allocations.published.subscribe();
+                    let inspected = node.wait_for(|node| node.runtime.is_some());
+                    let inspected = tokio::time::timeout(LOOKUP, inspected).await;
+                    if !matches!(inspected, Ok(Ok(_))) {
+                        return Err(StartError::RuntimeUnknown);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the API server for a pod: the watch may lag behind the kubelet's.
+    async fn look_up_pod(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, StartError> {
+        match tokio::time::timeout(LOOKUP, (self.lookup)(uid.clone())).await {
+            Ok(Ok(pod)) => Ok(pod.map(Arc::new)),
+            Ok(Err(source)) => Err(StartError::Lookup {
+                pod: uid.clone(),
+                source,
+            }),
+            Err(_) => Err(StartError::LookupTimeout(uid.clone())),
+        }
+    }
+
+    /// The same without the API server, except for the pods in `asked`, which were looked up.
+    fn attempt(
+        &self,
+        resource: &str,
+        ids: DeviceIds,
+        asked: &BTreeMap<PodUid, Option<Arc<Pod>>>,
+    ) -> Result<Attempt, StartError> {
+        let known = &*self.allocations;
+        let entries = known.entries()?;
+        let holders: Vec<&CheckpointEntry> =
+            checkpoint::holders(&entries, resource, &ids).collect();
+        if holders.is_empty() {
+            return Err(StartError::NoHolder(ids));
+        }
+        // A container's other resources are served with this one: they share one environment.
+        let named = |entry: &&CheckpointEntry| entry.name.is_some();
+        let mut by_pod: BTreeMap<PodUid, Vec<CheckpointEntry>> = BTreeMap::new();
+        for holder in holders.into_iter().filter(named) {
+            let same =
+                |e: &&CheckpointEntry| e.pod == holder.pod && e.container == holder.container;
+            let all = entries.iter().filter(same).filter(named).cloned();
+            by_pod.entry(holder.pod.clone()).or_default().extend(all);
+        }
+        let mut pods = BTreeMap::new();
+        for uid in by_pod.keys() {
+            if known.store.lock().get(uid).is_some() {
+                continue;
+            }
+            match known.pods.get(uid).or_else(|| asked.get(uid)?.clone()) {
+                Some(pod) => drop(pods.insert(uid, pod)),
+                None if asked.contains_key(uid) => {}
+                None => return Ok(Attempt::Unknown(uid.clone())),
+            }
+        }
+        let hami = if entries.iter().all(|entry| entry.name.is_some()) {
+            Vec::new()
+        } else {
+            hami::pod_allocations(&entries, &known.pods.in_order())
+        };
+        let by_cdi = || by_pod.values().flatten().any(|one| one.non_cdi.is_none());
+        let node = known.published.get();
+        let first = |uid: &PodUid| known.store.lock().get(uid).is_none();
+        if node.runtime.is_none() && by_cdi() && by_pod.keys().any(first) {
+            return Ok(Attempt::RuntimeUnknown);
+        }
+        let off = node.runtime.as_ref();
+        let off = off.and_then(|runtime| runtime.without_cdi.clone());
+        if let Some(why) = off.filter(|_| by_cdi()) {
+            return Err(StartError::Runtime(why));
+        }
+        let mut started = Started::Untouched;
+        // One pod, unless the checkpoint still lists one that is gone.
+        for (uid, holders) in &by_pod {
+            let pod = pods.get(uid).map(|pod| &**pod);
+            started = self.serve(uid, pod, holders, &hami)?;
+        }
+        Ok(Attempt::Started(started))
+    }
+
+    /// Serves a pod's containers with these checkpoint entries. `pod` is set where the pod is not
+    /// accepted yet, unless the API server has no such pod.
+    fn serve(
+        &self,
+        uid: &PodUid,
+        pod: Option<&Pod>,
+        holders: &[CheckpointEntry],
+        hami: &[(PodUid, AllocatedUse)],
+    ) -> Result<Started, StartError> {
+        let _locked = self.preparer.lock_pod(uid);
+        let mut store = self.allocations.store.lock();
+        // Under the lock, so that a GPU that begins to change meanwhile is noticed.
+        let node = self.allocations.published.get();
+        let started = if let Some(accepted) = store.get(uid) {
+            self.check_again(accepted, holders, &node)?;
+            Started::Served
+        } else {
+            self.accept(&mut store, uid, pod, holders, hami, &node)?;
+            Started::Accepted
+        };
+        store.record_names(uid, checkpoint::names_by_container(holders))?;
+        fail_point::at(Point::NamesStored);
+        let accepted = store.get(uid).cloned();
+        // Creating a MIG instance takes a second; others must not wait for it.
+        drop(store);
+        if let Some(accepted) = accepted {
+            for holders in checkpoint::entries_by_container(holders) {
+                self.preparer.prepare(&accepted, &holders, &node)?;
+            }
+        }
+        fail_point::at(Point::StartServed);
+        Ok(started)
+    }
+
+    /// Validates a pod at its first start, and stores what it was accepted with.
+    fn accept(
+        &self,
+        store: &mut MutexGuard<'_, Store>,
+        uid: &PodUid,
+        pod: Option<&Pod>,
+        holders: &[CheckpointEntry],
+        hami: &[(PodUid, AllocatedUse)],
+        node: &PublishedNode,
+    ) -> Result<(), StartError> {
+        let known = &*self.allocations;
+        let others = known.others(uid, store);
+        let decision = self.validator.validate(ValidationInput {
+            inventory: &node.inventory,
+            layout: &node.layout,
+            uid,
+            pod,
+            holders: &holders.iter().collect::<Vec<_>>(),
+            others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
+            hami,
+            damaged: &known.damaged(uid, store),
+        });
+        let mut accepted = match decision {
+            Decision::Accept(accepted) => *accepted,
+            Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
+        };
+        let checked = self.validator.check_answers(&accepted, holders, node, pod);
+        checked.map_err(|refusal| self.refuse(pod, refusal))?;
+        for (name, container) in checkpoint::names_by_container(holders) {
+            accepted.record_name(name, container);
+        }
+        fail_point::at(Point::ShareBeforeStore);
+        // It counts for all others from here on; they do not wait for its file.
+        let accepted = store.insert_unstored(accepted);
+        let stored =
+            MutexGuard::unlocked(store, || accepted::store(&accepted, &known.paths.accepted));
+        store.finish_store(uid, stored.is_ok());
+        stored?;
+        fail_point::at(Point::ShareAfterStore);
+        known.published.retain_refused(|refused| refused != uid);
+        Ok(())
+    }
+
+    /// Checks an accepted pod: the kubelet may have allocated again, and instances have new UUIDs
+    /// after a reboot.
+    fn check_again(
+        &self,
+        accepted: &AcceptedAllocation,
+        holders: &[CheckpointEntry],
+        node: &PublishedNode,
+    ) -> Result<(), StartError> {
+        for holder in holders {
+            validation::check_holder(holder, &accepted.allocation).map_err(StartError::Refused)?;
+        }
+        let pod = self.allocations.pods.get(&accepted.pod);
+        let pod = pod.as_deref();
+        let checked = self.validator.check_answers(accepted, holders, node, pod);
+        checked.map_err(|refusal| self.refuse(pod, refusal))
+    }
+
+    /// Publishes a refusal, so that the scheduler can evict the pod.
+    fn refuse(&self, pod: Option<&Pod>, refusal: Refusal) -> StartError {
+        if let Some(pod) = pod {
+            self.allocations.published.add_refused(RefusedPod {
+                pod: pod.uid.clone(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                reason: refusal.to_string(),
+            });
+        }
+        StartError::Refused(refusal)
+    }
+}

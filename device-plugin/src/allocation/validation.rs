@@ -1,0 +1,596 @@
+//! Validates a pod at its first `PreStartContainer`: may it have what its annotation says? Pure:
+//! the same input gives the same decision. An accepted pod is not validated again, but whether the
+//! kubelet's device ids and Allocate's answer fit its allocation is checked at every start. Users
+//! read a refusal's text in the pod's event, so it says what to do.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use aliquot_core::inventory::{Health, Mode};
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::node::LedgerDevices;
+use aliquot_core::usage::{AllocatedUse, DeviceUse};
+use aliquot_core::{
+    Allocation, Gpu, GpuUuid, Grant, Inventory, Mib, NodeName, Percent, PodUid, Reason,
+};
+use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
+use aliquot_node_state::checkpoint::{self, CheckpointEntry};
+
+use crate::allocation::capabilities::{self, AllowedCapabilities};
+use crate::allocation::environment::NodeRules;
+use crate::allocation::tenant_rights::NamespaceRights;
+use crate::gpus::allocatable::{self, NodeLayout};
+use crate::gpus::inventory::PublishedNode;
+use crate::modes::mps;
+use crate::pods::pod::Pod;
+
+/// The priority of pods that ask for none.
+const LOW: u8 = 1;
+
+/// Validates pods by the settings of this node.
+#[derive(Clone, Debug)]
+pub struct Validator {
+    /// This node.
+    pub node: NodeName,
+    /// The node's rules for the environment.
+    pub rules: NodeRules,
+    /// Which of their own limits pods may set, by namespace; `None`: as in `rules`.
+    pub namespace_rights: Option<NamespaceRights>,
+    /// The agent has a limiter.
+    pub limits: bool,
+}
+
+/// What is known of a pod, and of the others on its node.
+#[derive(Clone, Copy, Debug)]
+pub struct ValidationInput<'a> {
+    /// The node's devices, with their foreign and lingering use.
+    pub inventory: &'a Inventory,
+    /// How its GPUs are shared.
+    pub layout: &'a NodeLayout,
+    /// The uid in the checkpoint.
+    pub uid: &'a PodUid,
+    /// The pod of that uid; `None` when the API server has none on this node.
+    pub pod: Option<&'a Pod>,
+    /// The checkpoint's entries for this pod and these device ids.
+    pub holders: &'a [&'a CheckpointEntry],
+    /// The accepted allocations of other live pods.
+    pub others: &'a [&'a AcceptedAllocation],
+    /// What pods of HAMi that still run here use.
+    pub hami: &'a [(PodUid, AllocatedUse)],
+    /// What pods use whose accepted allocation cannot be read, by what else is known of them.
+    pub damaged: &'a [(PodUid, AllocatedUse)],
+}
+
+/// The result of validation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The allocation to store and to serve from now on.
+    Accept(Box<AcceptedAllocation>),
+    /// The reason for the refusal.
+    Refuse(Refusal),
+}
+
+impl Validator {
+    /// Accepts or refuses a pod.
+    pub fn validate(&self, input: ValidationInput<'_>) -> Decision {
+        match self.accept(input) {
+            Ok(accepted) => Decision::Accept(Box::new(accepted)),
+            Err(refusal) => Decision::Refuse(refusal),
+        }
+    }
+
+    fn accept(&self, input: ValidationInput<'_>) -> Result<AcceptedAllocation, Refusal> {
+        let pod = input
+            .pod
+            .ok_or_else(|| Refusal::UnknownPod(input.uid.clone()))?;
+        if pod.mirror {
+            return Err(Refusal::StaticPod(pod.full_name()));
+        }
+        let text = pod.allocation.as_deref();
+        let text = text.ok_or_else(|| Refusal::NoAllocation(pod.full_name()))?;
+        let mut allocation = Allocation::decode(text)
+            .map_err(|error| Refusal::Unreadable(pod.full_name(), error.to_string()))?;
+        if allocation.node != self.node {
+            return Err(Refusal::OtherNode(allocation.node));
+        }
+        let rules = self.rules_of(pod);
+        if !rules.rights.set_priority {
+            allocation.priority = allocation.priority.max(LOW);
+        }
+        for holder in input.holders {
+            check_holder(holder, &allocation)?;
+        }
+        let accepted = accepted_allocation(input, pod, allocation, rules)?;
+        check_capacity(input, &accepted)?;
+        Ok(accepted)
+    }
+
+    /// The rules for the pods of this one's namespace.
+    fn rules_of(&self, pod: &Pod) -> NodeRules {
+        let rights = self.namespace_rights.as_ref();
+        let rights = rights.map_or(self.rules.rights, |rights| rights.of(&pod.namespace));
+        NodeRules {
+            rights,
+            ..self.rules
+        }
+    }
+
+    /// Checks that what Allocate named without CDI, before the pod was known, is what each container
+    /// of these checkpoint entries was allocated.
+    pub fn check_answers(
+        &self,
+        accepted: &AcceptedAllocation,
+        entries: &[CheckpointEntry],
+        node: &PublishedNode,
+        pod: Option<&Pod>,
+    ) -> Result<(), Refusal> {
+        for holders in checkpoint::entries_by_container(entries) {
+            let grants = accepted.allocation.grants(&holders[0].container);
+            let mode = |device: &GpuUuid| accepted.mode(device);
+            let grants = grants.unwrap_or_default();
+            check_answer(&holders, grants, mode, node, self.limits, pod)
+                .map_err(Refusal::NonCdi)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is accepted, if there is capacity for it.
+fn accepted_allocation(
+    input: ValidationInput<'_>,
+    pod: &Pod,
+    allocation: Allocation,
+    rules: NodeRules,
+) -> Result<AcceptedAllocation, Refusal> {
+    let mode_of = |device: &GpuUuid| input.inventory.gpu(device).map(|device| device.mode);
+    for container in &pod.containers {
+        let grants = allocation.grants(&container.name).unwrap_or_default();
+        if let Some(device) = mps::mps_device_beside_others(grants, mode_of) {
+            return Err(Refusal::MpsBesideOther(
+                container.name.clone(),
+                device.clone(),
+            ));
+        }
+    }
+    let devices = |name: &str| {
+        let grants = allocation.grants(name).unwrap_or_default();
+        let grants = grants.iter();
+        grants.filter_map(|grant| input.inventory.gpu(&grant.gpu))
+    };
+    let containers = pod.containers.iter().map(|container| AcceptedContainer {
+        name: container.name.clone(),
+        stage: container.stage,
+        effective: rules.effective_limits(
+            &container.env,
+            devices(&container.name).any(|device| device.scaled > device.memory),
+        ),
+    });
+    let containers = containers.collect();
+    let modes = pod
+        .containers
+        .iter()
+        .flat_map(|container| devices(&container.name));
+    let modes = modes
+        .map(|device| (device.uuid.clone(), device.mode))
+        .collect();
+    let scaled = pod.containers.iter().flat_map(|c| devices(&c.name));
+    let scaled = scaled.filter(|device| device.scaled > device.memory);
+    let promised = scaled
+        .map(|device| (device.uuid.clone(), device.scaled))
+        .collect();
+    let mut accepted = AcceptedAllocation::new(
+        input.uid.clone(),
+        pod.namespace.clone(),
+        pod.name.clone(),
+        allocation,
+        containers,
+    );
+    accepted.modes = modes;
+    accepted.promised = promised;
+    Ok(accepted)
+}
+
+/// Checks that the allocation names this container, with as many devices as it has device ids.
+/// Repeated at every start: the kubelet may have allocated again.
+pub fn check_holder(holder: &CheckpointEntry, allocation: &Allocation) -> Result<(), Refusal> {
+    let grants = allocation.grants(&holder.container).unwrap_or_default();
+    let of_it = grants.iter().filter(|g| g.resource == holder.resource);
+    let granted = of_it.map(|grant| usize::try_from(grant.replicas).unwrap_or(usize::MAX));
+    let granted = granted.fold(0, usize::saturating_add);
+    if granted == 0 {
+        return Err(Refusal::NoShare(holder.container.clone()));
+    }
+    if granted != holder.ids.len() {
+        return Err(Refusal::Count {
+            container: holder.container.clone(),
+            granted,
+            allocated: holder.ids.len(),
+        });
+    }
+    Ok(())
+}
+
+/// As [`Validator::check_answers`] of one container: `holders` are its entries, `mode` is a device's
+/// sharing mode when the pod was accepted, `limits` whether this node enforces limits.
+fn check_answer(
+    holders: &[&CheckpointEntry],
+    grants: &[Grant],
+    mode: impl Fn(&GpuUuid) -> Mode,
+    node: &PublishedNode,
+    limits: bool,
+    pod: Option<&Pod>,
+) -> Result<(), NonCdiRefusal> {
+    let Some(named) = holders.iter().find_map(|holder| holder.non_cdi.as_ref()) else {
+        return Ok(());
+    };
+    let container = &holders[0].container;
+    let needs = |what| NonCdiRefusal::NeedsCdi(container.clone(), what);
+    if holders.len() > 1 {
+        return Err(needs("devices of two resources"));
+    }
+    if grants.iter().any(|grant| grant.mig.is_some()) {
+        return Err(needs("a MIG instance that is created for it"));
+    }
+    if grants.iter().any(|grant| mode(&grant.gpu) == Mode::Mps) {
+        return Err(needs("a share of a GPU in mode mps"));
+    }
+    let current = |grant: &Grant| {
+        let device = node.devices.get(&grant.gpu);
+        device.map_or_else(
+            || grant.gpu.to_string(),
+            |device| device.current_uuid().to_owned(),
+        )
+    };
+    let given: BTreeSet<String> = grants.iter().map(current).collect();
+    if given != named.visible {
+        return Err(NonCdiRefusal::OtherDevices {
+            container: container.clone(),
+            named: named.visible.iter().cloned().collect(),
+            given: given.into_iter().collect(),
+        });
+    }
+    let shared = grants.iter().any(|grant| mode(&grant.gpu) == Mode::Vgpu);
+    if shared && limits && !named.preloads {
+        return Err(NonCdiRefusal::Unlimited(container.clone()));
+    }
+    // A pod's own environment overrides that of the answer.
+    let own = pod.and_then(|pod| pod.containers.iter().find(|one| one.name == *container));
+    if own.is_some_and(|own| own.env_from) {
+        return Err(NonCdiRefusal::EnvFrom(container.clone()));
+    }
+    let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
+    let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) else {
+        return Ok(());
+    };
+    let own = own.and_then(|own| own.env.get(capabilities::VARIABLE));
+    match own.and_then(|own| allowed.first_disallowed(own)) {
+        None => Ok(()),
+        Some(capability) => Err(NonCdiRefusal::Capability {
+            container: container.clone(),
+            capability: capability.to_owned(),
+            allowed: allowed.names().join(","),
+        }),
+    }
+}
+
+fn check_capacity(
+    input: ValidationInput<'_>,
+    accepted: &AcceptedAllocation,
+) -> Result<(), Refusal> {
+    let inventory = input.inventory;
+    let known = |used: &AllocatedUse| *used != AllocatedUse::Unreadable;
+    if let Some((pod, _)) = input.hami.iter().find(|(_, used)| !known(used)) {
+        return Err(Refusal::HamiUnreadable(pod.clone()));
+    }
+    if let Some((pod, _)) = input.damaged.iter().find(|(_, used)| !known(used)) {
+        return Err(Refusal::ShareUnreadable(pod.clone()));
+    }
+    // Only pods on the same GPUs matter: hundreds may be on others.
+    let gpus: BTreeSet<&str> = accepted.uses().keys().map(gpu_of).collect();
+    let requested = |device: &GpuUuid| gpus.contains(gpu_of(device));
+    let mut open = inventory.clone();
+    open.gpus.retain(|gpu| requested(&gpu.uuid));
+    for gpu in &mut open.gpus {
+        // Pods bound before a GPU was cordoned may start on it.
+        gpu.cordon = None;
+    }
+    let others = input
+        .others
+        .iter()
+        .filter(|o| o.uses().keys().any(requested));
+    let others = others.map(|other| (&other.pod, AllocatedUse::Known(other.uses().clone())));
+    let others: Vec<(&PodUid, AllocatedUse)> = others.collect();
+    let others = others.iter().map(|(pod, used)| (*pod, used));
+    let more = input.hami.iter().chain(input.damaged);
+    let all: Vec<_> = others.chain(more.map(|(pod, used)| (pod, used))).collect();
+    let known = LedgerDevices::of(&open, &[], &all);
+    for (gpu, requested) in accepted.uses().clone() {
+        let Some((index, full)) = known.refusal_of(&open, &gpu, &requested) else {
+            return Err(Refusal::DeviceGone(gpu));
+        };
+        let (device, used) = (&open.gpus[index], &known.devices[index]);
+        if let Health::Unhealthy(why) = &device.health {
+            return Err(Refusal::Unhealthy(gpu, why.clone()));
+        }
+        let gpu_layout = input.layout.gpus.get(allocatable::parent_gpu(device));
+        if let Some(gpu_layout) = gpu_layout.filter(|gpu_layout| gpu_layout.switching) {
+            return Err(Refusal::Changing(
+                gpu,
+                gpu_layout.cordon.clone().unwrap_or_default(),
+            ));
+        }
+        let grants = || accepted.allocation.all().flat_map(|(_, grants)| grants);
+        let mut on_it = grants().filter(|grant| grant.device_key() == gpu);
+        if let Some(grant) = on_it.find(|grant| !allows(device, grant)) {
+            return Err(Refusal::Shared {
+                gpu,
+                mode: device.mode,
+                given: (grant.memory, grant.cores),
+            });
+        }
+        let offers = allocatable::replicas_by_resource(device);
+        let offered = |grant: &Grant| offers.iter().any(|offer| offer.resource == grant.resource);
+        let other_resource = !grants().all(|grant| grant.device_key() != gpu || offered(grant));
+        let other_resource = other_resource.then_some(Reason::CardTypeMismatch);
+        if let Some(reason) = other_resource.or(full) {
+            return Err(Refusal::Full {
+                gpu,
+                reason,
+                requested,
+                used: used.allocated.used,
+                device: Box::new(device.clone()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The inventory's UUID for a device: that of its GPU for an instance of dynamic MIG.
+fn gpu_of(device: &GpuUuid) -> &str {
+    MigPlacement::parse_device_key(device).map_or(device.as_str(), |(gpu, _)| gpu)
+}
+
+/// Whether the device, as it is shared now, can enforce the grant: timeslice enforces no amounts,
+/// and a grant without amounts would be unlimited in the other modes.
+fn allows(device: &Gpu, grant: &Grant) -> bool {
+    let without_amounts = (grant.memory, grant.cores) == (Mib(0), Percent(0));
+    match device.mode {
+        Mode::Timeslice => without_amounts,
+        Mode::Vgpu | Mode::Mps => {
+            !without_amounts || device.even_share.is_some_and(|even| even.memory == Mib(0))
+        }
+        Mode::Exclusive | Mode::Mig | Mode::Unknown => true,
+    }
+}
+
+/// Why a pod may not start, with what its user should do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The API server has no such pod on this node.
+    UnknownPod(PodUid),
+    /// A static pod.
+    StaticPod(String),
+    /// The pod bypassed the scheduler.
+    NoAllocation(String),
+    /// The annotation cannot be read.
+    Unreadable(String, String),
+    /// Bound to another node than its allocation says.
+    OtherNode(NodeName),
+    /// The allocation has nothing for this container.
+    NoShare(String),
+    /// The kubelet allocated another number of replicas than the allocation has devices.
+    Count {
+        /// The container.
+        container: String,
+        /// Devices in its allocation.
+        granted: usize,
+        /// Device ids in the checkpoint.
+        allocated: usize,
+    },
+    /// The allocation names a device that is not on this node.
+    DeviceGone(GpuUuid),
+    /// An MPS client sees one device, and the allocation has more.
+    MpsBesideOther(String, GpuUuid),
+    /// Without CDI, Allocate named something else than the allocation has.
+    NonCdi(NonCdiRefusal),
+    /// What a pod of HAMi uses is unknown.
+    HamiUnreadable(PodUid),
+    /// What a pod that was accepted here uses is unknown.
+    ShareUnreadable(PodUid),
+    /// The device's sharing mode changed since the pod was bound.
+    Shared {
+        /// The device.
+        gpu: GpuUuid,
+        /// Its sharing mode now.
+        mode: Mode,
+        /// What the pod's allocation has of it.
+        given: (Mib, Percent),
+    },
+    /// The device is unhealthy.
+    Unhealthy(GpuUuid, String),
+    /// The GPU is changing its mode.
+    Changing(GpuUuid, String),
+    /// The device has too little left beside what was accepted before.
+    Full {
+        /// The device.
+        gpu: GpuUuid,
+        /// The reason.
+        reason: Reason,
+        /// What the pod's allocation has of it.
+        requested: DeviceUse,
+        /// What others use of it.
+        used: DeviceUse,
+        /// The device, with its capacity.
+        device: Box<Gpu>,
+    },
+}
+
+const RECREATE: &str = "delete the pod and create it again with `schedulerName: aliquot-scheduler` and without `spec.nodeName`";
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPod(uid) => write!(
+                f,
+                "the API server has no pod with uid {uid} on this node: a static pod cannot get a share of a GPU because it bypasses the scheduler; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+            ),
+            Self::StaticPod(pod) => write!(
+                f,
+                "{pod} is a static pod, which bypasses the scheduler and therefore cannot get a share of a GPU; run it as a Deployment or DaemonSet with `schedulerName: aliquot-scheduler`"
+            ),
+            Self::NoAllocation(pod) => write!(
+                f,
+                "{pod} was bound to this node without an allocation (annotation aliquot.dev/allocation is missing): {RECREATE}"
+            ),
+            Self::Unreadable(pod, why) => write!(
+                f,
+                "annotation aliquot.dev/allocation of {pod} is invalid ({why}): {RECREATE}"
+            ),
+            Self::OtherNode(node) => write!(
+                f,
+                "the pod's allocation is for node {node}, but the pod is bound to another node: {RECREATE}"
+            ),
+            Self::NoShare(container) => write!(
+                f,
+                "the pod's allocation has no devices for container {container}: {RECREATE}"
+            ),
+            Self::Count {
+                container,
+                granted,
+                allocated,
+            } => write!(
+                f,
+                "container {container} has {granted} device(s) in its allocation, but the kubelet allocated {allocated} replica(s) to it: {RECREATE}"
+            ),
+            Self::DeviceGone(gpu) => write!(
+                f,
+                "{gpu} of the pod's allocation is no longer on this node: delete the pod and create it again"
+            ),
+            Self::MpsBesideOther(container, device) => write!(
+                f,
+                "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
+            ),
+            Self::NonCdi(why) => why.fmt(f),
+            Self::HamiUnreadable(pod) => write!(
+                f,
+                "annotation hami.io/vgpu-devices-allocated of the pod with uid {pod}, which HAMi placed here, is invalid, so the free capacity is unknown: ask your administrator to delete that pod"
+            ),
+            Self::ShareUnreadable(pod) => write!(
+                f,
+                "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
+            ),
+            Self::Shared {
+                gpu,
+                mode: Mode::Timeslice,
+                given: (memory, cores),
+            } => write!(
+                f,
+                "the pod's allocation has {memory} and {cores} compute of {gpu}, whose sharing mode is now timeslice, which enforces no amounts: delete the pod and create it again"
+            ),
+            Self::Shared { gpu, .. } => write!(
+                f,
+                "the pod's allocation of {gpu} has no amounts (timeslice), but the GPU's sharing mode now requires amounts: delete the pod and create it again"
+            ),
+            Self::Unhealthy(gpu, why) => write!(
+                f,
+                "{gpu} of the pod's allocation is unhealthy ({why}): wait for the GPU to recover, or delete the pod and create it again"
+            ),
+            Self::Changing(gpu, how) => write!(
+                f,
+                "{gpu} of the pod's allocation {how}: delete the pod and create it again"
+            ),
+            Self::Full {
+                gpu,
+                reason,
+                requested,
+                used,
+                device,
+            } => write!(
+                f,
+                "{gpu} has too little capacity left for this pod ({reason}): the pod needs {} and {} compute; other pods use {} of {}, {} compute and {} of {} replicas: delete the pod and create it again",
+                requested.memory,
+                requested.cores,
+                used.memory,
+                device.scaled,
+                used.cores,
+                used.replicas,
+                device.replicas
+            ),
+        }
+    }
+}
+
+/// Why a pod may not start on a node without CDI: what Allocate named before the pod was known is
+/// not what its allocation has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NonCdiRefusal {
+    /// The allocation needs CDI.
+    NeedsCdi(String, &'static str),
+    /// Allocate named other GPUs than the allocation has.
+    OtherDevices {
+        /// The container.
+        container: String,
+        /// What Allocate named.
+        named: Vec<String>,
+        /// What the allocation has.
+        given: Vec<String>,
+    },
+    /// Limits were off when it was admitted.
+    Unlimited(String),
+    /// Part of its environment comes from another object and could name other GPUs.
+    EnvFrom(String),
+    /// The pod's environment requests a driver capability that is not allowed.
+    Capability {
+        /// The container.
+        container: String,
+        /// The capability.
+        capability: String,
+        /// The allowed capabilities.
+        allowed: String,
+    },
+}
+
+impl fmt::Display for NonCdiRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeedsCdi(container, what) => write!(
+                f,
+                "container {container} has {what}, which requires CDI, but this node passes GPUs to containers without CDI: ask your administrator for a node with devicePlugin.deviceList=cdi"
+            ),
+            Self::OtherDevices {
+                container,
+                named,
+                given,
+            } => write!(
+                f,
+                "container {container}: Allocate named {}, but the pod's allocation has {} (this node passes GPUs to containers without CDI, before the pod is known): delete the pod and create it again",
+                named.join(","),
+                given.join(",")
+            ),
+            Self::Unlimited(container) => write!(
+                f,
+                "container {container} was admitted before limits were enabled on its GPU: delete the pod and create it again"
+            ),
+            Self::EnvFrom(container) => write!(
+                f,
+                "container {container} uses envFrom, which could make other GPUs visible on a node that passes GPUs by environment: list the variables under env (valueFrom is allowed), or ask your administrator for a node with CDI"
+            ),
+            Self::Capability {
+                container,
+                capability,
+                allowed,
+            } => write!(
+                f,
+                "container {container} sets NVIDIA_DRIVER_CAPABILITIES with {capability:?}, but a share of its GPU allows only {allowed}: remove the variable, or ask your administrator for a profile that allows it"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "validation_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "validation_answer_tests.rs"]
+mod answer_tests;

@@ -1,0 +1,339 @@
+//! A table of first starts: accepted, refused, and what the user reads.
+
+use aliquot_core::Grant;
+use aliquot_core::usage::{DeviceUse, Stage};
+
+use super::*;
+use crate::testing::{RESOURCE, allocation, container, grant, inventory, layout_of, pod};
+
+const RULES: NodeRules = NodeRules::new(true);
+
+fn entry(container: &str, replicas: usize) -> CheckpointEntry {
+    CheckpointEntry {
+        pod: "u1".into(),
+        container: container.to_owned(),
+        resource: RESOURCE.to_owned(),
+        ids: (0..replicas).map(|n| format!("GPU-a::{n}")).collect(),
+        name: None,
+        non_cdi: None,
+    }
+}
+
+fn other(uid: &str, grants: &[Grant]) -> AcceptedAllocation {
+    AcceptedAllocation::new(
+        uid.into(),
+        "default".to_owned(),
+        uid.to_owned(),
+        allocation(&[("main", grants)]),
+        Vec::new(),
+    )
+}
+
+struct Case {
+    inventory: Inventory,
+    layout: NodeLayout,
+    pod: Option<Pod>,
+    holders: Vec<CheckpointEntry>,
+    others: Vec<AcceptedAllocation>,
+    hami: Vec<(PodUid, AllocatedUse)>,
+    damaged: Vec<(PodUid, AllocatedUse)>,
+}
+
+/// A pod with one share of GPU-a, on a node with GPU-a and GPU-b.
+fn case() -> Case {
+    Case {
+        inventory: inventory(&["GPU-a", "GPU-b"]),
+        layout: layout_of(&["GPU-a", "GPU-b"]),
+        pod: Some(pod("u1").with(&allocation(&[("main", &[grant("GPU-a", 3000, 30)])]))),
+        holders: vec![entry("main", 1)],
+        others: Vec::new(),
+        hami: Vec::new(),
+        damaged: Vec::new(),
+    }
+}
+
+fn decision(case: &Case) -> Decision {
+    decision_under(case, RULES)
+}
+
+fn decision_under(case: &Case, rules: NodeRules) -> Decision {
+    let validator = Validator {
+        node: "n1".into(),
+        rules,
+        namespace_rights: None,
+        limits: false,
+    };
+    validator.validate(ValidationInput {
+        inventory: &case.inventory,
+        layout: &case.layout,
+        uid: &"u1".into(),
+        pod: case.pod.as_ref(),
+        holders: &case.holders.iter().collect::<Vec<_>>(),
+        others: &case.others.iter().collect::<Vec<_>>(),
+        hami: &case.hami,
+        damaged: &case.damaged,
+    })
+}
+
+/// `expected` empty: accepted. Else: refused with a text that has all parts.
+fn check(change: impl FnOnce(&mut Case), expected: &[&str]) {
+    let mut case = case();
+    change(&mut case);
+    match decision(&case) {
+        Decision::Accept(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
+        Decision::Refuse(refusal) => {
+            let text = refusal.to_string();
+            assert!(!expected.is_empty(), "refused: {text}");
+            for part in expected {
+                assert!(text.contains(part), "{part:?} not in {text:?}");
+            }
+        }
+    }
+}
+
+fn given(grants: &[Grant]) -> Pod {
+    pod("u1").with(&allocation(&[("main", grants)]))
+}
+
+#[test]
+fn accepts_fitting_pod_with_its_environment() {
+    let mut case = case();
+    if let Some(pod) = &mut case.pod {
+        let policy = ("GPU_CORE_UTILIZATION_POLICY".to_owned(), "force".to_owned());
+        pod.containers[0].env = [policy].into();
+    }
+    let Decision::Accept(accepted) = decision(&case) else {
+        panic!("refused");
+    };
+    assert_eq!(accepted.pod_name, "u1");
+    assert_eq!(
+        accepted.effective("main").map(|e| e.utilization),
+        Some(aliquot_node_state::limits::UtilizationPolicy::Force)
+    );
+    assert_eq!(accepted.effective("other"), None);
+}
+
+#[test]
+fn lowers_priority_in_namespaces_without_the_right() {
+    let mut case = case();
+    let mut high = allocation(&[("main", &[grant("GPU-a", 3000, 30)])]);
+    high.priority = 0;
+    case.pod = Some(pod("u1").with(&high));
+    for (set_priority, expected) in [(true, 0), (false, 1)] {
+        let mut rules = RULES;
+        rules.rights.set_priority = set_priority;
+        let Decision::Accept(accepted) = decision_under(&case, rules) else {
+            panic!("refused");
+        };
+        assert_eq!(accepted.allocation.priority, expected);
+    }
+}
+
+#[test]
+fn explains_how_to_use_the_scheduler() {
+    let how = "schedulerName: aliquot-scheduler";
+    check(|c| c.pod = None, &["u1", "static pod", how]);
+    check(
+        |c| c.pod.as_mut().expect("pod").mirror = true,
+        &["default/u1", "static pod", how],
+    );
+    check(
+        |c| c.pod = Some(pod("u1")),
+        &["default/u1", how, "spec.nodeName"],
+    );
+    check(
+        |c| c.pod.as_mut().expect("pod").allocation = Some("{".to_owned()),
+        &["is invalid", how],
+    );
+    check(
+        |c| {
+            let mut elsewhere = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
+            elsewhere.node = "n2".into();
+            c.pod = Some(pod("u1").with(&elsewhere));
+        },
+        &["node n2", how],
+    );
+}
+
+#[test]
+fn requires_share_for_every_container_with_device_ids() {
+    check(|c| c.holders = vec![entry("init", 1)], &["container init"]);
+    check(|c| c.holders.push(entry("init", 1)), &["container init"]);
+    check(
+        |c| c.holders = vec![entry("main", 2)],
+        &["1 device(s)", "2 replica(s)"],
+    );
+    check(
+        |c| {
+            let mut share = grant("GPU-a", 1, 1);
+            share.resource = "example.com/gpu".to_owned();
+            c.pod = Some(given(&[share]));
+        },
+        &["container main"],
+    );
+}
+
+#[test]
+fn requires_present_and_healthy_devices() {
+    check(
+        |c| c.pod = Some(given(&[grant("GPU-z", 1, 1)])),
+        &["GPU-z", "no longer on this node"],
+    );
+    check(
+        |c| c.inventory.gpus[0].health = Health::Unhealthy("xid 79".to_owned()),
+        &["GPU-a", "xid 79"],
+    );
+    check(
+        |c| c.inventory.gpus[1].health = Health::Unhealthy("xid 79".to_owned()),
+        &[],
+    );
+    check(
+        |c| {
+            c.inventory
+                .foreign
+                .push(aliquot_core::inventory::ForeignAllocation {
+                    gpu: "GPU-a".into(),
+                    pod: "kube-system/old".to_owned(),
+                    hami: None,
+                });
+        },
+        &["CardHeldByForeignPod"],
+    );
+}
+
+#[test]
+fn starts_bound_pods_on_cordoned_but_not_changing_gpu() {
+    let mark = |case: &mut Case, switching| {
+        let how = "changes from vgpu to exclusive".to_owned();
+        case.inventory.gpus[0].cordon = Some(how.clone());
+        let gpu_layout = case.layout.gpus.get_mut(&GpuUuid::from("GPU-a"));
+        let gpu_layout = gpu_layout.expect("there");
+        gpu_layout.cordon = Some(how);
+        gpu_layout.switching = switching;
+    };
+    check(|c| mark(c, false), &[]);
+    check(
+        |c| mark(c, true),
+        &["GPU-a", "changes from vgpu to exclusive"],
+    );
+}
+
+#[test]
+fn rejects_allocations_over_device_capacity() {
+    let others = |grants: &[Grant]| vec![other("u2", grants)];
+    check(|c| c.others = others(&[grant("GPU-a", 7000, 70)]), &[]);
+    check(
+        |c| c.others = others(&[grant("GPU-a", 7001, 0)]),
+        &[
+            "CardInsufficientMemory",
+            "3000 MiB",
+            "7001 MiB of 10000 MiB",
+        ],
+    );
+    check(
+        |c| c.others = others(&[grant("GPU-a", 1, 71)]),
+        &["CardInsufficientCore"],
+    );
+    check(
+        |c| c.others = others(&[grant("GPU-a", 1, 100)]),
+        &["CardInsufficientCore"],
+    );
+    check(|c| c.others = others(&[grant("GPU-b", 10_000, 100)]), &[]);
+    check(
+        |c| {
+            c.inventory.gpus[0].replicas = 1;
+            c.others = others(&[grant("GPU-a", 1, 1)]);
+        },
+        &["CardTimeSlicingExhausted", "1 of 1 replicas"],
+    );
+}
+
+#[test]
+fn init_containers_share_with_later_containers() {
+    check(
+        |c| {
+            let mut both = allocation(&[("main", &[grant("GPU-a", 9000, 30)])]);
+            let share = vec![grant("GPU-a", 9000, 30)];
+            both.init.insert("first".to_owned(), share);
+            let mut pod = pod("u1").with(&both);
+            pod.containers.insert(0, container("first", Stage::Init));
+            c.pod = Some(pod);
+            c.holders.push(entry("first", 1));
+        },
+        &[],
+    );
+}
+
+#[test]
+fn counts_running_pods_of_hami() {
+    let uses = |memory: u64| {
+        let used = DeviceUse::of(aliquot_core::Mib(memory), aliquot_core::Percent(0));
+        (
+            "hami".into(),
+            AllocatedUse::Known([("GPU-a".into(), used)].into()),
+        )
+    };
+    let free = inventory(&["GPU-a"]).gpus[0].scaled.0 - 3000;
+    check(|case| case.hami = vec![uses(free)], &[]);
+    check(
+        |case| case.hami = vec![uses(free + 1)],
+        &["GPU-a", "CardInsufficientMemory"],
+    );
+    check(
+        |case| case.hami = vec![("hami".into(), AllocatedUse::Unreadable)],
+        &[
+            "uid hami",
+            "hami.io/vgpu-devices-allocated",
+            "delete that pod",
+        ],
+    );
+}
+
+#[test]
+fn counts_pods_with_damaged_stored_share() {
+    let uses = |memory: u64| {
+        let used = DeviceUse::of(Mib(memory), Percent(0));
+        (
+            "u2".into(),
+            AllocatedUse::Known([("GPU-a".into(), used)].into()),
+        )
+    };
+    check(|case| case.damaged = vec![uses(7000)], &[]);
+    check(
+        |case| case.damaged = vec![uses(7001)],
+        &["GPU-a", "CardInsufficientMemory"],
+    );
+    check(
+        |case| case.damaged = vec![("u2".into(), AllocatedUse::Unreadable)],
+        &["uid u2", "delete that pod"],
+    );
+}
+
+#[test]
+fn rejects_amounts_on_gpu_that_became_timeslice() {
+    let shared = |case: &mut Case, mode, given: Grant| {
+        case.inventory.gpus[0].mode = mode;
+        case.pod = Some(self::given(&[given]));
+    };
+    let refused = ["GPU-a", "3000 MiB", "30 % compute", "timeslice"];
+    let share = || grant("GPU-a", 3000, 30);
+    check(|c| shared(c, Mode::Timeslice, share()), &refused);
+    check(
+        |c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 30)),
+        &["timeslice"],
+    );
+    check(
+        |c| shared(c, Mode::Timeslice, grant("GPU-a", 3000, 0)),
+        &["timeslice"],
+    );
+    check(|c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 0)), &[]);
+    check(|c| shared(c, Mode::Exclusive, share()), &[]);
+    check(|c| shared(c, Mode::Mps, share()), &[]);
+    // A grant without amounts would be unlimited in these modes.
+    for mode in [Mode::Vgpu, Mode::Mps] {
+        check(
+            |c| shared(c, mode, grant("GPU-a", 0, 0)),
+            &["allocation of GPU-a has no amounts", "now requires amounts"],
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! From facts and modes to devices and their replicas.
+
+use aliquot_core::Mib;
+use aliquot_core::inventory::{EvenShare, Mode as Shared};
+use aliquot_profiles::mode::Mps;
+use serde_json::json;
+
+use super::*;
+use crate::testing::{RESOURCE, facts, mixed_layout};
+
+#[test]
+fn mode_determines_allocatable_device() {
+    let facts = facts(&["GPU-a", "GPU-b", "GPU-c", "GPU-new"]);
+    let devices = allocatable_devices(&facts, &[], &mixed_layout());
+    let actual: Vec<_> = devices
+        .iter()
+        .map(|u| {
+            (
+                u.uuid.as_str(),
+                u.mode,
+                u.replicas,
+                u.scaled.0,
+                u.resource.as_str(),
+                u.strict,
+            )
+        })
+        .collect();
+    assert_eq!(
+        actual,
+        [
+            ("GPU-a", Shared::Vgpu, 2, 15_000, RESOURCE, false),
+            ("GPU-b", Shared::Exclusive, 1, 10_000, RESOURCE, false),
+            (
+                "GPU-c",
+                Shared::Timeslice,
+                3,
+                10_000,
+                "nvidia.com/gpu.shared",
+                true
+            ),
+        ]
+    );
+}
+
+/// A GPU of 10,000 MiB, of which the driver reserves 500.
+#[test]
+fn promises_memory_without_what_the_driver_reserves() {
+    let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    for gpu in &mut facts.gpus {
+        gpu.reserved = Some(Mib(500));
+    }
+    let mut layout = mixed_layout();
+    let mps = Mode::Mps(Mps::new(2));
+    layout.gpus.insert("GPU-c".into(), GpuLayout::serving(mps));
+    let devices = allocatable_devices(&facts, &[], &layout);
+    let memory = devices.iter().map(|gpu| (gpu.memory.0, gpu.scaled.0));
+    let expected = [(9_500, 14_250), (9_500, 9_500), (9_500, 9_500)];
+    assert_eq!(memory.collect::<Vec<_>>(), expected);
+    let share = devices[2].even_share.expect("by MPS");
+    assert_eq!(share.memory, Mib(4_750));
+    // An old driver does not report it.
+    facts.gpus[0].reserved = None;
+    let devices = allocatable_devices(&facts, &[], &layout);
+    assert_eq!(devices[0].memory, Mib(10_000));
+}
+
+fn gpu_device(settings: &Mps) -> Gpu {
+    let whole: Gpu = serde_json::from_value(json!({
+        "uuid": "GPU-a", "index": 0, "model": "A100", "memory": 40_960, "scaled": 40_960,
+        "cores": 100, "seats": 0, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
+    }))
+    .expect("a GPU");
+    mps(whole, settings)
+}
+
+#[test]
+fn mps_1_advertises_one_device_id_per_replica() {
+    let four = gpu_device(&Mps::new(4));
+    let even = EvenShare {
+        memory: Mib(10_240),
+        cores: Percent(25),
+    };
+    assert_eq!((four.replicas, four.even_share), (4, Some(even)));
+    assert_eq!(
+        (four.resource.as_str(), four.strict),
+        ("nvidia.com/gpu", true)
+    );
+    for (gpus, seats) in [(1, 4), (4, 16), (8, 32)] {
+        let sum: u32 = (0..gpus).map(|_| gpu_device(&Mps::new(4)).replicas).sum();
+        assert_eq!(sum, seats, "{gpus} gpus");
+    }
+}
+
+#[test]
+fn mps_2_advertises_under_renamed_resource() {
+    let renamed = Mps {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        ..Mps::new(4)
+    };
+    assert_eq!(gpu_device(&renamed).resource, "nvidia.com/gpu.shared");
+}

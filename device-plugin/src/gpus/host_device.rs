@@ -1,0 +1,83 @@
+//! How the host names a device: its number, and for a MIG instance its ids and capability nodes.
+
+use std::path::{Path, PathBuf};
+
+use aliquot_core::GpuUuid;
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_nvml::{GpuInstance, MigDevice};
+
+/// A device as device nodes and NVIDIA's spec name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDevice {
+    /// Its uuid.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// `/dev/nvidia<minor>`, where the driver knows it.
+    pub minor: Option<u32>,
+    /// Set for a MIG instance of the GPU with this index and minor.
+    pub instance: Option<InstanceIds>,
+}
+
+impl HostDevice {
+    /// Its UUID now: an instance has another one after a reboot.
+    pub fn current_uuid(&self) -> &str {
+        let instance = self.instance.as_ref();
+        instance.map_or(self.uuid.as_str(), |instance| &instance.current)
+    }
+}
+
+/// How the driver identifies a MIG instance now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceIds {
+    /// `MIG-…`.
+    pub current: String,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id.
+    pub compute_instance: u32,
+}
+
+impl InstanceIds {
+    /// The ids of `instance`, whose UUID is that of `device`.
+    pub fn of(instance: &GpuInstance, device: &MigDevice) -> Self {
+        Self {
+            current: device.current.clone(),
+            gpu_instance: instance.id,
+            compute_instance: device.id,
+        }
+    }
+}
+
+/// The placement of an instance.
+pub fn placement_of(one: &GpuInstance) -> MigPlacement {
+    MigPlacement {
+        profile: one.profile.clone(),
+        start: one.start,
+    }
+}
+
+/// The names under `/dev` of the capability nodes of an instance on the GPU with this minor number,
+/// as far as the driver reports them in `/proc/driver/nvidia/capabilities`: one for the GPU instance,
+/// one for the compute instance in it.
+pub fn capability_nodes(capabilities: &Path, minor: u32, instance: &InstanceIds) -> Vec<String> {
+    let files = capability_files(capabilities, minor, instance);
+    let numbers = files.iter().filter_map(|path| device_file_minor(path));
+    numbers
+        .map(|number| format!("nvidia-caps/nvidia-cap{number}"))
+        .collect()
+}
+
+/// Where the driver lists them: the GPU instance's, and that of the compute instance in it.
+pub fn capability_files(capabilities: &Path, minor: u32, instance: &InstanceIds) -> [PathBuf; 2] {
+    let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
+    let inner = outer.join(format!("ci{}", instance.compute_instance));
+    [outer, inner].map(|folder| folder.join("access"))
+}
+
+/// The number of a capability node, in a line such as `DeviceFileMinor: 12`.
+pub fn device_file_minor(path: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse().ok())
+}

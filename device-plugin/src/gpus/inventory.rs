@@ -1,0 +1,434 @@
+//! The published state of the node: one value for each part of the agent that writes, and the
+//! inventory annotation that follows from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_core::inventory::{
+    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, TopologyScope,
+};
+use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
+use aliquot_node_state::device_id::DeviceIds;
+use aliquot_nvml as nvml;
+use tokio::sync::watch;
+
+use crate::gpus::allocatable::{self, AllocatedIds, NodeLayout};
+use crate::gpus::device_failures::{DeviceFailure, NodeFailures, Recovery};
+use crate::gpus::host_device::{HostDevice, InstanceIds};
+use crate::gpus::host_memory;
+
+/// The GPUs as the health monitor last read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuReadings {
+    /// What the driver reports of them.
+    pub facts: nvml::DriverInventory,
+    /// Their health.
+    pub health: Vec<nvml::DeviceHealth>,
+    /// The devices that failed and what follows from that.
+    pub failures: NodeFailures,
+}
+
+/// The kubelet's Topology Manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Topology {
+    policy: String,
+    scope: TopologyScope,
+}
+
+/// What the monitor reports in files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MonitorReports {
+    /// Pods whose eviction it requests.
+    evictions: Vec<RefusedPod>,
+    /// UUIDs of GPUs with processes whose memory the driver does not report to it.
+    unmeasured: BTreeSet<String>,
+    /// UUIDs of GPUs on which it does not correct compute shares; `None`: not known.
+    pub uncorrected: Option<BTreeSet<String>>,
+}
+
+/// Users of devices that are not live pods with an accepted allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OtherUsers {
+    foreign: Vec<ForeignAllocation>,
+    lingering: Vec<LingeringShare>,
+}
+
+/// A problem of the container runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeProblem {
+    /// The reason of the node condition.
+    pub reason: &'static str,
+    /// A container would start silently without its GPUs and limits, so none is started.
+    pub blocks: bool,
+    /// What is missing and what to do, for the administrator.
+    pub text: String,
+}
+
+/// The state of the container runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// The problems found.
+    pub problems: Vec<RuntimeProblem>,
+    /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
+    /// in the environment.
+    pub injects_driver: bool,
+    /// Why a container that relies on CDI would start silently without its GPUs and limits, and is
+    /// therefore not started.
+    pub without_cdi: Option<String>,
+}
+
+/// A resource of ours that another device plugin serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenResource {
+    /// The resource.
+    pub resource: String,
+    /// The device ids that the other plugin registered, or else those that it allocated.
+    pub ids: DeviceIds,
+}
+
+/// The node's devices and their users, as last known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedNode {
+    /// The inventory annotation, which follows from the values below.
+    pub inventory: Inventory,
+    /// How the host names each device, which follows from the readings.
+    pub devices: BTreeMap<GpuUuid, HostDevice>,
+    /// The GPUs, by the health monitor.
+    pub readings: GpuReadings,
+    /// Device ids that living pods use, by the kubelet's checkpoint: read by the health monitor, and
+    /// by the layout reconciler before a replica may disappear.
+    pub allocated_ids: AllocatedIds,
+    /// How each GPU is shared, by the layout reconciler.
+    pub layout: NodeLayout,
+    /// The state of the container runtime, by its monitor; `None` until it was first checked, and
+    /// until then no new pod starts by CDI.
+    pub runtime: Option<RuntimeStatus>,
+    /// The kubelet's Topology Manager, by its configuration.
+    topology: Topology,
+    /// Devices whose MPS daemon is down, and why, by the monitor of the daemons.
+    mps_down: BTreeMap<GpuUuid, String>,
+    /// What the monitor reports, by housekeeping.
+    pub monitor: MonitorReports,
+    /// Other users of the devices, by housekeeping.
+    other_users: OtherUsers,
+    /// Resources that another device plugin serves, by the monitor of their owners; `None` until that
+    /// was first checked.
+    pub taken_resources: Option<Vec<TakenResource>>,
+    /// Pods that were refused at their start.
+    refused: Vec<RefusedPod>,
+    /// The agent is being removed from the node: no replica is advertised.
+    pub leaving_node: bool,
+    /// How much host memory may back oversubscribed GPU memory, by the settings; `None`: all that
+    /// the profile allows.
+    host_reserve: Option<Mib>,
+}
+
+/// The published state, shared by all parts of the agent: readers subscribe, and each writer sets
+/// its own value.
+#[derive(Clone, Debug)]
+pub struct NodePublisher(watch::Sender<Arc<PublishedNode>>);
+
+impl NodePublisher {
+    /// Starts with these GPUs and no users.
+    pub fn new(
+        facts: nvml::DriverInventory,
+        health: Vec<nvml::DeviceHealth>,
+        layout: NodeLayout,
+    ) -> Self {
+        let mut node = PublishedNode {
+            inventory: Inventory {
+                v: inventory::VERSION,
+                reads: vec![allocation::VERSION],
+                driver: String::new(),
+                topology_policy: String::new(),
+                topology_scope: TopologyScope::default(),
+                gpus: Vec::new(),
+                lingering: Vec::new(),
+                foreign: Vec::new(),
+                refused: Vec::new(),
+                evict: Vec::new(),
+                unmeasured: Vec::new(),
+            },
+            devices: BTreeMap::new(),
+            readings: GpuReadings {
+                facts,
+                health,
+                failures: NodeFailures::default(),
+            },
+            allocated_ids: AllocatedIds::new(),
+            layout,
+            runtime: None,
+            topology: Topology {
+                policy: "none".to_owned(),
+                scope: TopologyScope::default(),
+            },
+            mps_down: BTreeMap::new(),
+            monitor: MonitorReports::default(),
+            other_users: OtherUsers::default(),
+            taken_resources: None,
+            refused: Vec::new(),
+            leaving_node: false,
+            host_reserve: None,
+        };
+        node.recompute();
+        Self(watch::Sender::new(Arc::new(node)))
+    }
+
+    /// The current value.
+    pub fn get(&self) -> Arc<PublishedNode> {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Receives every change from now on.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<PublishedNode>> {
+        self.0.subscribe()
+    }
+
+    /// Sets the readings of the GPUs, and the device ids that were allocated then.
+    pub fn set_readings(&self, readings: GpuReadings, allocated_ids: AllocatedIds) {
+        self.change(|node| {
+            node.readings = readings;
+            node.allocated_ids = allocated_ids;
+        });
+    }
+
+    /// Sets the layout, and the device ids that were allocated then; `None`: they are unchanged.
+    pub fn set_layout(&self, layout: NodeLayout, allocated_ids: Option<AllocatedIds>) {
+        self.change(|node| {
+            node.layout = layout;
+            if let Some(allocated_ids) = allocated_ids {
+                node.allocated_ids = allocated_ids;
+            }
+        });
+    }
+
+    /// Sets how much host memory may back oversubscribed GPU memory; `None`: all that the profile
+    /// allows.
+    pub fn set_host_reserve(&self, reserve: Option<Mib>) {
+        self.change(|node| node.host_reserve = reserve);
+    }
+
+    /// Sets the pods whose eviction the monitor requests.
+    pub fn set_monitor_evictions(&self, evictions: Vec<RefusedPod>) {
+        self.change(|node| node.monitor.evictions = evictions);
+    }
+
+    /// Sets the GPUs with processes whose memory the driver does not report to the monitor.
+    pub fn set_unmeasured(&self, gpus: Option<&BTreeSet<String>>) {
+        self.change(|node| node.monitor.unmeasured = gpus.cloned().unwrap_or_default());
+    }
+
+    /// Sets the GPUs on which the monitor does not correct compute shares.
+    pub fn set_uncorrected(&self, uncorrected: Option<BTreeSet<String>>) {
+        self.change(|node| node.monitor.uncorrected = uncorrected);
+    }
+
+    /// Sets the kubelet's Topology Manager policy and scope.
+    pub fn set_topology(&self, policy: &str, scope: TopologyScope) {
+        let policy = policy.to_owned();
+        self.change(|node| node.topology = Topology { policy, scope });
+    }
+
+    /// Sets what was found of the container runtime.
+    pub fn set_runtime(&self, status: RuntimeStatus) {
+        self.change(|node| node.runtime = Some(status));
+    }
+
+    /// Sets the resources that another device plugin serves.
+    pub fn set_taken_resources(&self, taken: Vec<TakenResource>) {
+        self.change(|node| node.taken_resources = Some(taken));
+    }
+
+    /// Stops advertising replicas: the agent is being removed from the node.
+    pub fn set_leaving(&self) {
+        self.change(|node| node.leaving_node = true);
+    }
+
+    /// Sets the devices whose MPS daemon is down, and why.
+    pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {
+        self.change(|node| node.mps_down = down);
+    }
+
+    /// Sets the users that housekeeping found.
+    pub fn set_holders(&self, foreign: Vec<ForeignAllocation>, lingering: Vec<LingeringShare>) {
+        self.change(|node| node.other_users = OtherUsers { foreign, lingering });
+    }
+
+    /// Adds a refused pod.
+    pub fn add_refused(&self, refused: RefusedPod) {
+        self.change(|node| {
+            let list = &mut node.refused;
+            list.retain(|other| other.pod != refused.pod);
+            list.push(refused);
+            list.sort_by(|a, b| a.pod.cmp(&b.pod));
+        });
+    }
+
+    /// Retains only the refused pods for which `keep` holds.
+    pub fn retain_refused(&self, keep: impl Fn(&PodUid) -> bool) {
+        if self.get().refused.is_empty() {
+            return;
+        }
+        self.change(|node| node.refused.retain(|refused| keep(&refused.pod)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut PublishedNode)) {
+        self.0.send_if_modified(|current| {
+            let mut next = PublishedNode::clone(current);
+            change(&mut next);
+            let changed = next != **current;
+            if changed {
+                next.recompute();
+                *current = Arc::new(next);
+            }
+            changed
+        });
+    }
+}
+
+impl PublishedNode {
+    /// Whether replicas are advertised, or advertised as healthy, only because a pod uses them.
+    pub fn has_retained_replicas(&self) -> bool {
+        !self.readings.failures.devices.is_empty() || self.advertises_less_than_allocated()
+    }
+
+    /// All devices that are out of service: failed ones, and those without their MPS daemon.
+    pub fn unhealthy_devices(&self) -> Vec<DeviceFailure> {
+        let down = self.mps_down.iter().map(|(device, why)| DeviceFailure {
+            gpu: device.clone(),
+            cause: format!("the MPS daemon is down: {why}"),
+            recovery: Recovery::RestartApplication,
+        });
+        self.readings
+            .failures
+            .devices
+            .iter()
+            .cloned()
+            .chain(down)
+            .collect()
+    }
+
+    /// Every UUID that the driver has for a GPU or instance here, with its id in the ledger: an
+    /// instance that is not allocatable itself counts as its GPU.
+    pub fn ledger_ids(&self) -> BTreeMap<GpuUuid, GpuUuid> {
+        let mut names = BTreeMap::new();
+        for gpu in &self.readings.facts.gpus {
+            let whole = GpuUuid::from(gpu.uuid.as_str());
+            for device in gpu.layout.instances.iter().flat_map(|one| &one.devices) {
+                let own = GpuUuid::from(device.uuid.as_str());
+                let id = if self.inventory.gpu(&own).is_some() {
+                    &own
+                } else {
+                    &whole
+                };
+                names.insert(device.current.as_str().into(), id.clone());
+                names.insert(own.clone(), id.clone());
+            }
+            names.insert(whole.clone(), whole);
+        }
+        names
+    }
+
+    /// The resources that the kubelet must know: those of the devices, and those of which living
+    /// pods still use replicas.
+    pub fn resources(&self) -> BTreeSet<String> {
+        let gpus = self.inventory.gpus.iter();
+        let advertised = gpus.flat_map(allocatable::replicas_by_resource);
+        let advertised = advertised.map(|replicas| replicas.resource);
+        let allocated = self.allocated_ids.iter().filter(|(_, ids)| !ids.is_empty());
+        advertised
+            .chain(allocated.map(|(resource, _)| resource.clone()))
+            .collect()
+    }
+
+    /// Whether living pods use replicas that are not advertised any more.
+    fn advertises_less_than_allocated(&self) -> bool {
+        let mut advertised: BTreeMap<String, DeviceIds> = BTreeMap::new();
+        for gpu in &self.inventory.gpus {
+            for replicas in allocatable::replicas_by_resource(gpu) {
+                let numbers = replicas.numbers.iter();
+                let ids = numbers.map(|number| format!("{}::{number}", gpu.uuid));
+                advertised.entry(replicas.resource).or_default().extend(ids);
+            }
+        }
+        let nothing = DeviceIds::new();
+        let is_advertised = |resource: &String, ids: &DeviceIds| {
+            ids.is_subset(advertised.get(resource).unwrap_or(&nothing))
+        };
+        let mut allocated = self.allocated_ids.iter();
+        allocated.any(|(resource, ids)| !is_advertised(resource, ids))
+    }
+
+    /// Recomputes what follows from the writers' values.
+    fn recompute(&mut self) {
+        let GpuReadings {
+            facts,
+            health,
+            failures,
+        } = &self.readings;
+        self.devices = host_devices(facts);
+        let mut gpus = allocatable::allocatable_devices(facts, health, &self.layout);
+        host_memory::cap_promised(&mut gpus, self.host_reserve, facts);
+        for gpu in &mut gpus {
+            if gpu.health == Health::Ok && self.mps_down.contains_key(&gpu.uuid) {
+                gpu.health = Health::Unhealthy("mps daemon down".to_owned());
+            }
+            if let Some(why) = &failures.drain_reason {
+                gpu.cordon.get_or_insert_with(|| why.clone());
+            }
+            for taken in self.taken_resources.iter().flatten() {
+                let mut replicas = allocatable::replicas_by_resource(gpu).into_iter();
+                if replicas.any(|replicas| replicas.resource == taken.resource) {
+                    let why = || format!("another device plugin serves {}", taken.resource);
+                    gpu.cordon.get_or_insert_with(why);
+                }
+            }
+        }
+        let mut evict: Vec<RefusedPod> = Vec::new();
+        let all = failures.evict.iter().chain(&self.layout.evict);
+        for one in all.chain(&self.monitor.evictions) {
+            if evict.iter().all(|known| known.pod != one.pod) {
+                evict.push(one.clone());
+            }
+        }
+        let uuids = facts.gpus.iter().map(|gpu| gpu.uuid.as_str());
+        let unmeasured = uuids.filter(|uuid| self.monitor.unmeasured.contains(*uuid));
+        self.inventory = Inventory {
+            v: inventory::VERSION,
+            reads: vec![allocation::VERSION],
+            driver: facts.driver_version.clone(),
+            topology_policy: self.topology.policy.clone(),
+            topology_scope: self.topology.scope,
+            unmeasured: unmeasured.map(GpuUuid::from).collect(),
+            gpus,
+            lingering: self.other_users.lingering.clone(),
+            foreign: self.other_users.foreign.clone(),
+            refused: self.refused.clone(),
+            evict,
+        };
+    }
+}
+
+fn host_devices(facts: &nvml::DriverInventory) -> BTreeMap<GpuUuid, HostDevice> {
+    let mut found = BTreeMap::new();
+    for gpu in &facts.gpus {
+        let named = |uuid: &str, part| HostDevice {
+            uuid: uuid.into(),
+            index: gpu.index,
+            minor: gpu.minor,
+            instance: part,
+        };
+        let instances = gpu.layout.instances.iter();
+        let parts = instances.filter_map(|one| {
+            let device = one.device()?;
+            Some(named(&device.uuid, Some(InstanceIds::of(one, device))))
+        });
+        let all = parts.chain([named(&gpu.uuid, None)]);
+        found.extend(all.map(|gpu| (gpu.uuid.clone(), gpu)));
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "inventory_tests.rs"]
+mod tests;

@@ -1,0 +1,115 @@
+//! What is published, and to whom.
+
+use super::*;
+use crate::testing::{facts, layout_of};
+
+#[test]
+fn annotation_round_trips_published_inventory() {
+    let facts = facts(&["GPU-a", "GPU-b"]);
+    let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
+    let inventory = published.get().inventory.clone();
+    assert_eq!(inventory.gpus.len(), 2);
+    let text = inventory.encode().expect("json");
+    assert_eq!(Inventory::decode(&text).expect("json"), inventory);
+}
+
+#[test]
+fn notifies_readers_only_of_changes() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let changes = published.subscribe();
+    let readings = GpuReadings {
+        facts: facts(&["GPU-a"]),
+        health: Vec::new(),
+        failures: NodeFailures::default(),
+    };
+    published.set_readings(readings, AllocatedIds::new());
+    assert_eq!(changes.has_changed().ok(), Some(false));
+    let refused = |reason: &str| RefusedPod {
+        pod: "u1".into(),
+        namespace: "default".to_owned(),
+        name: "p".to_owned(),
+        reason: reason.to_owned(),
+    };
+    published.add_refused(refused("one"));
+    published.add_refused(refused("two"));
+    assert_eq!(changes.has_changed().ok(), Some(true));
+    assert_eq!(published.get().inventory.refused, [refused("two")]);
+    published.retain_refused(|pod| pod.as_str() != "u1");
+    assert!(published.get().inventory.refused.is_empty());
+}
+
+#[test]
+fn publishes_gpus_whose_processes_are_unmeasured() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let unmeasured = |gpus: Option<&[&str]>| {
+        let gpus = gpus.map(|gpus| gpus.iter().map(|gpu| (*gpu).to_owned()).collect());
+        published.set_unmeasured(gpus.as_ref());
+        published.get().inventory.unmeasured.clone()
+    };
+    assert_eq!(
+        unmeasured(Some(&["GPU-a", "GPU-gone"])),
+        [GpuUuid::from("GPU-a")]
+    );
+    let text = published.get().inventory.encode().expect("json");
+    assert!(text.contains(r#""unmeasured":["GPU-a"]"#), "{text}");
+    assert!(unmeasured(None).is_empty());
+}
+
+#[test]
+fn cordons_gpus_whose_resource_another_plugin_serves() {
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let taken = |resource: &str| TakenResource {
+        resource: resource.to_owned(),
+        ids: ["0".to_owned()].into_iter().collect(),
+    };
+    for (taken, expected) in [
+        (vec![taken("nvidia.com/other")], None),
+        (
+            vec![taken("nvidia.com/gpu")],
+            Some("another device plugin serves nvidia.com/gpu"),
+        ),
+        (Vec::new(), None),
+    ] {
+        published.set_taken_resources(taken);
+        let node = published.get();
+        assert_eq!(node.inventory.gpus[0].cordon.as_deref(), expected);
+    }
+}
+
+#[test]
+fn maps_instance_to_itself_or_its_gpu_in_the_ledger() {
+    let mut facts = facts(&["GPU-a", "GPU-b"]);
+    let instance = |uuid: &str, current: &str| nvml::GpuInstance {
+        profile: "1g.5gb".to_owned(),
+        start: 6,
+        size: 1,
+        memory: aliquot_core::Mib(4864),
+        id: 13,
+        devices: vec![nvml::MigDevice {
+            uuid: uuid.to_owned(),
+            current: current.to_owned(),
+            id: 0,
+            whole: true,
+        }],
+    };
+    facts.gpus[0].layout.instances = vec![instance("MIG-1", "MIG-1now")];
+    facts.gpus[1].layout.instances = vec![instance("MIG-2", "MIG-2")];
+    let mut layout = layout_of(&["GPU-a", "GPU-b"]);
+    let mig = aliquot_profiles::mode::Mig {
+        layout: vec![aliquot_profiles::mode::LayoutEntry {
+            profile: "1g.5gb".to_owned(),
+            count: 1,
+            on: None,
+        }],
+        ..aliquot_profiles::mode::Mig::default()
+    };
+    let partitioned = allocatable::GpuLayout::serving(aliquot_profiles::Mode::Mig(mig));
+    layout.gpus.insert("GPU-a".into(), partitioned);
+    let node = NodePublisher::new(facts, Vec::new(), layout).get();
+    let named = node.ledger_ids();
+    let check = |name: &str, id: &str| assert_eq!(named[name].as_str(), id, "{name}");
+    check("MIG-1", "MIG-1");
+    check("MIG-1now", "MIG-1");
+    check("MIG-2", "GPU-b");
+    check("GPU-a", "GPU-a");
+}

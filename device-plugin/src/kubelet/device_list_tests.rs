@@ -1,0 +1,147 @@
+//! From the published node to the kubelet's list.
+
+use aliquot_core::GpuUuid;
+use aliquot_nvml as nvml;
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::Timeslice;
+
+use super::*;
+use crate::gpus::allocatable::{AllocatedIds, GpuLayout};
+use crate::gpus::device_failures::NodeFailures;
+use crate::gpus::inventory::{GpuReadings, NodePublisher};
+use crate::testing::{RESOURCE, facts, layout_of, mixed_layout};
+
+fn health(uuid: &str, health: nvml::DriverHealth) -> nvml::DeviceHealth {
+    nvml::DeviceHealth {
+        uuid: uuid.to_owned(),
+        health,
+    }
+}
+
+fn readings(facts: &nvml::DriverInventory, health: &[nvml::DeviceHealth]) -> GpuReadings {
+    GpuReadings {
+        facts: facts.clone(),
+        health: health.to_vec(),
+        failures: NodeFailures::default(),
+    }
+}
+
+fn shown(node: &PublishedNode, resource: &str) -> Vec<String> {
+    let replicas = plugin_devices(node, resource).into_iter();
+    let mark = |health: &str| if health == HEALTHY { "" } else { "!" };
+    replicas
+        .map(|replica| format!("{}{}", mark(&replica.health), replica.id))
+        .collect()
+}
+
+#[test]
+fn keeps_replicas_of_changing_gpu_cordoned() {
+    let mut changing = mixed_layout();
+    let why = "changes from exclusive to vgpu".to_owned();
+    let gpu = changing
+        .gpus
+        .get_mut(&GpuUuid::from("GPU-b"))
+        .expect("there");
+    gpu.cordon = Some(why.clone());
+    let published = NodePublisher::new(facts(&["GPU-a", "GPU-b"]), Vec::new(), changing);
+    let node = published.get();
+    assert_eq!(node.inventory.gpus[1].cordon, Some(why));
+    assert_eq!(shown(&node, RESOURCE), ["GPU-a::0", "GPU-a::1", "GPU-b::0"]);
+}
+
+#[test]
+fn advertises_replicas_that_pods_still_use() {
+    let facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    let published = NodePublisher::new(facts, Vec::new(), mixed_layout());
+    let names = ["nvidia.com/gpu", "nvidia.com/gpu.shared"].map(str::to_owned);
+    assert_eq!(published.get().resources(), names.clone().into());
+    let allocated = |ids: &[&str]| -> AllocatedIds {
+        let ids = ids.iter().map(|&id| id.to_owned()).collect();
+        [(names[1].clone(), ids)].into()
+    };
+    let check = |ids: &[&str], expected: &[&str], beyond: bool| {
+        let layout = layout_of(&["GPU-a", "GPU-b"]);
+        published.set_layout(layout, Some(allocated(ids)));
+        let node = published.get();
+        assert_eq!(shown(&node, &names[1]), expected, "{ids:?}");
+        assert_eq!(node.resources().contains(&names[1]), beyond, "{ids:?}");
+        assert_eq!(node.has_retained_replicas(), beyond, "{ids:?}");
+    };
+    check(&["GPU-c::1"], &["GPU-c::1"], true);
+    check(&[], &[], false);
+}
+
+#[test]
+fn replica_health_follows_device_health() {
+    let mut facts = facts(&["GPU-a", "GPU-b", "GPU-c"]);
+    facts.gpus[2].mig.enabled = true;
+    let sick = vec![
+        health("GPU-a", nvml::DriverHealth::Xid(79)),
+        health("GPU-b", nvml::DriverHealth::Ok),
+    ];
+    let layout = layout_of(&["GPU-a", "GPU-b", "GPU-c"]);
+    let published = NodePublisher::new(facts, sick, layout);
+    let node = published.get();
+    assert_eq!(
+        node.inventory.gpus[0].health,
+        Health::Unhealthy("xid 79".to_owned())
+    );
+    assert_eq!(
+        shown(&node, RESOURCE),
+        ["!GPU-a::0", "!GPU-a::1", "GPU-b::0", "GPU-b::1"]
+    );
+    let unregistered = nvml::DriverHealth::FabricNotReady(nvml::UnfinishedRegistration::NotStarted);
+    let facts = &node.readings.facts;
+    let readings = readings(facts, &[health("GPU-a", unregistered)]);
+    published.set_readings(readings, AllocatedIds::new());
+    assert_eq!(
+        published.get().inventory.gpus[0].health,
+        Health::Unhealthy("fabric registration not started".to_owned())
+    );
+}
+
+#[test]
+fn keeps_allocated_replica_healthy_on_failed_gpu() {
+    let facts = facts(&["GPU-a", "GPU-b"]);
+    let published = NodePublisher::new(facts.clone(), Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
+    let sick = [health("GPU-a", nvml::DriverHealth::Xid(79))];
+    let check = |allocated: &[&str], expected: &[&str]| {
+        let ids = allocated.iter().map(|&id| id.to_owned()).collect();
+        let allocated = [(RESOURCE.to_owned(), ids)].into();
+        published.set_readings(readings(&facts, &sick), allocated);
+        let all = shown(&published.get(), RESOURCE).into_iter();
+        let healthy: Vec<String> = all.filter(|id| !id.starts_with('!')).collect();
+        assert_eq!(healthy, expected);
+    };
+    check(&[], &["GPU-b::0", "GPU-b::1"]);
+    check(&["GPU-a::1"], &["GPU-a::1", "GPU-b::0", "GPU-b::1"]);
+    check(&["GPU-b::1"], &["GPU-b::0", "GPU-b::1"]);
+}
+
+#[test]
+fn hides_replicas_still_allocated_under_old_name() {
+    let mut renamed = layout_of(&["GPU-a"]);
+    let slices = Timeslice {
+        rename: Some("nvidia.com/gpu.shared".to_owned()),
+        ..Timeslice::new(3)
+    };
+    renamed
+        .gpus
+        .insert("GPU-a".into(), GpuLayout::serving(Mode::Timeslice(slices)));
+    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), renamed);
+    let allocated = |ids: &[&str]| {
+        let ids: DeviceIds = ids.iter().map(|&id| id.to_owned()).collect();
+        let allocated = AllocatedIds::from([(RESOURCE.to_owned(), ids)]);
+        published.set_readings(readings(&facts(&["GPU-a"]), &[]), allocated);
+        let node = published.get();
+        [RESOURCE, "nvidia.com/gpu.shared"].map(|resource| shown(&node, resource))
+    };
+    assert_eq!(
+        allocated(&["GPU-a::0", "GPU-a::1"]),
+        [vec!["GPU-a::0", "GPU-a::1"], vec!["GPU-a::2"]]
+    );
+    assert_eq!(
+        allocated(&[]),
+        [vec![], vec!["GPU-a::0", "GPU-a::1", "GPU-a::2"]]
+    );
+}

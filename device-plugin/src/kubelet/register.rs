@@ -1,0 +1,326 @@
+//! Our socket in the kubelet's directory: served first, then registered, and both again whenever
+//! the kubelet restarted or our socket is gone. Notified by a watch of the *directory* (a watch on
+//! a file would miss its replacement) and a slow interval. A kubelet that is away is no error.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::Watcher as _;
+use thiserror::Error;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Endpoint, Server, Uri};
+use tower::service_fn;
+
+use crate::kubelet::plugin::{Plugin, options};
+use crate::kubelet::proto::VERSION;
+use crate::kubelet::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
+use crate::kubelet::proto::v1beta1::RegisterRequest;
+use crate::kubelet::proto::v1beta1::device_plugin_server::DevicePluginServer;
+use crate::kubelet::proto::v1beta1::registration_client::RegistrationClient;
+use crate::metrics::{Metrics, count};
+
+/// The file name of our socket of a resource.
+pub fn socket(resource: &str) -> String {
+    let name = resource.strip_prefix("nvidia.com/").unwrap_or(resource);
+    format!("aliquot-{}.sock", name.replace('/', "_"))
+}
+
+/// The file name of the kubelet's registration socket.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+
+/// Longest wait for the kubelet's answer to a registration.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Pause after a failed registration: doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// Between two checks, during such a pause, whether a new kubelet is there.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two checks of the directory without a change.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why serving or registering failed.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// Our socket cannot be created.
+    #[error("cannot serve {}: {source}", path.display())]
+    Serve {
+        /// Our socket.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The kubelet cannot be reached.
+    #[error("cannot connect to the kubelet at {}: {source}", path.display())]
+    Connect {
+        /// The kubelet's socket.
+        path: PathBuf,
+        /// The transport's error.
+        source: tonic::transport::Error,
+    },
+    /// The kubelet refused.
+    #[error("the kubelet refused the registration: {0}")]
+    Refused(#[from] Box<tonic::Status>),
+    /// The kubelet does not answer.
+    #[error("the kubelet did not answer the registration within 5 s")]
+    Timeout,
+}
+
+/// Keeps the plugin of a resource registered until `stop`. Calls `state` with `None` when it is,
+/// and with the reason when it is not.
+pub async fn keep_registered<F>(
+    directory: PathBuf,
+    resource: String,
+    plugin: impl Fn(CancellationToken) -> Plugin,
+    metrics: Metrics,
+    state: F,
+    stop: CancellationToken,
+) where
+    F: Fn(Option<String>),
+{
+    let mut changes = Changes::default();
+    let mut pause = RETRY.0;
+    let mut current: Option<Registered> = None;
+    loop {
+        changes.ensure(&directory);
+        let current_stands = current.as_ref().is_some_and(|c| c.is_current(&directory));
+        let tried = identity(&directory.join(KUBELET_SOCKET));
+        let mut failed = false;
+        if !current_stands {
+            current = None;
+        }
+        if !current_stands && tried.is_none() {
+            // Changes nothing: our own changes would wake us at once.
+            state(Some(
+                "the kubelet is not running: no kubelet.sock".to_owned(),
+            ));
+        } else if !current_stands {
+            state(Some("not registered with the kubelet".to_owned()));
+            match register(&directory, &resource, &plugin, &stop).await {
+                Ok(registered) => {
+                    tracing::info!(resource, "registered with the kubelet");
+                    count(&metrics.register, "done");
+                    state(None);
+                    current = Some(registered);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot register with the kubelet; retrying");
+                    count(&metrics.register, "failed");
+                    state(Some(error.to_string()));
+                    failed = true;
+                }
+            }
+        }
+        let wake = async {
+            if failed {
+                // A restarted kubelet fails the pods that it admits before we register.
+                let another = another_kubelet(&directory, tried);
+                let _ = tokio::time::timeout(pause, another).await;
+            } else {
+                let _ = tokio::time::timeout(CHECK_INTERVAL, changes.next()).await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = wake => {}
+        }
+        let same = identity(&directory.join(KUBELET_SOCKET)) == tried;
+        pause = match (failed, same) {
+            (true, true) => (pause * 2).min(RETRY.1),
+            _ => RETRY.0,
+        };
+    }
+}
+
+/// One registration; its server ends when this is dropped.
+struct Registered {
+    socket: PathBuf,
+    kubelet: Identity,
+    ours: Identity,
+    stop: CancellationToken,
+}
+
+/// Which file is at a path: device, inode and change time (inodes are reused).
+type Identity = (u64, u64, i64, i64);
+
+impl Registered {
+    /// The kubelet is the one we registered with and our socket is still there.
+    fn is_current(&self, directory: &Path) -> bool {
+        identity(&directory.join(KUBELET_SOCKET)) == Some(self.kubelet)
+            && identity(&self.socket) == Some(self.ours)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+/// Ends when the kubelet's socket is not the one that was tried.
+async fn another_kubelet(directory: &Path, tried: Option<Identity>) {
+    let mut polls = tokio::time::interval(POLL_INTERVAL);
+    while identity(&directory.join(KUBELET_SOCKET)) == tried {
+        polls.tick().await;
+    }
+}
+
+async fn register(
+    directory: &Path,
+    resource: &str,
+    plugin: &impl Fn(CancellationToken) -> Plugin,
+    stop: &CancellationToken,
+) -> Result<Registered, RegisterError> {
+    let stop = stop.child_token();
+    let guard = stop.clone().drop_guard();
+    let endpoint = socket(resource);
+    let socket = directory.join(&endpoint);
+    serve(&socket, plugin(stop.clone()), stop.clone())
+        .await
+        .map_err(|source| RegisterError::Serve {
+            path: socket.clone(),
+            source,
+        })?;
+    let kubelet = directory.join(KUBELET_SOCKET);
+    let missing = |path: PathBuf| RegisterError::Serve {
+        path,
+        source: std::io::ErrorKind::NotFound.into(),
+    };
+    // Read before the call: if either changes meanwhile, we register again.
+    let ours = identity(&socket).ok_or_else(|| missing(socket.clone()))?;
+    let theirs = identity(&kubelet).ok_or_else(|| missing(kubelet.clone()))?;
+    tokio::time::timeout(DEADLINE, call(&kubelet, resource, endpoint))
+        .await
+        .map_err(|_| RegisterError::Timeout)??;
+    guard.disarm();
+    Ok(Registered {
+        socket,
+        kubelet: theirs,
+        ours,
+        stop,
+    })
+}
+
+/// Serves on a fresh socket until `stop`.
+async fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::io::Result<()> {
+    match tokio::fs::remove_file(socket).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    let serving = Server::builder()
+        .add_service(DevicePluginServer::new(plugin))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned());
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the device plugin's socket failed; registering again");
+        }
+    });
+    Ok(())
+}
+
+async fn call(kubelet: &Path, resource: &str, endpoint: String) -> Result<(), RegisterError> {
+    let channel = connect(kubelet)
+        .await
+        .map_err(|source| RegisterError::Connect {
+            path: kubelet.to_owned(),
+            source,
+        })?;
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint,
+        resource_name: resource.to_owned(),
+        options: Some(options()),
+    };
+    RegistrationClient::new(channel)
+        .register(request)
+        .await
+        .map_err(Box::new)?;
+    Ok(())
+}
+
+/// A client of the kubelet's `PodResources` on this socket.
+pub async fn pod_resources(
+    socket: &Path,
+) -> Result<PodResourcesListerClient<tonic::transport::Channel>, tonic::transport::Error> {
+    connect(socket).await.map(PodResourcesListerClient::new)
+}
+
+/// A gRPC channel over a unix socket; the host of the URI is not used.
+pub(crate) async fn connect(
+    socket: &Path,
+) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+    let socket = socket.to_owned();
+    let connector = service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move {
+            let stream = UnixStream::connect(socket).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(DEADLINE);
+    endpoint.connect_with_connector(connector).await
+}
+
+/// Notifies of changes of a directory; created again when the directory was replaced.
+#[derive(Default)]
+struct Changes {
+    watched: Option<(notify::RecommendedWatcher, u64, mpsc::Receiver<()>)>,
+}
+
+impl Changes {
+    fn ensure(&mut self, directory: &Path) {
+        let inode = std::fs::metadata(directory).ok().map(|found| found.ino());
+        if self.watched.as_ref().map(|(_, inode, _)| *inode) == inode {
+            return;
+        }
+        self.watched = inode.and_then(|inode| {
+            let (change_tx, change_rx) = mpsc::channel(1);
+            let watcher = notify::recommended_watcher(move |event: notify::Result<_>| {
+                let reads = |event: &notify::Event| event.kind.is_access();
+                if !event.is_ok_and(|event| reads(&event)) {
+                    // Full means that a notification is waiting already.
+                    let _ = change_tx.try_send(());
+                }
+            });
+            let watching = watcher.and_then(|mut watcher| {
+                watcher.watch(directory, notify::RecursiveMode::NonRecursive)?;
+                Ok((watcher, inode, change_rx))
+            });
+            watching
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "cannot watch the kubelet's device-plugins directory; checking it every 5 s instead");
+                })
+                .ok()
+        });
+    }
+
+    async fn next(&mut self) {
+        match &mut self.watched {
+            Some((_, _, changes)) => {
+                let _ = changes.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_each_resource_its_own_socket() {
+        let check = |resource: &str, expected: &str| assert_eq!(socket(resource), expected);
+        check("nvidia.com/gpu", "aliquot-gpu.sock");
+        check("nvidia.com/mig-1g.5gb.me", "aliquot-mig-1g.5gb.me.sock");
+        check("example.com/gpu", "aliquot-example.com_gpu.sock");
+    }
+}

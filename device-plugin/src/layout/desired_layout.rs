@@ -1,0 +1,288 @@
+//! The desired mode of each GPU, from the configuration, the node's labels and its GPUs. If one of
+//! them is invalid, the caller keeps the last layout. Changes of the configuration, a file or a mounted
+//! `ConfigMap`, are detected by its text, not by names, times or links.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use aliquot_core::GpuUuid;
+use aliquot_nvml as nvml;
+use aliquot_profiles::config::Transition;
+use aliquot_profiles::gpu_selector::Pci;
+use aliquot_profiles::{
+    Defaults, Mode, PhysicalGpu, ProfileSource, Reservation, read, resolve, select_profile,
+};
+
+/// The desired layout of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredLayout {
+    /// The profile and what selected it, for people.
+    pub profile: String,
+    /// What happens to the pods of a GPU whose mode changes.
+    pub transition: Transition,
+    /// The mode of each GPU, with all defaults filled in.
+    pub gpus: BTreeMap<GpuUuid, Mode>,
+    /// What of each GPU is reserved for namespaces; GPUs without a reservation are absent.
+    pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
+}
+
+/// Why no desired layout can be determined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredLayoutError {
+    /// The reason of the node condition.
+    pub reason: &'static str,
+    /// What is wrong, a line for each error.
+    pub text: String,
+}
+
+/// The layout that these labels and this configuration ask for; `text` is `None` without a
+/// configuration.
+pub fn determine(
+    text: Option<&str>,
+    labels: &BTreeMap<String, String>,
+    facts: &nvml::DriverInventory,
+    defaults: &Defaults,
+) -> Result<DesiredLayout, DesiredLayoutError> {
+    let error = |reason, text: String| DesiredLayoutError { reason, text };
+    let config = text.map(read).transpose();
+    let config = config.map_err(|errors| error("ConfigurationBroken", errors.to_string()))?;
+    let chosen = select_profile(config.as_ref(), labels);
+    let chosen = chosen.map_err(|one| error("ProfileUnknown", one.to_string()))?;
+    let gpus: Vec<PhysicalGpu> = facts.gpus.iter().map(gpu).collect();
+    let plans = resolve(chosen.name, &chosen.profile, &gpus, defaults);
+    let plans = plans.map_err(|errors| error("ProfileDoesNotFit", errors.to_string()))?;
+    let by = match chosen.source {
+        ProfileSource::Label(key) => format!(", by the node's label {key}"),
+        ProfileSource::NodeSelector => ", by its nodeSelector".to_owned(),
+        ProfileSource::Default => ", the default".to_owned(),
+        ProfileSource::BuiltIn => String::new(),
+    };
+    Ok(DesiredLayout {
+        profile: format!("{}{by}", chosen.name),
+        transition: chosen.profile.transition,
+        reserve: plans
+            .iter()
+            .filter(|plan| !plan.reserve.is_empty())
+            .map(|plan| (plan.uuid.clone(), plan.reserve.clone()))
+            .collect(),
+        gpus: plans
+            .into_iter()
+            .map(|plan| (plan.uuid, plan.mode))
+            .collect(),
+    })
+}
+
+fn gpu(facts: &nvml::GpuFacts) -> PhysicalGpu {
+    PhysicalGpu {
+        uuid: facts.uuid.as_str().into(),
+        index: facts.index,
+        product: facts.model.clone(),
+        pci: facts.pci_bus_id.as_deref().and_then(Pci::parse),
+        model: facts.pci_device_id.map(Pci::Model),
+        capability: facts.compute_capability,
+        mig: Some(facts.mig.capable),
+    }
+}
+
+/// The text at `path`: a file, or a directory with one file that ends in `.yaml`, `.yml` or
+/// `.json`. `None` if there is none. The error is for the administrator.
+pub fn read_configuration(path: &Path) -> Result<Option<String>, String> {
+    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    if found.is_file() {
+        return std::fs::read_to_string(path).map(Some).map_err(failed);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        let hidden = file.file_name().and_then(|name| name.to_str());
+        let hidden = hidden.is_none_or(|name| name.starts_with('.'));
+        if matches!(ending, Some("yaml" | "yml" | "json")) && !hidden {
+            files.push(file);
+        }
+    }
+    match files.as_slice() {
+        [] => Ok(None),
+        [file] => {
+            let failed = |error| format!("cannot read {}: {error}", file.display());
+            std::fs::read_to_string(file).map(Some).map_err(failed)
+        }
+        several => {
+            let n = several.len();
+            let path = path.display();
+            Err(format!(
+                "{path} has {n} configuration files, expected one .yaml, .yml or .json file"
+            ))
+        }
+    }
+}
+
+/// A hash by which people see that two nodes read the same text (FNV-1a).
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::Scaling;
+
+    use super::*;
+    use crate::testing::facts;
+
+    const CONFIG: &str = "
+apiVersion: aliquot.dev/v1alpha1
+default: shared
+profiles:
+  shared: {rest: vgpu}
+  lab:
+    gpus:
+    - {select: {index: 0}, mode: exclusive}
+    - {select: {pci: '0000:07:00.0'}, mode: timeslice, replicas: 3}
+    transition: {policy: evict, timeout: 5m}
+  third: {gpus: [{select: {index: 7}, mode: exclusive}], rest: vgpu}
+";
+
+    /// `expected`: the modes in order, or the reason and a part of the text.
+    fn check(text: Option<&str>, label: Option<&str>, expected: Result<&[&str], (&str, &str)>) {
+        let labels = label.map(|value| ("aliquot.dev/profile".to_owned(), value.to_owned()));
+        let mut facts = facts(&["GPU-a", "GPU-b"]);
+        facts.gpus[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
+        let defaults = Defaults {
+            split: 4,
+            memory_scaling: Scaling::ONE,
+        };
+        let found = determine(text, &labels.into_iter().collect(), &facts, &defaults);
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let actual = found.gpus.values().map(|mode| format!("{mode:?}"));
+                let actual: Vec<String> = actual.map(|m| m.chars().take(7).collect()).collect();
+                assert_eq!(actual, expected, "{label:?}");
+            }
+            (Err(error), Err((reason, part))) => {
+                assert_eq!(error.reason, reason);
+                assert!(error.text.contains(part), "{}", error.text);
+            }
+            (found, expected) => panic!("{found:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn resolves_mode_from_configuration_labels_and_gpus() {
+        check(None, None, Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
+        check(None, Some("lab"), Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
+        check(Some(CONFIG), None, Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
+        check(Some(CONFIG), Some("lab"), Ok(&["Exclusi", "Timesli"]));
+        check(
+            Some("profiles: ["),
+            None,
+            Err(("ConfigurationBroken", "line 1")),
+        );
+        check(
+            Some(CONFIG),
+            Some("labb"),
+            Err(("ProfileUnknown", "\"labb\" is not a profile")),
+        );
+        check(
+            Some(CONFIG),
+            Some("third"),
+            Err(("ProfileDoesNotFit", "7 selects no GPU")),
+        );
+    }
+
+    #[test]
+    fn ts_9_selects_gpu_by_index_uuid_pci_or_product() {
+        let uuid = |n: u32| format!("GPU-{n:08x}-0000-0000-0000-000000000000");
+        let (a, b) = (uuid(1), uuid(2));
+        let mut facts = facts(&[&a, &b]);
+        facts.gpus[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
+        facts.gpus[1].pci_device_id = Some(0x20B7_10DE);
+        facts.gpus[1].model = "NVIDIA A30".to_owned();
+        let defaults = Defaults {
+            split: 4,
+            memory_scaling: Scaling::ONE,
+        };
+        let ask = |select: &str| {
+            let head = "apiVersion: aliquot.dev/v1alpha1\ndefault: p\nprofiles:\n  p:";
+            let text = format!(
+                "{head}\n    gpus: [{{select: {{{select}}}, mode: exclusive}}]\n    rest: vgpu\n"
+            );
+            let found = determine(Some(&text), &BTreeMap::new(), &facts, &defaults)?;
+            let whole = found.gpus.into_iter();
+            let whole = whole.filter(|(_, mode)| matches!(mode, Mode::Exclusive(_)));
+            Ok::<_, DesiredLayoutError>(whole.map(|(uuid, _)| uuid.to_string()).collect::<Vec<_>>())
+        };
+        for select in [
+            "index: 1",
+            &format!("uuid: {b}"),
+            "pci: '0000:07:00.0'",
+            "pci: '0x20b710de'",
+            "product: '*A30'",
+        ] {
+            assert_eq!(ask(select), Ok(vec![b.clone()]), "{select}");
+        }
+        let error = ask("product: '*H100*'").expect_err("hits nothing");
+        assert!(error.text.contains("selects no GPU"), "{}", error.text);
+    }
+
+    #[test]
+    fn ts_11_defaults_to_vgpu_and_shows_readable_profile() {
+        let facts = facts(&["GPU-a", "GPU-b"]);
+        let defaults = Defaults {
+            split: 4,
+            memory_scaling: Scaling::ONE,
+        };
+        let found = determine(None, &BTreeMap::new(), &facts, &defaults).expect("built in");
+        let open = |(uuid, mode)| (uuid, crate::gpus::allocatable::GpuLayout::serving(mode));
+        let layout = crate::gpus::allocatable::NodeLayout {
+            default_resource: crate::testing::RESOURCE.to_owned(),
+            gpus: found.gpus.into_iter().map(open).collect(),
+            ..crate::gpus::allocatable::NodeLayout::default()
+        };
+        let published = crate::gpus::inventory::NodePublisher::new(facts, Vec::new(), layout);
+        let inventory = &published.get().inventory;
+        let config = aliquot_profiles::effective::effective("n1", inventory).expect("can be shown");
+        let yaml = config.to_yaml().expect("yaml");
+        assert_eq!(read(&yaml).expect("good"), config);
+        assert!(yaml.contains("vgpu") && yaml.contains("split: 4"), "{yaml}");
+    }
+
+    #[test]
+    fn reads_file_or_mounted_config_map() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let check = |name: &str, expected: Result<Option<&str>, &str>| match (
+            read_configuration(&dir.path().join(name)),
+            expected,
+        ) {
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (found, expected) => {
+                assert_eq!(
+                    found.as_ref().map(Option::as_deref).ok(),
+                    expected.ok(),
+                    "{name}"
+                );
+            }
+        };
+        check("none", Ok(None));
+        std::fs::write(dir.path().join("a.yaml"), "one").expect("written");
+        check("a.yaml", Ok(Some("one")));
+        // As the kubelet mounts it: a link to a link to the file of this version.
+        let data = dir.path().join("map/..v1");
+        std::fs::create_dir_all(&data).expect("made");
+        check("map", Ok(None));
+        std::fs::write(data.join("profiles.yaml"), "two").expect("written");
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, dir.path().join(at));
+        link("..v1", "map/..data").expect("linked");
+        link("..data/profiles.yaml", "map/profiles.yaml").expect("linked");
+        check("map", Ok(Some("two")));
+        std::fs::write(dir.path().join("map/more.json"), "").expect("written");
+        check("map", Err("2 configuration files"));
+    }
+}

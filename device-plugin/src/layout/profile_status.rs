@@ -1,0 +1,259 @@
+//! The node condition `AliquotProfile`, which tells the administrator whether the profile is
+//! applied. It is applied only when every GPU matches it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_core::GpuUuid;
+use aliquot_k8s::event::{EventNote, PodRef};
+
+use crate::layout::desired_layout::DesiredLayoutError;
+use crate::layout::device_users::DeviceUsers;
+use crate::layout::stored_layout::{StoredLayout, mode_name};
+use crate::layout::transition::{ChangeStep, GpuState};
+use crate::modes::ModeError;
+
+/// The condition type: the node's profile is applied on every GPU.
+pub const PROFILE: &str = "AliquotProfile";
+
+/// The longest message, in characters.
+const LONGEST: usize = 2000;
+
+/// Why a step of a mode change was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepError {
+    /// It failed, and is retried.
+    Failed(String),
+    /// It needs an action of the administrator.
+    NeedsAction(String),
+}
+
+impl StepError {
+    /// The reason, for people.
+    pub fn text(&self) -> &str {
+        let (Self::Failed(text) | Self::NeedsAction(text)) = self;
+        text
+    }
+}
+
+impl From<ModeError> for StepError {
+    fn from(error: ModeError) -> Self {
+        match error {
+            ModeError::NeedsAction(text) => Self::NeedsAction(text),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// Status, reason and message. Only GPUs that are present count: for others there is nothing to
+/// wait for.
+pub fn condition(
+    layout: &StoredLayout,
+    present: &BTreeSet<GpuUuid>,
+    error: Option<&DesiredLayoutError>,
+    users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
+    failures: &BTreeMap<GpuUuid, StepError>,
+) -> [String; 3] {
+    let profile = layout.profile.as_deref();
+    let (reason, lines) = if let Some(error) = error {
+        let unchanged =
+            profile.map(|good| format!("the last valid profile stays in effect: {good}"));
+        let lines = error.text.lines().map(str::to_owned).chain(unchanged);
+        (error.reason, lines.collect())
+    } else {
+        let gpus = layout
+            .gpus
+            .iter()
+            .filter(|(uuid, _)| present.contains(*uuid));
+        let unchanged: Vec<String> = gpus.clone().filter_map(given_up).collect();
+        let changing = gpus.filter_map(|(uuid, gpu)| changing(uuid, gpu, users_by_gpu, failures));
+        let changing: Vec<String> = changing.collect();
+        if !changing.is_empty() {
+            ("Changing", [changing, unchanged].concat())
+        } else if !unchanged.is_empty() {
+            ("GivenUp", unchanged)
+        } else if let Some(profile) = profile {
+            let message = format!("profile {profile}");
+            return ["True".to_owned(), "Applied".to_owned(), message];
+        } else {
+            ("Unknown", vec!["no profile has been read yet".to_owned()])
+        }
+    };
+    let mut message = lines.join("; ");
+    if let Some((end, _)) = message.char_indices().nth(LONGEST) {
+        message.truncate(end);
+    }
+    ["False".to_owned(), reason.to_owned(), message]
+}
+
+/// The event on the node.
+pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
+    let applied = status == "True";
+    EventNote {
+        pod: PodRef::node(node),
+        warning: !applied,
+        reason: if applied {
+            "ProfileApplied"
+        } else {
+            "ProfileNotApplied"
+        },
+        action: "Sharing",
+        text: format!("{reason}: {message}"),
+    }
+}
+
+fn changing(
+    uuid: &GpuUuid,
+    gpu: &GpuState,
+    users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
+    failures: &BTreeMap<GpuUuid, StepError>,
+) -> Option<String> {
+    let change = gpu.change.as_ref()?;
+    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
+    let what = format!("{uuid} changes from {from} to {}", mode_name(&change.to));
+    let why = match (change.step, failures.get(uuid), users_by_gpu.get(uuid)) {
+        (_, Some(StepError::Failed(why)), _) => {
+            format!(", which failed and will be retried: {why}")
+        }
+        (_, Some(StepError::NeedsAction(why)), _) => format!(" and needs an action: {why}"),
+        (ChangeStep::Draining, None, Some(users)) if !users.is_empty() => {
+            let pods = users.pods.iter().map(|pod| pod.full_name());
+            let mut who: Vec<String> = pods.take(8).collect();
+            let more = users.pods.len() - who.len() + users.others;
+            if more > 0 {
+                who.push(format!("{more} more"));
+            }
+            format!(" and waits for these pods to end: {}", who.join(", "))
+        }
+        _ => String::new(),
+    };
+    Some(what + &why)
+}
+
+fn given_up((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
+    let given = gpu.given_up.as_ref().filter(|_| gpu.change.is_none())?;
+    let mode = gpu.mode.as_ref().map_or("nothing", mode_name);
+    let to = mode_name(&given.to);
+    let why = given.refused.as_ref().map_or_else(
+        || "it was still in use when the timeout expired".to_owned(),
+        |text| format!("switching failed: {text}"),
+    );
+    Some(format!(
+        "{uuid} stays {mode} instead of changing to {to}: {why}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use aliquot_profiles::Mode;
+    use aliquot_profiles::mode::{Exclusive, Vgpu};
+
+    use super::*;
+    use crate::layout::transition::{AbandonedChange, ModeChange};
+    use crate::testing::pod;
+
+    /// Checks the condition of a node whose `GPU-a` is in this state, with pod `p` on it.
+    fn check(gpu: GpuState, error: Option<&str>, failure: Option<StepError>, expected: [&str; 3]) {
+        let mut layout = StoredLayout {
+            profile: Some("lab".to_owned()),
+            ..StoredLayout::default()
+        };
+        layout.gpus.insert("GPU-a".into(), gpu);
+        let users = DeviceUsers {
+            pods: vec![Arc::new(pod("p"))],
+            ..DeviceUsers::default()
+        };
+        let error = error.map(|text| DesiredLayoutError {
+            reason: "ProfileUnknown",
+            text: text.to_owned(),
+        });
+        let users_by_gpu = [("GPU-a".into(), users)].into();
+        let failures = failure.map(|why| ("GPU-a".into(), why));
+        let failures = failures.into_iter().collect();
+        // A GPU that was removed in the middle of its change is not waited for.
+        let away = GpuState {
+            change: Some(ModeChange {
+                to: Mode::Exclusive(Exclusive::default()),
+                step: ChangeStep::Leaving,
+                since: 0,
+            }),
+            ..GpuState::default()
+        };
+        layout.gpus.insert("GPU-away".into(), away);
+        let present = ["GPU-a".into()].into();
+        let found = condition(&layout, &present, error.as_ref(), &users_by_gpu, &failures);
+        assert_eq!(found, expected.map(str::to_owned));
+    }
+
+    #[test]
+    fn condition_explains_why_profile_is_not_applied() {
+        let mode = Some(Mode::Vgpu(Vgpu::default()));
+        let to = Mode::Exclusive(Exclusive::default());
+        let present = GpuState {
+            mode,
+            ..GpuState::default()
+        };
+        let changing = |step| GpuState {
+            change: Some(ModeChange {
+                to: to.clone(),
+                step,
+                since: 0,
+            }),
+            ..present.clone()
+        };
+        let unchanged = |refused: Option<&str>| GpuState {
+            given_up: Some(AbandonedChange {
+                to: to.clone(),
+                since: 0,
+                refused: refused.map(str::to_owned),
+            }),
+            ..present.clone()
+        };
+        check(
+            present.clone(),
+            None,
+            None,
+            ["True", "Applied", "profile lab"],
+        );
+        let message = "\"x\" is not a profile; the last valid profile stays in effect: lab";
+        let error = Some("\"x\" is not a profile");
+        check(
+            present.clone(),
+            error,
+            None,
+            ["False", "ProfileUnknown", message],
+        );
+        let message =
+            "GPU-a changes from vgpu to exclusive and waits for these pods to end: default/p";
+        check(
+            changing(ChangeStep::Draining),
+            None,
+            None,
+            ["False", "Changing", message],
+        );
+        let message = "GPU-a changes from vgpu to exclusive, which failed and will be retried: no";
+        check(
+            changing(ChangeStep::Entering),
+            None,
+            Some(StepError::Failed("no".to_owned())),
+            ["False", "Changing", message],
+        );
+        let message = "GPU-a changes from vgpu to exclusive and needs an action: reset it";
+        check(
+            changing(ChangeStep::Entering),
+            None,
+            Some(StepError::NeedsAction("reset it".to_owned())),
+            ["False", "Changing", message],
+        );
+        let message = "GPU-a stays vgpu instead of changing to exclusive: it was still in use when the timeout expired";
+        check(unchanged(None), None, None, ["False", "GivenUp", message]);
+        let message = "GPU-a stays vgpu instead of changing to exclusive: switching failed: no";
+        check(
+            unchanged(Some("no")),
+            None,
+            None,
+            ["False", "GivenUp", message],
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! The layout of the node's GPUs, on disk: the last valid profile, and every change that has begun.
+//! A change is stored before it begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use aliquot_core::GpuUuid;
+use aliquot_profiles::config::Transition;
+use aliquot_profiles::{Mode, Reservation};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::files::{self, FileError};
+use crate::gpus::allocatable::{GpuLayout, NodeLayout};
+use crate::layout::transition::{ChangeStep, GpuState, is_compatible};
+
+/// The version that this release reads and writes.
+const VERSION: u32 = 1;
+
+/// The stored layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredLayout {
+    /// The version of the file.
+    pub v: u32,
+    /// The last valid profile and what selected it, for people.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// Its rule for the pods of a GPU whose mode changes.
+    #[serde(default)]
+    pub transition: Transition,
+    /// The desired mode of each GPU.
+    #[serde(default, rename = "wanted")]
+    pub desired: BTreeMap<GpuUuid, Mode>,
+    /// What of each GPU is reserved for namespaces.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
+    /// The current state of each GPU.
+    #[serde(default, rename = "cards")]
+    pub gpus: BTreeMap<GpuUuid, GpuState>,
+    /// Every resource that was ever advertised here. Those that are not advertised any more are
+    /// removed from the Node.
+    #[serde(default, rename = "offered")]
+    pub advertised: BTreeSet<String>,
+}
+
+impl Default for StoredLayout {
+    fn default() -> Self {
+        Self {
+            v: VERSION,
+            profile: None,
+            transition: Transition::default(),
+            desired: BTreeMap::new(),
+            reserve: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            advertised: BTreeSet::new(),
+        }
+    }
+}
+
+/// Why the stored layout cannot be used.
+#[derive(Debug, Error)]
+pub enum StoredLayoutError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The content is invalid.
+    #[error("cannot read the stored layout of the GPUs from {}: {source}; restore the file, or remove it when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
+    Decode {
+        /// The file.
+        path: PathBuf,
+        /// What serde found.
+        source: serde_json::Error,
+    },
+    /// The file is of another release.
+    #[error("the stored layout of the GPUs in {} has version {found}, expected {VERSION}; return to the release that wrote it, or remove the file when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version in it.
+        found: u32,
+    },
+    /// It cannot be written as JSON.
+    #[error("cannot encode the layout of the GPUs: {0}")]
+    Encode(serde_json::Error),
+}
+
+impl StoredLayout {
+    /// The layout stored at `path`; `None` if there is none.
+    pub fn load(path: &Path) -> Result<Option<Self>, StoredLayoutError> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(files::failed("read", path)(error).into()),
+        };
+        let layout: Self =
+            serde_json::from_slice(&bytes).map_err(|source| StoredLayoutError::Decode {
+                path: path.to_owned(),
+                source,
+            })?;
+        if layout.v != VERSION {
+            return Err(StoredLayoutError::Version {
+                path: path.to_owned(),
+                found: layout.v,
+            });
+        }
+        Ok(Some(layout))
+    }
+
+    /// Stores the layout; durable on return.
+    pub fn store(&self, path: &Path) -> Result<(), StoredLayoutError> {
+        let text = serde_json::to_vec(self).map_err(StoredLayoutError::Encode)?;
+        files::replace(path, &text)?;
+        Ok(())
+    }
+
+    /// How the GPUs are shared now.
+    pub fn node_layout(&self, default_resource: &str) -> NodeLayout {
+        let gpu_layout = |(uuid, gpu): (&GpuUuid, &GpuState)| {
+            let mode = gpu.mode.clone()?;
+            let cordon = cordon(gpu);
+            let switching = gpu.change.as_ref().is_some_and(|change| {
+                change.step != ChangeStep::Draining && !is_compatible(&mode, &change.to)
+            });
+            let gpu_layout = GpuLayout {
+                mode,
+                cordon,
+                switching,
+                reserve: self.reserve.get(uuid).cloned().unwrap_or_default(),
+            };
+            Some((uuid.clone(), gpu_layout))
+        };
+        NodeLayout {
+            default_resource: default_resource.to_owned(),
+            gpus: self.gpus.iter().filter_map(gpu_layout).collect(),
+            ..NodeLayout::default()
+        }
+    }
+}
+
+/// The name of a mode.
+pub fn mode_name(mode: &Mode) -> &'static str {
+    match mode {
+        Mode::Vgpu(_) => "vgpu",
+        Mode::Exclusive(_) => "exclusive",
+        Mode::Timeslice(_) => "timeslice",
+        Mode::Mps(_) => "mps",
+        Mode::Mig(_) => "mig",
+        Mode::Unmanaged => "unmanaged",
+    }
+}
+
+/// Why a GPU accepts no new allocation.
+fn cordon(gpu: &GpuState) -> Option<String> {
+    let to = &gpu.change.as_ref()?.to;
+    let from = gpu.mode.as_ref().map_or("nothing", mode_name);
+    Some(match &gpu.mode {
+        Some(mode) if mode == to => format!("is being set up as {from}"),
+        Some(mode) if is_compatible(mode, to) => format!("gets new settings of {from}"),
+        _ => format!("changes from {from} to {}", mode_name(to)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_profiles::mode::{Exclusive, Vgpu};
+
+    use super::*;
+    use crate::layout::transition::ModeChange;
+
+    #[test]
+    fn reads_back_stored_layout() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("cards.json");
+        assert_eq!(StoredLayout::load(&path).expect("none"), None);
+        let mut layout = StoredLayout::default();
+        let change = ModeChange {
+            to: Mode::Exclusive(Exclusive::default()),
+            step: ChangeStep::Leaving,
+            since: 7,
+        };
+        let gpu = GpuState {
+            mode: Some(Mode::Vgpu(Vgpu::default())),
+            change: Some(change),
+            given_up: None,
+        };
+        layout.gpus.insert("GPU-a".into(), gpu);
+        layout.store(&path).expect("stored");
+        assert_eq!(
+            StoredLayout::load(&path).expect("read"),
+            Some(layout.clone())
+        );
+        let gpu_layout = &layout.node_layout("nvidia.com/gpu").gpus["GPU-a"];
+        assert_eq!(
+            gpu_layout.cordon.as_deref(),
+            Some("changes from vgpu to exclusive")
+        );
+        assert!(gpu_layout.switching);
+    }
+
+    /// Starting without the stored layout could switch a GPU under its pods, so the agent does not
+    /// start until the administrator decides.
+    #[test]
+    fn rejects_unreadable_layout_with_remedy() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("cards.json");
+        let whole = serde_json::to_string(&StoredLayout::default()).expect("json");
+        let newer = whole.replace("\"v\":1", "\"v\":9");
+        for (text, part) in [
+            ("", "EOF"),
+            ("\0\0\0", "expected value"),
+            (&whole[..whole.len() / 2], "EOF"),
+            (newer.as_str(), "version 9, expected 1"),
+        ] {
+            std::fs::write(&path, text).expect("written");
+            let error = StoredLayout::load(&path).expect_err(text).to_string();
+            let parts = [part, "cards.json", "when no pod with GPUs runs"];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+            let after = std::fs::read_to_string(&path).expect("still there");
+            assert_eq!(after, text, "the file is unchanged");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! One device's daemon: started, checked, restarted and stopped, each step decided from what is on
+//! disk and in `/proc`, so that a kill at any point changes nothing. A daemon that serves the
+//! current spec is never stopped.
+
+use std::time::{Duration, Instant};
+
+use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus, MpsServer, VERSION};
+use aliquot_nvml::{ComputeMode, ComputeModes, NvmlError};
+use thiserror::Error;
+
+use super::control::{ControlError, MpsControl};
+use super::directory::{DaemonDirectory, DaemonDirectoryError, SavedComputeMode};
+use super::processes;
+use super::shm::{self, ShmError};
+use crate::clock::now;
+
+/// The interval at which a daemon's servers and clients are polled.
+const SERVERS: Duration = Duration::from_secs(1);
+/// The pause before a daemon that keeps exiting is restarted, first and longest.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// A daemon that ran for so long is restarted at once.
+const LASTED: Duration = Duration::from_mins(1);
+/// The number of consecutive missing answers after which a daemon is killed.
+const MAX_SILENT: u32 = 3;
+/// The command that stops a daemon; its servers get 2 seconds to exit.
+const QUIT: &str = "quit -t 2";
+
+/// Why a step failed; it is retried.
+#[derive(Debug, Error)]
+pub(super) enum SupervisionError {
+    /// The daemon.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A file.
+    #[error(transparent)]
+    Directory(#[from] DaemonDirectoryError),
+    /// The driver.
+    #[error(transparent)]
+    Driver(#[from] NvmlError),
+    /// The memory at `/dev/shm`.
+    #[error(transparent)]
+    Shm(#[from] ShmError),
+    /// The daemon exited right after its start.
+    #[error("the MPS daemon exited right after its start; see control.log in {0}")]
+    Ended(String),
+}
+
+/// A device whose daemon is supervised.
+pub(super) struct SupervisedDaemon<'a> {
+    pub(super) directory: DaemonDirectory,
+    pub(super) control: &'a MpsControl,
+    pub(super) driver: &'a dyn ComputeModes,
+    status: DaemonStatus,
+    last_poll: Option<Instant>,
+    /// No restart before this time.
+    retry: Option<Instant>,
+    pause: Duration,
+    /// Consecutive missing answers.
+    silent: u32,
+}
+
+impl<'a> SupervisedDaemon<'a> {
+    /// Continues from what an earlier supervisor left.
+    pub(super) fn new(
+        directory: DaemonDirectory,
+        control: &'a MpsControl,
+        driver: &'a dyn ComputeModes,
+    ) -> Self {
+        let known = directory.status().ok().flatten();
+        let status = known.unwrap_or_else(|| DaemonStatus {
+            v: VERSION,
+            phase: DaemonPhase::Down("it has not been started yet".to_owned()),
+            spec: None,
+            daemon: None,
+            since: 0,
+            restarts: 0,
+            losses: 0,
+            faults: 0,
+            servers: Vec::new(),
+            shm: Some(directory.shm()),
+            one_user: false,
+        });
+        Self {
+            directory,
+            control,
+            driver,
+            status,
+            last_poll: None,
+            retry: None,
+            pause: PAUSE.0,
+            silent: 0,
+        }
+    }
+
+    /// One step. Returns true once nothing of MPS is left for the device.
+    pub(super) fn step(&mut self) -> bool {
+        let done = match self.directory.spec() {
+            Ok(Some(spec)) => self.serve(&spec).map(|()| false),
+            Ok(None) => self.stop_daemon().map(|()| true),
+            Err(error) => Err(error.into()),
+        };
+        match done {
+            Ok(gone) => gone,
+            Err(error) => {
+                if self.hangs(&error) {
+                    // The next step finds it gone and starts a new one.
+                    processes::kill_all(&self.directory.pipe());
+                }
+                self.fail(&error.to_string());
+                false
+            }
+        }
+    }
+
+    /// Whether too many consecutive answers are missing; starts counting anew then.
+    fn hangs(&mut self, error: &SupervisionError) -> bool {
+        self.silent = match error {
+            SupervisionError::Control(ControlError::Silent(_)) => self.silent + 1,
+            _ => 0,
+        };
+        let hangs = self.silent >= MAX_SILENT;
+        if hangs {
+            self.silent = 0;
+        }
+        hangs
+    }
+
+    fn serve(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
+        let daemon = self.daemon();
+        let starts = daemon.is_none() || self.is_for_another_device(spec);
+        match daemon {
+            None if self.status.daemon.is_some() => self.record_exit(),
+            _ if starts && self.retry.is_some_and(|retry| Instant::now() < retry) => {
+                self.write_status()
+            }
+            _ if starts => self.start_daemon(spec),
+            Some(pid) if self.status.daemon != Some(pid) || self.is_changed(spec) => {
+                // Also adopts a daemon that an earlier supervisor started without reporting it.
+                self.set_mode(spec)?;
+                // New servers get the limits from the daemon; existing servers are set after that.
+                self.control.apply(&self.directory, spec, &[])?;
+                self.last_poll = None;
+                self.poll_servers()?;
+                let servers: Vec<u32> = self.status.servers.iter().map(|s| s.pid).collect();
+                self.control.apply(&self.directory, spec, &servers)?;
+                self.record_running(pid, spec)
+            }
+            _ => self.poll_servers(),
+        }
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        processes::daemon(&self.directory.pipe(), self.status.daemon)
+    }
+
+    fn is_changed(&self, spec: &DaemonSpec) -> bool {
+        self.status.spec.as_ref() != Some(spec) || self.status.phase != DaemonPhase::Running
+    }
+
+    /// Whether the driver's UUID of the device changed since the daemon was started.
+    fn is_for_another_device(&self, spec: &DaemonSpec) -> bool {
+        let served = self.status.spec.as_ref();
+        served.is_some_and(|served| served.device != spec.device)
+    }
+
+    fn start_daemon(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
+        // A pause follows unless everything succeeds.
+        self.retry = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        processes::kill_all(&self.directory.pipe());
+        // The daemon before may be of an earlier release, which mounted its memory elsewhere.
+        let memory = self.directory.shm();
+        self.status.shm = Some(memory.clone());
+        self.write_status()?;
+        self.set_mode(spec)?;
+        self.directory.make()?;
+        shm::mount(&memory, self.control.shm_size)?;
+        let (control, directory) = (self.control, &self.directory);
+        let started = shm::with_dev_shm(&memory, || control.start(directory, &spec.device))?;
+        self.status.one_user = !started?;
+        if self.status.one_user {
+            let device = &spec.device;
+            tracing::warn!(
+                device,
+                "this MPS daemon serves one user at a time: clients of other users wait"
+            );
+        }
+        let log = || self.directory.log().display().to_string();
+        let pid = self
+            .daemon()
+            .ok_or_else(|| SupervisionError::Ended(log()))?;
+        self.control.apply(&self.directory, spec, &[])?;
+        self.status.since = now();
+        self.status.servers.clear();
+        self.record_running(pid, spec)?;
+        tracing::info!(device = spec.device, pid, "started an MPS daemon");
+        Ok(())
+    }
+
+    fn record_running(&mut self, pid: u32, spec: &DaemonSpec) -> Result<(), SupervisionError> {
+        self.status.phase = DaemonPhase::Running;
+        self.status.daemon = Some(pid);
+        self.status.spec = Some(spec.clone());
+        self.write_status()
+    }
+
+    /// The daemon exited by itself: its servers occupy the GPU, and the next daemon cannot use
+    /// them.
+    fn record_exit(&mut self) -> Result<(), SupervisionError> {
+        let left = processes::kill_all(&self.directory.pipe());
+        let lasted = now().saturating_sub(self.status.since);
+        if lasted >= LASTED.as_secs() {
+            (self.retry, self.pause) = (None, PAUSE.0);
+        }
+        let status = &mut self.status;
+        tracing::warn!(device = ?self.directory.path(), pid = status.daemon, left, "an MPS daemon exited unexpectedly");
+        status.phase =
+            DaemonPhase::Down("it exited unexpectedly and is being restarted".to_owned());
+        status.daemon = None;
+        status.restarts += 1;
+        status.losses += 1;
+        status.servers.clear();
+        self.write_status()
+    }
+
+    /// Polls the daemon's servers at an interval.
+    fn poll_servers(&mut self) -> Result<(), SupervisionError> {
+        if self.last_poll.is_some_and(|last| last.elapsed() < SERVERS) {
+            return Ok(());
+        }
+        self.last_poll = Some(Instant::now());
+        let servers = self.control.servers(&self.directory)?;
+        self.silent = 0;
+        let old = std::mem::take(&mut self.status.servers);
+        // Such a daemon stops its server when another user comes.
+        let lost = !self.status.one_user && lost_clients(&old, &servers);
+        self.status.losses += u64::from(lost);
+        self.status.faults += u64::from(faulted(&old, &servers));
+        self.status.servers = servers;
+        self.write_status()
+    }
+
+    fn write_status(&self) -> Result<(), SupervisionError> {
+        Ok(self.directory.put_status(&self.status)?)
+    }
+
+    fn fail(&mut self, why: &str) {
+        tracing::warn!(device = ?self.directory.path(), why, "an MPS daemon is not running");
+        self.status.phase = DaemonPhase::Down(why.to_owned());
+        if let Err(error) = self.write_status() {
+            tracing::warn!(%error, "cannot write the status of an MPS daemon");
+        }
+    }
+
+    /// Makes the GPU exclusive to the daemon, or restores its compute mode.
+    fn set_mode(&self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
+        let before = self.directory.saved_mode()?;
+        let Some(gpu) = &spec.exclusive else {
+            return self.restore_mode();
+        };
+        let mode = self.driver.compute_mode(gpu)?;
+        if before.is_none() {
+            // Written before the first change, and never overwritten.
+            self.directory.put_saved_mode(&SavedComputeMode {
+                gpu: gpu.clone(),
+                mode: mode.to_string(),
+            })?;
+        }
+        if mode != ComputeMode::ExclusiveProcess {
+            self.driver
+                .set_compute_mode(gpu, ComputeMode::ExclusiveProcess)?;
+        }
+        Ok(())
+    }
+
+    fn restore_mode(&self) -> Result<(), SupervisionError> {
+        if let Some(before) = self.directory.saved_mode()? {
+            let mode = ComputeMode::parse(&before.mode).unwrap_or(ComputeMode::Default);
+            self.driver.set_compute_mode(&before.gpu, mode)?;
+            self.directory.remove_saved_mode()?;
+        }
+        Ok(())
+    }
+
+    fn stop_daemon(&mut self) -> Result<(), SupervisionError> {
+        // First of all, so that nobody takes the old status for a running daemon.
+        self.status.phase = DaemonPhase::Down("it is being stopped".to_owned());
+        self.write_status()?;
+        if let Some(pid) = self.daemon() {
+            tracing::info!(device = ?self.directory.path(), pid, "stopping an MPS daemon");
+            if let Err(error) = self.control.send(&self.directory, QUIT) {
+                tracing::warn!(%error, "an MPS daemon does not quit; killing it");
+            }
+        }
+        processes::kill_all(&self.directory.pipe());
+        self.restore_mode()?;
+        shm::unmount(&self.directory.shm())?;
+        Ok(self.directory.remove()?)
+    }
+}
+
+/// Whether a server that had clients is gone.
+fn lost_clients(old: &[MpsServer], new: &[MpsServer]) -> bool {
+    let lives = |server: &MpsServer| new.iter().any(|other| other.pid == server.pid);
+    old.iter()
+        .any(|server| !server.clients.is_empty() && !lives(server))
+}
+
+/// Whether a server has a new fault.
+fn faulted(old: &[MpsServer], new: &[MpsServer]) -> bool {
+    let known = |server: &MpsServer| {
+        old.iter()
+            .any(|other| other.pid == server.pid && other.fault)
+    };
+    new.iter().any(|server| server.fault && !known(server))
+}
+
+#[cfg(test)]
+#[path = "daemon_tests.rs"]
+mod tests;

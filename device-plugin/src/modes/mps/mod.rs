@@ -1,0 +1,337 @@
+//! mps: containers share a device at the same time through NVIDIA's MPS. Each device has one control
+//! daemon: its clients would see the GPUs of others. The daemons are run by a supervisor in a pod of
+//! its own, so that a rollout of the agent ends no client; agent and supervisor talk through files.
+//! This file is the agent's side: it writes what each daemon should be, and connects containers to it.
+//!
+//! No container starts while its daemon is down, or with less than its share.
+
+pub mod control;
+mod daemon;
+pub mod directory;
+pub mod plan;
+mod processes;
+pub mod program;
+mod shm;
+pub mod supervisor;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use aliquot_core::inventory::Mode as Shared;
+use aliquot_core::{GpuUuid, Grant, Mib, Percent};
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
+use aliquot_nvml::GpuFacts;
+use aliquot_profiles::Mode;
+use aliquot_profiles::mode::Mps;
+use aliquot_region::tmpfs;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::{ContainerGrant, ModeEdits, ModeError, ModeSwitch};
+use directory::{DaemonDirectory, DaemonDirectoryError};
+
+/// Where a container finds its daemon's sockets.
+pub const PIPE: &str = "/.aliquot-mps";
+
+/// The longest wait for a daemon to start or stop.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest wait for a running daemon to take the limits of a larger share.
+const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The interval at which the supervisor's answer is polled.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The MPS device of a container that also has another device, in whichever order.
+pub fn mps_device_beside_others(
+    grants: &[Grant],
+    mode: impl Fn(&GpuUuid) -> Option<Shared>,
+) -> Option<&GpuUuid> {
+    let devices = grants.iter().map(|grant| &grant.gpu);
+    let mut by_mps = devices.filter(|device| mode(device) == Some(Shared::Mps));
+    by_mps.next().filter(|_| grants.len() > 1)
+}
+
+/// The device that a daemon serves.
+#[derive(Clone, Copy, Debug)]
+pub struct DaemonTarget<'a> {
+    /// The device: `GPU-…` or `MIG-…`.
+    pub device: &'a str,
+    /// The driver's current UUID of it.
+    pub current: &'a str,
+    /// Its memory.
+    pub memory: Mib,
+    /// Compute capability.
+    pub capability: Option<(u32, u32)>,
+    /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
+    pub slices: Option<(u32, u32)>,
+}
+
+/// The most memory and compute of any container on each device in mode mps.
+pub fn largest_shares<'a>(
+    accepted: impl Iterator<Item = &'a AcceptedAllocation>,
+) -> BTreeMap<GpuUuid, (Mib, Percent)> {
+    let mut largest: BTreeMap<GpuUuid, (Mib, Percent)> = BTreeMap::new();
+    for pod in accepted {
+        let grants = pod.allocation.all().flat_map(|(_, grants)| grants);
+        for grant in grants.filter(|grant| pod.mode(&grant.gpu) == Shared::Mps) {
+            let (memory, threads) = largest.entry(grant.gpu.clone()).or_default();
+            *memory = grant.memory.max(*memory);
+            *threads = grant.cores.max(*threads);
+        }
+    }
+    largest
+}
+
+/// The daemons of this node.
+pub struct MpsDaemons {
+    root: PathBuf,
+    /// The spec of each device by its profile alone. Locked while a spec is read and rewritten, or
+    /// removed.
+    base_specs: Mutex<BTreeMap<String, DaemonSpec>>,
+}
+
+impl MpsDaemons {
+    /// The daemons below this directory of the agent. Share one value: its lock serializes all
+    /// changes of the specs.
+    pub fn new(root: PathBuf) -> Self {
+        let base_specs = Mutex::default();
+        Self { root, base_specs }
+    }
+
+    /// Writes the spec and waits until a daemon serves the device by it. A daemon with higher
+    /// limits, raised for an accepted share, keeps them until [`Self::lower`]. Blocks.
+    pub fn start(&self, target: DaemonTarget<'_>, settings: &Mps) -> Result<(), ModeError> {
+        let replicas = settings.replicas;
+        if let Some(text) = plan::refusal(replicas, target.capability, target.slices) {
+            return Err(ModeError::Refused(text));
+        }
+        let gpu = target.slices.is_none().then_some(target.device);
+        let mut spec = plan::daemon_spec(target.current, target.memory, settings, gpu);
+        let directory = self.directory(target.device);
+        let mut base_specs = self.base_specs.lock();
+        base_specs.insert(target.device.to_owned(), spec.clone());
+        if let Some(old) = directory.spec().map_err(refused)? {
+            spec = spec.with_at_least(old.memory, old.threads);
+        }
+        directory.put_spec(&spec).map_err(refused)?;
+        drop(base_specs);
+        let served = wait(CHANGE_TIMEOUT, || serves(&directory, &spec));
+        served.map_err(|why| {
+            ModeError::Refused(format!(
+                "the MPS daemon of {} is not running after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
+                target.device
+            ))
+        })
+    }
+
+    /// Waits until nothing is left of the device's daemon. Blocks.
+    pub fn stop(&self, device: &str) -> Result<(), ModeError> {
+        let directory = self.directory(device);
+        let mut base_specs = self.base_specs.lock();
+        base_specs.remove(device);
+        directory.remove_spec().map_err(refused)?;
+        drop(base_specs);
+        let gone = || {
+            if directory.is_gone() {
+                return Ok(());
+            }
+            Err(why_not(&directory))
+        };
+        wait(CHANGE_TIMEOUT, gone).map_err(|why| {
+            ModeError::Refused(format!(
+                "the MPS daemon of {device} has not stopped after 20 s: {why}; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node"
+            ))
+        })
+    }
+
+    /// Lowers the limits of each daemon to what the largest share on its device needs: they may have
+    /// been raised for one that has ended. Clients that run keep theirs. `shares` contains every
+    /// share for which limits may be raised meanwhile. Logs errors; the next call tries again.
+    pub fn lower(&self, shares: &BTreeMap<GpuUuid, (Mib, Percent)>) {
+        let base_specs = self.base_specs.lock();
+        for (device, base) in base_specs.iter() {
+            let largest = shares.get(&GpuUuid::from(device.as_str()));
+            let (memory, threads) = largest.copied().unwrap_or_default();
+            let spec = base.with_at_least(memory, threads);
+            match self.directory(device).put_spec(&spec) {
+                Ok(false) => {}
+                Ok(true) => tracing::info!(
+                    device,
+                    memory = spec.memory.0,
+                    threads = spec.threads.0,
+                    "set the limits of an MPS daemon to those of the largest share on its device"
+                ),
+                Err(error) => {
+                    tracing::warn!(device, %error, "cannot lower the limits of an MPS daemon");
+                }
+            }
+        }
+    }
+
+    /// Connects a client to the daemon and sets its limits.
+    pub fn add_edits(
+        &self,
+        share: &ContainerGrant<'_>,
+        edits: &mut ModeEdits,
+    ) -> Result<(), ModeError> {
+        let device = share.grant.gpu.as_str();
+        let (memory, threads) = (share.grant.memory, share.grant.cores);
+        let directory = self.directory(device);
+        let ready = self.ready(&directory, share.device.current_uuid(), memory, threads);
+        ready.map_err(|why| {
+            ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
+        })?;
+        edits.visible.push(device.to_owned());
+        let mut set = |name: &str, value: String| edits.variables.push(format!("{name}={value}"));
+        set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
+        // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
+        if memory > Mib(0) {
+            set(
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                format!("0={}M", memory.0),
+            );
+        }
+        if threads > Percent(0) {
+            set("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", threads.0.to_string());
+        }
+        let mut mount = |from: PathBuf, to: &str| {
+            let options = ["rw", "nosuid", "nodev", "bind"];
+            let mount = json!({"hostPath": from, "containerPath": to, "options": options});
+            edits.mounts.push(mount);
+        };
+        mount(directory.pipe(), PIPE);
+        // The server and its clients share memory there.
+        if let Some(shm) = shared_memory(&directory)? {
+            mount(shm, "/dev/shm");
+        }
+        // MPS limits each client; libvgpu.so limits all clients of a container together.
+        edits.limited = memory > Mib(0);
+        Ok(())
+    }
+
+    /// Whether the daemon serves `current`, the driver's UUID of the device, and allows a client
+    /// this much.
+    fn ready(
+        &self,
+        directory: &DaemonDirectory,
+        current: &str,
+        memory: Mib,
+        threads: Percent,
+    ) -> Result<(), String> {
+        let base_specs = self.base_specs.lock();
+        let spec = directory.spec().map_err(|error| error.to_string())?;
+        let spec = spec.ok_or("its GPU is leaving mode mps")?;
+        if spec.device != current {
+            let was = spec.device;
+            return Err(format!(
+                "it is being restarted for {current}, which was {was} before the node's restart"
+            ));
+        }
+        let raised = spec.with_at_least(memory, threads);
+        directory
+            .put_spec(&raised)
+            .map_err(|error| error.to_string())?;
+        drop(base_specs);
+        // Higher limits that others need meanwhile are not waited for.
+        let enough = DaemonSpec {
+            memory,
+            threads,
+            ..raised
+        };
+        let waits = || match directory.status() {
+            Ok(Some(status)) => status.phase == DaemonPhase::Running,
+            _ => false,
+        };
+        match serves(directory, &enough) {
+            Err(_) if waits() => wait(RAISE_TIMEOUT, || serves(directory, &enough)),
+            now => now,
+        }
+    }
+
+    fn directory(&self, device: &str) -> DaemonDirectory {
+        DaemonDirectory::new(&self.root, device)
+    }
+}
+
+impl ModeSwitch for MpsDaemons {
+    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError> {
+        let Mode::Mps(settings) = settings else {
+            return Ok(());
+        };
+        let target = DaemonTarget {
+            device: &gpu.uuid,
+            current: &gpu.uuid,
+            memory: gpu.usable(),
+            capability: gpu.compute_capability,
+            slices: None,
+        };
+        self.start(target, settings)
+    }
+
+    fn leave(&self, gpu: &GpuFacts, _: &Mode, _: &Mode) -> Result<(), ModeError> {
+        self.stop(&gpu.uuid)
+    }
+}
+
+/// By this spec, or by one that was raised meanwhile.
+fn serves(directory: &DaemonDirectory, spec: &DaemonSpec) -> Result<(), String> {
+    match directory.status() {
+        Ok(Some(DaemonStatus {
+            phase: DaemonPhase::Running,
+            spec: Some(served),
+            ..
+        })) if served.satisfies(spec) => Ok(()),
+        _ => Err(why_not(directory)),
+    }
+}
+
+/// The memory of the device's daemon. A restart of the node ends the mount and leaves status and
+/// directory, through which clients would write to the host's disk.
+fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeError> {
+    let status = directory.status().map_err(refused)?;
+    let Some(shm) = status.and_then(|status| status.shm) else {
+        return Ok(None);
+    };
+    // A supervisor of an earlier release mounts its memory where the agent does not see it.
+    if shm == directory.shm() && !tmpfs::is_mounted(&shm).unwrap_or(false) {
+        return Err(ModeError::Refused(format!(
+            "no memory is mounted at {} for /dev/shm of MPS clients; check that the pod of DaemonSet aliquot-mps (devicePlugin.mps.enabled) is running on this node",
+            shm.display()
+        )));
+    }
+    Ok(Some(shm))
+}
+
+/// The supervisor's reason.
+fn why_not(directory: &DaemonDirectory) -> String {
+    match directory.status() {
+        Ok(Some(status)) => match status.phase {
+            DaemonPhase::Down(why) => why,
+            DaemonPhase::Running => "it has not applied its new limits yet".to_owned(),
+        },
+        Ok(None) => "the MPS supervisor (DaemonSet aliquot-mps) has not answered".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn wait(most: Duration, check: impl Fn() -> Result<(), String>) -> Result<(), String> {
+    let deadline = Instant::now() + most;
+    loop {
+        match check() {
+            Err(why) if Instant::now() > deadline => return Err(why),
+            Err(_) => std::thread::park_timeout(POLL),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+fn refused(error: DaemonDirectoryError) -> ModeError {
+    match error {
+        DaemonDirectoryError::File(error) => ModeError::File(error),
+        other => ModeError::Refused(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

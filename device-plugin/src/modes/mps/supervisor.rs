@@ -1,0 +1,231 @@
+//! The MPS supervisor: `aliquot-device-plugin mps-keeper`, in a pod of its own. It gives each device
+//! with a spec its daemon, and restores each device without one.
+//!
+//! When it exits it ends no daemon, and the next supervisor takes them over; the end of its container
+//! ends them all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aliquot_core::Mib;
+use aliquot_node_state::state::StateDirectory;
+use aliquot_nvml::ComputeModes;
+use clap::Parser;
+use tokio_util::sync::CancellationToken;
+
+use super::control::MpsControl;
+use super::daemon::SupervisedDaemon;
+use super::directory::{self, DaemonDirectory};
+use super::program::ProgramSearch;
+
+/// The interval at which specs and daemons are polled.
+const POLL: Duration = Duration::from_millis(250);
+/// Where the driver's root is if none is set: the host's own, and that of a driver container. For a
+/// process in the host's PID namespace.
+const ROOTS: [&str; 2] = ["/proc/1/root", "/proc/1/root/run/nvidia/driver"];
+/// Options of a daemon under which shares would not be what pods asked for: names, and why not.
+const REFUSED: [(&[&str], &str); 3] = [
+    (
+        &["S", "static-partitioning"],
+        "static partitioning gives clients whole partitions of multiprocessors instead of a percentage",
+    ),
+    (
+        &["mlopart", "locality-domains"],
+        "MLOPart shows clients parts of the GPU as devices of their own",
+    ),
+    (
+        &["p", "protocol", "a", "apply"],
+        "daemons get their limits by the commands of MPS version 2, and no configuration file",
+    ),
+];
+
+/// Runs the MPS daemons of this node; run it beside the agent.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "aliquot-device-plugin mps-keeper", version, about)]
+pub struct SupervisorSettings {
+    /// The agent's --state-dir, mounted at the same path, where mounts reach the container runtime
+    #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
+    pub state_dir: PathBuf,
+    /// NVML library to load
+    #[arg(
+        long,
+        env = "ALIQUOT_NVML_LIBRARY",
+        default_value = "libnvidia-ml.so.1"
+    )]
+    pub nvml_library: PathBuf,
+    /// Where the driver's files are in this container; a library without a path is searched below
+    /// it
+    #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
+    pub driver_root: Option<PathBuf>,
+    /// NVIDIA's program that runs the daemon and talks to it: a path, or a name, which is searched on
+    /// PATH and then below --driver-root, or without it below the host's root and /run/nvidia/driver
+    #[arg(
+        long,
+        env = "ALIQUOT_MPS_CONTROL",
+        default_value = "nvidia-cuda-mps-control"
+    )]
+    pub mps_control: PathBuf,
+    /// Arguments of a daemon besides -d, separated by spaces; neither static partitioning (-S) nor
+    /// `MLOPart`
+    #[arg(
+        long,
+        env = "ALIQUOT_MPS_ARGUMENTS",
+        value_delimiter = ' ',
+        value_parser = daemon_argument
+    )]
+    pub mps_arguments: Vec<String>,
+    /// MiB of memory at /dev/shm of each daemon and its clients; without it half of the node's
+    /// memory
+    #[arg(long, env = "ALIQUOT_MPS_SHM_SIZE",
+          value_parser = clap::value_parser!(u64).range(1..=16_777_216))]
+    pub shm_size: Option<u64>,
+    /// Log format: text or json
+    #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
+    pub log_format: aliquot_serve::telemetry::LogFormat,
+    /// Log filter, such as `info,aliquot_device_plugin=debug`
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Checks an argument of a daemon.
+fn daemon_argument(text: &str) -> Result<String, String> {
+    let name = text.trim_start_matches('-');
+    let name = name.split('=').next().unwrap_or(name);
+    // The daemon may take an abbreviation.
+    let names = |option: &&str| *option == name || name.len() > 1 && option.starts_with(name);
+    let refused = REFUSED
+        .iter()
+        .find(|(options, _)| text.starts_with('-') && options.iter().any(names));
+    match refused {
+        Some((_, why)) => Err(format!(
+            "{why}; expected no {text} in devicePlugin.mps.arguments"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// How to run the control program by these settings.
+fn control(settings: &SupervisorSettings) -> MpsControl {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let roots = match &settings.driver_root {
+        Some(root) => vec![root.clone()],
+        None => ROOTS.map(PathBuf::from).to_vec(),
+    };
+    let arguments = settings.mps_arguments.iter();
+    MpsControl {
+        program: ProgramSearch {
+            program: settings.mps_control.clone(),
+            path: std::env::split_paths(&path).collect(),
+            roots,
+            libraries: StateDirectory(&settings.state_dir).mps().join("driver"),
+        },
+        arguments: arguments.map(OsString::from).collect(),
+        shm_size: settings.shm_size.map(Mib),
+    }
+}
+
+/// Supervises the devices until `stop`. Blocks.
+pub fn run(
+    settings: &SupervisorSettings,
+    driver: &Arc<dyn ComputeModes>,
+    stop: &CancellationToken,
+) {
+    let root = StateDirectory(&settings.state_dir).mps();
+    let control = control(settings);
+    let mut running: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
+    while !stop.is_cancelled() {
+        running.retain(|_, thread| !thread.is_finished());
+        for device in devices(&root) {
+            running.entry(device).or_insert_with_key(|device| {
+                let (directory, control) = (DaemonDirectory::new(&root, device), control.clone());
+                let (driver, stop) = (Arc::clone(driver), stop.clone());
+                std::thread::spawn(move || supervise(directory, &control, driver.as_ref(), &stop))
+            });
+        }
+        std::thread::park_timeout(POLL);
+    }
+    for (_, thread) in running {
+        // A panic has been logged by its thread.
+        let _ = thread.join();
+    }
+}
+
+fn supervise(
+    directory: DaemonDirectory,
+    control: &MpsControl,
+    driver: &dyn ComputeModes,
+    stop: &CancellationToken,
+) {
+    let mut device = SupervisedDaemon::new(directory, control, driver);
+    while !stop.is_cancelled() && !device.step() {
+        std::thread::park_timeout(POLL);
+    }
+}
+
+fn devices(root: &Path) -> BTreeSet<String> {
+    directory::devices(root).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the specs of the MPS daemons");
+        BTreeSet::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(flags: &[&str]) -> Result<SupervisorSettings, String> {
+        let line = ["mps-keeper"].iter().chain(flags);
+        SupervisorSettings::try_parse_from(line).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn passes_administrators_arguments_to_daemons() {
+        let settings = parsed(&["--mps-arguments=-multiuser-server -x"]).expect("good flags");
+        let arguments = control(&settings).arguments;
+        assert_eq!(arguments, ["-multiuser-server", "-x"].map(OsString::from));
+    }
+
+    #[test]
+    fn refuses_static_partitioning_and_mlopart_of_daemons() {
+        let check = |arguments: &str, expected: &str| {
+            let flag = format!("--mps-arguments={arguments}");
+            let error = parsed(&[&flag]).expect_err(arguments);
+            for part in ["--mps-arguments", "devicePlugin.mps.arguments", expected] {
+                assert!(error.contains(part), "{part}: {error}");
+            }
+        };
+        check("-S", "static partitioning");
+        check("-x --static-partitioning", "static partitioning");
+        check("--static", "static partitioning");
+        check("-mlopart", "MLOPart");
+        check("--locality-domains=true", "MLOPart");
+        check("-p 3", "version 2");
+        check("--apply=/etc/mps.toml", "configuration file");
+        parsed(&["--mps-arguments=-s -multiuser-server value-S"]).expect("other arguments");
+    }
+
+    #[test]
+    fn rejects_size_of_shared_memory_out_of_range() {
+        let check = |flags: &[&str], expected: &str| {
+            let error = parsed(flags).expect_err("refused");
+            assert!(error.contains(expected), "{expected}: {error}");
+        };
+        check(&["--shm-size=0"], "1..=16777216");
+        check(&["--shm-size=8Gi"], "'8Gi' for '--shm-size");
+        let settings = parsed(&["--shm-size=8192"]).expect("good flags");
+        assert_eq!(control(&settings).shm_size, Some(Mib(8192)));
+    }
+
+    #[test]
+    fn searches_control_program_below_driver_root_or_host() {
+        let roots = |flags: &[&str]| control(&parsed(flags).expect("good flags")).program.roots;
+        let host = ["/proc/1/root", "/proc/1/root/run/nvidia/driver"];
+        assert_eq!(roots(&[]), host.map(PathBuf::from));
+        let own = roots(&["--driver-root=/driver-root"]);
+        assert_eq!(own, [PathBuf::from("/driver-root")]);
+    }
+}

@@ -1,0 +1,344 @@
+//! Containers on a device whose daemon is reported as running, or not; no daemon and no supervisor
+//! runs.
+
+use aliquot_core::PodUid;
+use std::thread::ScopedJoinHandle;
+
+use aliquot_core::inventory;
+
+use super::*;
+use crate::gpus::host_device::{HostDevice, InstanceIds};
+use crate::testing;
+
+const GPU: &str = "GPU-a";
+
+/// A device whose daemon is reported as running.
+struct Fixture {
+    root: tempfile::TempDir,
+    daemons: MpsDaemons,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        let daemons = MpsDaemons::new(root.path().to_owned());
+        Self { root, daemons }
+    }
+
+    fn served(spec: bool) -> Self {
+        let fixture = Self::new();
+        if spec {
+            let spec = plan::daemon_spec(GPU, Mib(40_960), &Mps::new(4), Some(GPU));
+            fixture.directory().put_spec(&spec).expect("written");
+            fixture.report(DaemonPhase::Running, Some(spec));
+        }
+        fixture
+    }
+
+    fn directory(&self) -> DaemonDirectory {
+        DaemonDirectory::new(self.root.path(), GPU)
+    }
+
+    fn report(&self, phase: DaemonPhase, spec: Option<DaemonSpec>) {
+        self.report_with_shm(phase, spec, "/run/shm-of-mps".into());
+    }
+
+    fn report_with_shm(&self, phase: DaemonPhase, spec: Option<DaemonSpec>, shm: PathBuf) {
+        let status = DaemonStatus {
+            v: 1,
+            phase,
+            spec,
+            daemon: Some(7),
+            since: 0,
+            restarts: 0,
+            losses: 0,
+            faults: 0,
+            servers: Vec::new(),
+            shm: Some(shm),
+            one_user: false,
+        };
+        self.directory().put_status(&status).expect("written");
+    }
+
+    fn edits_for(
+        &self,
+        gpu: &str,
+        memory: u64,
+        cores: u32,
+        edits: &mut ModeEdits,
+    ) -> Result<(), String> {
+        self.edits_for_instance(None, gpu, memory, cores, edits)
+    }
+
+    /// The same on an instance.
+    fn edits_for_instance(
+        &self,
+        part: Option<InstanceIds>,
+        gpu: &str,
+        memory: u64,
+        cores: u32,
+        edits: &mut ModeEdits,
+    ) -> Result<(), String> {
+        let grant = Grant {
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: gpu.into(),
+            memory: Mib(memory),
+            cores: Percent(cores),
+            replicas: 1,
+            mig: None,
+        };
+        let share = ContainerGrant {
+            pod: &PodUid::from("u1"),
+            container: "main",
+            grant: &grant,
+            index: 0,
+            mode: inventory::Mode::Mps,
+            device: &HostDevice {
+                uuid: gpu.into(),
+                index: 0,
+                minor: Some(0),
+                instance: part,
+            },
+            other_instances: &[],
+        };
+        let edited = self.daemons.add_edits(&share, edits);
+        edited.map_err(|error| error.to_string())
+    }
+}
+
+/// The whole GPU.
+fn target() -> DaemonTarget<'static> {
+    DaemonTarget {
+        device: GPU,
+        current: GPU,
+        memory: Mib(40_960),
+        capability: Some((8, 0)),
+        slices: None,
+    }
+}
+
+#[test]
+fn gives_container_its_limits_and_daemon() {
+    let fixture = Fixture::served(true);
+    let mut edits = ModeEdits::default();
+    fixture
+        .edits_for(GPU, 3000, 20, &mut edits)
+        .expect("edits added");
+    assert_eq!(
+        edits.variables,
+        [
+            "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+        ]
+    );
+    assert_eq!(edits.visible, [GPU]);
+    let pipe = fixture.root.path().join("GPU-a/pipe");
+    assert_eq!(edits.mounts[0]["hostPath"], json!(pipe));
+    assert_eq!(edits.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
+    assert_eq!(edits.mounts[1]["containerPath"], json!("/dev/shm"));
+    assert!(edits.limited, "the total of its clients is libvgpu.so's");
+}
+
+#[test]
+fn sets_no_limit_variable_for_unlimited_share() {
+    let fixture = Fixture::served(true);
+    let mut free = ModeEdits::default();
+    fixture
+        .edits_for(GPU, 0, 0, &mut free)
+        .expect("edits added");
+    assert_eq!(free.variables, ["CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps"]);
+    assert!(!free.limited);
+}
+
+#[test]
+fn refuses_container_while_daemon_is_down() {
+    let down = Fixture::served(true);
+    down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
+    let check = |fixture: &Fixture, gpu: &str, edits: &mut ModeEdits, expected: &str| {
+        let text = fixture.edits_for(gpu, 3000, 20, edits).expect_err(expected);
+        assert!(text.contains(expected), "{text}");
+    };
+    check(&down, GPU, &mut ModeEdits::default(), "it ended by itself");
+    let none = Fixture::served(false);
+    check(&none, GPU, &mut ModeEdits::default(), "leaving mode mps");
+}
+
+#[test]
+fn refuses_daemon_of_instance_from_before_reboot() {
+    let fixture = Fixture::served(true);
+    let part = |current: &str| {
+        Some(InstanceIds {
+            current: current.to_owned(),
+            gpu_instance: 1,
+            compute_instance: 0,
+        })
+    };
+    let edits_for = |current| {
+        fixture.edits_for_instance(part(current), GPU, 3000, 20, &mut ModeEdits::default())
+    };
+    let text = edits_for("MIG-new").expect_err("another daemon");
+    assert!(text.contains("it is being restarted for MIG-new"), "{text}");
+    edits_for(GPU).expect("its own daemon");
+}
+
+#[test]
+fn refuses_container_when_status_is_unreadable() {
+    let fixture = Fixture::served(true);
+    let status = fixture.directory().path().join("status.json");
+    std::fs::write(&status, "{").expect("written");
+    let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
+    refused.expect_err("nothing is known of the daemon");
+}
+
+/// After a restart of the node, the directory is on its disk.
+#[test]
+fn refuses_container_while_shared_memory_is_not_mounted() {
+    let fixture = Fixture::served(true);
+    let (directory, shm) = (fixture.directory(), fixture.directory().shm());
+    std::fs::create_dir(&shm).expect("made");
+    let spec = directory.spec().expect("read");
+    fixture.report_with_shm(DaemonPhase::Running, spec, shm.clone());
+    let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
+    let text = refused.expect_err("not mounted");
+    assert!(
+        text.contains(&format!("no memory is mounted at {}", shm.display())),
+        "{text}"
+    );
+}
+
+#[test]
+fn finds_mps_device_beside_others_in_any_order() {
+    let grants = |devices: &[&str]| -> Vec<Grant> {
+        let grant = |device: &&str| testing::grant(device, 1000, 10);
+        devices.iter().map(grant).collect()
+    };
+    let mode = |device: &GpuUuid| match device.as_str() {
+        GPU => Some(Shared::Mps),
+        "GPU-b" => Some(Shared::Exclusive),
+        _ => None,
+    };
+    let check = |devices: &[&str], expected: Option<&str>| {
+        let grants = grants(devices);
+        let found = mps_device_beside_others(&grants, mode);
+        assert_eq!(found.map(GpuUuid::as_str), expected, "{devices:?}");
+    };
+    check(&[GPU], None);
+    check(&["GPU-b", "GPU-c"], None);
+    check(&[GPU, "GPU-b"], Some(GPU));
+    check(&["GPU-b", GPU], Some(GPU));
+    check(&[GPU, GPU], Some(GPU));
+}
+
+#[test]
+fn waits_until_daemon_allows_larger_share() {
+    let fixture = Fixture::served(true);
+    let directory = fixture.directory();
+    std::thread::scope(|threads| {
+        let started =
+            threads.spawn(|| fixture.edits_for(GPU, 20_000, 50, &mut ModeEdits::default()));
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let raised = loop {
+            let spec = directory.spec().expect("read").expect("a spec");
+            if spec.memory == Mib(20_000) {
+                break spec;
+            }
+            assert!(Instant::now() < deadline, "never raised");
+            std::thread::yield_now();
+        };
+        assert!(!started.is_finished(), "it waits for the supervisor");
+        fixture.report(DaemonPhase::Running, Some(raised));
+        started.join().expect("no panic").expect("edits added");
+    });
+    // Raised limits stay when the agent restarts.
+    fixture
+        .daemons
+        .start(target(), &Mps::new(4))
+        .expect("it serves");
+    let spec = directory.spec().expect("read").expect("a spec");
+    assert_eq!((spec.memory, spec.threads), (Mib(20_000), Percent(50)));
+}
+
+#[test]
+fn lowers_limits_when_largest_share_has_ended() {
+    let fixture = Fixture::served(true);
+    let directory = fixture.directory();
+    let started = fixture.daemons.start(target(), &Mps::new(4));
+    started.expect("it serves");
+    let accepted = |uid: &str, memory, cores, mode| {
+        let allocation = testing::allocation(&[("main", &[testing::grant(GPU, memory, cores)])]);
+        let mut accepted = testing::accepted(uid, allocation);
+        accepted.modes.insert(GPU.into(), mode);
+        accepted
+    };
+    let small = accepted("u1", 3000, 60, Shared::Mps);
+    let large = accepted("u2", 20_000, 50, Shared::Mps);
+    // Accepted before the GPU changed its mode.
+    let other = accepted("u3", 40_000, 90, Shared::Vgpu);
+    let check = |shares: &[&AcceptedAllocation], memory, threads| {
+        let shares = largest_shares(shares.iter().copied());
+        fixture.daemons.lower(&shares);
+        let spec = directory.spec().expect("read").expect("a spec");
+        assert_eq!((spec.memory, spec.threads), (Mib(memory), Percent(threads)));
+    };
+    check(&[&small, &large, &other], 20_000, 60);
+    check(&[&small, &other], 10_240, 60);
+    check(&[], 10_240, 25);
+}
+
+#[test]
+fn concurrent_shares_never_lower_daemon_limits() {
+    const SHARES: [(u64, u32); 8] = [
+        (12_000, 30),
+        (20_000, 10),
+        (15_000, 90),
+        (11_000, 70),
+        (39_000, 26),
+        (14_000, 60),
+        (10_500, 99),
+        (30_000, 40),
+    ];
+    let fixture = Fixture::served(true);
+    let directory = fixture.directory();
+    std::thread::scope(|threads| {
+        let fixture = &fixture;
+        let started = SHARES.map(|(memory, cores)| {
+            threads.spawn(move || fixture.edits_for(GPU, memory, cores, &mut ModeEdits::default()))
+        });
+        // A supervisor that serves the current spec, which never has lower limits than before.
+        let mut last = directory.spec().expect("read").expect("a spec");
+        while !started.iter().all(ScopedJoinHandle::is_finished) {
+            let spec = directory.spec().expect("read").expect("a spec");
+            assert!(spec.satisfies(&last), "{spec:?} after {last:?}");
+            fixture.report(DaemonPhase::Running, Some(spec.clone()));
+            last = spec;
+            std::thread::yield_now();
+        }
+        for one in started {
+            one.join().expect("no panic").expect("edits added");
+        }
+    });
+    let spec = directory.spec().expect("read").expect("a spec");
+    assert_eq!((spec.memory, spec.threads), (Mib(39_000), Percent(99)));
+}
+
+#[test]
+fn rejects_too_many_replicas_before_any_change() {
+    let fixture = Fixture::new();
+    let place = DaemonTarget {
+        device: "MIG-a",
+        current: "MIG-a",
+        memory: Mib(20_000),
+        capability: Some((8, 0)),
+        slices: Some((3, 7)),
+    };
+    let refused = fixture.daemons.start(place, &Mps::new(21));
+    let text = refused.expect_err("too many").to_string();
+    assert!(text.contains("1 to 20"), "{text}");
+    assert!(
+        DaemonDirectory::new(fixture.root.path(), "MIG-a")
+            .spec()
+            .expect("read")
+            .is_none()
+    );
+}

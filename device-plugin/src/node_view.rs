@@ -1,0 +1,110 @@
+//! Our Node object as the API server has it. Each part of the agent reads its own keys of it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as api;
+
+/// The parts of our Node object that the agent reads.
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: Vec<api::Taint>,
+    /// Status ("True", "False") and message of each condition.
+    pub conditions: BTreeMap<String, (String, String)>,
+    /// Capacity and allocatable of each extended resource.
+    pub resources: BTreeMap<String, (String, String)>,
+    /// Its container runtime, such as `containerd://2.4.2`.
+    pub runtime: Option<String>,
+    /// The version that a write of a whole list, such as the taints, must be made over.
+    pub resource_version: Option<String>,
+}
+
+/// Ignores the resource version, which changes with every update of the node.
+impl PartialEq for NodeView {
+    fn eq(&self, other: &Self) -> bool {
+        self.annotations == other.annotations
+            && self.labels == other.labels
+            && self.taints == other.taints
+            && self.conditions == other.conditions
+            && self.resources == other.resources
+            && self.runtime == other.runtime
+    }
+}
+
+impl NodeView {
+    /// Reads the node.
+    pub fn read(node: &api::Node) -> Self {
+        let metadata = &node.metadata;
+        let status = node.status.as_ref();
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let conditions = conditions.into_iter().flatten().map(|condition| {
+            let message = condition.message.clone().unwrap_or_default();
+            (condition.type_.clone(), (condition.status.clone(), message))
+        });
+        let info = status.and_then(|status| status.node_info.as_ref());
+        Self {
+            annotations: metadata.annotations.clone().unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            taints: (node.spec.as_ref())
+                .and_then(|spec| spec.taints.clone())
+                .unwrap_or_default(),
+            conditions: conditions.collect(),
+            resources: resources(node),
+            runtime: info.map(|info| info.container_runtime_version.clone()),
+            resource_version: metadata.resource_version.clone(),
+        }
+    }
+
+    /// An annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str)
+    }
+
+    /// Whether the kubelet counts none of this resource any more.
+    pub fn counts_none_of(&self, resource: &str) -> bool {
+        let shown = self.resources.get(resource);
+        shown.is_none_or(|(capacity, allocatable)| capacity == "0" && allocatable == "0")
+    }
+}
+
+fn resources(node: &api::Node) -> BTreeMap<String, (String, String)> {
+    let status = node.status.as_ref();
+    let capacity = status.and_then(|status| status.capacity.as_ref());
+    let allocatable = status.and_then(|status| status.allocatable.as_ref());
+    let extended = capacity
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| key.contains('/'));
+    let both = extended.map(|(key, capacity)| {
+        let allocatable = allocatable.and_then(|all| all.get(key));
+        let allocatable = allocatable.map_or_else(|| "0".to_owned(), |quantity| quantity.0.clone());
+        (key.clone(), (capacity.0.clone(), allocatable))
+    });
+    both.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_annotation_and_condition_of_the_node() {
+        let node = json!({
+            "metadata": {"name": "n1", "annotations": {"a/b": "x"}},
+            "status": {"conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "Lost", "status": "True", "message": "m"}]},
+        });
+        let node: api::Node = serde_json::from_value(node).expect("a node");
+        let found = NodeView::read(&node);
+        assert_eq!(found.annotation("a/b"), Some("x"));
+        let lost = ("True".to_owned(), "m".to_owned());
+        assert_eq!(found.conditions.get("Lost"), Some(&lost));
+    }
+}

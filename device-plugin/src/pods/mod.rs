@@ -1,0 +1,144 @@
+//! The pods of this node, by uid, in the order of their arrival. Readers get the last known state.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aliquot_core::PodUid;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+pub mod pod;
+
+use pod::Pod;
+
+/// The node's pods. Clones share one state.
+#[derive(Clone, Debug)]
+pub struct Pods {
+    state: Arc<RwLock<State>>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    // By the kubelet's uid, with the number of their arrival.
+    pods: HashMap<PodUid, (u64, Arc<Pod>)>,
+    arrivals: u64,
+    synced: bool,
+}
+
+impl Default for Pods {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Pods {
+    /// The pod that the kubelet runs under this uid.
+    pub fn get(&self, kubelet_uid: &PodUid) -> Option<Arc<Pod>> {
+        let state = self.state.read();
+        state.pods.get(kubelet_uid).map(|(_, pod)| Arc::clone(pod))
+    }
+
+    /// All pods in the order of their arrival.
+    pub fn in_order(&self) -> Vec<Arc<Pod>> {
+        let state = self.state.read();
+        let mut pods: Vec<_> = state.pods.values().collect();
+        pods.sort_by_key(|(arrival, _)| *arrival);
+        pods.into_iter().map(|(_, pod)| Arc::clone(pod)).collect()
+    }
+
+    /// Whether a full list has been received since the start.
+    pub fn synced(&self) -> bool {
+        self.state.read().synced
+    }
+
+    /// Resolves on every change after this call.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A pod was added or changed.
+    pub fn apply(&self, pod: Pod) {
+        self.state.write().put(pod);
+        self.changed();
+    }
+
+    /// A pod is gone. `kubelet_uid` as in [`Pod`].
+    pub fn delete(&self, kubelet_uid: &PodUid) {
+        self.state.write().pods.remove(kubelet_uid);
+        self.changed();
+    }
+
+    /// The whole list: what is not in it is gone. Pods new to us come in the
+    /// order of their creation, as the kubelet takes them.
+    pub fn reset(&self, mut pods: Vec<Pod>) {
+        pods.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        let mut state = self.state.write();
+        state
+            .pods
+            .retain(|uid, _| pods.iter().any(|pod| pod.kubelet_uid == *uid));
+        for pod in pods {
+            state.put(pod);
+        }
+        state.synced = true;
+        drop(state);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+impl State {
+    fn put(&mut self, pod: Pod) {
+        let uid = pod.kubelet_uid.clone();
+        let arrival = if let Some((arrival, _)) = self.pods.get(&uid) {
+            *arrival
+        } else {
+            self.arrivals += 1;
+            self.arrivals
+        };
+        self.pods.insert(uid, (arrival, Arc::new(pod)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+
+    fn names(pods: &Pods) -> Vec<String> {
+        pods.in_order().iter().map(|pod| pod.name.clone()).collect()
+    }
+
+    #[test]
+    fn keeps_pods_in_arrival_order() {
+        let pods = Pods::default();
+        pods.apply(pod("b").named("late-name"));
+        pods.apply(pod("a").named("early-name"));
+        pods.apply(pod("b").named("late-name"));
+        assert_eq!(names(&pods), ["late-name", "early-name"]);
+        pods.delete(&"b".into());
+        assert_eq!(names(&pods), ["early-name"]);
+    }
+
+    #[test]
+    fn relist_orders_new_pods_and_drops_missing_ones() {
+        let pods = Pods::default();
+        pods.apply(pod("gone"));
+        pods.apply(pod("retained"));
+        assert!(!pods.synced());
+        pods.reset(vec![
+            pod("young").created_at(20),
+            pod("retained").created_at(30),
+            pod("old").created_at(10),
+        ]);
+        assert!(pods.synced());
+        assert_eq!(names(&pods), ["retained", "old", "young"]);
+        assert!(pods.get(&"gone".into()).is_none());
+    }
+}

@@ -1,0 +1,285 @@
+//! A pod as this agent needs it, read from the API object.
+
+use std::collections::BTreeMap;
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::usage::{self, DeviceUses, Stage};
+use aliquot_core::{Allocation, NodeName, PodUid, hami, quantity};
+use aliquot_k8s::disruption::MIRROR;
+use aliquot_k8s::pod::kubelet_uid;
+use k8s_openapi::api::core::v1 as api;
+
+/// One container of a pod's spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    pub stage: Stage,
+    /// Its literal environment, without references to other objects.
+    pub env: BTreeMap<String, String>,
+    /// It uses `envFrom`.
+    pub env_from: bool,
+    /// The extended resources that it requests.
+    pub requested: BTreeMap<String, u64>,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No container has run yet.
+    Starting,
+    /// At least one container runs or has run: all have had their devices.
+    Running,
+    /// Being deleted.
+    Terminating,
+    /// Succeeded or failed: it uses nothing any more.
+    Ended,
+}
+
+/// A pod bound to this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its uid at the API server.
+    pub uid: PodUid,
+    /// The uid under which the kubelet runs it: another one for static pods.
+    pub kubelet_uid: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is bound.
+    pub node: NodeName,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Creation in seconds since the epoch.
+    pub created: i64,
+    /// The API server's copy of a static pod.
+    pub mirror: bool,
+    /// Text of the allocation annotation.
+    pub allocation: Option<String>,
+    /// Text of HAMi's allocation annotation.
+    pub hami_allocation: Option<String>,
+    /// The name of each started container, by the runtime's container id.
+    pub ids: BTreeMap<String, String>,
+    /// Init containers and sidecars in spec order, then app containers.
+    pub containers: Vec<Container>,
+}
+
+impl Pod {
+    /// Reads the API object; `None` without uid, name or node.
+    pub fn read(pod: &api::Pod) -> Option<Self> {
+        let meta = &pod.metadata;
+        let spec = pod.spec.as_ref()?;
+        let annotations = meta.annotations.as_ref();
+        let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
+        let uid = PodUid::from(meta.uid.as_deref()?);
+        let mirror = annotation(MIRROR).is_some();
+        let init = spec.init_containers.iter().flatten().map(|container| {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            read_container(
+                container,
+                if sidecar { Stage::Sidecar } else { Stage::Init },
+            )
+        });
+        let apps = spec
+            .containers
+            .iter()
+            .map(|c| read_container(c, Stage::App));
+        Some(Self {
+            kubelet_uid: kubelet_uid(pod),
+            uid,
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone()?,
+            node: spec.node_name.as_deref()?.into(),
+            phase: phase(pod),
+            created: meta
+                .creation_timestamp
+                .as_ref()
+                .map_or(0, |time| time.0.as_second()),
+            mirror,
+            allocation: annotation(ALLOCATION),
+            hami_allocation: annotation(hami::ALLOCATED),
+            ids: ids(pod),
+            containers: init.chain(apps).collect(),
+        })
+    }
+
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// What its annotation has of each device; `None` where that cannot be read.
+    pub fn uses(&self) -> Option<DeviceUses> {
+        let allocation = Allocation::decode(self.allocation.as_deref()?).ok()?;
+        Some(usage::effective(&allocation, self.stages()))
+    }
+
+    /// The stage of each container in pod order.
+    pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
+        self.containers.iter().map(|c| (c.name.as_str(), c.stage))
+    }
+}
+
+/// `containerd://<id>` of each container, without its scheme.
+fn ids(pod: &api::Pod) -> BTreeMap<String, String> {
+    let statuses = pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    });
+    let known = statuses.filter_map(|status| {
+        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+        Some((id.to_owned(), status.name.clone()))
+    });
+    known.collect()
+}
+
+fn phase(pod: &api::Pod) -> Phase {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let started = || {
+        let statuses = status.into_iter().flat_map(|status| {
+            let init = status.init_container_statuses.iter().flatten();
+            init.chain(status.container_statuses.iter().flatten())
+        });
+        let mut seen = statuses.flat_map(|status| [&status.state, &status.last_state]);
+        seen.any(|state| {
+            let state = state.as_ref();
+            state.is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+        })
+    };
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        Phase::Ended
+    } else if pod.metadata.deletion_timestamp.is_some() {
+        Phase::Terminating
+    } else if started() {
+        Phase::Running
+    } else {
+        Phase::Starting
+    }
+}
+
+fn read_container(container: &api::Container, stage: Stage) -> Container {
+    let literal = |var: &api::EnvVar| Some((var.name.clone(), var.value.clone()?));
+    Container {
+        name: container.name.clone(),
+        stage,
+        env: container.env.iter().flatten().filter_map(literal).collect(),
+        env_from: container.env_from.iter().flatten().next().is_some(),
+        requested: requested(container),
+    }
+}
+
+/// Requests and limits of extended resources. Ignores quantities that are not whole numbers.
+fn requested(container: &api::Container) -> BTreeMap<String, u64> {
+    let resources = container.resources.as_ref();
+    let all = resources.into_iter().flat_map(|resources| {
+        let limits = resources.limits.iter().flatten();
+        limits.chain(resources.requests.iter().flatten())
+    });
+    let extended = all.filter(|(name, _)| name.contains('/'));
+    extended
+        .filter_map(|(name, number)| Some((name.clone(), quantity::whole(&number.0).ok()?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &serde_json::Value) -> Option<Pod> {
+        Pod::read(&serde_json::from_value(value.clone()).expect("a pod"))
+    }
+
+    #[test]
+    fn reads_containers_with_stage_and_literal_env() {
+        let pod = read(&json!({
+            "metadata": {"uid": "u", "name": "p", "namespace": "d",
+                         "annotations": {"aliquot.dev/allocation": "{}"}},
+            "spec": {"nodeName": "n1",
+                "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+                "containers": [{"name": "c", "resources": {
+                    "limits": {"cpu": "1", "nvidia.com/gpumem": "3k"}}, "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                ]}]},
+        }))
+        .expect("bound");
+        let stages: Vec<_> = pod.stages().collect();
+        assert_eq!(
+            stages,
+            [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
+        );
+        let from = json!([{"configMapRef": {"name": "m"}}]);
+        let from = serde_json::from_value(json!({"name": "c", "envFrom": from})).expect("one");
+        assert!(read_container(&from, Stage::App).env_from && !pod.containers[2].env_from);
+        let env: Vec<_> = pod.containers[2].env.iter().collect();
+        assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
+        let asked = [("nvidia.com/gpumem".to_owned(), 3000)];
+        assert_eq!(pod.containers[2].requested, asked.into());
+        assert_eq!(pod.allocation.as_deref(), Some("{}"));
+        assert_eq!(pod.full_name(), "d/p");
+    }
+
+    #[test]
+    fn identifies_static_pod_by_kubelet_uid() {
+        let pod = read(&json!({
+            "metadata": {"uid": "api", "name": "p", "annotations": {
+                "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
+            "spec": {"nodeName": "n1", "containers": []},
+        }))
+        .expect("bound");
+        assert!(pod.mirror);
+        assert_eq!(
+            (pod.uid.as_str(), pod.kubelet_uid.as_str()),
+            ("api", "static")
+        );
+    }
+
+    #[test]
+    fn derives_phase_from_status_and_deletion() {
+        let check = |status: serde_json::Value, deleted: Option<&str>, expected| {
+            let pod = read(&json!({
+                "metadata": {"uid": "u", "name": "p", "deletionTimestamp": deleted},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": status,
+            }));
+            assert_eq!(pod.map(|p| p.phase), Some(expected), "{status}");
+        };
+        let running = json!({"phase": "Running", "containerStatuses": [
+            {"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+             "state": {"running": {}}}]});
+        let now = Some("2026-11-21T10:00:00Z");
+        check(json!({"phase": "Pending"}), None, Phase::Starting);
+        check(running.clone(), None, Phase::Running);
+        check(running, now, Phase::Terminating);
+        check(json!({"phase": "Failed"}), now, Phase::Ended);
+    }
+
+    #[test]
+    fn treats_failed_restart_as_running_pod() {
+        let waiting = |last: serde_json::Value| {
+            let pod = read(&json!({
+                "metadata": {"uid": "u", "name": "p"},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": {"phase": "Running", "containerStatuses": [
+                    {"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                     "state": {"waiting": {"reason": "CreateContainerConfigError"}},
+                     "lastState": last}]},
+            }));
+            pod.map(|p| p.phase)
+        };
+        assert_eq!(waiting(json!({})), Some(Phase::Starting));
+        let ended = json!({"terminated": {"exitCode": 0}});
+        assert_eq!(waiting(ended), Some(Phase::Running));
+    }
+
+    #[test]
+    fn ignores_unbound_pod() {
+        let pod = json!({"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": []}});
+        assert_eq!(read(&pod), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! The conditions that the agent writes to its Node. A condition is three texts: status, reason and
+//! message.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_core::inventory::ForeignAllocation;
+use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{Allocation, PodUid};
+use aliquot_nvml::GpuFacts;
+use serde_json::{Value, json};
+
+use crate::allocation::hami;
+use crate::gpus::device_failures::{DeviceFailure, Recovery};
+use crate::gpus::inventory::PublishedNode;
+use crate::kubelet::resource_owner::{self, RESOURCE_TAKEN};
+use crate::layout::profile_status::PROFILE;
+use crate::node_view::NodeView;
+use crate::pods::pod::{Phase, Pod};
+use crate::runtime;
+
+/// The condition: running accepted pods that the kubelet's checkpoint does not list.
+pub const CHECKPOINT_LOST: &str = "AliquotCheckpointLost";
+
+/// The condition: GPUs that are out of service.
+pub const GPU_SICK: &str = "AliquotGpuSick";
+
+/// The condition: the container runtime lacks a feature that containers with a share need.
+pub const RUNTIME: &str = "AliquotRuntimeIncomplete";
+
+/// The condition: pods whose allocation cannot be read.
+pub const ALLOCATION_UNREADABLE: &str = "AliquotAllocationUnreadable";
+
+/// The condition: the driver cannot be opened, and the agent waits for it.
+pub const DRIVER_MISSING: &str = "AliquotDriverMissing";
+
+/// The condition: the driver reports no utilization of processes on some GPUs, so that the rates of
+/// compute shares are not corrected there.
+pub const UNCORRECTED: &str = "AliquotComputeUncorrected";
+
+/// All conditions that the agent writes.
+pub const ALL: [&str; 8] = [
+    CHECKPOINT_LOST,
+    GPU_SICK,
+    PROFILE,
+    RUNTIME,
+    RESOURCE_TAKEN,
+    ALLOCATION_UNREADABLE,
+    DRIVER_MISSING,
+    UNCORRECTED,
+];
+
+/// The conditions that must be written, of an agent that has opened the driver. `lost`: the running
+/// accepted pods that the kubelet's checkpoint does not list. What is not known yet is left alone.
+pub fn outdated(
+    node: &PublishedNode,
+    pods: &[Arc<Pod>],
+    lost: Option<&BTreeSet<PodUid>>,
+    view: &NodeView,
+) -> Vec<(&'static str, [String; 3])> {
+    let runtime = node.runtime.as_ref();
+    let gpus = &node.readings.facts.gpus;
+    let uncorrected = node.monitor.uncorrected.as_ref();
+    let desired = [
+        (CHECKPOINT_LOST, lost.map(checkpoint_lost)),
+        (GPU_SICK, Some(sick(&node.unhealthy_devices()))),
+        (PROFILE, node.layout.profile.clone()),
+        (
+            RUNTIME,
+            runtime.map(|runtime| runtime::condition(&runtime.problems)),
+        ),
+        (
+            RESOURCE_TAKEN,
+            node.taken_resources
+                .as_deref()
+                .map(resource_owner::condition),
+        ),
+        (
+            ALLOCATION_UNREADABLE,
+            Some(allocation_unreadable(pods, &node.inventory.foreign)),
+        ),
+        (DRIVER_MISSING, Some(driver(None))),
+        (
+            UNCORRECTED,
+            uncorrected.map(|uncorrected| compute_uncorrected(uncorrected, gpus)),
+        ),
+    ];
+    let known = desired
+        .into_iter()
+        .filter_map(|(kind, condition)| Some((kind, condition?)));
+    known
+        .filter(|(kind, condition)| is_outdated(kind, condition, view))
+        .collect()
+}
+
+/// Whether the node shows another condition, or none where it needs one: a problem that it never had
+/// is not mentioned.
+fn is_outdated(kind: &str, [status, _, message]: &[String; 3], view: &NodeView) -> bool {
+    match view.conditions.get(kind) {
+        Some((shown, text)) => shown != status || text != message,
+        None => status == "True" || kind == PROFILE,
+    }
+}
+
+/// The patch of a node's status that writes a condition.
+pub(crate) fn patch(kind: &str, [status, reason, message]: &[String; 3]) -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let condition = json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    });
+    json!({"status": {"conditions": [condition]}})
+}
+
+fn checkpoint_lost(lost: &BTreeSet<PodUid>) -> [String; 3] {
+    if lost.is_empty() {
+        let message =
+            "the kubelet's device checkpoint lists every running pod that has an allocation";
+        return ["False", "CheckpointComplete", message].map(str::to_owned);
+    }
+    let pods: Vec<&str> = lost.iter().take(8).map(PodUid::as_str).collect();
+    let message = format!(
+        "the kubelet's device checkpoint does not list {} running pod(s) that have an allocation; their devices stay allocated; delete these pods or drain the node: {}",
+        lost.len(),
+        pods.join(", ")
+    );
+    ["True".to_owned(), "CheckpointLost".to_owned(), message]
+}
+
+/// [`GPU_SICK`] with these devices out of service.
+fn sick(failures: &[DeviceFailure]) -> [String; 3] {
+    let Some(worst) = failures.iter().map(|failure| failure.recovery).max() else {
+        return ["False", "GpusWell", "all GPUs are healthy"].map(str::to_owned);
+    };
+    let reason = match worst {
+        Recovery::DrainNode => "DrainNeeded",
+        Recovery::ResetGpu => "ResetNeeded",
+        Recovery::RestartApplication => "DaemonDown",
+        Recovery::FabricRegistration => "FabricNotReady",
+    };
+    let each = failures.iter().map(|failure| {
+        format!(
+            "{}: {}; needs {}",
+            failure.gpu, failure.cause, failure.recovery
+        )
+    });
+    let message: Vec<String> = each.collect();
+    ["True".to_owned(), reason.to_owned(), message.join(". ")]
+}
+
+/// [`ALLOCATION_UNREADABLE`]. HAMi's annotation is read of pods that have devices of another plugin
+/// (`foreign`).
+fn allocation_unreadable(pods: &[Arc<Pod>], foreign: &[ForeignAllocation]) -> [String; 3] {
+    let is_unreadable = |pod: &&Arc<Pod>| {
+        let by_hami = foreign.iter().any(|f| f.hami.as_ref() == Some(&pod.uid));
+        let ours = pod.allocation.as_deref().map(Allocation::decode);
+        pod.phase != Phase::Ended
+            && match ours {
+                Some(allocation) => allocation.map_or(true, |found| found.node != pod.node),
+                None => by_hami && hami::uses(pod) == Some(AllocatedUse::Unreadable),
+            }
+    };
+    let unreadable: Vec<String> = pods
+        .iter()
+        .filter(is_unreadable)
+        .map(|pod| pod.full_name())
+        .collect();
+    if unreadable.is_empty() {
+        let message = "the allocations of all pods on this node can be read";
+        return ["False", "AllocationsReadable", message].map(str::to_owned);
+    }
+    let some: Vec<&str> = unreadable.iter().take(8).map(String::as_str).collect();
+    let message = format!(
+        "the allocation annotations of {} pod(s) cannot be read, so no other pod gets a GPU of this node; delete: {}",
+        unreadable.len(),
+        some.join(", ")
+    );
+    [
+        "True".to_owned(),
+        "AllocationUnreadable".to_owned(),
+        message,
+    ]
+}
+
+/// [`DRIVER_MISSING`]: why the driver cannot be opened; `None`: it was opened.
+pub(crate) fn driver(error: Option<&str>) -> [String; 3] {
+    match error {
+        Some(error) => [
+            "True".to_owned(),
+            "DriverMissing".to_owned(),
+            format!(
+                "{error}; the agent waits for the NVIDIA driver, and no container with a share starts until then"
+            ),
+        ],
+        None => ["False", "DriverAnswers", "the NVIDIA driver answers"].map(str::to_owned),
+    }
+}
+
+/// [`UNCORRECTED`]; a GPU that the driver no longer lists is left out.
+fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> [String; 3] {
+    let found = gpus.iter().filter(|gpu| uncorrected.contains(&gpu.uuid));
+    let (mut names, mut reason) = (Vec::new(), "PartitionedGpus");
+    for gpu in found {
+        let mig = if gpu.mig.enabled { ", in MIG mode" } else { "" };
+        if !gpu.mig.enabled {
+            reason = "UtilizationNotReported";
+        }
+        names.push(format!("{} (index {}{mig})", gpu.uuid, gpu.index));
+    }
+    if names.is_empty() {
+        let message = "the driver reports the utilization of processes on every GPU: the rates of compute shares are corrected";
+        return ["False", "UtilizationReported", message].map(str::to_owned);
+    }
+    let message = format!(
+        "compute shares are not corrected on {}: the driver reports no utilization of processes there; each launch is charged what the limiter measured",
+        names.join(", ")
+    );
+    ["True".to_owned(), reason.to_owned(), message]
+}
+
+#[cfg(test)]
+#[path = "conditions_tests.rs"]
+mod tests;

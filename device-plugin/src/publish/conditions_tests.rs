@@ -1,0 +1,222 @@
+//! When the node's conditions are written.
+
+use super::*;
+use crate::gpus::allocatable::AllocatedIds;
+use crate::gpus::device_failures::NodeFailures;
+use crate::gpus::inventory::{
+    GpuReadings, NodePublisher, RuntimeProblem, RuntimeStatus, TakenResource,
+};
+use crate::testing::{facts, layout_of};
+
+fn published() -> NodePublisher {
+    let gpus = ["GPU-a", "GPU-b"];
+    NodePublisher::new(facts(&gpus), Vec::new(), layout_of(&gpus))
+}
+
+/// The condition that is written, which the node shows then.
+fn written(
+    kind: &str,
+    node: &PublishedNode,
+    pods: &[Arc<Pod>],
+    lost: Option<&BTreeSet<PodUid>>,
+    view: &mut NodeView,
+) -> Option<[String; 3]> {
+    let mut all = outdated(node, pods, lost, view).into_iter();
+    let (_, condition) = all.find(|(other, _)| *other == kind)?;
+    let [status, _, message] = condition.clone();
+    view.conditions.insert(kind.to_owned(), (status, message));
+    Some(condition)
+}
+
+/// Its status and reason.
+fn words(condition: Option<&[String; 3]>) -> Option<[&str; 2]> {
+    condition.map(|[status, reason, _]| [status.as_str(), reason.as_str()])
+}
+
+fn showing(kind: &str, status: Option<&str>) -> NodeView {
+    let shown = status.map(|status| (kind.to_owned(), (status.to_owned(), String::new())));
+    NodeView {
+        conditions: shown.into_iter().collect(),
+        ..NodeView::default()
+    }
+}
+
+#[test]
+fn sets_and_clears_checkpoint_lost_condition() {
+    let node = published().get();
+    let check = |lost: &[&str], status: Option<&str>, expected: Option<&str>| {
+        let lost = lost.iter().map(|&uid| uid.into()).collect();
+        let mut view = showing(CHECKPOINT_LOST, status);
+        let found = written(CHECKPOINT_LOST, &node, &[], Some(&lost), &mut view);
+        let status = found.as_ref().map(|[status, ..]| status.as_str());
+        assert_eq!(status, expected, "{lost:?}");
+    };
+    check(&[], None, None);
+    check(&["u1"], None, Some("True"));
+    check(&["u1"], Some("False"), Some("True"));
+    check(&[], Some("True"), Some("False"));
+}
+
+#[test]
+fn does_not_rewrite_current_condition() {
+    let node = published().get();
+    let lost = ["u1".into()].into();
+    let mut view = NodeView::default();
+    let mut write = || written(CHECKPOINT_LOST, &node, &[], Some(&lost), &mut view);
+    assert!(write().is_some());
+    assert_eq!(write(), None);
+}
+
+#[test]
+fn sets_gpu_sick_condition_until_gpu_recovers() {
+    let sick = |why: &str, recovery| DeviceFailure {
+        gpu: "GPU-a".into(),
+        cause: why.to_owned(),
+        recovery,
+    };
+    let published = published();
+    let mut view = NodeView::default();
+    let mut check = |devices: &[DeviceFailure], expected: Option<[&str; 2]>| {
+        let readings = GpuReadings {
+            facts: facts(&["GPU-a"]),
+            health: Vec::new(),
+            failures: NodeFailures {
+                devices: devices.to_vec(),
+                ..NodeFailures::default()
+            },
+        };
+        published.set_readings(readings, AllocatedIds::new());
+        let found = written(GPU_SICK, &published.get(), &[], None, &mut view);
+        assert_eq!(words(found.as_ref()), expected, "{devices:?}");
+    };
+    let both = [
+        sick("XID 48", Recovery::ResetGpu),
+        sick("XID 79", Recovery::DrainNode),
+    ];
+    let waiting = sick("registration in progress", Recovery::FabricRegistration);
+    check(&[], None);
+    check(&[waiting], Some(["True", "FabricNotReady"]));
+    check(&both[..1], Some(["True", "ResetNeeded"]));
+    check(&both[..1], None);
+    check(&both, Some(["True", "DrainNeeded"]));
+    check(&[], Some(["False", "GpusWell"]));
+    check(&[], None);
+}
+
+#[test]
+fn mig_14_sets_condition_while_runtime_lacks_feature() {
+    let fault = RuntimeProblem {
+        reason: "CdiOff",
+        blocks: true,
+        text: "off".to_owned(),
+    };
+    let mut view = NodeView::default();
+    let mut check = |problems: Option<&[RuntimeProblem]>, expected: Option<[&str; 2]>| {
+        let published = published();
+        if let Some(problems) = problems {
+            published.set_runtime(RuntimeStatus {
+                problems: problems.to_vec(),
+                ..RuntimeStatus::default()
+            });
+        }
+        let found = written(RUNTIME, &published.get(), &[], None, &mut view);
+        assert_eq!(words(found.as_ref()), expected, "{problems:?}");
+    };
+    let one = std::slice::from_ref(&fault);
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(one), Some(["True", "CdiOff"]));
+    check(Some(one), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "RuntimeComplete"]));
+}
+
+#[test]
+fn sets_condition_while_other_plugin_serves_resource() {
+    let taken = TakenResource {
+        resource: "nvidia.com/gpu".to_owned(),
+        ids: ["nvidia0".to_owned(), "nvidia1".to_owned()].into(),
+    };
+    let mut view = NodeView::default();
+    let mut check = |taken: Option<&[TakenResource]>, expected: Option<[&str; 2]>| {
+        let published = published();
+        if let Some(taken) = taken {
+            published.set_taken_resources(taken.to_vec());
+        }
+        let found = written(RESOURCE_TAKEN, &published.get(), &[], None, &mut view);
+        assert_eq!(words(found.as_ref()), expected, "{taken:?}");
+        if let Some([status, _, message]) = found {
+            let example = "nvidia.com/gpu (2 device ids, such as nvidia0)";
+            assert_eq!(message.contains(example), status == "True", "{message}");
+        }
+    };
+    let one = std::slice::from_ref(&taken);
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(one), Some(["True", "OtherDevicePlugin"]));
+    check(Some(one), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "Registered"]));
+}
+
+#[test]
+fn sets_condition_for_gpus_whose_compute_is_not_corrected() {
+    let gpus = ["GPU-a", "GPU-b"];
+    let mut facts = facts(&gpus);
+    facts.gpus[1].mig.enabled = true;
+    let mut view = NodeView::default();
+    let mut check = |uncorrected: Option<&[&str]>, expected: Option<[&str; 2]>| {
+        let published = NodePublisher::new(facts.clone(), Vec::new(), layout_of(&gpus));
+        let owned = |all: &[&str]| all.iter().map(|&gpu| gpu.to_owned()).collect();
+        published.set_uncorrected(uncorrected.map(owned));
+        let found = written(UNCORRECTED, &published.get(), &[], None, &mut view);
+        assert_eq!(words(found.as_ref()), expected, "{uncorrected:?}");
+        if let Some([status, _, message]) = found {
+            assert_eq!(message.contains("not corrected"), status == "True");
+            assert_eq!(message.contains("GPU-b"), status == "True", "{message}");
+        }
+    };
+    check(None, None);
+    check(Some(&[]), None);
+    check(Some(&["GPU-gone"]), None);
+    check(Some(&["GPU-b"]), Some(["True", "PartitionedGpus"]));
+    let both = Some(["True", "UtilizationNotReported"]);
+    check(Some(&["GPU-a", "GPU-b"]), both);
+    check(Some(&["GPU-a", "GPU-b"]), None);
+    check(None, None);
+    check(Some(&[]), Some(["False", "UtilizationReported"]));
+}
+
+#[test]
+fn condition_names_pods_with_unreadable_allocation() {
+    let pod = |uid: &str, change: &dyn Fn(&mut Pod)| {
+        let mut pod = crate::testing::pod(uid);
+        change(&mut pod);
+        Arc::new(pod)
+    };
+    let spoilt = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
+    let of_hami = |pod: &mut Pod| pod.hami_allocation = Some("?".to_owned());
+    let foreign = ForeignAllocation {
+        gpu: "GPU-a".into(),
+        pod: "default/hami".to_owned(),
+        hami: Some("hami".into()),
+    };
+    let published = published();
+    published.set_holders(vec![foreign], Vec::new());
+    let node = published.get();
+    let mut view = NodeView::default();
+    let mut check = |pods: &[Arc<Pod>], expected: Option<[&str; 2]>| {
+        let found = written(ALLOCATION_UNREADABLE, &node, pods, None, &mut view);
+        let found = found.as_ref().map(|[status, _, message]| {
+            let names = message.rsplit(": ").next().unwrap_or_default();
+            [status.as_str(), names]
+        });
+        assert_eq!(found, expected);
+    };
+    check(&[pod("forger", &of_hami)], None);
+    let pods = [pod("a", &spoilt), pod("hami", &of_hami)];
+    check(&pods, Some(["True", "default/a, default/hami"]));
+    check(&pods, None);
+    let readable = "the allocations of all pods on this node can be read";
+    check(&[], Some(["False", readable]));
+}

@@ -1,0 +1,147 @@
+//! Removes what the agent wrote to its Node object, and nothing that others wrote.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aliquot_core::inventory::INVENTORY;
+use k8s_openapi::api::core::v1 as api;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::LEAVE_UNTIL;
+use crate::node_view::NodeView;
+use crate::publish::capacity;
+use crate::publish::conditions;
+use crate::publish::drain;
+use crate::publish::labels::ownership;
+use crate::settings::LabelPolicy;
+
+/// For each request.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Attempts, and the pause between two.
+const TRIES: (u32, Duration) = (10, Duration::from_secs(1));
+
+/// Clears the node; the last patch removes the annotation that asked for it.
+pub(super) async fn clear(client: &Client, name: &str) {
+    let nodes: Api<api::Node> = Api::all(client.clone());
+    let mut tries = tokio::time::interval(TRIES.1);
+    for _ in 0..TRIES.0 {
+        tries.tick().await;
+        match tokio::time::timeout(DEADLINE * 4, clear_once(&nodes, name)).await {
+            Ok(Ok(())) => {
+                tracing::info!(
+                    node = name,
+                    "removed all fields of Aliquot from the Node object"
+                );
+                return;
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "cannot clear the Node object; retrying"),
+            Err(_) => tracing::warn!(
+                "cannot clear the Node object: the API server did not answer; retrying"
+            ),
+        }
+    }
+    tracing::error!(
+        node = name,
+        "cannot clear the Node object; annotations, labels and conditions of Aliquot remain on it"
+    );
+}
+
+async fn clear_once(nodes: &Api<api::Node>, name: &str) -> kube::Result<()> {
+    let node = nodes.get(name).await?;
+    let params = PatchParams {
+        field_manager: Some("aliquot-device-plugin".to_owned()),
+        ..PatchParams::default()
+    };
+    if let Some(patch) = status(&node) {
+        nodes
+            .patch_status(name, &params, &Patch::Strategic(patch))
+            .await?;
+    }
+    if let Some(mut patch) = drain::taint_patch(&NodeView::read(&node), false) {
+        // Our status patch changed the version.
+        if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.insert("resourceVersion".to_owned(), Value::Null);
+        }
+        nodes.patch(name, &params, &Patch::Merge(patch)).await?;
+    }
+    nodes
+        .patch(name, &params, &Patch::Merge(metadata(&node)))
+        .await?;
+    Ok(())
+}
+
+/// The patch that removes our conditions and the capacity that we published. The kubelet's count of
+/// replicas stays: the kubelet would write its 0 again.
+fn status(node: &api::Node) -> Option<Value> {
+    let existing = node.status.iter();
+    let existing = existing.flat_map(|status| status.conditions.iter().flatten());
+    let existing = existing.filter(|one| conditions::ALL.contains(&one.type_.as_str()));
+    let conditions: Vec<Value> = existing
+        .map(|one| json!({"type": one.type_, "$patch": "delete"}))
+        .collect();
+    let view = NodeView::read(node);
+    let published = capacity::patch(&BTreeMap::new(), &view, true);
+    let published = published.map(|mut patch| patch["status"]["capacity"].take());
+    let mut status = json!({});
+    if !conditions.is_empty() {
+        status["conditions"] = json!(conditions);
+    }
+    if let Some(published) =
+        published.filter(|keys| keys.as_object().is_some_and(|k| !k.is_empty()))
+    {
+        status["capacity"] = published;
+    }
+    (status != json!({})).then(|| json!({"status": status}))
+}
+
+/// The patch that removes our annotations and labels.
+fn metadata(node: &api::Node) -> Value {
+    let view = NodeView::read(node);
+    let labels = ownership::patch(&BTreeMap::new(), &view, LabelPolicy::Off);
+    let mut patch = labels.unwrap_or_else(|| json!({"metadata": {"annotations": {}}}));
+    for key in [INVENTORY, capacity::OWNED, ownership::OWNED, LEAVE_UNTIL] {
+        patch["metadata"]["annotations"][key] = Value::Null;
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::profile_status::PROFILE;
+
+    #[test]
+    fn removes_only_own_fields_from_node() {
+        let node = json!({
+            "metadata": {
+                "labels": {"nvidia.com/gpu.count": "2", "mine": "1"},
+                "annotations": {
+                    INVENTORY: "{}", ownership::OWNED: "nvidia.com/gpu.count",
+                    capacity::OWNED: "nvidia.com/gpumem", LEAVE_UNTIL: "t", "others": "x",
+                },
+            },
+            "status": {
+                "capacity": {"cpu": "2", "nvidia.com/gpumem": "80k"},
+                "conditions": [
+                    {"type": "Ready", "status": "True"}, {"type": PROFILE, "status": "True"},
+                ],
+            },
+        });
+        let node: api::Node = serde_json::from_value(node).expect("a node");
+        let expected = json!({"metadata": {
+            "labels": {"nvidia.com/gpu.count": null},
+            "annotations": {
+                INVENTORY: null, ownership::OWNED: null, capacity::OWNED: null, LEAVE_UNTIL: null,
+            },
+        }});
+        assert_eq!(metadata(&node), expected);
+        let expected = json!({"status": {
+            "conditions": [{"type": PROFILE, "$patch": "delete"}],
+            "capacity": {"nvidia.com/gpumem": null},
+        }});
+        assert_eq!(status(&node), Some(expected));
+        assert_eq!(status(&api::Node::default()), None);
+    }
+}

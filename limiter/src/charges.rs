@@ -1,0 +1,22 @@
+//! What is charged to the container's devices.
+
+use crate::process::ProcessState;
+
+pub(crate) mod account;
+pub(crate) mod allocations;
+pub(crate) mod graphs;
+pub(crate) mod pending_frees;
+pub(crate) mod pools;
+
+use graphs::GraphMemory;
+use pending_frees::PendingFrees;
+use pools::Pools;
+
+/// Reclaims what pools and graphs released, streams freed, and dead processes had.
+pub(crate) fn refresh(process: &'static ProcessState) {
+    PendingFrees::of(process).refresh(process);
+    Pools::of(process).refresh();
+    GraphMemory::of(process).refresh(process);
+    // An error leaves the totals too high: no more is granted, or reported free, than there is.
+    let _ = process.slot.settle(process.limits.devices());
+}

@@ -1,0 +1,277 @@
+//! What this process has allocated: pointers and arrays, with what was charged for each.
+//!
+//! The driver allocates device memory in blocks of 2 MiB; small allocations share one. So a pointer
+//! is charged for the blocks that it is the first to touch, and releases those that it is the last
+//! to leave. Only its first and last block can be shared.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::ffi::Handle;
+use crate::lock::FutexLock;
+use crate::process::{PerProcess, ProcessState};
+
+/// The unit in which the driver allocates device memory.
+pub(crate) const BLOCK: u64 = 2 << 20;
+
+const SHARDS: usize = 64;
+
+/// One allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceAllocation {
+    /// Requested bytes; for an array, charged bytes.
+    pub(crate) size: u64,
+    /// Index of the device in the limits page.
+    pub(crate) device_index: usize,
+    /// The context with which it ends.
+    pub(crate) context: Handle,
+    /// Charged by the blocks that it touches at its address.
+    pub(crate) by_blocks: bool,
+    /// Managed memory, which the driver leaves out of what it reports of a process.
+    pub(crate) managed: bool,
+}
+
+type Map<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
+
+/// All allocations, by address or handle.
+#[derive(Debug)]
+pub(crate) struct Allocations {
+    entries: [FutexLock<Map<DeviceAllocation>>; SHARDS],
+    /// How many allocations touch a block with their first or last byte.
+    edges: [FutexLock<Map<u32>>; SHARDS],
+    /// Managed memory in place of device memory: bytes by address.
+    spilled: FutexLock<BTreeMap<u64, u64>>,
+}
+
+impl Default for Allocations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `size` in whole blocks; `None` on overflow.
+pub(crate) fn in_blocks(size: u64) -> Option<u64> {
+    size.checked_next_multiple_of(BLOCK)
+}
+
+impl Allocations {
+    pub(crate) const fn new() -> Self {
+        Self {
+            entries: [const { FutexLock::new(HashMap::with_hasher(BuildHasherDefault::new())) };
+                SHARDS],
+            edges: [const { FutexLock::new(HashMap::with_hasher(BuildHasherDefault::new())) };
+                SHARDS],
+            spilled: FutexLock::new(BTreeMap::new()),
+        }
+    }
+
+    pub(crate) fn of(process: &ProcessState) -> &'static Self {
+        static ALLOCATIONS: PerProcess<Allocations> = PerProcess::new();
+        ALLOCATIONS.of(process)
+    }
+
+    /// Adds an allocation; the bytes to charge for it.
+    pub(crate) fn insert(&self, at: u64, entry: DeviceAllocation) -> u64 {
+        self.entries[shard(at)].lock().insert(at, entry);
+        self.add_edges(at, entry)
+    }
+
+    /// Removes an allocation before the driver is asked to free it: afterwards its address may
+    /// belong to another. [`Self::end`] or [`Self::put_back`] must follow.
+    pub(crate) fn remove(&self, at: u64) -> Option<DeviceAllocation> {
+        self.entries[shard(at)].lock().remove(&at)
+    }
+
+    /// The driver freed an allocation that was removed: releases its charge.
+    pub(crate) fn end(&self, process: &ProcessState, at: u64, entry: DeviceAllocation) {
+        let back = self.release(at, entry);
+        if back > 0 {
+            process.slot.release(entry.device_index, back);
+        }
+        if entry.managed {
+            let slot = &process.slot;
+            slot.note_managed_released(entry.device_index, entry.size);
+        }
+    }
+
+    /// The driver freed it; the bytes to release.
+    fn release(&self, at: u64, entry: DeviceAllocation) -> u64 {
+        self.each_block(at, entry, |edges, block| match edges.get_mut(&block) {
+            Some(1) | None => {
+                edges.remove(&block);
+                true
+            }
+            Some(users) => {
+                *users -= 1;
+                false
+            }
+        })
+    }
+
+    /// The driver did not free it.
+    pub(crate) fn put_back(&self, at: u64, entry: DeviceAllocation) {
+        self.entries[shard(at)].lock().insert(at, entry);
+    }
+
+    /// Removes all allocations of a context.
+    pub(crate) fn remove_context(&self, context: Handle) -> Vec<(u64, DeviceAllocation)> {
+        let shards = self.entries.iter();
+        shards
+            .flat_map(|shard| {
+                let mut shard = shard.lock();
+                let gone = shard.extract_if(|_, entry| entry.context == context);
+                gone.collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Records managed memory in place of device memory.
+    pub(crate) fn insert_spilled(&self, at: u64, bytes: u64) {
+        self.spilled.lock().insert(at, bytes);
+    }
+
+    /// Whether an address is in such memory.
+    pub(crate) fn is_spilled(&self, pointer: u64) -> bool {
+        let spilled = self.spilled.lock();
+        let before = spilled.range(..=pointer).next_back();
+        before.is_some_and(|(at, bytes)| pointer - at < *bytes)
+    }
+
+    /// Forgets a pointer that the program no longer has.
+    pub(crate) fn forget_spilled(&self, process: &ProcessState, at: u64) {
+        if process.is_oversubscribed() {
+            self.spilled.lock().remove(&at);
+        }
+    }
+
+    fn add_edges(&self, at: u64, entry: DeviceAllocation) -> u64 {
+        self.each_block(at, entry, |edges, block| {
+            let users = edges.entry(block).or_default();
+            *users += 1;
+            *users == 1
+        })
+    }
+
+    /// Bytes of the inner blocks, and of those edge blocks for which `edge` returns true.
+    fn each_block(
+        &self,
+        at: u64,
+        entry: DeviceAllocation,
+        edge: impl Fn(&mut Map<u32>, u64) -> bool,
+    ) -> u64 {
+        if !entry.by_blocks {
+            return entry.size;
+        }
+        let first = at / BLOCK;
+        let last = (at + entry.size.max(1) - 1) / BLOCK;
+        let one = |block: u64| u64::from(edge(&mut self.edges[shard(block)].lock(), block));
+        let mut blocks = one(first);
+        if last > first {
+            blocks += last - first - 1 + one(last);
+        }
+        blocks * BLOCK
+    }
+}
+
+fn shard(key: u64) -> usize {
+    let mut hasher = AddressHasher::default();
+    hasher.write_u64(key);
+    usize::try_from(hasher.finish() >> 58).unwrap_or(0)
+}
+
+/// A hash for addresses: a multiplication by the golden ratio.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, key: u64) {
+        let mixed = (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn pointer(size: u64) -> DeviceAllocation {
+        DeviceAllocation {
+            size,
+            device_index: 0,
+            context: 1,
+            by_blocks: true,
+            managed: false,
+        }
+    }
+
+    #[test]
+    fn charges_shared_block_once() {
+        let allocations = Allocations::new();
+        let at = 7 * BLOCK;
+        assert_eq!(allocations.insert(at, pointer(512)), BLOCK);
+        assert_eq!(allocations.insert(at + 512, pointer(512)), 0);
+        assert_eq!(allocations.insert(at + BLOCK - 512, pointer(1024)), BLOCK);
+        for (address, size, back) in [
+            (at, 512, 0),
+            (at + 512, 512, 0),
+            (at + BLOCK - 512, 1024, 2),
+        ] {
+            let entry = allocations.remove(address).unwrap();
+            assert_eq!(entry, pointer(size));
+            assert_eq!(allocations.release(address, entry), back * BLOCK);
+        }
+        assert_eq!(allocations.remove(at), None);
+    }
+
+    #[test]
+    fn charges_large_allocation_in_whole_blocks() {
+        let allocations = Allocations::new();
+        for (size, blocks) in [(1, 1), (BLOCK, 1), (BLOCK + 1, 2), (100 * BLOCK, 100)] {
+            let at = 1 << 40;
+            assert_eq!(
+                allocations.insert(at, pointer(size)),
+                blocks * BLOCK,
+                "{size}"
+            );
+            assert_eq!(in_blocks(size), Some(blocks * BLOCK), "{size}");
+            let entry = allocations.remove(at).unwrap();
+            assert_eq!(allocations.release(at, entry), blocks * BLOCK, "{size}");
+        }
+    }
+
+    #[test]
+    fn keeps_charge_when_driver_refuses_to_free() {
+        let allocations = Allocations::new();
+        allocations.insert(BLOCK, pointer(1));
+        let entry = allocations.remove(BLOCK).unwrap();
+        allocations.put_back(BLOCK, entry);
+        assert_eq!(allocations.insert(BLOCK + 512, pointer(1)), 0);
+        assert_eq!(allocations.remove(BLOCK), Some(entry));
+    }
+
+    #[test]
+    fn removes_all_allocations_of_a_context() {
+        let allocations = Allocations::new();
+        for i in 0..100 {
+            let context = usize::try_from(i % 2).unwrap();
+            allocations.insert(
+                i * BLOCK,
+                DeviceAllocation {
+                    context,
+                    ..pointer(1)
+                },
+            );
+        }
+        assert_eq!(allocations.remove_context(1).len(), 50);
+        assert_eq!(allocations.remove_context(1).len(), 0);
+        assert!(allocations.remove(0).is_some());
+    }
+}

@@ -1,0 +1,210 @@
+//! What is charged for memory pools: the bytes that the driver says they have reserved, and those
+//! by which allocations may make them grow.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::MutexGuard;
+
+use super::account::Account;
+use super::allocations::in_blocks;
+use crate::clock::{self, MAX_WAIT};
+use crate::driver::call;
+use crate::ffi::{Handle, Out, SUCCESS};
+use crate::lock::FutexLock;
+use crate::process::{PerProcess, ProcessState};
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `..._USED_MEM_CURRENT`.
+const RESERVED: i32 = 5;
+pub(crate) const USED: i32 = 7;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const RELEASE_THRESHOLD: i32 = 4;
+/// Step by which a pool grows.
+const GROWTH_STEP: u64 = 32 << 20;
+
+/// The known pools of this process: those of devices, and those that take no device memory.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    pub(crate) of_devices: FutexLock<HashMap<Handle, Pool>>,
+    pub(crate) of_host: FutexLock<HashSet<Handle>>,
+}
+
+impl Pools {
+    pub(crate) fn of(process: &ProcessState) -> &'static Self {
+        static POOLS: PerProcess<Pools> = PerProcess::new();
+        POOLS.of(process)
+    }
+
+    /// Charges what each pool has now.
+    pub(crate) fn refresh(&self) {
+        for (handle, pool) in self.of_devices.lock().iter_mut() {
+            pool.refresh(*handle);
+        }
+    }
+
+    /// Reserves for an allocation of `bytes`, exactly unless this is the `first` attempt; the error
+    /// is whether other threads are allocating.
+    pub(crate) fn try_reserve(
+        &self,
+        account: Account,
+        handle: Handle,
+        bytes: u64,
+        first: bool,
+    ) -> Result<PoolReservation, bool> {
+        let mut known = self.of_devices.lock();
+        let pool = known.entry(handle).or_insert_with(|| Pool::new(account));
+        let mut found = pool.reserve(handle, bytes);
+        if found.is_none() && !first {
+            found = pool.reserve_exactly(handle, bytes);
+        }
+        found.ok_or(pool.calls > 0)
+    }
+
+    /// The pools of devices, once no allocation of this one counts on what is free in it.
+    pub(crate) fn wait_until_not_exact(
+        &self,
+        pool: Handle,
+    ) -> MutexGuard<'_, HashMap<Handle, Pool>> {
+        let end = clock::now() + MAX_WAIT;
+        loop {
+            let known = self.of_devices.lock();
+            if known.get(&pool).is_none_or(|one| !one.exact) || clock::now() >= end {
+                return known;
+            }
+            drop(known);
+            clock::pause();
+        }
+    }
+}
+
+/// The bytes of a pool. For managed memory the driver may report less reserved than used.
+pub(crate) fn pool_bytes(pool: Handle) -> Option<u64> {
+    let each = [RESERVED, USED].map(|one| attribute(pool, one));
+    each.into_iter().flatten().max().and_then(in_blocks)
+}
+
+pub(crate) fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
+    let mut value = 0;
+    let code = call::cuMemPoolGetAttribute(pool, attribute, Out::to(&mut value));
+    (code == SUCCESS).then_some(value)
+}
+
+/// A pool of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    pub(crate) account: Account,
+    pub(crate) charged: u64,
+    /// Allocations that threads are making, and their bytes.
+    calls: u32,
+    pending: u64,
+    /// One of them counts on what is free in the pool.
+    exact: bool,
+}
+
+/// What one allocation has reserved while it is made.
+pub(crate) struct PoolReservation {
+    bytes: u64,
+    pub(crate) threshold: Option<ThresholdOverride>,
+    exact: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(account: Account) -> Self {
+        Self {
+            account,
+            charged: 0,
+            calls: 0,
+            pending: 0,
+            exact: false,
+        }
+    }
+
+    /// Charges what the pool has now, and not less while allocations from it are under way.
+    pub(crate) fn refresh(&mut self, handle: Handle) {
+        if let Some(bytes) = pool_bytes(handle) {
+            let least = if self.calls > 0 { self.charged } else { 0 };
+            self.settle(bytes.max(least));
+        }
+    }
+
+    /// Sets the charge.
+    pub(crate) fn settle(&mut self, bytes: u64) {
+        self.account.settle(self.charged, bytes);
+        self.charged = bytes;
+    }
+
+    /// Reserves the difference between its charge and `most`, if there is room.
+    fn grow(&mut self, most: u64, bytes: u64) -> bool {
+        let growth = most.saturating_sub(self.charged);
+        let fits = self
+            .account
+            .try_reserve(growth, self.account.device_limit());
+        if fits {
+            self.charged += growth;
+            self.calls += 1;
+            self.pending = self.pending.saturating_add(bytes);
+        }
+        fits
+    }
+
+    /// Reserves the most by which the pool may grow, whatever other threads free and trim
+    /// meanwhile: it grows in steps beyond what is used.
+    fn reserve(&mut self, pool: Handle, bytes: u64) -> Option<PoolReservation> {
+        let used = attribute(pool, USED).unwrap_or(self.charged);
+        let most = used.checked_add(self.pending)?.checked_add(bytes)?;
+        let most = most.checked_add(GROWTH_STEP).and_then(in_blocks)?;
+        self.grow(most, bytes).then_some(PoolReservation {
+            bytes,
+            threshold: None,
+            exact: false,
+        })
+    }
+
+    /// Reserves what the pool will grow by while nobody trims it ([`ThresholdOverride`]): what is
+    /// free in it already needs no room on the device.
+    fn reserve_exactly(&mut self, pool: Handle, bytes: u64) -> Option<PoolReservation> {
+        if self.exact {
+            return None;
+        }
+        let threshold = ThresholdOverride::new(pool);
+        let reserved = attribute(pool, RESERVED).unwrap_or(0);
+        let used = attribute(pool, USED).unwrap_or(0);
+        let needed = used.checked_add(self.pending)?.checked_add(bytes)?;
+        let lacking = needed.saturating_sub(reserved);
+        let most = reserved.checked_add(lacking.checked_next_multiple_of(GROWTH_STEP)?)?;
+        self.exact = self.grow(most, bytes);
+        self.exact.then_some(PoolReservation {
+            bytes,
+            threshold,
+            exact: true,
+        })
+    }
+
+    /// An allocation returned.
+    pub(crate) fn end(&mut self, reservation: &PoolReservation) {
+        self.calls = self.calls.saturating_sub(1);
+        self.pending = self.pending.saturating_sub(reservation.bytes);
+        self.exact &= !reservation.exact;
+    }
+}
+
+/// While this value lives, synchronizing does not trim the pool.
+pub(crate) struct ThresholdOverride {
+    pool: Handle,
+    threshold: u64,
+}
+
+impl ThresholdOverride {
+    fn new(pool: Handle) -> Option<Self> {
+        let threshold = attribute(pool, RELEASE_THRESHOLD)?;
+        let mut all = u64::MAX;
+        let code = call::cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, Out::to(&mut all));
+        (code == SUCCESS).then_some(Self { pool, threshold })
+    }
+}
+
+impl Drop for ThresholdOverride {
+    fn drop(&mut self) {
+        let threshold = Out::to(&mut self.threshold);
+        // It was set a moment ago by the same call.
+        let _ = call::cuMemPoolSetAttribute(self.pool, RELEASE_THRESHOLD, threshold);
+    }
+}

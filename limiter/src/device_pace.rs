@@ -1,0 +1,120 @@
+//! What a process knows of its launches on each device: what they cost, which are being measured,
+//! and the credit of its threads ([`crate::pace`]).
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use aliquot_pacer::cost::{Costs, KernelCost};
+use aliquot_pacer::credit::Credit;
+use aliquot_pacer::scale::{Extent, Scales};
+use aliquot_pacer::unmarked::UnmarkedCost;
+use aliquot_region::counters::ComputeWords;
+use aliquot_region::slot::ProcessSlot;
+
+use crate::ffi::{Handle, long};
+use crate::marker::{ContextMarks, Markers};
+use crate::stream::forget_captures;
+
+/// One launch, before it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchWork {
+    /// Key of its kernel at its size, or of its graph.
+    pub(crate) key: u64,
+    /// The stream, as calls without per-thread default streams name it.
+    pub(crate) stream: Handle,
+    /// How much of which function it runs.
+    pub(crate) extent: Extent,
+}
+
+/// What is known of the launches of this process, for each device of the limits page.
+#[derive(Debug)]
+pub(crate) struct Pace(pub(crate) Vec<DevicePace>);
+
+/// The events of a context, for each device.
+#[derive(Debug)]
+pub(crate) struct DetachedMarks(Vec<ContextMarks>);
+
+/// What is known of the launches on one device.
+#[derive(Debug, Default)]
+pub(crate) struct DevicePace {
+    pub(crate) credit: Credit,
+    costs: OnceLock<Costs>,
+    scales: OnceLock<Scales>,
+    pub(crate) unmarked: UnmarkedCost,
+    pub(crate) markers: Markers,
+    /// The host was alive when it was last checked.
+    pub(crate) host_alive: AtomicBool,
+    /// The heartbeat that was found too old: while it stays, nobody need check again.
+    pub(crate) stale_heartbeat: AtomicU64,
+    /// Measurements were waited for in vain; no more waits until one ends.
+    pub(crate) stalled: AtomicBool,
+    /// A launch was measured since all other tenants wait.
+    pub(crate) in_exclusive: AtomicBool,
+    /// Until when work in progress delays no launch: it was waited for in vain.
+    pub(crate) unqueued_until: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn new(devices: usize) -> Self {
+        Self((0..devices).map(|_| DevicePace::default()).collect())
+    }
+
+    /// Takes out the events of a context that may end now: from here on none of them is queried.
+    pub(crate) fn detach(&self, context: Handle) -> DetachedMarks {
+        let device_paces = self.0.iter();
+        DetachedMarks(
+            device_paces
+                .map(|device_pace| device_pace.markers.detach(context))
+                .collect(),
+        )
+    }
+
+    /// The context lives on.
+    pub(crate) fn put_back(&self, detached: DetachedMarks) {
+        for (device_pace, marks) in self.0.iter().zip(detached.0) {
+            device_pace.markers.put_back(marks);
+        }
+    }
+
+    /// A context ended, or is about to: pending measurements in it will never finish.
+    pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: DetachedMarks) {
+        forget_captures(context);
+        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached.0).enumerate() {
+            for launch in marks.launches() {
+                device_pace.end_measurement(&slot.compute(device_index), launch.key);
+            }
+        }
+    }
+}
+
+impl DevicePace {
+    #[inline]
+    pub(crate) fn costs(&self) -> &Costs {
+        self.costs.get_or_init(Costs::default)
+    }
+
+    pub(crate) fn begin_measurement(compute: &ComputeWords, kernel: &KernelCost) {
+        kernel.begin_measurement();
+        compute.in_progress.fetch_add(1, Relaxed);
+    }
+
+    /// A launch of the kernel with this key is done, or will never be known to be.
+    pub(crate) fn end_measurement(&self, compute: &ComputeWords, key: u64) -> &KernelCost {
+        let kernel = self.costs().kernel(key);
+        kernel.end_measurement();
+        let one_less = |found: u64| found.checked_sub(1);
+        let _ = compute.in_progress.fetch_update(Relaxed, Relaxed, one_less);
+        kernel
+    }
+
+    pub(crate) fn scales(&self) -> &Scales {
+        self.scales.get_or_init(Scales::default)
+    }
+
+    /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
+    pub(crate) fn estimate(&self, work: LaunchWork) -> Option<u64> {
+        let of_function = self.scales().estimate(work.extent);
+        of_function.or_else(|| self.unmarked.of_stream(long(work.stream)))
+    }
+}

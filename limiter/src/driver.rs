@@ -1,0 +1,218 @@
+//! The driver's own functions, behind the hooked ones.
+//!
+//! A shim library loads the real one under another name. Without shims, ours opens the real one by
+//! its usual name. It never finds its own functions.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
+
+pub(crate) mod call;
+
+/// A library of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DriverLibrary {
+    /// `libcuda.so.1`.
+    Cuda,
+    /// `libnvidia-ml.so.1`.
+    Nvml,
+}
+
+impl DriverLibrary {
+    /// The name beside a shim library, and the usual name.
+    fn names(self) -> [&'static CStr; 2] {
+        match self {
+            Self::Cuda => [c"libcuda-real.so.1", c"libcuda.so.1"],
+            Self::Nvml => [c"libnvidia-ml-real.so.1", c"libnvidia-ml.so.1"],
+        }
+    }
+
+    fn place(self) -> &'static AtomicPtr<c_void> {
+        static HANDLES: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+        &HANDLES[usize::from(self == Self::Nvml)]
+    }
+
+    /// Uses the copy in which the application found `address` as the real library, if no other copy
+    /// is in use yet: it may be in a linker namespace or under a path of its own.
+    pub(crate) fn adopt(self, handle: *mut c_void, address: *mut c_void) {
+        if !self.place().load(Ordering::Acquire).is_null() {
+            return;
+        }
+        let mut namespace: libc::c_long = 0;
+        let into: *mut c_void = (&raw mut namespace).cast();
+        // SAFETY: a handle that dlsym just accepted; the request writes one namespace id.
+        let asked = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, into) };
+        // SAFETY: zero is a value of every field.
+        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+        // SAFETY: any address may be looked up.
+        let named = unsafe { libc::dladdr(address, &raw mut found) };
+        if asked != 0 || named == 0 || found.dli_fname.is_null() {
+            return;
+        }
+        let keep = libc::RTLD_NOW | libc::RTLD_NODELETE;
+        // SAFETY: the name of a library that is loaded in that namespace.
+        let own = unsafe { libc::dlmopen(namespace, found.dli_fname, keep) };
+        self.place().store(own, Ordering::Release);
+    }
+
+    /// The answer if it lacks a function or is absent.
+    pub(crate) const fn missing(self) -> Code {
+        match self {
+            Self::Cuda => NO_DEVICE,
+            Self::Nvml => NVML_LIBRARY_NOT_FOUND,
+        }
+    }
+
+    /// A function of it, whether the table has it or not; null if it has none of that name.
+    pub(crate) fn find(self, name: &CStr) -> *mut c_void {
+        search(self.handle(), name)
+    }
+
+    fn handle(self) -> *mut c_void {
+        let place = self.place();
+        let known = place.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let [beside, usual] = self.names();
+        // SAFETY: a C string; the handle is never closed.
+        let loaded =
+            || unsafe { libc::dlopen(beside.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        let mut handle = loaded();
+        if handle.is_null() {
+            // SAFETY: the same.
+            let opened = unsafe { libc::dlopen(usual.as_ptr(), libc::RTLD_NOW) };
+            // Where that is a shim, it has loaded the real one.
+            handle = loaded();
+            if handle.is_null() {
+                handle = opened;
+            }
+        }
+        place.store(handle, Ordering::Release);
+        handle
+    }
+}
+
+/// Whether an address is in a copy of this library: another linker namespace has a copy of its own,
+/// where a shim has loaded it.
+pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
+    let file = |address: *const c_void| {
+        // SAFETY: zero is a value of every field.
+        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+        // SAFETY: any address may be looked up.
+        let named = unsafe { libc::dladdr(address, &raw mut found) };
+        // SAFETY: the name of a library that is loaded, and stays loaded.
+        (named != 0 && !found.dli_fname.is_null())
+            .then(|| unsafe { CStr::from_ptr(found.dli_fname) })
+    };
+    let own = file(is_in_limiter as *const c_void);
+    own.is_some() && file(address.cast_const()) == own
+}
+
+type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// libc's own `dlsym`, whatever we export; null until it is looked up.
+pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Address of libc's `dlsym`.
+pub(crate) fn libc_dlsym() -> *mut c_void {
+    let known = LIBC_DLSYM.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // By name, not as the next after us: in a program that is linked against the driver, libc comes
+    // before us. In older versions of libc, dlsym is in a library of its own.
+    let homes = [c"libc.so.6", c"libdl.so.2"].map(|name| {
+        // SAFETY: a C string; nothing is loaded.
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }
+    });
+    let versions = [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"];
+    let pairs = homes
+        .into_iter()
+        .filter(|home| !home.is_null())
+        .flat_map(|home| versions.map(|version| (home, version)));
+    let mut found = pairs.map(|(home, version)| {
+        // SAFETY: the handle is open, the names are C strings.
+        unsafe { libc::dlvsym(home, c"dlsym".as_ptr(), version.as_ptr()) }
+    });
+    let found = found.find(|found| !found.is_null()).unwrap_or(null_mut());
+    LIBC_DLSYM.store(found, Ordering::Release);
+    found
+}
+
+/// What libc's `dlsym` returns to us.
+pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    let dlsym = libc_dlsym();
+    if dlsym.is_null() || handle.is_null() {
+        return null_mut();
+    }
+    // SAFETY: that address is libc's dlsym.
+    let dlsym = unsafe { core::mem::transmute::<*mut c_void, Search>(dlsym) };
+    // SAFETY: the handle is open and the name a C string.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// The address of a function that we export.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address(pub(crate) *const ());
+
+// SAFETY: the address of a function; nothing is read through it.
+unsafe impl Sync for Address {}
+
+/// One function of the driver, looked up at first use.
+#[derive(Debug)]
+pub(crate) struct DriverFunction {
+    library: DriverLibrary,
+    name: &'static CStr,
+    /// What we export under its name; null if nothing.
+    ours: Address,
+    address: AtomicPtr<c_void>,
+}
+
+impl DriverFunction {
+    /// The function with this name, which ends with a zero.
+    pub(crate) const fn new(library: DriverLibrary, name: &'static str, ours: Address) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
+            panic!("a name without a zero inside");
+        };
+        Self {
+            library,
+            name,
+            ours,
+            address: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// Its library.
+    pub(crate) fn library(&self) -> DriverLibrary {
+        self.library
+    }
+
+    /// What we export under its name.
+    pub(crate) fn ours(&self) -> *const () {
+        self.ours.0
+    }
+
+    /// Its address; `None` if this driver does not have it, or if ours is found under its name.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<*mut c_void> {
+        let known = self.address.load(Ordering::Acquire);
+        if known.is_null() {
+            self.find()
+        } else {
+            Some(known)
+        }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<*mut c_void> {
+        let found = search(self.library.handle(), self.name);
+        if found.is_null() || core::ptr::eq(self.ours.0, found.cast_const().cast()) {
+            return None;
+        }
+        self.address.store(found, Ordering::Release);
+        Some(found)
+    }
+}

@@ -1,0 +1,219 @@
+//! Arrays and mipmapped arrays: charged by the size that texture hardware gives them, in whole
+//! blocks. Sparse and deferred arrays have no memory of their own and are not charged.
+
+use core::ffi::{c_uint, c_void};
+
+use super::memory::{free_charged, reject_uncounted};
+use super::physical;
+use crate::charges::account::Account;
+use crate::charges::allocations::{Allocations, in_blocks};
+use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
+use crate::process;
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrayDescriptor {
+    width: usize,
+    height: usize,
+    format: c_uint,
+    channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Array3dDescriptor {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: c_uint,
+    channels: c_uint,
+    flags: c_uint,
+}
+
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later.
+const MAPPED_LATER: c_uint = 0x40 | 0x80;
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers or faces, and
+/// every level has all of them.
+const LAYERED: c_uint = 0x01 | 0x04;
+/// Alignment of a row in bytes, and of a plane in rows.
+const ROW: u64 = 64;
+const ROWS: u64 = 8;
+/// Most bytes of one channel: unknown formats count as the largest.
+const LARGEST: u64 = 8;
+
+pub(crate) fn create(
+    real: extern "C" fn(Out<Handle>, Out<ArrayDescriptor>) -> Code,
+    array: Out<Handle>,
+    descriptor: Out<ArrayDescriptor>,
+) -> Code {
+    let descriptor_3d = descriptor.get().map(|descriptor| Array3dDescriptor {
+        width: descriptor.width,
+        height: descriptor.height,
+        depth: 0,
+        format: descriptor.format,
+        channels: descriptor.channels,
+        flags: 0,
+    });
+    create_charged(descriptor_3d, 1, array, || real(array, descriptor))
+}
+
+pub(crate) fn create_3d(
+    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>) -> Code,
+    array: Out<Handle>,
+    descriptor: Out<Array3dDescriptor>,
+) -> Code {
+    create_charged(descriptor.get(), 1, array, || real(array, descriptor))
+}
+
+pub(crate) fn create_mipmapped(
+    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>, c_uint) -> Code,
+    array: Out<Handle>,
+    descriptor: Out<Array3dDescriptor>,
+    levels: c_uint,
+) -> Code {
+    create_charged(descriptor.get(), levels, array, || {
+        real(array, descriptor, levels)
+    })
+}
+
+/// The variants of CUDA 3.1.
+pub(crate) fn reject_cuda_3_1(
+    real: extern "C" fn(Out<Handle>, *const c_void) -> Code,
+    array: Out<Handle>,
+    descriptor: *const c_void,
+) -> Code {
+    reject_uncounted(|| real(array, descriptor))
+}
+
+pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {
+    match process::get() {
+        Some(process) => {
+            physical::with_release_check(process, || free_charged(long(array), || real(array)))
+        }
+        None => real(array),
+    }
+}
+
+fn create_charged(
+    descriptor: Option<Array3dDescriptor>,
+    levels: c_uint,
+    array: Out<Handle>,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let account = match Account::of_current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return call(),
+        Err(code) => return code,
+    };
+    // Without a descriptor the driver refuses.
+    let Some(descriptor) = descriptor.filter(|one| one.flags & MAPPED_LATER == 0) else {
+        return call();
+    };
+    let Some(bytes) = size(descriptor, levels).and_then(in_blocks) else {
+        return OUT_OF_MEMORY;
+    };
+    if let Err(code) = account.reserve("an array", bytes) {
+        return code;
+    }
+    let code = call();
+    match (code, array.get()) {
+        (SUCCESS, Some(handle)) => {
+            let entry = account.allocation(bytes, false);
+            Allocations::of(account.process).insert(long(handle), entry);
+        }
+        _ => account.release(bytes),
+    }
+    code
+}
+
+/// Bytes of one element.
+fn element(one: Array3dDescriptor) -> u64 {
+    let channels = u64::from(one.channels.clamp(1, 4));
+    let named = one.format % 3;
+    match one.format {
+        // Integers and fractions of 8, 16 and 32 bits for each channel.
+        0x01 | 0x08 => channels,
+        0x02 | 0x09 | 0x10 => 2 * channels,
+        0x03 | 0x0a | 0x20 => 4 * channels,
+        // UNORM and SNORM of 8 and 16 bits, whose names include 1, 2 or 4 channels.
+        0xc0..=0xc2 | 0xc6..=0xc8 => 1 << named,
+        0xc3..=0xc5 | 0xc9..=0xcb => 2 << named,
+        _ => LARGEST * channels,
+    }
+}
+
+/// Bytes of an array: rows of 64 bytes, 8 rows together.
+fn size(one: Array3dDescriptor, levels: c_uint) -> Option<u64> {
+    let element = element(one);
+    (0..levels.clamp(1, 32)).try_fold(0_u64, |sum, level| {
+        let extent = |length: usize| (long(length) >> level).max(1);
+        let row = element.checked_mul(extent(one.width))?;
+        let rows = if one.height == 0 {
+            1
+        } else {
+            extent(one.height)
+        };
+        let plane = row.checked_next_multiple_of(ROW)?.checked_mul(
+            rows.checked_next_multiple_of(if one.height == 0 { 1 } else { ROWS })?,
+        )?;
+        let depth = if one.flags & LAYERED == 0 {
+            extent(one.depth)
+        } else {
+            long(one.depth).max(1)
+        };
+        sum.checked_add(plane.checked_mul(depth)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_array_rows_with_padding() {
+        let check = |width, height, depth, levels, expected: Option<u64>| {
+            let one = Array3dDescriptor {
+                width,
+                height,
+                depth,
+                format: 0x20,
+                channels: 4,
+                flags: 0,
+            };
+            assert_eq!(
+                size(one, levels),
+                expected,
+                "{width} {height} {depth} {levels}"
+            );
+        };
+        check(1, 0, 0, 1, Some(64));
+        check(1024, 1024, 0, 1, Some(16 << 20));
+        check(5, 9, 3, 1, Some(128 * 16 * 3));
+        check(1024, 1024, 0, 2, Some(20 << 20));
+        check(usize::MAX, 2, 0, 1, None);
+    }
+
+    #[test]
+    fn charges_formats_with_fixed_channels_by_their_size() {
+        let check = |format, expected: u64| {
+            let one = Array3dDescriptor {
+                width: 64,
+                height: 8,
+                depth: 0,
+                format,
+                channels: 4,
+                flags: 0,
+            };
+            assert_eq!(size(one, 1), Some(64 * 8 * expected), "{format:#x}");
+        };
+        for (first, bytes) in [(0xc0, 1), (0xc3, 2), (0xc6, 1), (0xc9, 2)] {
+            check(first, bytes);
+            check(first + 1, 2 * bytes);
+            check(first + 2, 4 * bytes);
+        }
+        check(0x10, 8);
+        check(0xb0, 32);
+    }
+}

@@ -1,0 +1,275 @@
+//! NVML's lists of processes and samples of their use: only those of this container, with the
+//! process ids of its own namespace.
+//!
+//! A driver that reports process ids which this container does not know has no sample of ours; the
+//! answer is then that there is none.
+
+use core::ffi::c_uint;
+
+use aliquot_region::slot::SlotProcess as Holder;
+
+use super::nvml::limited_device;
+use crate::ffi::{
+    Code, Handle, NVML_INSUFFICIENT_SIZE, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS,
+};
+use crate::process::ProcessState;
+
+/// `nvmlProcessInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessInfo {
+    pid: c_uint,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_t` since version 2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessInfoV2 {
+    pid: c_uint,
+    used: u64,
+    instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// `nvmlProcessUtilizationSample_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UtilizationSample {
+    pid: c_uint,
+    time: u64,
+    used: [c_uint; 4],
+}
+
+/// `nvmlProcessUtilizationInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UtilizationInfo {
+    time: u64,
+    pid: c_uint,
+    used: [c_uint; 6],
+}
+
+/// `nvmlProcessesUtilizationInfo_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UtilizationInfos {
+    version: c_uint,
+    count: c_uint,
+    last_seen: u64,
+    list: Out<UtilizationInfo>,
+}
+
+/// `nvmlProcessDetail_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessDetail {
+    pid: c_uint,
+    used: u64,
+    instance: c_uint,
+    compute_instance: c_uint,
+    protected: u64,
+}
+
+/// `nvmlProcessDetailList_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessDetails {
+    version: c_uint,
+    mode: c_uint,
+    count: c_uint,
+    list: Out<ProcessDetail>,
+}
+
+/// `NVML_PROCESS_MODE_COMPUTE` and `NVML_PROCESS_MODE_ALL`: the modes that include our processes.
+const COMPUTE_MODES: [c_uint; 2] = [0, 3];
+
+/// A record of one process.
+pub(crate) trait ProcessRecord: Copy {
+    fn of(process: Holder) -> Self;
+}
+
+impl ProcessRecord for ProcessInfo {
+    fn of(process: Holder) -> Self {
+        Self {
+            pid: process.pid.unwrap_or(0),
+            used: process.used,
+        }
+    }
+}
+
+impl ProcessRecord for ProcessInfoV2 {
+    fn of(process: Holder) -> Self {
+        Self {
+            pid: process.pid.unwrap_or(0),
+            used: process.used,
+            // The whole device.
+            instance: c_uint::MAX,
+            compute_instance: c_uint::MAX,
+        }
+    }
+}
+
+type List<T> = extern "C" fn(Handle, Out<c_uint>, Out<T>) -> Code;
+
+pub(crate) fn compute<T: ProcessRecord>(
+    real: List<T>,
+    device: Handle,
+    count: Out<c_uint>,
+    infos: Out<T>,
+) -> Code {
+    listed(real, device, count, infos, |process, device_index| {
+        let _ = process.slot.settle(process.limits.devices());
+        process.slot.processes(device_index).map(T::of).collect()
+    })
+}
+
+/// The lists that contain none of our processes: graphics and MPS clients.
+pub(crate) fn empty<T: ProcessRecord>(
+    real: List<T>,
+    device: Handle,
+    count: Out<c_uint>,
+    infos: Out<T>,
+) -> Code {
+    listed(real, device, count, infos, |_, _| Vec::new())
+}
+
+fn listed<T: ProcessRecord>(
+    real: List<T>,
+    device: Handle,
+    count: Out<c_uint>,
+    infos: Out<T>,
+    list: impl FnOnce(&ProcessState, usize) -> Vec<T>,
+) -> Code {
+    let Some((process, device_index)) = limited_device(device) else {
+        return real(device, count, infos);
+    };
+    let Some(capacity) = count.get() else {
+        return NVML_INVALID_ARGUMENT;
+    };
+    let found = list(process, device_index);
+    let needed = c_uint::try_from(found.len()).unwrap_or(c_uint::MAX);
+    count.put(needed);
+    if needed > capacity || (infos.is_null() && needed > 0) {
+        return NVML_INSUFFICIENT_SIZE;
+    }
+    for (i, info) in found.into_iter().enumerate() {
+        infos.put_at(i, info);
+    }
+    SUCCESS
+}
+
+/// Keeps only the records of this container's processes, in their order; how many they are.
+fn retain_own<T: Copy>(
+    (process, device_index): (&ProcessState, usize),
+    list: Out<T>,
+    count: c_uint,
+    pid: impl Fn(T) -> c_uint,
+) -> c_uint {
+    let own: Vec<u32> = process
+        .slot
+        .processes(device_index)
+        .filter_map(|one| one.pid)
+        .collect();
+    let count = usize::try_from(count).unwrap_or(0);
+    let mut retained = 0;
+    for i in 0..count {
+        if let Some(record) = list.get_at(i).filter(|record| own.contains(&pid(*record))) {
+            list.put_at(retained, record);
+            retained += 1;
+        }
+    }
+    for i in retained..count {
+        list.wipe_at(i);
+    }
+    c_uint::try_from(retained).unwrap_or(0)
+}
+
+pub(crate) fn samples(
+    real: extern "C" fn(Handle, Out<UtilizationSample>, Out<c_uint>, u64) -> Code,
+    device: Handle,
+    samples: Out<UtilizationSample>,
+    count: Out<c_uint>,
+    last_seen: u64,
+) -> Code {
+    let code = real(device, samples, count, last_seen);
+    let (SUCCESS, Some(place)) = (code, limited_device(device)) else {
+        return code;
+    };
+    let retained = retain_own(place, samples, count.get().unwrap_or(0), |one| one.pid);
+    count.put(retained);
+    if retained == 0 {
+        NVML_NOT_FOUND
+    } else {
+        SUCCESS
+    }
+}
+
+pub(crate) fn infos(
+    real: extern "C" fn(Handle, Out<UtilizationInfos>) -> Code,
+    device: Handle,
+    infos: Out<UtilizationInfos>,
+) -> Code {
+    let code = real(device, infos);
+    let (SUCCESS, Some(place)) = (code, limited_device(device)) else {
+        return code;
+    };
+    let Some(mut found) = infos.get() else {
+        return code;
+    };
+    found.count = retain_own(place, found.list, found.count, |one| one.pid);
+    infos.put(found);
+    if found.count == 0 {
+        NVML_NOT_FOUND
+    } else {
+        SUCCESS
+    }
+}
+
+pub(crate) fn details(
+    real: extern "C" fn(Handle, Out<ProcessDetails>) -> Code,
+    device: Handle,
+    details: Out<ProcessDetails>,
+) -> Code {
+    let list_if_successful = |code| if code == SUCCESS { details.get() } else { None };
+    let code = real(device, details);
+    let Some((process, device_index)) = limited_device(device) else {
+        return code;
+    };
+    let Some(mut found) = list_if_successful(code) else {
+        return code;
+    };
+    // Every process of the container is among all of the device's, so the caller's list is long
+    // enough.
+    let listed = usize::try_from(found.count).unwrap_or(0);
+    let own: Vec<_> = process.slot.processes(device_index).collect();
+    let shown = if COMPUTE_MODES.contains(&found.mode) {
+        own.len()
+    } else {
+        0
+    };
+    if shown > listed {
+        return NVML_INSUFFICIENT_SIZE;
+    }
+    for (i, one) in own.iter().take(shown).enumerate() {
+        let pid = one.pid.unwrap_or(0);
+        let (instance, compute_instance) = (c_uint::MAX, c_uint::MAX);
+        let (used, protected) = (one.used, 0);
+        found.list.put_at(
+            i,
+            ProcessDetail {
+                pid,
+                used,
+                instance,
+                compute_instance,
+                protected,
+            },
+        );
+    }
+    for i in shown..listed {
+        found.list.wipe_at(i);
+    }
+    found.count = c_uint::try_from(shown).unwrap_or(0);
+    details.put(found);
+    SUCCESS
+}

@@ -1,0 +1,223 @@
+//! What a program sees of its devices: those of the container, with the container's limit as their
+//! memory. Nothing is reported free that cannot be allocated, and no call fails where the driver
+//! does not.
+
+use core::ffi::c_uint;
+
+use crate::charges;
+use crate::charges::account::Account;
+use crate::charges::allocations::BLOCK;
+use crate::driver::call;
+use crate::ffi::{Code, Device, INVALID_DEVICE, Out, SUCCESS, long, size};
+use crate::process::{ProcessState, limited};
+
+pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32>) -> Code {
+    let code = real(count);
+    let (SUCCESS, Some(available), Some(process)) = (code, count.get(), limited()) else {
+        return code;
+    };
+    let mut visible = 0;
+    for ordinal in 0..available {
+        let mut device = 0;
+        let found = call::cuDeviceGet(Out::to(&mut device), ordinal) == SUCCESS;
+        visible += i32::from(found && process.is_assigned(device));
+    }
+    count.put(visible);
+    code
+}
+
+pub(crate) fn device(
+    real: extern "C" fn(Out<Device>, i32) -> Code,
+    device: Out<Device>,
+    ordinal: i32,
+) -> Code {
+    let Some(process) = limited().filter(|_| !device.is_null() && ordinal >= 0) else {
+        return real(device, ordinal);
+    };
+    let mut remaining = ordinal;
+    for driver_ordinal in 0.. {
+        let mut found = 0;
+        let code = real(Out::to(&mut found), driver_ordinal);
+        if code != SUCCESS {
+            return code;
+        }
+        if process.is_assigned(found) {
+            if remaining == 0 {
+                device.put(found);
+                return SUCCESS;
+            }
+            remaining -= 1;
+        }
+    }
+    INVALID_DEVICE
+}
+
+pub(crate) fn total_memory(
+    real: extern "C" fn(Out<usize>, Device) -> Code,
+    bytes: Out<usize>,
+    device: Device,
+) -> Code {
+    let code = real(bytes, device);
+    if let Some(available) = bytes.get().filter(|_| code == SUCCESS) {
+        bytes.put(limited_total(device, available));
+    }
+    code
+}
+
+/// The form of CUDA 3.1, whose sizes have 32 bits.
+pub(crate) fn total_memory_cuda_3_1(
+    real: extern "C" fn(Out<c_uint>, Device) -> Code,
+    bytes: Out<c_uint>,
+    device: Device,
+) -> Code {
+    let code = real(bytes, device);
+    let available = bytes.get().filter(|_| code == SUCCESS);
+    if let Some(available) = available.and_then(|bytes| usize::try_from(bytes).ok()) {
+        bytes.put(narrow(limited_total(device, available)));
+    }
+    code
+}
+
+/// What is shown of a device that has this much memory.
+fn limited_total(device: Device, available: usize) -> usize {
+    let process = limited();
+    let device_index =
+        process.and_then(|process| Some((process, process.device_index(device).ok()??)));
+    let Some((process, device_index)) = device_index else {
+        return available;
+    };
+    let limit = size(process.limits.memory(device_index));
+    if process.is_oversubscribed() {
+        limit
+    } else {
+        available.min(limit)
+    }
+}
+
+/// At most 4 GiB, as the driver reports larger sizes to such callers.
+fn narrow(bytes: usize) -> c_uint {
+    c_uint::try_from(bytes).unwrap_or(c_uint::MAX)
+}
+
+/// The form of CUDA 3.1, whose sizes have 32 bits.
+pub(crate) fn memory_info_cuda_3_1(
+    real: extern "C" fn(Out<c_uint>, Out<c_uint>) -> Code,
+    free: Out<c_uint>,
+    total: Out<c_uint>,
+) -> Code {
+    extern "C" fn current_form(free: Out<usize>, total: Out<usize>) -> Code {
+        call::cuMemGetInfo_v2(free, total)
+    }
+    if limited().is_none() {
+        return real(free, total);
+    }
+    let (mut shown_free, mut shown_total) = (0, 0);
+    let code = memory_info(
+        current_form,
+        Out::to(&mut shown_free),
+        Out::to(&mut shown_total),
+    );
+    if code == SUCCESS {
+        free.put(narrow(shown_free));
+        total.put(narrow(shown_total));
+    }
+    code
+}
+
+pub(crate) fn memory_info(
+    real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
+    free: Out<usize>,
+    total: Out<usize>,
+) -> Code {
+    // A query allocates nothing: without limits the driver's own answer is returned.
+    let Some(process) = limited() else {
+        return real(free, total);
+    };
+    let account = match Account::of_current() {
+        Ok(Some(account)) => account,
+        Ok(None) => return real(free, total),
+        // There is no room for the context itself.
+        Err(_) => return no_memory_left(process, real, free, total),
+    };
+    let (mut real_free, mut real_total) = (0, 0);
+    let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
+    if code != SUCCESS {
+        return code;
+    }
+    let shown = memory_view(account.process, account.device_index);
+    let remaining = shown.total - shown.used;
+    // The device itself may have less, which matters where all memory must be on it.
+    let (available, remaining) = if account.process.is_oversubscribed() {
+        (shown.total, remaining)
+    } else {
+        (
+            shown.total.min(long(real_total)),
+            remaining.min(long(real_free)),
+        )
+    };
+    total.put(size(available));
+    // The driver allocates whole blocks.
+    free.put(size(remaining / BLOCK * BLOCK));
+    code
+}
+
+/// Reports the limit of the current device, with nothing free.
+fn no_memory_left(
+    process: &ProcessState,
+    real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
+    free: Out<usize>,
+    total: Out<usize>,
+) -> Code {
+    let (mut real_free, mut real_total, mut device) = (0, 0, 0);
+    let code = real(Out::to(&mut real_free), Out::to(&mut real_total));
+    if code != SUCCESS {
+        return code;
+    }
+    let queried = call::cuCtxGetDevice(Out::to(&mut device));
+    let device_index = process.device_index(device).ok().flatten();
+    let limit = device_index
+        .filter(|_| queried == SUCCESS)
+        .map_or(0, |device_index| size(process.limits.memory(device_index)));
+    total.put(if process.is_oversubscribed() {
+        limit
+    } else {
+        real_total.min(limit)
+    });
+    free.put(0);
+    SUCCESS
+}
+
+/// A device's memory as the container sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryView {
+    pub(crate) total: u64,
+    /// At most `total`.
+    pub(crate) used: u64,
+    /// More may be granted than the device has.
+    pub(crate) oversubscribed: bool,
+}
+
+impl MemoryView {
+    /// The total to show of a device that has `all`.
+    pub(crate) fn total_of(self, available: u64) -> u64 {
+        if self.oversubscribed {
+            self.total
+        } else {
+            self.total.min(available)
+        }
+    }
+}
+
+pub(crate) fn memory_view(process: &'static ProcessState, device_index: usize) -> MemoryView {
+    charges::refresh(process);
+    let total = process.limits.memory(device_index);
+    let used = process
+        .slot
+        .used(device_index)
+        .saturating_add(process.limits.overhead(device_index));
+    MemoryView {
+        total,
+        used: used.min(total),
+        oversubscribed: process.is_oversubscribed(),
+    }
+}

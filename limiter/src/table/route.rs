@@ -1,0 +1,271 @@
+//! How calls get here: by the exported names, by `cuGetProcAddress`, and, when preloaded, by
+//! `dlsym`.
+//!
+//! `cuGetProcAddress` of the driver is called first, because it knows versions and flags; its
+//! address is then replaced by ours. Our `dlsym` jumps to libc's own for every name that is not in
+//! the table, so that libc sees the real caller. Other names cost neither an allocation nor a lock.
+
+use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ptr::null_mut;
+use std::ffi::CString;
+
+use super::{HOOKS, Hook};
+use crate::driver::{is_in_limiter, libc_dlsym, search};
+use crate::ffi::{Code, Out, SUCCESS, Text};
+
+/// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+
+pub(crate) fn by_address(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+) -> Code {
+    let code = real(name, address, version, flags);
+    replace(code, name, address, version, flags);
+    code
+}
+
+pub(crate) fn by_address_v2(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+    status: Out<c_uint>,
+) -> Code {
+    let code = real(name, address, version, flags, status);
+    replace(code, name, address, version, flags);
+    code
+}
+
+/// Always asks for the variants with per-thread default streams.
+pub(crate) fn by_address_own(
+    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
+    name: Text,
+    address: Out<*const ()>,
+    version: i32,
+    flags: u64,
+    status: Out<c_uint>,
+) -> Code {
+    let code = real(name, address, version, flags, status);
+    replace(code, name, address, version, flags | PER_THREAD);
+    code
+}
+
+fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags: u64) {
+    let found = address
+        .get()
+        .filter(|found| code == SUCCESS && !found.is_null());
+    let Some(found) = found else { return };
+    if is_own_function(found.cast_mut().cast()) {
+        // A driver that looks up its own calls by name found ours.
+        return;
+    }
+    let same = |hook: &&Hook| {
+        let known = hook.real.get();
+        known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
+    };
+    // A driver may return other addresses than dlsym does; then the name decides.
+    let hook = HOOKS.iter().find(same).or_else(|| {
+        let by_name = || {
+            variant(name.bytes(), version, flags, |hook| {
+                hook.real.get().is_some()
+            })
+        };
+        // A variant that is newer than the table has other arguments and stays the driver's.
+        by_name().filter(|hook| !is_newer(hook, found))
+    });
+    if let Some(hook) = hook {
+        address.put(hook.real.ours());
+    }
+}
+
+/// Whether an address is that of an exported function of ours.
+fn is_own_function(address: *mut c_void) -> bool {
+    let mut hooks = HOOKS.iter();
+    hooks.any(|hook| core::ptr::eq(hook.real.ours(), address.cast_const().cast()))
+}
+
+/// Whether an address is that of a variant of this call that the table does not have.
+fn is_newer(hook: &Hook, found: *const ()) -> bool {
+    let suffixes = ["", "_ptsz"];
+    let forms = (2..=9).flat_map(|number| suffixes.map(|suffix| (number, suffix)));
+    forms
+        .map(|(number, suffix)| format!("{}_v{number}{suffix}", hook.stem))
+        .filter(|name| !HOOKS.iter().any(|hook| hook.name == name))
+        .filter_map(|name| CString::new(name).ok())
+        .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
+}
+
+/// The stem of the call that a name means to a client of this version: the headers of CUDA 12 define
+/// `cuGraphInstantiate`, which had five arguments, as the call with flags, which has three.
+fn stem_at(name: &[u8], version: i32) -> &[u8] {
+    match name {
+        b"cuGraphInstantiate" if version >= 12_000 => b"cuGraphInstantiateWithFlags",
+        _ => name,
+    }
+}
+
+/// The newest variant of a call that a client of this version may have and that the driver `has`.
+fn variant(
+    name: &[u8],
+    version: i32,
+    flags: u64,
+    has: impl Fn(&Hook) -> bool,
+) -> Option<&'static Hook> {
+    let stem = stem_at(name, version);
+    let matches = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
+    let all = || HOOKS.iter().filter(matches);
+    let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
+    let newest = own.max_by_key(|hook| hook.since);
+    newest.or_else(|| {
+        all()
+            .filter(|hook| !hook.per_thread)
+            .max_by_key(|hook| hook.since)
+    })
+}
+
+/// The answer of our `dlsym`; null: libc is to answer.
+extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    libc_dlsym();
+    if name.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the caller of dlsym passes a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    let bytes = name.to_bytes();
+    let upper = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_uppercase);
+    let may_be = (bytes.starts_with(b"cu") && upper(2))
+        || (bytes.starts_with(b"nvml") && bytes.get(4).is_some());
+    if !may_be {
+        return null_mut();
+    }
+    let Some(hook) = HOOKS.iter().find(|hook| hook.name.as_bytes() == bytes) else {
+        return null_mut();
+    };
+    // Only where libc would find something: a program that probes for a driver must not be misled.
+    let special = handle.is_null() || handle == libc::RTLD_NEXT;
+    if !special {
+        let found = search(handle, name);
+        if found.is_null() {
+            return null_mut();
+        }
+        if !is_own_function(found) {
+            if is_in_limiter(found) {
+                return null_mut();
+            }
+            hook.real.library().adopt(handle, found);
+        }
+    }
+    if hook.real.get().is_none() {
+        return null_mut();
+    }
+    hook.real.ours().cast_mut().cast()
+}
+
+#[cfg(all(not(test), target_arch = "x86_64"))]
+mod export {
+    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+
+    /// `dlsym` of libc.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn dlsym() {
+        core::arch::naked_asm!(
+            "push rdi",
+            "push rsi",
+            "sub rsp, 8",
+            "call {routed}",
+            "add rsp, 8",
+            "pop rsi",
+            "pop rdi",
+            "test rax, rax",
+            "jne 2f",
+            "mov rax, qword ptr [rip + {libc}]",
+            "jmp rax",
+            "2:",
+            "ret",
+            routed = sym super::routed,
+            libc = sym crate::driver::LIBC_DLSYM,
+        )
+    }
+}
+
+#[cfg(all(not(test), target_arch = "aarch64"))]
+mod export {
+    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+
+    /// `dlsym` of libc.
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    extern "C" fn dlsym() {
+        core::arch::naked_asm!(
+            "stp x29, x30, [sp, #-32]!",
+            "stp x0, x1, [sp, #16]",
+            "bl {routed}",
+            "mov x9, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x29, x30, [sp], #32",
+            "cbnz x9, 2f",
+            "adrp x10, {libc}",
+            "ldr x10, [x10, :lo12:{libc}]",
+            "br x10",
+            "2:",
+            "mov x0, x9",
+            "ret",
+            routed = sym super::routed,
+            libc = sym crate::driver::LIBC_DLSYM,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_newest_variant_for_client_version() {
+        let check = |stem: &str, version, flags, expected: Option<&str>| {
+            let found = variant(stem.as_bytes(), version, flags, |_| true);
+            let found = found.map(|hook| hook.name);
+            assert_eq!(found, expected, "{stem} {version} {flags}");
+        };
+        check("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3"));
+        check("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4"));
+        check("cuCtxCreate", 2_000, 0, Some("cuCtxCreate"));
+        check("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz"));
+        check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
+        check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));
+        check("cuNothing", 13_000, 0, None);
+        let with_flags = Some("cuGraphInstantiateWithFlags");
+        check("cuGraphInstantiate", 10_000, 0, Some("cuGraphInstantiate"));
+        check(
+            "cuGraphInstantiate",
+            11_080,
+            0,
+            Some("cuGraphInstantiate_v2"),
+        );
+        check("cuGraphInstantiate", 12_000, 0, with_flags);
+        check("cuGraphInstantiate", 13_000, 2, with_flags);
+        check("cuGraphInstantiateWithFlags", 11_040, 0, with_flags);
+        // A driver of CUDA 12.4 lacks the newest.
+        let old = variant(b"cuCtxCreate", 13_000, 0, |hook| hook.since < 12_050);
+        assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));
+    }
+
+    #[test]
+    fn leaves_other_symbols_to_libc() {
+        for name in [
+            c"malloc",
+            c"cublasCreate",
+            c"curl_easy_init",
+            c"nvml",
+            c"cuNothing",
+        ] {
+            assert!(routed(null_mut(), name.as_ptr()).is_null(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Accepted allocations: what was decided at a pod's first container start. The agent stores one for
+//! each pod, and the monitor reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use aliquot_core::inventory::Mode;
+use aliquot_core::usage::{self, DeviceUses, Stage};
+use aliquot_core::{Allocation, GpuUuid, Mib, PodUid};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::device_id::AnswerName;
+use crate::limits::EffectiveLimits;
+
+/// The version that this release writes and reads.
+const VERSION: u32 = 1;
+
+/// One container of an accepted pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedContainer {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    #[serde(with = "stage")]
+    pub stage: Stage,
+    /// Its limits besides its grants.
+    pub effective: EffectiveLimits,
+}
+
+/// What a pod was accepted with, in a file of the state directory's `accepted`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedAllocation {
+    /// Version of this format.
+    pub v: u32,
+    /// The pod, by the kubelet's uid.
+    pub pod: PodUid,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    #[serde(rename = "name")]
+    pub pod_name: String,
+    /// Its devices and limits.
+    pub allocation: Allocation,
+    /// Its containers in pod order.
+    pub containers: Vec<AcceptedContainer>,
+    /// The names under which files were written for it.
+    pub names: BTreeSet<String>,
+    /// The container of each name; earlier releases did not record it.
+    #[serde(default, rename = "seats", skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers_by_name: BTreeMap<String, String>,
+    /// In which order the names were recorded: a container runs in its last directory, whatever the
+    /// clock was when each was created.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub order: BTreeMap<String, u64>,
+    /// Derived from the other fields on first use.
+    #[serde(skip)]
+    uses: CachedUses,
+    /// The sharing mode of each device at acceptance; a device that is missing here was vgpu.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<GpuUuid, Mode>,
+    /// How much memory each device advertised at acceptance, where that was more than it has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub promised: BTreeMap<GpuUuid, Mib>,
+}
+
+/// Derived from the other fields, and therefore ignored by equality.
+#[derive(Clone, Debug, Default)]
+struct CachedUses(OnceLock<DeviceUses>);
+
+impl PartialEq for CachedUses {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for CachedUses {}
+
+impl AcceptedAllocation {
+    /// An accepted allocation without any files yet.
+    pub fn new(
+        pod: PodUid,
+        namespace: String,
+        pod_name: String,
+        allocation: Allocation,
+        containers: Vec<AcceptedContainer>,
+    ) -> Self {
+        Self {
+            v: VERSION,
+            pod,
+            namespace,
+            pod_name,
+            allocation,
+            containers,
+            names: BTreeSet::new(),
+            containers_by_name: BTreeMap::new(),
+            order: BTreeMap::new(),
+            uses: CachedUses::default(),
+            modes: BTreeMap::new(),
+            promised: BTreeMap::new(),
+        }
+    }
+
+    /// The content of its file.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// Reads the content of a file. `None`: it was written just before a power cut and is empty
+    /// since; its pod is validated again.
+    pub fn decode(content: &[u8]) -> Result<Option<Self>, DecodeError> {
+        if content.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let accepted: Self = serde_json::from_slice(content)?;
+        match accepted.v {
+            VERSION => Ok(Some(accepted)),
+            other => Err(DecodeError::Version(other)),
+        }
+    }
+
+    /// The sharing mode of a device when the pod was accepted.
+    pub fn mode(&self, gpu: &GpuUuid) -> Mode {
+        self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
+    }
+
+    /// The pod's effective use of each device.
+    pub fn uses(&self) -> &DeviceUses {
+        self.uses.0.get_or_init(|| {
+            let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
+            usage::effective(&self.allocation, stages)
+        })
+    }
+
+    /// Records a name under which files are written for a container.
+    pub fn record_name(&mut self, name: &AnswerName, container: &str) {
+        self.names.insert(name.as_str().to_owned());
+        let entry = (name.as_str().to_owned(), container.to_owned());
+        self.containers_by_name.extend([entry]);
+        let last = self.order.values().max().copied().unwrap_or(0);
+        self.order
+            .entry(name.as_str().to_owned())
+            .or_insert(last + 1);
+    }
+
+    /// The limits of this container; `None` when the pod has no such container.
+    pub fn effective(&self, container: &str) -> Option<EffectiveLimits> {
+        let found = self.containers.iter().find(|c| c.name == container);
+        found.map(|c| c.effective)
+    }
+}
+
+/// Why the content of a file cannot be read.
+#[derive(Debug, Error)]
+pub enum DecodeError {
+    /// Not the expected JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// Of another release.
+    #[error("it has version {0}; expected: {VERSION}")]
+    Version(u32),
+}
+
+/// The name of a pod's file.
+pub fn file_name(pod: &PodUid) -> String {
+    format!("{pod}.json")
+}
+
+/// The pod of a file; `None` for the name of another file.
+pub fn pod_of_file(name: &str) -> Option<PodUid> {
+    name.strip_suffix(".json").map(PodUid::from)
+}
+
+/// [`Stage`] in JSON.
+mod stage {
+    use super::Stage;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    const WORDS: [(&str, Stage); 3] = [
+        ("init", Stage::Init),
+        ("sidecar", Stage::Sidecar),
+        ("app", Stage::App),
+    ];
+
+    // serde's `with` passes the field by reference.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub(super) fn serialize<S: Serializer>(stage: &Stage, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match stage {
+            Stage::Init => "init",
+            Stage::Sidecar => "sidecar",
+            Stage::App => "app",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Stage, D::Error> {
+        let word = String::deserialize(from)?;
+        let found = WORDS.iter().find(|(known, _)| *known == word);
+        found.map(|(_, stage)| *stage).ok_or_else(|| {
+            de::Error::custom(format!("stage {word:?}; expected: init, sidecar or app"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::{Grant, Percent};
+
+    use super::*;
+    use crate::limits::UtilizationPolicy;
+
+    fn accepted() -> AcceptedAllocation {
+        let grant = |memory, cores| Grant {
+            resource: "nvidia.com/gpu".to_owned(),
+            gpu: "GPU-a".into(),
+            memory: Mib(memory),
+            cores: Percent(cores),
+            replicas: 1,
+            mig: None,
+        };
+        let container = |name: &str, stage| AcceptedContainer {
+            name: name.to_owned(),
+            stage,
+            effective: EffectiveLimits {
+                utilization: UtilizationPolicy::Force,
+                oom_killer: true,
+                ..EffectiveLimits::default()
+            },
+        };
+        let containers = [("i", grant(50, 5)), ("main", grant(20, 2))];
+        let containers = containers.map(|(name, grant)| (name.to_owned(), vec![grant]));
+        let allocation = Allocation {
+            v: 1,
+            node: "n1".into(),
+            containers: containers.into(),
+            init: BTreeMap::new(),
+            priority: 1,
+        };
+        AcceptedAllocation::new(
+            "u1".into(),
+            "default".to_owned(),
+            "train".to_owned(),
+            allocation,
+            vec![container("i", Stage::Init), container("main", Stage::App)],
+        )
+    }
+
+    #[test]
+    fn computes_pod_use_by_container_stage() {
+        let used = accepted().uses()[&GpuUuid::from("GPU-a")];
+        assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
+    }
+
+    #[test]
+    fn writes_accepted_file_that_monitor_reads() {
+        let golden = include_str!("accepted.golden.json").trim_end();
+        let mut accepted = accepted();
+        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
+            accepted.record_name(&AnswerName::parse(name).expect("a name"), container);
+        }
+        accepted.modes = [("GPU-a".into(), Mode::Mps)].into();
+        let text = accepted.encode().expect("json");
+        assert_eq!(std::str::from_utf8(&text), Ok(golden));
+        let read = AcceptedAllocation::decode(golden.as_bytes());
+        assert_eq!(read.expect("readable"), Some(accepted));
+    }
+
+    #[test]
+    fn rejects_accepted_allocation_of_other_version() {
+        let golden = include_str!("accepted.golden.json");
+        let other = golden.replace("\"v\":1,\"pod\"", "\"v\":9,\"pod\"");
+        let error = AcceptedAllocation::decode(other.as_bytes()).expect_err("of another release");
+        assert_eq!(error.to_string(), "it has version 9; expected: 1");
+        let empty = AcceptedAllocation::decode(&[0; 9]);
+        assert_eq!(empty.expect("emptied by a power cut"), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! Reads processes from `/proc`, and kills them. A process is never killed if its pid was reused or
+//! if it moved to another cgroup since it was sampled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aliquot_core::PodUid;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use thiserror::Error;
+
+use crate::cgroup::{self, ProcessLocation};
+
+/// `PF_EXITING`.
+const EXITING: u64 = 4;
+
+/// A process, distinct from a later one with the same pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessIdentity {
+    /// Its pid on the host.
+    pub pid: u32,
+    /// Its start time, in the kernel's ticks.
+    pub start: u64,
+}
+
+/// What the kernel reports about a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// Its identity.
+    pub identity: ProcessIdentity,
+    /// Its pod, container and cgroup.
+    pub location: ProcessLocation,
+    /// Its pid in its own pid namespace.
+    pub container_pid: Option<u32>,
+    /// It is exiting, and releases what it uses.
+    pub exiting: bool,
+}
+
+/// Why a process was not killed.
+#[derive(Debug, Error)]
+pub enum KillError {
+    /// It has ended already.
+    #[error("the process has ended")]
+    Gone,
+    /// Its pid belongs to another process now, or it moved to another container.
+    #[error("the pid now belongs to another process or container")]
+    Different,
+    /// A system call failed.
+    #[error("cannot {step} the process: {source}")]
+    Step {
+        /// "open" or "kill".
+        step: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+/// `/proc`, or another directory in tests.
+#[derive(Clone, Debug)]
+pub struct Processes(PathBuf);
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self("/proc".into())
+    }
+}
+
+impl Processes {
+    /// Reads another directory.
+    pub fn at(proc: &Path) -> Self {
+        Self(proc.to_owned())
+    }
+
+    /// Reads a process; `None` if it has ended.
+    pub fn info(&self, pid: u32) -> Option<ProcessStatus> {
+        let folder = self.0.join(pid.to_string());
+        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let (start, exiting) = stat(&read("stat")?)?;
+        // A program may end its first thread and continue in others; the kernel then reports the first
+        // as exiting and, in cgroup v1, in no cgroup.
+        let live_thread = exiting.then(|| live_thread(&folder)).flatten();
+        let cgroups = match &live_thread {
+            Some(thread) => fs::read_to_string(thread.join("cgroup")).ok(),
+            None => read("cgroup"),
+        };
+        let container_pid = read("status").and_then(|status| container_pid(&status));
+        Some(ProcessStatus {
+            identity: ProcessIdentity { pid, start },
+            location: cgroup::location(&cgroups?),
+            container_pid,
+            exiting: exiting && live_thread.is_none(),
+        })
+    }
+
+    /// The cgroups of all containers with a process, by pod and the runtime's id.
+    pub fn containers(&self) -> BTreeMap<(PodUid, String), String> {
+        let folders = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        let processes = folders.filter(|folder| folder.file_name().to_str().is_some_and(is_number));
+        processes
+            .filter_map(|process| {
+                let text = fs::read_to_string(process.path().join("cgroup")).ok()?;
+                let location = cgroup::location(&text);
+                Some(((location.pod?, location.container?), location.path))
+            })
+            .collect()
+    }
+
+    /// Kills a process if it is still the same one, in the same place.
+    pub fn kill(
+        &self,
+        identity: ProcessIdentity,
+        location: &ProcessLocation,
+    ) -> Result<(), KillError> {
+        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(KillError::Gone)?;
+        let step = |step: &'static str| {
+            move |error| match error {
+                rustix::io::Errno::SRCH => KillError::Gone,
+                error => KillError::Step {
+                    step,
+                    source: error.into(),
+                },
+            }
+        };
+        // From here on the pid cannot be reused.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(step("open"))?;
+        let now = self.info(identity.pid).ok_or(KillError::Gone)?;
+        if now.identity != identity || now.location != *location {
+            return Err(KillError::Different);
+        }
+        pidfd_send_signal(pidfd, Signal::KILL).map_err(step("kill"))
+    }
+}
+
+/// The id of the innermost container that a process is in.
+pub fn container_of(pid: u32) -> Option<String> {
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    cgroup::innermost_container(&cgroups).map(str::to_owned)
+}
+
+/// Which of these pods still have a process, by the processes' cgroups under `proc`. Ignores a
+/// process that ends meanwhile.
+pub fn alive(proc: &Path, pods: &BTreeSet<PodUid>) -> io::Result<BTreeSet<PodUid>> {
+    let mut found = BTreeSet::new();
+    if pods.is_empty() {
+        return Ok(found);
+    }
+    for entry in fs::read_dir(proc)? {
+        let path = entry?.path().join("cgroup");
+        let Ok(cgroups) = fs::read_to_string(&path) else {
+            continue;
+        };
+        found.extend(pods.iter().filter(|uid| names(&cgroups, uid)).cloned());
+    }
+    Ok(found)
+}
+
+/// The value that a variable had when each process of these pods started, by the processes under
+/// `proc`. Skips processes that end meanwhile or lack the variable.
+pub fn variable_at_start(
+    proc: &Path,
+    pods: &BTreeSet<PodUid>,
+    variable: &str,
+) -> io::Result<Vec<(PodUid, String)>> {
+    let mut found = Vec::new();
+    if pods.is_empty() {
+        return Ok(found);
+    }
+    for entry in fs::read_dir(proc)? {
+        let path = entry?.path();
+        let Ok(cgroups) = fs::read_to_string(path.join("cgroup")) else {
+            continue;
+        };
+        let Some(uid) = pods.iter().find(|uid| names(&cgroups, uid)) else {
+            continue;
+        };
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        let value = variables.find_map(|one| {
+            let one = std::str::from_utf8(one).ok()?;
+            one.strip_prefix(variable)?.strip_prefix('=')
+        });
+        found.extend(value.map(|value| (uid.clone(), value.to_owned())));
+    }
+    Ok(found)
+}
+
+/// The systemd driver writes the uid with underscores.
+fn names(cgroups: &str, uid: &PodUid) -> bool {
+    let plain = format!("pod{uid}");
+    cgroups.contains(&plain) || cgroups.contains(&plain.replace('-', "_"))
+}
+
+/// A thread of the process that is not exiting.
+fn live_thread(process: &Path) -> Option<PathBuf> {
+    let threads = fs::read_dir(process.join("task")).ok()?;
+    let mut threads = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    threads.find(|thread| {
+        let text = fs::read_to_string(thread.join("stat")).ok();
+        text.and_then(|text| stat(&text))
+            .is_some_and(|(_, exiting)| !exiting)
+    })
+}
+
+/// Start time of a process or a thread, and whether it is exiting, from its `stat`; the name in it
+/// may contain anything.
+fn stat(stat: &str) -> Option<(u64, bool)> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let begun = fields.nth(12)?.parse().ok()?;
+    let exiting = matches!(state, "Z" | "X") || flags & EXITING != 0;
+    Some((begun, exiting))
+}
+
+/// The last field of `NSpid:`.
+fn container_pid(status: &str) -> Option<u32> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const LIVE_FLAGS: u32 = 4_194_304;
+    const EXITING_FLAGS: u32 = 4_194_308;
+
+    fn line(state: &str, flags: u32) -> String {
+        format!("7 (x) R 1) {state} 1 7 7 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 4711 99 1")
+    }
+
+    #[test]
+    fn parses_proc_stat_and_status() {
+        assert_eq!(stat(&line("S", LIVE_FLAGS)), Some((4711, false)));
+        assert_eq!(stat(&line("R", EXITING_FLAGS)), Some((4711, true)));
+        assert_eq!(stat(&line("Z", LIVE_FLAGS)), Some((4711, true)));
+        assert_eq!(stat("7 (x"), None);
+        assert_eq!(
+            container_pid("Name:\tx\nNSpid:\t4711\t12\t1\nTgid: 1\n"),
+            Some(1)
+        );
+        assert_eq!(container_pid("NSpid:\t4711\n"), Some(4711));
+        assert_eq!(container_pid("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn locates_process_by_live_thread_when_first_ended() {
+        let pod = format!(
+            "5:memory:/kubepods/pod{}/{}\n",
+            "c".repeat(32),
+            "a".repeat(64)
+        );
+        let nowhere = "5:memory:/\n0::/\n";
+        // The threads besides the first: state, flags, cgroups.
+        let check = |others: &[(&str, u32, &str)], exiting: bool, somewhere: bool| {
+            let dir = tempfile::tempdir().expect("a folder");
+            let first = [("Z", EXITING_FLAGS, nowhere)];
+            for (id, (state, flags, cgroup)) in (7..).zip(first.iter().chain(others)) {
+                let thread = dir.path().join(format!("7/task/{id}"));
+                fs::create_dir_all(&thread).expect("made");
+                for folder in [Some(thread), (id == 7).then(|| dir.path().join("7"))] {
+                    let Some(folder) = folder else { continue };
+                    fs::write(folder.join("stat"), line(state, *flags)).expect("written");
+                    fs::write(folder.join("cgroup"), cgroup).expect("written");
+                }
+            }
+            let found = Processes::at(dir.path()).info(7).expect("it is there");
+            assert_eq!(found.exiting, exiting, "{others:?}");
+            assert_eq!(found.location.pod.is_some(), somewhere, "{others:?}");
+        };
+        check(&[("S", LIVE_FLAGS, &pod)], false, true);
+        check(
+            &[("X", EXITING_FLAGS, nowhere), ("R", LIVE_FLAGS, &pod)],
+            false,
+            true,
+        );
+        check(&[("D", EXITING_FLAGS, nowhere)], true, false);
+        check(&[], true, false);
+    }
+
+    #[test]
+    fn kills_only_same_process_at_same_location() {
+        let processes = Processes::default();
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let info = processes.info(child.id()).expect("it lives");
+        let later = ProcessIdentity {
+            start: info.identity.start + 1,
+            ..info.identity
+        };
+        let elsewhere = ProcessLocation {
+            pod: Some("other".into()),
+            ..info.location.clone()
+        };
+        let refused = [
+            processes.kill(later, &info.location),
+            processes.kill(info.identity, &elsewhere),
+        ];
+        for answer in refused {
+            assert!(matches!(answer, Err(KillError::Different)), "{answer:?}");
+        }
+        assert!(child.try_wait().expect("asked").is_none(), "it lives on");
+        processes
+            .kill(info.identity, &info.location)
+            .expect("ended");
+        assert!(!child.wait().expect("it ended").success());
+        let gone = processes.kill(info.identity, &info.location);
+        assert!(matches!(gone, Err(KillError::Gone)), "{gone:?}");
+    }
+
+    #[test]
+    fn treats_pod_as_alive_while_cgroup_has_process() {
+        let proc = tempfile::tempdir().expect("tempdir");
+        for (pid, cgroup) in [
+            ("10", "0::/kubepods/burstable/pod1a-2b/cri\n"),
+            ("11", "0::/kubepods.slice/kubepods-pod3c_4d.slice/x\n"),
+            ("self", "0::/init\n"),
+        ] {
+            fs::create_dir(proc.path().join(pid)).expect("made");
+            fs::write(proc.path().join(pid).join("cgroup"), cgroup).expect("written");
+        }
+        let environment = "PATH=/bin\0SEES=no\0SEE=MIG-a\0";
+        fs::write(proc.path().join("11/environ"), environment).expect("written");
+        let asked: BTreeSet<PodUid> = ["1a-2b", "3c-4d", "5e-6f"].map(PodUid::from).into();
+        let expected: BTreeSet<PodUid> = ["1a-2b", "3c-4d"].map(PodUid::from).into();
+        assert_eq!(alive(proc.path(), &asked).expect("readable"), expected);
+        let seen = variable_at_start(proc.path(), &asked, "SEE").expect("readable");
+        assert_eq!(seen, [("3c-4d".into(), "MIG-a".to_owned())]);
+    }
+}

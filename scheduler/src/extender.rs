@@ -1,0 +1,511 @@
+//! The verbs of kube-scheduler's extender API v1: their routes, and the answers of filter,
+//! prioritize and preempt as functions of the ledger and a call. [`crate::bind`] answers bind.
+//!
+//! They change nothing but claims, the record of a pod's refusal, and that a pod is left to
+//! kube-scheduler's preemption. A call with Node objects (a simulation, for example by
+//! cluster-autoscaler) is answered from these objects alone and changes nothing at all.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use aliquot_core::decide::{self, Memo, NodeQuery, Ranked};
+use aliquot_core::score::Policies;
+use aliquot_core::{Cluster, Demand, Ledger, PodUid, Reason, Refusal};
+use aliquot_k8s::event::{EventNote, EventSender};
+use aliquot_k8s::extender::{
+    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
+    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriority, MetaPod, NodeList,
+};
+use aliquot_k8s::node::published;
+use aliquot_k8s::{disruption, pod};
+use aliquot_serve::{Readiness, body};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::Serialize;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::bind::Binder;
+use crate::fail_point::{self, Point};
+use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
+use crate::metrics::Metrics;
+use crate::pins;
+use crate::preempt::{candidates, unix};
+
+/// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
+const MAX_BODY: usize = 16 << 20;
+
+/// The state of the handlers.
+#[derive(Clone)]
+pub struct ExtenderState {
+    /// The ledger.
+    pub cache: Arc<LedgerCache>,
+    /// Whether this replica may bind.
+    pub leader: Leader,
+    /// Writes Bindings.
+    pub binder: Arc<Binder>,
+    /// Bind tasks, which outlive their requests.
+    pub tasks: TaskTracker,
+    /// Events.
+    pub events: EventSender,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Whether the ledger is up to date.
+    pub readiness: Readiness,
+    /// Maximum number of nodes that filter returns.
+    pub shortlist: usize,
+}
+
+/// The routes of the extender.
+pub fn router(verbs: ExtenderState) -> Router {
+    Router::new()
+        .route("/filter", post(serve_filter))
+        .route("/prioritize", post(serve_prioritize))
+        .route("/cpu-only/prioritize", post(serve_prioritize_cpu_only))
+        .route("/preempt", post(serve_preempt))
+        .route("/bind", post(serve_bind))
+        .layer(body::limit(MAX_BODY))
+        .with_state(verbs)
+}
+
+impl ExtenderState {
+    /// Answers and counts a call.
+    fn answer<T>(
+        &self,
+        verb: &'static str,
+        answer: impl FnOnce() -> Result<(Outcome, T), String>,
+    ) -> Result<T, String> {
+        let start = Instant::now();
+        let answered = self.not_ready().map_or_else(answer, Err);
+        let outcome = match &answered {
+            Ok((Outcome::Ok, _)) => "ok",
+            Ok((Outcome::Refused(refusal), _)) => {
+                self.metrics.refused(refusal);
+                "refused"
+            }
+            Err(_) => "error",
+        };
+        self.metrics.call(verb, outcome, start.elapsed());
+        answered.map(|(_, answer)| answer)
+    }
+
+    fn read<'a>(&self, body: &'a [u8]) -> Result<Call<'a>, String> {
+        Call::read(body, self.cache.settings())
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        let reasons = self.readiness.reasons();
+        let why = || format!("aliquot-scheduler is not ready: {}", reasons.join(", "));
+        (!reasons.is_empty()).then(why)
+    }
+}
+
+async fn serve_filter(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    // A node chosen in the first seconds of a term could not be bound, and each pod tried then
+    // would wait for kube-scheduler's back-off.
+    verbs.leader.settled().await;
+    let answer = verbs.answer("filter", || {
+        let call = verbs.read(&body)?;
+        Ok(call.filter(&verbs.cache, &verbs.events, verbs.shortlist))
+    });
+    let answer = answer.unwrap_or_else(|error| ExtenderFilterResult {
+        error,
+        ..ExtenderFilterResult::default()
+    });
+    Json(answer).into_response()
+}
+
+async fn serve_prioritize(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    json(verbs.answer("prioritize", || {
+        let call = verbs.read(&body)?;
+        Ok((Outcome::Ok, call.prioritize(&verbs.cache)))
+    }))
+}
+
+async fn serve_prioritize_cpu_only(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    json(verbs.answer("prioritize_cpu_only", || {
+        let call = verbs.read(&body)?;
+        Ok((Outcome::Ok, call.prioritize_cpu_only(&verbs.cache)))
+    }))
+}
+
+async fn serve_preempt(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    json(verbs.answer("preempt", || {
+        Ok((Outcome::Ok, preempt(&verbs.cache, &body)?))
+    }))
+}
+
+fn json(answer: Result<impl Serialize, String>) -> Response {
+    match answer {
+        Ok(answer) => Json(answer).into_response(),
+        // The response type has no field for an error; kube-scheduler logs the body.
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
+    }
+}
+
+async fn serve_bind(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+    let start = Instant::now();
+    let args: Result<ExtenderBindingArgs, _> = serde_json::from_slice(&body);
+    let mut outcome = "error";
+    let answer = match (verbs.not_ready(), args) {
+        (Some(why), _) => Err(why),
+        (None, Err(error)) => Err(format!("cannot read the extender call: {error}")),
+        (None, Ok(args)) => {
+            // A task of its own: it continues when kube-scheduler disconnects.
+            let binder = verbs.binder.clone();
+            let task = verbs.tasks.spawn(async move { binder.bind(&args).await });
+            match task.await {
+                Ok(Ok(())) => {
+                    outcome = "ok";
+                    Ok(())
+                }
+                Ok(Err(error)) => {
+                    outcome = error.outcome();
+                    Err(error.to_string())
+                }
+                Err(error) => Err(format!("the bind task failed: {error}")),
+            }
+        }
+    };
+    let error = answer.err().unwrap_or_default();
+    verbs.metrics.call("bind", outcome, start.elapsed());
+    Json(ExtenderBindingResult { error }).into_response()
+}
+
+/// The nodes of a call.
+enum Candidates<'a> {
+    /// Their names, as in the ledger.
+    Names(Vec<Cow<'a, str>>),
+    /// Whole objects; only their content counts.
+    Objects(NodeList),
+}
+
+/// A call, read.
+pub struct Call<'a> {
+    pod: Pod,
+    uid: PodUid,
+    demand: Demand,
+    candidates: Candidates<'a>,
+}
+
+/// The outcome of a call, for the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered.
+    Ok,
+    /// No node can take the pod.
+    Refused(Refusal),
+}
+
+impl<'a> Call<'a> {
+    /// Reads the body of a call.
+    pub fn read(body: &'a [u8], settings: &pod::Settings) -> Result<Self, String> {
+        let args: ExtenderArgs<'a> = serde_json::from_slice(body)
+            .map_err(|error| format!("cannot read the extender call: {error}"))?;
+        let pod = args.pod.ok_or("the extender call has no Pod")?;
+        let candidates = match (args.node_names, args.nodes) {
+            (Some(names), _) => Candidates::Names(names),
+            (None, Some(nodes)) => {
+                let nameless = nodes
+                    .items
+                    .iter()
+                    .position(|node| node.metadata.name.is_none());
+                if let Some(at) = nameless {
+                    return Err(format!(
+                        "the extender call's Nodes.items[{at}].metadata.name is missing"
+                    ));
+                }
+                Candidates::Objects(nodes)
+            }
+            (None, None) => return Err("the extender call has neither NodeNames nor Nodes".into()),
+        };
+        let demand = pod::demand(&pod, settings)
+            .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
+        Ok(Self {
+            uid: pod::uid(&pod),
+            pod,
+            demand,
+            candidates,
+        })
+    }
+
+    /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
+    /// scores them by something else, too.
+    pub fn filter(
+        self,
+        cache: &LedgerCache,
+        events: &EventSender,
+        shortlist: usize,
+    ) -> (Outcome, ExtenderFilterResult) {
+        let names = match &self.candidates {
+            Candidates::Objects(nodes) => return self.filter_objects(&cache.policies(), nodes),
+            Candidates::Names(names) => names,
+        };
+        if !self.demand.requests_gpu() {
+            return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
+        }
+        let most = if shortlist == 0 || wants_all(&self.pod) {
+            names.len()
+        } else {
+            shortlist
+        };
+        let event_count = cache.pending.event_count();
+        let view = cache.view(pod::namespace(&self.pod).as_str());
+        let cluster = &view.0;
+        match cache.fitting(&view, &self.uid, &self.demand, names) {
+            Ok(found) => {
+                let best = decide::shortlist(found, most);
+                if let Some(first) = best.first() {
+                    cache.claim(cluster, &self.pod, &self.demand, first);
+                }
+                fail_point::at(Point::FilterFits);
+                (Outcome::Ok, fits(best.into_iter()))
+            }
+            Err(refusal) => {
+                let mut text = decide::refusal_text(names.len(), &refusal);
+                if refusal.count(Reason::CardInsufficientMemory) > 0 {
+                    text.push_str(&decide::nearest_text(cluster, &self.demand, names));
+                }
+                if refusal.count(Reason::CardPinned) > 0 {
+                    let nodes =
+                        cache.nodes_pinned_by_others(cluster, &self.uid, &self.demand, names);
+                    text.push_str(&pins::users_text(cache, &nodes, &self.demand));
+                }
+                tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
+                let waiting = PendingPod {
+                    offered: cluster.set(names),
+                    refusals: Some(RefusalRecord::new(text.clone(), Instant::now())),
+                    ..PendingPod::read(&self.pod, self.demand.clone(), true)
+                };
+                cache.refused(&self.uid, waiting, event_count);
+                events.send(EventNote {
+                    pod: pod::reference(&self.pod),
+                    warning: true,
+                    reason: "Refused",
+                    action: "Scheduling",
+                    text: text.clone(),
+                });
+                fail_point::at(Point::FilterRefuses);
+                (Outcome::Refused(refusal), refused(names, text))
+            }
+        }
+    }
+
+    fn filter_objects(
+        &self,
+        policies: &Policies,
+        nodes: &NodeList,
+    ) -> (Outcome, ExtenderFilterResult) {
+        let names = nodes.names();
+        if !self.demand.requests_gpu() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let answer = ExtenderFilterResult {
+                nodes: Some(nodes.only(&names)),
+                ..ExtenderFilterResult::default()
+            };
+            return (Outcome::Ok, answer);
+        }
+        let cluster = cluster_of(&nodes.items);
+        match self.simulate(&cluster, policies, &names) {
+            Ok(found) => {
+                let names = decide::shortlist(found, usize::MAX);
+                let answer = ExtenderFilterResult {
+                    nodes: Some(nodes.only(&names)),
+                    ..ExtenderFilterResult::default()
+                };
+                (Outcome::Ok, answer)
+            }
+            Err(refusal) => {
+                let text = decide::refusal_text(names.len(), &refusal);
+                let mut answer = refused(&names, text);
+                answer.node_names = None;
+                answer.nodes = Some(nodes.only(&[]));
+                (Outcome::Refused(refusal), answer)
+            }
+        }
+    }
+
+    fn simulate<'n>(
+        &self,
+        cluster: &Cluster,
+        policies: &Policies,
+        names: &'n [String],
+    ) -> Result<Vec<Ranked<'n>>, Refusal> {
+        let query = NodeQuery {
+            cluster,
+            demand: &self.demand,
+            policies,
+            pending: &[],
+            own_reservation: None,
+            headroom: None,
+        };
+        decide::fitting(&query, &mut Memo::default(), names)
+    }
+
+    /// A score of 0 to 10 for each node.
+    pub fn prioritize(self, cache: &LedgerCache) -> Vec<HostPriority> {
+        let line = |(host, score): (&str, i64)| HostPriority {
+            host: host.to_owned(),
+            score,
+        };
+        match &self.candidates {
+            Candidates::Names(names) if !self.demand.requests_gpu() => {
+                names.iter().map(|name| line((name, 0))).collect()
+            }
+            Candidates::Names(names) => {
+                let cluster = cache.snapshot();
+                let ranks = cache.ranks(&cluster, &self.uid, &self.demand, names);
+                if let Some((best, _)) = ranks.iter().max_by_key(|(_, rank)| *rank) {
+                    cache.claim(&cluster, &self.pod, &self.demand, best);
+                }
+                ranks.into_iter().map(line).collect()
+            }
+            Candidates::Objects(nodes) if !self.demand.requests_gpu() => {
+                let names = nodes.names().into_iter();
+                names.map(|name| line((&name, 0))).collect()
+            }
+            Candidates::Objects(nodes) => {
+                let names = nodes.names();
+                let cluster = cluster_of(&nodes.items);
+                let query = NodeQuery {
+                    cluster: &cluster,
+                    demand: &self.demand,
+                    policies: &cache.policies(),
+                    pending: &[],
+                    own_reservation: None,
+                    headroom: None,
+                };
+                let ranks = decide::ranks(&query, &mut Memo::default(), &names);
+                ranks.into_iter().map(line).collect()
+            }
+        }
+    }
+
+    /// For pods that request no GPU, as the second, opt-in extender entry asks: 10 for nodes
+    /// without free GPU capacity, less the more there is. Pods that request a GPU get 0
+    /// everywhere; the first entry scores them.
+    pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
+        let names = match &self.candidates {
+            Candidates::Names(names) => names.iter().map(ToString::to_string).collect(),
+            Candidates::Objects(nodes) => nodes.names(),
+        };
+        let cluster = match &self.candidates {
+            Candidates::Names(_) => cache.snapshot(),
+            Candidates::Objects(nodes) => cluster_of(&nodes.items),
+        };
+        let ranks = decide::cpu_only_ranks(&cluster, &names);
+        let asks = self.demand.requests_gpu();
+        let lines = names.into_iter().zip(ranks);
+        let rank = |(host, rank)| HostPriority {
+            host,
+            score: if asks { 0 } else { rank },
+        };
+        lines.map(rank).collect()
+    }
+}
+
+/// The answer of preempt: kube-scheduler wants to evict pods and asks the extender.
+///
+/// A node stays in the answer if the pod fits there once the victims are gone, with more victims
+/// where these are needed: after their end filter would accept the node. Calls for pods without our
+/// resources, and nodes whose victims suffice, are answered unchanged.
+pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionResult, String> {
+    let args: ExtenderPreemptionArgs = serde_json::from_slice(body)
+        .map_err(|error| format!("cannot read the extender call: {error}"))?;
+    let pod = args.pod.as_ref().ok_or("the extender call has no Pod")?;
+    let demand = pod::demand(pod, cache.settings())
+        .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
+    let uid = pod::uid(pod);
+    let mut nodes = args.victims();
+    if demand.requests_gpu() {
+        let priority = disruption::priority(pod);
+        let now = unix();
+        nodes.retain(|node, victims| {
+            let chosen: Vec<PodUid> = victims.pods.iter().map(|p| p.uid.as_str().into()).collect();
+            let request = (&demand, priority);
+            let more = candidates::victims_beside(
+                cache,
+                &uid,
+                request,
+                (&node.as_str().into(), &chosen),
+                now,
+            );
+            let helps = more.is_some();
+            let more = more.unwrap_or_default().into_iter();
+            victims.pods.extend(more.map(|uid| MetaPod {
+                uid: uid.to_string(),
+            }));
+            helps
+        });
+        if !nodes.is_empty() && !cache.leave_to_kube_scheduler(&uid, Instant::now()) {
+            nodes.clear();
+        }
+    }
+    Ok(ExtenderPreemptionResult {
+        node_name_to_meta_victims: Some(nodes),
+    })
+}
+
+/// The cluster that these objects describe, without any pod.
+fn cluster_of(nodes: &[Node]) -> Cluster {
+    let mut ledger = Ledger::default();
+    for node in nodes {
+        let name = node.metadata.name.as_deref().unwrap_or_default().into();
+        ledger.publish(&name, Some(published(node)));
+    }
+    ledger.cluster().clone()
+}
+
+fn fits<'n>(names: impl Iterator<Item = &'n str>) -> ExtenderFilterResult {
+    ExtenderFilterResult {
+        node_names: Some(names.map(str::to_owned).collect()),
+        ..ExtenderFilterResult::default()
+    }
+}
+
+/// One entry with the reasons of all nodes.
+fn refused<S: AsRef<str>>(names: &[S], text: String) -> ExtenderFilterResult {
+    let first = names.iter().map(AsRef::as_ref).min().unwrap_or_default();
+    ExtenderFilterResult {
+        node_names: Some(Vec::new()),
+        failed_and_unresolvable_nodes: Some([(first.to_owned(), text)].into()),
+        ..ExtenderFilterResult::default()
+    }
+}
+
+/// kube-scheduler scores preferred affinity and spread constraints over all nodes, so such a pod
+/// gets all nodes that fit.
+fn wants_all(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let preferred = spec.affinity.as_ref().is_some_and(|affinity| {
+        let node = affinity.node_affinity.as_ref();
+        let near = affinity.pod_affinity.as_ref();
+        let far = affinity.pod_anti_affinity.as_ref();
+        node.is_some_and(|a| {
+            a.preferred_during_scheduling_ignored_during_execution
+                .is_some()
+        }) || near.is_some_and(|a| {
+            a.preferred_during_scheduling_ignored_during_execution
+                .is_some()
+        }) || far.is_some_and(|a| {
+            a.preferred_during_scheduling_ignored_during_execution
+                .is_some()
+        })
+    });
+    preferred
+        || spec
+            .topology_spread_constraints
+            .as_ref()
+            .is_some_and(|c| !c.is_empty())
+}
+
+#[cfg(test)]
+#[path = "extender_tests.rs"]
+mod tests;

@@ -1,0 +1,303 @@
+//! Calls as kube-scheduler and simulators send them, answered from a small ledger.
+
+use std::sync::Arc;
+
+use aliquot_k8s::event;
+use aliquot_k8s::watch::Index;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ledger_cache::tests::{node, pod};
+use crate::requeue::take_requeueable;
+
+/// Nodes `a` of 1000 MiB, `b` of 500 and `c` of 2000, without pods.
+fn cache() -> LedgerCache {
+    let cache = LedgerCache::default();
+    let nodes = [("a", 1000), ("b", 500), ("c", 2000)];
+    Index::<Node>::reset(&cache, nodes.map(|(name, size)| node(name, size)).to_vec());
+    Index::<Pod>::reset(&cache, vec![]);
+    cache
+}
+
+fn call(pod: &Value, nodes: &Value) -> Vec<u8> {
+    let key = if nodes[0].is_string() {
+        "NodeNames"
+    } else {
+        "Nodes"
+    };
+    let nodes = match key {
+        "Nodes" => json!({"items": nodes}),
+        _ => nodes.clone(),
+    };
+    json!({"Pod": pod, key: nodes}).to_string().into_bytes()
+}
+
+fn asks(name: &str, memory: u64) -> Value {
+    serde_json::to_value(pod(name, memory, None)).unwrap()
+}
+
+fn filter(cache: &LedgerCache, body: &[u8], shortlist: usize) -> Value {
+    let (events, _event_rx) = event::queue();
+    let call = Call::read(body, cache.settings()).unwrap();
+    let (_, answer) = call.filter(cache, &events, shortlist);
+    serde_json::to_value(answer).unwrap()
+}
+
+fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
+    let call = Call::read(body, cache.settings()).unwrap();
+    let lines = call.prioritize(cache).into_iter();
+    lines.map(|line| (line.host, line.score)).collect()
+}
+
+#[test]
+fn rejects_node_object_without_a_name() {
+    let nodes = json!([{"metadata": {"name": "a"}}, {"metadata": {}}]);
+    let body = json!({"Pod": asks("p", 100), "Nodes": {"items": nodes}}).to_string();
+    let refused = Call::read(body.as_bytes(), cache().settings()).map(|_| ());
+    let why = "the extender call's Nodes.items[1].metadata.name is missing";
+    assert_eq!(refused, Err(why.to_owned()));
+}
+
+#[test]
+fn returns_all_nodes_for_preferred_affinity_or_spread() {
+    let cache = cache();
+    let names = json!(["a", "b", "c"]);
+    let mut preferring = asks("p", 100);
+    let first = filter(&cache, &call(&preferring, &names), 1);
+    assert_eq!(first["NodeNames"], json!(["b"]));
+    let all = filter(&cache, &call(&preferring, &names), 0);
+    assert_eq!(all["NodeNames"], json!(["b", "a", "c"]));
+    for (field, preference) in [
+        (
+            "topologySpreadConstraints",
+            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]),
+        ),
+        (
+            "affinity",
+            json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "preference": {}}]}}),
+        ),
+    ] {
+        preferring["spec"][field] = preference;
+        let answer = filter(&cache, &call(&preferring, &names), 1);
+        assert_eq!(answer["NodeNames"], json!(["b", "a", "c"]), "{field}");
+        preferring["spec"][field] = Value::Null;
+    }
+}
+
+#[test]
+fn refuses_in_one_entry_and_records_offered_nodes() {
+    let cache = cache();
+    let answer = filter(&cache, &call(&asks("p", 900), &json!(["b", "gone"])), 64);
+    let text = "GPU request fits none of 2 nodes: 1 CardInsufficientMemory, 1 NodeNotRegistered; it needs 900 MiB, and at most 500 MiB are free on one GPU";
+    assert_eq!(answer["FailedAndUnresolvableNodes"], json!({"b": text}));
+    assert_eq!(answer["FailedNodes"], Value::Null);
+    assert_eq!(answer["NodeNames"], json!([]));
+    // Capacity on a node that was not offered, for example for a taint, does not count.
+    let offered = cache.pending.get(&"p".into()).unwrap().offered;
+    let cluster = cache.snapshot();
+    let inside = |name| offered.contains(cluster.slot(name).unwrap());
+    assert_eq!(["a", "b", "c"].map(inside), [false, true, false]);
+    Index::<Node>::apply(&cache, node("c", 3000));
+    assert!(take_requeueable(&cache).is_empty());
+    Index::<Node>::apply(&cache, node("b", 3000));
+    assert_eq!(take_requeueable(&cache).len(), 1);
+}
+
+#[test]
+fn answers_for_node_objects_without_changing_state() {
+    let cache = cache();
+    assert!(
+        cache
+            .reserve(&"x".into(), &"d".into(), &"a".into(), &demand(900))
+            .is_ok()
+    );
+    let nodes = json!([node("a", 1000), node("new", 700), node("small", 100)]);
+    let answer = filter(&cache, &call(&asks("p", 600), &nodes), 64);
+    let names: Vec<_> = answer["Nodes"]["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|n| &n["metadata"]["name"])
+        .collect();
+    assert_eq!(names, ["new", "a"], "as if empty, best first");
+    assert_eq!(answer["NodeNames"], Value::Null);
+    let answer = filter(&cache, &call(&asks("p", 6000), &nodes), 64);
+    assert_eq!(answer["Nodes"]["items"], json!([]));
+    assert!(answer["FailedAndUnresolvableNodes"]["a"].is_string());
+    assert_eq!(
+        ranks(&cache, &call(&asks("p", 600), &nodes))[1],
+        ("new".to_owned(), 10)
+    );
+    assert!(cache.pending.get(&"p".into()).is_none());
+    assert_eq!(cache.snapshot().slot("new"), None);
+}
+
+#[test]
+fn accepts_pod_without_request_on_nodes_without_gpus() {
+    let cache = cache();
+    let bare = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": []}});
+    let nodes = json!([{"metadata": {"name": "cpu"}}, node("a", 1000)]);
+    let body = call(&bare, &nodes);
+    let answer = filter(&cache, &body, 64);
+    assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(answer["FailedAndUnresolvableNodes"], Value::Null);
+    let zero = |name: &str| (name.to_owned(), 0);
+    assert_eq!(ranks(&cache, &body), [zero("cpu"), zero("a")]);
+}
+
+fn demand(memory: u64) -> Demand {
+    pod::demand(&pod("d", memory, None), &pod::Settings::default()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_spread_pods_over_nodes() {
+    let cache = cache();
+    let names = json!(["a", "c"]);
+    let best =
+        |name: &str| filter(&cache, &call(&asks(name, 700), &names), 64)["NodeNames"][0].clone();
+    assert_eq!(best("p"), "a");
+    assert_eq!(best("p"), "a", "its own claim does not count");
+    assert_eq!(best("q"), "c", "p is about to fill a");
+    assert_eq!(
+        ranks(&cache, &call(&asks("r", 700), &json!(["a"]))),
+        [("a".to_owned(), 10)]
+    );
+    tokio::time::advance(crate::ledger_cache::pending_pods::CLAIM_LIFETIME).await;
+    assert_eq!(best("s"), "a", "claims last two seconds");
+}
+
+#[test]
+fn ranks_cpu_only_pods_only_in_their_own_entry() {
+    let cache = cache();
+    assert!(
+        cache
+            .reserve(&"x".into(), &"d".into(), &"b".into(), &demand(500))
+            .is_ok()
+    );
+    let names = json!(["a", "b", "no-gpu"]);
+    let plain =
+        json!({"metadata": {"name": "cpu", "uid": "cpu"}, "spec": {"containers": [{"name": "c"}]}});
+    let cpu_only = |pod: &Value| {
+        let body = call(pod, &names);
+        let call = Call::read(&body, cache.settings()).unwrap();
+        let ranks = call.prioritize_cpu_only(&cache).into_iter();
+        ranks.map(|line| line.score).collect::<Vec<_>>()
+    };
+    let ranks_of = |pod: &Value| {
+        ranks(&cache, &call(pod, &names))
+            .into_iter()
+            .map(|(_, rank)| rank)
+            .collect::<Vec<_>>()
+    };
+    assert!(cpu_only(&plain)[2] == 10 && cpu_only(&plain)[0] < 10);
+    assert_eq!(ranks_of(&plain), [0, 0, 0]);
+    assert_eq!(cpu_only(&asks("p", 1)), [0, 0, 0]);
+}
+
+/// A pod that pins one MIG instance by its position, bound to it or not.
+fn pinned(name: &str, bound: bool) -> Value {
+    let mut pod = asks(name, 1);
+    let limits = json!({"nvidia.com/mig-3g.20gb": "1"});
+    pod["spec"]["containers"] = json!([{"name": "main", "resources": {"limits": limits}}]);
+    let mut annotations = json!({"aliquot.dev/use-gpu": "1:4:3g.20gb"});
+    if bound {
+        pod["spec"]["nodeName"] = json!("a");
+        let given = json!({"v": 1, "node": "a", "priority": 1, "containers": {"main": [
+            {"resource": "nvidia.com/mig-3g.20gb", "gpu": "GPU-a", "memory": 19968, "cores": 42,
+                "mig": {"profile": "3g.20gb", "start": 4}}]}});
+        annotations["aliquot.dev/allocation"] = json!(given.to_string());
+    }
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
+#[test]
+fn reports_what_is_missing_in_a_malformed_call() {
+    let settings = pod::Settings::default();
+    let check = |body: Value, expected: &str| {
+        let body = body.to_string();
+        let error = Call::read(body.as_bytes(), &settings).err().unwrap();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(json!({}), "no Pod");
+    check(json!({"Pod": {}}), "neither NodeNames nor Nodes");
+    check(json!({"Pod": 7}), "cannot read the extender call");
+    let odd = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]}});
+    check(json!({"Pod": odd, "NodeNames": []}), "16384");
+}
+
+/// Node `a` has one GPU with dynamic MIG.
+fn cache_with_dynamic_mig() -> LedgerCache {
+    let cache = cache();
+    let mut object: Node = node("a", 1000);
+    let text = json!({"v": 1, "reads": [1], "gpus": [{
+        "uuid": "GPU-a", "index": 1, "model": "A100", "memory": 40960, "scaled": 40960,
+        "cores": 100, "seats": 0, "mode": "mig", "resource": "nvidia.com/gpu", "health": "ok",
+        "mig": {"compute": 7, "profiles": [{"name": "3g.20gb", "compute": 3, "size": 4,
+            "memory": 19968, "starts": [0, 4], "most": 2}], "instances": []},
+    }]});
+    let annotations = [(
+        aliquot_core::inventory::INVENTORY.to_owned(),
+        text.to_string(),
+    )];
+    object.metadata.annotations = Some(annotations.into());
+    Index::<Node>::reset(&cache, vec![object]);
+    cache
+}
+
+#[tokio::test(start_paused = true)]
+async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
+    let cache = cache_with_dynamic_mig();
+    let names = json!(["a"]);
+    let free = filter(&cache, &call(&pinned("first", false), &names), 64);
+    assert_eq!(free["NodeNames"], names);
+    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
+    Index::<Pod>::reset(&cache, vec![holder]);
+    let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
+    let text = "GPU request does not fit the one node offered: 1 CardPinned (allocated to d/first)";
+    assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
+}
+
+#[test]
+fn searches_pin_holders_only_where_device_is_pinned() {
+    let cache = cache_with_dynamic_mig();
+    let many: Vec<String> = (0..50).map(|n| format!("n{n}")).collect();
+    for name in &many {
+        Index::<Node>::apply(&cache, node(name, 1000));
+    }
+    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
+    Index::<Pod>::apply(&cache, holder);
+    let second: Pod = serde_json::from_value(pinned("second", false)).unwrap();
+    let demand = pod::demand(&second, cache.settings()).unwrap();
+    let names = [&many[..], &["a".to_owned(), "unknown".to_owned()]].concat();
+    let found =
+        cache.nodes_pinned_by_others(&cache.snapshot(), &pod::uid(&second), &demand, &names);
+    assert_eq!(found, ["a"]);
+}
+
+#[test]
+fn naming_pin_holders_does_not_deadlock_with_watch() {
+    let cache = Arc::new(cache_with_dynamic_mig());
+    let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();
+    Index::<Pod>::reset(&*cache, vec![holder()]);
+    let (done_tx, done) = std::sync::mpsc::channel();
+    let (watch, watched) = (done_tx.clone(), Arc::clone(&cache));
+    std::thread::spawn(move || {
+        for _ in 0..20_000 {
+            Index::apply(&*watched, holder());
+        }
+        watch.send(())
+    });
+    std::thread::spawn(move || {
+        let call = call(&pinned("second", false), &json!(["a"]));
+        for _ in 0..20_000 {
+            filter(&cache, &call, 64);
+        }
+        done_tx.send(())
+    });
+    for _ in 0..2 {
+        let ended = done.recv_timeout(std::time::Duration::from_mins(1));
+        ended.expect("neither blocks the other");
+    }
+}

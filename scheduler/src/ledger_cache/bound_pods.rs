@@ -1,0 +1,268 @@
+//! What preemption needs of bound pods, and the disruption budgets.
+//!
+//! Only for pods with a share, and for those that kube-scheduler preempts. Their allocations are in
+//! the ledger.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{NodeName, PodUid};
+use aliquot_k8s::disruption::{self, Budget, Labels, MIRROR};
+use aliquot_k8s::event::PodRef;
+use aliquot_k8s::pod;
+use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use parking_lot::RwLock;
+
+/// A bound pod.
+#[derive(Clone, Debug)]
+pub struct BoundPod {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its node.
+    pub node: NodeName,
+    /// `spec.priority`.
+    pub priority: i32,
+    /// When it started, in seconds since 1970.
+    pub started: i64,
+    /// Its termination grace period, in seconds.
+    pub grace: u64,
+    /// By when it has to be terminated, in seconds since 1970, where it is terminating.
+    pub terminating: Option<i64>,
+    /// kube-scheduler preempts it.
+    kube: bool,
+    /// A mirror pod: the kubelet owns it, and an eviction has no effect.
+    mirror: bool,
+    beyond_budgets: bool,
+    labels: Arc<Labels>,
+}
+
+/// Reads a pod bound to `node`; `None` for one without a share, unless kube-scheduler preempts it.
+pub fn read(pod: &Pod, node: &NodeName, allocated: &AllocatedUse) -> Option<Box<BoundPod>> {
+    let terminating = disruption::deletion_deadline(pod);
+    let kube = terminating.is_some() && disruption::preempted_by_kube_scheduler(pod);
+    if *allocated == AllocatedUse::nothing() && !kube {
+        return None;
+    }
+    Some(Box::new(BoundPod {
+        pod: pod::reference(pod),
+        node: node.clone(),
+        priority: disruption::priority(pod),
+        started: disruption::started(pod),
+        grace: disruption::grace_period(pod),
+        terminating,
+        kube,
+        mirror: pod::annotation(pod, MIRROR).is_some(),
+        beyond_budgets: disruption::ignored_by_budgets(pod),
+        labels: Arc::new(pod.metadata.labels.clone().unwrap_or_default()),
+    }))
+}
+
+impl BoundPod {
+    /// It can be evicted.
+    pub fn can_be_evicted(&self) -> bool {
+        !self.mirror && self.terminating.is_none()
+    }
+}
+
+/// Bound pods and budgets.
+#[derive(Debug, Default)]
+pub struct BoundPods {
+    all: HashMap<PodUid, Box<BoundPod>>,
+    /// How many have each priority.
+    priorities: BTreeMap<i32, usize>,
+    /// Those that kube-scheduler preempts.
+    kube: HashSet<PodUid>,
+    /// Equal labels are shared.
+    labels: HashSet<Arc<Labels>>,
+    budgets: BTreeMap<(String, String), Budget>,
+}
+
+impl BoundPods {
+    /// Sets what the watch shows of a pod; `None` for one that is not bound, or deleted.
+    pub fn put(&mut self, uid: &PodUid, bound_pod: Option<Box<BoundPod>>) {
+        if !self.all.is_empty() {
+            self.remove(uid);
+        }
+        let Some(mut bound_pod) = bound_pod else {
+            return;
+        };
+        bound_pod.labels = self.shared(bound_pod.labels);
+        *self.priorities.entry(bound_pod.priority).or_default() += 1;
+        if bound_pod.kube {
+            self.kube.insert(uid.clone());
+        }
+        self.all.insert(uid.clone(), bound_pod);
+    }
+
+    fn remove(&mut self, uid: &PodUid) {
+        let Some(old) = self.all.remove(uid) else {
+            return;
+        };
+        self.kube.remove(uid);
+        if let Some(count) = self.priorities.get_mut(&old.priority) {
+            *count -= 1;
+            if *count == 0 {
+                self.priorities.remove(&old.priority);
+            }
+        }
+        // The set and this pod were their only owners.
+        if Arc::strong_count(&old.labels) == 2 {
+            self.labels.remove(&old.labels);
+        }
+    }
+
+    /// Retains only these pods.
+    pub fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
+        let gone = self.all.keys().filter(|uid| !listed(uid)).cloned();
+        for uid in gone.collect::<Vec<_>>() {
+            self.remove(&uid);
+        }
+    }
+
+    /// The pod, if it is known.
+    pub fn get(&self, uid: &PodUid) -> Option<&BoundPod> {
+        self.all.get(uid).map(|bound_pod| &**bound_pod)
+    }
+
+    /// The lowest priority that any of them has.
+    pub fn lowest(&self) -> Option<i32> {
+        self.priorities.first_key_value().map(|(lowest, _)| *lowest)
+    }
+
+    /// The nodes where pods terminate because kube-scheduler preempts them.
+    pub fn kube_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        let terminating = self.kube.iter().filter_map(|uid| self.all.get(uid));
+        terminating.map(|bound_pod| &bound_pod.node)
+    }
+
+    /// How many evictions each budget allows, and which budgets a pod counts against.
+    pub fn budgets(&self) -> (Vec<u32>, impl Fn(&BoundPod) -> Vec<usize>) {
+        let allowed = self.budgets.values().map(|budget| budget.allowed);
+        let covering = |bound_pod: &BoundPod| {
+            if bound_pod.beyond_budgets {
+                return Vec::new();
+            }
+            let pod = &bound_pod.pod;
+            let covers = |b: &Budget| b.covers(&pod.namespace, &pod.name, &bound_pod.labels);
+            let all = self.budgets.values().enumerate();
+            all.filter(|(_, budget)| covers(budget))
+                .map(|(at, _)| at)
+                .collect()
+        };
+        (allowed.collect(), covering)
+    }
+
+    fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
+        if let Some(known) = self.labels.get(&labels) {
+            return known.clone();
+        }
+        self.labels.insert(labels.clone());
+        labels
+    }
+}
+
+/// Bound pods and budgets behind a lock; the watch of the budgets writes here.
+#[derive(Debug, Default)]
+pub struct SharedBoundPods(pub RwLock<BoundPods>);
+
+fn key(budget: &PodDisruptionBudget) -> (String, String) {
+    let meta = &budget.metadata;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    (text(&meta.namespace), text(&meta.name))
+}
+
+impl Index<PodDisruptionBudget> for SharedBoundPods {
+    type Entry = ((String, String), Budget);
+
+    fn entry(&self, budget: PodDisruptionBudget) -> Self::Entry {
+        (key(&budget), Budget::of(&budget))
+    }
+
+    fn apply(&self, budget: PodDisruptionBudget) {
+        let (key, entry) = self.entry(budget);
+        self.0.write().budgets.insert(key, entry);
+    }
+
+    fn delete(&self, budget: PodDisruptionBudget) {
+        self.0.write().budgets.remove(&key(&budget));
+    }
+
+    fn replace(&self, budgets: Vec<Self::Entry>) {
+        self.0.write().budgets = budgets.into_iter().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, priority: i32, app: &str) -> Pod {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "d", "uid": name, "labels": {"app": app}},
+            "spec": {"nodeName": "n", "priority": priority, "containers": []},
+            "status": {"phase": "Running"},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn put(bound_pods: &mut BoundPods, pod: &Pod, has_share: bool) {
+        let allocated = if has_share {
+            AllocatedUse::Unreadable
+        } else {
+            AllocatedUse::nothing()
+        };
+        bound_pods.put(&pod::uid(pod), read(pod, &"n".into(), &allocated));
+    }
+
+    #[test]
+    fn shares_equal_labels_until_their_last_pod_ends() {
+        let mut bound_pods = BoundPods::default();
+        for name in ["a", "b"] {
+            put(&mut bound_pods, &pod(name, 5, "web"), true);
+        }
+        put(&mut bound_pods, &pod("c", 1, "db"), true);
+        assert_eq!((bound_pods.labels.len(), bound_pods.lowest()), (2, Some(1)));
+        put(&mut bound_pods, &pod("c", 1, "db"), false);
+        assert_eq!((bound_pods.labels.len(), bound_pods.lowest()), (1, Some(5)));
+        bound_pods.retain(|uid| uid.as_str() == "b");
+        assert_eq!((bound_pods.labels.len(), bound_pods.lowest()), (1, Some(5)));
+        put(&mut bound_pods, &pod("b", 5, "web"), true);
+        bound_pods.put(&"b".into(), None);
+        assert_eq!((bound_pods.labels.len(), bound_pods.lowest()), (0, None));
+    }
+
+    #[test]
+    fn budgets_cover_running_pods_that_they_select() {
+        let shared = SharedBoundPods::default();
+        let budget = json!({
+            "metadata": {"name": "b", "namespace": "d", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": 3, "currentHealthy": 4, "desiredHealthy": 1,
+                "expectedPods": 4, "observedGeneration": 1},
+        });
+        Index::apply(
+            &shared,
+            serde_json::from_value::<PodDisruptionBudget>(budget).unwrap(),
+        );
+        let mut starting = pod("starting", 1, "web");
+        starting.status.as_mut().unwrap().phase = Some("Pending".to_owned());
+        let mut bound_pods = shared.0.write();
+        for pod in [pod("web", 1, "web"), pod("db", 1, "db"), starting] {
+            put(&mut bound_pods, &pod, true);
+        }
+        let (allowed, covering) = bound_pods.budgets();
+        assert_eq!(allowed, [3]);
+        for (name, expected) in [("web", vec![0]), ("db", vec![]), ("starting", vec![])] {
+            assert_eq!(
+                covering(bound_pods.get(&name.into()).unwrap()),
+                expected,
+                "{name}"
+            );
+        }
+    }
+}

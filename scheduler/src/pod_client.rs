@@ -1,0 +1,117 @@
+//! Calls of the API server about one pod, each with a deadline. Only a Binding is posted elsewhere
+//! ([`crate::bind`]).
+
+use std::time::Duration;
+
+use aliquot_k8s::event::PodRef;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde::de::IgnoredAny;
+use serde_json::json;
+use thiserror::Error;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+/// Deadline of one call.
+pub const DEADLINE: Duration = Duration::from_secs(3);
+
+/// Calls about one pod.
+#[derive(Clone)]
+pub struct PodClient {
+    client: Client,
+}
+
+/// Why the API server did not do what was asked, or why its answer is unknown.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// It refused, or the connection failed.
+    #[error(transparent)]
+    Failed(#[from] kube::Error),
+    /// The deadline has passed.
+    #[error(transparent)]
+    Elapsed(#[from] Elapsed),
+}
+
+/// The outcome of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvictionOutcome {
+    /// The pod is being terminated (or would be, in a dry run).
+    Accepted,
+    /// There is no such pod of this uid.
+    Gone,
+    /// A disruption budget forbids it now.
+    Protected(String),
+    /// Refused, or the outcome is unknown.
+    Failed(String),
+}
+
+impl PodClient {
+    /// Calls with this client.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The pods of a namespace.
+    pub(crate) fn api(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The pod as it is now; `None` where there is none with this uid.
+    pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, CallError> {
+        let found = self.find(&pod.namespace, &pod.name).await?;
+        Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
+    }
+
+    /// The pod of this name, whatever its uid.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, CallError> {
+        Ok(timeout(DEADLINE, self.api(namespace).get_opt(name)).await??)
+    }
+
+    /// Writes the annotation, or removes it without a text. The uid is a precondition.
+    pub async fn annotate(
+        &self,
+        pod: &PodRef,
+        annotation: &str,
+        text: Option<&str>,
+    ) -> Result<(), CallError> {
+        let api = self.api(&pod.namespace);
+        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {annotation: text}}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = api.patch_metadata(&pod.name, &params, &patch);
+        timeout(DEADLINE, call).await??;
+        Ok(())
+    }
+
+    /// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The
+    /// body is our own: kube's sends the uid precondition under a name that no API server reads.
+    pub async fn evict(&self, pod: &PodRef, dry_run: bool) -> EvictionOutcome {
+        let api = self.api(&pod.namespace);
+        let mut options = json!({"preconditions": {"uid": pod.uid}});
+        if dry_run {
+            options["dryRun"] = json!(["All"]);
+        }
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": options,
+        });
+        let params = PostParams {
+            dry_run,
+            ..PostParams::default()
+        };
+        let call =
+            api.create_subresource::<_, IgnoredAny>("eviction", &pod.name, &params, &eviction);
+        match timeout(DEADLINE, call).await {
+            Ok(Ok(_)) => EvictionOutcome::Accepted,
+            Ok(Err(kube::Error::Api(status))) => match status.code {
+                404 | 409 => EvictionOutcome::Gone,
+                429 => EvictionOutcome::Protected(status.message),
+                _ => EvictionOutcome::Failed(status.message),
+            },
+            Ok(Err(error)) => EvictionOutcome::Failed(error.to_string()),
+            Err(elapsed) => EvictionOutcome::Failed(elapsed.to_string()),
+        }
+    }
+}

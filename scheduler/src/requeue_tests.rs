@@ -1,0 +1,348 @@
+//! What is requeued after which event, and against a scripted API server when.
+
+use aliquot_core::ledger::PreemptionReservation;
+use aliquot_core::usage::{AllocatedUse, DeviceUse};
+use aliquot_core::{Mib, Percent, Replicas};
+use aliquot_k8s::pod::{demand, uid};
+use aliquot_k8s::watch::Index;
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use kube::Client;
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::time::timeout;
+use tower_test::mock;
+
+use super::*;
+use crate::ledger_cache::tests::{cache, from, node, pod, quota, reserve, used};
+use crate::pod_client::DEADLINE;
+
+/// The same node, with so many replicas at its kubelet.
+fn offering(name: &str, memory: u64, replicas: u32) -> Node {
+    let allocatable = json!({"cpu": "8", "nvidia.com/gpu": replicas.to_string()});
+    let status = from(json!({ "allocatable": allocatable }));
+    Node {
+        status: Some(status),
+        ..node(name, memory)
+    }
+}
+
+/// A pod of 600 MiB that filter refused: 900 of the 1000 are taken.
+fn full() -> LedgerCache {
+    let cache = cache();
+    Index::apply(&cache, pod("big", 900, Some("n")));
+    let waiting = pod("w", 600, None);
+    Index::apply(&cache, waiting.clone());
+    let demand = demand(&waiting, cache.settings()).unwrap();
+    let waiting = PendingPod::read(&waiting, demand, true);
+    cache.refused(&"w".into(), waiting, cache.pending.event_count());
+    cache
+}
+
+#[test]
+fn requeues_refused_pod_only_when_it_fits() {
+    let cache = full();
+    assert!(take_requeueable(&cache).is_empty());
+    let before = cache.pending.event_count();
+    Index::delete(&cache, pod("big", 900, Some("n")));
+    assert!(cache.pending.event_count() > before);
+    let requeued = take_requeueable(&cache);
+    assert_eq!(
+        requeued
+            .iter()
+            .map(|(uid, _)| uid.as_str())
+            .collect::<Vec<_>>(),
+        ["w"]
+    );
+    assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
+}
+
+/// The events were once taken after the snapshot of the nodes, and one in between was lost.
+#[test]
+fn requeues_for_capacity_freed_during_a_check() {
+    for _ in 0..200 {
+        let cache = full();
+        let gone = pod("big", 900, Some("n"));
+        let requeued: usize = std::thread::scope(|scope| {
+            let end = scope.spawn(|| Index::delete(&cache, gone));
+            let checks =
+                std::iter::from_fn(|| (!end.is_finished()).then(|| take_requeueable(&cache).len()));
+            checks.sum()
+        });
+        assert_eq!(requeued + take_requeueable(&cache).len(), 1);
+    }
+}
+
+#[test]
+fn requeues_only_the_pod_with_the_reservation() {
+    let cache = cache();
+    Index::apply(&cache, pod("victim", 900, Some("n")));
+    for name in ["holder", "other"] {
+        let pending_pods = pod(name, 600, None);
+        let demand = demand(&pending_pods, cache.settings()).unwrap();
+        Index::apply(&cache, pending_pods.clone());
+        let offered = cache.snapshot().set(&["n"]);
+        let pending_pods = PendingPod {
+            offered,
+            ..PendingPod::read(&pending_pods, demand, true)
+        };
+        cache.refused(&name.into(), pending_pods, cache.pending.event_count());
+    }
+    let used = DeviceUse::of(Mib(600), Percent(0));
+    let reservation = PreemptionReservation {
+        node: "n".into(),
+        allocated: AllocatedUse::Known([("GPU-n".into(), used)].into()),
+        replicas: Replicas::default(),
+        recorded: false,
+    };
+    cache
+        .ledger
+        .write()
+        .reserve_for_preemptor(&"holder".into(), reservation);
+    Index::delete(&cache, pod("victim", 900, Some("n")));
+    let requeued = take_requeueable(&cache);
+    let requeued: Vec<_> = requeued.iter().map(|(uid, _)| uid.as_str()).collect();
+    assert_eq!(requeued, ["holder"]);
+    assert!(!reserve(&cache, "other", 600) && reserve(&cache, "holder", 600));
+    assert!(cache.recompute().count() == 0);
+}
+
+#[test]
+fn requeues_refused_pod_when_node_returns() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("other", 10));
+    Index::<Node>::delete(&cache, node("n", 1000));
+    let pending_pods = pod("w", 600, None);
+    Index::apply(&cache, pending_pods.clone());
+    let demand = demand(&pending_pods, cache.settings()).unwrap();
+    let pending_pods = PendingPod {
+        offered: cache.snapshot().set(&["other"]),
+        ..PendingPod::read(&pending_pods, demand, true)
+    };
+    cache.refused(&"w".into(), pending_pods, cache.pending.event_count());
+    assert!(take_requeueable(&cache).is_empty());
+    Index::<Node>::apply(&cache, node("n", 1000));
+    assert_eq!(take_requeueable(&cache).len(), 1);
+}
+
+/// The pod is pending, refused on `n`.
+fn refused(cache: &LedgerCache, name: &str, memory: u64) {
+    let pending_pods = pod(name, memory, None);
+    Index::apply(cache, pending_pods.clone());
+    let demand = demand(&pending_pods, cache.settings()).unwrap();
+    let pending_pods = PendingPod {
+        offered: cache.snapshot().set(&["n"]),
+        ..PendingPod::read(&pending_pods, demand, true)
+    };
+    cache.refused(&name.into(), pending_pods, cache.pending.event_count());
+}
+
+fn requeued(cache: &LedgerCache) -> Vec<String> {
+    let requeued = take_requeueable(cache);
+    requeued.iter().map(|(uid, _)| uid.to_string()).collect()
+}
+
+#[test]
+fn requeues_pods_when_kubelet_offers_replicas_again() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, offering("n", 1000, 0));
+    assert!(!reserve(&cache, "w", 100));
+    refused(&cache, "w", 100);
+    assert!(requeued(&cache).is_empty());
+    Index::<Node>::apply(&cache, offering("n", 1000, 10));
+    assert_eq!(requeued(&cache), ["w"]);
+    assert!(reserve(&cache, "w", 100));
+}
+
+#[test]
+fn requeues_as_many_pods_as_free_kubelet_replicas() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, offering("n", 1000, 0));
+    for name in ["a", "b", "c"] {
+        refused(&cache, name, 100);
+    }
+    Index::<Node>::apply(&cache, offering("n", 1000, 2));
+    assert_eq!(requeued(&cache), ["a", "b"]);
+    assert!(reserve(&cache, "a", 100) && reserve(&cache, "b", 100));
+    assert!(!reserve(&cache, "c", 100));
+}
+
+#[test]
+fn counts_replica_of_pod_placed_by_other_scheduler() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, offering("n", 1000, 1));
+    let mut other = pod("stranger", 100, None);
+    other.spec.as_mut().unwrap().node_name = Some("n".to_owned());
+    Index::apply(&cache, other.clone());
+    assert_eq!(used(&cache), 0);
+    refused(&cache, "w", 100);
+    assert!(!reserve(&cache, "w", 100) && requeued(&cache).is_empty());
+    let phase = |phase: &str| Some(phase.to_owned());
+    other.status.as_mut().unwrap().phase = phase("Running");
+    Index::apply(&cache, other.clone());
+    assert!(requeued(&cache).is_empty());
+    other.status.as_mut().unwrap().phase = phase("Succeeded");
+    Index::apply(&cache, other);
+    assert_eq!(requeued(&cache), ["w"]);
+    assert!(reserve(&cache, "w", 100));
+}
+
+/// A requeued pod goes to another node than it was requeued for, which frees its claim.
+#[test]
+fn requeues_for_capacity_of_a_moved_claim() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, node("m", 10));
+    for name in ["a", "b"] {
+        let pending_pods = pod(name, 600, None);
+        Index::apply(&cache, pending_pods.clone());
+        let demand = demand(&pending_pods, cache.settings()).unwrap();
+        let pending_pods = PendingPod {
+            offered: cache.snapshot().set(&["m", "n"]),
+            ..PendingPod::read(&pending_pods, demand, true)
+        };
+        cache.refused(&name.into(), pending_pods, cache.pending.event_count());
+    }
+    assert_eq!(requeued(&cache), ["a"], "n has capacity for one");
+    Index::<Node>::apply(&cache, node("m", 1000));
+    let pending_pods = pod("a", 600, None);
+    let demand = demand(&pending_pods, cache.settings()).unwrap();
+    cache.claim(&cache.snapshot(), &pending_pods, &demand, "m");
+    assert_eq!(requeued(&cache), ["b"]);
+    cache.claim(&cache.snapshot(), &pending_pods, &demand, "m");
+    assert!(requeued(&cache).is_empty());
+}
+
+/// The pod is pending and refused; returns why.
+fn refuse(cache: &LedgerCache, pod: &Pod, nodes: &[&str]) -> String {
+    let uid = uid(pod);
+    let demand = demand(pod, cache.settings()).unwrap();
+    Index::apply(cache, pod.clone());
+    let events = cache.pending.event_count();
+    let view = cache.view("d");
+    let why = cache.fitting(&view, &uid, &demand, nodes);
+    cache.refused(&uid, PendingPod::read(pod, demand, true), events);
+    why.map_or_else(|why| why.to_string(), |fits| format!("{fits:?}"))
+}
+
+/// A node and a quota of 1000 MiB, 800 of it allocated to `holder`, with pods `a` (300 MiB), `b`
+/// (300 MiB) and `c` (200 MiB) pending.
+fn waiting_cache() -> LedgerCache {
+    let cache = cache();
+    Index::apply(&cache, node("m", 9000));
+    Index::<ResourceQuota>::reset(&cache, vec![quota("1000")]);
+    Index::apply(&cache, pod("holder", 800, Some("n")));
+    let refused = "2 ResourceQuotaNotFit (namespace d: limits.nvidia.com/gpumem used 800, \
+                   asked 300, limit 1k of quota q)";
+    let refused = refused.replace("1k", "1000");
+    let both = ["m", "n"];
+    for name in ["a", "b"] {
+        let why = refuse(&cache, &pod(name, 300, None), &both);
+        assert_eq!(why.replace("1 CardInsufficientMemory, 1 R", "2 R"), refused);
+    }
+    Index::apply(&cache, pod("c", 200, None));
+    assert_eq!(requeued(&cache), [""; 0]);
+    cache
+}
+
+#[test]
+fn requeues_pods_that_fit_together_in_raised_quota() {
+    let cache = waiting_cache();
+    Index::apply(&cache, quota("1000"));
+    assert_eq!(requeued(&cache), [""; 0], "nothing changed");
+    Index::apply(&cache, quota("1100"));
+    assert_eq!(requeued(&cache), ["a"]);
+    Index::apply(&cache, quota("1300"));
+    assert_eq!(
+        requeued(&cache),
+        [""; 0],
+        "the claim of the first pod counts"
+    );
+    Index::apply(&cache, quota("1400"));
+    assert_eq!(requeued(&cache), ["b"]);
+}
+
+#[test]
+fn requeues_all_pods_of_a_deleted_quota() {
+    let cache = waiting_cache();
+    Index::delete(&cache, quota("1000"));
+    assert_eq!(requeued(&cache), ["a", "b"]);
+    let cache = waiting_cache();
+    Index::<ResourceQuota>::reset(&cache, vec![]);
+    assert_eq!(requeued(&cache), ["a", "b"]);
+}
+
+#[test]
+fn requeues_for_freed_quota_on_all_nodes() {
+    let cache = waiting_cache();
+    // Its own node is full of other pods by then.
+    let mut other = pod("other", 900, Some("n"));
+    other.metadata.namespace = Some("elsewhere".to_owned());
+    Index::delete(&cache, pod("holder", 800, Some("n")));
+    Index::apply(&cache, other);
+    assert_eq!(requeued(&cache), ["a", "b"]);
+}
+
+#[test]
+fn invalid_quota_limit_allows_nothing_until_corrected() {
+    let cache = cache();
+    Index::apply(&cache, quota("1Gi"));
+    let why = refuse(&cache, &pod("a", 300, None), &["n"]);
+    assert!(
+        why.contains("limit \"1Gi\" of quota q is unreadable"),
+        "{why}"
+    );
+    Index::apply(&cache, quota("1k"));
+    assert_eq!(requeued(&cache), ["a"]);
+}
+
+/// The events of a new term's list were once lost because they came before this replica led.
+#[tokio::test(start_paused = true)]
+async fn requeues_on_leading_for_capacity_freed_before() {
+    let leader = Leader::replica();
+    leader.set_holder("pod-b_1");
+    let requeue = check(leader.clone(), &[200], async move || {
+        let waited = tokio::time::timeout(DEADLINE, std::future::pending::<()>());
+        assert!(waited.await.is_err());
+        leader.set_holder("pod-a_1");
+    });
+    requeue.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requeues_again_after_failed_patch() {
+    check(Leader::always(), &[503, 200], async || {}).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requeues_again_after_conflicting_patch() {
+    check(Leader::always(), &[409, 409, 200], async || {}).await;
+}
+
+/// A refused pod fits from the start; the patches get these status codes after `first`.
+async fn check(leader: Leader, codes: &[u16], first: impl AsyncFnOnce()) {
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let cache = Arc::new(cache());
+    Index::reset(&*cache, vec![pod("a", 600, None)]);
+    let metrics = Metrics::new(&mut Registry::default());
+    let stop = CancellationToken::new();
+    let pods = PodClient::new(Client::new(service, "d"));
+    let requeue = run(cache, pods, leader, metrics.clone(), stop.clone());
+    let requeue = tokio::spawn(requeue);
+    first().await;
+    for code in codes {
+        let request = timeout(RETRY * 2, server.next_request()).await;
+        let (request, send) = request.expect("in time").expect("a patch");
+        assert_eq!(request.uri().path(), "/api/v1/namespaces/d/pods/a");
+        let body = if *code == 200 {
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
+        } else {
+            json!({"kind": "Status", "status": "Failure", "code": code})
+        };
+        let body = Body::from(serde_json::to_vec(&body).unwrap());
+        send.send_response(Response::builder().status(*code).body(body).unwrap());
+    }
+    stop.cancel();
+    requeue.await.unwrap();
+    assert_eq!(metrics.requeues.get(), 1);
+}

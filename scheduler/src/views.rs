@@ -1,0 +1,90 @@
+//! The scheduler's state as it is shown, read-only: why a pod is pending and what is free
+//! ([`explain`]), the cluster page ([`page`]), the ledger ([`ledger_report`]) and the gauges of
+//! `/metrics` ([`gauges`]).
+
+pub mod explain;
+pub mod gauges;
+pub mod ledger_report;
+pub mod page;
+
+use std::sync::Arc;
+
+use aliquot_core::explain::PodPlacement;
+use aliquot_core::ledger::PodEntry;
+use aliquot_core::top::NodeTop;
+use aliquot_core::usage::DeviceUses;
+use aliquot_core::{Cluster, Percent};
+use aliquot_serve::Readiness;
+use axum::Router;
+use axum::http::StatusCode;
+
+use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
+use crate::pod_client::PodClient;
+
+/// What the views read.
+#[derive(Clone)]
+pub struct ReadModel {
+    /// The ledger.
+    pub cache: Arc<LedgerCache>,
+    /// Fetches pods that are not pending.
+    pub pods: PodClient,
+    /// Whether this replica leads, so that kube-scheduler calls it.
+    pub leader: Leader,
+    /// Whether the ledger is up to date.
+    pub readiness: Readiness,
+}
+
+/// Why there is no answer.
+type HttpError = (StatusCode, String);
+
+/// The routes of all views but the metrics.
+pub fn router(model: ReadModel) -> Router {
+    ledger_report::router(model.cache.clone())
+        .merge(page::router(model.clone()))
+        .merge(explain::router(model))
+}
+
+impl ReadModel {
+    fn ready(&self) -> Result<(), HttpError> {
+        let reasons = self.readiness.reasons();
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        let why = format!("aliquot-scheduler is not ready: {}", reasons.join(", "));
+        Err((StatusCode::SERVICE_UNAVAILABLE, why))
+    }
+
+    fn leads(&self) -> bool {
+        self.leader.not_leading_reason().is_none()
+    }
+}
+
+fn slots_by_name(cluster: &Cluster) -> Vec<usize> {
+    let mut slots: Vec<_> = cluster.iter().map(|(slot, name, _)| (name, slot)).collect();
+    slots.sort_unstable();
+    slots.into_iter().map(|(_, slot)| slot).collect()
+}
+
+/// Every node with an inventory. `cores` is the compute of a container that asks for none.
+fn nodes_by_name(cluster: Cluster, cores: Percent) -> impl Iterator<Item = NodeTop> {
+    let slots = slots_by_name(&cluster).into_iter();
+    slots.filter_map(move |slot| {
+        let (name, node) = cluster.named(slot)?;
+        NodeTop::of(name, node, cores)
+    })
+}
+
+/// Where a pod is allocated.
+fn placement(entry: &PodEntry) -> PodPlacement {
+    let amounts = |uses: &DeviceUses| {
+        let uses = uses.iter();
+        uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
+            .collect()
+    };
+    PodPlacement {
+        node: entry.node.clone(),
+        confirmed: entry.confirmed,
+        gpus: entry.allocated.uses().map(amounts),
+    }
+}

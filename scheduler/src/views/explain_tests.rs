@@ -1,0 +1,180 @@
+//! The answers about pending, bound and unknown pods.
+
+use aliquot_core::decide::PendingPlacement;
+use aliquot_core::explain::PodAnswer;
+use aliquot_core::top::TopAnswer;
+use aliquot_core::usage::DeviceUse;
+use aliquot_core::{Mib, Percent};
+use aliquot_k8s::watch::Index;
+use aliquot_serve::Readiness;
+use axum::body::{Body, to_bytes};
+use http::Request;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use tower_test::mock;
+
+use super::*;
+use crate::leader::Leader;
+use crate::ledger_cache::pending_pods::Claim;
+use crate::ledger_cache::tests::{node, pod};
+use crate::pod_client::PodClient;
+
+/// Three nodes of 1000 MiB; on `a` 600 are allocated.
+fn cache() -> LedgerCache {
+    let cache = LedgerCache::default();
+    let nodes = ["b", "a", "c"].map(|name| node(name, 1000));
+    Index::<Node>::reset(&cache, nodes.to_vec());
+    let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
+    Index::<Pod>::reset(&cache, pods);
+    cache
+}
+
+/// The answer, where the API server has `known`.
+async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (StatusCode, String) {
+    let (service, mut server) =
+        mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    tokio::spawn(async move {
+        if let Some((_, send)) = server.next_request().await {
+            let status = if known.is_some() { 200 } else { 404 };
+            let missing =
+                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
+            let body = known.unwrap_or(missing).to_string().into_bytes();
+            let answer = http::Response::builder().status(status).body(body.into());
+            send.send_response(answer.unwrap());
+        }
+    });
+    let client = kube::Client::new(service, "d");
+    let leader = Leader::always();
+    let router = router(ReadModel {
+        cache,
+        pods: PodClient::new(client),
+        leader,
+        readiness: Readiness::new([]),
+    });
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let answer = router.oneshot(request).await.unwrap();
+    let status = answer.status();
+    let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn explains_pending_pod_node_by_node() {
+    let cache = Arc::new(cache());
+    let uid = PodUid::from("p");
+    let mut waiting = cache.pending.get(&uid).unwrap();
+    waiting.offered = cache.snapshot().set(&["a", "b"]);
+    waiting.refusals = Some(RefusalRecord::new("first".to_owned(), Instant::now()));
+    cache.refused(&uid, waiting.clone(), 0);
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    waiting.refusals = Some(RefusalRecord::new("0/2 nodes".to_owned(), Instant::now()));
+    cache.refused(&uid, waiting, 0);
+    let slot = cache.snapshot().slot("b").unwrap();
+    let claim = Claim {
+        placement: PendingPlacement {
+            slot,
+            uses: vec![(0, DeviceUse::of(Mib(700), Percent(0)))],
+            instances: vec![],
+            replicas: aliquot_core::Replicas::default(),
+        },
+        namespace: "d".into(),
+    };
+    let other = PodUid::from("other");
+    let before = cache
+        .pending
+        .claims
+        .lock()
+        .put(&other, claim, Instant::now());
+    assert!(before.is_none());
+
+    let (status, text) = ask(cache, "/explain/d/p", None).await;
+    assert_eq!(status, StatusCode::OK);
+    let answer: PodAnswer = serde_json::from_str(&text).unwrap();
+    let refused = answer.head.refused.unwrap();
+    assert_eq!((refused.times, refused.text.as_str()), (2, "0/2 nodes"));
+    assert!(
+        (refused.first_seconds_ago, refused.last_seconds_ago) == (5.0, 0.0),
+        "{refused:?}"
+    );
+    assert_eq!(answer.head.requests[0].memory, "500 MiB");
+    let nodes = answer.nodes.iter();
+    let lines: Vec<_> = nodes
+        .map(|n| {
+            (
+                n.node.as_str(),
+                n.offered,
+                n.fits,
+                n.crowded,
+                n.gpus[0].answer.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            ("a", true, false, false, "CardInsufficientMemory"),
+            ("b", true, true, true, "chosen"),
+            ("c", false, true, false, "chosen"),
+        ]
+    );
+    let tail = answer.tail;
+    assert_eq!((tail.offered, tail.fitting), (2, 1));
+    assert_eq!(tail.why, "1 CardInsufficientMemory");
+}
+
+#[tokio::test]
+async fn answers_why_a_pod_is_not_explained() {
+    let check = async |known: Option<Value>, status: StatusCode, words: &str| {
+        let (found, text) = ask(Arc::new(cache()), "/explain/d/x", known).await;
+        assert_eq!((found, text.as_str()), (status, words));
+    };
+    check(None, StatusCode::NOT_FOUND, "pod d/x not found").await;
+    let plain = |spec: Value, phase: &str| json!({"metadata": {"name": "x", "namespace": "d", "uid": "x"}, "spec": spec, "status": {"phase": phase}});
+    let empty = json!({"containers": [{"name": "main"}]});
+    let conflict = StatusCode::CONFLICT;
+    check(
+        Some(plain(empty.clone(), "Pending")),
+        conflict,
+        "pod d/x requests no GPU",
+    )
+    .await;
+    check(
+        Some(plain(empty, "Failed")),
+        conflict,
+        "pod d/x has finished and has no GPU allocation",
+    )
+    .await;
+    let asks = json!({"nodeName": "a", "containers": [
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]});
+    let words = "pod d/x requests a GPU share, but runs on node a without an allocation: another scheduler placed it";
+    check(Some(plain(asks, "Running")), conflict, words).await;
+}
+
+#[tokio::test]
+async fn shows_placement_of_bound_pod() {
+    let known = serde_json::to_value(pod("x", 300, Some("a"))).unwrap();
+    let (status, text) = ask(Arc::new(cache()), "/explain/d/x", Some(known)).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let answer: PodAnswer = serde_json::from_str(&text).unwrap();
+    let placement = answer.head.placement.unwrap();
+    assert_eq!((placement.node.as_str(), placement.confirmed), ("a", true));
+    let allocated: Vec<_> = placement.gpus.into_iter().flatten().collect();
+    assert_eq!(
+        (allocated[0].0.as_str(), allocated[0].1.memory),
+        ("GPU-a", Mib(300))
+    );
+    assert!(answer.nodes.is_empty());
+}
+
+#[tokio::test]
+async fn top_lists_nodes_by_name() {
+    let (_, text) = ask(Arc::new(cache()), "/top", None).await;
+    let answer: TopAnswer = serde_json::from_str(&text).unwrap();
+    let nodes = answer.nodes.iter();
+    let lines: Vec<_> = nodes
+        .map(|n| (n.node.as_str(), n.gpus[0].largest))
+        .collect();
+    let expected = [("a", 400), ("b", 1000), ("c", 1000)].map(|(n, m)| (n, Some(Mib(m))));
+    assert_eq!(lines, expected);
+}

@@ -1,0 +1,136 @@
+//! `GET /books`: the ledger, with what is allocated on every GPU and to every pod. The metrics may
+//! not name pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aliquot_core::explain::PodPlacement;
+use aliquot_core::inventory::{Gpu, Health};
+use aliquot_core::ledger::PodEntry;
+use aliquot_core::node::Sums;
+use aliquot_core::refusal::Reason;
+use aliquot_core::top::DeviceAmount;
+use aliquot_core::{GpuUuid, Ledger, NodeName, PodUid};
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+
+use super::placement;
+use crate::ledger_cache::LedgerCache;
+
+/// The ledger's content. Sorted, so that equal ledgers give equal texts.
+#[derive(Debug, Serialize)]
+pub struct LedgerReport {
+    nodes: BTreeMap<NodeName, NodeLine>,
+    #[serde(rename = "bookings")]
+    pods: BTreeMap<PodUid, PodPlacement>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeLine {
+    /// A pod's allocation is unreadable: the node counts as full.
+    unreadable: bool,
+    /// `null` for a node whose inventory is unknown.
+    gpus: Option<Vec<GpuLine>>,
+}
+
+#[derive(Debug, Serialize)]
+struct GpuLine {
+    uuid: GpuUuid,
+    health: Health,
+    pods: u32,
+    used: DeviceAmount,
+    total: DeviceAmount,
+}
+
+impl LedgerReport {
+    /// The report of this ledger.
+    pub fn of(ledger: &Ledger) -> Self {
+        let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
+            let inventory = node.inventory.as_ref();
+            let gpus = inventory.map(|inventory| {
+                let gpus = inventory.gpus.iter().zip(&node.devices);
+                gpus.map(|(gpu, device)| line(gpu, &device.allocated))
+                    .collect()
+            });
+            let mut pods = ledger.pods_on(name.as_str());
+            let has_share =
+                pods.any(|pod| ledger.pod_entry(pod).is_some_and(PodEntry::uses_devices));
+            let unreadable = node.closed == Some(Reason::NodeAllocationUnreadable);
+            let line = NodeLine { unreadable, gpus };
+            // Nodes without GPUs that only run pods without GPUs are left out.
+            (line.gpus.is_some() || has_share).then(|| (name.clone(), line))
+        });
+        Self {
+            nodes: nodes.collect(),
+            pods: ledger
+                .pod_entries()
+                .filter(|(_, entry)| entry.uses_devices())
+                .map(|(pod, entry)| (pod.clone(), placement(entry)))
+                .collect(),
+        }
+    }
+}
+
+fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
+    GpuLine {
+        uuid: gpu.uuid.clone(),
+        health: gpu.health.clone(),
+        pods: sums.pods,
+        used: sums.used.into(),
+        total: DeviceAmount {
+            replicas: gpu.replicas,
+            memory: gpu.scaled,
+            cores: gpu.cores,
+        },
+    }
+}
+
+/// The route.
+pub fn router(cache: Arc<LedgerCache>) -> Router {
+    Router::new().route("/books", get(report)).with_state(cache)
+}
+
+async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {
+    // A copy, so that the lock is not held while the answer is made.
+    Json(LedgerReport::of(&cache.read(Ledger::clone)))
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_k8s::watch::Index;
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::*;
+    use crate::ledger_cache::tests::{node, pod};
+
+    #[test]
+    fn reports_every_gpu_and_every_allocation() {
+        let cache = LedgerCache::default();
+        Index::<Node>::reset(&cache, vec![node("n", 1000)]);
+        Index::apply(&cache, pod("a", 600, Some("n")));
+        Index::apply(&cache, pod("b", 100, Some("unknown")));
+        let report = cache.read(LedgerReport::of);
+        let amount =
+            |replicas, memory, cores| json!({"seats": replicas, "memory": memory, "cores": cores});
+        let pod_line = |node: &str, memory| {
+            json!({
+                "node": node, "confirmed": true,
+                "gpus": {format!("GPU-{node}"): amount(1, memory, 0)},
+            })
+        };
+        let expected = json!({
+            "nodes": {
+                "n": {"unreadable": false, "gpus": [{
+                    "uuid": "GPU-n", "health": "ok", "pods": 1,
+                    "used": amount(1, 600, 0), "total": amount(10, 1000, 100),
+                }]},
+                "unknown": {"unreadable": false, "gpus": null},
+            },
+            "bookings": {"a": pod_line("n", 600), "b": pod_line("unknown", 100)},
+        });
+        assert_eq!(serde_json::to_value(&report).unwrap(), expected);
+    }
+}

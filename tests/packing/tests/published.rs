@@ -1,0 +1,34 @@
+//! `simulate` reproduces the published figures of six policies on openb's default trace, which validates
+//! its figures for Aliquot. Skipped without the files in `OPENB_DIR`.
+
+use aliquot_cli::simulate::report::Summary;
+use aliquot_cli::simulate::runs::simulate;
+use aliquot_packing::{LOAD, Openb, PUBLISHED, SEEDS};
+
+/// How far a mean may be off.
+const TOLERANCE: f64 = 0.3;
+
+fn check(summary: &Summary, expected: [f64; 4]) {
+    let found: Vec<f64> = summary.unallocated.iter().map(|f| f.mean).collect();
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= TOLERANCE;
+    assert!(
+        found.len() == 4 && found.iter().zip(&expected).all(close),
+        "{}: {found:?}, published {expected:?}",
+        summary.policy
+    );
+}
+
+#[test]
+fn reproduces_published_figures_of_six_policies() {
+    let Some(openb) = Openb::find() else {
+        return;
+    };
+    let trace = openb.trace("default").expect("the files of openb");
+    let policies = PUBLISHED.map(|(policy, _)| policy);
+    let seeds: Vec<u64> = SEEDS.collect();
+    let outcomes = simulate(&trace, &policies, &seeds, LOAD, &|_, _| ()).unwrap();
+    for (outcome, (_, expected)) in outcomes.iter().zip(PUBLISHED) {
+        assert_eq!(outcome.runs.len(), seeds.len());
+        check(&Summary::of(outcome), expected);
+    }
+}
