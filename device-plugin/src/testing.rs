@@ -215,7 +215,6 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::DriverInventory {
     };
     aliquot_nvml::DriverInventory {
         driver_version: "580.82".to_owned(),
-        cuda_version: None,
         gpus: (0..).zip(uuids).map(gpu).collect(),
         notes: Vec::new(),
     }

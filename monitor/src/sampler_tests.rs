@@ -59,7 +59,6 @@ impl Driver for Scripted {
         let gpus = self.gpus.lock().clone().ok_or_else(no_answer)?;
         Ok(DriverInventory {
             driver_version: "580".to_owned(),
-            cuda_version: None,
             gpus: (0..).zip(&gpus).map(gpu).collect(),
             notes: Vec::new(),
         })

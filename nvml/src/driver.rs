@@ -167,15 +167,7 @@ impl Driver for Nvml {
             .library
             .sys_driver_version()
             .map_err(NvmlError::DriverVersion)?;
-        let (gpus, mut notes) = self.read_all_gpus()?;
-        let cuda = self.library.sys_cuda_driver_version();
-        if let Err(e) = &cuda {
-            notes.push(Note {
-                gpu: None,
-                call: "nvmlSystemGetCudaDriverVersion_v2",
-                problem: e.to_string(),
-            });
-        }
+        let (gpus, notes) = self.read_all_gpus()?;
         let mut known = self.gpus.lock();
         for facts in gpus {
             let uuid = facts.uuid.clone();
@@ -193,10 +185,6 @@ impl Driver for Nvml {
         gpus.sort_by_key(|gpu| gpu.index);
         Ok(DriverInventory {
             driver_version,
-            cuda_version: cuda.ok().and_then(|version| {
-                let version = u32::try_from(version).ok()?;
-                Some((version / 1000, version % 1000 / 10))
-            }),
             gpus,
             notes,
         })

@@ -12,8 +12,6 @@ use crate::mig::{MigLayout, MigMode};
 pub struct DriverInventory {
     /// Such as `580.82.07`.
     pub driver_version: String,
-    /// Newest CUDA version that the driver supports, (major, minor).
-    pub cuda_version: Option<(u32, u32)>,
     /// The GPUs, ordered by index.
     pub gpus: Vec<GpuFacts>,
     /// Calls that failed, for logs.

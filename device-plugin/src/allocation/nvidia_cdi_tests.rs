@@ -59,7 +59,6 @@ fn gpu(uuid: &str, mig: bool, instances: &[&str]) -> GpuFacts {
 fn facts(gpus: &[GpuFacts]) -> DriverInventory {
     DriverInventory {
         driver_version: "580.82.07".to_owned(),
-        cuda_version: None,
         gpus: gpus.to_vec(),
         notes: Vec::new(),
     }

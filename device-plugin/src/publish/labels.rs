@@ -19,8 +19,6 @@ const MAX_LABEL_LENGTH: usize = 63;
 /// What the driver reports of the physical GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// The newest CUDA version that the driver supports, (major, minor).
-    pub cuda: Option<(u32, u32)>,
     /// The GPUs, by index.
     pub gpus: Vec<GpuFeatures>,
 }
@@ -34,8 +32,6 @@ pub struct GpuFeatures {
     pub product: String,
     /// Its memory, with what the driver reserves.
     pub memory: Mib,
-    /// Compute capability, (major, minor).
-    pub capability: Option<(u32, u32)>,
     /// The GPU supports MIG.
     pub mig_capable: bool,
 }
@@ -47,11 +43,9 @@ impl Features {
             uuid: gpu.uuid.as_str().into(),
             product: gpu.model.clone(),
             memory: gpu.memory,
-            capability: gpu.compute_capability,
             mig_capable: gpu.mig.capable,
         };
         Self {
-            cuda: facts.cuda_version,
             gpus: facts.gpus.iter().map(gpu).collect(),
         }
     }

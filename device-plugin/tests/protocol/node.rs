@@ -59,7 +59,6 @@ impl Driver for TwoGpus {
         };
         Ok(DriverInventory {
             driver_version: "580.82".to_owned(),
-            cuda_version: None,
             gpus: (0..).zip(["GPU-a", "GPU-b"]).map(gpu).collect(),
             notes: Vec::new(),
         })

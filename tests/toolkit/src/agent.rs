@@ -358,7 +358,6 @@ impl Driver for TwoGpus {
         };
         Ok(DriverInventory {
             driver_version: DRIVER.to_owned(),
-            cuda_version: None,
             gpus: (0..).zip([FIRST, SECOND]).map(gpu).collect(),
             notes: Vec::new(),
         })

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
 use aliquot_core::mig::RESOURCES;
 
-use super::{Features, GpuFeatures, label_value, memory, mig_profile, product, sharing_strategy};
+use super::{Features, label_value, memory, mig_profile, product, sharing_strategy};
 
 /// Labels by key.
 type Labels = BTreeMap<String, String>;
@@ -15,7 +15,6 @@ type Labels = BTreeMap<String, String>;
 pub(super) fn labels(inventory: &Inventory, features: &Features, default_resource: &str) -> Labels {
     let mut all = Labels::new();
     let devices = &inventory.gpus;
-    driver(&mut all, &inventory.driver, features);
     let is_of =
         |device: &&Gpu, name: &str| device.resource == name && mig_profile(device).is_some();
     let single: Vec<&Gpu> = devices
@@ -86,29 +85,6 @@ fn put(all: &mut Labels, name: &str, value: impl Display) {
     all.insert(format!("nvidia.com/{name}"), format!("{value}"));
 }
 
-fn driver(all: &mut Labels, version: &str, features: &Features) {
-    let parts: Vec<&str> = version.split('.').collect();
-    put(all, "cuda.driver-version.full", label_value(version));
-    let names = ["major", "minor", "revision"];
-    for (name, part) in names.iter().zip(&parts) {
-        put(
-            all,
-            &format!("cuda.driver-version.{name}"),
-            label_value(part),
-        );
-        // The deprecated names.
-        let old = if *name == "revision" { "rev" } else { name };
-        put(all, &format!("cuda.driver.{old}"), label_value(part));
-    }
-    if let Some((major, minor)) = features.cuda {
-        put(all, "cuda.runtime-version.full", format!("{major}.{minor}"));
-        for (name, part) in [("major", major), ("minor", minor)] {
-            put(all, &format!("cuda.runtime-version.{name}"), part);
-            put(all, &format!("cuda.runtime.{name}"), part);
-        }
-    }
-}
-
 /// Labels of the advertised whole GPUs, or of what the driver reports if there is none.
 fn whole_gpu_labels(
     all: &mut Labels,
@@ -117,21 +93,17 @@ fn whole_gpu_labels(
     default_resource: &str,
 ) {
     put(all, "gpu.count", features.gpus.len());
-    let first = features.gpus.first();
-    let gpu = if advertised.is_empty() {
-        let Some(gpu) = first else { return };
+    if advertised.is_empty() {
+        let Some(gpu) = features.gpus.first() else {
+            return;
+        };
         put(all, "gpu.product", label_value(&gpu.product));
         put(all, "gpu.memory", gpu.memory.0);
         put(all, "gpu.replicas", 1);
         put(all, "gpu.sharing-strategy", "none");
-        Some(gpu)
     } else {
         let device = most_common(advertised);
         describe(all, "gpu", device, features, default_resource);
-        features.physical_gpu(device)
-    };
-    if let Some(gpu) = gpu {
-        capability(all, gpu);
     }
 }
 
@@ -156,9 +128,6 @@ fn single_strategy_labels(
         for name in ["gpu.count", "gpu.replicas", "gpu.memory"] {
             put(all, name, 0);
         }
-    }
-    if let Some(gpu) = features.physical_gpu(device) {
-        capability(all, gpu);
     }
 }
 
@@ -213,31 +182,4 @@ fn describe(
 /// 3 of `3g.20gb`.
 fn compute_slices(profile: &str) -> Option<u8> {
     profile.split_once('g')?.0.parse().ok()
-}
-
-fn capability(all: &mut Labels, gpu: &GpuFeatures) {
-    let Some((major, minor)) = gpu.capability else {
-        return;
-    };
-    put(all, "gpu.compute.major", major);
-    put(all, "gpu.compute.minor", minor);
-    put(all, "gpu.family", family(major, minor));
-}
-
-fn family(major: u32, minor: u32) -> &'static str {
-    match (major, minor) {
-        (1, _) => "tesla",
-        (2, _) => "fermi",
-        (3, _) => "kepler",
-        (5, _) => "maxwell",
-        (6, _) => "pascal",
-        (7, 0..=4) => "volta",
-        (7, _) => "turing",
-        (8, 9) => "ada-lovelace",
-        (8, _) => "ampere",
-        (9, _) => "hopper",
-        (10 | 12, _) => "blackwell",
-        (13, _) => "rubin",
-        _ => "undefined",
-    }
 }

@@ -15,11 +15,9 @@ fn features(products: &[&str]) -> Features {
     let names: Vec<String> = (0..products.len()).map(|n| format!("GPU-{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut facts = facts(&names);
-    facts.cuda_version = Some((13, 0));
     for (gpu, product) in facts.gpus.iter_mut().zip(products) {
         gpu.model = (*product).to_owned();
         gpu.memory = Mib(40_960);
-        gpu.compute_capability = Some((8, 0));
         gpu.mig.capable = true;
     }
     Features::of(&facts)
@@ -83,14 +81,6 @@ fn labels_node_of_equal_gpus() {
             ("nv/gpu.memory", "40960"),
             ("nv/gpu.replicas", "10"),
             ("nv/gpu.sharing-strategy", "vgpu"),
-            ("nv/gpu.family", "ampere"),
-            ("nv/gpu.compute.major", "8"),
-            ("nv/gpu.compute.minor", "0"),
-            ("nv/cuda.driver-version.full", "580.82.07"),
-            ("nv/cuda.driver-version.revision", "07"),
-            ("nv/cuda.driver.rev", "07"),
-            ("nv/cuda.runtime-version.full", "13.0"),
-            ("nv/cuda.runtime.major", "13"),
             ("nv/mig.capable", "true"),
             ("nv/mig.strategy", "-"),
             ("nv/mps.capable", "false"),
@@ -166,7 +156,6 @@ fn mig_3_labels_product_with_single_mig_profile() {
             ("nv/gpu.memory", "19968"),
             ("nv/gpu.slices.gi", "1"),
             ("nv/mig.strategy", "single"),
-            ("nv/gpu.family", "ampere"),
             ("our/mode.mig", "1"),
         ],
     );

@@ -42,7 +42,6 @@ pub(crate) async fn labels(stack: Arc<Stack>) -> Result<()> {
             ("nvidia.com/gpu.product", Some("NVIDIA-A100-SXM4-80GB")),
             ("nvidia.com/gpu.memory", Some("81920")),
             ("nvidia.com/gpu.replicas", Some("10")),
-            ("nvidia.com/gpu.family", Some("ampere")),
             ("nvidia.com/mig.capable", Some("true")),
             ("aliquot.dev/product.NVIDIA-A100-SXM4-80GB", Some("2")),
             ("aliquot.dev/mode.vgpu", Some("2")),
