@@ -16,7 +16,7 @@ for target in $(cargo fuzz list --fuzz-dir .); do
     found="$top/fuzz/$target"
     mkdir -p "$found"
     if [ "$what" = keep ]; then
-        fuzz run "$target" "corpus/$target" "$found" -- -merge=1 -use_counters=0 -use_cmp=0 -max_len=4096
+        fuzz run "$target" "corpus/$target" "$found" -- -set_cover_merge=1 -use_counters=0 -use_cmp=0 -max_len=4096
     else
         echo "== $target, $what minutes"
         fuzz run "$target" "$found" "corpus/$target" -- \

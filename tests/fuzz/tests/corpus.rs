@@ -8,11 +8,13 @@ use aliquot_fuzz::TARGETS;
 
 /// All targets together; inputs are minimised before they are added.
 const MAX_BYTES: usize = 1 << 20;
+/// All targets together.
+const MAX_INPUTS: usize = 300;
 
 #[test]
 fn corpus_breaks_no_property() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let mut bytes = 0;
+    let (mut bytes, mut all_inputs) = (0, 0);
     let mut broken = Vec::new();
     for (target, check) in TARGETS {
         let mut inputs = 0;
@@ -26,9 +28,14 @@ fn corpus_breaks_no_property() {
             }
         }
         assert!(inputs > 0, "no corpus for {target}");
+        all_inputs += inputs;
     }
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(bytes < MAX_BYTES, "{bytes} bytes: minimise the corpus");
+    assert!(
+        all_inputs <= MAX_INPUTS,
+        "{all_inputs} inputs: minimise the corpus"
+    );
 }
 
 #[test]
