@@ -58,6 +58,25 @@ fn requeues_refused_pod_only_when_it_fits() {
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
 }
 
+/// The list was requested before the pod was created, and applied after filter refused the pod.
+#[test]
+fn requeues_pod_that_is_younger_than_the_list() {
+    let cache = cache();
+    let big = || pod("big", 900, Some("n"));
+    Index::apply(&cache, big());
+    let waiting = pod("w", 600, None);
+    let demand = demand(&waiting, cache.settings()).unwrap();
+    let refused = PendingPod::read(&waiting, demand, true);
+    cache.refused(&"w".into(), refused, cache.pending.event_count());
+    Index::<Pod>::reset(&cache, vec![big()]);
+    Index::apply(&cache, waiting);
+    assert_eq!(requeued(&cache), [""; 0]);
+    Index::delete(&cache, big());
+    assert_eq!(requeued(&cache), ["w"]);
+    Index::<Pod>::reset(&cache, vec![]);
+    assert_eq!(cache.pending.counts(), (0, 0), "deleted unseen");
+}
+
 /// The events were once taken after the snapshot of the nodes, and one in between was lost.
 #[test]
 fn requeues_for_capacity_freed_during_a_check() {

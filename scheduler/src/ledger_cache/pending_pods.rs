@@ -123,6 +123,9 @@ pub struct PendingPod {
     pub annotation_bytes: usize,
     /// Filter refused it and it has not been requeued since.
     pub refused: bool,
+    /// The watch or a list has shown it, so that a list without it tells of its deletion. Filter may
+    /// know a pod earlier.
+    pub(crate) listed: bool,
     /// The nodes of the last filter call: the others have a taint, a label or too little CPU. All,
     /// before the first call.
     pub offered: NodeSet,
@@ -221,6 +224,7 @@ impl PendingPod {
                 .map(|(key, value)| key.len() + value.len())
                 .sum(),
             refused,
+            listed: false,
             offered: NodeSet::default(),
             refusals: None,
             preemption: preemption(pod),

@@ -118,6 +118,7 @@ impl LedgerCache {
         match observed.state {
             PodState::Pending(mut new) => {
                 new.refused = refused;
+                new.listed = true;
                 if let Some(old) = old {
                     new.refused = old.refused;
                     new.offered = old.offered;
@@ -196,7 +197,10 @@ impl Index<Pod> for LedgerCache {
         drop(ledger);
         self.bound_pods.0.write().retain(|uid| listed.contains(uid));
         let mut all = self.pending.pods.lock();
-        all.retain(|uid, _| listed.contains(uid));
+        // A pod that only filter knows may be younger than this list, not than the next one.
+        all.retain(|uid, pending| {
+            listed.contains(uid) || !std::mem::replace(&mut pending.listed, true)
+        });
         drop(listed);
         for observed in pods {
             self.update_pods(&mut all, observed, true);
