@@ -2,13 +2,14 @@
 //! small file system of its own, so that a container that fills it takes no space from others
 //! (`docs/threat-model.md`).
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Once;
 
 use aliquot_node_state::container_directory::{COUNTERS, COUNTERS_FOLDER};
 use aliquot_region::{counters, tmpfs};
+use rustix::fs::{Mode, OFlags};
 
 use crate::files::{self, FileError, failed};
 use crate::selinux;
@@ -63,13 +64,11 @@ fn reaches_the_runtime(folder: &Path) -> bool {
 
 fn counters_file(path: &Path) -> Result<(), FileError> {
     const MODE: u32 = 0o666;
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(MODE)
-        .open(path)
-        .map_err(failed("create", path))?;
+    // A FIFO in its place would block the agent, and a link's target would become writable.
+    let flags =
+        OFlags::CREATE | OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(MODE));
+    let file = File::from(file.map_err(|error| failed("create", path)(error.into()))?);
     file.set_permissions(fs::Permissions::from_mode(MODE))
         .map_err(failed("chmod", path))?;
     let length = file.metadata().map_err(failed("inspect", path))?.len();
@@ -101,6 +100,26 @@ mod tests {
         create(dir.path()).expect("again");
         assert_eq!(fs::read(&slots).expect("read"), b"used");
         unmount(dir.path()).expect("nothing to take away");
+    }
+
+    #[test]
+    fn neither_waits_for_a_fifo_nor_opens_a_links_target() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let slots = dir.path().join(COUNTERS);
+        create(dir.path()).expect("made");
+        let other = dir.path().join("other");
+        fs::rename(&slots, &other).expect("moved");
+        let closed = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(&other, closed).expect("closed");
+        std::os::unix::fs::symlink(&other, &slots).expect("linked");
+        create(dir.path()).expect_err("a link");
+        let mode = fs::metadata(&other).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::remove_file(&slots).expect("removed");
+        let made = Command::new("mkfifo").arg(&slots).status();
+        assert!(made.expect("mkfifo").success());
+        create(dir.path()).expect_err("a FIFO");
+        unmount(dir.path()).expect("unmounted");
     }
 
     /// Runs [`child_mounts_counters_in_own_namespace`] in a mount namespace of its own, where
