@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos admission hold bench deny fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
+.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold bench deny fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -38,7 +38,7 @@ CHECK := --lib --bins $(call named,arrows layers commands compatibility config c
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
 	injection linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
 	mps_supervisor page schemas toolkit)
-CONTROL_PLANE := $(call named,control_plane installed)
+CONTROL_PLANE := $(call named,control_plane gangs installed)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
 	$(CARGO_TEST) $(CHECK)
@@ -61,7 +61,8 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 
-test-all: test test-oldest chaos hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+test-all: test test-oldest chaos gangs hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+	$(CARGO_TEST) --test karpenter -- --ignored
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
 	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
@@ -79,9 +80,13 @@ test-oldest: cluster helm build ## Binding, policies, nudge and checkpoint on th
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node example_pod_gets_its_share
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node container_keeps_its_share_through_plugin_restarts
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node pod_created_during_an_agent_restart
+	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node runs_init_containers_whose_shares
 
 chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
+
+gangs: cluster build ## 500 rounds of two gangs that compete for room for one and a half, 50 with a leader killed
+	ALIQUOT_GANG_ROUNDS=500 cargo test --workspace --locked --test gangs -- --nocapture
 
 admission: cluster build ## 200 GPU pods a second for 10 minutes, one of two webhooks killed at random, certificates new each minute
 	cargo build --release --quiet --locked -p aliquot-webhook

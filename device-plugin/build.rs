@@ -1,4 +1,4 @@
-//! Generates the code of the kubelet's APIs from `proto/`, without a system protoc.
+//! Generates the code of the kubelet's API from `proto/`, without a system protoc.
 
 use std::path::Path;
 

@@ -16,6 +16,7 @@ pub mod migrate;
 pub mod node;
 mod other_plugins;
 pub mod probe;
+mod request_form;
 mod runtime_class;
 mod scheduler;
 mod security;
@@ -116,6 +117,7 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     found.extend(runtime_class::exist(facts, &about));
     found.extend(scheduler::same_names(facts, &about));
     found.extend(device_class::checks(facts, &about));
+    found.extend(request_form::checks(facts, &about));
     found.extend(ledger::checks(facts, &about));
     found.push(security::limits(facts, &about));
     found

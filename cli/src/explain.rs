@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use aliquot_core::explain::{GpuAnswer, NodeAnswer, PodAnswer, PodHeader};
+use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::top::DeviceAmount;
 use anyhow::Result;
 use clap::Args;
@@ -60,9 +61,7 @@ pub fn table(answer: &PodAnswer, most: usize) -> String {
         };
         let _ = writeln!(text, "{state} {} with", placement.node);
         match &placement.gpus {
-            None => {
-                text.push_str("  an allocation that cannot be read; it counts as the whole node\n");
-            }
+            None => text.push_str("  an allocation that cannot be read\n"),
             Some(gpus) => {
                 for (gpu, amount) in gpus {
                     let _ = writeln!(text, "  {gpu}: {}, {}", amount.memory, amount.cores);
@@ -130,6 +129,9 @@ pub(crate) fn nodes_table(answer: &PodAnswer, most: usize) -> String {
 /// A pod and what its containers request.
 pub(crate) fn asks(head: &PodHeader) -> String {
     let mut text = format!("{}/{}", head.namespace, head.name);
+    if head.annotated {
+        let _ = write!(text, " (request in annotation {REQUEST})");
+    }
     for asked in &head.requests {
         let (stage, count) = (&asked.stage, asked.count);
         let _ = write!(

@@ -36,7 +36,8 @@ fn holder() -> Pod {
     from(json!({
         "metadata": {"name": "holder", "namespace": "d", "uid": "h",
             "annotations": {ALLOCATION: allocation.to_string()}},
-        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "spec": {"nodeName": "n1", "schedulerName": "aliquot-scheduler", "containers": [
+            {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     }))
 }
 
@@ -169,6 +170,7 @@ fn waiting() -> PodAnswer {
         uid: "u".into(),
         leads: true,
         requests: asks,
+        annotated: false,
         refused: Some(RefusalHistory {
             times: 3,
             first_seconds_ago: 200.0,
@@ -235,6 +237,11 @@ fn explains_waiting_pod_in_a_table() {
     assert_eq!(explain::table(&waiting(), 20), format!("{text}{last}"));
     let more = "... and 2 more nodes; use --nodes to show more\n";
     assert_eq!(explain::table(&waiting(), 1), format!("{text}{more}"));
+    let mut annotated = waiting();
+    annotated.head.annotated = true;
+    let first = "d/p (request in annotation aliquot.dev/request)\n  app container main requests";
+    let shown = explain::table(&annotated, 20);
+    assert!(shown.starts_with(first), "{shown}");
 }
 
 /// Serves one request, and returns how to reach it.

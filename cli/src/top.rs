@@ -362,10 +362,7 @@ pub fn pods(pods: &[PodTop]) -> String {
             ]
         };
         match &pod.gpus {
-            None => vec![line(
-                "unreadable: counts as the whole node".to_owned(),
-                None,
-            )],
+            None => vec![line("unreadable".to_owned(), None)],
             Some(gpus) => gpus
                 .iter()
                 .map(|(gpu, a)| line(gpu.to_string(), Some(a)))

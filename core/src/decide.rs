@@ -7,12 +7,13 @@
 //!
 //! Verdicts on nodes are cached for each shape of pod. A verdict is valid until its node's
 //! version changes, so an extender call evaluates only the nodes that changed since the
-//! last pod of the same shape. A change of the typical pods empties the cache; whoever
-//! changes the policies starts a new one.
+//! last pod of the same shape; nodes with pending placements are cached in the same way. A
+//! change of the typical pods empties the cache; whoever changes the policies starts a new
+//! one. Nodes of one kind ([`NodeState::kind`]) have one verdict.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
@@ -89,14 +90,6 @@ pub struct NodeQuery<'a> {
 }
 
 impl NodeQuery<'_> {
-    /// The node in a slot as this pod sees it.
-    fn node(&self, slot: usize) -> Option<&NodeState> {
-        match self.own_reservation {
-            Some((own, state)) if *own == slot => Some(state),
-            _ => self.cluster.at(slot).map(|state| &**state),
-        }
-    }
-
     /// Whether the node in this slot can take the pod.
     fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, NodeVerdict> {
         match self.own_reservation {
@@ -106,6 +99,30 @@ impl NodeQuery<'_> {
             _ => Cow::Borrowed(verdicts.of(slot)),
         }
     }
+
+    /// The score of a node with these pending placements; `None` if the pod does not fit beside
+    /// them.
+    fn score_with_pending(
+        &self,
+        verdicts: &mut Verdicts<'_>,
+        slot: usize,
+        others: &[&PendingPlacement],
+    ) -> Option<u64> {
+        match self.own_reservation {
+            Some((own, state)) if *own == slot => {
+                let crowded = with_all(state, others);
+                let fit = fit::fit(&crowded, self.demand, self.policies);
+                fit.ok().map(|fit| fit.score)
+            }
+            _ => verdicts.with_pending(slot, others),
+        }
+    }
+}
+
+/// The node with these pods on it.
+fn with_all(node: &NodeState, placements: &[&PendingPlacement]) -> NodeState {
+    let all = placements.iter();
+    all.fold(node.clone(), |node, placement| placement.on(&node))
 }
 
 /// A node that can take the pod. The order is best first.
@@ -124,38 +141,75 @@ pub fn fitting<'n, S: AsRef<str>>(
     memo: &mut Memo,
     names: &'n [S],
 ) -> Result<Vec<Ranked<'n>>, Refusal> {
-    let pending_by_slot = pending_by_slot(query);
-    let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
     let mut fits = Vec::with_capacity(names.len());
+    each_fitting(query, memo, names, |fit| fits.push(fit))?;
+    Ok(fits)
+}
+
+/// The best `most` of them, best first.
+pub fn best<'n, S: AsRef<str>>(
+    query: &NodeQuery<'_>,
+    memo: &mut Memo,
+    names: &'n [S],
+    most: usize,
+) -> Result<Vec<&'n str>, Refusal> {
+    let mut best = BinaryHeap::new();
+    each_fitting(query, memo, names, |fit| {
+        if best.len() < most {
+            best.push(fit);
+        } else if let Some(mut worst) = best.peek_mut()
+            && fit < *worst
+        {
+            *worst = fit;
+        }
+    })?;
+    let best = best.into_sorted_vec().into_iter();
+    Ok(best.map(|ranked| ranked.name).collect())
+}
+
+/// Calls `found` for each of the named nodes that can take the pod, or returns why there are none.
+fn each_fitting<'n, S: AsRef<str>>(
+    query: &NodeQuery<'_>,
+    memo: &mut Memo,
+    names: &'n [S],
+    mut found: impl FnMut(Ranked<'n>),
+) -> Result<(), Refusal> {
+    let pending = PendingBySlot::of(query);
+    memo.retain_crowded(&pending);
+    let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
+    let mut any = false;
+    let mut next = 0;
     for name in names.iter().map(AsRef::as_ref) {
-        let Some(slot) = query.cluster.slot(name) else {
+        let Some(slot) = query.cluster.slot_near(name, next) else {
             continue;
         };
-        if let NodeVerdict::Fits { score, amount } = *query.verdict(&mut verdicts, slot) {
-            if query.headroom.is_some_and(|left| !left.allows(amount)) {
-                continue;
-            }
-            let (crowded, score) = match pending_by_slot.get(&slot) {
-                None => (false, score),
-                Some(others) => match score_with_pending(query, slot, others) {
-                    Some(score) => (false, score),
-                    None => (true, score),
-                },
-            };
-            fits.push(Ranked {
-                crowded,
-                score: Reverse(score),
-                name,
-            });
+        next = slot + 1;
+        let NodeVerdict::Fits { score, amount } = *query.verdict(&mut verdicts, slot) else {
+            continue;
+        };
+        if query.headroom.is_some_and(|left| !left.allows(amount)) {
+            continue;
         }
+        let with_pending = match pending.on(slot) {
+            None => Some(score),
+            Some(others) => query.score_with_pending(&mut verdicts, slot, others),
+        };
+        any = true;
+        found(Ranked {
+            crowded: with_pending.is_none(),
+            score: Reverse(with_pending.unwrap_or(score)),
+            name,
+        });
     }
-    if !fits.is_empty() {
-        return Ok(fits);
+    if any {
+        return Ok(());
     }
     let mut refusal = Refusal::default();
     let mut over: Option<(QuotaAmount, Refusal)> = None;
+    let mut next = 0;
     for name in names.iter().map(AsRef::as_ref) {
-        let slot = query.cluster.slot(name);
+        let slot = query.cluster.slot_near(name, next);
+        next = slot.map_or(next, |slot| slot + 1);
         let verdict = slot.map(|slot| query.verdict(&mut verdicts, slot));
         match verdict.as_deref() {
             Some(NodeVerdict::Refused(why)) => refusal.merge(why),
@@ -196,31 +250,34 @@ pub fn refused_for<'n, S: AsRef<str>>(
     refused
 }
 
-/// The pending placements by slot.
-fn pending_by_slot<'a>(query: &NodeQuery<'a>) -> HashMap<usize, Vec<&'a PendingPlacement>> {
-    let mut pending_by_slot: HashMap<usize, Vec<&PendingPlacement>> = HashMap::new();
-    for placement in query.pending {
-        pending_by_slot
-            .entry(placement.slot)
-            .or_default()
-            .push(placement);
-    }
-    pending_by_slot
+/// Pending placements by slot.
+struct PendingBySlot<'a> {
+    /// The slots that have some, one bit each: most have none.
+    slots: Vec<u64>,
+    placements: HashMap<usize, Vec<&'a PendingPlacement>>,
 }
 
-/// The score of a node with its pending placements; `None` if the pod does not fit beside
-/// them.
-fn score_with_pending(
-    query: &NodeQuery<'_>,
-    slot: usize,
-    others: &[&PendingPlacement],
-) -> Option<u64> {
-    let mut state = query.node(slot)?.clone();
-    for placement in others {
-        state = placement.on(&state);
+impl<'a> PendingBySlot<'a> {
+    fn of(query: &NodeQuery<'a>) -> Self {
+        let mut slots = vec![0; query.cluster.slots().div_ceil(64)];
+        let mut placements: HashMap<usize, Vec<_>> = HashMap::new();
+        for placement in query.pending {
+            let slot = placement.slot;
+            if let Some(word) = slots.get_mut(slot / 64) {
+                *word |= 1 << (slot % 64);
+            }
+            placements.entry(slot).or_default().push(placement);
+        }
+        Self { slots, placements }
     }
-    let fit = fit::fit(&state, query.demand, query.policies);
-    fit.ok().map(|fit| fit.score)
+
+    fn on(&self, slot: usize) -> Option<&[&'a PendingPlacement]> {
+        let word = self.slots.get(slot / 64)?;
+        if word & (1 << (slot % 64)) == 0 {
+            return None;
+        }
+        self.placements.get(&slot).map(Vec::as_slice)
+    }
 }
 
 /// The best `most` of them, best first.
@@ -361,18 +418,41 @@ impl NodeVerdict {
 
 #[derive(Debug, Default)]
 struct ShapeVerdicts {
+    /// Different for each shape that was ever cached.
+    id: u64,
     last_used: u64,
     /// By slot: the node's version, and the verdict on it.
     verdicts: Vec<Option<(u64, NodeVerdict)>>,
+    /// By the kind of a node, if the pods name no device: most nodes of a cluster are like others.
+    kinds: HashMap<u64, NodeVerdict>,
     /// The last refusal.
     refusal: Arc<Refusal>,
 }
+
+/// A node with pending placements.
+#[derive(Debug)]
+struct CrowdedNode {
+    /// The version of the node without them.
+    version: u64,
+    placements: Vec<PendingPlacement>,
+    state: NodeState,
+    /// By the id of a shape; `None` if its pods do not fit.
+    scores: HashMap<u64, Option<u64>>,
+}
+
+/// Kinds of nodes that are remembered for a shape.
+const KINDS: usize = 1024;
+/// Nodes with pending placements that are cached beside those of the present call: what is pending
+/// is not the same for two pods.
+const CROWDED: usize = 64;
 
 /// Verdicts by shape and node.
 #[derive(Debug, Default)]
 pub struct Memo {
     most: Option<usize>,
     shapes: HashMap<Demand, ShapeVerdicts>,
+    /// By slot.
+    crowded: HashMap<usize, CrowdedNode>,
     calls: u64,
     /// The typical pods that the verdicts were made with.
     typical: Option<Arc<Typical>>,
@@ -382,9 +462,11 @@ pub struct Memo {
 #[derive(Debug)]
 pub struct Verdicts<'a> {
     shape: &'a mut ShapeVerdicts,
+    crowded: &'a mut HashMap<usize, CrowdedNode>,
     cluster: &'a Cluster,
     demand: &'a Demand,
     policies: &'a Policies,
+    by_kind: bool,
 }
 
 impl Memo {
@@ -407,6 +489,7 @@ impl Memo {
         let known = self.typical.as_ref();
         if !known.is_some_and(|known| Arc::ptr_eq(known, &policies.typical)) {
             self.shapes.clear();
+            self.crowded.clear();
             self.typical = Some(policies.typical.clone());
         }
         let affordable = (VERDICTS / cluster.slots().max(1)).max(SHAPES);
@@ -418,24 +501,66 @@ impl Memo {
                 self.shapes.remove(&oldest);
             }
         }
-        let shape = self.shapes.entry(key.into_owned()).or_default();
+        let shape = self.shapes.entry(key.into_owned());
+        let shape = shape.or_insert_with(|| ShapeVerdicts {
+            id: self.calls,
+            ..ShapeVerdicts::default()
+        });
         shape.last_used = self.calls;
         shape.verdicts.resize_with(cluster.slots(), || None);
+        let links = demand.gpu_policy.unwrap_or(policies.gpu).links;
         Verdicts {
             shape,
+            crowded: &mut self.crowded,
             cluster,
             demand,
             policies,
+            by_kind: !links && !demand.rules.name_devices(),
+        }
+    }
+
+    /// Drops the crowded nodes on which nothing is pending, if there are many.
+    fn retain_crowded(&mut self, pending: &PendingBySlot<'_>) {
+        if self.crowded.len() > pending.placements.len() + CROWDED {
+            let is_pending = |slot: &usize| pending.placements.contains_key(slot);
+            self.crowded.retain(|slot, _| is_pending(slot));
         }
     }
 }
 
 impl Verdicts<'_> {
+    /// The score of the node in this slot with these pending placements; `None` if the pod does not
+    /// fit beside them.
+    fn with_pending(&mut self, slot: usize, others: &[&PendingPlacement]) -> Option<u64> {
+        let version = self.cluster.version(slot);
+        let known = self.crowded.get(&slot).is_some_and(|crowded| {
+            crowded.version == version && crowded.placements.iter().eq(others.iter().copied())
+        });
+        if !known {
+            let crowded = CrowdedNode {
+                version,
+                placements: others.iter().copied().cloned().collect(),
+                state: with_all(self.cluster.at(slot)?, others),
+                scores: HashMap::new(),
+            };
+            self.crowded.insert(slot, crowded);
+        }
+        let crowded = self.crowded.get_mut(&slot)?;
+        let score = crowded.scores.entry(self.shape.id).or_insert_with(|| {
+            let fit = fit::fit(&crowded.state, self.demand, self.policies);
+            fit.ok().map(|fit| fit.score)
+        });
+        *score
+    }
+
     /// The verdict on the node in this slot of the snapshot.
     pub fn of(&mut self, slot: usize) -> &NodeVerdict {
         let version = self.cluster.version(slot);
         let ShapeVerdicts {
-            verdicts, refusal, ..
+            verdicts,
+            kinds,
+            refusal,
+            ..
         } = &mut *self.shape;
         let cached = &mut verdicts[slot];
         let is_current = cached
@@ -445,6 +570,10 @@ impl Verdicts<'_> {
             *cached = None;
         }
         let evaluated = cached.get_or_insert_with(|| {
+            let kind = self.cluster.kind(slot).filter(|_| self.by_kind);
+            if let Some(known) = kind.and_then(|kind| kinds.get(&kind)) {
+                return (version, known.clone());
+            }
             let mut verdict = self.cluster.at(slot).map_or_else(
                 || NodeVerdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
                 |node| NodeVerdict::on(node, self.demand, self.policies),
@@ -455,6 +584,12 @@ impl Verdicts<'_> {
                 } else {
                     *refusal = why.clone();
                 }
+            }
+            if let Some(kind) = kind {
+                if kinds.len() >= KINDS {
+                    kinds.clear();
+                }
+                kinds.insert(kind, verdict.clone());
             }
             (version, verdict)
         });

@@ -7,7 +7,7 @@ use crate::mig;
 use crate::policy::{GpuPolicy, Policy};
 use crate::replicas::{self, Replicas};
 use crate::request::GpuRequest;
-use crate::rules::DeviceRules;
+use crate::rules::{DeviceRules, ModelRules};
 use crate::units::HostResources;
 use crate::usage::Stage;
 
@@ -84,6 +84,7 @@ impl Demand {
         Requests {
             host: self.host,
             replicas: self.replicas(),
+            models: self.rules.models(),
         }
     }
 
@@ -114,6 +115,8 @@ pub struct Requests {
     pub host: HostResources,
     /// Replicas at the kubelet.
     pub replicas: Replicas,
+    /// The models that the pod accepts, if not all; a sum of several pods has none.
+    pub models: Option<Arc<ModelRules>>,
 }
 
 impl Requests {
@@ -129,7 +132,7 @@ impl From<HostResources> for Requests {
     fn from(host: HostResources) -> Self {
         Self {
             host,
-            replicas: Replicas::default(),
+            ..Self::default()
         }
     }
 }

@@ -322,6 +322,9 @@ pub struct PodHeader {
     /// What its containers ask for; containers without a GPU are left out.
     #[serde(rename = "asks")]
     pub requests: Vec<ContainerRequest>,
+    /// The amounts stand in the pod's annotation, not in its containers' resources.
+    #[serde(default)]
+    pub annotated: bool,
     /// Its refusals, if this scheduler replica refused it.
     pub refused: Option<RefusalHistory>,
     /// Where it is allocated; then no node is evaluated.

@@ -6,7 +6,8 @@
 //! `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
 //! USENIX ATC'23). A device has two sides here, memory and compute: its size is their mean,
 //! weighted by how much the typical pods ask of each, and a typical pod can use it only if
-//! both suffice. Integers only; the score is coarse on purpose: on the public trace a
+//! both suffice. What a pod takes of a scarce model costs it more ([`crate::scarcity`]).
+//! Integers only; the score is coarse on purpose: on the public trace a
 //! continuous one strands 2.4 points more.
 
 use crate::inventory::Mode;
@@ -72,6 +73,8 @@ struct DeviceView {
     serves: u64,
     /// Where its kind of device starts in [`View::requests`].
     kind: usize,
+    /// What a device of its model costs, in thousandths of a device.
+    price: i64,
 }
 
 /// A node as the typical pods see it before and after a pod takes CPU and memory.
@@ -105,6 +108,7 @@ impl<'a> View<'a> {
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
         let everybody = (0..typical.pods().len()).fold(0, |bits, at| bits | 1 << at);
+        let mut prices = prices(typical, node);
         for device in &node.devices {
             let known = kinds.iter().position(|kind| *kind == device.scaled);
             let kind = known.unwrap_or(kinds.len());
@@ -117,7 +121,9 @@ impl<'a> View<'a> {
                     view.sides = view.weigh_sides(device.scaled);
                 }
             }
-            let device_view = view.view_of(device, None, kind * typical.pods().len(), everybody);
+            let mut device_view =
+                view.view_of(device, None, kind * typical.pods().len(), everybody);
+            device_view.price = prices.next().unwrap_or_default();
             for at in bits_of(device_view.serves) {
                 let (count, size) = &mut view.served[at];
                 (*count, *size) = (*count + 1, *size + device_view.size);
@@ -169,6 +175,7 @@ impl<'a> View<'a> {
                 .filter(|&at| left.serves(&pods[at], requests[at]))
                 .fold(0, |bits, at| bits | 1 << at),
             kind,
+            price: 0,
         }
     }
 
@@ -180,8 +187,9 @@ impl<'a> View<'a> {
         })
     }
 
-    /// By how much F shrinks when the pod gets this of these devices: in thousandths of a
-    /// device times [`Typical::weight`], negative if F grows.
+    /// By how much F shrinks when the pod gets this of these devices, less what they cost if
+    /// their model is scarce: in thousandths of a device times [`Typical::weight`], negative
+    /// if F grows.
     pub fn gradient(&self, uses: &[(usize, DeviceUse)]) -> i64 {
         let change = |(at, used): &(usize, DeviceUse)| {
             let old = self.devices[*at];
@@ -197,14 +205,15 @@ impl<'a> View<'a> {
 
     /// [`Self::gradient`] for these changes of devices.
     fn shrinks_by(&self, changed: &[(DeviceView, DeviceView)]) -> i64 {
-        let mut idle = 0;
+        let (mut idle, mut cost) = (0, 0);
         // Pods that see no change of a device or of the host lose nothing but `idle`.
         let mut concerned = self.host.0 ^ self.host.1;
         for (old, new) in changed {
-            idle += signed(old.size) - signed(new.size);
+            let taken = signed(old.size) - signed(new.size);
+            (idle, cost) = (idle + taken, cost + taken * old.price);
             concerned |= old.serves;
         }
-        let mut gradient = idle * signed(self.typical.weight());
+        let mut gradient = (idle - cost / 1000) * signed(self.typical.weight());
         for at in bits_of(concerned) {
             let pod = &self.typical.pods()[at];
             let (mut count, mut size) = self.served[at];
@@ -244,6 +253,19 @@ impl<'a> View<'a> {
         let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
         1_000_000 - idle.unwrap_or(0).min(1_000_000)
     }
+}
+
+/// What the model of each device of a node costs; nothing if no model is scarce.
+fn prices<'a>(typical: &'a Typical, node: &'a NodeState) -> impl Iterator<Item = i64> + 'a {
+    let models = node.models().map(|(model, _)| model);
+    let mut last = ("", 0);
+    let priced = models.take_while(|_| typical.has_scarce_models());
+    priced.map(move |model| {
+        if model != last.0 {
+            last = (model, signed(typical.price(model)));
+        }
+        last.1
+    })
 }
 
 /// The indices of the bits that are set.

@@ -233,6 +233,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     };
     inventory.reject_duplicates()
 }

@@ -134,7 +134,7 @@ pub struct Gpu {
 }
 
 /// An equal part of a device. 0 for one of the two means no limit and no accounting of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvenShare {
     /// Memory in MiB.
     pub memory: Mib,
@@ -265,6 +265,9 @@ pub struct Inventory {
     /// GPUs with processes whose memory the driver does not report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmeasured: Vec<GpuUuid>,
+    /// Pods that have device ids at the kubelet and whose allocation cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<PodUid>,
 }
 
 impl LingeringShare {
@@ -290,7 +293,18 @@ impl Inventory {
                 read: VERSION,
             });
         }
-        inventory.reject_duplicates()
+        Ok(inventory.reject_duplicates()?.with_shared_uuids())
+    }
+
+    /// The inventory with one copy of each GPU's UUID, which all links name.
+    fn with_shared_uuids(mut self) -> Self {
+        let uuids: BTreeSet<GpuUuid> = self.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        for gpu in &mut self.gpus {
+            let links = std::mem::take(&mut gpu.links).into_iter();
+            let shared = |uuid: GpuUuid| uuids.get(&uuid).cloned().unwrap_or(uuid);
+            gpu.links = links.map(|(uuid, score)| (shared(uuid), score)).collect();
+        }
+        self
     }
 
     /// The inventory, or an error if it names a device twice.

@@ -3,9 +3,10 @@
 //!
 //! `reserve` makes an entry before a Binding is sent; the watch alone confirms it. Both
 //! take capacity. Nothing is freed on a guess, and an unreadable allocation takes the whole
-//! node (fail closed). A node's state is a function of its publication, its pods' entries
-//! and its reservations for preemptors ([`NodeState::of`]), and a namespace's usage is a
-//! function of its pods' entries; `recompute` applies these functions to everything.
+//! node (fail closed), unless anybody could have written it ([`AllocatedUse::Unproven`]).
+//! A node's state is a function of its publication, its pods' entries and its reservations
+//! for preemptors ([`NodeState::of`]), and a namespace's usage is a function of its pods'
+//! entries; `recompute` applies these functions to everything.
 
 mod recompute;
 
@@ -49,20 +50,31 @@ impl PodEntry {
     }
 }
 
-/// A share that is reserved for a preemptor, which waits until its victims have ended. It
-/// takes capacity from every pod but the preemptor, until that pod has an entry on any
-/// node. The scheduler makes it from a plan, or from the annotation that records one, and
-/// removes it.
+/// A share that is reserved for a pod that has no entry yet. It takes capacity from every
+/// other pod, until that pod has an entry on any node; should the entry be cancelled, it
+/// counts again. The scheduler makes and removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreemptionReservation {
+pub struct Reservation {
     /// The node.
     pub node: NodeName,
     /// What is reserved of its devices.
     pub allocated: AllocatedUse,
     /// What is reserved of its kubelet's replicas.
     pub replicas: Replicas,
-    /// The pod's annotation records it; otherwise only this process knows it.
-    pub recorded: bool,
+    /// What the pod waits for.
+    pub purpose: Purpose,
+}
+
+/// What a pod with a reservation waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The end of its victims, by a plan.
+    Preemption {
+        /// The pod's annotation records the plan; otherwise only this process knows it.
+        recorded: bool,
+    },
+    /// The Bindings of its gang. Charged to the quotas of this namespace.
+    Gang(Namespace),
 }
 
 /// Why nothing was reserved.
@@ -78,7 +90,7 @@ pub enum NotReserved {
 struct NodeEntry {
     published: Option<NodePublication>,
     pods: BTreeSet<PodUid>,
-    /// Preemptors with a reservation on the node.
+    /// Pods with a reservation on the node.
     reservations: BTreeSet<PodUid>,
 }
 
@@ -89,10 +101,23 @@ pub struct Ledger {
     namespaces: Namespaces,
     entries: HashMap<NodeName, NodeEntry>,
     pod_entries: HashMap<PodUid, PodEntry>,
-    reservations: HashMap<PodUid, PreemptionReservation>,
+    reservations: HashMap<PodUid, Reservation>,
+    /// During [`Self::together`], the nodes whose state is to be updated.
+    outdated: Option<BTreeSet<NodeName>>,
 }
 
 impl Ledger {
+    /// Applies these changes, and then updates each node that they concern once. Until then
+    /// [`Self::cluster`] is as before.
+    pub fn together<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        self.outdated = Some(BTreeSet::new());
+        let changed = change(self);
+        for name in self.outdated.take().unwrap_or_default() {
+            self.refresh(&name);
+        }
+        changed
+    }
+
     /// The nodes; a clone is a snapshot.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
@@ -118,11 +143,21 @@ impl Ledger {
         self.entries.get(name).into_iter().flat_map(|e| &e.pods)
     }
 
-    /// Counts the pods with an entry on a node by shape.
+    /// Counts the pods with an entry on a node by shape, and what it has of each GPU model.
     pub fn count_pods(&self, name: &NodeName, census: &mut Census) {
         let pods = self.pods_on(name.as_str());
+        let node = self.cluster.node(name.as_str());
+        if let Some(node) = node {
+            node.models()
+                .for_each(|(model, device)| census.balance.offer(model, device.available()));
+        }
         for entry in pods.filter_map(|pod| self.pod_entry(pod)) {
             let host = entry.requests.host;
+            if let (Some(node), Some(uses)) = (node, entry.allocated.uses()) {
+                census
+                    .balance
+                    .ask(entry.requests.models.as_ref(), node.parts(uses));
+            }
             if let Some(shape) = PodShape::of(&entry.allocated, host) {
                 census.add(shape, host.memory);
             }
@@ -171,18 +206,9 @@ impl Ledger {
         if let Some(pod_entry) = self.pod_entries.get(pod) {
             return Err(NotReserved::AlreadyAllocated(pod_entry.node.clone()));
         }
-        let state = self.node_for(pod, name.as_str());
-        let found = fit_on(state.as_deref(), demand, policies);
-        let found = found.map_err(NotReserved::Refused)?;
-        let amount = QuotaAmount::of(found.uses.iter().map(|(_, used)| used));
-        let headroom = self.headroom(namespace.as_str());
-        if let Some(over) = headroom.and_then(|headroom| headroom.excess(amount)) {
-            return Err(NotReserved::Refused(Refusal::quota_exceeded(over)));
-        }
-        let inventory = state.and_then(|node| node.inventory.clone());
-        let inventory = inventory
-            .ok_or_else(|| NotReserved::Refused(Refusal::of(Reason::NodeNotRegistered)))?;
-        let allocation = found.allocation(name, &inventory, demand);
+        let (found, allocation) = self
+            .choose(pod, namespace, name, demand, policies)
+            .map_err(NotReserved::Refused)?;
         let pod_entry = PodEntry {
             node: name.clone(),
             namespace: namespace.clone(),
@@ -200,6 +226,53 @@ impl Ledger {
             "a reservation exceeds a device's capacity"
         );
         Ok(allocation)
+    }
+
+    /// The devices of this node that the pod would get now, if the quotas of its namespace
+    /// allow it.
+    fn choose(
+        &self,
+        pod: &PodUid,
+        namespace: &Namespace,
+        name: &NodeName,
+        demand: &Demand,
+        policies: &Policies,
+    ) -> Result<(Fit, Allocation), Refusal> {
+        let state = self.node_for(pod, name.as_str());
+        let found = fit_on(state.as_deref(), demand, policies)?;
+        let amount = QuotaAmount::of(found.uses.iter().map(|(_, used)| used));
+        let headroom = self.headroom_for(pod, namespace.as_str());
+        if let Some(over) = headroom.and_then(|headroom| headroom.excess(amount)) {
+            return Err(Refusal::quota_exceeded(over));
+        }
+        let inventory = state.and_then(|node| node.inventory.clone());
+        let inventory = inventory.ok_or_else(|| Refusal::of(Reason::NodeNotRegistered))?;
+        let allocation = found.allocation(name, &inventory, demand);
+        Ok((found, allocation))
+    }
+
+    /// Chooses devices on the current ledger for a member of a gang and reserves them until its
+    /// Binding, in place of what was reserved for it before. A plan's reservation stays as it is.
+    pub fn reserve_for_gang(
+        &mut self,
+        pod: &PodUid,
+        namespace: &Namespace,
+        name: &NodeName,
+        demand: &Demand,
+        policies: &Policies,
+    ) -> Result<(), Refusal> {
+        let (_, allocation) = self.choose(pod, namespace, name, demand, policies)?;
+        let planned = |own: &Reservation| matches!(own.purpose, Purpose::Preemption { .. });
+        if !self.reservation_for(pod).is_some_and(planned) {
+            let reservation = Reservation {
+                node: name.clone(),
+                allocated: AllocatedUse::Known(usage::effective(&allocation, demand.stages())),
+                replicas: demand.replicas(),
+                purpose: Purpose::Gang(namespace.clone()),
+            };
+            self.put_reservation(pod, reservation);
+        }
+        Ok(())
     }
 
     /// The watch shows the pod bound with this allocation. Replaces the pod's entry and
@@ -227,6 +300,7 @@ impl Ledger {
         let pod_entry = self.pod_entries.remove(pod)?;
         self.namespaces
             .remove(&pod_entry.namespace, &pod_entry.allocated);
+        self.charge_reservation(pod);
         if let Some(entry) = self.entries.get_mut(&pod_entry.node) {
             entry.pods.remove(pod);
         }
@@ -253,6 +327,18 @@ impl Ledger {
         self.namespaces.headroom(namespace)
     }
 
+    /// What the quotas of a namespace leave for this pod: what is reserved for the pod itself
+    /// counts as left. `None` without limits.
+    pub fn headroom_for(&self, pod: &PodUid, namespace: &str) -> Option<Headroom> {
+        let headroom = self.headroom(namespace)?;
+        let own = self.charged_reservation(pod);
+        let own = own.filter(|(charged, _)| charged.as_str() == namespace);
+        Some(match own {
+            Some((_, allocated)) => headroom.without(allocated),
+            None => headroom,
+        })
+    }
+
     /// Sets or removes (`None`) this quota of a namespace. Returns whether a limit changed.
     pub fn set_quota(&mut self, namespace: &Namespace, name: &str, quota: Option<Quota>) -> bool {
         self.namespaces.set(namespace, name, quota)
@@ -264,16 +350,20 @@ impl Ledger {
     }
 
     /// Reserves this for the pod in place of an earlier reservation.
-    pub fn reserve_for_preemptor(&mut self, pod: &PodUid, reservation: PreemptionReservation) {
+    pub fn put_reservation(&mut self, pod: &PodUid, reservation: Reservation) {
         if let Some(old) = self.reservations.get_mut(pod) {
-            if (&old.node, &old.allocated, &old.replicas)
+            let same = (&old.node, &old.allocated, &old.replicas)
                 == (
                     &reservation.node,
                     &reservation.allocated,
                     &reservation.replicas,
-                )
-            {
-                old.recorded = reservation.recorded;
+                );
+            let plans = matches!(
+                (&old.purpose, &reservation.purpose),
+                (Purpose::Preemption { .. }, Purpose::Preemption { .. })
+            );
+            if same && (plans || old.purpose == reservation.purpose) {
+                old.purpose = reservation.purpose;
                 return;
             }
             self.drop_reservation(pod);
@@ -282,11 +372,13 @@ impl Ledger {
         let entry = self.entries.entry(node.clone()).or_default();
         entry.reservations.insert(pod.clone());
         self.reservations.insert(pod.clone(), reservation);
+        self.charge_reservation(pod);
         self.refresh(&node);
     }
 
     /// Removes the pod's reservation and returns it.
-    pub fn drop_reservation(&mut self, pod: &PodUid) -> Option<PreemptionReservation> {
+    pub fn drop_reservation(&mut self, pod: &PodUid) -> Option<Reservation> {
+        self.discharge_reservation(pod);
         let reservation = self.reservations.remove(pod)?;
         if let Some(entry) = self.entries.get_mut(&reservation.node) {
             entry.reservations.remove(pod);
@@ -296,12 +388,12 @@ impl Ledger {
     }
 
     /// The pod's reservation.
-    pub fn reservation_for(&self, pod: &PodUid) -> Option<&PreemptionReservation> {
+    pub fn reservation_for(&self, pod: &PodUid) -> Option<&Reservation> {
         self.reservations.get(pod)
     }
 
     /// Every reservation.
-    pub fn reservations(&self) -> impl Iterator<Item = (&PodUid, &PreemptionReservation)> {
+    pub fn reservations(&self) -> impl Iterator<Item = (&PodUid, &Reservation)> {
         self.reservations.iter()
     }
 
@@ -332,6 +424,31 @@ impl Ledger {
         }
     }
 
+    /// The namespace that is charged for the pod's reservation, and what it is charged; `None`
+    /// also once the pod has an entry.
+    fn charged_reservation(&self, pod: &PodUid) -> Option<(&Namespace, &AllocatedUse)> {
+        let reservation = self.reservations.get(pod)?;
+        let Purpose::Gang(namespace) = &reservation.purpose else {
+            return None;
+        };
+        let allocated = &reservation.allocated;
+        (!self.pod_entries.contains_key(pod)).then_some((namespace, allocated))
+    }
+
+    fn charge_reservation(&mut self, pod: &PodUid) {
+        if let Some((namespace, allocated)) = self.charged_reservation(pod) {
+            let (namespace, allocated) = (namespace.clone(), allocated.clone());
+            self.namespaces.add(&namespace, &allocated);
+        }
+    }
+
+    fn discharge_reservation(&mut self, pod: &PodUid) {
+        if let Some((namespace, allocated)) = self.charged_reservation(pod) {
+            let (namespace, allocated) = (namespace.clone(), allocated.clone());
+            self.namespaces.remove(&namespace, &allocated);
+        }
+    }
+
     /// The pod gained or lost an entry, so its reservation counts no longer, or again.
     fn refresh_reservation(&mut self, pod: &PodUid) {
         if let Some(reservation) = self.reservations.get(pod) {
@@ -350,10 +467,13 @@ impl Ledger {
             Some(old) if old.node != pod_entry.node => self.release(pod),
             Some(old) => {
                 self.namespaces.remove(&old.namespace, &old.allocated);
-                self.pod_entries.remove(pod)
+                let old = self.pod_entries.remove(pod);
+                self.charge_reservation(pod);
+                old
             }
             None => None,
         };
+        self.discharge_reservation(pod);
         pod_entry.namespace = self
             .namespaces
             .add(&pod_entry.namespace, &pod_entry.allocated);
@@ -368,6 +488,12 @@ impl Ledger {
 
     /// Updates one node's state; removes a node without publication, pods and reservations.
     fn refresh(&mut self, name: &NodeName) {
+        if let Some(outdated) = &mut self.outdated {
+            if !outdated.contains(name) {
+                outdated.insert(name.clone());
+            }
+            return;
+        }
         let Some(entry) = self.entries.get(name) else {
             return;
         };
@@ -415,5 +541,38 @@ fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Res
     match node {
         Some(node) => fit::fit(node, demand, policies),
         None => Err(Refusal::of(Reason::NodeNotRegistered)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{gpu, inventory};
+    use crate::units::HostResources;
+    use crate::usage::DeviceUse;
+    use crate::{Mib, Percent};
+
+    #[test]
+    fn updates_a_node_once_for_changes_made_together() {
+        let mut ledger = Ledger::default();
+        let published = NodePublication {
+            inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
+            ..NodePublication::default()
+        };
+        ledger.publish(&"n".into(), Some(published));
+        let before = ledger.cluster().version(0);
+        let used = DeviceUse::of(Mib(300), Percent(0));
+        ledger.together(|ledger| {
+            for pod in ["a", "b", "c"] {
+                let allocated = AllocatedUse::Known([("GPU-0".into(), used)].into());
+                let host = HostResources::default();
+                ledger.confirm(&pod.into(), &"team".into(), &"n".into(), allocated, host);
+            }
+            ledger.release(&"a".into());
+        });
+        assert_eq!(ledger.cluster().version(0), before + 1);
+        let node = ledger.cluster().at(0).unwrap();
+        assert_eq!(node.devices[0].allocated.used.memory, Mib(600));
+        assert!(ledger == ledger.recompute());
     }
 }

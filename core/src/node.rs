@@ -6,6 +6,7 @@
 //! device with an allocation of an unknown kind takes no new share (fail closed).
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use crate::demand::Requests;
@@ -17,14 +18,14 @@ use crate::mig::published::{Mig, MigPlacement};
 use crate::refusal::Reason;
 use crate::replicas::{NodeReplicas, Replicas};
 use crate::units::{HostResources, Mib, Percent};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 
 /// The kubelet's Topology Manager policies under which a container's devices must be on one
 /// NUMA node.
 const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
 
 /// Which devices must be on one NUMA node together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Align {
     /// Nothing.
     #[default]
@@ -36,7 +37,7 @@ pub enum Align {
 }
 
 /// A node's CPU and memory, and what its pods request of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Host {
     /// `status.allocatable`.
     pub allocatable: HostResources,
@@ -65,25 +66,31 @@ pub struct NodePublication {
     /// The inventory is that of HAMi's device plugin: its pods are counted and shown, and
     /// none of ours is placed there.
     pub served_by_hami: bool,
+    /// It has the label `aliquot.dev/counted`: GPUs of it are no longer missing
+    /// ([`crate::scale_up`]).
+    pub counted: bool,
 }
 
 impl NodePublication {
-    /// Whether a pod's allocation counts here. HAMi's annotation counts where HAMi's plugin
-    /// serves the node, or where the node agent found that the pod has devices of another
-    /// plugin than ours: anybody who may write pods could have written the annotation.
+    /// Whether a pod's allocation counts here. Where anybody who may write pods could have
+    /// written the annotation, it counts only if the node agent found that the pod has device
+    /// ids: of another plugin for HAMi's annotation, unless HAMi's plugin serves the node; of any
+    /// plugin for an unreadable allocation of a pod that our scheduler did not admit.
     pub fn counts(&self, pod: &PodUid, allocated: &AllocatedUse) -> bool {
-        let has_devices = || {
-            let foreign = self.inventory.iter().flat_map(|known| &known.foreign);
-            foreign
-                .filter_map(|f| f.hami.as_ref())
-                .any(|uid| uid == pod)
-        };
-        !matches!(allocated, AllocatedUse::ByHami(_)) || self.served_by_hami || has_devices()
+        let inventory = self.inventory.as_deref();
+        match allocated {
+            AllocatedUse::Known(_) | AllocatedUse::Unreadable => true,
+            AllocatedUse::Unproven => inventory.is_some_and(|known| known.unreadable.contains(pod)),
+            AllocatedUse::ByHami(_) => {
+                let mut foreign = inventory.into_iter().flat_map(|known| &known.foreign);
+                self.served_by_hami || foreign.any(|found| found.hami.as_ref() == Some(pod))
+            }
+        }
     }
 }
 
 /// All pods' uses of one device, added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sums {
     /// The sum of the pods' effective uses.
     pub used: DeviceUse,
@@ -100,7 +107,7 @@ impl Sums {
 }
 
 /// One device: what may be allocated of it and what is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceState {
     /// Memory that may be allocated.
     pub scaled: Mib,
@@ -148,6 +155,29 @@ impl DeviceState {
             Some(Reason::ExclusiveDeviceAllocateConflict)
         } else {
             None
+        }
+    }
+
+    /// The larger part of its memory and its compute that this use takes, in thousandths.
+    pub fn part(&self, used: &DeviceUse) -> u64 {
+        if used.alone {
+            return 1000;
+        }
+        let part = |used: u64, all: u64| used.saturating_mul(1000).checked_div(all).unwrap_or(0);
+        let memory = part(used.memory.0, self.scaled.0);
+        let cores = part(used.cores.0.into(), self.cores.0.into());
+        memory.max(cores).min(1000)
+    }
+
+    /// What pods can still take of it, in thousandths; 0 for a device that takes no new
+    /// share, and under dynamic MIG.
+    pub fn available(&self) -> u64 {
+        let used = &self.allocated.used;
+        let open = self.closed.is_none() && self.mode != Mode::Mig;
+        if open && used.replicas < self.replicas {
+            1000 - self.part(used)
+        } else {
+            0
         }
     }
 
@@ -243,6 +273,71 @@ impl NodeState {
             }
         }
         state
+    }
+
+    /// A hash of everything that a pod's verdict depends on if the pod names no device and compares
+    /// no links: nodes of one kind get one verdict. `None` with MIG, where instances have names.
+    pub fn kind(&self) -> Option<u64> {
+        let Self {
+            inventory,
+            devices,
+            resources,
+            dynamic_mig,
+            host,
+            replicas,
+            reserved_for,
+            align,
+            closed,
+        } = self;
+        if !dynamic_mig.is_empty() {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        devices.hash(&mut hasher);
+        (resources, host, replicas, reserved_for, align, closed).hash(&mut hasher);
+        for gpu in inventory.iter().flat_map(|inventory| &inventory.gpus) {
+            let Gpu {
+                model,
+                even_share,
+                reserved,
+                mig: None,
+                // Names.
+                uuid: _,
+                index: _,
+                links: _,
+                // In the state of the device.
+                memory: _,
+                scaled: _,
+                cores: _,
+                replicas: _,
+                mode: _,
+                resource: _,
+                numa: _,
+                health: _,
+                cordon: _,
+                strict: _,
+            } = gpu
+            else {
+                return None;
+            };
+            (model, even_share, reserved).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    /// Its devices with their models.
+    pub fn models(&self) -> impl Iterator<Item = (&str, &DeviceState)> {
+        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
+        gpus.map(|gpu| gpu.model.as_str()).zip(&self.devices)
+    }
+
+    /// The sum of the parts of whole devices that these uses take, in thousandths.
+    pub fn parts(&self, uses: &DeviceUses) -> u64 {
+        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
+        let parts = gpus
+            .zip(&self.devices)
+            .filter_map(|(gpu, device)| Some(device.part(uses.get(&gpu.uuid)?)));
+        parts.sum()
     }
 
     /// The node with these uses of its devices and these replicas added as one more pod;

@@ -2,11 +2,13 @@
 //! and under HAMi's, which has HAMi's meaning. Aliquot's wins. The scheduler and the
 //! webhook both read them here, so they reject the same values.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::inventory::Mode;
 use crate::policy::{GpuPolicy, Policy, UnknownGpuPolicy, UnknownPolicy, Weights};
-use crate::rules::{DeviceRules, Model, Pin, PinError};
+use crate::rules::{DeviceRules, Model, ModelRules, Pin, PinError};
 
 /// One preference: its annotation here and at HAMi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,15 @@ impl Preferences {
             Err(reader.errors)
         }
     }
+}
+
+/// The models that a pod with these annotations accepts; `None` for any.
+pub fn models<'a>(value_of: impl Fn(&'static str) -> Option<&'a str>) -> Option<Arc<ModelRules>> {
+    let reader = Reader {
+        value_of,
+        errors: Vec::new(),
+    };
+    ModelRules::of(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
 }
 
 /// Whether the value is under Aliquot's name, which is exact.

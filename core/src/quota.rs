@@ -2,7 +2,7 @@
 //! allow, and whether one more pod fits.
 //!
 //!
-//! All hard keys `limits.<memory>` and `limits.<cores>` of all `ResourceQuota`s apply at
+//! All hard keys `limits.` and `requests.` of memory and compute of all `ResourceQuota`s apply at
 //! once. A pod is charged its effective use of [`crate::usage`], summed over its devices:
 //! count × memory and count × cores, with percentages resolved on the allocated devices
 //! (HAMi 4.9, without W9). Fails closed: an unreadable limit or allocation leaves nothing.
@@ -200,6 +200,13 @@ impl Headroom {
         self.used.memory += u128::from(amount.memory.0);
         self.used.cores += u128::from(amount.cores.0);
         self.settle();
+    }
+
+    /// What would be left without this pod, which is counted.
+    #[must_use]
+    pub fn without(mut self, allocated: &AllocatedUse) -> Self {
+        self.used.remove(allocated);
+        Self::new(self.namespace, self.used, self.quotas)
     }
 
     fn settle(&mut self) {

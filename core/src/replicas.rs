@@ -80,7 +80,7 @@ pub fn effective(containers: impl IntoIterator<Item = (Stage, u32)>) -> u32 {
 }
 
 /// The replicas of one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeReplicas {
     /// What its kubelet offers; `None` if no kubelet has reported, as in simulations: then
     /// nothing is enforced.

@@ -47,6 +47,10 @@ impl Resource {
         }
     }
 
+    fn is_memory(self) -> bool {
+        matches!(self, Self::Memory | Self::MemoryPercentage)
+    }
+
     fn range(self) -> (u64, u64) {
         match self {
             Self::Gpu => (0, MAX_GPUS),
@@ -292,30 +296,71 @@ impl Written {
             let Some(text) = value_of(resource) else {
                 continue;
             };
-            let (least, most) = resource.range();
             match quantity::whole(text) {
-                Ok(number) if (least..=most).contains(&number) => {
-                    written.numbers[resource.index()] = Some(number);
-                }
-                Ok(_) => errors.push(RequestError::OutOfRange {
-                    resource,
-                    value: text.to_owned(),
-                }),
+                Ok(number) => errors.extend(written.set(resource, number, text)),
                 Err(source) => errors.push(RequestError::Quantity { resource, source }),
             }
         }
-        let has = |resource| written.get(resource).is_some();
-        if has(Resource::Memory) && has(Resource::MemoryPercentage) {
+        written.validated(errors)
+    }
+
+    /// The same of numbers, as the pod's annotation has them.
+    pub fn of_numbers(
+        number_of: impl Fn(Resource) -> Option<u64>,
+    ) -> Result<Self, Vec<RequestError>> {
+        let mut written = Self::default();
+        let mut errors = Vec::new();
+        for resource in Resource::ALL {
+            if let Some(number) = number_of(resource) {
+                errors.extend(written.set(resource, number, &number.to_string()));
+            }
+        }
+        written.validated(errors)
+    }
+
+    /// The same container with what `other` has and this lacks. Both forms of memory are one
+    /// amount.
+    pub fn or(self, other: &Self) -> Result<Self, Vec<RequestError>> {
+        let mut written = self;
+        let has_memory = self.has(Resource::Memory) || self.has(Resource::MemoryPercentage);
+        for resource in Resource::ALL {
+            let own = self.has(resource) || (has_memory && resource.is_memory());
+            if !own {
+                written.numbers[resource.index()] = other.get(resource);
+            }
+        }
+        written.validated(Vec::new())
+    }
+
+    fn set(&mut self, resource: Resource, number: u64, text: &str) -> Option<RequestError> {
+        let (least, most) = resource.range();
+        if (least..=most).contains(&number) {
+            self.numbers[resource.index()] = Some(number);
+            return None;
+        }
+        Some(RequestError::OutOfRange {
+            resource,
+            value: text.to_owned(),
+        })
+    }
+
+    /// The numbers, if they are valid together and there are no other `errors`.
+    fn validated(self, mut errors: Vec<RequestError>) -> Result<Self, Vec<RequestError>> {
+        if self.has(Resource::Memory) && self.has(Resource::MemoryPercentage) {
             errors.push(RequestError::MemoryTwice);
         }
-        if written.get(Resource::Gpu) == Some(0) && written.asks_beyond_count() {
+        if self.get(Resource::Gpu) == Some(0) && self.asks_beyond_count() {
             errors.push(RequestError::ShareWithoutGpu);
         }
         if errors.is_empty() {
-            Ok(written)
+            Ok(self)
         } else {
             Err(errors)
         }
+    }
+
+    fn has(&self, resource: Resource) -> bool {
+        self.get(resource).is_some()
     }
 
     /// The same container, which also asks under other GPU resources. Its memory and
@@ -391,14 +436,20 @@ impl Written {
         if !self.requests_gpu(defaults) {
             return None;
         }
-        let mut full = *self;
-        for Fill { resource, value } in self.fills(defaults) {
-            full.numbers[resource.index()] = Some(value);
-        }
+        let full = self.completed(defaults);
         Some(GpuRequest {
             written: self.wrote(),
             ..full.amounts(full.number(Resource::Gpu))
         })
+    }
+
+    /// The same with the values that the defaults supply.
+    pub fn completed(&self, defaults: &Defaults) -> Self {
+        let mut full = *self;
+        for Fill { resource, value } in self.fills(defaults) {
+            full.numbers[resource.index()] = Some(value);
+        }
+        full
     }
 
     /// The request for `count` devices under another GPU resource, without defaults.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -12,8 +13,11 @@ use crate::mig::published::{DynamicMig, Mig};
 use crate::policy::Weights;
 use crate::refusal::Reason;
 
+/// The most bytes of [`ModelRules`].
+const MOST_TEXT: usize = 1024;
+
 /// A model that a pod names.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Model {
     /// Exactly this model, ignoring case (`aliquot.dev/…`).
     Is(String),
@@ -23,6 +27,12 @@ pub enum Model {
 }
 
 impl Model {
+    fn len(&self) -> usize {
+        match self {
+            Self::Is(text) | Self::Contains(text) => text.len(),
+        }
+    }
+
     fn matches(&self, name: &str) -> bool {
         match self {
             Self::Is(model) => model.eq_ignore_ascii_case(name),
@@ -37,6 +47,34 @@ impl Model {
             }
         }
     }
+}
+
+/// The models that a pod accepts, if not all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelRules {
+    used: Vec<Model>,
+    unused: Vec<Model>,
+}
+
+impl ModelRules {
+    /// One of `used`, or any if that is empty, and none of `unused`. `None` if that is every
+    /// model, and for more text than is worth keeping for each pod.
+    pub fn of(used: Vec<Model>, unused: Vec<Model>) -> Option<Arc<Self>> {
+        let text: usize = used.iter().chain(&unused).map(Model::len).sum();
+        (1..=MOST_TEXT)
+            .contains(&text)
+            .then(|| Arc::new(Self { used, unused }))
+    }
+
+    /// Whether the pod accepts this model.
+    pub fn accept(&self, model: &str) -> bool {
+        accept(&self.used, &self.unused, model)
+    }
+}
+
+fn accept(used: &[Model], unused: &[Model], name: &str) -> bool {
+    let named = |models: &[Model]| models.iter().any(|model| model.matches(name));
+    !named(unused) && (used.is_empty() || named(used))
 }
 
 /// A pod's requirements on devices. The default requires nothing.
@@ -71,11 +109,19 @@ impl DeviceRules {
         models + uuids + self.modes.len() + self.pins.len() > 0
     }
 
+    /// Whether the rules name devices, besides models and modes.
+    pub fn name_devices(&self) -> bool {
+        self.use_uuids.len() + self.nouse_uuids.len() + self.pins.len() > 0
+    }
+
+    /// The models that they accept; `None` for any.
+    pub fn models(&self) -> Option<Arc<ModelRules>> {
+        ModelRules::of(self.use_models.clone(), self.nouse_models.clone())
+    }
+
     /// Why the rules exclude this device (HAMi 4.6 rules 3 and 5).
     pub fn refuse(&self, gpu: &Gpu) -> Option<Reason> {
-        let model = |models: &[Model]| models.iter().any(|model| model.matches(&gpu.model));
-        let wrong_model =
-            model(&self.nouse_models) || !(self.use_models.is_empty() || model(&self.use_models));
+        let wrong_model = !accept(&self.use_models, &self.nouse_models, &gpu.model);
         let instance = gpu.mig.is_some() && self.modes.contains(&Mode::Mig);
         let wrong_mode = !(self.modes.is_empty() || self.modes.contains(&gpu.mode) || instance);
         if wrong_model || wrong_mode {

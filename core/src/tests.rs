@@ -12,6 +12,8 @@ mod mig;
 mod modes;
 mod preemption;
 mod replicas;
+mod scale_up;
+mod scarcity;
 mod typical;
 
 use std::collections::BTreeMap;
@@ -56,6 +58,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         refused: vec![],
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     }
 }
 

@@ -4,12 +4,13 @@
 //! A [`Census`] counts pods by shape; the commonest shapes that make up 95 % of them, at
 //! most 64, are typical. With fewer than 50 pods an assumed mix replaces the missing ones.
 //! Shapes beyond a maximum are counted but not distinguished, so a census does not grow
-//! with the cluster.
+//! with the cluster. It also counts which models pods accept ([`crate::scarcity`]).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::request::Memory;
+use crate::scarcity::ModelBalance;
 use crate::units::{HostResources, Mib, MilliCpu, Percent};
 use crate::usage::AllocatedUse;
 
@@ -23,6 +24,8 @@ const SHAPES: usize = 4096;
 const ENOUGH: u32 = 50;
 /// In ten-thousandths of the pods: a larger change counts.
 const CHANGED: u64 = 500;
+/// In thousandths of a GPU: a model's price that changed by this much counts.
+const PRICE_CHANGED: u64 = 200;
 /// The assumed mix: percent of a device's memory, and how many of ten pods ask for it.
 const ASSUMED: [(u32, u32); 4] = [(100, 4), (50, 3), (25, 2), (10, 1)];
 
@@ -75,6 +78,8 @@ pub struct Census {
     /// For each shape: the number of pods, and the sum of their host memory.
     shapes: HashMap<PodShape, (u32, Mib)>,
     pods: u32,
+    /// What they ask of the GPUs, and what is free of each model.
+    pub balance: ModelBalance,
 }
 
 impl Census {
@@ -133,7 +138,16 @@ impl Census {
             }));
         }
         let weight = pods.iter().map(|pod| u64::from(pod.weight)).sum();
-        Typical { pods, weight }
+        let prices = if missing > 0 {
+            Vec::new()
+        } else {
+            self.balance.prices()
+        };
+        Typical {
+            pods,
+            weight,
+            prices,
+        }
     }
 }
 
@@ -167,6 +181,8 @@ impl TypicalPod {
 pub struct Typical {
     pods: Vec<TypicalPod>,
     weight: u64,
+    /// Of each scarce model.
+    prices: Vec<(String, u64)>,
 }
 
 impl Default for Typical {
@@ -182,7 +198,8 @@ impl Typical {
         &self.pods
     }
 
-    /// Whether verdicts should be recomputed: 5 of 100 pods have another shape.
+    /// Whether verdicts should be recomputed: 5 of 100 pods have another shape, or a model's
+    /// price changed.
     pub fn differs(&self, other: &Self) -> bool {
         let share = |of: &Self, pod: &TypicalPod| u64::from(pod.weight) * 10_000 / of.weight.max(1);
         let key = |pod: &TypicalPod| (pod.host.cpu, pod.count, pod.memory, pod.cores);
@@ -195,7 +212,24 @@ impl Typical {
         }
         let moved: u64 = shares.values().map(|(a, b)| a.abs_diff(*b)).sum();
         // A pod that changes its shape is counted twice.
-        moved > 2 * CHANGED
+        moved > 2 * CHANGED || self.dearer_than(other) || other.dearer_than(self)
+    }
+
+    fn dearer_than(&self, other: &Self) -> bool {
+        let mut prices = self.prices.iter();
+        prices.any(|(model, price)| *price >= other.price(model) + PRICE_CHANGED)
+    }
+
+    /// What a GPU of this model costs, in thousandths of a GPU ([`crate::scarcity`]).
+    pub fn price(&self, model: &str) -> u64 {
+        let mut prices = self.prices.iter();
+        let price = prices.find(|(known, _)| known == model);
+        price.map_or(0, |(_, price)| *price)
+    }
+
+    /// Whether any model costs more than others.
+    pub fn has_scarce_models(&self) -> bool {
+        !self.prices.is_empty()
     }
 
     /// The sum of their weights.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::allocation::{Allocation, Grant};
 use crate::id::GpuUuid;
@@ -24,7 +24,9 @@ pub enum Stage {
 }
 
 /// One pod's use of one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct DeviceUse {
     /// Replicas at a time.
     #[serde(rename = "seats")]
@@ -74,8 +76,105 @@ impl DeviceUse {
     }
 }
 
-/// One pod's effective use of each of its devices, by [`Grant::device_key`].
-pub type DeviceUses = BTreeMap<GpuUuid, DeviceUse>;
+/// One pod's effective use of each of its devices, by [`Grant::device_key`]. Most pods use one
+/// device, for which a tree would take ten times the memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUses(Box<[(GpuUuid, DeviceUse)]>);
+
+impl DeviceUses {
+    /// No device.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number of devices.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The use of the device with this key.
+    pub fn get(&self, key: &GpuUuid) -> Option<&DeviceUse> {
+        let place = self.0.binary_search_by(|(known, _)| known.cmp(key));
+        place.ok().map(|place| &self.0[place].1)
+    }
+
+    /// Whether it uses the device with this key.
+    pub fn contains_key(&self, key: &GpuUuid) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Every device's key and use, by key.
+    pub fn iter<'a>(&'a self) -> DeviceUsesIter<'a> {
+        let pair: fn(&'a (GpuUuid, DeviceUse)) -> _ = |(key, used)| (key, used);
+        self.0.iter().map(pair)
+    }
+
+    /// The keys in order.
+    pub fn keys(&self) -> impl Iterator<Item = &GpuUuid> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// The uses by key.
+    pub fn values(&self) -> impl Iterator<Item = &DeviceUse> {
+        self.0.iter().map(|(_, used)| used)
+    }
+}
+
+/// Every device's key and use.
+pub type DeviceUsesIter<'a> = std::iter::Map<
+    std::slice::Iter<'a, (GpuUuid, DeviceUse)>,
+    fn(&'a (GpuUuid, DeviceUse)) -> (&'a GpuUuid, &'a DeviceUse),
+>;
+
+impl<'a> IntoIterator for &'a DeviceUses {
+    type Item = (&'a GpuUuid, &'a DeviceUse);
+    type IntoIter = DeviceUsesIter<'a>;
+
+    fn into_iter(self) -> DeviceUsesIter<'a> {
+        self.iter()
+    }
+}
+
+impl IntoIterator for DeviceUses {
+    type Item = (GpuUuid, DeviceUse);
+    type IntoIter = std::vec::IntoIter<(GpuUuid, DeviceUse)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_vec().into_iter()
+    }
+}
+
+impl FromIterator<(GpuUuid, DeviceUse)> for DeviceUses {
+    /// Of several uses of one key the last one counts.
+    fn from_iter<I: IntoIterator<Item = (GpuUuid, DeviceUse)>>(uses: I) -> Self {
+        let sorted: BTreeMap<_, _> = uses.into_iter().collect();
+        Self(sorted.into_iter().collect())
+    }
+}
+
+impl<const N: usize> From<[(GpuUuid, DeviceUse); N]> for DeviceUses {
+    fn from(uses: [(GpuUuid, DeviceUse); N]) -> Self {
+        uses.into_iter().collect()
+    }
+}
+
+impl Serialize for DeviceUses {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceUses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let uses = BTreeMap::<GpuUuid, DeviceUse>::deserialize(deserializer)?;
+        Ok(Self(uses.into_iter().collect()))
+    }
+}
 
 /// What a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +183,10 @@ pub enum AllocatedUse {
     Known(DeviceUses),
     /// An unreadable allocation: the whole node.
     Unreadable,
+    /// An unreadable allocation of a pod that our scheduler did not admit: anybody who may write
+    /// pods could have written it. It counts as the whole node while the node agent finds that
+    /// the pod has device ids ([`crate::node::NodePublication::counts`]).
+    Unproven,
     /// By HAMi's annotation, which says nothing about who wrote it; `None` if it is
     /// unreadable. It counts where HAMi's plugin serves the node, and where the node agent
     /// found that another plugin gave the pod its devices
@@ -102,7 +205,7 @@ impl AllocatedUse {
         match self {
             Self::Known(uses) => Some(uses),
             Self::ByHami(uses) => uses.as_ref(),
-            Self::Unreadable => None,
+            Self::Unreadable | Self::Unproven => None,
         }
     }
 }
@@ -153,15 +256,34 @@ pub fn effective<'a>(
             add(Stage::App, grants);
         }
     }
-    devices
-        .into_iter()
-        .map(|(gpu, containers)| (gpu, on_device(containers)))
-        .collect()
+    let sorted = devices.into_iter();
+    DeviceUses(
+        sorted
+            .map(|(gpu, containers)| (gpu, on_device(containers)))
+            .collect(),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_uses_by_key_whatever_their_order() {
+        let device_use = |memory| DeviceUse::of(Mib(memory), Percent(1));
+        let uses: DeviceUses = [
+            ("b".into(), device_use(2)),
+            ("a".into(), device_use(1)),
+            ("b".into(), device_use(3)),
+        ]
+        .into();
+        assert_eq!((uses.len(), uses.is_empty()), (2, false));
+        assert_eq!(uses.get(&"b".into()), Some(&device_use(3)));
+        assert!(uses.contains_key(&"a".into()) && !uses.contains_key(&"c".into()));
+        let text = serde_json::to_string(&uses).unwrap();
+        assert!(text.starts_with(r#"{"a":{"seats":1"#), "{text}");
+        assert_eq!(serde_json::from_str::<DeviceUses>(&text).unwrap(), uses);
+    }
 
     fn check(containers: &[(Stage, u64, u32)], replicas: u32, memory: u64, cores: u32) {
         let used =

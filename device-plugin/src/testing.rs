@@ -138,6 +138,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     }
 }
 

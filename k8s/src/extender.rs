@@ -12,11 +12,14 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
+use crate::slim::SlimPod;
+
 /// The arguments of filter and prioritize.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub struct ExtenderArgs<'a> {
-    /// The pod being scheduled.
+    /// The pod being scheduled, with the fields that [`SlimPod`] reads.
+    #[serde(default, deserialize_with = "slim")]
     pub pod: Option<Pod>,
     /// Whole nodes; sent when `nodeCacheCapable` is false.
     #[serde(default)]
@@ -24,6 +27,11 @@ pub struct ExtenderArgs<'a> {
     /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
     #[serde(default, borrow)]
     pub node_names: Option<Vec<Cow<'a, str>>>,
+}
+
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pod>, D::Error> {
+    let pod = Option::<SlimPod>::deserialize(deserializer)?;
+    Ok(pod.map(Pod::from))
 }
 
 /// A `v1.NodeList`. Keeps its nodes as received, too, because an answer repeats them.

@@ -1,4 +1,5 @@
-//! Flags that the webhook and the scheduler share: the resources' names and the defaults.
+//! Flags that the webhook and the scheduler share: the scheduler's name, the resources' names and the
+//! defaults.
 //! Both must be given the same values.
 
 use aliquot_core::request::{BareGpu, MAX_GPU_MIB, Resource};
@@ -6,7 +7,7 @@ use aliquot_core::{Defaults, Mib, Percent, ResourceNames, mig};
 use clap::{Args, ValueEnum, value_parser};
 use thiserror::Error;
 
-use crate::pod::Settings;
+use crate::pod::{SCHEDULER_NAME, Settings};
 
 /// [`BareGpu`] as a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -20,6 +21,9 @@ pub enum BareGpuFlag {
 /// The shared flags.
 #[derive(Clone, Debug, Args)]
 pub struct RequestFlags {
+    /// The schedulerName of pods with a share: the webhook sets it, and the scheduler admits them
+    #[arg(long, env = "ALIQUOT_SCHEDULER_NAME", default_value = SCHEDULER_NAME)]
+    scheduler_name: String,
     /// Memory in MiB for a container that asks for none; 0 means the whole GPU
     #[arg(long, env = "ALIQUOT_DEFAULT_MEM", default_value_t = 5000,
         value_parser = value_parser!(u64).range(0..=MAX_GPU_MIB))]
@@ -111,6 +115,7 @@ impl RequestFlags {
                 },
             },
             hami: false,
+            scheduler_name: self.scheduler_name.clone(),
         })
     }
 
@@ -182,6 +187,7 @@ mod tests {
         let (flags, defaults) = (settings(&[]).unwrap(), Settings::default());
         assert_eq!(flags.names, defaults.names);
         assert_eq!(flags.defaults, defaults.defaults);
+        assert_eq!(flags.scheduler_name, defaults.scheduler_name);
     }
 
     #[test]

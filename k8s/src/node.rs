@@ -18,6 +18,10 @@ use crate::replicas;
 /// HAMi's; both apply.
 const CORDON: [&str; 2] = ["aliquot.dev/device-cordon", "hami.io/device-cordon"];
 
+/// The label of nodes whose GPUs the scheduler has counted, where it states the need of GPUs to an
+/// autoscaler. Placeholders for missing GPUs avoid them.
+pub const COUNTED: &str = "aliquot.dev/counted";
+
 fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     let texts = CORDON.iter().filter_map(|key| annotations?.get(*key));
     let items = texts.flat_map(|text| text.split(',')).map(str::trim);
@@ -55,6 +59,11 @@ pub fn published(node: &Node) -> NodePublication {
         allocatable: allocatable(node),
         cordoned: cordoned(annotations),
         served_by_hami: text(INVENTORY).is_none(),
+        counted: node
+            .metadata
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(COUNTED)),
     }
 }
 

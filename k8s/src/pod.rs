@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::preferences::PreferenceError;
+use aliquot_core::preferences::{self, PreferenceError};
 use aliquot_core::request::{
     self, DEFAULTED, GpuRequest, RequestError, Resource, Written, is_other,
 };
+use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;
 use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{
-    Allocation, ContainerDemand, Defaults, Demand, Namespace, NodeName, PodUid, Preferences,
-    ResourceNames, Stage, hami, quantity,
+    Allocation, ContainerDemand, Defaults, Demand, ModelRules, Namespace, NodeName, PodUid,
+    Preferences, RequestAnnotation, ResourceNames, Stage, hami, quantity,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -27,8 +28,14 @@ use crate::event::PodRef;
 /// static pod. On other pods any user may write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
+/// The `schedulerName` of pods with a share, if the chart's values do not change it.
+pub const SCHEDULER_NAME: &str = "aliquot-scheduler";
+/// The scheduler that placeholders for missing GPUs name. There is none of this name, so they never
+/// run.
+pub const PLACEHOLDER_SCHEDULER: &str = "aliquot-placeholder";
+
 /// The cluster's resource names and defaults.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The five resources' names.
     pub names: ResourceNames,
@@ -39,6 +46,20 @@ pub struct Settings {
     pub defaults: Defaults,
     /// HAMi's annotation of what it allocated to a pod is read (`compat.hami`).
     pub hami: bool,
+    /// The `schedulerName` of the pods that our scheduler admits.
+    pub scheduler_name: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            names: ResourceNames::default(),
+            extra: Vec::new(),
+            defaults: Defaults::default(),
+            hami: false,
+            scheduler_name: SCHEDULER_NAME.to_owned(),
+        }
+    }
 }
 
 /// Why a pod's demand is invalid.
@@ -54,6 +75,9 @@ pub enum DemandError {
         /// What is wrong.
         source: RequestError,
     },
+    /// The request as an annotation.
+    #[error("annotation {REQUEST}: {0}")]
+    Request(AnnotationError),
     /// Two containers have one name; the API server stores no such pod, and an allocation
     /// names containers.
     #[error("duplicate container name {0:?}; expected: a unique name for each container")]
@@ -83,6 +107,13 @@ pub fn namespace(pod: &Pod) -> Namespace {
 pub fn node(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
+}
+
+/// Whether the pod stands for missing GPUs and never runs.
+pub fn is_placeholder(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    scheduler == Some(PLACEHOLDER_SCHEDULER)
 }
 
 /// Whether the pod has finished (Succeeded, Failed).
@@ -124,19 +155,20 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
 }
 
 /// The pod's demand, defaults applied. [`Demand::requests_gpu`] says whether it asks for a share.
-/// Limits count; requests where a limit is missing.
+/// Limits count; requests where a limit is missing; the annotation where both are.
 pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
     let mut priority = 1;
     let mut demands: Vec<ContainerDemand> = Vec::new();
     let mut resources = vec![settings.names.of(Resource::Gpu).into()];
     let filled = annotation(pod, DEFAULTED).and_then(|text| serde_json::from_str(text).ok());
     let filled: Filled<'_> = filled.unwrap_or_default();
+    let annotated = request_annotation(pod)?;
     for (container, stage) in containers(pod) {
         if demands.iter().any(|other| other.name == container.name) {
             return Err(DemandError::DuplicateContainer(container.name.clone()));
         }
         let others = others(container, settings)?;
-        let written = written(container, settings)?;
+        let written = written(container, &annotated, settings)?;
         if let Some(own) = written.get(Resource::Priority) {
             priority = priority.min(u8::try_from(own).unwrap_or(1));
         }
@@ -165,6 +197,19 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
         gpu_policy: preferences.gpu_policy,
         rules: preferences.rules,
     })
+}
+
+/// The part of the pod's request that its annotation has.
+pub fn request_annotation(pod: &Pod) -> Result<RequestAnnotation, DemandError> {
+    annotation(pod, REQUEST).map_or_else(
+        || Ok(RequestAnnotation::default()),
+        |text| RequestAnnotation::decode(text).map_err(DemandError::Request),
+    )
+}
+
+/// The models that the pod accepts; `None` for any.
+pub(crate) fn models(pod: &Pod) -> Option<Arc<ModelRules>> {
+    preferences::models(|key| annotation(pod, key))
 }
 
 type Quantities = BTreeMap<String, Quantity>;
@@ -240,29 +285,33 @@ pub(crate) fn amounts(container: &Container) -> [Option<&Quantities>; 2] {
     ]
 }
 
-fn written(container: &Container, settings: &Settings) -> Result<Written, DemandError> {
-    let read = numbers(container, &settings.names)?;
-    Ok(if others(container, settings)?.is_empty() {
-        read
-    } else {
-        read.with_other_resources()
-    })
-}
-
-fn numbers(container: &Container, names: &ResourceNames) -> Result<Written, DemandError> {
+/// What a container of a pod with this annotation asks for.
+pub fn written(
+    container: &Container,
+    annotated: &RequestAnnotation,
+    settings: &Settings,
+) -> Result<Written, DemandError> {
+    let others = others(container, settings)?;
     let maps = amounts(container);
     let value_of = |resource| {
-        let name = names.of(resource);
+        let name = settings.names.of(resource);
         let mut found = maps.iter().flatten().filter_map(|map| map.get(name));
         found.next().map(|quantity| quantity.0.as_str())
     };
-    Written::read(value_of).map_err(|mut errors| {
+    let own = Written::read(value_of);
+    let read = own.and_then(|own| own.or(&annotated.of(&container.name)));
+    let read = read.map_err(|mut errors| {
         let source = errors.swap_remove(0);
         DemandError::Resource {
             container: container.name.clone(),
-            resource: names.of(source.resource()).to_owned(),
+            resource: settings.names.of(source.resource()).to_owned(),
             source,
         }
+    })?;
+    Ok(if others.is_empty() {
+        read
+    } else {
+        read.with_other_resources()
     })
 }
 
@@ -299,7 +348,7 @@ pub fn requested_host_resources(pod: &Pod) -> HostResources {
 }
 
 /// CPU and memory. Missing and invalid quantities count as 0; the API server admits none.
-pub(crate) fn host_resources(amounts: Option<&Quantities>) -> HostResources {
+pub fn host_resources(amounts: Option<&Quantities>) -> HostResources {
     let get = |name| amounts?.get(name).map(|quantity| quantity.0.as_str());
     HostResources {
         cpu: get("cpu").and_then(quantity::milli_cpu).unwrap_or_default(),
@@ -320,31 +369,51 @@ fn larger(a: HostResources, b: HostResources) -> HostResources {
 pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
     let node = node(pod)?;
     let allocated_use = match annotation(pod, ALLOCATION) {
-        Some(text) => aliquot_use(pod, &node, text),
+        Some(text) => aliquot_use(pod, &node, text, settings),
         None if settings.hami => hami_use(pod, &node, settings)?,
         None => return None,
     };
     Some((node, allocated_use))
 }
 
-fn aliquot_use(pod: &Pod, node: &NodeName, text: &str) -> AllocatedUse {
+fn aliquot_use(pod: &Pod, node: &NodeName, text: &str, settings: &Settings) -> AllocatedUse {
     match Allocation::decode(text) {
         Ok(allocation) if allocation.node == *node => {
             let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
             AllocatedUse::Known(usage::effective(&allocation, stages))
         }
         // Of another release, damaged, or of another node: fail closed.
-        Ok(_) | Err(_) => AllocatedUse::Unreadable,
+        Ok(_) | Err(_) if is_admitted(pod, settings) => AllocatedUse::Unreadable,
+        Ok(_) | Err(_) => AllocatedUse::Unproven,
     }
+}
+
+/// Whether our scheduler admitted this bound pod: the pod names it and requests devices (or its
+/// request is invalid). Both are in the spec, where nobody changes them later, and the webhook
+/// refuses a node beside them. A pod that only names our scheduler proves nothing: anybody's does.
+fn is_admitted(pod: &Pod, settings: &Settings) -> bool {
+    let spec = pod.spec.as_ref();
+    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    let requests = |container: &Container| {
+        let other = || others(container, settings).is_ok_and(|others| !others.is_empty());
+        let written = written(container, &RequestAnnotation::default(), settings);
+        written.map_or(true, |written| {
+            written.requests_gpu(&settings.defaults) || other()
+        })
+    };
+    name == Some(&settings.scheduler_name)
+        && containers(pod).any(|(container, _)| requests(container))
 }
 
 /// What HAMi allocated to the pod. Users can write HAMi's annotation, too, so it counts
 /// only for pods that ask for a share (or whose request is invalid).
 fn hami_use(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<AllocatedUse> {
     let text = annotation(pod, hami::ALLOCATED)?;
+    let annotated = request_annotation(pod);
     let requests = |container: &Container| {
-        let written = written(container, settings);
-        written.map_or(true, |written| written.requests_gpu(&settings.defaults))
+        let annotated = annotated.as_ref().ok();
+        let written = annotated.and_then(|all| written(container, all, settings).ok());
+        written.is_none_or(|written| written.requests_gpu(&settings.defaults))
     };
     if !containers(pod).any(|(container, _)| requests(container)) {
         return None;

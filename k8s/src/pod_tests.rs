@@ -64,6 +64,35 @@ fn invalid_request_names_container_resource_and_value() {
 }
 
 #[test]
+fn reads_resources_before_the_annotation() {
+    let text = r#"{"v":1,"containers":{"main":{"memory":1,"cores":30},"side":{"percentage":50}}}"#;
+    let annotations = json!({REQUEST: text});
+    let gpu = |name: &str, amounts: Value| {
+        let mut limits = amounts;
+        limits["nvidia.com/gpu"] = json!("1");
+        json!({"name": name, "resources": {"limits": limits}})
+    };
+    let main = gpu("main", json!({"nvidia.com/gpumem": "3k"}));
+    let spec = json!({"containers": [main, gpu("side", json!({}))]});
+    let demand = demand(&pod(&spec, &annotations), &Settings::default()).unwrap();
+    let request = |container: usize| demand.containers[container].requests[0];
+    assert_eq!(request(0).memory, Memory::Mib(Mib(3000)));
+    assert_eq!(request(0).cores, Percent(30));
+    assert_eq!(request(1).memory, Memory::Share(Percent(50)));
+}
+
+#[test]
+fn rejects_pod_with_unreadable_request_annotation() {
+    let spec = json!({"containers": [
+        {"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))},
+    ]});
+    let refused = demand(&pod(&spec, &json!({REQUEST: "{}"})), &Settings::default());
+    let expected = "annotation aliquot.dev/request: cannot read the annotation: missing field `v`";
+    let error = refused.unwrap_err().to_string();
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
 fn aliquot_policy_annotation_overrides_hamis() {
     let annotations = json!({
         "hami.io/node-scheduler-policy": "binpack",
@@ -84,7 +113,8 @@ fn aliquot_policy_annotation_overrides_hamis() {
 #[test]
 fn counts_allocation_only_on_its_node_and_fails_closed() {
     let text = r#"{"v":1,"node":"n","containers":{"main":[{"resource":"r","gpu":"GPU-0","memory":3000,"cores":30}]},"priority":1}"#;
-    let bound = json!({"nodeName": "n", "containers": [{"name": "main"}]});
+    let bound = json!({"nodeName": "n", "schedulerName": SCHEDULER_NAME, "containers": [
+        {"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}]});
     let free = json!({"containers": [{"name": "main"}]});
     let with = |text: &str| json!({"aliquot.dev/allocation": text});
 
@@ -115,9 +145,45 @@ fn counts_allocation_only_on_its_node_and_fails_closed() {
 }
 
 #[test]
+fn unreadable_allocation_proves_nothing_unless_we_admitted_pod() {
+    let settings = Settings {
+        extra: vec!["nvidia.com/gpu.shared".to_owned()],
+        ..Settings::default()
+    };
+    let check = |scheduler: Option<&str>, requested: Value, expected: AllocatedUse| {
+        let container = json!({"name": "main", "resources": limits(&requested)});
+        let mut spec = json!({"nodeName": "n", "containers": [container]});
+        if let Some(scheduler) = scheduler {
+            spec["schedulerName"] = json!(scheduler);
+        }
+        let forged = pod(&spec, &json!({ALLOCATION: "{"}));
+        let (_, found) = allocated(&forged, &settings).unwrap();
+        assert_eq!(found, expected, "{spec}");
+    };
+    let ours = Some(SCHEDULER_NAME);
+    let gpu = || json!({"nvidia.com/gpu": "1"});
+    check(ours, gpu(), AllocatedUse::Unreadable);
+    for requested in [
+        json!({"nvidia.com/gpumem": "1000"}),
+        json!({"nvidia.com/mig-1g.5gb": "1"}),
+        json!({"nvidia.com/gpu.shared": "1"}),
+        json!({"nvidia.com/gpu": "many"}),
+    ] {
+        check(ours, requested, AllocatedUse::Unreadable);
+    }
+    for requested in [json!({}), json!({"nvidia.com/gpu": "0", "cpu": "1"})] {
+        check(ours, requested, AllocatedUse::Unproven);
+    }
+    for other in [Some("default-scheduler"), Some(""), None] {
+        check(other, gpu(), AllocatedUse::Unproven);
+    }
+}
+
+#[test]
 fn counts_hami_allocation_unless_aliquot_wrote_one() {
     let spec = json!({
         "nodeName": "n",
+        "schedulerName": SCHEDULER_NAME,
         "initContainers": [{"name": "warm"}],
         "containers": [{"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}],
     });

@@ -1,8 +1,8 @@
 //! A `ResourceQuota` as the ledger sees it: its limits on GPU memory and compute.
 //!
-//! Kubernetes stores the hard keys `limits.<memory>` and `limits.<cores>` and does not
-//! enforce them: of an extended resource it counts `requests.` alone. Scopes are ignored:
-//! for these two keys a quota applies to every pod of its namespace.
+//! Of an extended resource, Kubernetes counts the hard key `requests.` alone, and not what a pod
+//! asks for in its annotation. We count both keys, `limits.` and `requests.`, alike. Scopes are
+//! ignored: for these keys a quota applies to every pod of its namespace.
 
 use aliquot_core::quantity;
 use aliquot_core::quota::{Limit, LimitValue, LimitedResource, Quota};
@@ -16,8 +16,10 @@ pub fn quota(object: &ResourceQuota, names: &ResourceNames) -> Quota {
         (LimitedResource::Memory, Resource::Memory),
         (LimitedResource::Cores, Resource::Cores),
     ];
-    let limits = kinds.into_iter().filter_map(|(on, resource)| {
-        let key = format!("limits.{}", names.of(resource));
+    let prefixes = ["limits", "requests"].into_iter();
+    let keys = prefixes.flat_map(|prefix| kinds.map(|(on, resource)| (on, prefix, resource)));
+    let limits = keys.filter_map(|(on, prefix, resource)| {
+        let key = format!("{prefix}.{}", names.of(resource));
         let text = &hard?.get(&key)?.0;
         let most = match quantity::whole(text) {
             Ok(most) => LimitValue::Number(most),
@@ -80,10 +82,25 @@ mod tests {
             ],
         );
         check(
-            &json!({"hard": {"limits.nvidia.com/gpucores": "1", "requests.nvidia.com/gpumem": "1"}}),
+            &json!({"hard": {"limits.nvidia.com/gpucores": "1", "requests.nvidia.com/gpu": "1"}}),
             &[],
         );
         check(&json!({}), &[]);
+    }
+
+    #[test]
+    fn reads_requests_keys_beside_limits_keys() {
+        use LimitedResource::{Cores, Memory};
+        let (limits, requests) = ("limits.nvidia.com/gpumem", "requests.nvidia.com/gpumem");
+        let cores = "requests.example.com/cores";
+        check(
+            &json!({"hard": {limits: "10k", requests: "9k", cores: "50"}}),
+            &[
+                (Memory, limits, LimitValue::Number(10_000)),
+                (Memory, requests, LimitValue::Number(9_000)),
+                (Cores, cores, LimitValue::Number(50)),
+            ],
+        );
     }
 
     #[test]

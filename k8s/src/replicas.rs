@@ -51,6 +51,7 @@ pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
     Requests {
         host: pod::requested_host_resources(pod),
         replicas: requested(pod, settings),
+        models: pod::models(pod),
     }
 }
 

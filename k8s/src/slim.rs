@@ -9,12 +9,17 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::{
-    Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements,
+    Affinity, Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements,
+    TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
+
+/// Where a slim pod has its `spec.schedulingGroup`, which the Kubernetes version of our types lacks.
+/// Only in memory: what a user writes there is removed.
+const SCHEDULING_GROUP: &str = "aliquot.dev/scheduling-group";
 
 /// A [`Pod`] with the fields that the scheduler reads; the others are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,6 +60,25 @@ impl Resource for SlimPod {
     }
 }
 
+/// The name of the `PodGroup` that a slim pod belongs to (`spec.schedulingGroup`).
+pub fn scheduling_group(slim: &Pod) -> Option<&str> {
+    let annotations = slim.metadata.annotations.as_ref()?;
+    annotations.get(SCHEDULING_GROUP).map(String::as_str)
+}
+
+/// Sets what [`scheduling_group`] returns.
+pub fn set_scheduling_group(slim: &mut Pod, group: Option<String>) {
+    let annotations = &mut slim.metadata.annotations;
+    match (group, annotations) {
+        (Some(group), annotations) => {
+            let annotations = annotations.get_or_insert_default();
+            annotations.insert(SCHEDULING_GROUP.to_owned(), group);
+        }
+        (None, Some(annotations)) => drop(annotations.remove(SCHEDULING_GROUP)),
+        (None, None) => {}
+    }
+}
+
 #[derive(Deserialize)]
 struct WirePod {
     #[serde(default)]
@@ -89,8 +113,17 @@ struct WireSpec {
     termination_grace_period_seconds: Option<i64>,
     overhead: Option<BTreeMap<String, Quantity>>,
     resources: Option<ResourceRequirements>,
+    affinity: Option<Affinity>,
+    topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
+    scheduling_group: Option<WireGroup>,
     init_containers: Option<Vec<WireContainer>>,
     containers: Vec<WireContainer>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireGroup {
+    pod_group_name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -107,7 +140,27 @@ struct WireStatus {
     phase: Option<String>,
     start_time: Option<Time>,
     nominated_node_name: Option<String>,
-    conditions: Option<Vec<PodCondition>>,
+    conditions: Option<Vec<WireCondition>>,
+}
+
+/// Without times, whose decoding costs as much as the rest of a condition.
+#[derive(Deserialize)]
+struct WireCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+}
+
+impl From<WireCondition> for PodCondition {
+    fn from(wire: WireCondition) -> Self {
+        Self {
+            type_: wire.kind,
+            status: wire.status,
+            reason: wire.reason,
+            ..Self::default()
+        }
+    }
 }
 
 impl From<WireContainer> for Container {
@@ -149,6 +202,8 @@ impl From<WireSpec> for PodSpec {
             termination_grace_period_seconds: wire.termination_grace_period_seconds,
             overhead: wire.overhead,
             resources: wire.resources,
+            affinity: wire.affinity,
+            topology_spread_constraints: wire.topology_spread_constraints,
             init_containers: wire.init_containers.map(containers),
             containers: containers(wire.containers),
             ..Self::default()
@@ -158,19 +213,24 @@ impl From<WireSpec> for PodSpec {
 
 impl<'de> Deserialize<'de> for SlimPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wire = WirePod::deserialize(deserializer)?;
+        let mut wire = WirePod::deserialize(deserializer)?;
+        let group = wire.spec.scheduling_group.take();
+        let group = group.and_then(|group| group.pod_group_name);
+        let conditions = |all: Vec<WireCondition>| all.into_iter().map(Into::into).collect();
         let status = PodStatus {
             phase: wire.status.phase,
             start_time: wire.status.start_time,
             nominated_node_name: wire.status.nominated_node_name,
-            conditions: wire.status.conditions,
+            conditions: wire.status.conditions.map(conditions),
             ..PodStatus::default()
         };
-        Ok(Self(Pod {
+        let mut pod = Pod {
             metadata: wire.metadata.into(),
             spec: Some(wire.spec.into()),
             status: Some(status),
-        }))
+        };
+        set_scheduling_group(&mut pod, group);
+        Ok(Self(pod))
     }
 }
 
@@ -180,6 +240,21 @@ mod tests {
     use crate::pod;
     use aliquot_core::allocation::ALLOCATION;
     use serde_json::json;
+
+    #[test]
+    fn scheduling_group_is_that_of_the_spec_alone() {
+        let group = |pod: serde_json::Value| {
+            let slim: SlimPod = serde_json::from_value(pod).unwrap();
+            scheduling_group(&slim.0).map(str::to_owned)
+        };
+        let grouped = json!({"spec": {"schedulingGroup": {"podGroupName": "g"}, "containers": []}});
+        assert_eq!(group(grouped).as_deref(), Some("g"));
+        let forged = json!({"metadata": {"annotations": {SCHEDULING_GROUP: "g"}},
+            "spec": {"containers": []}});
+        assert_eq!(group(forged), None);
+        let nameless = json!({"spec": {"schedulingGroup": {}, "containers": []}});
+        assert_eq!(group(nameless), None);
+    }
 
     #[test]
     fn slim_pod_gives_the_same_ledger_entry() {
@@ -201,7 +276,7 @@ mod tests {
                         "requests": {"memory": "1Gi"}}}]},
             "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z",
                 "nominatedNodeName": "x", "containerStatuses": [],
-                "conditions": [{"type": "PodScheduled", "status": "True"}]},
+                "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
         });
         let slim: SlimPod = serde_json::from_value(object.clone()).unwrap();
         let whole: Pod = serde_json::from_value(object).unwrap();

@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn computes_pod_use_by_container_stage() {
-        let used = accepted().uses()[&GpuUuid::from("GPU-a")];
+        let accepted = accepted();
+        let used = accepted.uses().get(&"GPU-a".into()).unwrap();
         assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
     }
 

@@ -1,7 +1,7 @@
 //! The kubelet's device checkpoint (`kubelet_internal_checkpoint`): which container of which pod
 //! has which device ids, which Allocate answer (thus which [`AnswerName`]) it was given, and which
 //! device ids are registered. The kubelet writes it before it calls `PreStartContainer` (same
-//! structure in Kubernetes 1.33 to 1.36). It is the kubelet's own file and no API: anything
+//! structure in Kubernetes 1.33 to 1.37). It is the kubelet's own file and no API: anything
 //! unexpected is an error that names what was found.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -103,7 +103,8 @@ export function legend(nodes, by) {
 
 /** What the containers of a pending pod request. */
 export function requests(pod) {
-  return pod.asks.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`).join('; ');
+  const asks = pod.asks.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`);
+  return asks.join('; ') + (pod.annotated ? ' (in annotation aliquot.dev/request)' : '');
 }
 
 /** Where an arrow key leads in a grid of rows; `[row, cell]`. */

@@ -59,6 +59,14 @@ pub enum BindError {
         /// The reasons, counted.
         why: String,
     },
+    /// Nothing is reserved for a member of a gang: its gang would be bound in part.
+    #[error(
+        "nothing is reserved for this member of pod group {gang}; expected: its Binding soon after filter, of the same scheduler"
+    )]
+    GivenBack {
+        /// The gang.
+        gang: String,
+    },
     /// The pod has an allocation on another node.
     #[error("the pod already has an allocation on node {node}")]
     AlreadyAllocated {
@@ -97,7 +105,7 @@ impl BindError {
     /// that is deleted, else `error`.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Refused { .. } => "conflict",
+            Self::Refused { .. } | Self::GivenBack { .. } => "conflict",
             Self::Gone(_) => "gone",
             _ => "error",
         }
@@ -235,12 +243,16 @@ impl Binder {
         }
         let PendingPod {
             demand,
+            gang,
             annotation_bytes: used,
             ..
         } = match self.cache.pending.get(uid) {
             Some(pending) => pending,
             None => self.fetch(&pod).await?,
         };
+        if let Some(gang) = gang.filter(|gang| !self.cache.begin_gang_binding(gang, uid)) {
+            return Err(BindError::GivenBack { gang: gang.name });
+        }
         fail_point::at(Point::BeforeReserve);
         let allocation = match self.cache.reserve(uid, &namespace, &node, &demand) {
             Ok(allocation) => allocation,

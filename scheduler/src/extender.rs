@@ -1,9 +1,9 @@
 //! The verbs of kube-scheduler's extender API v1: their routes, and the answers of filter,
 //! prioritize and preempt as functions of the ledger and a call. [`crate::bind`] answers bind.
 //!
-//! They change nothing but claims, the record of a pod's refusal, and that a pod is left to
-//! kube-scheduler's preemption. A call with Node objects (a simulation, for example by
-//! cluster-autoscaler) is answered from these objects alone and changes nothing at all.
+//! They change nothing but claims, what is reserved for gangs, the record of a pod's refusal, and
+//! that a pod is left to kube-scheduler's preemption. A call with Node objects (a simulation, for
+//! example by cluster-autoscaler) is answered from these objects alone and changes nothing at all.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ use crate::bind::Binder;
 use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::gangs::GangName;
 use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
 use crate::metrics::Metrics;
 use crate::pins;
@@ -237,7 +238,8 @@ impl<'a> Call<'a> {
     }
 
     /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
-    /// scores them by something else, too.
+    /// scores them by something else, too. For a member of a gang the best one, where its share is
+    /// reserved from now on.
     pub fn filter(
         self,
         cache: &LedgerCache,
@@ -251,18 +253,28 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
+        cache.reserve_for_unfinished_gangs();
         let most = if shortlist == 0 || wants_all(&self.pod) {
             names.len()
         } else {
             shortlist
         };
+        let gang = GangName::of(&self.pod);
         let event_count = cache.pending.event_count();
-        let view = cache.view(pod::namespace(&self.pod).as_str());
+        let view = cache.view(&self.uid, pod::namespace(&self.pod).as_str());
         let cluster = &view.0;
-        match cache.fitting(&view, &self.uid, &self.demand, names) {
-            Ok(found) => {
-                let best = decide::shortlist(found, most);
-                if let Some(first) = best.first() {
+        let found = match &gang {
+            None => cache.best(&view, &self.uid, &self.demand, names, most),
+            Some(gang) => cache
+                .best(&view, &self.uid, &self.demand, names, names.len())
+                .and_then(|best| cache.reserve_for_gang(gang, (&self.uid, &self.demand), best))
+                .map(|node| vec![node]),
+        };
+        match found {
+            Ok(best) => {
+                if gang.is_none()
+                    && let Some(first) = best.first()
+                {
                     cache.claim(cluster, &self.pod, &self.demand, first);
                 }
                 fail_point::at(Point::FilterFits);
@@ -284,6 +296,9 @@ impl<'a> Call<'a> {
                     refusals: Some(RefusalRecord::new(text.clone(), Instant::now())),
                     ..PendingPod::read(&self.pod, self.demand.clone(), true)
                 };
+                if let Some(gang) = &gang {
+                    cache.refuse_in_gang(gang, &self.uid);
+                }
                 cache.refused(&self.uid, waiting, event_count);
                 events.send(EventNote {
                     pod: pod::reference(&self.pod),
@@ -509,3 +524,7 @@ fn wants_all(pod: &Pod) -> bool {
 #[cfg(test)]
 #[path = "extender_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "extender_gang_tests.rs"]
+mod gang_tests;

@@ -44,6 +44,8 @@ pub fn learn(cache: &LedgerCache) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use aliquot_core::{Memory, Mib};
     use aliquot_k8s::watch::Index;
     use k8s_openapi::api::core::v1::{Node, Pod};
@@ -71,5 +73,34 @@ mod tests {
         Index::<Pod>::apply(&cache, pod("c", 800, Some("m")));
         assert!(!learn(&cache), "one pod of sixty is no change");
         assert!(Arc::ptr_eq(&cache.policies().typical, &typical));
+    }
+
+    /// Half of the pods accept only the model of one of two nodes.
+    #[test]
+    fn learns_which_models_pods_accept() {
+        let cache = cache();
+        for name in ["m", "x"] {
+            let mut node = node(name, 100_000);
+            let (model, replicas) = (format!(r#""model":"{name}""#), r#""seats":100"#);
+            let annotations = node.metadata.annotations.iter_mut();
+            for text in annotations.flat_map(BTreeMap::values_mut) {
+                *text = text.replace(r#""model":"m""#, &model);
+                *text = text.replace(r#""seats":10"#, replicas);
+            }
+            Index::<Node>::apply(&cache, node);
+        }
+        for number in 0..30 {
+            Index::<Pod>::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
+            let mut pinned = pod(&format!("b{number}"), 700, Some("x"));
+            let annotations = pinned.metadata.annotations.get_or_insert_default();
+            annotations.insert("aliquot.dev/use-gputype".to_owned(), "x".to_owned());
+            Index::<Pod>::apply(&cache, pinned);
+        }
+        assert!(learn(&cache));
+        let typical = cache.policies().typical.clone();
+        assert!(
+            typical.price("x") > 0 && typical.price("m") == 0,
+            "{typical:?}"
+        );
     }
 }

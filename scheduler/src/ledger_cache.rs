@@ -4,6 +4,7 @@
 //! while it has a lock, and only the pod watch confirms a reservation.
 
 pub mod bound_pods;
+pub mod gangs;
 pub mod pending_pods;
 mod preemptions;
 mod watches;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::Allocation;
-use aliquot_core::decide::{self, Memo, NodeQuery, PendingPlacement, Ranked};
+use aliquot_core::decide::{self, Memo, NodeQuery, PendingPlacement};
 use aliquot_core::fit;
 use aliquot_core::ledger::{Differences, NotReserved, PodEntry};
 use aliquot_core::quota::Headroom;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::ticks::Ticks;
 use bound_pods::SharedBoundPods;
+use gangs::Gangs;
 use pending_pods::{CapacityEvent, Claim, PendingPod, PendingPods};
 use preemptions::Preemptions;
 
@@ -43,6 +45,7 @@ pub struct LedgerCache {
     pub pending: PendingPods,
     pub(crate) bound_pods: Arc<SharedBoundPods>,
     pub(crate) preemptions: Mutex<Preemptions>,
+    pub(crate) gangs: Gangs,
     memo: Mutex<Memo>,
     settings: pod::Settings,
     policies: RwLock<Arc<Policies>>,
@@ -89,20 +92,24 @@ impl LedgerCache {
         self.read(|ledger| ledger.cluster().clone())
     }
 
-    /// The current state of the nodes, and what the namespace's quotas leave.
-    pub fn view(&self, namespace: &str) -> (Cluster, Option<Headroom>) {
-        self.read(|ledger| (ledger.cluster().clone(), ledger.headroom(namespace)))
+    /// The current state of the nodes, and what the namespace's quotas leave for the pod.
+    pub fn view(&self, pod: &PodUid, namespace: &str) -> (Cluster, Option<Headroom>) {
+        self.read(|ledger| {
+            let headroom = ledger.headroom_for(pod, namespace);
+            (ledger.cluster().clone(), headroom)
+        })
     }
 
-    /// The named nodes that can take the pod, in the order of `names`, or why none can. `view` is
-    /// that of the pod's namespace.
-    pub fn fitting<'n, S: AsRef<str>>(
+    /// The best `most` of the named nodes that can take the pod, best first, or why none can.
+    /// `view` is that of the pod's namespace.
+    pub fn best<'n, S: AsRef<str>>(
         &self,
         view: &(Cluster, Option<Headroom>),
         pod: &PodUid,
         demand: &Demand,
         names: &'n [S],
-    ) -> Result<Vec<Ranked<'n>>, Refusal> {
+        most: usize,
+    ) -> Result<Vec<&'n str>, Refusal> {
         let claims = self.pending.claims_of_others(pod);
         let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
         let query = NodeQuery {
@@ -113,7 +120,7 @@ impl LedgerCache {
             own_reservation: own.as_ref(),
             headroom: view.1.as_ref(),
         };
-        decide::fitting(&query, &mut self.memo.lock(), names)
+        decide::best(&query, &mut self.memo.lock(), names, most)
     }
 
     /// Those of the named nodes where a device that the pod pins is allocated to another pod.

@@ -24,8 +24,9 @@ pub(crate) fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
 pub(crate) fn pod(name: &str, memory: u64, node: Option<&str>) -> Pod {
     let mut pod = json!({
         "metadata": {"name": name, "namespace": "d", "uid": name},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": {
-            "nvidia.com/gpu": "1", "nvidia.com/gpumem": memory.to_string()}}}]},
+        "spec": {"schedulerName": "aliquot-scheduler", "containers": [
+            {"name": "main", "resources": {"limits": {
+                "nvidia.com/gpu": "1", "nvidia.com/gpumem": memory.to_string()}}}]},
         "status": {"phase": "Pending"},
     });
     if let Some(node) = node {

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use aliquot_core::NodeName;
 use aliquot_k8s::event::PodRef;
+use aliquot_k8s::slim::SlimPod;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -57,9 +59,11 @@ impl PodClient {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pod as it is now; `None` where there is none with this uid.
+    /// The pod as it is now, slim; `None` where there is none with this uid.
     pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, CallError> {
-        let found = self.find(&pod.namespace, &pod.name).await?;
+        let api: Api<SlimPod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let found = timeout(DEADLINE, api.get_opt(&pod.name)).await??;
+        let found = found.map(Pod::from);
         Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
     }
 
@@ -80,6 +84,19 @@ impl PodClient {
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = api.patch_metadata(&pod.name, &params, &patch);
         timeout(DEADLINE, call).await??;
+        Ok(())
+    }
+
+    /// Nominates a node for a pending pod and withdraws the nomination at once
+    /// (`status.nominatedNodeName`). The uid is a precondition.
+    pub async fn nominate(&self, pod: &PodRef, node: &NodeName) -> Result<(), CallError> {
+        let (api, params) = (self.api(&pod.namespace), PatchParams::default());
+        for name in [Some(node.as_str()), None] {
+            let status = json!({"nominatedNodeName": name});
+            let patch = Patch::Merge(json!({"metadata": {"uid": pod.uid}, "status": status}));
+            let call = api.patch_status(&pod.name, &params, &patch);
+            timeout(DEADLINE, call).await??;
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What is requeued after which event, and against a scripted API server when.
 
-use aliquot_core::ledger::PreemptionReservation;
+use aliquot_core::ledger::{Purpose, Reservation};
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
 use aliquot_core::{Mib, Percent, Replicas};
 use aliquot_k8s::pod::{demand, uid};
@@ -109,16 +109,16 @@ fn requeues_only_the_pod_with_the_reservation() {
         cache.refused(&name.into(), pending_pods, cache.pending.event_count());
     }
     let used = DeviceUse::of(Mib(600), Percent(0));
-    let reservation = PreemptionReservation {
+    let reservation = Reservation {
         node: "n".into(),
         allocated: AllocatedUse::Known([("GPU-n".into(), used)].into()),
         replicas: Replicas::default(),
-        recorded: false,
+        purpose: Purpose::Preemption { recorded: false },
     };
     cache
         .ledger
         .write()
-        .reserve_for_preemptor(&"holder".into(), reservation);
+        .put_reservation(&"holder".into(), reservation);
     Index::delete(&cache, pod("victim", 900, Some("n")));
     let requeued = take_requeueable(&cache);
     let requeued: Vec<_> = requeued.iter().map(|(uid, _)| uid.as_str()).collect();
@@ -143,6 +143,52 @@ fn requeues_refused_pod_when_node_returns() {
     assert!(take_requeueable(&cache).is_empty());
     Index::<Node>::apply(&cache, node("n", 1000));
     assert_eq!(take_requeueable(&cache).len(), 1);
+}
+
+/// The pod is pending, and kube-scheduler refused it without asking filter.
+fn unschedulable(name: &str, memory: u64, cpu: &str) -> Pod {
+    let mut refused = pod(name, memory, None);
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    refused.status = Some(from(json!({"phase": "Pending", "conditions": [condition]})));
+    let container = &mut refused.spec.as_mut().unwrap().containers[0];
+    let resources = container.resources.get_or_insert_default();
+    resources.requests = Some(from(json!({ "cpu": cpu })));
+    refused
+}
+
+/// The pods that are requeued, each with the node that is nominated for it.
+fn nominated(cache: &LedgerCache) -> Vec<(String, Option<String>)> {
+    let requeued = take_requeueable(cache).into_iter();
+    let name = |node: NodeName| node.to_string();
+    let requeued = requeued.map(|(uid, r)| (uid.to_string(), r.nominate.map(name)));
+    requeued.collect()
+}
+
+#[test]
+fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
+    let cache = cache();
+    Index::<Node>::apply(&cache, offering("n", 1000, 10));
+    Index::apply(&cache, pod("big", 900, Some("n")));
+    assert_eq!(requeued(&cache), [""; 0]);
+    Index::apply(&cache, unschedulable("w", 600, "4"));
+    Index::apply(&cache, unschedulable("greedy", 600, "400"));
+    Index::delete(&cache, pod("big", 900, Some("n")));
+    assert_eq!(requeued(&cache), [""; 0], "kube-scheduler sees the end");
+    Index::<Node>::apply(&cache, offering("m", 10, 10));
+    assert_eq!(requeued(&cache), [""; 0], "it does not fit there");
+    Index::<Node>::apply(&cache, offering("m", 1000, 10));
+    let expected = ("w".to_owned(), Some("m".to_owned()));
+    assert_eq!(nominated(&cache), [expected]);
+    Index::<Node>::apply(&cache, offering("m", 9000, 10));
+    assert_eq!(requeued(&cache), [""; 0], "it was requeued just now");
+}
+
+#[test]
+fn nominates_nothing_when_a_pod_has_ended() {
+    let cache = full();
+    assert_eq!(requeued(&cache), [""; 0]);
+    Index::delete(&cache, pod("big", 900, Some("n")));
+    assert_eq!(nominated(&cache), [("w".to_owned(), None)]);
 }
 
 /// The pod is pending, refused on `n`.
@@ -238,8 +284,8 @@ fn refuse(cache: &LedgerCache, pod: &Pod, nodes: &[&str]) -> String {
     let demand = demand(pod, cache.settings()).unwrap();
     Index::apply(cache, pod.clone());
     let events = cache.pending.event_count();
-    let view = cache.view("d");
-    let why = cache.fitting(&view, &uid, &demand, nodes);
+    let view = cache.view(&uid, "d");
+    let why = cache.best(&view, &uid, &demand, nodes, 1);
     cache.refused(&uid, PendingPod::read(pod, demand, true), events);
     why.map_or_else(|why| why.to_string(), |fits| format!("{fits:?}"))
 }

@@ -28,6 +28,7 @@ use crate::ledger_cache::LedgerCache;
 use crate::metrics::WATCHED;
 use crate::pod_client::{DEADLINE, PodClient};
 use crate::preempt::Preemptor;
+use crate::scale_up::{Owner, ScaleUp};
 use crate::settings::Settings;
 use crate::ticks::Ticks;
 use crate::views::gauges::{self, Gauges};
@@ -50,7 +51,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
     let watches = Watches::default();
-    let leadership = match settings.identity {
+    let leadership = match settings.identity.clone() {
         Some(identity) if settings.scheduler_lease.is_some() => Leadership::of(identity, DEADLINE),
         _ => Leadership::always(),
     };
@@ -81,6 +82,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(learn::run(cache.clone(), stop.clone()));
     tasks.spawn(binder.clone().check_settled(stop.clone()));
     tasks.spawn(cache.clone().check_itself(metrics.clone(), stop.clone()));
+    tasks.spawn(cache.clone().expire_gangs_until(stop.clone()));
     tasks.spawn(unreadable::run(
         cache.clone(),
         events.clone(),
@@ -100,6 +102,15 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         after,
         stop.clone(),
     ));
+
+    if let (Some(types), Some(namespace)) = (settings.node_types, settings.namespace) {
+        let owner = Owner {
+            namespace,
+            pod: settings.identity.zip(settings.pod_uid),
+        };
+        let scale_up = ScaleUp::new(cache.clone(), client.clone(), types, owner);
+        tasks.spawn(scale_up.run(leader.clone(), stop.clone()));
+    }
 
     let verbs = ExtenderState {
         cache,

@@ -10,6 +10,7 @@ use aliquot_serve::telemetry::LogFormat;
 use clap::{ArgAction, Parser};
 
 use crate::leader::LeaseName;
+use crate::node_types::NodeTypes;
 
 /// Scheduler extender of Aliquot: filters and ranks nodes by their GPUs and
 /// binds pods together with their allocation.
@@ -70,6 +71,16 @@ pub struct Settings {
     /// Whether pods of lower priority are evicted for a pending pod: true or false.
     #[arg(long, env = "ALIQUOT_PREEMPT", default_value_t = true, action = ArgAction::Set)]
     pub preempt: bool,
+    /// Types of nodes that an autoscaler may add, as a JSON list (`scheduler.autoscaler`): placeholders
+    /// then state the need of GPUs of pending pods in whole GPUs. Not set: the need is not stated.
+    #[arg(long, env = "ALIQUOT_NODE_TYPES", requires = "namespace")]
+    pub node_types: Option<NodeTypes>,
+    /// Namespace of this pod, for placeholders.
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Uid of this pod: placeholders end with it.
+    #[arg(long, env = "POD_UID", requires = "identity")]
+    pub pod_uid: Option<String>,
     /// Log format: text or json.
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,

@@ -91,7 +91,9 @@ pub fn unreadable_pods(cache: &LedgerCache) -> BTreeMap<PodUid, UnreadablePod> {
     let found: Vec<(PodUid, NodeName, &str)> = cache.read(|ledger| {
         let annotation = |allocated: &AllocatedUse| match allocated {
             AllocatedUse::ByHami(_) => hami::ALLOCATED,
-            AllocatedUse::Known(_) | AllocatedUse::Unreadable => ALLOCATION,
+            AllocatedUse::Known(_) | AllocatedUse::Unreadable | AllocatedUse::Unproven => {
+                ALLOCATION
+            }
         };
         let pods = ledger.unreadable();
         pods.map(|(uid, entry)| {
@@ -131,20 +133,54 @@ pub(crate) fn add_unreadable_pods(cache: &LedgerCache, answer: &mut NodeAnswer) 
 
 #[cfg(test)]
 mod tests {
+    use aliquot_core::inventory::INVENTORY;
     use aliquot_k8s::watch::Index;
-    use k8s_openapi::api::core::v1::Node;
+    use k8s_openapi::api::core::v1::{Node, Pod};
 
     use super::*;
     use crate::ledger_cache::tests::{node, pod};
+
+    /// Bound to `n`, with an allocation that cannot be read.
+    fn spoilt() -> Pod {
+        let mut spoilt = pod("a", 600, Some("n"));
+        let annotations = spoilt.metadata.annotations.get_or_insert_default();
+        annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+        spoilt
+    }
+
+    #[test]
+    fn forged_allocation_closes_node_only_with_device_ids() {
+        let cache = LedgerCache::default();
+        Index::<Node>::reset(&cache, vec![node("n", 1000)]);
+        let mut forged = spoilt();
+        forged.spec.as_mut().unwrap().scheduler_name = Some("nobody".to_owned());
+        Index::apply(&cache, forged);
+        let closed = || {
+            let named = unreadable_pods(&cache).len();
+            let state = cache.snapshot().node("n").cloned().unwrap();
+            let closed = state.closed == Some(Reason::NodeAllocationUnreadable);
+            assert_eq!(named, usize::from(closed));
+            closed
+        };
+        assert!(!closed());
+        let mut listed = node("n", 1000);
+        let annotations = listed.metadata.annotations.as_mut().unwrap();
+        let inventory = annotations.get_mut(INVENTORY).unwrap();
+        *inventory = inventory.replacen('{', r#"{"unreadable":["a"],"#, 1);
+        Index::apply(&cache, listed);
+        assert!(closed());
+        Index::apply(&cache, node("n", 1000));
+        assert!(!closed());
+        // Of our own scheduler: whatever the inventory says.
+        Index::apply(&cache, spoilt());
+        assert!(closed());
+    }
 
     #[test]
     fn reports_pod_with_unreadable_allocation_once() {
         let cache = LedgerCache::default();
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        let mut spoilt = pod("a", 600, Some("n"));
-        let annotations = spoilt.metadata.annotations.get_or_insert_default();
-        annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
-        Index::apply(&cache, spoilt);
+        Index::apply(&cache, spoilt());
         let mut reported = HashSet::new();
         let mut found = unreported(&mut reported, unreadable_pods(&cache));
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();

@@ -15,7 +15,7 @@ use crate::certificates::Lifetimes;
 use crate::configuration::Target;
 use crate::reconciler::ReconcilerSettings;
 use crate::server;
-use crate::settings::{Settings, VisibleDevices};
+use crate::settings::{RequestForm, Settings, VisibleDevices};
 
 /// Reviews pods that request a share of a GPU: refuses invalid requests, fills in
 /// missing values, and assigns the pods to the scheduler.
@@ -45,13 +45,6 @@ pub struct Args {
     #[arg(long, env = "POD_NAMESPACE", default_value = "aliquot-system")]
     pub namespace: String,
 
-    /// The scheduler that pods with a share are assigned to
-    #[arg(
-        long,
-        env = "ALIQUOT_SCHEDULER_NAME",
-        default_value = "aliquot-scheduler"
-    )]
-    pub scheduler_name: String,
     /// Schedulers whose pods are taken over; pods of others are only checked for ways to bypass the
     /// scheduler
     #[arg(long, env = "ALIQUOT_REPLACE_SCHEDULER", value_delimiter = ',', num_args = 0..,
@@ -81,6 +74,16 @@ pub struct Args {
         default_value = "rewrite"
     )]
     pub visible_devices: VisibleDevices,
+    /// Where admitted pods have the amounts of their requests: in their containers' resources, or in
+    /// the annotation aliquot.dev/request; the label aliquot.dev/request-as of a namespace overrides
+    /// it for its pods
+    #[arg(
+        long,
+        env = "ALIQUOT_REQUEST_AS",
+        value_enum,
+        default_value = "resources"
+    )]
+    pub request_as: RequestForm,
     /// Host directories of the node agent, closed to pods with a share (repeatable)
     #[arg(
         long,
@@ -211,6 +214,7 @@ impl Args {
             lifetimes: self.lifetimes()?,
             mounted: self.certificates_dir.clone(),
             pods_may_ignore: settings.pods_may_ignore,
+            request_as: settings.request_as,
         })
     }
 
@@ -218,12 +222,13 @@ impl Args {
     pub fn settings(&self) -> Result<Settings, ArgsError> {
         let request = self.request.settings()?;
         Ok(Settings {
+            request_as: self.request_as,
             names: request.names,
             extra: request.extra,
             strict: self.strict_resources.clone(),
             visible_devices: self.visible_devices,
             defaults: request.defaults,
-            scheduler_name: self.scheduler_name.clone(),
+            scheduler_name: request.scheduler_name,
             replaced_schedulers: self.replace_scheduler.iter().cloned().collect(),
             runtime_class: self.runtime_class.clone().filter(|class| !class.is_empty()),
             nvidia_runtime_classes: {

@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::server::{MUTATE_PATH, WARN_PATH};
-use crate::settings::IGNORE_LABELS;
+use crate::server::{MUTATE_PATH, WARN_PATH, form_path};
+use crate::settings::{IGNORE_LABELS, REQUEST_AS_LABEL, RequestForm};
 use conditions::{TEMPLATE_CHANGED, mentions_gpu};
 
 /// Name of the configuration object.
@@ -18,6 +18,10 @@ pub const NAME: &str = "aliquot-webhook";
 pub const WEBHOOK: &str = "pods.aliquot.dev";
 /// Name of the webhook that warns about workloads.
 pub const WORKLOADS: &str = "workloads.aliquot.dev";
+/// Name of the webhook that reviews the pods of namespaces whose label chooses the other form.
+pub const LABELLED: &str = "labelled.pods.aliquot.dev";
+
+const ALL: [&str; 3] = [WEBHOOK, WORKLOADS, LABELLED];
 
 /// Where the API server reaches the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +84,8 @@ pub struct Scope<'a> {
     pub nvidia_runtime_classes: &'a [String],
     /// A pod's own label exempts it, too; a namespace's label always does.
     pub pods_may_ignore: bool,
+    /// The form of requests in namespaces without a label.
+    pub request_as: RequestForm,
 }
 
 /// The whole object, without a CA bundle.
@@ -90,6 +96,7 @@ pub fn desired(scope: Scope<'_>) -> Value {
         names,
         nvidia_runtime_classes: classes,
         pods_may_ignore,
+        request_as,
     } = scope;
     let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
     let own = json!({
@@ -108,14 +115,19 @@ pub fn desired(scope: Scope<'_>) -> Value {
             "operations": operations, "resources": resources,
         })
     };
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": NAME},
-        "webhooks": [{
-            "name": WEBHOOK,
+    let other = request_as.other();
+    let in_form = |operator: &str| {
+        let label = json!({
+            "key": REQUEST_AS_LABEL, "operator": operator, "values": [other.name()],
+        });
+        let all = namespaces.iter().cloned().chain([label]);
+        all.collect::<Vec<Value>>()
+    };
+    let of_pods = |name: &str, path: &str, namespaces: Vec<Value>| {
+        json!({
+            "name": name,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(MUTATE_PATH),
+            "clientConfig": target.client_config(path),
             "rules": [
                 rule("", &["CREATE"], &["pods"]),
                 rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
@@ -128,7 +140,13 @@ pub fn desired(scope: Scope<'_>) -> Value {
             "namespaceSelector": {"matchExpressions": namespaces},
             "objectSelector": objects,
             "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions_gpu("object", names, classes)}],
-        }, {
+        })
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": NAME},
+        "webhooks": [of_pods(WEBHOOK, MUTATE_PATH, in_form("NotIn")), {
             // It only warns, so a failure must not stop a workload.
             "name": WORKLOADS,
             "admissionReviewVersions": ["v1"],
@@ -147,7 +165,7 @@ pub fn desired(scope: Scope<'_>) -> Value {
                 {"name": "has-another-template", "expression": TEMPLATE_CHANGED},
                 {"name": "mentions-a-gpu", "expression": mentions_gpu("object.spec.template", names, classes)},
             ],
-        }],
+        }, of_pods(LABELLED, &form_path(other), in_form("In"))],
     })
 }
 
@@ -168,14 +186,14 @@ pub fn conforms(desired: &Value, live: &Value) -> bool {
 /// The first of our webhooks that a live configuration lacks.
 pub fn missing_webhook(live: &Value) -> Option<&'static str> {
     let has = |name: &str| webhooks(live).any(|one| one["name"] == name);
-    [WEBHOOK, WORKLOADS].into_iter().find(|name| !has(name))
+    ALL.into_iter().find(|name| !has(name))
 }
 
 /// The strategic merge patch that publishes this CA bundle, PEM, for our webhooks, on the version
 /// that was read; `None` where all have it.
 pub fn bundle_patch(live: &Value, bundle: &str) -> Option<Value> {
     let bundle = STANDARD.encode(bundle);
-    let ours = webhooks(live).filter(|one| one["name"] == WEBHOOK || one["name"] == WORKLOADS);
+    let ours = webhooks(live).filter(|one| ALL.iter().any(|name| one["name"] == *name));
     let due = ours.filter(|one| one["clientConfig"]["caBundle"] != bundle.as_str());
     let due: Vec<Value> = due
         .map(|one| json!({"name": one["name"], "clientConfig": {"caBundle": bundle}}))
@@ -211,6 +229,7 @@ mod tests {
             names: (&names, &[]),
             nvidia_runtime_classes: &["nvidia".to_owned()],
             pods_may_ignore: true,
+            request_as: RequestForm::Resources,
         };
         desired(scope)
     }
@@ -246,6 +265,7 @@ mod tests {
                 names: (&names, &[]),
                 nvidia_runtime_classes: &[],
                 pods_may_ignore,
+                request_as: RequestForm::Resources,
             };
             let whole = desired(scope);
             let labels = whole["webhooks"][0]["objectSelector"]["matchExpressions"].as_array();
@@ -253,12 +273,42 @@ mod tests {
             let selector = &whole["webhooks"][0]["namespaceSelector"]["matchExpressions"];
             assert_eq!(
                 selector.as_array().map(Vec::len),
-                Some(3),
+                Some(4),
                 "a namespace's label always exempts"
             );
         };
         check(true, 2);
         check(false, 0);
+    }
+
+    #[test]
+    fn each_namespace_is_reviewed_in_one_form() {
+        let target = Target::Service {
+            name: "w".to_owned(),
+            namespace: "n".to_owned(),
+        };
+        let names = ResourceNames::default();
+        for form in RequestForm::ALL {
+            let whole = desired(Scope {
+                target: &target,
+                namespace: "n",
+                names: (&names, &[]),
+                nvidia_runtime_classes: &[],
+                pods_may_ignore: false,
+                request_as: form,
+            });
+            let other = form.other().name();
+            let paths = ["/mutate", &format!("/mutate/{other}")];
+            for (index, operator, path) in [(0, "NotIn", paths[0]), (2, "In", paths[1])] {
+                let webhook = &whole["webhooks"][index];
+                assert_eq!(webhook["clientConfig"]["service"]["path"], path);
+                let label = &webhook["namespaceSelector"]["matchExpressions"][3];
+                let expected = json!({
+                    "key": "aliquot.dev/request-as", "operator": operator, "values": [other],
+                });
+                assert_eq!(label, &expected);
+            }
+        }
     }
 
     #[test]
@@ -296,10 +346,11 @@ mod tests {
         assert_eq!(published_bundle(&live), "");
         let bundle = |name| json!({"name": name, "clientConfig": {"caBundle": "UEVN"}});
         let patch = |webhooks| json!({"metadata": {"resourceVersion": "7"}, "webhooks": webhooks});
-        let both = patch(json!([bundle(WEBHOOK), bundle(WORKLOADS)]));
-        assert_eq!(bundle_patch(&live, "PEM"), Some(both));
+        let all = patch(json!(ALL.map(bundle)));
+        assert_eq!(bundle_patch(&live, "PEM"), Some(all));
         live["webhooks"][0]["clientConfig"]["caBundle"] = json!("UEVN");
         assert_eq!(published_bundle(&live), "PEM");
+        live["webhooks"][2]["clientConfig"]["caBundle"] = json!("UEVN");
         let second = patch(json!([bundle(WORKLOADS)]));
         assert_eq!(bundle_patch(&live, "PEM"), Some(second));
         live["webhooks"][1]["clientConfig"]["caBundle"] = json!("UEVN");

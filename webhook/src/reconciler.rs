@@ -32,6 +32,7 @@ use crate::configuration::{
     NAME, Scope, Target, bundle_patch, conforms, desired, missing_webhook, published_bundle,
 };
 use crate::metrics::Metrics;
+use crate::settings::RequestForm;
 
 /// The Secret with the CAs, in the webhook's namespace.
 pub const SECRET: &str = "aliquot-webhook-tls";
@@ -76,6 +77,8 @@ pub struct ReconcilerSettings {
     pub mounted: Option<PathBuf>,
     /// A pod's own label exempts it from reviews, too.
     pub pods_may_ignore: bool,
+    /// The form of requests in namespaces without a label.
+    pub request_as: RequestForm,
 }
 
 impl ReconcilerSettings {
@@ -87,6 +90,7 @@ impl ReconcilerSettings {
             names: (&self.names, &self.extra),
             nvidia_runtime_classes: &self.nvidia_runtime_classes,
             pods_may_ignore: self.pods_may_ignore,
+            request_as: self.request_as,
         })
     }
 }

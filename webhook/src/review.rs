@@ -61,7 +61,7 @@ fn new_pod(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings)
         new_pod_of_other_scheduler(review, &containers, settings, findings);
         return;
     }
-    let request = request::read(&containers, settings, findings);
+    let request = request::read(pod, &containers, settings, findings);
     let context = PodContext::new(pod, namespace, settings, !request.devices.is_empty());
     environment::check(&containers, &request, &context, findings);
     if request.is_empty() {
@@ -81,7 +81,7 @@ fn new_pod_of_other_scheduler(
     settings: &Settings,
     findings: &mut Findings,
 ) {
-    let asks = request::any_asks(containers, settings);
+    let asks = request::any_asks(review.pod, containers, settings);
     let context = PodContext::new(review.pod, review.namespace, settings, false);
     environment::check_of_other_scheduler(containers, &context, findings);
     if asks {
@@ -94,7 +94,7 @@ fn new_pod_of_other_scheduler(
 fn new_ephemeral_containers(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings) {
     let ours = request::is_ours(review.pod, settings);
     let all = pod::containers(review.pod);
-    let requests_share = ours && request::any_asks(&all, settings);
+    let requests_share = ours && request::any_asks(review.pod, &all, settings);
     let context = PodContext::new(review.pod, review.namespace, settings, requests_share);
     let before = pod::items(&review.old_pod["spec"][Kind::Ephemeral.list()]);
     let is_new = |container: &Container<'_>| {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::metrics::{Metrics, Outcome, OutcomeLabels};
 use crate::review::{PodReview, review};
-use crate::settings::Settings;
+use crate::settings::{RequestForm, Settings};
 use crate::verdict::Verdict;
 use crate::wire::{self, AdmissionRequest, ReviewResponse, WireError};
 
@@ -28,6 +28,11 @@ pub const WARN_PATH: &str = "/warn";
 
 /// The kinds of workloads that are reviewed.
 pub const WORKLOAD_KINDS: [&str; 3] = ["Deployment", "StatefulSet", "Job"];
+
+/// The path for pods of namespaces whose label chooses this form.
+pub fn form_path(form: RequestForm) -> String {
+    format!("{MUTATE_PATH}/{}", form.name())
+}
 
 /// The state of the handlers.
 #[derive(Clone, Debug)]
@@ -40,11 +45,24 @@ pub struct HandlerState {
 
 /// The routes. A body that is no review of the right kind gets 400 and the reason.
 pub fn router(state: HandlerState) -> Router {
-    Router::new()
+    let labelled = RequestForm::ALL.map(|form| {
+        let settings = Settings {
+            request_as: form,
+            ..(*state.settings).clone()
+        };
+        let state = HandlerState {
+            settings: Arc::new(settings),
+            metrics: state.metrics.clone(),
+        };
+        (form_path(form), post(mutate).with_state(state))
+    });
+    let default = Router::new()
         .route(MUTATE_PATH, post(mutate))
         .route(WARN_PATH, post(warn))
-        .layer(body::limit(body::REVIEW_BYTES))
-        .with_state(state)
+        .with_state(state);
+    let add = |router: Router, (path, handler): (String, _)| router.route(&path, handler);
+    let all = labelled.into_iter().fold(default, add);
+    all.layer(body::limit(body::REVIEW_BYTES))
 }
 
 async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
@@ -145,17 +163,22 @@ fn malformed(error: &WireError) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
+    use base64::Engine;
     use prometheus_client::registry::Registry;
     use tower::ServiceExt;
 
     use super::*;
 
     async fn post(body: String) -> (StatusCode, String) {
+        post_to(MUTATE_PATH, body).await
+    }
+
+    async fn post_to(path: &str, body: String) -> (StatusCode, String) {
         let state = HandlerState {
             settings: Arc::new(Settings::default()),
             metrics: Metrics::register(&mut Registry::default()),
         };
-        let request = axum::http::Request::post(MUTATE_PATH)
+        let request = axum::http::Request::post(path)
             .body(Body::from(body))
             .unwrap();
         let response = router(state).oneshot(request).await.unwrap();
@@ -182,6 +205,22 @@ mod tests {
             let answer: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(answer["response"]["uid"], "r-7");
             assert_eq!(answer["response"]["allowed"], allowed);
+        }
+    }
+
+    #[tokio::test]
+    async fn path_chooses_the_form_of_requests() {
+        for (path, annotated) in [
+            ("/mutate", false),
+            ("/mutate/resources", false),
+            ("/mutate/annotation", true),
+        ] {
+            let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}), 0)).await;
+            let answer: Value = serde_json::from_str(&text).unwrap();
+            let patch = answer["response"]["patch"].as_str().unwrap();
+            let patch = base64::engine::general_purpose::STANDARD.decode(patch);
+            let patch = String::from_utf8(patch.unwrap()).unwrap();
+            assert_eq!(patch.contains("aliquot.dev~1request"), annotated, "{path}");
         }
     }
 

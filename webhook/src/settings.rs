@@ -23,9 +23,45 @@ pub enum VisibleDevices {
     Allow,
 }
 
+/// Where an admitted pod has the amounts of its request. Its count is always a resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum RequestForm {
+    /// In its containers' resources.
+    #[default]
+    Resources,
+    /// In its annotation `aliquot.dev/request`.
+    Annotation,
+}
+
+impl RequestForm {
+    /// Both forms.
+    pub const ALL: [Self; 2] = [Self::Resources, Self::Annotation];
+
+    /// The form's name in flags, paths and labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Resources => "resources",
+            Self::Annotation => "annotation",
+        }
+    }
+
+    /// The other form.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Resources => Self::Annotation,
+            Self::Annotation => Self::Resources,
+        }
+    }
+}
+
+/// The namespace label that chooses the form of its pods' requests, whatever the default.
+pub const REQUEST_AS_LABEL: &str = "aliquot.dev/request-as";
+
 /// Everything that a review depends on besides the pod.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Where admitted pods have the amounts of their requests, if their namespace has no label.
+    pub request_as: RequestForm,
     /// The cluster's names of the five resources.
     pub names: ResourceNames,
     /// Other resources of ours, under which renamed GPUs are advertised.
@@ -63,6 +99,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            request_as: RequestForm::default(),
             names: ResourceNames::default(),
             extra: Vec::new(),
             strict: Vec::new(),

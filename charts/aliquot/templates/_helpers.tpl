@@ -76,6 +76,7 @@ version counts as the cluster's version. */}}
 
 {{/* Flags that scheduler and webhook share. */}}
 {{- define "aliquot.requestFlags" -}}
+- --scheduler-name={{ .schedulerName }}
 - --default-mem={{ int64 .scheduler.defaultMem }}
 - --default-cores={{ int64 .scheduler.defaultCores }}
 - --default-gpu-num={{ int64 .scheduler.defaultGPUNum }}

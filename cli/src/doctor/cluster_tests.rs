@@ -89,6 +89,7 @@ pub(super) fn healthy() -> ClusterFacts {
             "aliquot-webhook".to_owned(),
         ]),
         config: Ok(Some(config())),
+        autoscaler_status: Ok(false),
         leader: Ok(Some("s-1_0a1b".to_owned())),
         ledger: Ok(LedgerView::default()),
         differences: Ok(Vec::new()),
@@ -121,6 +122,54 @@ const UNMADE: Grade = Grade::NotChecked;
 #[test]
 fn reports_nothing_for_healthy_cluster() {
     check(|_| (), &[]);
+}
+
+#[test]
+fn recommends_annotation_where_resources_cost_most() {
+    let node = |version: &str, labels: Value| -> k8s_openapi::api::core::v1::Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": labels},
+            "status": {"nodeInfo": {"architecture": "", "bootID": "", "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": version,
+                "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}},
+        }))
+        .unwrap()
+    };
+    let current = || node("v1.37.2", json!({}));
+    let image = |image: &str| -> Pod {
+        let spec = json!({"containers": [{"name": "c", "image": image}]});
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap()
+    };
+    let found: &[(&str, Grade)] = &[("request-form", WARNS)];
+    check(|known| known.nodes = Ok(vec![current(); 1_000]), &[]);
+    check(|known| known.nodes = Ok(vec![current(); 1_001]), found);
+    let old = |known: &mut ClusterFacts| known.nodes = Ok(vec![node("v1.30.14", json!({}))]);
+    check(old, found);
+    let made = json!({"karpenter.sh/nodepool": "gpus"});
+    check(|known| known.nodes = Ok(vec![node("v1.31.0", made)]), found);
+    check(|known| known.autoscaler_status = Ok(true), found);
+    for name in ["r/karpenter/controller:1.14.1", "r/cluster-autoscaler:v1"] {
+        check(
+            |known| known.pods.as_mut().unwrap().push(image(name)),
+            found,
+        );
+    }
+    let moved = |known: &mut ClusterFacts| {
+        old(known);
+        let flags = [
+            "--listen=0.0.0.0:1",
+            "--authenticate=true",
+            "--request-as=annotation",
+        ];
+        known
+            .pods
+            .as_mut()
+            .unwrap()
+            .push(part("w-2", "webhook", &flags));
+    };
+    check(moved, &[]);
+    let unread = |known: &mut ClusterFacts| known.autoscaler_status = Err("forbidden".to_owned());
+    check(unread, &[("request-form", UNMADE)]);
 }
 
 #[test]

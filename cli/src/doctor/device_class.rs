@@ -27,7 +27,7 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let taken = ours.map(|(class, resource)| {
         about.problem(
             check,
-            format!("DeviceClass {class} has extendedResourceName {resource}, which Aliquot's device plugin serves: containers for which kube-scheduler chooses the class do not start (\"no devices found allocated\")"),
+            format!("DeviceClass {class} has extendedResourceName {resource}, which Aliquot's device plugin serves: kube-scheduler finds no node for pods with a share (\"cannot fit resource\"), and containers for which it chooses the class do not start (\"no devices found allocated\")"),
             "remove spec.extendedResourceName from the class, or delete the class; pods can still use DRA by resource claims",
         )
     });

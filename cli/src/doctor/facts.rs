@@ -80,6 +80,8 @@ pub struct ClusterFacts {
     pub network_policies: Fact<Vec<String>>,
     /// kube-scheduler's configuration, if there is one.
     pub config: Fact<Option<String>>,
+    /// Whether cluster-autoscaler has written its status.
+    pub autoscaler_status: Fact<bool>,
     /// The holder of the lease, if there is one.
     pub leader: Fact<Option<String>>,
     /// The scheduler's ledger.

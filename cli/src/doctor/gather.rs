@@ -29,6 +29,8 @@ const LEDGER_SAMPLES: (u32, Duration) = (3, Duration::from_secs(1));
 const LEASE: &str = "aliquot-scheduler";
 const CONFIG: (&str, &str) = ("aliquot-kube-scheduler", "kube-scheduler.yaml");
 const WEBHOOK: &str = "aliquot-webhook";
+/// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
+const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
 
 /// The objects' names.
 fn names_of<K: ResourceExt + Clone>(list: &ObjectList<K>) -> Vec<String> {
@@ -105,6 +107,7 @@ impl ClusterReader<'_> {
         let (ledger, differences) = self.ledger(client, &pods).await;
         let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
+        let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
         let lease: Api<Lease> = Api::namespaced(client.clone(), system);
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
         let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
@@ -128,6 +131,7 @@ impl ClusterReader<'_> {
             network_policies: fact(policies.list(&ListParams::default()).await)
                 .map(|list| names_of(&list)),
             config: fact(config.get_opt(CONFIG.0).await.map(|map| map.and_then(text))),
+            autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
             leader: fact(
                 lease
                     .get_opt(LEASE)

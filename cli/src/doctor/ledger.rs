@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::usage::DeviceUses;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -16,7 +17,7 @@ fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (Stri
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
     let line = |object: &Pod| {
         let (node, allocated) = pod::allocated(object, settings)?;
-        if allocated.uses().is_some_and(BTreeMap::is_empty) {
+        if allocated.uses().is_some_and(DeviceUses::is_empty) {
             return None;
         }
         let gpus = allocated.uses().map(|uses| {

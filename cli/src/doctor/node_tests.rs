@@ -76,6 +76,7 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
         policy_bindings: Err(not()),
         network_policies: Err(not()),
         config: Err(not()),
+        autoscaler_status: Err(not()),
         leader: Err(not()),
         ledger: Err(not()),
         differences: Err(not()),
@@ -158,6 +159,10 @@ fn names_pod_whose_allocation_cannot_be_read() {
     spoilt.metadata.uid = Some("u".to_owned());
     let key = aliquot_core::allocation::ALLOCATION.to_owned();
     spoilt.metadata.annotations = Some([(key, "{".to_owned())].into());
+    let spec = spoilt.spec.as_mut().unwrap();
+    spec.scheduler_name = Some("aliquot-scheduler".to_owned());
+    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
+    spec.containers[0].resources = serde_json::from_value(limits).unwrap();
     let known = known(node("10", |_| ()), vec![agent(), spoilt], PAGE);
     check(&known, &[("allocations", Grade::Problem)]);
     let found = checks(&known, Some("n1"));

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use aliquot_core::decide::{self, Memo, NodeQuery};
 use aliquot_core::inventory::{self, Gpu, Health, Inventory, Mode};
 use aliquot_core::node::NodePublication;
+use aliquot_core::policy::MAX_KEYS;
 use aliquot_core::rules::Model;
 use aliquot_core::score::Policies;
 use aliquot_core::typical::{Census, PodShape as Typed};
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{
-    ContainerDemand, Demand, DeviceRules, GpuRequest, GpuUuid, HostResources, Ledger, Memory, Mib,
-    MilliCpu, Percent, Policy, Stage,
+    ContainerDemand, Demand, DeviceRules, GpuPolicy, GpuRequest, GpuUuid, HostResources, Ledger,
+    Memory, Mib, MilliCpu, Percent, Policy, Stage,
 };
 use fastrand::Rng;
 
@@ -34,7 +35,7 @@ const SHAPES: usize = 512;
 /// What one rank is worth beside the scores of other plugins: 10 times the
 /// weight of the extender in the shipped profile.
 const RANK: u64 = 400;
-/// Pods placed between two updates of the typical pods from the ledger.
+/// Pods placed between two updates from the ledger: of the typical pods, or only of what is free.
 const LEARN_INTERVAL: u64 = 100;
 const RESOURCE: &str = "nvidia.com/gpu";
 
@@ -58,12 +59,51 @@ pub enum TypicalSource {
     Ledger,
 }
 
+/// Who chooses the GPUs on a node. The node's score is that of the GPUs which it gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuChoice {
+    /// Aliquot's default policy.
+    Ours,
+    /// kube-scheduler's allocator of DRA devices, which takes the first that fit in the order of the
+    /// driver's list: by index.
+    FirstFit,
+    /// The same allocator, and a driver that lists the fullest GPU first.
+    FullestFirst,
+}
+
+impl GpuChoice {
+    fn policy(self) -> GpuPolicy {
+        match self {
+            Self::Ours => Policy::Fragmentation.into(),
+            // Without a key, only the index decides.
+            Self::FirstFit => GpuPolicy {
+                keys: [None; MAX_KEYS],
+                idle: false,
+                links: false,
+            },
+            Self::FullestFirst => Policy::Binpack.into(),
+        }
+    }
+}
+
+/// How Aliquot runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Who places pods that request no GPU.
+    pub cpu_only: CpuOnly,
+    /// Where the typical pods come from.
+    pub typical: TypicalSource,
+    /// Who chooses the GPUs on a node.
+    pub gpus: GpuChoice,
+}
+
 /// Aliquot with its ledger.
 pub struct Aliquot<'a> {
     trace: &'a Trace,
-    cpu_only: CpuOnly,
-    typical_source: TypicalSource,
+    manner: Manner,
     policies: Policies,
+    /// What is known of the pods from the start.
+    known: Option<Census>,
     ledger: Ledger,
     memo: Memo,
     demands: HashMap<(usize, u32), Demand>,
@@ -76,15 +116,13 @@ const NAMESPACE: &str = "trace";
 
 impl<'a> Aliquot<'a> {
     /// On empty nodes. `seed` breaks ties of kube-scheduler, which does so at random.
-    pub fn new(
-        trace: &'a Trace,
-        nodes: &[Node],
-        (cpu_only, typical_source): (CpuOnly, TypicalSource),
-        seed: u64,
-    ) -> Self {
+    pub fn new(trace: &'a Trace, nodes: &[Node], manner: Manner, seed: u64) -> Self {
         let mut census = Census::default();
-        if typical_source == TypicalSource::Trace {
-            trace.pods.iter().for_each(|pod| count(&mut census, pod));
+        if manner.typical == TypicalSource::Trace {
+            trace
+                .pods
+                .iter()
+                .for_each(|pod| count(trace, &mut census, pod));
         }
         let mut ledger = Ledger::default();
         for node in nodes {
@@ -92,13 +130,13 @@ impl<'a> Aliquot<'a> {
         }
         Self {
             trace,
-            cpu_only,
-            typical_source,
+            manner,
             policies: Policies {
                 node: Policy::Fragmentation,
-                gpu: Policy::Fragmentation.into(),
+                gpu: manner.gpus.policy(),
                 typical: Arc::new(census.typical()),
             },
+            known: (manner.typical == TypicalSource::Trace).then_some(census),
             ledger,
             memo: Memo::with_shapes(SHAPES),
             demands: HashMap::new(),
@@ -111,6 +149,11 @@ impl<'a> Aliquot<'a> {
         let mut census = Census::default();
         for (_, name, _) in self.ledger.cluster().iter() {
             self.ledger.count_pods(name, &mut census);
+        }
+        if let Some(known) = &self.known {
+            let balance = known.balance.for_free_of(&census.balance);
+            census = known.clone();
+            census.balance = balance;
         }
         let typical = census.typical();
         if self.policies.typical.differs(&typical) {
@@ -150,7 +193,7 @@ impl<'a> Aliquot<'a> {
     }
 
     fn cpu_only(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
-        let choice = match self.cpu_only {
+        let choice = match self.manner.cpu_only {
             CpuOnly::LeastAllocated => least_allocated(nodes, pod)?,
             CpuOnly::Ranked => self.ranked(nodes, pod, |_| 0)?,
             CpuOnly::LeastAllocatedAndRanked => {
@@ -198,9 +241,7 @@ impl<'a> Aliquot<'a> {
 
 impl Placer for Aliquot<'_> {
     fn choose(&mut self, nodes: &[Node], pod: &Pod) -> Option<Choice> {
-        if self.typical_source == TypicalSource::Ledger
-            && self.placed.is_multiple_of(LEARN_INTERVAL)
-        {
+        if self.placed.is_multiple_of(LEARN_INTERVAL) {
             self.learn();
         }
         if pod.shape.gpus == 0 {
@@ -211,7 +252,15 @@ impl Placer for Aliquot<'_> {
     }
 }
 
-fn count(census: &mut Census, pod: &PodRow) {
+fn count(trace: &Trace, census: &mut Census, pod: &PodRow) {
+    let is = |model: &str| Model::Is(model.to_owned());
+    let rules = DeviceRules {
+        use_models: trace.names(pod.shape.models).map(is).collect(),
+        ..DeviceRules::default()
+    };
+    census
+        .balance
+        .ask(rules.models().as_ref(), pod.shape.request().into());
     let shape = Typed {
         cpu: MilliCpu(pod.shape.cpu.into()),
         count: pod.shape.gpus,
@@ -288,6 +337,7 @@ fn published(trace: &Trace, node: &Node) -> NodePublication {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     };
     NodePublication {
         inventory: Some(Arc::new(inventory)),

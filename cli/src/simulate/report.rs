@@ -122,13 +122,13 @@ fn round(value: f64) -> f64 {
 /// A table for a terminal: one line a policy.
 pub fn table(summaries: &[Summary]) -> String {
     let mut text = String::from("unallocated GPU, % of all, mean of the seeds (least to most)\n");
-    let _ = write!(text, "{:<16}", "arrived load, %");
+    let _ = write!(text, "{:<18}", "arrived load, %");
     for load in LOADS {
         let _ = write!(text, " {load:>20}");
     }
     text.push_str("   dropped\n");
     for summary in summaries {
-        let _ = write!(text, "{:<16}", summary.policy);
+        let _ = write!(text, "{:<18}", summary.policy);
         for load in LOADS {
             let cell = summary.unallocated_at(load).map_or_else(
                 || "-".to_owned(),
@@ -139,13 +139,13 @@ pub fn table(summaries: &[Summary]) -> String {
         let _ = writeln!(text, " {:>9.0}", summary.dropped);
     }
     text.push_str("\nfragmentation, % of all GPUs, mean of the seeds\n");
-    let _ = write!(text, "{:<16}", "arrived load, %");
+    let _ = write!(text, "{:<18}", "arrived load, %");
     for load in FRAGMENTATION {
         let _ = write!(text, " {load:>8}");
     }
     text.push('\n');
     for summary in summaries {
-        let _ = write!(text, "{:<16}", summary.policy);
+        let _ = write!(text, "{:<18}", summary.policy);
         for figure in &summary.fragmentation {
             let _ = write!(text, " {:>8.2}", figure.mean);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use clap::ValueEnum;
 use thiserror::Error;
 
-use super::aliquot::{Aliquot, CpuOnly, TypicalSource};
+use super::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
 use super::experiment::{self, Misplaced, Placer, Run, Typical};
 use super::hami::Hami;
 use super::published::{Published, PublishedPolicy};
@@ -35,6 +35,10 @@ pub enum Policy {
     OursCpuDefault,
     /// The same, with Aliquot's entry for pods without GPU beside `LeastAllocated`
     OursCpuEntry,
+    /// Nodes by Aliquot's score; GPUs by DRA's allocator: the first that fit, in the order of a fixed list
+    DraFirstFit,
+    /// The same with a driver that lists the fullest GPU first
+    DraFullestFirst,
     /// A model of stock HAMi: node binpack, GPU spread; pods without GPU by kube-scheduler's default
     Hami,
 }
@@ -54,9 +58,20 @@ impl Policy {
         seed: u64,
     ) -> Box<dyn Placer + 'a> {
         let published = |policy| Box::new(PublishedPolicy::new(policy, typical.clone(), seed));
-        let ours = |cpu_only, knows| {
-            let manner = (cpu_only, knows);
-            Box::new(Aliquot::new(trace, &workload.nodes, manner, seed))
+        let aliquot = |manner| Box::new(Aliquot::new(trace, &workload.nodes, manner, seed));
+        let ours = |cpu_only, typical| {
+            aliquot(Manner {
+                cpu_only,
+                typical,
+                gpus: GpuChoice::Ours,
+            })
+        };
+        let dra = |gpus| {
+            aliquot(Manner {
+                cpu_only: CpuOnly::Ranked,
+                typical: TypicalSource::Trace,
+                gpus,
+            })
         };
         match self {
             Self::Random => published(Published::Random),
@@ -69,6 +84,8 @@ impl Policy {
             Self::OursLearning => ours(CpuOnly::Ranked, TypicalSource::Ledger),
             Self::OursCpuDefault => ours(CpuOnly::LeastAllocated, TypicalSource::Trace),
             Self::OursCpuEntry => ours(CpuOnly::LeastAllocatedAndRanked, TypicalSource::Trace),
+            Self::DraFirstFit => dra(GpuChoice::FirstFit),
+            Self::DraFullestFirst => dra(GpuChoice::FullestFirst),
             Self::Hami => Box::new(Hami),
         }
     }

@@ -1,5 +1,6 @@
 //! The experiment on traces small enough to follow by hand.
 
+use super::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
 use super::experiment::{self, Choice, Placer, Run, Typical};
 use super::published::{Published, PublishedPolicy};
 use super::report::{Summary, table};
@@ -116,6 +117,37 @@ fn counts_arriving_pods_and_drops_those_without_fit() {
     assert_eq!((run.offered, run.dropped), (5, 0));
     assert_eq!(run.allocated[100], Some(100.0));
     assert_eq!(run.fragmentation[100], Some(0.0));
+}
+
+#[test]
+fn dra_allocator_takes_first_or_fullest_gpu_that_fits() {
+    // In the order of their CPU.
+    let shapes = [
+        shape(1, 1, 300),
+        shape(2, 1, 800),
+        shape(3, 1, 100),
+        shape(4, 1, 300),
+    ];
+    let trace = trace(1, &shapes);
+    let mut workload = Workload::of(&trace, 1, 75);
+    workload.pods.sort_by_key(|pod| pod.shape.cpu);
+    let check = |gpus, expected: [usize; 4]| {
+        let manner = Manner {
+            cpu_only: CpuOnly::Ranked,
+            typical: TypicalSource::Trace,
+            gpus,
+        };
+        let mut placer = Aliquot::new(&trace, &workload.nodes, manner, 1);
+        let choose = |pod: &Pod| {
+            placer
+                .choose(&workload.nodes, pod)
+                .map(|choice| choice.gpus)
+        };
+        let found: Vec<_> = workload.pods.iter().map(choose).collect();
+        assert_eq!(found, expected.map(|gpu| Some(vec![gpu])), "{gpus:?}");
+    };
+    check(GpuChoice::FirstFit, [0, 1, 0, 0]);
+    check(GpuChoice::FullestFirst, [0, 1, 1, 0]);
 }
 
 #[test]

@@ -63,6 +63,11 @@ impl Models {
     /// No constraint.
     pub const ANY: Self = Self(0);
 
+    /// The models of both sets; neither may be [`Models::ANY`].
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether a GPU of `model` (one bit) is allowed.
     pub fn allow(self, model: Self) -> bool {
         self == Self::ANY || self.0 & model.0 != 0

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
 use aliquot_core::explain::{NodeAnswer, NodeTotals, PodAnswer, PodHeader, container_requests};
+use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Census, Demand, DeviceRules, GpuRequest, Ledger, Memory, Mib, Percent};
 use aliquot_k8s::pod::{self, DemandError, Settings};
@@ -176,6 +177,7 @@ impl WhatIfQuery<'_> {
                 uid: pod::uid(pod),
                 leads: false,
                 requests: container_requests(demand),
+                annotated: pod::annotation(pod, REQUEST).is_some(),
                 refused: None,
                 placement: None,
             },

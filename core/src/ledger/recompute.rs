@@ -50,6 +50,7 @@ impl Ledger {
         for (pod, reservation) in &self.reservations {
             let entry = fresh.entries.entry(reservation.node.clone()).or_default();
             entry.reservations.insert(pod.clone());
+            fresh.charge_reservation(pod);
         }
         let names: Vec<_> = fresh.entries.keys().cloned().collect();
         for name in names {

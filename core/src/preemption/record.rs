@@ -4,13 +4,11 @@
 //! It is written before the first eviction, so that the next leader continues this plan and
 //! makes no other. A pod whose record is unreadable gets no new plan.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::CodecError;
-use crate::id::{GpuUuid, NodeName, PodUid};
-use crate::usage::DeviceUse;
+use crate::id::{NodeName, PodUid};
+use crate::usage::DeviceUses;
 
 /// The pod annotation that carries a [`PreemptionRecord`].
 pub const PREEMPTION: &str = "aliquot.dev/preemption";
@@ -51,7 +49,7 @@ pub struct PreemptionRecord {
     pub victims: Vec<Victim>,
     /// What is reserved for the pod of each device.
     #[serde(rename = "hold")]
-    pub reserved: BTreeMap<GpuUuid, DeviceUse>,
+    pub reserved: DeviceUses,
     /// When the plan is given up, in seconds since 1970.
     pub until: u64,
 }

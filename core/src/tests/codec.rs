@@ -5,15 +5,18 @@ use crate::node::{LedgerDevices, Sums};
 use crate::policy::Policy;
 use crate::preemption::record::{PlanState, PreemptionRecord};
 use crate::refusal::Reason;
+use crate::request::{Resource, Written};
 use crate::score::{self, Load};
 use crate::tests::{gpu, inventory};
 use crate::usage::DeviceUse;
-use crate::{Allocation, Inventory, Mib, Percent};
+use crate::{Allocation, Inventory, Mib, Percent, RequestAnnotation};
 
 const INVENTORY: &str = include_str!("../../golden/inventory-v1.json");
 const ALLOCATION: &str = include_str!("../../golden/allocation-v1.json");
 const MODES: &str = include_str!("../../golden/inventory-v1-modes.json");
 const MODES_ALLOCATION: &str = include_str!("../../golden/allocation-v1-modes.json");
+const UNREADABLE: &str = include_str!("../../golden/inventory-v1-unreadable.json");
+const REQUEST: &str = include_str!("../../golden/request-v1.json");
 const PREEMPTION: &str = include_str!("../../golden/preemption-v1.json");
 
 #[test]
@@ -26,6 +29,15 @@ fn inventory_matches_golden_file() {
     assert_eq!(Inventory::decode(INVENTORY).unwrap(), made);
 }
 
+/// A pod with device ids whose allocation cannot be read.
+#[test]
+fn inventory_with_unreadable_pod_matches_golden_file() {
+    let mut made = inventory(vec![gpu(0, 81_920, 10)]);
+    made.unreadable.push("pod-1".into());
+    assert_eq!(made.encode().unwrap(), UNREADABLE.trim());
+    assert_eq!(Inventory::decode(UNREADABLE).unwrap(), made);
+}
+
 #[test]
 fn allocation_matches_golden_file() {
     let read = Allocation::decode(ALLOCATION).unwrap();
@@ -33,6 +45,52 @@ fn allocation_matches_golden_file() {
     let grant = &read.grants("main").unwrap()[0];
     assert_eq!((grant.memory.0, grant.cores.0), (3000, 30));
     assert_eq!(read.grants("warm-up").unwrap()[0].gpu.as_str(), "GPU-1");
+}
+
+#[test]
+fn request_matches_golden_file() {
+    let read = RequestAnnotation::decode(REQUEST).unwrap();
+    assert_eq!(read.encode().unwrap(), REQUEST.trim());
+    let amounts = read.containers["warm-up"];
+    assert_eq!((amounts.memory, amounts.percentage), (None, Some(50)));
+    assert_eq!(read.of("main").get(Resource::Cores), Some(30));
+    assert_eq!(read.of("proxy").get(Resource::Priority), Some(0));
+    assert_eq!(read.of("other"), Written::default());
+}
+
+#[test]
+fn rejects_request_annotation_that_is_invalid() {
+    let check = |text: &str, expected: &str| match RequestAnnotation::decode(text) {
+        Ok(read) => panic!("{text}: {read:?}"),
+        Err(error) => assert!(error.to_string().starts_with(expected), "{error}"),
+    };
+    check("", "cannot read the annotation: EOF");
+    check("[]", "cannot read the annotation: ");
+    check("{}", "cannot read the annotation: missing field `v`");
+    check(
+        r#"{"v":2,"containers":{"main":{"gpus":"?"}}}"#,
+        "the annotation has version 2, this release reads 1",
+    );
+    check(
+        r#"{"v":1,"containers":{"a":{},"main":{"memory":0}}}"#,
+        r#"container "main", memory: "0" is out of range; expected: "#,
+    );
+    check(
+        r#"{"v":1,"containers":{"main":{"memory":1,"percentage":1}}}"#,
+        r#"container "main", percentage: memory is requested both in MiB and in percent"#,
+    );
+    check(
+        r#"{"v":1,"containers":{"main":{"cores":-1}}}"#,
+        "cannot read the annotation: invalid value: integer `-1`",
+    );
+    check(
+        r#"{"v":1,"containers":{"main":{"memory":"3k"}}}"#,
+        "cannot read the annotation: invalid type: string",
+    );
+    check(
+        r#"{"v":1,"priority":2}"#,
+        r#"priority: "2" is out of range"#,
+    );
 }
 
 /// A device in each sharing mode, one of them about to change.
@@ -89,7 +147,8 @@ fn allocation_of_every_mode_matches_golden_file() {
 fn preemption_record_matches_golden_file() {
     let read = PreemptionRecord::decode(PREEMPTION).unwrap();
     assert_eq!(read.encode().unwrap(), PREEMPTION.trim());
-    assert_eq!(read.reserved["GPU-0"].memory.0, 60_000);
+    let reserved = read.reserved.get(&"GPU-0".into()).unwrap();
+    assert_eq!(reserved.memory.0, 60_000);
     let closed = PREEMPTION.replace("open", "given-up");
     assert_eq!(
         PreemptionRecord::decode(&closed).unwrap().state,
@@ -102,6 +161,8 @@ fn preemption_record_matches_golden_file() {
 fn ignores_unknown_fields_and_rejects_unknown_versions() {
     let newer = ALLOCATION.replacen("\"v\":1", "\"v\":1,\"news\":{}", 1);
     assert!(Allocation::decode(&newer).is_ok());
+    let newer = REQUEST.replacen("\"v\":1", "\"v\":1,\"news\":{}", 1);
+    assert!(RequestAnnotation::decode(&newer).is_ok());
     let other = ALLOCATION.replacen("\"v\":1", "\"v\":7", 1);
     assert!(
         Allocation::decode(&other)

@@ -1,14 +1,18 @@
 //! Filter and prioritize on small clusters of one-device nodes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::decide::{
-    Memo, NodeQuery, PendingPlacement, cpu_only_ranks, fitting, ranks, refusal_text, shortlist,
+    Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, fitting, ranks,
+    refusal_text, shortlist,
 };
-use crate::ledger::PreemptionReservation;
+use crate::inventory::{Gpu, Mode};
+use crate::ledger::{Purpose, Reservation};
 use crate::node::NodePublication;
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota, QuotaAmount};
 use crate::request::{GpuRequest, Memory};
+use crate::rules::{DeviceRules, Model};
 use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
 use crate::units::HostResources;
@@ -71,6 +75,9 @@ fn filter(
     };
     let first = shown(&mut memo);
     assert_eq!(first, shown(&mut memo));
+    let fits = best(&query, &mut memo, names, most);
+    let fits = fits.map_or_else(|_| first.clone(), |fits| fits.join(" "));
+    assert_eq!(first, fits);
     first
 }
 
@@ -148,6 +155,107 @@ fn ranks_node_filled_by_pending_placements_last() {
 }
 
 #[test]
+fn scores_node_anew_when_its_pending_pods_change() {
+    let mut ledger = ledger(&[0, 500]);
+    let mut memo = Memo::default();
+    let mut first = |ledger: &Ledger, pending: &[u64]| {
+        let placement = |memory: &u64| PendingPlacement {
+            slot: 1,
+            uses: vec![(0, DeviceUse::of(Mib(*memory), Percent(0)))],
+            instances: vec![],
+            replicas: Replicas::default(),
+        };
+        let pending: Vec<_> = pending.iter().map(placement).collect();
+        let query = NodeQuery {
+            cluster: ledger.cluster(),
+            demand: &requests(100),
+            policies: &Policies::default(),
+            pending: &pending,
+            own_reservation: None,
+            headroom: None,
+        };
+        best(&query, &mut memo, &["n0", "n1"], 1).unwrap()[0]
+    };
+    assert_eq!(first(&ledger, &[400]), "n1");
+    assert_eq!(first(&ledger, &[450]), "n0", "other pending pods");
+    assert_eq!(first(&ledger, &[200, 200]), "n1");
+    assert_eq!(first(&ledger, &[]), "n1");
+    ledger.release(&"taken-1".into());
+    assert_eq!(first(&ledger, &[450]), "n1", "the node has changed");
+    let policies = Policies::default();
+    let reserved = ledger.reserve(
+        &"p".into(),
+        &"team".into(),
+        &"n1".into(),
+        &requests(500),
+        &policies,
+    );
+    reserved.unwrap();
+    assert_eq!(first(&ledger, &[450]), "n0");
+}
+
+/// Nodes `n0` and `n1` differ in names alone, the others in one property each.
+#[test]
+fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
+    let changes: [fn(&mut Gpu); 10] = [
+        |_| {},
+        |gpu| gpu.uuid = "GPU-other".into(),
+        |gpu| gpu.model = "NVIDIA H100".to_owned(),
+        |gpu| gpu.scaled = Mib(400),
+        |gpu| gpu.cores = Percent(10),
+        |gpu| gpu.replicas = 0,
+        |gpu| gpu.mode = Mode::Timeslice,
+        |gpu| gpu.resource = "nvidia.com/gpu.shared".to_owned(),
+        |gpu| gpu.cordon = Some("a change of its mode".to_owned()),
+        |gpu| gpu.reserved = vec!["team".into()],
+    ];
+    let mut ledger = Ledger::default();
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut gpu = gpu(0, 1000, 9);
+        change(&mut gpu);
+        let published = NodePublication {
+            inventory: Some(Arc::new(inventory(vec![gpu]))),
+            ..NodePublication::default()
+        };
+        let name = format!("n{number}").into();
+        ledger.publish(&name, Some(published));
+    }
+    let cluster = ledger.cluster();
+    let kinds: BTreeSet<_> = (0..changes.len())
+        .filter_map(|slot| cluster.kind(slot))
+        .collect();
+    assert_eq!(cluster.kind(0), cluster.kind(1));
+    assert_eq!(kinds.len(), changes.len() - 1);
+    let with = |rules| Demand {
+        rules,
+        ..demand(&[(Stage::App, Some(request(1, 500, 20)))])
+    };
+    let rules = [
+        DeviceRules::default(),
+        DeviceRules {
+            use_models: vec![Model::Contains("H100".to_owned())],
+            ..DeviceRules::default()
+        },
+        DeviceRules {
+            use_uuids: vec!["GPU-other".into()],
+            ..DeviceRules::default()
+        },
+        DeviceRules {
+            nouse_uuids: vec!["GPU-0".into()],
+            ..DeviceRules::default()
+        },
+    ];
+    let (mut memo, policies) = (Memo::default(), Policies::default());
+    for demand in rules.map(with) {
+        let mut verdicts = memo.verdicts(cluster, &demand, &policies);
+        for (slot, name, node) in cluster.iter() {
+            let alone = NodeVerdict::on(node, &demand, &policies);
+            assert_eq!(*verdicts.of(slot), alone, "{name}: {:?}", demand.rules);
+        }
+    }
+}
+
+#[test]
 fn forgets_verdict_when_its_node_changes() {
     let mut ledger = ledger(&[0, 500]);
     let mut memo = Memo::default();
@@ -205,14 +313,14 @@ fn reservation_admits_only_its_preemptor_until_allocated() {
         fitting(&query, &mut memo, &["n0"]).is_ok()
     };
     let used = DeviceUse::of(Mib(400), Percent(0));
-    let reservation = PreemptionReservation {
+    let reservation = Reservation {
         node: "n0".into(),
         allocated: AllocatedUse::Known([("GPU-0".into(), used)].into()),
         replicas: requests(400).replicas(),
-        recorded: true,
+        purpose: Purpose::Preemption { recorded: true },
     };
     let version = ledger.cluster().version(0);
-    ledger.reserve_for_preemptor(&holder, reservation);
+    ledger.put_reservation(&holder, reservation);
     assert_ne!(
         ledger.cluster().version(0),
         version,

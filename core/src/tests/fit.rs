@@ -164,6 +164,27 @@ fn counts_hami_allocation_only_of_pods_with_device_ids() {
 }
 
 #[test]
+fn unproven_allocation_closes_node_only_with_device_ids() {
+    let check = |allocated: &AllocatedUse, listed: &[&str], closed: bool| {
+        let mut made = inventory(vec![gpu(0, 1000, 4)]);
+        made.unreadable = listed.iter().map(|&pod| pod.into()).collect();
+        let published = NodePublication {
+            inventory: Some(Arc::new(made)),
+            ..NodePublication::default()
+        };
+        let pods = [(&"p".into(), allocated)];
+        let node = NodeState::of(&published, &pods, HostResources::default());
+        let expected = closed.then_some(Reason::NodeAllocationUnreadable);
+        assert_eq!(node.closed, expected, "{allocated:?} {listed:?}");
+    };
+    check(&AllocatedUse::Unproven, &[], false);
+    check(&AllocatedUse::Unproven, &["other"], false);
+    check(&AllocatedUse::Unproven, &["other", "p"], true);
+    check(&AllocatedUse::Unreadable, &[], true);
+    check(&AllocatedUse::nothing(), &["p"], false);
+}
+
+#[test]
 fn spreads_containers_and_counts_over_devices() {
     check(&node(&[&[(1, 0)], &[]]), &[app(1, 500, 0)], "c0:1");
     check(&node(&[&[], &[]]), &[app(2, 500, 10)], "c0:0+1");

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-use crate::ledger::{Ledger, NotReserved, PreemptionReservation};
+use crate::ledger::{Ledger, NotReserved, Purpose, Reservation};
 use crate::node::NodePublication;
 use crate::quota::LimitValue;
-use crate::refusal::Reason;
+use crate::refusal::{Reason, Refusal};
 use crate::score::Policies;
 use crate::tests::{gpu, inventory};
 use crate::usage::{self, AllocatedUse, DeviceUse, DeviceUses};
@@ -59,6 +59,12 @@ enum Step {
         node: u8,
         memory: u64,
     },
+    /// Reserves a share for a member of a gang until its Binding.
+    ReserveForGang {
+        pod: u8,
+        node: u8,
+        demand: Demand,
+    },
     DropReservation {
         pod: u8,
     },
@@ -101,7 +107,9 @@ impl ReferenceStateMachine for Steps {
             1 => (pod.clone(), node).prop_map(|(pod, node)| Step::Unreadable { pod, node }),
             1 => (pod.clone(), 0u8..3, 1u64..500)
                 .prop_map(|(pod, node, memory)| Step::ReserveForPreemptor { pod, node, memory }),
-            1 => pod.clone().prop_map(|pod| Step::DropReservation { pod }),
+            3 => (pod.clone(), 0u8..3, demands())
+                .prop_map(|(pod, node, demand)| Step::ReserveForGang { pod, node, demand }),
+            2 => pod.clone().prop_map(|pod| Step::DropReservation { pod }),
             2 => pod.clone().prop_map(|pod| Step::Cancel { pod }),
             3 => pod.prop_map(|pod| Step::Release { pod }),
             2 => (0u8..2, 0u8..2, limit(2000), limit(200))
@@ -116,14 +124,23 @@ impl ReferenceStateMachine for Steps {
     fn apply((): (), _: &Step) {}
 }
 
+/// What the model knows of a reservation.
+struct ModelReservation {
+    node: NodeName,
+    uses: DeviceUses,
+    replicas: Replicas,
+    /// Of a gang's member, and so charged to its namespace.
+    gang: bool,
+}
+
 /// The ledger beside a model: the entries as a plain list.
 #[derive(Default)]
 struct LedgerTest {
     ledger: Ledger,
     model: BTreeMap<u8, (NodeName, AllocatedUse, bool)>,
     given: BTreeMap<u8, (Allocation, Demand)>,
-    reservations: BTreeMap<u8, (NodeName, u64)>,
-    /// The replicas that the pods of the model request; a preemptor requests one.
+    reservations: BTreeMap<u8, ModelReservation>,
+    /// The replicas that the pods of the model request.
     replicas: BTreeMap<u8, Replicas>,
     /// By namespace and quota: what it allows of memory and of compute.
     quotas: BTreeMap<(u8, u8), [Option<LimitValue>; 2]>,
@@ -177,7 +194,7 @@ impl LedgerTest {
                 self.offered_enough(&name, demand);
                 assert!(!self.model.contains_key(&pod));
                 self.replicas.insert(pod, demand.replicas());
-                assert!(self.allowed(pod % 2, amount(&uses)), "a quota was passed");
+                assert!(self.allowed(pod, amount(&uses)), "a quota was passed");
                 self.model
                     .insert(pod, (name, AllocatedUse::Known(uses), false));
                 self.given.insert(pod, (allocation, demand.clone()));
@@ -189,14 +206,62 @@ impl LedgerTest {
                 assert!(before == self.ledger, "a refusal wrote");
                 self.check_replica_shortage(pod, &name, demand, &refusal);
                 if refusal.quota_excess().is_some() {
-                    let mut seen = before;
-                    seen.drop_reservation(&uid(pod));
-                    let found = seen.fit(name.as_str(), demand, &Policies::default());
-                    let uses = found.unwrap().uses;
-                    let uses = uses.iter().map(|(_, used)| *used);
-                    assert!(!self.allowed(pod % 2, sum(uses)), "{refusal}");
+                    self.exceeds_a_quota(pod, &name, demand, &refusal);
                 }
             }
+        }
+    }
+
+    /// A refusal for a quota is right.
+    fn exceeds_a_quota(&self, pod: u8, name: &NodeName, demand: &Demand, refusal: &Refusal) {
+        let mut seen = self.ledger.clone();
+        seen.drop_reservation(&uid(pod));
+        let found = seen.fit(name.as_str(), demand, &Policies::default());
+        let uses = found.unwrap().uses;
+        let uses = uses.iter().map(|(_, used)| *used);
+        assert!(!self.allowed(pod, sum(uses)), "{refusal}");
+    }
+
+    /// A gang's member gets a reservation exactly where it could be bound, and a plan's stays.
+    fn reserve_for_gang(&mut self, pod: u8, node: u8, demand: &Demand) {
+        let (name, policies) = (node_name(node), Policies::default());
+        let before = self.ledger.clone();
+        let asked = (&uid(pod), &namespace(pod));
+        let reserved = self
+            .ledger
+            .reserve_for_gang(asked.0, asked.1, &name, demand, &policies);
+        if let Err(refusal) = reserved {
+            assert!(before == self.ledger, "a refusal wrote");
+            if refusal.quota_excess().is_some() {
+                self.exceeds_a_quota(pod, &name, demand, &refusal);
+            }
+            return;
+        }
+        let reservation = self.ledger.reservation_for(&uid(pod));
+        let reservation = reservation.expect("a reservation");
+        let planned = matches!(reservation.purpose, Purpose::Preemption { .. });
+        let planned_before = self.reservations.get(&pod).is_some_and(|own| !own.gang);
+        assert_eq!(planned, planned_before);
+        if planned {
+            return;
+        }
+        assert_eq!(reservation.node, name);
+        let uses = reservation.allocated.uses().expect("readable").clone();
+        let own = ModelReservation {
+            node: name.clone(),
+            uses,
+            replicas: demand.replicas(),
+            gang: true,
+        };
+        if !self.model.contains_key(&pod) {
+            assert!(self.allowed(pod, amount(&own.uses)), "a quota was passed");
+            self.offered_enough(&name, demand);
+        }
+        self.reservations.insert(pod, own);
+        let mut bound = self.ledger.clone();
+        if bound.pod_entry(&uid(pod)).is_none() {
+            let reserved = bound.reserve(asked.0, asked.1, &name, demand, &policies);
+            assert!(reserved.is_ok(), "{reserved:?}");
         }
     }
 
@@ -249,17 +314,27 @@ impl LedgerTest {
             }
             Step::ReserveForPreemptor { pod, node, memory } => {
                 let used = DeviceUse::of(crate::Mib(memory), crate::Percent(0));
-                let reservation = PreemptionReservation {
+                let reserved = DeviceUses::from([("GPU-0".into(), used)]);
+                let reservation = Reservation {
                     node: node_name(node),
-                    allocated: AllocatedUse::Known(DeviceUses::from([("GPU-0".into(), used)])),
+                    allocated: AllocatedUse::Known(reserved.clone()),
                     replicas: replicas::usual(1),
-                    recorded: memory % 2 == 0,
+                    purpose: Purpose::Preemption {
+                        recorded: memory % 2 == 0,
+                    },
                 };
                 // It counts beside the victims that have not ended.
                 self.outside = true;
-                self.ledger.reserve_for_preemptor(&uid(pod), reservation);
-                self.reservations.insert(pod, (node_name(node), memory));
+                self.ledger.put_reservation(&uid(pod), reservation);
+                let own = ModelReservation {
+                    node: node_name(node),
+                    uses: reserved,
+                    replicas: replicas::usual(1),
+                    gang: false,
+                };
+                self.reservations.insert(pod, own);
             }
+            Step::ReserveForGang { pod, node, demand } => self.reserve_for_gang(pod, node, &demand),
             Step::DropReservation { pod } => {
                 let allocated = self
                     .ledger
@@ -267,7 +342,7 @@ impl LedgerTest {
                     .map(|reservation| reservation.node);
                 assert_eq!(
                     allocated,
-                    self.reservations.remove(&pod).map(|(node, _)| node)
+                    self.reservations.remove(&pod).map(|own| own.node)
                 );
             }
             Step::Cancel { pod } => {
@@ -286,6 +361,12 @@ impl LedgerTest {
         if matches!(self.model.len(), 0) {
             self.given.clear();
         }
+    }
+
+    /// The reservations that count: of pods without an entry.
+    fn waiting(&self) -> impl Iterator<Item = (u8, &ModelReservation)> {
+        let all = self.reservations.iter().map(|(pod, own)| (*pod, own));
+        all.filter(|(pod, _)| !self.model.contains_key(pod))
     }
 
     fn check(&self) {
@@ -311,16 +392,12 @@ impl LedgerTest {
                 let allocated = here().filter_map(|(_, allocated, _)| allocated.uses());
                 modes::no_slice_is_given_twice(allocated.clone(), gpu);
                 let on_device = allocated.flat_map(|uses| modes::of_device(uses, &gpu.uuid));
-                let reserved = self.reservations.iter().filter(|(pod, (node, _))| {
-                    node == name && gpu.uuid.as_str() == "GPU-0" && !self.model.contains_key(pod)
-                });
-                let reserved: Vec<u64> = reserved.map(|(_, (_, memory))| *memory).collect();
-                let start = (
-                    reserved.iter().sum(),
-                    u32::try_from(reserved.len()).unwrap(),
-                );
-                let (memory, pods) =
-                    on_device.fold(start, |(m, p), used| (m + used.memory.0, p + 1));
+                let waiting = self.waiting().filter(|(_, own)| own.node == *name);
+                let reserved = waiting.map(|(_, own)| &own.uses);
+                let reserved = reserved.flat_map(|uses| modes::of_device(uses, &gpu.uuid));
+                let (memory, pods) = on_device
+                    .chain(reserved)
+                    .fold((0, 0), |(m, p), used| (m + used.memory.0, p + 1));
                 assert_eq!(
                     (device.allocated.used.memory.0, device.allocated.pods),
                     (memory, pods)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::decide::{Memo, NodeQuery, PendingPlacement, fitting, refusal_text, shortlist};
-use crate::ledger::PreemptionReservation;
+use crate::ledger::{Purpose, Reservation};
 use crate::node::NodePublication;
 use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
@@ -152,13 +152,13 @@ fn pending_replicas_lower_rank_but_not_feasibility() {
 fn reservation_includes_kubelet_replicas() {
     let mut ledger = Ledger::default();
     publish(&mut ledger, "n", Some(1));
-    let reservation = PreemptionReservation {
+    let reservation = Reservation {
         node: "n".into(),
         allocated: AllocatedUse::nothing(),
         replicas: replicas(1),
-        recorded: true,
+        purpose: Purpose::Preemption { recorded: true },
     };
-    ledger.reserve_for_preemptor(&"holder".into(), reservation);
+    ledger.put_reservation(&"holder".into(), reservation);
     let (asked, policies) = (requests(1, 100), Policies::default());
     let reserve = |ledger: &mut Ledger, pod: &str| {
         let node = "n".into();

@@ -1,6 +1,7 @@
 //! Housekeeping as pure functions: which files nobody needs, which pods lost their checkpoint
-//! entry, which still run without a pod object, and which belong to another plugin. Valid only once
-//! the pods are synced and while the checkpoint can be read.
+//! entry, which still run without a pod object, which belong to another plugin, and which have device
+//! ids without a readable allocation. Valid only once the pods are synced and while the checkpoint can
+//! be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -154,6 +155,17 @@ pub fn foreign(
         }
     }
     found.sort_by(|a, b| (&a.gpu, &a.pod).cmp(&(&b.gpu, &b.pod)));
+    found
+}
+
+/// The pods that have device ids of our resources and whose allocation cannot be read.
+pub fn unreadable(entries: &[CheckpointEntry], pods: &[Arc<Pod>]) -> Vec<PodUid> {
+    let has_ids = |pod: &Pod| entries.iter().any(|entry| entry.pod == pod.kubelet_uid);
+    let found = pods
+        .iter()
+        .filter(|pod| pod.phase != Phase::Ended && pod.has_unreadable_allocation() && has_ids(pod));
+    let mut found: Vec<PodUid> = found.map(|pod| pod.uid.clone()).collect();
+    found.sort_unstable();
     found
 }
 

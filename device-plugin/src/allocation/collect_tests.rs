@@ -165,6 +165,49 @@ fn counts_gpus_of_hami_pods_by_id_and_by_annotation() {
 }
 
 #[test]
+fn lists_pods_with_device_ids_and_unreadable_allocation() {
+    let entries = [
+        entry("u1", Some("n1"), &["GPU-a::0"]),
+        entry("static", Some("n2"), &["GPU-a::1"]),
+    ];
+    let check = |change: &dyn Fn(&mut Pod), expected: &[&str]| {
+        let mut changed = pod("u1");
+        change(&mut changed);
+        let found = unreadable(&entries, &[Arc::new(changed), Arc::new(pod("u2"))]);
+        let found: Vec<&str> = found.iter().map(PodUid::as_str).collect();
+        assert_eq!(found, expected);
+    };
+    let spoil = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
+    check(&spoil, &["u1"]);
+    check(&|_| {}, &[]);
+    // By the uid at the API server, which the scheduler knows.
+    let of_static = |pod: &mut Pod| {
+        spoil(pod);
+        pod.kubelet_uid = "static".into();
+    };
+    check(&of_static, &["u1"]);
+    let without_ids = |pod: &mut Pod| {
+        spoil(pod);
+        pod.kubelet_uid = "u3".into();
+    };
+    check(&without_ids, &[]);
+    let ended = |pod: &mut Pod| {
+        spoil(pod);
+        pod.phase = Phase::Ended;
+    };
+    check(&ended, &[]);
+    let written = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
+    let of_node = |node: &str| {
+        let mut written = written.clone();
+        written.node = node.into();
+        let text = written.encode().expect("can be written");
+        move |pod: &mut Pod| pod.allocation = Some(text.clone())
+    };
+    check(&of_node("n1"), &[]);
+    check(&of_node("other"), &["u1"]);
+}
+
+#[test]
 fn counts_foreign_pod_on_dynamic_mig_instance() {
     // Instances of dynamic MIG are no allocatable devices of their own.
     let devices = names(&[("GPU-a", "GPU-a"), ("MIG-1", "GPU-a"), ("MIG-2", "MIG-2")]);

@@ -116,8 +116,8 @@ mod tests {
         let mode = fs::metadata(&other).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::remove_file(&slots).expect("removed");
-        let made = Command::new("mkfifo").arg(&slots).status();
-        assert!(made.expect("mkfifo").success());
+        let fifo = Command::new("mkfifo").arg(&slots).status();
+        assert!(fifo.expect("mkfifo").success());
         create(dir.path()).expect_err("a FIFO");
         unmount(dir.path()).expect("unmounted");
     }

@@ -50,12 +50,12 @@ mod tests {
         let entries = [entry("u1", name, &["GPU-b-3"])];
         let found = pod_allocations(&entries, &[Arc::new(theirs), Arc::new(pod("other"))]);
         let shown = found.iter().map(|(pod, usage)| match usage {
-            AllocatedUse::Unreadable | AllocatedUse::ByHami(_) => format!("{pod} unreadable"),
             AllocatedUse::Known(uses) => {
                 let shares = uses.iter();
                 let shares = shares.map(|(gpu, used)| format!("{pod} {gpu} {}", used.memory));
                 shares.collect()
             }
+            _ => format!("{pod} unreadable"),
         });
         assert_eq!(shown.collect::<String>(), expected);
     }

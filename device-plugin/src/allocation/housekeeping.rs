@@ -183,7 +183,8 @@ pub fn run_once(
     let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
     foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
     let lingering = collect::lingering(&alive, shares());
-    known.published.set_holders(foreign, lingering);
+    let unreadable = collect::unreadable(&entries, &pods);
+    known.published.set_holders(foreign, lingering, unreadable);
     let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
     known.published.retain_refused(present);
     let evictions = monitor_reports::evictions(&paths.evictions, present);

@@ -51,6 +51,7 @@ pub struct MonitorReports {
 struct OtherUsers {
     foreign: Vec<ForeignAllocation>,
     lingering: Vec<LingeringShare>,
+    unreadable: Vec<PodUid>,
 }
 
 /// A problem of the container runtime.
@@ -148,6 +149,7 @@ impl NodePublisher {
                 refused: Vec::new(),
                 evict: Vec::new(),
                 unmeasured: Vec::new(),
+                unreadable: Vec::new(),
             },
             devices: BTreeMap::new(),
             readings: GpuReadings {
@@ -250,8 +252,19 @@ impl NodePublisher {
     }
 
     /// Sets the users that housekeeping found.
-    pub fn set_holders(&self, foreign: Vec<ForeignAllocation>, lingering: Vec<LingeringShare>) {
-        self.change(|node| node.other_users = OtherUsers { foreign, lingering });
+    pub fn set_holders(
+        &self,
+        foreign: Vec<ForeignAllocation>,
+        lingering: Vec<LingeringShare>,
+        unreadable: Vec<PodUid>,
+    ) {
+        self.change(|node| {
+            node.other_users = OtherUsers {
+                foreign,
+                lingering,
+                unreadable,
+            };
+        });
     }
 
     /// Adds a refused pod.
@@ -405,6 +418,7 @@ impl PublishedNode {
             foreign: self.other_users.foreign.clone(),
             refused: self.refused.clone(),
             evict,
+            unreadable: self.other_users.unreadable.clone(),
         };
     }
 }

@@ -1,4 +1,4 @@
-//! The kubelet's two local APIs, generated from `proto/` by `build.rs`.
+//! The kubelet's device plugin API, generated from `proto/` by `build.rs`.
 
 /// Device plugin API v1beta1.
 #[allow(
@@ -10,18 +10,6 @@
 )]
 pub mod v1beta1 {
     tonic::include_proto!("v1beta1");
-}
-
-/// `PodResources` API v1: the kubelet's record of which container has which device.
-#[allow(
-    clippy::all,
-    clippy::pedantic,
-    missing_docs,
-    unreachable_pub,
-    reason = "generated"
-)]
-pub mod v1 {
-    tonic::include_proto!("v1");
 }
 
 /// The API version that the kubelet speaks.

@@ -17,16 +17,32 @@ use tower::service_fn;
 
 use crate::kubelet::plugin::{Plugin, options};
 use crate::kubelet::proto::VERSION;
-use crate::kubelet::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
 use crate::kubelet::proto::v1beta1::RegisterRequest;
 use crate::kubelet::proto::v1beta1::device_plugin_server::DevicePluginServer;
 use crate::kubelet::proto::v1beta1::registration_client::RegistrationClient;
 use crate::metrics::{Metrics, count};
 
-/// The file name of our socket of a resource.
-pub fn socket(resource: &str) -> String {
+/// The file name of the socket of one registration. Each has its own: the kubelet (1.37) refuses a
+/// registration whose socket it still counts as connected, and that socket for ever after.
+fn socket(resource: &str, registration: u16) -> String {
+    format!("{}-{registration:04x}.sock", prefix(resource))
+}
+
+/// Whether a file of the kubelet's directory is a socket of ours for this resource, of whichever
+/// registration; earlier releases used one name for all.
+fn is_socket(resource: &str, file: &str) -> bool {
+    let registration = file
+        .strip_prefix(&prefix(resource))
+        .and_then(|rest| rest.strip_suffix(".sock"));
+    registration.is_some_and(|registration| match registration.strip_prefix('-') {
+        None => registration.is_empty(),
+        Some(number) => number.len() == 4 && u16::from_str_radix(number, 16).is_ok(),
+    })
+}
+
+fn prefix(resource: &str) -> String {
     let name = resource.strip_prefix("nvidia.com/").unwrap_or(resource);
-    format!("aliquot-{}.sock", name.replace('/', "_"))
+    format!("aliquot-{}", name.replace('/', "_"))
 }
 
 /// The file name of the kubelet's registration socket.
@@ -180,14 +196,14 @@ async fn register(
 ) -> Result<Registered, RegisterError> {
     let stop = stop.child_token();
     let guard = stop.clone().drop_guard();
-    let endpoint = socket(resource);
+    let endpoint = socket(resource, fastrand::u16(..));
     let socket = directory.join(&endpoint);
-    serve(&socket, plugin(stop.clone()), stop.clone())
-        .await
-        .map_err(|source| RegisterError::Serve {
-            path: socket.clone(),
-            source,
-        })?;
+    let failed = |source| RegisterError::Serve {
+        path: socket.clone(),
+        source,
+    };
+    remove_sockets(directory, resource).map_err(failed)?;
+    serve(&socket, plugin(stop.clone()), stop.clone()).map_err(failed)?;
     let kubelet = directory.join(KUBELET_SOCKET);
     let missing = |path: PathBuf| RegisterError::Serve {
         path,
@@ -208,12 +224,22 @@ async fn register(
     })
 }
 
-/// Serves on a fresh socket until `stop`.
-async fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::io::Result<()> {
-    match tokio::fs::remove_file(socket).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// Removes the sockets of earlier registrations.
+fn remove_sockets(directory: &Path, resource: &str) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if is_socket(resource, &entry.file_name().to_string_lossy()) {
+            match std::fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
     }
+    Ok(())
+}
+
+/// Serves on a fresh socket until `stop`.
+fn serve(socket: &Path, plugin: Plugin, stop: CancellationToken) -> std::io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let serving = Server::builder()
         .add_service(DevicePluginServer::new(plugin))
@@ -244,13 +270,6 @@ async fn call(kubelet: &Path, resource: &str, endpoint: String) -> Result<(), Re
         .await
         .map_err(Box::new)?;
     Ok(())
-}
-
-/// A client of the kubelet's `PodResources` on this socket.
-pub async fn pod_resources(
-    socket: &Path,
-) -> Result<PodResourcesListerClient<tonic::transport::Channel>, tonic::transport::Error> {
-    connect(socket).await.map(PodResourcesListerClient::new)
 }
 
 /// A gRPC channel over a unix socket; the host of the URI is not used.
@@ -317,10 +336,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_each_resource_its_own_socket() {
-        let check = |resource: &str, expected: &str| assert_eq!(socket(resource), expected);
-        check("nvidia.com/gpu", "aliquot-gpu.sock");
-        check("nvidia.com/mig-1g.5gb.me", "aliquot-mig-1g.5gb.me.sock");
-        check("example.com/gpu", "aliquot-example.com_gpu.sock");
+    fn gives_each_resource_and_registration_its_own_socket() {
+        let check = |resource: &str, registration: u16, expected: &str| {
+            assert_eq!(socket(resource, registration), expected);
+            assert!(is_socket(resource, expected), "{expected}");
+        };
+        check("nvidia.com/gpu", 0, "aliquot-gpu-0000.sock");
+        check("nvidia.com/gpu", 0xbeef, "aliquot-gpu-beef.sock");
+        let mig = "aliquot-mig-1g.5gb.me-0001.sock";
+        check("nvidia.com/mig-1g.5gb.me", 1, mig);
+        check("example.com/gpu", 1, "aliquot-example.com_gpu-0001.sock");
+        assert!(is_socket("nvidia.com/gpu", "aliquot-gpu.sock"));
+        for other in [mig, "aliquot-gpu-a-0001.sock", "aliquot-gpu.sock.d"] {
+            assert!(!is_socket("nvidia.com/gpu", other), "{other}");
+        }
+        assert!(!is_socket("nvidia.com/mig-1g.5gb", mig));
     }
 }

@@ -1,6 +1,6 @@
 //! A pod as this agent needs it, read from the API object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::usage::{self, DeviceUses, Stage};
@@ -114,6 +114,18 @@ impl Pod {
     pub fn uses(&self) -> Option<DeviceUses> {
         let allocation = Allocation::decode(self.allocation.as_deref()?).ok()?;
         Some(usage::effective(&allocation, self.stages()))
+    }
+
+    /// It has an allocation annotation that cannot be read, or one of another node.
+    pub fn has_unreadable_allocation(&self) -> bool {
+        let allocation = self.allocation.as_deref().map(Allocation::decode);
+        allocation.is_some_and(|found| found.map_or(true, |found| found.node != self.node))
+    }
+
+    /// Some container requests one of these resources.
+    pub fn requests_any(&self, resources: &BTreeSet<String>) -> bool {
+        let mut requested = self.containers.iter().flat_map(|one| one.requested.keys());
+        requested.any(|resource| resources.contains(resource))
     }
 
     /// The stage of each container in pod order.

@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_core::inventory::ForeignAllocation;
+use aliquot_core::PodUid;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Allocation, PodUid};
 use aliquot_nvml::GpuFacts;
 use serde_json::{Value, json};
 
@@ -77,7 +76,7 @@ pub fn outdated(
         ),
         (
             ALLOCATION_UNREADABLE,
-            Some(allocation_unreadable(pods, &node.inventory.foreign)),
+            Some(allocation_unreadable(pods, node)),
         ),
         (DRIVER_MISSING, Some(driver(None))),
         (
@@ -148,17 +147,17 @@ fn sick(failures: &[DeviceFailure]) -> [String; 3] {
     ["True".to_owned(), reason.to_owned(), message.join(". ")]
 }
 
-/// [`ALLOCATION_UNREADABLE`]. HAMi's annotation is read of pods that have devices of another plugin
-/// (`foreign`).
-fn allocation_unreadable(pods: &[Arc<Pod>], foreign: &[ForeignAllocation]) -> [String; 3] {
+/// [`ALLOCATION_UNREADABLE`]. A pod that requests none of the node's resources gets no device ids, so
+/// its annotation counts nowhere. HAMi's annotation is read of pods that have devices of another
+/// plugin.
+fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> [String; 3] {
+    let resources = node.resources();
+    let foreign = &node.inventory.foreign;
     let is_unreadable = |pod: &&Arc<Pod>| {
-        let by_hami = foreign.iter().any(|f| f.hami.as_ref() == Some(&pod.uid));
-        let ours = pod.allocation.as_deref().map(Allocation::decode);
-        pod.phase != Phase::Ended
-            && match ours {
-                Some(allocation) => allocation.map_or(true, |found| found.node != pod.node),
-                None => by_hami && hami::uses(pod) == Some(AllocatedUse::Unreadable),
-            }
+        let ours = pod.has_unreadable_allocation() && pod.requests_any(&resources);
+        let by_hami = foreign.iter().any(|f| f.hami.as_ref() == Some(&pod.uid))
+            && hami::uses(pod) == Some(AllocatedUse::Unreadable);
+        pod.phase != Phase::Ended && (ours || by_hami)
     };
     let unreadable: Vec<String> = pods
         .iter()

@@ -194,15 +194,20 @@ fn condition_names_pods_with_unreadable_allocation() {
         change(&mut pod);
         Arc::new(pod)
     };
-    let spoilt = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
+    let forged = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
+    let spoilt = |pod: &mut Pod| {
+        forged(pod);
+        let requested = &mut pod.containers[0].requested;
+        requested.insert(crate::testing::RESOURCE.to_owned(), 1);
+    };
     let of_hami = |pod: &mut Pod| pod.hami_allocation = Some("?".to_owned());
-    let foreign = ForeignAllocation {
+    let foreign = aliquot_core::inventory::ForeignAllocation {
         gpu: "GPU-a".into(),
         pod: "default/hami".to_owned(),
         hami: Some("hami".into()),
     };
     let published = published();
-    published.set_holders(vec![foreign], Vec::new());
+    published.set_holders(vec![foreign], Vec::new(), Vec::new());
     let node = published.get();
     let mut view = NodeView::default();
     let mut check = |pods: &[Arc<Pod>], expected: Option<[&str; 2]>| {
@@ -213,7 +218,7 @@ fn condition_names_pods_with_unreadable_allocation() {
         });
         assert_eq!(found, expected);
     };
-    check(&[pod("forger", &of_hami)], None);
+    check(&[pod("forger", &of_hami), pod("other", &forged)], None);
     let pods = [pod("a", &spoilt), pod("hami", &of_hami)];
     check(&pods, Some(["True", "default/a, default/hami"]));
     check(&pods, None);

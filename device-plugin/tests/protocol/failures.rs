@@ -145,11 +145,11 @@ async fn counts_damaged_share_by_annotation_or_as_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn registers_at_once_with_restarted_kubelet() {
     let mut node = node();
-    node.kubelet.registration().await;
+    let ours = node.kubelet.registration().await.endpoint;
     let plugins = node.allocations.paths.plugins.clone();
     // As with `kill -9`, its socket stays. Ours is gone, so the agent tries to register.
     drop(node.kubelet);
-    std::fs::remove_file(plugins.join("aliquot-gpu.sock")).expect("removed");
+    std::fs::remove_file(plugins.join(ours)).expect("removed");
     let failed = Outcome { outcome: "failed" };
     let failures = async {
         let mut polls = tokio::time::interval(Duration::from_millis(5));
@@ -165,6 +165,26 @@ async fn registers_at_once_with_restarted_kubelet() {
     let took = back.elapsed();
     // The pause was five seconds.
     assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+/// The kubelet (1.37) refuses a socket that it counts as connected, and its name ever after.
+#[tokio::test(flavor = "multi_thread")]
+async fn registers_lost_socket_again_under_another_name() {
+    let mut node = node();
+    let first = node.kubelet.registration().await.endpoint;
+    let plugins = node.allocations.paths.plugins.clone();
+    // Of an agent that was killed, and of an earlier release.
+    for stale in ["aliquot-gpu-0000.sock", "aliquot-gpu.sock"] {
+        std::fs::write(plugins.join(stale), "").expect("written");
+    }
+    std::fs::remove_file(plugins.join(&first)).expect("removed");
+    let second = node.kubelet.registration().await.endpoint;
+    assert_ne!(first, second);
+    let files = std::fs::read_dir(&plugins).expect("listed");
+    let files = files.map(|file| file.expect("entry").file_name());
+    let files = files.map(|name| name.to_string_lossy().into_owned());
+    let ours: Vec<String> = files.filter(|name| name.starts_with("aliquot-")).collect();
+    assert_eq!(ours, [second]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

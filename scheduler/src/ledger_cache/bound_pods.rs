@@ -21,8 +21,6 @@ use parking_lot::RwLock;
 pub struct BoundPod {
     /// The pod.
     pub pod: PodRef,
-    /// Its node.
-    pub node: NodeName,
     /// `spec.priority`.
     pub priority: i32,
     /// When it started, in seconds since 1970.
@@ -31,8 +29,8 @@ pub struct BoundPod {
     pub grace: u64,
     /// By when it has to be terminated, in seconds since 1970, where it is terminating.
     pub terminating: Option<i64>,
-    /// kube-scheduler preempts it.
-    kube: bool,
+    /// Its node, if kube-scheduler preempts it.
+    kube: Option<NodeName>,
     /// A mirror pod: the kubelet owns it, and an eviction has no effect.
     mirror: bool,
     beyond_budgets: bool,
@@ -48,12 +46,11 @@ pub fn read(pod: &Pod, node: &NodeName, allocated: &AllocatedUse) -> Option<Box<
     }
     Some(Box::new(BoundPod {
         pod: pod::reference(pod),
-        node: node.clone(),
         priority: disruption::priority(pod),
         started: disruption::started(pod),
         grace: disruption::grace_period(pod),
         terminating,
-        kube,
+        kube: kube.then(|| node.clone()),
         mirror: pod::annotation(pod, MIRROR).is_some(),
         beyond_budgets: disruption::ignored_by_budgets(pod),
         labels: Arc::new(pod.metadata.labels.clone().unwrap_or_default()),
@@ -91,7 +88,7 @@ impl BoundPods {
         };
         bound_pod.labels = self.shared(bound_pod.labels);
         *self.priorities.entry(bound_pod.priority).or_default() += 1;
-        if bound_pod.kube {
+        if bound_pod.kube.is_some() {
             self.kube.insert(uid.clone());
         }
         self.all.insert(uid.clone(), bound_pod);
@@ -135,7 +132,7 @@ impl BoundPods {
     /// The nodes where pods terminate because kube-scheduler preempts them.
     pub fn kube_nodes(&self) -> impl Iterator<Item = &NodeName> {
         let terminating = self.kube.iter().filter_map(|uid| self.all.get(uid));
-        terminating.map(|bound_pod| &bound_pod.node)
+        terminating.filter_map(|bound_pod| bound_pod.kube.as_ref())
     }
 
     /// How many evictions each budget allows, and which budgets a pod counts against.

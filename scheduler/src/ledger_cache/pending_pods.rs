@@ -3,13 +3,14 @@
 //!
 //! The pod watch shows them, or filter, where kube-scheduler's watch is ahead of ours.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::decide::PendingPlacement;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
+use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::{Cluster, Demand, Namespace, NodeName, NodeState, PodUid};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::{disruption, pod};
@@ -17,6 +18,8 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use super::gangs::GangName;
 
 /// The pending pods, the claims of some of them, and the capacity events since the refused ones
 /// were last checked.
@@ -82,18 +85,24 @@ impl PendingPods {
         }
     }
 
-    /// Returns after a capacity event, or with the claims that have expired.
+    /// Returns after a capacity event, when a node is due to be checked again, or with the claims
+    /// that have expired.
     pub(super) async fn changed(&self) -> Vec<Claim> {
-        let next = self.claims.lock().next_expiry();
-        let expired = async {
-            match next {
+        let expiry = self.claims.lock().next_expiry();
+        let recheck = self.events.lock().next_recheck();
+        let due = async {
+            match expiry.into_iter().chain(recheck).min() {
                 Some(next) => tokio::time::sleep_until(next).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = self.event_added.notified() => Vec::new(),
-            () = expired => self.claims.lock().expire(Instant::now()),
+            () = due => {
+                let now = Instant::now();
+                self.events.lock().mark_due(now);
+                self.claims.lock().expire(now)
+            }
         }
     }
 
@@ -117,8 +126,12 @@ pub struct PendingPod {
     pub pod: PodRef,
     /// What it requests.
     pub demand: Demand,
+    /// Its annotation has the amounts of its request.
+    pub annotated: bool,
     /// `spec.priority`.
     pub priority: i32,
+    /// The gang that it is a member of.
+    pub gang: Option<GangName>,
     /// Bytes of its annotations, keys and values.
     pub annotation_bytes: usize,
     /// Filter refused it and it has not been requeued since.
@@ -213,13 +226,21 @@ fn preemption(pod: &Pod) -> PreemptionStatus {
 }
 
 impl PendingPod {
+    /// Whether kube-scheduler reports it as unschedulable, for a reason that filter did not give,
+    /// or after it was requeued.
+    pub(crate) fn is_refused_by_kube_scheduler(&self) -> bool {
+        !self.refused && self.preemption.unschedulable
+    }
+
     /// Reads a pod with this demand.
     pub fn read(pod: &Pod, demand: Demand, refused: bool) -> Self {
         let annotations = pod.metadata.annotations.iter().flatten();
         Self {
             pod: pod::reference(pod),
             demand,
+            annotated: pod::annotation(pod, REQUEST).is_some(),
             priority: disruption::priority(pod),
+            gang: GangName::of(pod),
             annotation_bytes: annotations
                 .map(|(key, value)| key.len() + value.len())
                 .sum(),
@@ -286,6 +307,11 @@ impl Claims {
         self.0.values().map(|(_, until)| *until).min()
     }
 
+    /// Whether the pod has a claim that has not expired.
+    pub fn has(&self, pod: &PodUid, now: Instant) -> bool {
+        self.0.get(pod).is_some_and(|(_, until)| *until > now)
+    }
+
     /// Every claim that has not expired.
     pub fn all(&self, now: Instant) -> Vec<Claim> {
         let alive = self.0.values().filter(|(_, until)| *until > now);
@@ -310,9 +336,19 @@ pub(crate) fn place(
 /// everywhere.
 const REMEMBERED: usize = 1024;
 
+/// When a node that is new or grew is checked again: kube-scheduler may see the node later than we
+/// do, or report only then that it refused a pod.
+const RECHECKS: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(6),
+];
+
 /// A change that may let a pending pod fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapacityEvent {
+    /// The node in this slot is new, or publishes something else than before.
+    Node(usize),
     /// The node in this slot has more capacity, for the pods of all namespaces.
     Slot(usize),
     /// The quotas of this namespace leave more, on all nodes.
@@ -326,6 +362,8 @@ pub enum CapacityEvent {
 pub struct FreedCapacity {
     /// On these nodes, all pods.
     pub slots: Vec<usize>,
+    /// Those of them that are new or changed, in order.
+    pub changed: Vec<usize>,
     /// On all nodes, the pods of these namespaces.
     pub namespaces: BTreeSet<Namespace>,
 }
@@ -345,18 +383,45 @@ struct CapacityEvents {
     recent: VecDeque<CapacityEvent>,
     everywhere: bool,
     slots: BTreeSet<usize>,
+    changed: BTreeSet<usize>,
     namespaces: BTreeSet<Namespace>,
+    /// When the node in a slot changed, and how often it was checked again since.
+    rechecks: BTreeMap<usize, (Instant, usize)>,
 }
 
 impl CapacityEvents {
     /// Adds an event.
     fn add(&mut self, event: CapacityEvent) {
         self.count += 1;
+        if let CapacityEvent::Node(slot) = event {
+            self.rechecks.insert(slot, (Instant::now(), 0));
+        }
         self.recent.push_back(event.clone());
         if self.recent.len() > REMEMBERED {
             self.recent.pop_front();
         }
         self.mark(event);
+    }
+
+    /// When the next node is due to be checked again.
+    fn next_recheck(&self) -> Option<Instant> {
+        let due = |(since, done): &(Instant, usize)| Some(*since + *RECHECKS.get(*done)?);
+        self.rechecks.values().filter_map(due).min()
+    }
+
+    /// Marks the nodes that are due to be checked again.
+    fn mark_due(&mut self, now: Instant) {
+        for (slot, (since, done)) in &mut self.rechecks {
+            if RECHECKS
+                .get(*done)
+                .is_some_and(|after| *since + *after <= now)
+            {
+                *done += 1;
+                self.slots.insert(*slot);
+                self.changed.insert(*slot);
+            }
+        }
+        self.rechecks.retain(|_, (_, done)| *done < RECHECKS.len());
     }
 
     /// Marks everything after the first `count` events to be checked again. `false` when there was
@@ -378,21 +443,28 @@ impl CapacityEvents {
     /// Takes what has to be checked, among this many slots.
     fn take(&mut self, slot_count: usize) -> FreedCapacity {
         let slots = std::mem::take(&mut self.slots);
+        let changed = std::mem::take(&mut self.changed);
         let namespaces = std::mem::take(&mut self.namespaces);
         if std::mem::take(&mut self.everywhere) {
             return FreedCapacity {
                 slots: (0..slot_count).collect(),
+                changed: (0..slot_count).collect(),
                 namespaces: BTreeSet::new(),
             };
         }
         FreedCapacity {
             slots: slots.into_iter().collect(),
+            changed: changed.into_iter().collect(),
             namespaces,
         }
     }
 
     fn mark(&mut self, event: CapacityEvent) {
         match event {
+            CapacityEvent::Node(slot) => {
+                self.slots.insert(slot);
+                self.changed.insert(slot);
+            }
             CapacityEvent::Slot(slot) => drop(self.slots.insert(slot)),
             CapacityEvent::Namespace(namespace) => drop(self.namespaces.insert(namespace)),
             CapacityEvent::Everywhere => self.everywhere = true,
@@ -430,5 +502,22 @@ mod tests {
         assert_eq!(freed.slots, [0; 0]);
         assert_eq!(freed.namespaces, ["team".into()].into());
         assert!(events.take(3).is_empty());
+    }
+
+    #[test]
+    fn checks_a_changed_node_again_for_some_seconds() {
+        let mut events = CapacityEvents::default();
+        events.add(CapacityEvent::Node(2));
+        events.add(CapacityEvent::Slot(1));
+        let freed = events.take(3);
+        assert_eq!((freed.slots, freed.changed), (vec![1, 2], vec![2]));
+        for _ in RECHECKS {
+            let due = events.next_recheck().unwrap();
+            events.mark_due(due - Duration::from_millis(1));
+            assert!(events.take(3).is_empty());
+            events.mark_due(due);
+            assert_eq!(events.take(3).changed, [2]);
+        }
+        assert_eq!(events.next_recheck(), None);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use aliquot_core::PodUid;
-use aliquot_core::ledger::PreemptionReservation;
+use aliquot_core::ledger::{Purpose, Reservation};
 use aliquot_core::usage::AllocatedUse;
 use aliquot_k8s::event::PodRef;
 use tokio::time::Instant;
@@ -37,20 +37,15 @@ impl LedgerCache {
         let preemption = &waiting.preemption;
         match &preemption.plan {
             Some(RecordedPlan::Open(record)) if !preemption.never => {
-                let reservation = PreemptionReservation {
+                let reservation = Reservation {
                     node: record.node.clone(),
                     allocated: AllocatedUse::Known(record.reserved.clone()),
                     replicas: waiting.demand.replicas(),
-                    recorded: true,
+                    purpose: Purpose::Preemption { recorded: true },
                 };
-                self.ledger.write().reserve_for_preemptor(uid, reservation);
+                self.ledger.write().put_reservation(uid, reservation);
             }
-            _ if self.read(|ledger| {
-                ledger
-                    .reservation_for(uid)
-                    .is_some_and(|reservation| reservation.recorded)
-            }) =>
-            {
+            _ if self.plan_of(uid) == Some(Purpose::Preemption { recorded: true }) => {
                 self.release_reservation(uid);
             }
             _ => {}
@@ -73,28 +68,47 @@ impl LedgerCache {
         if self.read(|ledger| ledger.reservation_for(uid).is_none()) {
             return;
         }
-        let released = self.ledger.write().drop_reservation(uid);
-        if let Some(reservation) = released {
-            self.node_freed(&reservation.node);
+        let mut ledger = self.ledger.write();
+        let released = ledger.drop_reservation(uid);
+        let entry = ledger.pod_entry(uid);
+        // The pod took exactly what was reserved for it: nothing is freed.
+        let taken = released.as_ref().is_some_and(|reservation| {
+            entry.is_some_and(|entry| {
+                entry.node == reservation.node && entry.allocated == reservation.allocated
+            })
+        });
+        drop(ledger);
+        if let Some(reservation) = released.filter(|_| !taken) {
+            self.reservation_freed(&reservation);
+        }
+    }
+
+    /// This reservation has ended.
+    pub(super) fn reservation_freed(&self, reservation: &Reservation) {
+        self.node_freed(&reservation.node);
+        if let Purpose::Gang(namespace) = &reservation.purpose {
+            self.quota_freed(namespace);
         }
     }
 
     /// Releases what is reserved for a plan that is not written by now.
     pub(crate) fn release_unwritten_reservation(&self, uid: &PodUid) {
-        if self.read(|ledger| {
-            ledger
-                .reservation_for(uid)
-                .is_some_and(|reservation| !reservation.recorded)
-        }) {
+        if self.plan_of(uid) == Some(Purpose::Preemption { recorded: false }) {
             self.release_reservation(uid);
         }
+    }
+
+    /// The purpose of what a plan of ours reserves for the pod.
+    fn plan_of(&self, uid: &PodUid) -> Option<Purpose> {
+        let purpose = self.read(|ledger| Some(ledger.reservation_for(uid)?.purpose.clone()));
+        purpose.filter(|purpose| matches!(purpose, Purpose::Preemption { .. }))
     }
 
     /// kube-scheduler asks whether it may preempt for this pod: not where there is a plan of ours.
     /// Otherwise the pod is left to it from now on.
     pub(crate) fn leave_to_kube_scheduler(&self, uid: &PodUid, now: Instant) -> bool {
         let mut preemptions = self.preemptions.lock();
-        let ours = self.read(|ledger| ledger.reservation_for(uid).is_some());
+        let ours = self.plan_of(uid).is_some();
         if !ours {
             preemptions.kube.retain(|_, until| *until > now);
             preemptions

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use aliquot_core::ledger::PodEntry;
+use aliquot_core::ledger::{PodEntry, Purpose, Reservation};
 use aliquot_core::node::NodePublication;
 use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::quota::{LimitValue, Quota};
@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 
 use super::LedgerCache;
 use super::bound_pods::{self, BoundPod};
+use super::gangs::GangName;
 use super::pending_pods::{CapacityEvent, PendingPod};
 use crate::fail_point::{self, Point};
 
@@ -28,6 +29,7 @@ use crate::fail_point::{self, Point};
 pub struct ObservedPod {
     uid: PodUid,
     namespace: Namespace,
+    gang: Option<GangName>,
     state: PodState,
 }
 
@@ -67,7 +69,7 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
         }
     } else {
         match pod::demand(pod, settings) {
-            Ok(demand) if demand.requests_gpu() => {
+            Ok(demand) if demand.requests_gpu() && !pod::is_placeholder(pod) => {
                 PodState::Pending(Box::new(PendingPod::read(pod, demand, false)))
             }
             // Filter reports an invalid demand.
@@ -77,6 +79,7 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
     ObservedPod {
         uid,
         namespace: pod::namespace(pod),
+        gang: GangName::of(pod),
         state,
     }
 }
@@ -114,6 +117,15 @@ impl LedgerCache {
         refused: bool,
     ) {
         let old = all.remove(&observed.uid);
+        if let Some(gang) = &observed.gang {
+            match observed.state {
+                PodState::Pending(_) => {}
+                PodState::Bound { .. } => self.gangs.observe(gang, &observed.uid, true),
+                PodState::Finished | PodState::Other => {
+                    self.gangs.observe(gang, &observed.uid, false);
+                }
+            }
+        }
         let mut bound_pod = None;
         match observed.state {
             PodState::Pending(mut new) => {
@@ -168,6 +180,10 @@ impl Index<Pod> for LedgerCache {
             self.allocation_freed(&entry);
         }
         self.bound_pods.0.write().put(&uid, None);
+        // Before its reservation is released: filter may reserve for it at this moment.
+        if let Some(gang) = GangName::of(&pod) {
+            self.gangs.delete(&gang, &uid);
+        }
         self.remove_pending(&uid);
     }
 
@@ -180,14 +196,19 @@ impl Index<Pod> for LedgerCache {
             .filter(|(uid, entry)| entry.confirmed && !listed.contains(uid))
             .map(|(uid, _)| uid.clone())
             .collect();
-        for uid in gone {
-            ledger.release(&uid);
-        }
-        for observed in &pods {
-            record(&mut ledger, observed);
-        }
-        let reserved = ledger.reservations().map(|(uid, _)| uid);
+        ledger.together(|ledger| {
+            for uid in gone {
+                ledger.release(&uid);
+            }
+            for observed in &pods {
+                record(ledger, observed);
+            }
+        });
+        // A gang's member may be younger than the list, and its reservation expires anyway.
+        let planned = |own: &Reservation| matches!(own.purpose, Purpose::Preemption { .. });
+        let reserved = ledger.reservations().filter(|(_, own)| planned(own));
         let gone: Vec<_> = reserved
+            .map(|(uid, _)| uid)
             .filter(|uid| !listed.contains(uid))
             .cloned()
             .collect();
@@ -202,6 +223,7 @@ impl Index<Pod> for LedgerCache {
             listed.contains(uid) || !std::mem::replace(&mut pending.listed, true)
         });
         drop(listed);
+        self.gangs.list();
         for observed in pods {
             self.update_pods(&mut all, observed, true);
         }
@@ -226,8 +248,11 @@ impl Index<Node> for LedgerCache {
             return;
         }
         ledger.publish(&name, Some(published));
+        let slot = ledger.cluster().slot(name.as_str());
         drop(ledger);
-        self.node_freed(&name);
+        if let Some(slot) = slot {
+            self.pending.add_event(CapacityEvent::Node(slot));
+        }
     }
 
     fn delete(&self, node: Node) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use aliquot_core::ledger::PreemptionReservation;
+use aliquot_core::ledger::{Purpose, Reservation};
 use aliquot_core::preemption::record::{self, PlanState, Victim};
 use aliquot_core::preemption::{
     self, CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery,
@@ -11,7 +11,7 @@ use aliquot_core::preemption::{
 };
 use aliquot_core::quota::QuotaAmount;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Demand, Ledger, NodeName, PodUid, Replicas, Requests};
+use aliquot_core::{Demand, Ledger, NodeName, PodUid, Requests};
 use tokio::time::Instant;
 
 use crate::ledger_cache::LedgerCache;
@@ -113,13 +113,13 @@ pub(super) fn reserve(
         .max()
         .unwrap_or(0);
     let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
-    ledger.reserve_for_preemptor(
+    ledger.put_reservation(
         uid,
-        PreemptionReservation {
+        Reservation {
             node: plan.node.clone(),
             allocated: AllocatedUse::Known(reserved.clone()),
             replicas: waiting.demand.replicas(),
-            recorded: false,
+            purpose: Purpose::Preemption { recorded: false },
         },
     );
     let name = |bound_pod: &&BoundPod| Victim {
@@ -186,7 +186,7 @@ fn candidate_node(
         entries.partition(|(_, entry)| entry.uses_devices());
     let mut requested = Requests {
         host: ledger.cluster().node(name.as_str())?.host.requested,
-        replicas: Replicas::default(),
+        ..Requests::default()
     };
     for (_, entry) in others {
         requested.replicas.plus(&entry.requests.replicas);

@@ -12,6 +12,7 @@ use aliquot_core::explain::{
 };
 use aliquot_core::ledger::PodEntry;
 use aliquot_core::quota::Headroom;
+use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::pod;
@@ -53,7 +54,7 @@ async fn pod_answer(
     };
     let uid: PodUid = waiting.pod.uid.as_str().into();
     let entry = model.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
-    let asks = container_requests(&waiting.demand);
+    let asks = (container_requests(&waiting.demand), waiting.annotated);
     let mut head = model.head(&namespace, &name, &uid, asks);
     head.refused = waiting
         .refusals
@@ -100,7 +101,7 @@ impl ReadModel {
         namespace: &str,
         name: &str,
         uid: &PodUid,
-        asks: Vec<ContainerRequest>,
+        (asks, annotated): (Vec<ContainerRequest>, bool),
     ) -> PodHeader {
         PodHeader {
             namespace: namespace.to_owned(),
@@ -108,6 +109,7 @@ impl ReadModel {
             uid: uid.clone(),
             leads: self.leads(),
             requests: asks,
+            annotated,
             refused: None,
             placement: None,
         }
@@ -155,6 +157,7 @@ impl ReadModel {
                     requests: demand.requests(),
                     confirmed: true,
                 };
+                let asks = (asks, pod::annotation(pod, REQUEST).is_some());
                 let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
                 answer.placement = Some(placement(&entry));
                 Ok(FetchedPod::Bound(Box::new(answer)))
@@ -198,7 +201,7 @@ impl Nodes {
     fn of(cache: Arc<LedgerCache>, uid: &PodUid, waiting: PendingPod) -> Self {
         let namespace = waiting.pod.namespace.as_str();
         let (cluster, own, headroom) = cache.read(|ledger| {
-            let headroom = ledger.headroom(namespace);
+            let headroom = ledger.headroom_for(uid, namespace);
             (
                 ledger.cluster().clone(),
                 ledger.node_seen_by_preemptor(uid),

@@ -95,6 +95,8 @@ struct WaitingShown {
     namespace: String,
     pod: String,
     asks: Vec<ContainerRequest>,
+    /// In the pod's annotation.
+    annotated: bool,
     times: u32,
     text: Option<String>,
 }
@@ -202,6 +204,7 @@ fn shares(cache: &LedgerCache, ledger: &Ledger) -> HashMap<String, Vec<PageShare
 fn line(waiting: PendingPod) -> WaitingShown {
     WaitingShown {
         asks: container_requests(&waiting.demand),
+        annotated: waiting.annotated,
         times: waiting
             .refusals
             .as_ref()

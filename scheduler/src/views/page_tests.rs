@@ -1,5 +1,6 @@
 //! The data of the page, and its files.
 
+use aliquot_core::request_annotation::REQUEST;
 use aliquot_k8s::watch::Index;
 use aliquot_serve::Readiness;
 use axum::body::{Body, to_bytes};
@@ -70,6 +71,26 @@ fn page_state_has_shares_by_gpu_and_pending_pods() {
     assert_eq!(
         (&state_json["leads"], &state_json["more_waiting"]),
         (&json!(true), &json!(0))
+    );
+}
+
+#[test]
+fn pending_pod_shows_request_from_its_annotation() {
+    let cache = LedgerCache::default();
+    let mut annotated = pod("p", 500, None);
+    let request = json!({"v": 1, "containers": {"main": {"memory": 700, "cores": 30}}});
+    annotated.metadata.annotations = Some([(REQUEST.to_owned(), request.to_string())].into());
+    let containers = &mut annotated.spec.as_mut().unwrap().containers;
+    containers[0].resources =
+        serde_json::from_value(json!({"limits": {"nvidia.com/gpu": "1"}})).unwrap();
+    Index::<Pod>::reset(&cache, vec![annotated]);
+    let state_json = serde_json::to_value(page_state(&cache, true)).unwrap();
+    let waiting = &state_json["waiting"][0];
+    assert_eq!(waiting["annotated"], true);
+    let asks = &waiting["asks"][0];
+    assert_eq!(
+        (&asks["memory"], &asks["cores"]),
+        (&json!("700 MiB"), &json!(30))
     );
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct ModelEntry {
     pub(crate) apps: u64,
     pub(crate) replicas: u64,
     pub(crate) confirmed: bool,
+    /// It requests a share: without one, anybody may have written an unreadable allocation.
+    pub(crate) asks: bool,
 }
 
 /// All that the ledger was given.
@@ -136,6 +138,7 @@ impl Reference {
             apps: shape.apps(),
             replicas: shape.replicas(),
             confirmed: sure,
+            asks: shape.demand.requests_gpu(),
         };
         self.pods.insert(uid.clone(), entry);
     }
@@ -148,7 +151,8 @@ impl Reference {
 
     /// An allocation on the node is unreadable.
     pub(crate) fn unreadable(&self, node: &NodeName) -> bool {
-        self.on(node).any(|(_, entry)| entry.gpus.is_none())
+        self.on(node)
+            .any(|(_, entry)| entry.gpus.is_none() && entry.asks)
     }
 
     /// What pods use of a GPU of a node, and how many do.

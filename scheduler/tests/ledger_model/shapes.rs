@@ -133,7 +133,7 @@ fn shape(policy: &str, row: &[(Stage, Option<Request>)]) -> Shape {
     };
     let pod = json!({
         "metadata": {"namespace": "d", "annotations": annotations},
-        "spec": {"initContainers": of(false), "containers": of(true)},
+        "spec": {"schedulerName": "aliquot-scheduler", "initContainers": of(false), "containers": of(true)},
         "status": {"phase": "Pending"},
     });
     let pod: Pod = serde_json::from_value(pod).expect("a Pod");

@@ -169,13 +169,12 @@ impl System {
             return;
         }
         let event_count = self.cache.pending.event_count();
-        let view = self.cache.view("d");
+        let view = self.cache.view(uid, "d");
         let object = world::pod_object(&self.shapes, uid, pod);
-        if let Ok(found) = self.cache.fitting(&view, uid, &demand, &self.texts) {
-            let fitting: Vec<&str> = found.iter().map(|ranked| ranked.name).collect();
+        let all = self.texts.len();
+        if let Ok(fitting) = self.cache.best(&view, uid, &demand, &self.texts, all) {
             self.check_fitting(shape, &fitting);
-            let best = decide::shortlist(found, 1);
-            self.cache.claim(&view.0, &object, &demand, best[0]);
+            self.cache.claim(&view.0, &object, &demand, fitting[0]);
         } else {
             self.check_fitting(shape, &[]);
             let mut waiting = PendingPod::read(&object, demand, true);
@@ -277,7 +276,8 @@ impl System {
             assert_eq!(entry.node, expected.node, "{uid}");
             assert_eq!(entry.confirmed, expected.confirmed, "{uid}");
             match (&entry.allocated, &expected.gpus) {
-                (AllocatedUse::Unreadable, None) => {}
+                (AllocatedUse::Unreadable, None) if expected.asks => {}
+                (AllocatedUse::Unproven, None) if !expected.asks => {}
                 (AllocatedUse::Known(uses), Some(gpus)) => {
                     let uses = uses.iter().map(|(gpu, used)| (gpu, usage(used)));
                     let same = uses.eq(gpus.iter().map(|(gpu, usage)| (gpu, *usage)));

@@ -214,5 +214,6 @@ fn inventory(node: &Node) -> Inventory {
         refused: vec![],
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     }
 }

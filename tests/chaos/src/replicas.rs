@@ -59,11 +59,22 @@ pub struct Replicas {
     program: PathBuf,
     kubeconfig: PathBuf,
     pairs: Vec<Pair>,
+    /// Further arguments of each kube-scheduler.
+    scheduler_args: Vec<String>,
 }
 
 impl Replicas {
     /// Starts both and waits until one of them leads.
     pub async fn start(stack: Arc<Stack>, stop: CancellationToken) -> Result<Arc<Self>> {
+        Self::start_with(stack, stop, &[]).await
+    }
+
+    /// The same with further arguments of each kube-scheduler.
+    pub async fn start_with(
+        stack: Arc<Stack>,
+        stop: CancellationToken,
+        scheduler_args: &[&str],
+    ) -> Result<Arc<Self>> {
         let kubeconfig = stack.kubeconfig(Kind::Scheduler).await?;
         let program = stack.program(Kind::Scheduler).with_file_name(PROGRAM);
         ensure!(program.is_file(), "no {}: make build", program.display());
@@ -85,6 +96,7 @@ impl Replicas {
             program,
             kubeconfig,
             pairs,
+            scheduler_args: scheduler_args.iter().map(|arg| (*arg).to_owned()).collect(),
         });
         tokio::spawn(replicas.clone().keep_alive(stop));
         replicas.leader().await?;
@@ -190,6 +202,7 @@ impl Replicas {
             lease: (NAMESPACE, LEASE),
             times: TIMES,
             kubeconfig: &self.kubeconfig,
+            args: &self.scheduler_args,
         })
     }
 }

@@ -154,6 +154,11 @@ fn rejects_wrong_types_and_values() {
             "visibleDevices",
             "'rewrite', 'deny', 'allow'",
         ),
+        (
+            "webhook.requestAs=label",
+            "requestAs",
+            "'resources', 'annotation'",
+        ),
         ("webhook.linger=5", "/webhook/linger", "want string"),
         ("image.digest=sha256:1", "/image/digest", "sha256"),
         ("log.format=xml", "/log/format", "'text', 'json'"),

@@ -31,6 +31,8 @@ const EVERYTHING: &[&str] = &[
     "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
     "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
     "--set=scheduler.kubeScheduler.podMaxInUnschedulablePodsDuration=1m",
+    "--set=scheduler.autoscaler.enabled=true",
+    "--set-json=scheduler.autoscaler.nodeTypes=[{\"name\":\"a\",\"gpus\":8,\"model\":\"NVIDIA A100\",\"gpuMemory\":81920,\"cpu\":96}]",
     "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
@@ -64,7 +66,11 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let objects = rendered(arguments).unwrap();
     let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
     let extender = container(scheduler, "scheduler");
-    let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
+    let flags: Scheduler = taken(
+        extender,
+        &["aliquot-scheduler"],
+        &["--identity=pod", "--namespace=ns"],
+    );
     flags.request.settings().unwrap();
     // Whoever can call the verbs can bind pods.
     assert!(flags.listen.ip().is_loopback());
@@ -119,7 +125,7 @@ fn passes_values_to_their_components() {
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
         "--set-string=devicePlugin.disablecorelimit=true",
-        "--set=monitor.priorityCap=60",
+        "--set=monitor.priorityCap=60,schedulerName=own",
     ])
     .unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
@@ -136,7 +142,7 @@ fn passes_values_to_their_components() {
     }
     let line = command(container(agent, "monitor"));
     assert!(line.contains(&"--priority-cap=60".to_owned()), "{line:?}");
-    let request = "--default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
+    let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
         --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
         --resource-cores=a/cores --resource-priority=a/prio";
     for part in ["scheduler", "webhook"] {
@@ -188,7 +194,7 @@ fn renders_same_objects_for_each_kubernetes_version() {
     assert_eq!(*image, "registry.k8s.io/kube-scheduler:v1.33.4");
     let pinned = "v1.30.4@sha256:0a";
     let tag = format!("--set=scheduler.kubeScheduler.image.tag={pinned}");
-    let objects = rendered(&[&tag, "--kube-version", "1.36.3"]).unwrap();
+    let objects = rendered(&[&tag, "--kube-version", "1.37.2"]).unwrap();
     let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
     let scheduler = container(scheduler, "kube-scheduler");
     let image = format!("registry.k8s.io/kube-scheduler:{pinned}");
@@ -428,6 +434,7 @@ fn renders_webhook_configuration_for_webhook_flags() {
     check(&[]);
     check(EVERYTHING);
     check(&["--set=webhook.podsMayIgnore=true"]);
+    check(&["--set=webhook.requestAs=annotation"]);
     check(&["--set=webhook.nvidiaRuntimeClasses=null"]);
     check(&["--set=resourceName=a/gpu,resourceMem=a/mem,resourceCores=a/cores"]);
     let hami = top("tests/chart/values/hami.yaml");

@@ -26,6 +26,14 @@ pub(crate) async fn runc() -> Result<PathBuf> {
     printed("runc.sh").await
 }
 
+/// Karpenter with its kwok provider; its custom resource definitions are in `crds` beside it.
+///
+/// # Errors
+/// It cannot be built.
+pub async fn karpenter() -> Result<PathBuf> {
+    printed("karpenter.sh").await
+}
+
 async fn printed(script: &str) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let output = tokio::process::Command::new(&script)

@@ -127,12 +127,14 @@ pub(crate) fn controller_manager(
 }
 
 /// kube-scheduler as one of several: it has no server, so it needs no port.
-pub(crate) fn replica(config: &Path) -> Vec<String> {
-    vec![
+pub(crate) fn replica(config: &Path, extra: &[String]) -> Vec<String> {
+    let mut args = vec![
         "scheduler".into(),
         format!("--config={}", config.display()),
         "--secure-port=0".into(),
-    ]
+    ];
+    args.extend_from_slice(extra);
+    args
 }
 
 pub(crate) fn scheduler(layout: &Layout, ports: Ports, extra: &[String]) -> Vec<String> {

@@ -29,6 +29,15 @@ impl Cluster {
         self.namespace_with(name, &label).await
     }
 
+    /// The same with the label by which the webhook writes the requests of its pods as an annotation.
+    ///
+    /// # Errors
+    /// See [`Cluster::namespace`].
+    pub async fn namespace_with_annotated_requests(&self, name: &str) -> Result<()> {
+        let label = json!({"aliquot.dev/request-as": "annotation"});
+        self.namespace_with(name, &label).await
+    }
+
     async fn namespace_with(&self, name: &str, labels: &Value) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.admin()?);
         let namespace = json!({"metadata": {"name": name, "labels": labels}});

@@ -30,6 +30,8 @@ pub struct Replica<'a> {
     pub times: (u32, u32, u32),
     /// The service account whose rights it has.
     pub kubeconfig: &'a Path,
+    /// Further arguments.
+    pub args: &'a [String],
 }
 
 impl Cluster {
@@ -55,7 +57,7 @@ impl Cluster {
         });
         let path = self.layout.at(&format!("{}.yaml", replica.name));
         std::fs::write(&path, config.to_string())?;
-        let program = self.kubebox(control_plane::replica(&path));
+        let program = self.kubebox(control_plane::replica(&path, replica.args));
         let program_path = program.path.to_string_lossy();
         let mut args = vec!["--uts", "sh", "-c", WITH_HOSTNAME, "sh", replica.name];
         args.push(&program_path);

@@ -2,7 +2,7 @@
 //! `charts/aliquot/templates/rbac.yaml`.
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::chart;
 use crate::cluster::Cluster;
@@ -15,10 +15,18 @@ impl Cluster {
     /// # Errors
     /// The chart cannot be read, or the API server refuses something of it.
     pub async fn install_rights(&self) -> Result<()> {
+        self.install_rights_with(&[]).await
+    }
+
+    /// The same where some of the chart's values are others.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn install_rights_with(&self, values: &[(String, Value)]) -> Result<()> {
         let name = chart::NAMESPACE;
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        let rights = chart::render(&chart::read(FILE)?, &chart::context(&[])?)?;
+        let rights = chart::render(&chart::read(FILE)?, &chart::context(values)?)?;
         let file = self.layout.text("rights.yaml");
         // A kubectl of 1.30 takes a file that begins with a brace for JSON.
         std::fs::write(&file, format!("---\n{namespace}\n---\n{rights}"))?;

@@ -169,6 +169,7 @@ async fn one_of_two_replicas_holds_the_lease_until_it_is_killed() -> Result<()> 
         lease: ("default", "replicas"),
         times: (3, 2, 1),
         kubeconfig: &kubeconfig,
+        args: &[],
     };
     let leases: Api<Lease> = Api::namespaced(cluster.admin()?, "default");
     let holder = || async {

@@ -11,6 +11,7 @@ pub mod figures;
 pub mod http;
 pub mod ledger;
 pub mod measured;
+pub mod pod_resources;
 pub mod pods;
 pub mod pool;
 pub mod processes;

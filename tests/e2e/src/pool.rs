@@ -127,6 +127,11 @@ impl Stack {
         let allocatable = [("nvidia.com/gpu", replicas.as_str())];
         let labels = [("pool", pool)];
         self.cluster.fake_node(name, &labels, &allocatable).await?;
+        self.publish_inventory(name, shape).await
+    }
+
+    /// Writes what the agent of this node would publish.
+    pub async fn publish_inventory(&self, name: &str, shape: Shape) -> Result<()> {
         let text = inventory(name, shape).encode()?;
         let nodes: Api<Node> = Api::all(self.cluster.admin()?);
         let patch = json!({"metadata": {"annotations": {INVENTORY: text}}});
@@ -216,5 +221,6 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unreadable: Vec::new(),
     }
 }

@@ -68,8 +68,12 @@ fn bound(allocation: &str) -> Pod {
         "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": {ALLOCATION: allocation}},
         "spec": {
             "nodeName": "n1",
+            "schedulerName": "aliquot-scheduler",
             "initContainers": [{"name": "warm-up"}, {"name": "side", "restartPolicy": "Always"}],
-            "containers": [{"name": "main"}, {"name": "second"}],
+            "containers": [
+                {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                {"name": "second"},
+            ],
         },
     }))
 }

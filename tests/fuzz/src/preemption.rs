@@ -105,8 +105,8 @@ pub fn check(input: &[u8]) {
     }
     let fits = |node: &str, evicted: &dyn Fn(&Tenant) -> bool| {
         let ledger_cache = ledger_cache(evicted);
-        let view = ledger_cache.view("d");
-        ledger_cache.fitting(&view, &uid, &demand, &[node]).is_ok()
+        let view = ledger_cache.view(&uid, "d");
+        ledger_cache.best(&view, &uid, &demand, &[node], 1).is_ok()
     };
     let priority = disruption::priority(&preemptor);
     for (node, victims) in &asked {

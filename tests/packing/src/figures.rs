@@ -6,7 +6,13 @@ use aliquot_cli::simulate::runs::{Policy, simulate};
 use aliquot_cli::simulate::trace::Trace;
 use anyhow::{Context as _, Result};
 
+use crate::pins::{Mix, PERCENTAGES};
 use crate::{FGD, LOAD, OTHERS, Openb, PUBLISHED, SEEDS};
+
+/// Draws the pins of the mixes.
+const PINS_SEED: u64 = 1;
+/// Of the runs on each mix.
+const PINS_SEEDS: [u64; 4] = [42, 43, 44, 45];
 
 /// A figure in percent of all GPUs.
 #[derive(Clone, Debug)]
@@ -50,6 +56,16 @@ pub fn measure() -> Result<Vec<Figure>> {
     ));
     figures.push(figure("default", "ours", full.mean, fgd, &what("all pods")));
     figures.push(figure("default", "ours_most", full.most, fgd, &most));
+    for (policy, order) in [
+        (Policy::DraFullestFirst, "the fullest first"),
+        (Policy::DraFirstFit, "in a fixed order"),
+    ] {
+        let found = at(&run(&default, policy)?, 100)?.mean;
+        let what = format!(
+            "nodes by Aliquot's score, GPUs by DRA's allocator, {order}; baseline: Aliquot"
+        );
+        figures.push(figure("default", &policy.name(), found, full.mean, &what));
+    }
     let stock = at(&run(&default, Policy::Hami)?, 100)?.mean;
     for (policy, detail) in [
         (
@@ -69,6 +85,9 @@ pub fn measure() -> Result<Vec<Figure>> {
         let what = format!("Aliquot, {detail}; baseline: a model of stock HAMi");
         figures.push(figure("default", &policy.name(), found, stock, &what));
     }
+    for percent in PERCENTAGES {
+        figures.push(worst_with_pins(&openb, percent)?);
+    }
     for (name, published) in OTHERS {
         let found = at(&run(&openb.trace(name)?, Policy::Ours)?, 100)?.mean;
         figures.push(figure(name, "ours", found, published, &what("all pods")));
@@ -80,6 +99,32 @@ fn run(trace: &Trace, policy: Policy) -> Result<Summary> {
     let seeds: Vec<u64> = SEEDS.collect();
     let outcomes = simulate(trace, &[policy], &seeds, LOAD, &|_, _| ())?;
     Ok(Summary::of(outcomes.first().context("one policy ran")?))
+}
+
+/// How much more than FGD, here, Aliquot leaves unallocated on a trace: negative if less.
+pub fn above_fgd(trace: &Trace, seeds: &[u64]) -> Result<f64> {
+    let outcomes = simulate(trace, &[Policy::Ours, Policy::Fgd], seeds, LOAD, &|_, _| ())?;
+    let found = |policy: usize| -> Result<f64> {
+        let outcome = outcomes.get(policy).context("both policies ran")?;
+        Ok(at(&Summary::of(outcome), 100)?.mean)
+    };
+    Ok(found(0)? - found(1)?)
+}
+
+/// The worst of the mixes with this percentage of pods pinned to models.
+fn worst_with_pins(openb: &Openb, percent: usize) -> Result<Figure> {
+    let mut worst = f64::NEG_INFINITY;
+    for mix in Mix::all(percent) {
+        worst = worst.max(above_fgd(&mix.trace(openb, PINS_SEED)?, &PINS_SEEDS)?);
+    }
+    Ok(Figure {
+        name: format!("unallocated_pins_{percent}_above_fgd"),
+        value: worst,
+        baseline: 0.0,
+        what: format!(
+            "GPU unallocated with {percent} % of the GPU pods pinned to models, 100 % of load, worst of the mixes: Aliquot minus FGD; baseline: FGD"
+        ),
+    })
 }
 
 fn at(summary: &Summary, load: usize) -> Result<Unallocated> {

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "its absence is reported")]
 
 pub mod figures;
+pub mod pins;
 
 use std::path::PathBuf;
 

@@ -1,10 +1,10 @@
 //! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises.
 //! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `start`, `monitor`,
-//! `ports`, `throughput`); none means all.
+//! `ports`, `node-added`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
 //! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
-//! `scale` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
+//! `scale`, `node-added` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
 //! the monitor, from the binaries beside its own. `packing` needs a trace.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 8] = [
+const GROUPS: [&str; 9] = [
     "filter",
     "scale",
     "packing",
@@ -35,6 +35,7 @@ const GROUPS: [&str; 8] = [
     "start",
     "monitor",
     "ports",
+    "node-added",
     "throughput",
 ];
 
@@ -77,6 +78,9 @@ async fn main() -> Result<()> {
     }
     if is_selected("ports") {
         print(ports::measure().await?)?;
+    }
+    if is_selected("node-added") {
+        print(Box::pin(throughput::node_added::measure()).await?)?;
     }
     if is_selected("throughput") {
         for (nodes, pods) in throughput::SIZES {

@@ -155,6 +155,7 @@ impl Node {
             refused: Vec::new(),
             evict: Vec::new(),
             unmeasured: Vec::new(),
+            unreadable: Vec::new(),
         };
         let published = NodePublication {
             inventory: Some(Arc::new(inventory)),

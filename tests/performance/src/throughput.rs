@@ -1,6 +1,7 @@
 //! Pods bound per second with the real kube-scheduler: pods with a share and our extender, against
 //! pods with a plain extended resource and no extender.
 //!
+//! Shares are requested in both forms, by resources and by annotation.
 //! All workloads have the same kube-scheduler (opportunistic batching off), the same nodes, pods of
 //! the same size, and two events for each pod: kube-scheduler's own, and one that our scheduler
 //! writes for shares and this program for the others. They run alternately, so that other load on
@@ -8,6 +9,7 @@
 //! is not counted.
 
 mod cluster;
+pub(crate) mod node_added;
 mod run;
 
 use std::time::Duration;
@@ -70,43 +72,53 @@ pub(crate) async fn measure(nodes: usize, pods: usize) -> Result<Vec<Figure>> {
     Ok(figures(nodes, &sums))
 }
 
-/// Each figure with two baselines: pods that request one plain resource, and pods that request as
-/// many plain resources as a share has. kube-scheduler matches the name of each one against a
-/// pattern for every node, and that is its largest single cost.
-fn figures(nodes: usize, [one, three, shares]: &[Totals; 3]) -> Vec<Figure> {
+/// Each figure of both forms of a share with two baselines: pods that request one plain resource,
+/// and pods that request as many plain resources as a share has. kube-scheduler matches the name of
+/// each one against a pattern for every node, and that is its largest single cost.
+fn figures(nodes: usize, [one, three, shares, annotations]: &[Totals; 4]) -> Vec<Figure> {
+    let forms = [
+        ("", shares, "a share as resources"),
+        ("annotation_", annotations, "a share as an annotation"),
+    ];
     let baselines = [
         ("", one, "one plain extended resource"),
         ("_3", three, "three plain extended resources"),
     ];
-    let against = |(suffix, plain, what): (&str, &Totals, &str)| {
+    let pairs = forms
+        .into_iter()
+        .flat_map(|form| baselines.map(|plain| (form, plain)));
+    let against = |((prefix, form, pods), (suffix, plain, what)): (Form<'_>, Form<'_>)| {
         let figure = |name: &str, value: f64, unit, baseline: f64, of: &str| Figure {
-            name: format!("{name}_{nodes}{suffix}"),
+            name: format!("{prefix}{name}_{nodes}{suffix}"),
             value: round(value),
             unit,
             baseline: round(baseline),
             what: format!(
                 "{of}, {nodes} nodes of 8 GPUs, {} pods in {RUNS} runs; baseline: the same \
                  kube-scheduler, pods with {what} and no extender",
-                shares.pods
+                form.pods
             ),
         };
         let cpu = |name: &str, of: usize| {
             let key = format!("pod_cpu_ms_{name}");
-            let of_ = format!("CPU time of {name} a pod");
-            figure(&key, shares.cpu_ms(of), "ms", plain.cpu_ms(of), &of_)
+            let of_ = format!("CPU time of {name} a pod with {pods}");
+            figure(&key, form.cpu_ms(of), "ms", plain.cpu_ms(of), &of_)
         };
         [
             figure(
                 "pods_bound_per_s",
-                shares.rate(),
+                form.rate(),
                 "pods/s",
                 plain.rate(),
-                "pods with a share, from the first one's creation to the last Binding",
+                &format!("pods with {pods}, from the first one's creation to the last Binding"),
             ),
             cpu("kube_scheduler", 0),
             cpu("apiserver", 1),
             cpu("aliquot_scheduler", 2),
         ]
     };
-    baselines.into_iter().flat_map(against).collect()
+    pairs.flat_map(against).collect()
 }
+
+/// A part of the figures' names, what was measured, and a part of their description.
+type Form<'a> = (&'static str, &'a Totals, &'static str);

@@ -6,6 +6,7 @@
 
 use aliquot_core::mig;
 use aliquot_core::request::Resource;
+use aliquot_core::request_annotation::REQUEST;
 use serde_json::json;
 
 use super::Names;
@@ -16,8 +17,8 @@ pub(super) const TEMPLATE_CHANGED: &str = "has(object.spec) && has(object.spec.t
     (oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.template) || \
     object.spec.template != oldObject.spec.template)";
 
-/// CEL: the pod at this path mentions a resource of ours or a reserved annotation, or one of its
-/// containers could get GPUs otherwise: by a variable or a mount of NVIDIA's, by a CDI device in an
+/// CEL: the pod at this path mentions a resource of ours, a reserved annotation or a request as an
+/// annotation, or one of its containers could get GPUs otherwise: by a variable or a mount of NVIDIA's, by a CDI device in an
 /// annotation, or because the pod is in one of these runtime `classes`. Privileged containers do
 /// not count; they reach every GPU anyway. An `envFrom` alone is no sign of a GPU.
 pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[String]) -> String {
@@ -31,7 +32,8 @@ pub(super) fn mentions_gpu(pod: &str, (names, extra): Names<'_>, classes: &[Stri
 
 /// The same with the resources and the classes as CEL lists.
 fn expression(pod: &str, resources: &str, classes: &str) -> String {
-    let reserved = json!(RESERVED);
+    let keys: Vec<&str> = RESERVED.into_iter().chain([REQUEST]).collect();
+    let keys = json!(keys);
     let any = |what: &str| {
         let lists = ["containers", "initContainers", "ephemeralContainers"].map(|field| {
             format!("(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {what}))")
@@ -40,7 +42,7 @@ fn expression(pod: &str, resources: &str, classes: &str) -> String {
     };
     let annotated = format!(
         "(has({pod}.metadata) && has({pod}.metadata.annotations) && \
-         {reserved}.exists(a, a in {pod}.metadata.annotations))"
+         {keys}.exists(a, a in {pod}.metadata.annotations))"
     );
     let requested = any(&format!("{REQUESTS} || ({UNPRIVILEGED} && {NAMES_GPUS})"));
     let requested = requested.replace("FOLDER", &json!(MOUNT_FOLDER_NAME).to_string());

@@ -1,14 +1,17 @@
-//! Completes a pod with a share: the values that its containers left out, in limits and requests
-//! alike, its scheduler and runtime class; and leaves space for its allocation.
+//! Completes a pod with a share: the values that its containers left out, in the form that the
+//! settings choose (limits and requests alike, or the pod's annotation), its scheduler and runtime
+//! class; and leaves space for its allocation.
 
 use std::collections::BTreeMap;
 
-use aliquot_core::request::{DEFAULTED, Fill, Resource};
+use aliquot_core::RequestAnnotation;
+use aliquot_core::request::{DEFAULTED, Fill, Resource, Written};
+use aliquot_core::request_annotation::REQUEST;
 use serde_json::{Value, json};
 
-use super::request::{DeviceRequest, PodRequest, ResourceTexts};
+use super::request::{DeviceRequest, PodRequest, ResourceTexts, annotated};
 use crate::pod::Container;
-use crate::settings::Settings;
+use crate::settings::{RequestForm, Settings};
 use crate::verdict::{Findings, PodEditor, Refusal};
 
 /// The API server's limit for all annotations of an object, keys and values, in bytes.
@@ -24,6 +27,7 @@ type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
 /// Completes the pod.
 pub(super) fn fill(request: &PodRequest<'_>, settings: &Settings, findings: &mut Findings) {
     fill_resources(&request.devices, settings, findings);
+    write(&request.devices, settings, findings);
     set_scheduler(&mut findings.editor, settings);
     let too_large = too_large(findings.editor.pod());
     findings.refusals.extend(too_large);
@@ -42,13 +46,10 @@ fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings:
         let fills = request.written.fills(&settings.defaults);
         let mut defaults = Vec::new();
         for fill in &fills {
-            let name = settings.names.of(fill.resource);
-            let value = fill.value.to_string();
-            set(editor, container, "limits", name, &value);
-            set(editor, container, "requests", name, &value);
             defaults.extend(warning(fill, settings));
             let of_container = defaulted.entry(container.name().to_owned()).or_default();
-            of_container.insert(name.to_owned(), value);
+            let name = settings.names.of(fill.resource);
+            of_container.insert(name.to_owned(), fill.value.to_string());
         }
         if !defaults.is_empty() {
             let line = defaults.join("; ");
@@ -66,35 +67,106 @@ fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings:
                 container.name()
             ));
         }
-        copy_to_other_list(editor, request, settings);
     }
     if !defaulted.is_empty() {
         annotate(editor, defaulted);
     }
 }
 
-/// Requests equal limits, also where the user wrote only one of the two.
-fn copy_to_other_list(editor: &mut PodEditor, request: &DeviceRequest<'_>, settings: &Settings) {
-    let DeviceRequest {
-        container, others, ..
-    } = request;
-    let five = Resource::ALL.map(|resource| settings.names.of(resource));
-    for name in five.into_iter().chain(others.iter().copied()) {
-        match ResourceTexts::named(container, name) {
-            ResourceTexts {
-                limit: Some(limit),
-                request: None,
-            } => {
-                set(editor, container, "requests", name, limit);
+/// Writes the complete requests in the form of the settings, and in no other. The count is always a
+/// resource: the kubelet gives devices for it.
+fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Findings) {
+    let Findings {
+        editor,
+        warnings,
+        refusals,
+    } = findings;
+    let before = annotated(editor.pod()).unwrap_or_default();
+    let mut after = RequestAnnotation::default();
+    for request in requests {
+        let container = &request.container;
+        let complete = request.written.completed(&settings.defaults);
+        for resource in Resource::ALL {
+            if resource == Resource::Gpu || settings.request_as == RequestForm::Resources {
+                write_resource(editor, container, resource, &complete, settings);
+            } else {
+                remove(editor, container, settings.names.of(resource));
             }
-            ResourceTexts {
-                limit: None,
-                request: Some(request),
-            } => {
-                set(editor, container, "limits", name, request);
-            }
-            _ => {}
         }
+        for name in &request.others {
+            equalize(editor, container, name);
+        }
+        after.add(container.name(), &complete);
+    }
+    let asks = |name: &str| requests.iter().any(|one| one.container.name() == name);
+    let gone = before.containers.keys().filter(|name| !asks(name));
+    warnings.extend(gone.map(|name| {
+        format!("annotation {REQUEST}: {name:?} removed: no container of that name requests a GPU")
+    }));
+    let path = ["metadata", "annotations", REQUEST];
+    if settings.request_as == RequestForm::Resources || after.containers.is_empty() {
+        editor.remove(&path);
+        return;
+    }
+    match after.encode() {
+        Ok(text) => editor.set(&path, Value::String(text)),
+        Err(error) => refusals.push(Refusal {
+            field: "metadata.annotations".to_owned(),
+            message: error.to_string(),
+        }),
+    }
+}
+
+/// What the container wrote stays as it is; what it left out, or the annotation had, is added.
+fn write_resource(
+    editor: &mut PodEditor,
+    container: &Container<'_>,
+    resource: Resource,
+    complete: &Written,
+    settings: &Settings,
+) {
+    let name = settings.names.of(resource);
+    let own = ResourceTexts::named(container, name);
+    match complete.get(resource) {
+        Some(number) if own.effective().is_none() => {
+            let text = number.to_string();
+            set(editor, container, "limits", name, &text);
+            set(editor, container, "requests", name, &text);
+        }
+        _ => equalize(editor, container, name),
+    }
+}
+
+/// Requests equal limits, also where the user wrote only one of the two.
+fn equalize(editor: &mut PodEditor, container: &Container<'_>, name: &str) {
+    match ResourceTexts::named(container, name) {
+        ResourceTexts {
+            limit: Some(limit),
+            request: None,
+        } => {
+            set(editor, container, "requests", name, limit);
+        }
+        ResourceTexts {
+            limit: None,
+            request: Some(request),
+        } => {
+            set(editor, container, "limits", name, request);
+        }
+        _ => {}
+    }
+}
+
+fn remove(editor: &mut PodEditor, container: &Container<'_>, name: &str) {
+    let index = container.index.to_string();
+    for list in ["limits", "requests"] {
+        editor.remove(&[
+            "spec",
+            container.kind.list(),
+            &index,
+            "resources",
+            list,
+            name,
+        ]);
     }
 }
 

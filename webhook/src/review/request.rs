@@ -1,12 +1,14 @@
-//! What a pod requests, and of whom: its scheduler, and the devices in each container's `resources`,
-//! or why they are invalid. Annotations that only a scheduler may write are removed first.
+//! What a pod requests, and of whom: its scheduler, and the devices in each container's `resources`
+//! and in the pod's annotation, or why they are invalid. Annotations that only a scheduler may write
+//! are removed first.
 //!
 //! Ranges and quantities are `aliquot_core::request`'s. Besides the five usual resources there are
 //! others: MIG instances, and the names under which an administrator advertises renamed GPUs.
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
-use aliquot_core::{hami, quantity};
+use aliquot_core::request_annotation::{AnnotationError, REQUEST};
+use aliquot_core::{RequestAnnotation, hami, quantity};
 use serde_json::Value;
 
 use crate::pod::{Container, Kind};
@@ -37,6 +39,26 @@ pub(super) fn is_ours(pod: &Value, settings: &Settings) -> bool {
     name.is_empty()
         || name == settings.scheduler_name
         || settings.replaced_schedulers.contains(name)
+}
+
+/// The part of a pod's request that its annotation has, or why it cannot be read.
+pub(super) fn annotated(pod: &Value) -> Result<RequestAnnotation, Refusal> {
+    match pod["metadata"]["annotations"][REQUEST].as_str() {
+        None => Ok(RequestAnnotation::default()),
+        Some(text) => RequestAnnotation::decode(text).map_err(|error| Refusal {
+            field: annotation_field(""),
+            message: match error {
+                AnnotationError::Codec(error) => {
+                    format!("{error}; expected: no such annotation, or one that Aliquot wrote")
+                }
+                invalid => invalid.to_string(),
+            },
+        }),
+    }
+}
+
+fn annotation_field(part: &str) -> String {
+    format!("metadata.annotations[{REQUEST:?}]{part}")
 }
 
 /// What the containers of a pod request.
@@ -89,9 +111,12 @@ impl DeviceRequest<'_> {
 }
 
 /// One of these containers requests a share, or tries to.
-pub(super) fn any_asks(containers: &[Container<'_>], settings: &Settings) -> bool {
+pub(super) fn any_asks(pod: &Value, containers: &[Container<'_>], settings: &Settings) -> bool {
+    let Ok(annotated) = annotated(pod) else {
+        return true;
+    };
     let asks = |container: &Container<'_>| {
-        let written = written(container, settings);
+        let written = written(container, &annotated, settings);
         written.map_or(true, |written| written.requests_gpu(&settings.defaults))
             || asks_for_others(container, settings)
     };
@@ -112,11 +137,16 @@ pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> 
 
 /// The requests of a pod's containers, with a refusal for every error in them.
 pub(super) fn read<'a>(
+    pod: &Value,
     containers: &[Container<'a>],
     settings: &Settings,
     findings: &mut Findings,
 ) -> PodRequest<'a> {
     let (mut devices, mut asking, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+    let annotated = annotated(pod).unwrap_or_else(|refusal| {
+        refusals.push(refusal);
+        RequestAnnotation::default()
+    });
     for container in containers {
         if container.kind == Kind::Ephemeral {
             continue;
@@ -124,7 +154,7 @@ pub(super) fn read<'a>(
         refusals.extend(differing_requests(container, settings));
         refusals.extend(invalid_counts(container, settings));
         let other = asks_for_others(container, settings);
-        match written(container, settings) {
+        match written(container, &annotated, settings) {
             Ok(written) if other || written.requests_gpu(&settings.defaults) => {
                 asking.push(*container);
                 devices.push(DeviceRequest {
@@ -150,14 +180,19 @@ pub(super) fn read<'a>(
     }
 }
 
-fn written(container: &Container<'_>, settings: &Settings) -> Result<Written, Vec<RequestError>> {
-    let read = Written::read(|resource| {
+fn written(
+    container: &Container<'_>,
+    annotated: &RequestAnnotation,
+    settings: &Settings,
+) -> Result<Written, Vec<RequestError>> {
+    let own = Written::read(|resource| {
         Some(
             ResourceTexts::of(container, resource, settings)
                 .effective()?
                 .1,
         )
     })?;
+    let read = own.or(&annotated.of(container.name()))?;
     Ok(if asks_for_others(container, settings) {
         read.with_other_resources()
     } else {
@@ -247,11 +282,17 @@ fn amount_without_gpu(
     let resource = Resource::ALL
         .into_iter()
         .find(|&resource| resource != Resource::Gpu && written.get(resource).is_some())?;
-    let (list, text) = ResourceTexts::of(container, resource, settings).effective()?;
     let gpu = settings.names.of(Resource::Gpu);
-    Some(Refusal {
-        field: field(container, list, settings.names.of(resource)),
-        message: format!("{text:?} requires {gpu} of at least 1"),
+    let own = ResourceTexts::of(container, resource, settings);
+    Some(match own.effective() {
+        Some((list, text)) => Refusal {
+            field: field(container, list, settings.names.of(resource)),
+            message: format!("{text:?} requires {gpu} of at least 1"),
+        },
+        None => Refusal {
+            field: annotation_field(&format!(".containers[{:?}]", container.name())),
+            message: format!("an amount requires {gpu} of at least 1"),
+        },
     })
 }
 

@@ -9,6 +9,7 @@ mod isolation;
 mod other_resources;
 mod properties;
 mod refused;
+mod request_form;
 mod texts;
 
 use json_patch::Patch;

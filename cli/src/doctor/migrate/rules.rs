@@ -3,8 +3,8 @@
 //! HAMi's rules are those of docs/migrating-from-hami.md. Whether Aliquot refuses a pod is decided by
 //! the code with which scheduler and webhook read pods.
 
-use aliquot_core::request::{BareGpu, Resource, is_other};
-use aliquot_core::{Mib, Stage, hami, quantity};
+use aliquot_core::request::{BareGpu, Resource, Written, is_other};
+use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -53,9 +53,14 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     }
     found.extend(placed(&one.pod, settings, &about));
     found.extend(escapes::escapes(&one.pod, &about));
+    let annotated = pod::request_annotation(&one.pod).unwrap_or_default();
     for (container, stage) in pod::containers(&one.pod) {
-        found.extend(bare(container, settings, &about));
-        found.extend(exclusive_by_percentage(container, settings, &about));
+        if let Ok(written) = pod::written(container, &annotated, &settings.pods) {
+            found.extend(bare(container, &written, settings, &about));
+            found.extend(exclusive_by_percentage(
+                container, &written, settings, &about,
+            ));
+        }
         found.extend(sidecar(container, stage, settings, &about));
     }
     if settings.from == CurrentSystem::Hami {
@@ -148,18 +153,14 @@ fn placed(object: &Pod, settings: &Settings, about: &About) -> Vec<Finding> {
     found
 }
 
-/// Whether a container names a resource.
-fn names(container: &Container, resource: Resource, settings: &Settings) -> bool {
-    let name = settings.pods.names.of(resource);
-    let resources = container.resources.as_ref();
-    let both = resources.map(|resources| [&resources.limits, &resources.requests]);
-    let mut all = both.into_iter().flatten().flatten();
-    all.any(|amounts| amounts.contains_key(name))
-}
-
 /// A container that requests GPUs, or compute, without memory.
-fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Finding> {
-    let has = |resource| names(container, resource, settings);
+fn bare(
+    container: &Container,
+    written: &Written,
+    settings: &Settings,
+    about: &About,
+) -> Option<Finding> {
+    let has = |resource| written.get(resource).is_some();
     let (from_hami, alone) = (settings.from == CurrentSystem::Hami, !has(Resource::Cores));
     let counts = has(Resource::Gpu) || from_hami && !alone;
     if !counts || has(Resource::Memory) || has(Resource::MemoryPercentage) {
@@ -192,18 +193,12 @@ fn bare(container: &Container, settings: &Settings, about: &About) -> Option<Fin
 /// A container with all memory of its GPUs and no amount of compute, to which HAMi gives all of it.
 fn exclusive_by_percentage(
     container: &Container,
+    written: &Written,
     settings: &Settings,
     about: &About,
 ) -> Option<Finding> {
-    let name = settings.pods.names.of(Resource::MemoryPercentage);
-    let resources = container.resources.as_ref()?;
-    let both = [&resources.limits, &resources.requests];
-    let percentage = both
-        .into_iter()
-        .flatten()
-        .find_map(|amounts| amounts.get(name))?;
-    let whole = quantity::whole(&percentage.0) == Ok(100);
-    let cores = names(container, Resource::Cores, settings);
+    let whole = written.get(Resource::MemoryPercentage) == Some(100);
+    let cores = written.get(Resource::Cores).is_some();
     let is_other = settings.from != CurrentSystem::Hami || settings.pods.defaults.cores.0 == 100;
     if !whole || cores || is_other {
         return None;

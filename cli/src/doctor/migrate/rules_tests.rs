@@ -63,6 +63,10 @@ fn reports_unchanged_workloads_and_ignores_others() {
     let mut typed = share();
     typed["metadata"] = json!({"annotations": {"nvidia.com/use-gputype": "A100"}});
     check(typed, &[("unchanged", Grade::Ok)]);
+    let mut annotated = limits(json!({"nvidia.com/gpu": "1"}));
+    let request = json!({"v": 1, "containers": {"main": {"memory": 3000, "cores": 0}}});
+    annotated["metadata"] = json!({"annotations": {"aliquot.dev/request": request.to_string()}});
+    check(annotated, &[("unchanged", Grade::Ok)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::LedgerTest;
 use crate::Namespace;
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
-use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
+use crate::usage::{DeviceUse, DeviceUses};
 
 /// The namespace of pods and quotas with this number.
 pub(super) fn namespace(number: u8) -> Namespace {
@@ -65,27 +65,25 @@ impl LedgerTest {
         self.quotas = BTreeMap::from([((of, 0), limits)]);
     }
 
-    /// The sums of memory and compute of a namespace's pods; `None` while one of them is
-    /// unreadable.
-    fn used(&self, namespace: u8) -> Option<[u64; 2]> {
-        let mut sum = [0, 0];
+    /// The sums of memory and compute of a namespace's pods, and of what is reserved for its gangs'
+    /// members except this one; `None` while one of them is unreadable.
+    fn used(&self, namespace: u8, except: Option<u8>) -> Option<[u64; 2]> {
+        let mut all = Vec::new();
         for (_, (_, allocated, _)) in self.model.iter().filter(|(pod, _)| *pod % 2 == namespace) {
-            let AllocatedUse::Known(uses) = allocated else {
-                return None;
-            };
-            for used in uses.values() {
-                sum[0] += used.memory.0;
-                sum[1] += u64::from(used.cores.0);
-            }
+            all.push(allocated.uses()?);
         }
-        Some(sum)
+        let gangs = self.waiting().filter(|(_, own)| own.gang);
+        let gangs = gangs.filter(|(pod, _)| pod % 2 == namespace && Some(*pod) != except);
+        all.extend(gangs.map(|(_, own)| &own.uses));
+        Some(sum(all.into_iter().flat_map(|uses| uses.values().copied())))
     }
 
-    /// Whether this much more, for a pod of the namespace, exceeds no limit.
-    pub(super) fn allowed(&self, namespace: u8, asked: [u64; 2]) -> bool {
+    /// Whether this much more, for this pod, exceeds no limit of its namespace.
+    pub(super) fn allowed(&self, pod: u8, asked: [u64; 2]) -> bool {
+        let namespace = pod % 2;
         let mut quotas = self.quotas.iter().filter(|((of, _), _)| *of == namespace);
         quotas.all(|(_, limits)| {
-            (0..2).all(|on| match (&limits[on], self.used(namespace)) {
+            (0..2).all(|on| match (&limits[on], self.used(namespace, Some(pod))) {
                 (None, _) => true,
                 (Some(LimitValue::Number(most)), Some(used)) => {
                     asked[on] == 0 || used[on] + asked[on] <= *most
@@ -95,7 +93,7 @@ impl LedgerTest {
         })
     }
 
-    /// What each namespace uses is the sum of its pods.
+    /// What each namespace uses is the sum of its pods and its gangs' reservations.
     pub(super) fn check_quotas(&self) {
         for of in 0..2 {
             let limited = |((namespace_number, _), limits): (&(u8, u8), &[Option<_>; 2])| {
@@ -111,7 +109,7 @@ impl LedgerTest {
                 .into_iter()
                 .enumerate()
             {
-                let sum = self.used(of).map(|sum| u128::from(sum[on]));
+                let sum = self.used(of, None).map(|sum| u128::from(sum[on]));
                 assert_eq!(used.on(what), sum);
             }
         }

@@ -40,15 +40,15 @@ impl LedgerTest {
         self.ledger.publish(node, Some(published));
     }
 
-    /// What all pods on the node request under a resource, including preemptors with a
+    /// What all pods on the node request under a resource, including those with a
     /// reservation and no entry.
     fn requested(&self, node: &NodeName, resource: &str, except: Option<&PodUid>) -> u32 {
         let of_pods = self.model.iter().filter(|(_, (on, ..))| on == node);
         let of_pods = of_pods.map(|(pod, _)| self.replicas[pod].under(resource));
-        let waits = |pod: &u8| !self.model.contains_key(pod) && Some(&uid(*pod)) != except;
-        let reservations = self.reservations.iter();
-        let reservations = reservations.filter(|(pod, (on, _))| on == node && waits(pod));
-        let reservations = reservations.map(|_| u32::from(resource == "nvidia.com/gpu"));
+        let waiting = self
+            .waiting()
+            .filter(|(pod, own)| own.node == *node && Some(&uid(*pod)) != except);
+        let reservations = waiting.map(|(_, own)| own.replicas.under(resource));
         of_pods.chain(reservations).sum()
     }
 

@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Counted as the whole of every GPU, and reported.
+/// Counted as the whole of every GPU, and reported; not on a pod that another scheduler placed.
 pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     let shape = Shape {
         gpus: 2,
@@ -23,13 +23,16 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     };
     let nodes = [("unreadable-1".to_owned(), shape)];
     let pool = Pool::open(&stack, "unreadable", &nodes).await?;
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {ALLOCATION: "{\"v\":99}"}}}));
+    let params = PatchParams::default();
+    let mut forged = simple(pool.name, "forged", &[]);
+    forged["spec"]["nodeName"] = json!("unreadable-1");
+    stack.cluster.create_pod(forged).await?;
+    pods.patch_metadata("forged", &params, &patch).await?;
     pool.create("spoilt", &[("gpumem", "1000")]).await?;
     pool.bound("spoilt").await?;
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
-    let patch = json!({"metadata": {"annotations": {ALLOCATION: "{\"v\":99}"}}});
-    let params = PatchParams::default();
-    pods.patch_metadata("spoilt", &params, &Patch::Merge(patch))
-        .await?;
+    pods.patch_metadata("spoilt", &params, &patch).await?;
 
     // The watch shows pods in the order of their changes: once the scheduler
     // counts this one, it has seen the patch.

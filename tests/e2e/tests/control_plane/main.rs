@@ -13,6 +13,7 @@ mod bypass;
 mod cases;
 mod cordoned;
 mod crash;
+mod device_class;
 mod doctor;
 mod filled;
 mod harmless;
@@ -24,6 +25,7 @@ mod preemption;
 mod preferences;
 mod quota;
 mod refused;
+mod request_form;
 mod rotation;
 mod scraped;
 mod waiting;
@@ -63,6 +65,10 @@ fn main() -> ExitCode {
             "every_way_a_pod_ends_lets_the_next_one_run",
             waiting::hand_over,
         ),
+        side_by_side(
+            "pod_that_kube_scheduler_refused_runs_on_a_new_node",
+            waiting::node_added,
+        ),
         scenario(
             "refused_pod_of_high_priority_is_not_retried_in_a_loop",
             waiting::high_priority,
@@ -91,6 +97,10 @@ fn main() -> ExitCode {
             "quota_counts_init_containers_and_percentages_effectively",
             quota::init_containers,
         ),
+        side_by_side(
+            "both_forms_of_requests_count_side_by_side",
+            request_form::both,
+        ),
         scenario(
             "exactly_the_documented_metrics_are_scraped",
             scraped::against_the_reference,
@@ -98,6 +108,10 @@ fn main() -> ExitCode {
         scenario(
             "doctor_checks_a_real_cluster_and_predicts_a_migration",
             doctor::checks,
+        ),
+        scenario(
+            "doctor_names_device_class_that_makes_shares_wait",
+            device_class::over_our_resource,
         ),
         side_by_side(
             "cordoned_gpu_gets_no_new_pods_until_uncordoned",

@@ -24,7 +24,7 @@ fn hard(resource: &str, most: &str) -> Value {
     json!({"spec": {"hard": {format!("limits.nvidia.com/{resource}"): most}}})
 }
 
-async fn create(quotas: &Api<ResourceQuota>, name: &str, hard: Value) -> Result<()> {
+pub(crate) async fn create(quotas: &Api<ResourceQuota>, name: &str, hard: Value) -> Result<()> {
     let mut quota = hard;
     quota["metadata"] = json!({"name": name});
     let quota = serde_json::from_value(quota)?;
@@ -33,7 +33,7 @@ async fn create(quotas: &Api<ResourceQuota>, name: &str, hard: Value) -> Result<
 }
 
 /// Waits until the scheduler knows a quota of the namespace.
-async fn known(stack: &Stack, namespace: &str, quota: &str, most: f64) -> Result<()> {
+pub(crate) async fn known(stack: &Stack, namespace: &str, quota: &str, most: f64) -> Result<()> {
     let labels = [
         format!("namespace=\"{namespace}\""),
         format!("quota=\"{quota}\""),

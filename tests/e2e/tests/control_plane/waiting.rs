@@ -122,6 +122,46 @@ pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
     pool.close().await
 }
 
+/// The nodes are full of CPU, so kube-scheduler refuses the pods without asking our scheduler, and
+/// its own check of a new node asks for `gpumem`, which no node has.
+pub(crate) async fn node_added(stack: Arc<Stack>) -> Result<()> {
+    const ADDED: usize = 8;
+    let shape = Shape {
+        gpus: 1,
+        replicas: 10,
+    };
+    let pool = Pool::open(&stack, "joined", &[("joined-full".to_owned(), shape)]).await?;
+    let create = async |name: &str| {
+        let mut pod = pool.pod(name, &[("gpumem", "4000")]);
+        pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "60"});
+        stack.cluster.create_pod(pod).await
+    };
+    create("first").await?;
+    pool.bound("first").await?;
+    let mut times = Vec::new();
+    for n in 0..ADDED {
+        let (name, node) = (format!("p{n}"), format!("joined-{n}"));
+        create(&name).await?;
+        pool.event(&name, "FailedScheduling: ").await?;
+        let start = Instant::now();
+        stack.gpu_node("joined", &node, shape).await?;
+        let bound = pool.bound(&name).await?;
+        let took = start.elapsed();
+        ensure!(node_of(&bound) == Some(&*node), "{bound:?}");
+        ensure!(took < LATEST, "pod {n}: {took:?}, allowed {LATEST:?}");
+        times.push(took);
+    }
+    times.sort_unstable();
+    report(
+        "slowest of 8 pods bound after a node was added",
+        times[ADDED - 1],
+    );
+    for n in 0..ADDED {
+        stack.delete_node(&format!("joined-{n}")).await?;
+    }
+    pool.close().await
+}
+
 /// kube-scheduler's preemption must not retry again and again. Ours is off, or it would evict pods.
 pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Scheduler).await?;

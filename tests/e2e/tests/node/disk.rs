@@ -71,7 +71,7 @@ fn names(folder: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// CDI specs, container directories and accepted allocations go with their pods, and not before.
-/// The kubelet (1.36) retains an ended pod in its checkpoint until it admits the next one with a
+/// The kubelet (1.37) retains an ended pod in its checkpoint until it admits the next one with a
 /// device, and an entry there retains the files: so each check follows a start.
 pub(crate) async fn collected(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;

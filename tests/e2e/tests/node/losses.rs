@@ -17,7 +17,7 @@ use crate::running::Running;
 
 /// The kubelet comes back with an empty checkpoint. The node reports it, our allocations stay;
 /// running containers run on and new pods get shares of what is left. A container of an old pod
-/// that exits stays down: the kubelet (1.36) does not call the plugin for a container that is not
+/// that exits stays down: the kubelet (1.37) does not call the plugin for a container that is not
 /// in its checkpoint, so the pod must be created again.
 pub(crate) async fn checkpoint(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;

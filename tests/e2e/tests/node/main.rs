@@ -57,10 +57,18 @@ fn shares_and_gpus() -> Vec<Scenario> {
     vec![
         scenario("example_pod_gets_its_share", shares::example_pod),
         scenario("twelve_pods_at_once_are_not_mixed_up", shares::twelve_pods),
+        scenario(
+            "runs_init_containers_whose_shares_are_an_annotation",
+            shares::annotated_init_container,
+        ),
         scenario("sixty_pods_in_a_row_are_not_mixed_up", shares::sixty_pods).long(),
         scenario(
             "container_keeps_its_share_through_plugin_restarts",
             restarts::plugin,
+        ),
+        scenario(
+            "kubelet_serves_pods_after_the_agents_socket_was_removed",
+            restarts::socket,
         ),
         scenario(
             "pod_created_during_an_agent_restart_runs_within_seconds",

@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::kubelet::proto::v1::pod_resources_lister_client::PodResourcesListerClient;
+use aliquot_e2e::pod_resources::{self, ListPodResourcesRequest};
 use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
-use hyper_util::rt::TokioIo;
 use serde_json::json;
-use tokio::net::UnixStream;
-use tonic::transport::Endpoint;
 
 /// The pod of the mission.
 pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
@@ -40,21 +36,9 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         );
     }
 
-    let socket = stack
-        .cluster
-        .kubelet_dir()
-        .join("pod-resources/kubelet.sock");
-    let channel = Endpoint::from_static("http://localhost")
-        .connect_with_connector(tower::service_fn(move |_| {
-            let socket = socket.clone();
-            async { UnixStream::connect(socket).await.map(TokioIo::new) }
-        }))
-        .await?;
-    let request = ListPodResourcesRequest::default();
-    let listed = PodResourcesListerClient::new(channel)
-        .list(request)
-        .await?
-        .into_inner();
+    let mut kubelet = pod_resources::client(&stack.cluster).await?;
+    let listed = kubelet.list(ListPodResourcesRequest::default()).await?;
+    let listed = listed.into_inner();
     let ours = listed
         .pod_resources
         .iter()
@@ -189,4 +173,42 @@ async fn check(stack: &Stack, name: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// In the other form the kubelet of 1.30 refuses the pod (`OutOfnvidia.com/priority`): no node
+/// publishes the resources beside the count, and it ignores those of app containers only.
+pub(crate) async fn annotated_init_container(stack: Arc<Stack>) -> Result<()> {
+    const SPACE: &str = "annotated";
+    let cluster = &stack.cluster;
+    cluster.namespace_with_annotated_requests(SPACE).await?;
+    let share = |name, memory, script: &str| {
+        let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "2")];
+        with_command(name, &limits, script)
+    };
+    let script = format!("{PRINT}; {}", aliquot_e2e::pods::WAIT);
+    let mut asking = pod(SPACE, "asking", &[share("main", "1100", &script)]);
+    asking["spec"]["initContainers"] = json!([share("init", "1200", PRINT)]);
+    cluster.create_pod(asking).await?;
+    let running = cluster.wait_running(SPACE, "asking").await?;
+    let spec = running.spec.context("a spec")?;
+    for container in spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+    {
+        let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
+        let names: Vec<_> = limits.into_iter().flatten().map(|(name, _)| name).collect();
+        ensure!(names == ["nvidia.com/gpu"], "{}: {names:?}", container.name);
+    }
+    for (container, memory) in [("init", "1200m"), ("main", "1100m")] {
+        let printed = cluster.logs(SPACE, "asking", container).await?;
+        let env = parse_environment(&printed);
+        let limit = env.get("CUDA_DEVICE_MEMORY_LIMIT_0");
+        ensure!(
+            limit.is_some_and(|limit| limit == memory),
+            "{container}: {limit:?}"
+        );
+    }
+    cluster.delete_pod(SPACE, "asking").await
 }

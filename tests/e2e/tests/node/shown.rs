@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::kubelet::register::pod_resources;
+use aliquot_e2e::pod_resources::{self, ListPodResourcesRequest};
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -220,8 +219,7 @@ async fn check_alignment(stack: &Stack) -> Result<()> {
 
 /// The replicas of a pod by the kubelet's own account.
 async fn replica_ids(stack: &Stack, name: &str) -> Result<Vec<String>> {
-    let kubelet = stack.cluster.kubelet_dir();
-    let mut kubelet = pod_resources(&kubelet.join("pod-resources/kubelet.sock")).await?;
+    let mut kubelet = pod_resources::client(&stack.cluster).await?;
     let answer = kubelet.list(ListPodResourcesRequest::default()).await?;
     let pods = answer.into_inner().pod_resources.into_iter();
     let pod = pods.filter(|pod| pod.namespace == "aligned" && pod.name == name);

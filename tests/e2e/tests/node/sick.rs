@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::Health;
-use aliquot_device_plugin::kubelet::proto::v1::AllocatableResourcesRequest;
-use aliquot_device_plugin::kubelet::register::pod_resources;
 use aliquot_e2e::figures::report;
+use aliquot_e2e::pod_resources::{self, AllocatableResourcesRequest};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -164,11 +163,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
 /// How many replicas of the GPU the kubelet would hand out or has handed out, by its
 /// own account.
 async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
-    let socket = stack
-        .cluster
-        .kubelet_dir()
-        .join("pod-resources/kubelet.sock");
-    let mut kubelet = pod_resources(&socket).await?;
+    let mut kubelet = pod_resources::client(&stack.cluster).await?;
     let answer = kubelet.get_allocatable_resources(AllocatableResourcesRequest {});
     let devices = answer.await?.into_inner().devices;
     let ids = devices.iter().flat_map(|devices| &devices.device_ids);

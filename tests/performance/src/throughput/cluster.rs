@@ -104,10 +104,15 @@ impl BenchCluster {
     }
 }
 
+/// What a node of the cluster can take.
+pub(super) fn capacity() -> Value {
+    json!({"cpu": "128", "memory": "2Ti", "pods": "250",
+        "nvidia.com/gpu": "80", PLAIN[0]: "80", PLAIN[1]: "80", PLAIN[2]: "80"})
+}
+
 async fn create_node(client: &Client, number: usize) -> Result<()> {
     let mut node: Node = cluster::node(number)?;
-    let capacity = json!({"cpu": "128", "memory": "2Ti", "pods": "250",
-        "nvidia.com/gpu": "80", PLAIN[0]: "80", PLAIN[1]: "80", PLAIN[2]: "80"});
+    let capacity = capacity();
     node.status = Some(serde_json::from_value(json!({
         "capacity": capacity,
         "allocatable": capacity,

@@ -37,9 +37,18 @@ pub(super) enum Workload {
     Plain3,
     /// A share of a GPU, our extender.
     Share,
+    /// The same, and all but the count in the annotation (`webhook.requestAs: annotation`).
+    Annotation,
 }
 
-pub(super) const WORKLOADS: [Workload; 3] = [Workload::Plain, Workload::Plain3, Workload::Share];
+pub(super) const WORKLOADS: [Workload; 4] = [
+    Workload::Plain,
+    Workload::Plain3,
+    Workload::Share,
+    Workload::Annotation,
+];
+/// `aliquot.dev/request` of the pods that have it.
+const REQUEST: &str = r#"{"v":1,"containers":{"main":{"memory":3000,"cores":5}}}"#;
 
 impl Workload {
     pub(super) fn name(self) -> &'static str {
@@ -47,21 +56,32 @@ impl Workload {
             Self::Plain => "plain",
             Self::Plain3 => "plain3",
             Self::Share => "share",
+            Self::Annotation => "annotation",
         }
     }
 
-    fn pod(self, name: &str) -> Value {
+    fn has_extender(self) -> bool {
+        matches!(self, Self::Share | Self::Annotation)
+    }
+
+    pub(super) fn pod(self, name: &str) -> Value {
         let limits = match self {
             Self::Plain => json!({PLAIN[0]: "1"}),
             Self::Plain3 => json!({PLAIN[0]: "1", PLAIN[1]: "1", PLAIN[2]: "1"}),
             Self::Share => {
                 json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "5"})
             }
+            Self::Annotation => json!({"nvidia.com/gpu": "1"}),
+        };
+        let annotations = if self == Self::Annotation {
+            json!({"aliquot.dev/request": REQUEST})
+        } else {
+            json!({})
         };
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": self.name()},
+            "metadata": {"name": name, "namespace": self.name(), "annotations": annotations},
             "spec": {"schedulerName": "aliquot-scheduler", "containers": [
                 {"name": "main", "image": "localhost/none:1", "resources": {"limits": limits}},
             ]},
@@ -83,9 +103,10 @@ pub(super) async fn run(
     run: usize,
     pods: usize,
 ) -> Result<RunResult> {
-    let ours = match workload {
-        Workload::Plain | Workload::Plain3 => None,
-        Workload::Share => Some(cluster.start_scheduler().await?),
+    let ours = if workload.has_extender() {
+        Some(cluster.start_scheduler().await?)
+    } else {
+        None
     };
     let before = spent(cluster, ours.as_ref())?;
     let start = Instant::now();
@@ -165,7 +186,7 @@ async fn write_events(
         bound.recv().await.map(|pod| (pod, bound))
     });
     bound
-        .filter(|_| std::future::ready(workload != Workload::Share))
+        .filter(|_| std::future::ready(!workload.has_extender()))
         .map(|pod| write_event(cluster, workload, pod))
         .buffer_unordered(WRITERS)
         .try_for_each(|()| async { Ok(()) })

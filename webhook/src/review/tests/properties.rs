@@ -5,9 +5,12 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use aliquot_core::request::{BareGpu, Resource};
-use aliquot_core::{Mib, Percent};
+use aliquot_core::request_annotation::REQUEST;
+use aliquot_core::{Demand, Mib, Percent};
+use aliquot_k8s::pod as k8s;
 
 use super::*;
+use crate::settings::RequestForm;
 
 fn quantity() -> impl Strategy<Value = String> + Clone {
     prop_oneof![
@@ -41,6 +44,18 @@ fn resources() -> impl Strategy<Value = Value> + Clone {
         })
 }
 
+/// A request as an annotation, which may be invalid.
+fn annotation() -> impl Strategy<Value = Option<String>> {
+    let name = prop::sample::select(vec!["init0", "app0", "app1", "other"]);
+    let key = prop::sample::select(vec!["memory", "percentage", "cores"]);
+    let amounts = prop::collection::btree_map(key, 0u32..102, 0..3);
+    let containers = prop::collection::btree_map(name, amounts, 0..3);
+    let whole = (containers, prop::option::of(0u8..2)).prop_map(|(containers, priority)| {
+        json!({"v": 1, "containers": containers, "priority": priority}).to_string()
+    });
+    prop::option::of(prop_oneof![9 => whole, 1 => Just("{".to_owned())])
+}
+
 fn any_pod() -> impl Strategy<Value = Value> {
     let containers = prop::collection::vec(resources(), 0..3);
     let scheduler = prop::option::of(prop::sample::select(vec![
@@ -52,7 +67,8 @@ fn any_pod() -> impl Strategy<Value = Value> {
     ]));
     let class = prop::option::of(prop::sample::select(vec!["nvidia", "kata"]));
     let lists = (containers.clone(), containers);
-    (lists, scheduler, any::<bool>(), class).prop_map(|((init, app), scheduler, reserved, class)| {
+    let annotations = (any::<bool>(), annotation());
+    (lists, scheduler, annotations, class).prop_map(|((init, app), scheduler, (reserved, request), class)| {
         let named = |prefix: &str, list: Vec<Value>| -> Vec<Value> {
             let container = |(index, resources): (usize, Value)| {
                 json!({"name": format!("{prefix}{index}"), "resources": resources, "later": true})
@@ -63,6 +79,7 @@ fn any_pod() -> impl Strategy<Value = Value> {
         if reserved {
             annotations.insert(RESERVED[0].to_owned(), json!("{}"));
         }
+        annotations.extend(request.map(|text| (REQUEST.to_owned(), Value::String(text))));
         json!({
             "metadata": {"annotations": annotations},
             "spec": {
@@ -83,9 +100,13 @@ fn any_settings() -> impl Strategy<Value = Settings> {
         0u32..=100,
         any::<bool>(),
         any::<bool>(),
+        prop::sample::select(RequestForm::ALL.to_vec()),
     )
-        .prop_map(|(count, memory, cores, whole, class)| {
-            let mut settings = Settings::default();
+        .prop_map(|(count, memory, cores, whole, class, form)| {
+            let mut settings = Settings {
+                request_as: form,
+                ..Settings::default()
+            };
             settings.defaults.count = count;
             settings.defaults.memory = Mib(memory);
             settings.defaults.cores = Percent(cores);
@@ -122,7 +143,81 @@ fn without_ours(pod: &Value) -> Value {
     pod
 }
 
+/// The pod reviewed in this form; `None` if it is refused.
+fn in_form(pod: &Value, form: RequestForm, settings: &Settings) -> Option<Value> {
+    let settings = Settings {
+        request_as: form,
+        ..settings.clone()
+    };
+    match review(&create(pod, "default"), &settings) {
+        Verdict::Allow { patch, .. } => {
+            let mut patched = pod.clone();
+            json_patch::patch(&mut patched, &patch).unwrap();
+            Some(patched)
+        }
+        Verdict::Deny(_) => None,
+    }
+}
+
+/// What scheduler and ledger read of it.
+fn demand(pod: &Value, settings: &Settings) -> Demand {
+    let reading = k8s::Settings {
+        names: settings.names.clone(),
+        extra: settings.extra.clone(),
+        defaults: settings.defaults,
+        ..k8s::Settings::default()
+    };
+    k8s::demand(&serde_json::from_value(pod.clone()).unwrap(), &reading).unwrap()
+}
+
+/// The amounts that its containers name in their resources.
+fn amounts(pod: &Value, settings: &Settings) -> usize {
+    let of_container = |container: &Value| {
+        let lists = ["limits", "requests"].map(|list| container["resources"][list].clone());
+        let amounts = Resource::ALL
+            .into_iter()
+            .filter(|&one| one != Resource::Gpu);
+        let named = |name: Resource| {
+            let all = lists
+                .iter()
+                .filter(|list| list.get(settings.names.of(name)).is_some());
+            all.count()
+        };
+        amounts.map(named).sum::<usize>()
+    };
+    let lists = ["initContainers", "containers"];
+    let all = lists
+        .iter()
+        .flat_map(|list| pod["spec"][*list].as_array().unwrap());
+    all.map(of_container).sum()
+}
+
 proptest! {
+    #[test]
+    fn both_forms_have_the_same_demand(pod in any_pod(), settings in any_settings()) {
+        let [resources, annotation] = RequestForm::ALL.map(|form| in_form(&pod, form, &settings));
+        prop_assert_eq!(resources.is_some(), annotation.is_some());
+        let (Some(resources), Some(annotation)) = (resources, annotation) else {
+            return Ok(());
+        };
+        if pod["spec"]["schedulerName"] == "volcano" {
+            prop_assert_eq!(resources, annotation);
+            return Ok(());
+        }
+        let expected = demand(&resources, &settings);
+        prop_assert_eq!(&demand(&annotation, &settings), &expected);
+        prop_assert_eq!(amounts(&annotation, &settings), 0);
+        if expected.requests_gpu() {
+            prop_assert_eq!(resources["metadata"]["annotations"].get(REQUEST), None);
+        }
+        // A copy of an admitted pod asks for the same, whichever form applies to it.
+        for (copied, form) in [(&resources, RequestForm::Annotation), (&annotation, RequestForm::Resources)] {
+            let again = in_form(copied, form, &settings);
+            prop_assert!(again.is_some(), "{}", copied);
+            prop_assert_eq!(&demand(&again.unwrap_or_default(), &settings), &expected);
+        }
+    }
+
     #[test]
     fn patch_is_idempotent_and_keeps_written_values(
         pod in any_pod(),
@@ -151,6 +246,10 @@ proptest! {
                 for resource in Resource::ALL {
                     let name = settings.names.of(resource);
                     let written = before["resources"]["limits"].get(name);
+                    let moves = settings.request_as == RequestForm::Annotation;
+                    if moves && resource != Resource::Gpu {
+                        continue;
+                    }
                     if let Some(written) = written {
                         prop_assert_eq!(Some(written), after["resources"]["limits"].get(name));
                     }

@@ -619,3 +619,48 @@ fn explains_changed_annotations_and_environment() {
         check_warnings(&Settings::default(), &pod, &[&text]);
     }
 }
+
+#[test]
+fn explains_invalid_request_annotation() {
+    let field = r#"metadata.annotations["aliquot.dev/request"]"#;
+    let request = |text: &str| {
+        let annotations = json!({"aliquot.dev/request": text});
+        manifest(&json!({GPU: "1"}), &annotations, &json!([]))
+    };
+    let wanted = "; expected: no such annotation, or one that Aliquot wrote";
+    for (text, why, rest) in [
+        (
+            r#"{"v":7}"#,
+            "the annotation has version 7, this release reads 1",
+            wanted,
+        ),
+        (
+            "3000",
+            "cannot read the annotation: invalid type: integer `3000`, expected struct RequestAnnotation at line 1 column 4",
+            wanted,
+        ),
+        (
+            r#"{"v":1,"containers":{"main":{"cores":101}}}"#,
+            r#"container "main", cores: "101" is out of range; expected: a whole percentage of the GPU's compute, 0 to 100"#,
+            "",
+        ),
+    ] {
+        let refusal = format!("{field}: {why}{rest}");
+        check_refusal(&Settings::default(), &request(text), &refusal);
+    }
+    let mut no_count = Settings::default();
+    no_count.defaults.count = 0;
+    let alone = json!({"aliquot.dev/request": r#"{"v":1,"containers":{"main":{"cores":1}}}"#});
+    check_refusal(
+        &no_count,
+        &manifest(&json!({}), &alone, &json!([])),
+        &format!(r#"{field}.containers["main"]: an amount requires nvidia.com/gpu of at least 1"#),
+    );
+    check_warnings(
+        &Settings::default(),
+        &request(r#"{"v":1,"containers":{"main":{"memory":3000,"cores":0},"old":{"cores":1}}}"#),
+        &[
+            r#"annotation aliquot.dev/request: "old" removed: no container of that name requests a GPU"#,
+        ],
+    );
+}

@@ -77,6 +77,7 @@ pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     }
     quiet_routes(on).await?;
     devices(on).await?;
+    request(on).await?;
     // Other annotations can be written, on the same objects and routes.
     on.granted(Who::Admin, &["annotate", "pod", "given", "mine=1"])
         .await?;
@@ -131,6 +132,43 @@ async fn devices(on: &Installed) -> Result<()> {
     let request = on.posted(path, &own)?;
     on.granted(Who::Admin, &words(&request)).await?;
     on.granted(Who::Admin, &["annotate", "pod", "own-device", "mine=1"])
+        .await
+}
+
+/// The request as an annotation, which the webhook checks on new pods, stays as it is.
+async fn request(on: &Installed) -> Result<()> {
+    let key = "aliquot.dev/request";
+    let message = "of an existing pod cannot be added, changed or removed";
+    let added = format!("{key}=own");
+    on.refused(Who::Admin, &["annotate", "pod", "given", &added], message)
+        .await?;
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": "bare", "namespace": "default", "annotations": {key: "own"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
+    });
+    let path = "/api/v1/namespaces/default/pods/bare/binding";
+    let bound = on.posted(path, &binding)?;
+    on.refused(Who::Admin, &words(&bound), message).await?;
+    let path = "/api/v1/namespaces/default/pods";
+    let own = pod("own-request", &json!({key: r#"{"v":1,"containers":{}}"#}));
+    let created = on.posted(path, &own)?;
+    on.granted(Who::Admin, &words(&created)).await?;
+    let changed = ["annotate", "--overwrite", "pod", "own-request", &added];
+    on.refused(Who::Admin, &changed, message).await?;
+    let removed = ["annotate", "pod", "own-request", &format!("{key}-")];
+    on.refused(Who::Admin, &removed, message).await?;
+    let change = json!({"metadata": {"annotations": {key: "own"}}}).to_string();
+    let status = [
+        "patch",
+        "pod",
+        "own-request",
+        "--subresource=status",
+        "-p",
+        &change,
+    ];
+    on.refused(Who::Admin, &status, message).await?;
+    on.granted(Who::Admin, &["annotate", "pod", "own-request", "mine=1"])
         .await
 }
 

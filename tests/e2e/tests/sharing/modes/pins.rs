@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_device_plugin::kubelet::proto::v1::ListPodResourcesRequest;
-use aliquot_device_plugin::kubelet::register::pod_resources;
+use aliquot_e2e::pod_resources::{self, ContainerDevices, ListPodResourcesRequest};
 use aliquot_e2e::pods;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -40,14 +39,12 @@ fn instances(stack: &Stack, gpu: usize) -> Result<Vec<(String, String)>> {
 
 /// What the kubelet reports for the pod.
 async fn reported(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<String>> {
-    let socket = stack.cluster.kubelet_dir();
-    let socket = socket.join("pod-resources/kubelet.sock");
-    let mut kubelet = pod_resources(&socket).await?;
+    let mut kubelet = pod_resources::client(&stack.cluster).await?;
     let answer = kubelet.list(ListPodResourcesRequest::default()).await?;
     let pods = answer.into_inner().pod_resources.into_iter();
     let pod = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
     let devices = pod.flat_map(|pod| pod.containers).flat_map(|c| c.devices);
-    let describe = |device: aliquot_device_plugin::kubelet::proto::v1::ContainerDevices| {
+    let describe = |device: ContainerDevices| {
         let ids = device.device_ids.join(",");
         format!("{} {ids}", device.resource_name)
     };

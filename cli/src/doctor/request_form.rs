@@ -1,0 +1,90 @@
+//! Whether the amounts of requests would better stand in the annotation of pods.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::admission::is_off;
+use super::facts::ClusterFacts;
+use super::finding::{About, Finding};
+use crate::components::{containers, flag, running_pods};
+
+/// With more nodes, three more resource names cost kube-scheduler much of its throughput.
+const MOST_NODES: usize = 1_000;
+/// The first minor version of Kubernetes whose kubelet starts init containers that name resources
+/// which no node has.
+const FIRST_WITH_INIT_CONTAINERS: u32 = 31;
+/// The names of autoscalers, as in their images.
+const AUTOSCALERS: [&str; 2] = ["cluster-autoscaler", "karpenter"];
+/// The label of nodes that Karpenter made, also where it runs outside the cluster.
+const KARPENTER: &str = "karpenter.sh/nodepool";
+
+/// Recommends the annotation for what it finds.
+pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Option<Finding> {
+    let check = "request-form";
+    let (pods, nodes) = match (&facts.pods, &facts.nodes) {
+        (Ok(pods), Ok(nodes)) => (pods, nodes),
+        (Err(why), _) | (_, Err(why)) => return Some(about.unknown(check, why)),
+    };
+    if is_off(pods) {
+        return None;
+    }
+    let mut webhooks = running_pods(pods, "webhook");
+    if webhooks.any(|pod| flag(pod, "--request-as") == Some("annotation")) {
+        return Some(about.ok(check, "requests stand in annotations of pods"));
+    }
+    let reasons: Vec<String> = [autoscaler(facts, pods, nodes), old(nodes), many(nodes)]
+        .into_iter()
+        .flatten()
+        .collect();
+    Some(if reasons.is_empty() {
+        match &facts.autoscaler_status {
+            Err(why) => about.unknown(check, why),
+            Ok(_) => about.ok(check, "requests stand in the resources of containers"),
+        }
+    } else {
+        about.warning(
+            check,
+            format!("requests stand in the resources of containers, but {}", reasons.join(", and ")),
+            "set webhook.requestAs=annotation, or label the namespaces of GPU pods aliquot.dev/request-as: annotation (docs/guides/request-as-annotation.md)",
+        )
+    })
+}
+
+fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<String> {
+    let images = pods
+        .iter()
+        .flat_map(containers)
+        .filter_map(|c| c.image.as_deref());
+    let mut images = images.flat_map(|image| {
+        let known = AUTOSCALERS.into_iter();
+        known.filter(move |name| image.contains(name))
+    });
+    let labelled = |node: &Node| {
+        let labels = node.metadata.labels.as_ref();
+        labels.is_some_and(|labels| labels.contains_key(KARPENTER))
+    };
+    let by_status = (facts.autoscaler_status == Ok(true)).then_some(AUTOSCALERS[0]);
+    let by_node = nodes.iter().any(labelled).then_some(AUTOSCALERS[1]);
+    let found = images.next().or(by_status).or(by_node)?;
+    Some(format!(
+        "{found} adds no node for resources that no node publishes"
+    ))
+}
+
+fn old(nodes: &[Node]) -> Option<String> {
+    let version = |node: &Node| {
+        let info = node.status.as_ref()?.node_info.as_ref()?;
+        let mut numbers = info.kubelet_version.trim_start_matches('v').split('.');
+        (numbers.next() == Some("1")).then_some(())?;
+        let minor: u32 = numbers.next()?.parse().ok()?;
+        (minor < FIRST_WITH_INIT_CONTAINERS).then(|| info.kubelet_version.clone())
+    };
+    let found = nodes.iter().find_map(version)?;
+    Some(format!(
+        "kubelets of version {found} refuse init containers with them"
+    ))
+}
+
+fn many(nodes: &[Node]) -> Option<String> {
+    let count = nodes.len();
+    (count > MOST_NODES).then(|| format!("with {count} nodes they slow kube-scheduler down"))
+}

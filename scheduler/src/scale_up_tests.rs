@@ -1,0 +1,143 @@
+//! Against an API server that stores placeholders and records the calls.
+
+use std::convert::Infallible;
+
+use aliquot_k8s::watch::Index;
+use http::{Method, Request, Response};
+use kube::client::Body;
+use parking_lot::Mutex;
+use tower::service_fn;
+
+use super::*;
+use crate::ledger_cache::tests::{cache, from, node, pod};
+
+const TYPES: &str = r#"[{"name": "t", "gpus": 1, "model": "m", "gpuMemory": 1000}]"#;
+
+/// The API server: its calls, and the placeholders that it stores.
+#[derive(Default)]
+struct FakeServer {
+    calls: Mutex<Vec<String>>,
+    placeholders: Mutex<Vec<Value>>,
+}
+
+impl FakeServer {
+    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Value {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let mut stored = self.placeholders.lock();
+        let call = match (method, path) {
+            (&Method::GET, "/api/v1/namespaces/system/pods") => {
+                return json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": *stored});
+            }
+            (&Method::GET, _) => return json!(unschedulable(name, 600)),
+            (&Method::POST, _) => {
+                let mut made: Value = serde_json::from_slice(body).unwrap();
+                made["metadata"]["name"] = json!(format!("p{}", stored.len()));
+                stored.push(made.clone());
+                self.calls.lock().push("create".to_owned());
+                return made;
+            }
+            (&Method::DELETE, _) => {
+                stored.retain(|one| one["metadata"]["name"] != name);
+                "delete"
+            }
+            (&Method::PATCH, path) if path.ends_with("/status") => {
+                let status: Value = serde_json::from_slice(body).unwrap();
+                let named = path.rsplit('/').nth(1).unwrap();
+                let mut all = stored.iter_mut();
+                let found = all.find(|one| one["metadata"]["name"] == named).unwrap();
+                found["status"] = status["status"].clone();
+                self.calls.lock().push("report".to_owned());
+                return found.clone();
+            }
+            (&Method::PATCH, _) => "label",
+            _ => panic!("{method} {path}"),
+        };
+        self.calls.lock().push(format!("{call} {name}"));
+        json!({"apiVersion": "v1", "kind": "Status", "metadata": {"name": name}, "status": "Success"})
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.calls.lock())
+    }
+}
+
+/// A pending pod that kube-scheduler reports as unschedulable.
+fn unschedulable(name: &str, memory: u64) -> Pod {
+    let mut pod = pod(name, memory, None);
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    pod.status.get_or_insert_default().conditions = Some(vec![from(condition)]);
+    pod
+}
+
+fn counted(name: &str) -> Node {
+    let mut node = node(name, 1000);
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.insert(COUNTED.to_owned(), "true".to_owned());
+    node
+}
+
+fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>) -> ScaleUp {
+    let server = server.clone();
+    let service = service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let answer = server.answer(&parts.method, parts.uri.path(), &body);
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            Ok::<_, Infallible>(Response::new(body))
+        }
+    });
+    let owner = Owner {
+        namespace: "system".to_owned(),
+        pod: None,
+    };
+    let types = TYPES.parse().unwrap();
+    ScaleUp::new(cache.clone(), Client::new(service, "d"), types, owner)
+}
+
+#[tokio::test]
+async fn labels_a_node_after_deleting_its_placeholders() {
+    let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));
+    Index::apply(&*cache, pod("x", 600, Some("n")));
+    for name in ["a", "b"] {
+        Index::apply(&*cache, unschedulable(name, 600));
+    }
+    let mut scale_up = scale_up(&cache, &server);
+    // A need is stated when it lasts.
+    scale_up.reconcile().await.unwrap();
+    assert_eq!(server.calls(), ["label n"]);
+    Index::<Node>::apply(&*cache, counted("n"));
+    scale_up.reconcile().await.unwrap();
+    assert_eq!(server.calls(), ["create", "create", "report", "report"]);
+    scale_up.reconcile().await.unwrap();
+    assert_eq!(server.calls(), [""; 0]);
+    // The new node has room for one of the two.
+    Index::<Node>::apply(&*cache, node("m", 1000));
+    scale_up.reconcile().await.unwrap();
+    assert_eq!(server.calls(), ["delete p1", "label m"]);
+    Index::<Node>::apply(&*cache, counted("m"));
+    Index::apply(&*cache, pod("a", 600, Some("m")));
+    Index::delete(&*cache, unschedulable("b", 600));
+    scale_up.reconcile().await.unwrap();
+    assert_eq!(server.calls(), ["delete p0"]);
+}
+
+#[tokio::test]
+async fn placeholders_are_no_pending_pods() {
+    let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));
+    Index::apply(&*cache, unschedulable("a", 2000));
+    Index::apply(&*cache, unschedulable("b", 900));
+    let mut scale_up = scale_up(&cache, &server);
+    for _ in 0..2 {
+        scale_up.reconcile().await.unwrap();
+        Index::<Node>::apply(&*cache, counted("n"));
+    }
+    // No GPU of the type is large enough for one of the two.
+    assert_eq!(server.calls(), ["label n", "create", "report"]);
+    let mut made = server.placeholders.lock()[0].clone();
+    made["metadata"]["uid"] = json!("p");
+    let pending = cache.pending.counts().0;
+    Index::<Pod>::apply(&*cache, from(made));
+    assert_eq!(cache.pending.counts().0, pending);
+}
