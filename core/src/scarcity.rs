@@ -1,6 +1,5 @@
 //! How scarce each GPU model is for the pods that can use no other.
 //!
-//!
 //! If the pods to come are like those counted, the ones that accept only some models will
 //! ask for a part of what is free of these. Once that part nears the whole, every other pod
 //! that goes there displaces one of them later, and should go elsewhere while it can. Below

@@ -186,6 +186,7 @@ impl LedgerCache {
             let claim = Claim {
                 placement: PendingPlacement::of(slot, found, demand),
                 namespace: pod::namespace(pod),
+                offered: true,
             };
             self.put_claim(&pod::uid(pod), claim, Instant::now());
         }

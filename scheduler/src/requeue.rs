@@ -201,6 +201,7 @@ pub fn take_requeueable(cache: &LedgerCache) -> Vec<(PodUid, Requeueable)> {
             let claim = Claim {
                 placement,
                 namespace,
+                offered: pending.refused,
             };
             cache.put_claim(&uid, claim, now);
             // Of a gang, those that nobody refused wait only for the others.

@@ -179,6 +179,8 @@ fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
     Index::<Node>::apply(&cache, offering("m", 1000, 10));
     let expected = ("w".to_owned(), Some("m".to_owned()));
     assert_eq!(nominated(&cache), [expected]);
+    let claims = cache.pending.claims_of_others(&"x".into());
+    assert_eq!(claims, [], "kube-scheduler may not offer the node");
     Index::<Node>::apply(&cache, offering("m", 9000, 10));
     assert_eq!(requeued(&cache), [""; 0], "it was requeued just now");
 }

@@ -84,6 +84,10 @@ pub struct Args {
         default_value = "resources"
     )]
     pub request_as: RequestForm,
+    /// Whether app containers with a request in the annotation retain the priority as a resource,
+    /// so that an autoscaler does not take the count for whole GPUs
+    #[arg(long, env = "ALIQUOT_RETAIN_PRIORITY", default_value_t = false, action = ArgAction::Set)]
+    pub retain_priority: bool,
     /// Host directories of the node agent, closed to pods with a share (repeatable)
     #[arg(
         long,
@@ -223,6 +227,7 @@ impl Args {
         let request = self.request.settings()?;
         Ok(Settings {
             request_as: self.request_as,
+            retain_priority: self.retain_priority,
             names: request.names,
             extra: request.extra,
             strict: self.strict_resources.clone(),

@@ -62,6 +62,9 @@ pub const REQUEST_AS_LABEL: &str = "aliquot.dev/request-as";
 pub struct Settings {
     /// Where admitted pods have the amounts of their requests, if their namespace has no label.
     pub request_as: RequestForm,
+    /// In annotations, too, app containers retain the priority as a resource. No instance type has
+    /// it, so an autoscaler does not take the count for whole GPUs.
+    pub retain_priority: bool,
     /// The cluster's names of the five resources.
     pub names: ResourceNames,
     /// Other resources of ours, under which renamed GPUs are advertised.
@@ -100,6 +103,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             request_as: RequestForm::default(),
+            retain_priority: false,
             names: ResourceNames::default(),
             extra: Vec::new(),
             strict: Vec::new(),

@@ -265,6 +265,9 @@ pub struct Claim {
     pub placement: PendingPlacement,
     /// The namespace whose quotas it uses.
     pub namespace: Namespace,
+    /// kube-scheduler has offered the node for the pod. Otherwise the pod may have to go elsewhere,
+    /// and the claim lowers no score.
+    pub offered: bool,
 }
 
 /// One claim per pod.
@@ -289,7 +292,8 @@ impl Claims {
 
     /// The claims of all other pods that have not expired.
     pub fn others(&self, pod: &PodUid, now: Instant) -> Vec<PendingPlacement> {
-        let others = self.0.iter().filter(|(uid, _)| *uid != pod);
+        let others = self.0.iter();
+        let others = others.filter(|(uid, (claim, _))| *uid != pod && claim.offered);
         let alive = others.filter(|(_, (_, until))| *until > now);
         alive
             .map(|(_, (claim, _))| claim.placement.clone())

@@ -79,6 +79,7 @@ async fn explains_pending_pod_node_by_node() {
             replicas: aliquot_core::Replicas::default(),
         },
         namespace: "d".into(),
+        offered: true,
     };
     let other = PodUid::from("other");
     let before = cache

@@ -404,6 +404,7 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole scheduler: pods : get,list,watch,patch",
         "ClusterRole scheduler: pods/binding : create",
         "ClusterRole scheduler: pods/eviction : create",
+        "ClusterRole scheduler: pods/status : patch",
         "ClusterRole scheduler: resourcequotas : list,watch",
         "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,patch",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",

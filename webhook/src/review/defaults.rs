@@ -10,7 +10,7 @@ use aliquot_core::request_annotation::REQUEST;
 use serde_json::{Value, json};
 
 use super::request::{DeviceRequest, PodRequest, ResourceTexts, annotated};
-use crate::pod::Container;
+use crate::pod::{Container, Kind};
 use crate::settings::{RequestForm, Settings};
 use crate::verdict::{Findings, PodEditor, Refusal};
 
@@ -86,8 +86,13 @@ fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Fin
     for request in requests {
         let container = &request.container;
         let complete = request.written.completed(&settings.defaults);
+        let is_resource = |resource| match resource {
+            Resource::Gpu => true,
+            Resource::Priority if settings.retain_priority && container.kind == Kind::App => true,
+            _ => settings.request_as == RequestForm::Resources,
+        };
         for resource in Resource::ALL {
-            if resource == Resource::Gpu || settings.request_as == RequestForm::Resources {
+            if is_resource(resource) {
                 write_resource(editor, container, resource, &complete, settings);
             } else {
                 remove(editor, container, settings.names.of(resource));

@@ -73,6 +73,24 @@ fn moves_amounts_of_all_containers_to_annotation() {
 }
 
 #[test]
+fn priority_hides_annotated_requests_from_autoscalers() {
+    let mut before = asking(&json!({GPU: "1", MEM: "3000"}));
+    before["spec"]["initContainers"] = json!([container("warm-up", &json!({GPU: "1"}))]);
+    let settings = Settings {
+        retain_priority: true,
+        ..settings(RequestForm::Annotation)
+    };
+    let (after, ..) = admit(&before, &settings);
+    for (pointer, left) in [
+        ("/spec/initContainers/0", json!({GPU: "1"})),
+        ("/spec/containers/0", json!({GPU: "1", PRIORITY: "1"})),
+    ] {
+        assert_eq!(resources(&after, pointer), both(&left), "{pointer}");
+    }
+    assert_eq!(request(&after)["priority"], 1);
+}
+
+#[test]
 fn restores_resources_of_copied_pod_in_that_form() {
     let amounts = json!({"main": {"percentage": 50, "cores": 30}});
     let copied = annotated(
