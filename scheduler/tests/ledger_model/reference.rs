@@ -69,6 +69,8 @@ pub(crate) struct Reference {
     pub(crate) waiting: BTreeMap<PodUid, usize>,
     /// Those of them that filter refused and that were not requeued since.
     pub(crate) refused: BTreeSet<PodUid>,
+    /// Those of them that only filter has shown: the next list may be older than they are.
+    unlisted: BTreeSet<PodUid>,
     /// What the namespace may use of memory and of compute.
     pub(crate) limits: [Option<u64>; 2],
 }
@@ -88,9 +90,20 @@ impl Reference {
         }
         if !pod.pending() || !shape.demand.requests_gpu() {
             self.stop_waiting(uid);
-        } else if self.waiting.insert(uid.clone(), pod.shape).is_none() && listed {
-            self.refused.insert(uid.clone());
+        } else {
+            self.unlisted.remove(uid);
+            if self.waiting.insert(uid.clone(), pod.shape).is_none() && listed {
+                self.refused.insert(uid.clone());
+            }
         }
+    }
+
+    /// Filter refused the pod, which our watch may not have shown yet.
+    pub(crate) fn filter_refused(&mut self, uid: &PodUid, shape: usize) {
+        if self.waiting.insert(uid.clone(), shape).is_none() {
+            self.unlisted.insert(uid.clone());
+        }
+        self.refused.insert(uid.clone());
     }
 
     pub(crate) fn pod_gone(&mut self, uid: &PodUid) {
@@ -103,8 +116,10 @@ impl Reference {
     pub(crate) fn pods_listed(&mut self, shapes: &[Shape], pods: &BTreeMap<PodUid, Pod>) {
         let listed = |uid: &PodUid| pods.contains_key(uid);
         self.pods.retain(|uid, one| !one.confirmed || listed(uid));
-        self.waiting.retain(|uid, _| listed(uid));
-        self.refused.retain(listed);
+        let younger = std::mem::take(&mut self.unlisted);
+        let known = |uid: &PodUid| listed(uid) || younger.contains(uid);
+        self.waiting.retain(|uid, _| known(uid));
+        self.refused.retain(known);
         for (uid, pod) in pods {
             self.pod_shown(shapes, uid, pod, true);
         }
@@ -122,6 +137,7 @@ impl Reference {
     fn stop_waiting(&mut self, uid: &PodUid) {
         self.waiting.remove(uid);
         self.refused.remove(uid);
+        self.unlisted.remove(uid);
     }
 
     fn record(

@@ -180,8 +180,7 @@ impl System {
             let mut waiting = PendingPod::read(&object, demand, true);
             waiting.offered = view.0.set(&self.texts);
             self.cache.refused(uid, waiting, event_count);
-            self.reference.waiting.insert(uid.clone(), shape);
-            self.reference.refused.insert(uid.clone());
+            self.reference.filter_refused(uid, shape);
         }
     }
 
