@@ -1,7 +1,6 @@
 //! Filter and prioritize as functions: a snapshot and node names in, a ranking out. The
 //! scheduler and `kubectl-aliquot simulate` share them.
 //!
-//!
 //! No node is ever named in `FailedNodes`: kube-scheduler would then requeue the pod with
 //! its own message.
 //!
@@ -126,27 +125,16 @@ fn with_all(node: &NodeState, placements: &[&PendingPlacement]) -> NodeState {
 }
 
 /// A node that can take the pod. The order is best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ranked<'n> {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked<'n> {
     /// Full once the pending placements are made.
     crowded: bool,
     score: Reverse<u64>,
     /// The node; among equals the name decides.
-    pub name: &'n str,
+    name: &'n str,
 }
 
-/// The named nodes that can take the pod, in the order of `names`, or why there are none.
-pub fn fitting<'n, S: AsRef<str>>(
-    query: &NodeQuery<'_>,
-    memo: &mut Memo,
-    names: &'n [S],
-) -> Result<Vec<Ranked<'n>>, Refusal> {
-    let mut fits = Vec::with_capacity(names.len());
-    each_fitting(query, memo, names, |fit| fits.push(fit))?;
-    Ok(fits)
-}
-
-/// The best `most` of them, best first.
+/// The best `most` of the named nodes that can take the pod, best first, or why there are none.
 pub fn best<'n, S: AsRef<str>>(
     query: &NodeQuery<'_>,
     memo: &mut Memo,
@@ -231,7 +219,7 @@ fn each_fitting<'n, S: AsRef<str>>(
 }
 
 /// The named nodes where some device refuses the pod for this reason, sorted by name. After
-/// [`fitting`] the verdicts are cached.
+/// [`best`] the verdicts are cached.
 pub fn refused_for<'n, S: AsRef<str>>(
     query: &NodeQuery<'_>,
     memo: &mut Memo,
@@ -280,16 +268,6 @@ impl<'a> PendingBySlot<'a> {
     }
 }
 
-/// The best `most` of them, best first.
-pub fn shortlist(mut fits: Vec<Ranked<'_>>, most: usize) -> Vec<&str> {
-    if most < fits.len() {
-        fits.select_nth_unstable(most);
-        fits.truncate(most);
-    }
-    fits.sort_unstable();
-    fits.into_iter().map(|ranked| ranked.name).collect()
-}
-
 /// Ranks 0 to 10 for the named nodes, in their order: 10 for one, the others by their
 /// position; 0 for nodes that do not fit.
 pub fn ranks<'n, S: AsRef<str>>(
@@ -297,15 +275,14 @@ pub fn ranks<'n, S: AsRef<str>>(
     memo: &mut Memo,
     names: &'n [S],
 ) -> Vec<(&'n str, i64)> {
-    let mut fits = fitting(query, memo, names).unwrap_or_default();
-    fits.sort_unstable();
+    let fits = best(query, memo, names, names.len()).unwrap_or_default();
     let last = fits.len().max(2) - 1;
     let rank = |place| match place {
         0 => 10,
         _ => i64::try_from(9 * (last - place) / last).unwrap_or(0),
     };
     let places = fits.iter().enumerate();
-    let ranks: HashMap<&str, i64> = places.map(|(at, fit)| (fit.name, rank(at))).collect();
+    let ranks: HashMap<&str, i64> = places.map(|(at, name)| (*name, rank(at))).collect();
     let of = |name: &str| ranks.get(name).copied().unwrap_or(0);
     let names = names.iter().map(AsRef::as_ref);
     names.map(|name| (name, of(name))).collect()

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use aliquot_core::decide::{self, Memo, NodeQuery, Ranked};
+use aliquot_core::decide::{self, Memo, NodeQuery};
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, Ledger, PodUid, Reason, Refusal};
 use aliquot_k8s::event::{EventNote, EventSender};
@@ -329,8 +329,7 @@ impl<'a> Call<'a> {
         }
         let cluster = cluster_of(&nodes.items);
         match self.simulate(&cluster, policies, &names) {
-            Ok(found) => {
-                let names = decide::shortlist(found, usize::MAX);
+            Ok(names) => {
                 let answer = ExtenderFilterResult {
                     nodes: Some(nodes.only(&names)),
                     ..ExtenderFilterResult::default()
@@ -352,7 +351,7 @@ impl<'a> Call<'a> {
         cluster: &Cluster,
         policies: &Policies,
         names: &'n [String],
-    ) -> Result<Vec<Ranked<'n>>, Refusal> {
+    ) -> Result<Vec<&'n str>, Refusal> {
         let query = NodeQuery {
             cluster,
             demand: &self.demand,
@@ -361,7 +360,7 @@ impl<'a> Call<'a> {
             own_reservation: None,
             headroom: None,
         };
-        decide::fitting(&query, &mut Memo::default(), names)
+        decide::best(&query, &mut Memo::default(), names, names.len())
     }
 
     /// A score of 0 to 10 for each node.

@@ -15,6 +15,9 @@ use thiserror::Error;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
+/// How often a nomination is withdrawn at most.
+const WITHDRAWALS: u32 = 3;
+
 /// Deadline of one call.
 pub const DEADLINE: Duration = Duration::from_secs(3);
 
@@ -91,13 +94,20 @@ impl PodClient {
     /// (`status.nominatedNodeName`). The uid is a precondition.
     pub async fn nominate(&self, pod: &PodRef, node: &NodeName) -> Result<(), CallError> {
         let (api, params) = (self.api(&pod.namespace), PatchParams::default());
-        for name in [Some(node.as_str()), None] {
-            let status = json!({"nominatedNodeName": name});
+        let set = async |node: Option<&str>| {
+            let status = json!({"nominatedNodeName": node});
             let patch = Patch::Merge(json!({"metadata": {"uid": pod.uid}, "status": status}));
-            let call = api.patch_status(&pod.name, &params, &patch);
-            timeout(DEADLINE, call).await??;
+            timeout(DEADLINE, api.patch_status(&pod.name, &params, &patch)).await??;
+            Ok(())
+        };
+        set(Some(node.as_str())).await?;
+        // While it is nominated, kube-scheduler keeps the node's room for it.
+        for _ in 1..WITHDRAWALS {
+            if set(None).await.is_ok() {
+                return Ok(());
+            }
         }
-        Ok(())
+        set(None).await
     }
 
     /// Calls the Eviction API once; with `dry_run`, asks whether the eviction would be allowed. The

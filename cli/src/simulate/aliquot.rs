@@ -174,8 +174,7 @@ impl<'a> Aliquot<'a> {
             own_reservation: None,
             headroom: None,
         };
-        let fits = decide::fitting(&question, &mut self.memo, &names).ok()?;
-        let short = decide::shortlist(fits, SHORTLIST);
+        let short = decide::best(&question, &mut self.memo, &names, SHORTLIST).ok()?;
         let ranks = decide::ranks(&question, &mut self.memo, &short);
         let (best, _) = ranks.into_iter().max_by_key(|(_, rank)| *rank)?;
         let node = nodes.iter().position(|node| node.name == best)?;

@@ -150,10 +150,9 @@ impl WhatIfQuery<'_> {
         };
         let names = self.offered(demand);
         let mut memo = Memo::default();
-        let Ok(fits) = decide::fitting(&question, &mut memo, &names) else {
+        let Ok(best) = decide::best(&question, &mut memo, &names, names.len()) else {
             return Vec::new();
         };
-        let best = decide::shortlist(fits, usize::MAX);
         let ranks = decide::ranks(&question, &mut memo, &best).into_iter();
         ranks.map(|(name, rank)| (name.to_owned(), rank)).collect()
     }

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::decide::{
-    Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, fitting, ranks,
-    refusal_text, shortlist,
+    Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, ranks, refusal_text,
 };
 use crate::inventory::{Gpu, Mode};
 use crate::ledger::{Purpose, Reservation};
@@ -69,15 +68,12 @@ fn filter(
         headroom: None,
     };
     let mut memo = Memo::default();
-    let shown = |memo: &mut Memo| match fitting(&query, memo, names) {
-        Ok(fits) => shortlist(fits, most).join(" "),
+    let shown = |memo: &mut Memo| match best(&query, memo, names, most) {
+        Ok(fits) => fits.join(" "),
         Err(refusal) => refusal_text(names.len(), &refusal),
     };
     let first = shown(&mut memo);
     assert_eq!(first, shown(&mut memo));
-    let fits = best(&query, &mut memo, names, most);
-    let fits = fits.map_or_else(|_| first.clone(), |fits| fits.join(" "));
-    assert_eq!(first, fits);
     first
 }
 
@@ -259,7 +255,7 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
 fn forgets_verdict_when_its_node_changes() {
     let mut ledger = ledger(&[0, 500]);
     let mut memo = Memo::default();
-    let mut best = |ledger: &Ledger| {
+    let mut names = |ledger: &Ledger| {
         let query = NodeQuery {
             cluster: ledger.cluster(),
             demand: &requests(400),
@@ -268,10 +264,10 @@ fn forgets_verdict_when_its_node_changes() {
             own_reservation: None,
             headroom: None,
         };
-        let fits = fitting(&query, &mut memo, &["n0", "n1"]).unwrap();
-        shortlist(fits, 9).join(" ")
+        let fits = best(&query, &mut memo, &["n0", "n1"], 9).unwrap();
+        fits.join(" ")
     };
-    assert_eq!(best(&ledger), "n1 n0");
+    assert_eq!(names(&ledger), "n1 n0");
     ledger
         .reserve(
             &"p".into(),
@@ -281,11 +277,11 @@ fn forgets_verdict_when_its_node_changes() {
             &Policies::default(),
         )
         .unwrap();
-    assert_eq!(best(&ledger), "n0");
+    assert_eq!(names(&ledger), "n0");
     ledger.release(&"p".into());
-    assert_eq!(best(&ledger), "n1 n0");
+    assert_eq!(names(&ledger), "n1 n0");
     ledger.publish(&"n0".into(), None);
-    assert_eq!(best(&ledger), "n1");
+    assert_eq!(names(&ledger), "n1");
 }
 
 #[test]
@@ -384,8 +380,8 @@ fn charges_quota_for_the_device_the_node_would_give() {
             own_reservation: None,
             headroom,
         };
-        match fitting(&query, &mut memo, &["n0", "n1", "n2"]) {
-            Ok(fits) => shortlist(fits, 9).join(" "),
+        match best(&query, &mut memo, &["n0", "n1", "n2"], 9) {
+            Ok(fits) => fits.join(" "),
             Err(refusal) => refusal_text(3, &refusal),
         }
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::{Memo, NodeQuery, PendingPlacement, fitting, refusal_text, shortlist};
+use crate::decide::{Memo, NodeQuery, PendingPlacement, best, refusal_text};
 use crate::ledger::{Purpose, Reservation};
 use crate::node::NodePublication;
 use crate::score::Policies;
@@ -60,8 +60,8 @@ fn answer(
         own_reservation: None,
         headroom: None,
     };
-    match fitting(&query, memo, names) {
-        Ok(fits) => shortlist(fits, 9).join(" "),
+    match best(&query, memo, names, 9) {
+        Ok(fits) => fits.join(" "),
         Err(refusal) => refusal_text(names.len(), &refusal),
     }
 }
