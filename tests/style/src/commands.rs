@@ -41,7 +41,7 @@ pub const RUN: &[(&str, &str)] = &[
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
-        "kubectl apply -f examples/gpu-pod.yaml",
+        "kubectl exec gpu-pod",
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
@@ -61,6 +61,11 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "measures for an hour; what it prints is compared by hand",
     ),
     ("make test-all", "runs the tests"),
+    (
+        "sed 's|localhost/busybox:1|",
+        "the test of the next command applies the file with an image that its node has",
+    ),
+    ("kubectl wait", "Kubernetes' own"),
     (
         "make demo",
         "starts a cluster that stays; it is started by hand before a release",
