@@ -60,7 +60,6 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "make bench",
         "measures for an hour; what it prints is compared by hand",
     ),
-    ("make test-all", "runs the tests"),
     (
         "sed 's|localhost/busybox:1|",
         "the test of the next command applies the file with an image that its node has",
