@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold bench deny fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
+.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold bench deny docs fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -32,7 +32,7 @@ CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows layers commands compatibility config convert corpus dashboards document \
 	documented documents effective golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
-	reference refused rendered resolve simulation sources supply tls walks words)
+	reference refused rendered resolve simulation site sources supply tls walks words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
@@ -61,7 +61,7 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 
-test-all: test test-oldest chaos gangs hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+test-all: test docs test-oldest chaos gangs hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
 	$(CARGO_TEST) --test karpenter -- --ignored
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
@@ -108,6 +108,9 @@ deny: ## Check dependencies with cargo-deny, with advisories of today (their dat
 FUZZ_MINUTES ?= 1
 fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (nightly Rust)
 	tests/fuzz/run.sh $(FUZZ_MINUTES)
+
+docs: ## Build the documents as a site in target/docs with mdBook, and check its links
+	tests/style/docs.sh
 
 reference: ## Write docs/reference/the reference pages that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference

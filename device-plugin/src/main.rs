@@ -59,7 +59,7 @@ async fn leave(settings: cluster::Settings) -> anyhow::Result<()> {
     for node in remaining {
         tracing::warn!(
             node,
-            "the agent did not leave this node in time; docs/guides/install.md lists the commands that clean it up"
+            "the agent did not leave this node in time; docs/guides/upgrade.md lists the commands that clean it up"
         );
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! found unschedulable, where kube-scheduler does not preempt for it. [`plan`] chooses the victims,
 //! reserves their capacity and tries the evictions; [`execute`] writes the plan on the pod, evicts
 //! the victims and follows the plan to its end. A pod has one plan, ever, and nobody is evicted
-//! before it is written. See docs/guides/preemption.md.
+//! before it is written. See docs/guides/scheduling-policies.md.
 
 pub(crate) mod candidates;
 mod eligible;

@@ -1,5 +1,5 @@
 //! Injection of the limiter into containers: its files on the host, and the changes to the driver's
-//! mounts (docs/concepts/injection.md). A file that a container has mounted is never changed; a new
+//! mounts (docs/limiter.md). A file that a container has mounted is never changed; a new
 //! version is installed beside the old one.
 
 use std::collections::BTreeMap;

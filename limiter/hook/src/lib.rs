@@ -1,5 +1,5 @@
 //! What has to be known of an image before its container starts, and is known only when the
-//! container is created (docs/concepts/injection.md). An OCI runtime runs [`preload`] as a
+//! container is created (docs/limiter.md). An OCI runtime runs [`preload`] as a
 //! `createRuntime` hook and [`compat`] as a `createContainer` hook. If a step fails, the container
 //! is not created. Links of the image are never followed out of its root.
 

@@ -13,7 +13,7 @@ use aliquot_hook::{compat, is_supported_kernel, preload};
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // The container is limited without the hooks, but for what docs/concepts/injection.md names.
+    // The container is limited without the hooks, but for what docs/limiter.md names.
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if !is_supported_kernel(&release) {
         let release = release.trim();

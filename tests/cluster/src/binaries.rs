@@ -34,6 +34,14 @@ pub async fn karpenter() -> Result<PathBuf> {
     printed("karpenter.sh").await
 }
 
+/// The folder of the custom resource definitions that docs/guides/integrations.md needs.
+///
+/// # Errors
+/// They cannot be downloaded, or are not those of the checksum.
+pub async fn crds() -> Result<PathBuf> {
+    printed("crds.sh").await
+}
+
 async fn printed(script: &str) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let output = tokio::process::Command::new(&script)

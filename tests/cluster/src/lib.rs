@@ -43,7 +43,7 @@ pub mod wait;
 mod watchdog;
 
 pub use access::Output;
-pub use binaries::karpenter;
+pub use binaries::{crds, karpenter};
 pub use builder::Builder;
 pub use cluster::Cluster;
 pub use further::FurtherNode;

@@ -41,6 +41,10 @@ pub const RUN: &[(&str, &str)] = &[
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
+        "kubectl exec gpu-pod",
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
+    ),
+    (
         "kubectl annotate node NODE aliquot.dev/device-cordon",
         "cordoned_gpu_gets_no_new_pods_until_uncordoned",
     ),
@@ -52,6 +56,15 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "kubectl-aliquot simulate",
         "takes minutes and the trace; `make bench` measures the same table",
     ),
+    (
+        "make bench",
+        "measures for an hour; what it prints is compared by hand",
+    ),
+    (
+        "sed 's|localhost/busybox:1|",
+        "the test of the next command applies the file with an image that its node has",
+    ),
+    ("kubectl wait", "Kubernetes' own"),
     (
         "make demo",
         "starts a cluster that stays; it is started by hand before a release",

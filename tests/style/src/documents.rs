@@ -27,7 +27,7 @@ pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
 }
 
 /// The path without `.` and `..`; `None` when it leaves the repository.
-fn from_top(path: &Path) -> Option<String> {
+pub(crate) fn from_top(path: &Path) -> Option<String> {
     let mut parts: Vec<String> = Vec::new();
     for component in path.components() {
         match component {

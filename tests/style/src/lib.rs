@@ -8,6 +8,7 @@ pub mod documents;
 pub mod layers;
 pub mod modes;
 pub mod rust;
+pub mod site;
 pub mod sources;
 pub mod supply;
 pub mod tree;

@@ -53,6 +53,32 @@ fn every_promised_figure_names_a_command() {
     none(&unproved(&specification, &makefile));
 }
 
+/// The numbers in a table's cell.
+fn numbers(cell: &str) -> Vec<&str> {
+    let parts = cell.split(|c: char| !c.is_ascii_digit() && c != '.');
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+#[test]
+fn benchmarks_have_the_figures_of_the_specification() {
+    let specification = tree::read("docs/SPECIFICATION.md").unwrap();
+    let measured = table_rows(&specification);
+    let page = tree::read("docs/guides/benchmarks.md").unwrap();
+    let rows = table_rows(&page);
+    assert!(!rows.is_empty());
+    let mut errors = Vec::new();
+    for row in rows {
+        let same = |cells: &&Vec<&str>| {
+            let of_row = numbers(cells[cells.len() - 2]);
+            cells[1].contains(row[1]) && numbers(row[2]).iter().all(|one| of_row.contains(one))
+        };
+        if !measured.iter().any(|cells| same(&cells)) {
+            errors.push(format!("{} {}: not in the specification", row[1], row[2]));
+        }
+    }
+    none(&errors);
+}
+
 #[test]
 fn every_invariant_names_existing_tests() {
     let files = tree::files("rs").unwrap();

@@ -10,7 +10,10 @@ fn every_row_of_modes_matches_its_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let script = |path: &str| tree::root().join(path).is_file();
-    let errors = errors(&table_rows(&page), &sources, script);
+    let mut rows = table_rows(&page);
+    // The rows of HAMi's promises have a test of their own.
+    rows.retain(|cells| !cells[0].starts_with("HAMI-"));
+    let errors = errors(&rows, &sources, script);
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 

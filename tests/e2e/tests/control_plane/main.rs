@@ -17,6 +17,7 @@ mod device_class;
 mod doctor;
 mod filled;
 mod harmless;
+mod integrations;
 mod job;
 mod leader;
 mod ledger;
@@ -117,6 +118,11 @@ fn main() -> ExitCode {
             "cordoned_gpu_gets_no_new_pods_until_uncordoned",
             cordoned::until_uncordoned,
         ),
+        side_by_side(
+            "api_server_accepts_manifests_of_integrations",
+            integrations::manifests,
+        )
+        .long(),
         scenario("only_the_replica_with_the_lease_binds", leader::lease),
         scenario("ports_answer_only_accounts_with_the_right", ports::guarded),
     ];

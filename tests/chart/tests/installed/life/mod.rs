@@ -173,7 +173,7 @@ async fn has_its_share(world: &World, name: &str, scheduler: &str) -> Result<()>
     Ok(())
 }
 
-/// Installs with the commands of docs/guides/install.md.
+/// Uninstalls with the commands of docs/guides/upgrade.md.
 async fn removed(world: &World) -> Result<()> {
     for line in world::removing()? {
         world.sh(&line).await?;

@@ -67,10 +67,10 @@ impl Drop for Service {
     }
 }
 
-/// The commands under `## Removing` of the guide.
+/// The commands under `## Uninstall` of the guide.
 pub(crate) fn removing() -> Result<Vec<String>> {
-    let guide = std::fs::read_to_string(top("docs/guides/install.md"))?;
-    let (_, rest) = guide.split_once("## Removing\n").context("no Removing")?;
+    let guide = std::fs::read_to_string(top("docs/guides/upgrade.md"))?;
+    let (_, rest) = guide.split_once("## Uninstall\n").context("no Uninstall")?;
     let block = rest.split("```").nth(1).context("no commands")?;
     let lines = block.trim_start_matches("sh\n").lines();
     let commands: Vec<String> = lines.map(str::to_owned).collect();

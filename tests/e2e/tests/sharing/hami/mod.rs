@@ -1,4 +1,4 @@
-//! HAMi's promises on a real node, row by row as docs/hami.md lists them, and the example pods of
+//! HAMi's promises on a real node, row by row as docs/modes.md lists them, and the example pods of
 //! its repository. HAMI-2 is in `node`, HAMI-12 in tests/chart.
 
 use aliquot_e2e::scenario::{Scenario, scenario};
