@@ -32,7 +32,7 @@ CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows layers commands compatibility config convert corpus dashboards document \
 	documented documents effective golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
-	reference refused rendered resolve simulation sources supply tls walks words)
+	reference refused release rendered resolve simulation sources supply tls walks words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
