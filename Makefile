@@ -65,7 +65,7 @@ test-all: test test-oldest chaos gangs hold ## Also boots in random order, burst
 	$(CARGO_TEST) --test karpenter -- --ignored
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
-	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
+	$(CARGO_TEST) $(call named,control_plane installed node sharing) -- --ignored
 	GPUSIM_PROFILE=harsh $(CARGO_TEST) $(HARSH)
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
 	cargo test --release --locked -p aliquot-packing

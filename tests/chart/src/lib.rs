@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod release;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;

@@ -6,40 +6,22 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use aliquot_chart::release::{self, PLATFORMS, REPOSITORY, SOURCE};
 use aliquot_chart::{NAMESPACE, helm, objects, top};
 use serde_json::{Value, json};
-
-const REPOSITORY: &str = "registry.example.com/team/aliquot";
-const SOURCE: &str = "https://git.example.com/team/aliquot";
-const PLATFORMS: [&str; 4] = ["linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64"];
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
 fn version() -> String {
-    let text = read(&top("Cargo.toml"));
-    let mut lines = text.lines();
-    let version = lines.find_map(|line| line.strip_prefix("version = "));
-    version.unwrap().trim_matches('"').to_owned()
+    release::version().unwrap()
 }
 
-/// Runs a script with the inputs that the workflow gives it, and others on top.
+/// Runs a script with other inputs on top of those that the workflow gives it.
 fn run(script: &str, arguments: &[&str], inputs: &[(&str, &str)]) -> Output {
-    Command::new(top(script))
-        .args(arguments)
-        .env("TAG", format!("v{}", version()))
-        .env("REPOSITORY", REPOSITORY)
-        .env("SOURCE", SOURCE)
-        .env("REVISION", "0123456789abcdef0123456789abcdef01234567")
-        .env(
-            "BUILDER",
-            "https://git.example.com/team/aliquot/release.yml",
-        )
-        .env("INVOCATION", "https://git.example.com/team/aliquot/runs/1")
-        .envs(inputs.iter().copied())
-        .output()
-        .unwrap()
+    let mut script = release::script(script, arguments).unwrap();
+    script.envs(inputs.iter().copied()).output().unwrap()
 }
 
 fn success(output: &Output) -> String {
@@ -89,20 +71,7 @@ fn assembled() -> tempfile::TempDir {
     for machine in ["amd64", "arm64"] {
         image(folder.path(), machine);
     }
-    let first = ["x86_64-unknown-linux-gnu", path];
-    success(&run(
-        "release/kubectl-aliquot.sh",
-        &first,
-        &[("PROGRAM", "/bin/true")],
-    ));
-    let [built, others @ ..] = PLATFORMS;
-    for platform in others {
-        for end in ["tar.gz", "spdx.json"] {
-            let file =
-                |platform: &str| format!("{path}/kubectl-aliquot_{}_{platform}.{end}", version());
-            std::fs::copy(file(built), file(platform)).unwrap();
-        }
-    }
+    release::programs(folder.path()).unwrap();
     success(&run("release/assemble.sh", &[path], &[]));
     folder
 }
