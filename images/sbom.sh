@@ -12,6 +12,7 @@ crates=("${@:4}")
 if [ ${#crates[@]} = 0 ]; then
   crates=(aliquot-scheduler aliquot-webhook aliquot-device-plugin aliquot-monitor aliquot-cli aliquot-limiter aliquot-hook)
 fi
+sha256() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; }
 # Neither dependencies of tests, nor what only the compiler runs.
 linked=$(cargo tree --locked --edges normal,no-proc-macro --prefix none --format '{p}' --target "$target" \
   "${crates[@]/#/-p}" | awk '{ print $1, substr($2, 2) }' | sort -u)
@@ -24,12 +25,13 @@ modules=$(awk '
   END { if (last) print last }' <<<"$modules" | sort -u)
 cat <<JSON
 {"spdxVersion":"SPDX-2.3","dataLicense":"CC0-1.0","SPDXID":"SPDXRef-DOCUMENT","name":"aliquot-$version",
-"documentNamespace":"https://aliquot.dev/sbom/$(sha256sum <<<"$target $linked $modules $(sha256sum Cargo.lock)" | cut -d' ' -f1)",
+"documentNamespace":"https://aliquot.dev/sbom/$(cat <(echo "$target $linked $modules") Cargo.lock | sha256 | cut -d' ' -f1)",
 "creationInfo":{"created":"1970-01-01T00:00:00Z","creators":["Tool: images/sbom.sh"]},
 "packages":[
 JSON
-awk -F'"' -v linked="$linked" '
-  BEGIN { count = split(linked, lines, "\n"); for (i = 1; i <= count; i++) is_linked[lines[i]] = 1 }
+# Not by -v, in which the awk of a Mac allows no line breaks.
+LINKED=$linked awk -F'"' '
+  BEGIN { count = split(ENVIRON["LINKED"], lines, "\n"); for (i = 1; i <= count; i++) is_linked[lines[i]] = 1 }
   function out() { if ((name " " version) in is_linked) {
     printf "{\"SPDXID\":\"SPDXRef-%d\",\"name\":\"%s\",\"versionInfo\":\"%s\",\"downloadLocation\":\"NOASSERTION\"", ++n, name, version
     if (sum != "") printf ",\"checksums\":[{\"algorithm\":\"SHA256\",\"checksumValue\":\"%s\"}]", sum

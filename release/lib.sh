@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Common to the scripts of this folder, which source it; also for the bash 3.2 of macOS.
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -1)
