@@ -32,7 +32,7 @@ CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,arrows layers commands compatibility config convert corpus dashboards document \
 	documented documents effective golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
-	reference refused rendered resolve simulation site sources supply tls walks words)
+	reference refused release rendered resolve simulation site sources supply tls walks words)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
@@ -65,7 +65,7 @@ test-all: test docs test-oldest chaos gangs hold ## Also boots in random order, 
 	$(CARGO_TEST) --test karpenter -- --ignored
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
-	$(CARGO_TEST) $(call named,control_plane node sharing) -- --ignored
+	$(CARGO_TEST) $(call named,control_plane installed node sharing) -- --ignored
 	GPUSIM_PROFILE=harsh $(CARGO_TEST) $(HARSH)
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
 	cargo test --release --locked -p aliquot-packing

@@ -2,19 +2,19 @@
 # Builds the image with all programs as an OCI archive, from existing binaries and without a
 # container daemon, for tests with containerd; the Dockerfile builds the same.
 #   images/build.sh FOLDER ARCHIVE [NAME]
-# FOLDER: has the binaries, such as target/release. NAME: aliquot/aliquot:VERSION.
+# FOLDER: has the binaries, such as target/release. NAME: localhost/aliquot:VERSION.
 # $LIMITER: folder with libvgpu.so and aliquot-hook, which containers and hosts with old C
 # libraries load; limiter/build.sh builds them if it is not set. They must not need a newer
 # glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
 # $TOOLKIT: folder with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent installs on nodes
 # without them; tests/toolkit/build.sh builds them if it is not set, for nodes with this machine's glibc
 # or a newer one.
-# The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip.
+# The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip, go.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1 archive=$2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -1)
-name=${3:-aliquot/aliquot:$version}
+name=${3:-localhost/aliquot:$version}
 # A runtime resolves a name without a registry to docker.io.
 case ${name%%/*} in *.* | *:* | localhost) full=$name ;; *) full=docker.io/$name ;; esac
 case $name in */*) ;; *) full=docker.io/library/$name ;; esac
@@ -57,7 +57,8 @@ for file in nvidia-ctk nvidia-cdi-hook; do
   install -m 755 "$toolkit/$file" "$root/usr/local/lib/aliquot/$file"
 done
 echo 'nonroot:x:65532:65532::/:/none' >"$root/etc/passwd"
-"$top/images/sbom.sh" "$version" >"$root/usr/share/aliquot/sbom.spdx.json"
+go version -m "$toolkit"/{nvidia-ctk,nvidia-cdi-hook} >"$work/modules"
+"$top/images/sbom.sh" "$version" "$work/modules" >"$root/usr/share/aliquot/sbom.spdx.json"
 chmod -R a+rX "$root"
 
 store() { # FILE: put among the blobs; prints "digest" and "size" as JSON

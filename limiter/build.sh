@@ -1,18 +1,12 @@
 #!/bin/sh
 # Builds libvgpu.so as it is shipped, and aliquot-hook beside it: they need the C library and
 # nothing else, of glibc 2.17 or newer, so that they load in old and slim images and on old hosts.
-# Prints the path of the library. Needs Python and objdump; the cross linker is installed from
-# PyPI, once, beside the caches.
+# Prints the path of the library. Needs readelf, and Python for the cross linker (zig.sh).
 #
 # usage: build.sh [x86_64|aarch64], this machine's processor if none is named
 set -eu
 cd "$(dirname "$0")/.."
-tools=${XDG_CACHE_HOME:-$HOME/.cache}/aliquot/zig
-if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
-    python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet --require-hashes --only-binary=:all: -r limiter/build-requirements.txt
-fi
-PATH=$tools/bin:$PATH
+PATH=$(limiter/zig.sh):$PATH
 target=$(rustc --print host-tuple)
 target=${1:-${target%%-*}}-unknown-linux-gnu
 rustup target list --installed | grep -qx "$target" || rustup target add "$target" >&2

@@ -49,6 +49,9 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Aliquot's image. */}}
 {{- define "aliquot.image" -}}
+{{- if not .v.image.repository -}}
+{{- fail "image.repository is empty, expected: the repository of an image that you built (docs/guides/install.md), because only the chart of a release names an image of its own" -}}
+{{- end -}}
 {{- $registry := default .v.global.imageRegistry .v.image.registry -}}
 {{- with $registry }}{{ . }}/{{ end }}{{ .v.image.repository }}
 {{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}

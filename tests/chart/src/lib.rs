@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod release;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -11,6 +13,9 @@ use serde_json::Value;
 
 /// Where the chart is installed.
 pub const NAMESPACE: &str = "aliquot-system";
+
+/// The argument without which a checkout's chart is not rendered.
+pub const IMAGE: &str = "--set=image.repository=localhost/aliquot";
 
 /// A path from the top of the repository.
 pub fn top(path: &str) -> PathBuf {
@@ -79,7 +84,7 @@ fn program() -> Result<&'static str> {
 /// The objects that helm renders with additional arguments.
 pub fn rendered(arguments: &[&str]) -> Result<Vec<Object>> {
     let chart = chart();
-    let mut all = vec!["template", "aliquot", &chart, "-n", NAMESPACE];
+    let mut all = vec!["template", "aliquot", &chart, "-n", NAMESPACE, IMAGE];
     all.extend_from_slice(arguments);
     objects(&helm(&all)?.success()?)
 }

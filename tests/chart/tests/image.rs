@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aliquot_chart::top;
@@ -50,7 +50,9 @@ fn instructions() -> Vec<(String, Vec<String>)> {
 /// The destinations of the Dockerfile's last stage.
 fn copied() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for (instruction, words) in instructions() {
+    let mut all = instructions();
+    let last = all.iter().rposition(|(one, _)| one == "FROM").unwrap();
+    for (instruction, words) in all.split_off(last) {
         let stages = ["--from=build", "--from=toolkit"];
         if instruction != "COPY" || !stages.contains(&words[0].as_str()) {
             continue;
@@ -65,6 +67,13 @@ fn copied() -> BTreeMap<String, String> {
     found
 }
 
+/// A Go program of this machine, of which there is one wherever there is Go.
+fn go_program() -> PathBuf {
+    let root = Command::new("go").args(["env", "GOROOT"]).output().unwrap();
+    let root = String::from_utf8(root.stdout).unwrap();
+    Path::new(root.trim()).join("bin/gofmt")
+}
+
 /// The result of build.sh for programs of this machine, in place of Aliquot's.
 struct Made {
     files: BTreeSet<String>,
@@ -77,8 +86,11 @@ fn made(name: &[&str]) -> Made {
     let room = tempfile::tempdir().unwrap();
     let folder = room.path().join("release");
     std::fs::create_dir(&folder).unwrap();
-    for program in PROGRAMS.iter().chain(&LIMITER).chain(&TOOLKIT) {
+    for program in PROGRAMS.iter().chain(&LIMITER) {
         std::fs::copy("/bin/true", folder.join(program)).unwrap();
+    }
+    for program in TOOLKIT {
+        std::fs::copy(go_program(), folder.join(program)).unwrap();
     }
     let archive = room.path().join("image.tar");
     let output = Command::new(top("images/build.sh"))
@@ -172,7 +184,8 @@ fn dockerfile_builds_what_it_copies() {
         .filter(|(instruction, _)| instruction == "RUN")
         .map(|(_, words)| words.join(" "))
         .collect();
-    let builds = &runs[0];
+    let run_with = |text: &str| runs.iter().find(|run| run.contains(text)).unwrap();
+    let builds = run_with("cargo build");
     let mut made: BTreeSet<String> = LIMITER.map(|file| format!("/limiter/{file}")).into();
     made.insert("/sbom.spdx.json".to_owned());
     made.extend(TOOLKIT.map(|file| format!("/toolkit/{file}")));
@@ -194,19 +207,14 @@ fn dockerfile_builds_what_it_copies() {
     }
     let copied: BTreeSet<String> = copied().into_values().collect();
     assert_eq!(copied, made);
-    assert!(builds.contains(">/sbom.spdx.json"), "{builds}");
-    assert!(
-        runs[1].contains("cp libvgpu.so aliquot-hook /limiter/"),
-        "{}",
-        runs[1]
-    );
-    let (last, module) = (
-        runs.last().unwrap(),
-        "github.com/NVIDIA/nvidia-container-toolkit",
-    );
-    assert!(last.contains(&format!("module={module} ")), "{last}");
+    assert!(builds.contains(" /modules >/sbom.spdx.json"), "{builds}");
+    run_with("cp libvgpu.so aliquot-hook /limiter/");
+    let module = "github.com/NVIDIA/nvidia-container-toolkit";
+    let built = run_with(&format!("module={module} "));
+    assert!(built.contains(">/modules"), "{built}");
     for program in TOOLKIT {
-        assert!(last.contains(&format!("$module/cmd/{program}")), "{last}");
+        assert!(built.contains(&format!("$module/cmd/{program}")), "{built}");
+        assert!(built.contains(&format!(" /toolkit/{program} ")), "{built}");
         let tool = format!("{module}/cmd/{program}\n");
         assert!(
             read("tests/toolkit/newest/go.mod").contains(&tool),
@@ -225,9 +233,9 @@ fn dockerfile_builds_what_it_copies() {
         );
     }
     let toolchain = read("rust-toolchain.toml");
-    let (_, base) = all.iter().find(|(one, _)| one == "FROM").unwrap();
-    let (rust, _) = base[0].split_once("-bookworm").unwrap();
-    let rust = rust.trim_start_matches("rust:");
+    let bases = all.iter().filter(|(one, _)| one == "FROM");
+    let mut rust = bases.filter_map(|(_, words)| words[0].strip_prefix("rust:"));
+    let (rust, _) = rust.next_back().unwrap().split_once("-bookworm").unwrap();
     assert!(
         toolchain.contains(&format!("channel = \"{rust}")),
         "{rust}: {toolchain}"
@@ -258,7 +266,7 @@ fn named_images(instructions: &[(String, Vec<String>)]) -> Vec<String> {
 #[test]
 fn base_images_are_pinned_by_digest() {
     let images = named_images(&instructions());
-    let names = ["rust:", "almalinux:", "golang:", "gcr.io/distroless/cc-"];
+    let names = ["almalinux:", "golang:", "rust:", "gcr.io/distroless/cc-"];
     assert_eq!(images.len(), names.len(), "{images:?}");
     for (image, name) in images.iter().zip(names) {
         let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
@@ -290,32 +298,72 @@ fn images_have_labels_and_run_as_nonroot() {
     assert_eq!(theirs["org.opencontainers.image.version"], *version);
     let argument = (String::from("ARG"), vec![format!("VERSION={version}")]);
     assert!(all.contains(&argument));
-    // The SBOM lists what is linked, with checksums.
+    // The SBOM is that of what is linked.
     let packages = made.sbom["packages"].as_array().unwrap();
-    assert_eq!(made.sbom["spdxVersion"], "SPDX-2.3");
-    let serde = packages.iter().find(|one| one["name"] == "serde").unwrap();
-    assert_eq!(serde["checksums"][0]["algorithm"], "SHA256");
-    let is_listed = |name: &str| packages.iter().any(|one| one["name"] == name);
-    for linked in ["aliquot-scheduler", "aliquot-limiter", "ring", "kube"] {
-        assert!(is_listed(linked), "{linked}");
+    for linked in ["aliquot-scheduler", "aliquot-limiter", "stdlib"] {
+        assert!(packages.iter().any(|one| one["name"] == linked), "{linked}");
     }
-    for other in ["proptest", "serde_derive", "aliquot-gpusim"] {
-        assert!(!is_listed(other), "{other}");
-    }
-    let modules = read("tests/toolkit/newest/go.mod");
-    let is_version = |line: &&str| line.starts_with('\t') && line.contains(" v");
-    let modules = modules.lines().filter(is_version).count();
-    let is_module = |one: &&Value| one["name"].as_str().unwrap().contains('/');
-    assert_eq!(packages.iter().filter(is_module).count(), modules);
-    assert!(is_listed("github.com/NVIDIA/nvidia-container-toolkit"));
 }
 
-/// containerd resolves aliquot/aliquot to docker.io/aliquot/aliquot.
+/// The packages of the SBOM for this machine's image or other crates, by name; their versions.
+fn sbom(modules: &str, crates: &[&str]) -> BTreeMap<String, Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("modules");
+    std::fs::write(&file, modules).unwrap();
+    let mut script = Command::new(top("images/sbom.sh"));
+    let output = script
+        .arg("1.2.3")
+        .arg(&file)
+        .args(crates)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let sbom: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(sbom["spdxVersion"], "SPDX-2.3");
+    assert_eq!(sbom["name"], "aliquot-1.2.3");
+    let packages = sbom["packages"].as_array().unwrap().iter();
+    let named = |one: &Value| (one["name"].as_str().unwrap().to_owned(), one.clone());
+    packages.map(named).collect()
+}
+
+#[test]
+fn sbom_lists_what_is_linked_and_nothing_else() {
+    let modules = "/a/nvidia-ctk: go1.26.8\n\tpath\texample.org/main/cmd/ctk\n\tmod\texample.org/main\tv1.2.0\t\n\
+        \tdep\texample.org/linked\tv0.3.0\th1:a=\n\tdep\texample.org/old\tv0.1.0\th1:b=\n\
+        \t=>\texample.org/new\tv0.2.0\th1:c=\n\tbuild\t-trimpath=true\n";
+    let image = sbom(modules, &[]);
+    assert_eq!(image["serde"]["checksums"][0]["algorithm"], "SHA256");
+    for linked in [
+        "aliquot-scheduler",
+        "aliquot-limiter",
+        "ring",
+        "kube",
+        "rust-std",
+    ] {
+        assert!(image.contains_key(linked), "{linked}");
+    }
+    for other in ["proptest", "serde_derive", "aliquot-gpusim"] {
+        assert!(!image.contains_key(other), "{other}");
+    }
+    let version = |name: &str| image[name]["versionInfo"].as_str().unwrap();
+    assert_eq!(version("example.org/main"), "v1.2.0");
+    assert_eq!(version("example.org/linked"), "v0.3.0");
+    assert_eq!(version("example.org/new"), "v0.2.0");
+    assert_eq!(version("stdlib"), "v1.26.8");
+    assert!(!image.contains_key("example.org/old"));
+    let cli = sbom("", &["x86_64-unknown-linux-gnu", "aliquot-cli"]);
+    assert!(cli.contains_key("aliquot-cli") && cli.contains_key("rust-std"));
+    for other in ["aliquot-scheduler", "stdlib"] {
+        assert!(!cli.contains_key(other), "{other}");
+    }
+}
+
+/// A name without a registry would be one at docker.io that somebody else could own.
 #[test]
 fn imported_image_has_default_name() {
     let version = version();
     for (name, expected) in [
-        (&[][..], format!("docker.io/aliquot/aliquot:{version}")),
+        (&[][..], format!("localhost/aliquot:{version}")),
         (&["aliquot:1"], "docker.io/library/aliquot:1".to_owned()),
         (
             &["localhost/aliquot:test"],

@@ -1,8 +1,18 @@
 //! Invalid values and helm's errors, and HAMi's values, which are accepted.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
-use aliquot_chart::{container, one, rendered, texts, top};
+use aliquot_chart::{NAMESPACE, chart, container, helm, one, rendered, texts, top};
 use serde_json::Value;
+
+#[test]
+fn chart_of_a_checkout_demands_an_image_repository() {
+    let checkout = ["template", "aliquot", &chart(), "-n", NAMESPACE];
+    let output = helm(&checkout).unwrap();
+    assert!(!output.succeeded);
+    let sentence = "image.repository is empty, expected: the repository of an image that you built \
+        (docs/guides/install.md), because only the chart of a release names an image of its own";
+    assert!(output.err.contains(sentence), "{}", output.err);
+}
 
 /// The error must name the place and the valid values.
 fn check(set: &str, place: &str, accepted: &str) {

@@ -9,7 +9,7 @@ mod ways;
 
 use std::collections::BTreeSet;
 
-use aliquot_chart::{Object, chart, container, helm, one, rendered, texts, top};
+use aliquot_chart::{IMAGE, Object, chart, container, helm, one, rendered, texts, top};
 use aliquot_core::escape::{AGENT_PATHS, CAPABILITIES, HOST_PATHS, PROGRAM_PATHS};
 use aliquot_core::hami;
 use aliquot_device_plugin::modes::mps::supervisor;
@@ -262,7 +262,7 @@ fn compat_hami_restores_what_hami_allows() {
 
 #[test]
 fn passes_helm_lint() {
-    let output = helm(&["lint", "--strict", &chart()]).unwrap();
+    let output = helm(&["lint", "--strict", &chart(), IMAGE]).unwrap();
     output.success().unwrap();
 }
 

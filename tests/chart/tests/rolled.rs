@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use aliquot_chart::{NAMESPACE, chart, helm};
+use aliquot_chart::{IMAGE, NAMESPACE, chart, helm};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::eventually;
 use anyhow::{Context as _, Result, ensure};
@@ -64,7 +64,7 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
     let config = cluster.kubeconfig().to_string_lossy().into_owned();
     let chart = chart();
     let run = |arguments: &[&str]| {
-        let common = [&*chart, "-n", NAMESPACE, "--kubeconfig", &config];
+        let common = [&*chart, "-n", NAMESPACE, IMAGE, "--kubeconfig", &config];
         helm(&[arguments, &common].concat())?.success()
     };
     for number in 0..NODES {

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use aliquot_chart::{NAMESPACE, chart, helm, top};
+use aliquot_chart::{IMAGE, NAMESPACE, chart, helm, top};
 use anyhow::{Context as _, Result, ensure};
 
 /// Ways of installing that render other objects.
@@ -64,7 +64,7 @@ fn objects_match_schemas_of_each_kubernetes_version() {
     for minor in 30..=37 {
         let version = format!("1.{minor}.0");
         for way in ways() {
-            let mut line = vec!["template", "aliquot", &chart, "-n", NAMESPACE];
+            let mut line = vec!["template", "aliquot", &chart, "-n", NAMESPACE, IMAGE];
             line.extend(["--kube-version", &version]);
             line.extend(way.iter().map(String::as_str));
             let text = helm(&line).unwrap().success().unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_chart::{NAMESPACE, chart, top};
+use aliquot_chart::{IMAGE, NAMESPACE, chart, top};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -150,7 +150,7 @@ pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
     cluster.kubectl(&labelled).await?.success()?;
     let before = settled(cluster).await?;
 
-    let dry = ["install", "aliquot", &chart, "--dry-run=server"];
+    let dry = ["install", "aliquot", &chart, IMAGE, "--dry-run=server"];
     let dry = helm_on(cluster, &dry)?.success()?;
     ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
@@ -159,6 +159,7 @@ pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
         "install",
         "aliquot",
         &chart,
+        IMAGE,
         "--dry-run=server",
         "-f",
         &hami,
@@ -180,7 +181,7 @@ pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let older = older(folder.path())?;
     let own = "--set=devicePlugin.deviceSplitCount=7";
-    let installed = helm_on(cluster, &["install", "aliquot", &older, own])?;
+    let installed = helm_on(cluster, &["install", "aliquot", &older, IMAGE, own])?;
     let warned = installed.err.matches("would violate PodSecurity").count();
     ensure!(
         warned == 1,
@@ -204,6 +205,7 @@ pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
         "template",
         "aliquot",
         &chart,
+        IMAGE,
         "-s",
         "templates/webhook-configuration.yaml",
     ];

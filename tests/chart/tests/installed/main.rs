@@ -15,10 +15,17 @@ mod life;
 mod lifecycle;
 
 fn main() -> ExitCode {
-    let on_a_node = vec![scenario(
-        "hami_12_pod_survives_chart_upgrade_and_uninstall",
-        life::pod_survives,
-    )];
+    let on_a_node = vec![
+        scenario(
+            "hami_12_pod_survives_chart_upgrade_and_uninstall",
+            life::pod_survives,
+        ),
+        scenario(
+            "release_from_a_registry_runs_a_share_within_90_s",
+            life::runs_share_from_registry,
+        )
+        .long(),
+    ];
     let releases = vec![scenario(
         "helm_lifecycle_leaves_nothing_behind",
         lifecycle::leaves_nothing,

@@ -10,7 +10,7 @@ mod verbs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aliquot_chart::{NAMESPACE, chart};
+use aliquot_chart::{IMAGE, NAMESPACE, chart};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use anyhow::{Context as _, Result, ensure};
@@ -40,7 +40,7 @@ pub(crate) enum Who {
 
 impl Installed {
     async fn on(cluster: Arc<Cluster>) -> Result<Self> {
-        let install = ["install", "aliquot", &chart(), "--create-namespace"];
+        let install = ["install", "aliquot", &chart(), IMAGE, "--create-namespace"];
         helm_on(&cluster, &install)?.success()?;
         let installed = Self { cluster };
         // No webhook runs, and the API server would refuse what it cannot review.

@@ -23,9 +23,8 @@ pub(crate) fn built() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// Aliquot's image by images/build.sh, and kube-scheduler's.
-pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
-    let archive = cluster.state_dir().join("aliquot.tar");
+/// Aliquot's image by images/build.sh, as an archive.
+pub(crate) async fn archive(archive: &Path) -> Result<()> {
     let folder = built()?;
     let made = tokio::process::Command::new(top("images/build.sh"))
         .args([folder.as_os_str(), archive.as_os_str()])
@@ -40,11 +39,21 @@ pub(crate) async fn images(cluster: &Cluster) -> Result<()> {
         "{}",
         String::from_utf8_lossy(&made.stderr)
     );
-    let archive = archive.to_string_lossy().into_owned();
-    cluster
-        .ctr(&["images", "import", &archive])
-        .await?
-        .success()?;
+    Ok(())
+}
+
+/// Loads Aliquot's image.
+pub(crate) async fn image(cluster: &Cluster) -> Result<()> {
+    let file = cluster.state_dir().join("aliquot.tar");
+    archive(&file).await?;
+    let file = file.to_string_lossy().into_owned();
+    let import = ["images", "import", &file];
+    cluster.ctr(&import).await?.success()?;
+    Ok(())
+}
+
+/// Loads kube-scheduler's image.
+pub(crate) async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
     let folder = Command::new(top("tests/cluster/build.sh")).output()?;
     let kubebox = PathBuf::from(String::from_utf8(folder.stdout)?.trim()).join("kubebox");
     let file = [(kubebox.as_path(), "/kubebox")];

@@ -3,6 +3,7 @@
 
 mod driver_upgrade;
 mod made;
+mod registry;
 mod shown;
 mod world;
 
@@ -252,4 +253,8 @@ pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
         bail!("the chart's life: {error:#}\n{}", world.report().await);
     }
     Ok(())
+}
+
+pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(registry::runs_share(chart.cluster.clone())).await
 }

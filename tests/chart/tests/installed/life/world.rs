@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::made::{images, values_for};
+use super::made::{image, kube_scheduler, values_for};
 use crate::helm_on;
 
 pub(crate) const NODE: &str = "node-1";
@@ -79,24 +79,49 @@ pub(crate) fn removing() -> Result<Vec<String>> {
 }
 
 impl World {
+    /// With the checkout's chart, and images that are loaded already.
     pub(crate) async fn on(cluster: Arc<Cluster>) -> Result<Self> {
-        let service = Service::start(&cluster.api_url()).await?;
-        let state = cluster.state_dir();
-        // By the time the images are loaded, Kubernetes has filled the namespace.
-        cluster.namespace(NAMESPACE).await?;
-        images(&cluster).await?;
-        let values = state.join("values.json");
-        std::fs::write(&values, values_for(&cluster)?.to_string())?;
+        let mut world = Self::empty(cluster).await?;
+        image(&world.cluster).await?;
+        let state = world.cluster.state_dir().to_owned();
+        world.write_values(&values_for(&world.cluster)?)?;
         let package = helm(&["package", &chart(), "-d", &state.to_string_lossy()])?;
         let package = package.success()?;
         let package = package.rsplit(' ').next().unwrap_or_default().trim();
         ensure!(package.ends_with("aliquot-0.1.0.tgz"), "{package}");
+        package.clone_into(&mut world.package);
+        Ok(world)
+    }
+
+    /// With the chart of a release, whose image the node does not have.
+    pub(crate) async fn released(cluster: Arc<Cluster>, chart: String) -> Result<Self> {
+        let mut world = Self::empty(cluster).await?;
+        let mut values = values_for(&world.cluster)?;
+        let values_of_all = values.as_object_mut().context("no values")?;
+        values_of_all.remove("image").context("no image")?;
+        world.write_values(&values)?;
+        world.package = chart;
+        Ok(world)
+    }
+
+    async fn empty(cluster: Arc<Cluster>) -> Result<Self> {
+        let service = Service::start(&cluster.api_url()).await?;
+        // By the time the image is loaded, Kubernetes has filled the namespace.
+        cluster.namespace(NAMESPACE).await?;
+        kube_scheduler(&cluster).await?;
         Ok(Self {
-            package: package.to_owned(),
-            values: values.to_string_lossy().into_owned(),
             cluster,
             _service: service,
+            package: String::new(),
+            values: String::new(),
         })
+    }
+
+    fn write_values(&mut self, values: &Value) -> Result<()> {
+        let file = self.cluster.state_dir().join("values.json");
+        std::fs::write(&file, values.to_string())?;
+        self.values = file.to_string_lossy().into_owned();
+        Ok(())
     }
 
     /// Chart and values as arguments of helm.
