@@ -306,7 +306,7 @@ fn reservation_admits_only_its_preemptor_until_allocated() {
             headroom: None,
         };
         let mut memo = Memo::default();
-        fitting(&query, &mut memo, &["n0"]).is_ok()
+        best(&query, &mut memo, &["n0"], 1).is_ok()
     };
     let used = DeviceUse::of(Mib(400), Percent(0));
     let reservation = Reservation {

@@ -218,7 +218,7 @@ fn mig_15_separates_verdicts_by_namespace() {
             own_reservation: None,
             headroom: None,
         };
-        decide::fitting(&query, &mut memo, &["n"]).is_ok()
+        decide::best(&query, &mut memo, &["n"], 1).is_ok()
     };
     let cluster = publish(fixed_instance(0, "1g.5gb", 0));
     assert!(!cluster.reserves_for(&"sys".into()));
