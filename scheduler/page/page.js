@@ -156,7 +156,8 @@ function takeToken() {
 async function refresh() {
   try {
     const token = sessionStorage.getItem(TOKEN);
-    const answer = await fetch('state', { headers: { accept: 'application/json', ...(token && { [TOKEN]: token }) } });
+    const headers = { accept: 'application/json', ...(token && { [TOKEN]: token }) };
+    const answer = await fetch('state', { headers, signal: AbortSignal.timeout(2 * INTERVAL) });
     access.hidden = ![401, 403].includes(answer.status);
     if (!answer.ok) throw new Error(await answer.text());
     state = await answer.json();
@@ -164,7 +165,7 @@ async function refresh() {
   } catch (error) {
     find('#sums').textContent = `Cannot reach the scheduler: ${error.message}; the page shows older data`;
   }
-  document.body.dataset.ready = 'true';
+  document.body.dataset.ready = state !== null || !access.hidden;
 }
 
 form.addEventListener('input', () => state && draw());

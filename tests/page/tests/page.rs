@@ -192,6 +192,27 @@ async fn page_works_with_keyboard_and_screen_reader() -> Result<()> {
     Ok(())
 }
 
+/// The first request is never answered.
+const FIRST_HANGS: &str = "{ const send = fetch; let first = true; window.fetch = (url, options) => { \
+    if (!first) return send(url, options); first = false; \
+    return new Promise((_, give) => options.signal?.addEventListener('abort', () => give(options.signal.reason))); } }";
+
+#[tokio::test]
+async fn page_asks_again_when_its_first_request_hangs() -> Result<()> {
+    let (address, stop) = serve(ledger(3, 4, 1)?).await?;
+    let mut browser = Browser::start(1400, 900).await?;
+    let script = json!({"source": FIRST_HANGS});
+    browser
+        .call("Page.addScriptToEvaluateOnNewDocument", script)
+        .await?;
+    browser.open(&format!("http://{address}/page/")).await?;
+    browser.until(READY).await?;
+    ensure!(count(&mut browser, "#nodes .node").await? == 3);
+    browser.stop().await?;
+    stop.cancel();
+    Ok(())
+}
+
 #[tokio::test]
 async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
     let (mut browser, stop) = page(125, 6, 500).await?;
