@@ -13,7 +13,7 @@ use crate::top::Top;
 /// The exit codes, for the program's help and the reference.
 pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
 2 invalid command line. `doctor` and `doctor migrate`: 0 no findings; 1 warnings, or checks that \
-could not be made; 2 problems, or nothing could be checked.";
+could not be made; 2 problems, or nothing could be checked. `doctor --wait`: 0 also with warnings.";
 
 /// Inspects Aliquot in a cluster, and simulates its policies
 #[derive(Debug, Parser)]
