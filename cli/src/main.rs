@@ -52,9 +52,14 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
         Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Top(flags) if flags.watch => runtime()?.block_on(flags.watch())?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");
             print!("{}", runtime()?.block_on(flags.run(note))?);
+        }
+        Command::Dashboard(flags) => {
+            let note = |text: &str| eprintln!("{text}");
+            runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
         Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),

@@ -4,6 +4,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Config;
+use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::simulate::Simulate;
@@ -31,8 +32,10 @@ pub enum Command {
     Simulate(Box<Simulate>),
     /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
     Explain(Explain),
-    /// Show the capacity of GPUs, what is allocated, and what is free
+    /// Show the capacity of GPUs, what is allocated, what is used of it, and what is free
     Top(Top),
+    /// Open the cluster page in a browser, through the API server, until Ctrl-C
+    Dashboard(Dashboard),
     /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
     Doctor(Box<Doctor>),
     /// Show the peak use of each GPU's containers, and how many such containers fit on it
