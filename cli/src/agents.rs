@@ -73,11 +73,11 @@ impl Monitors {
     }
 }
 
-/// The metrics of nodes.
+/// What nodes answered.
 #[derive(Debug, Default)]
-pub(crate) struct MetricsPages {
+pub(crate) struct Answers {
     /// By node.
-    pub(crate) pages: Vec<(NodeName, String)>,
+    pub(crate) texts: Vec<(NodeName, String)>,
     /// Why a node did not answer.
     pub(crate) missing: BTreeMap<NodeName, String>,
 }
@@ -130,14 +130,15 @@ impl Agents {
         routes
     }
 
-    /// `GET /metrics` of each of these nodes; `who` is asked.
-    pub(crate) async fn metrics(
+    /// Gets this path of each of these nodes; `who` is asked.
+    pub(crate) async fn ask(
         &self,
         access: &Access,
         nodes: &BTreeSet<NodeName>,
         who: &'static str,
-    ) -> MetricsPages {
-        let mut found = MetricsPages::default();
+        path: &'static str,
+    ) -> Answers {
+        let mut found = Answers::default();
         let direct = |node: &NodeName| Some((node.clone(), self.direct(node)?));
         let direct: Option<BTreeMap<NodeName, AgentRoute>> = nodes.iter().map(direct).collect();
         let routes = match direct {
@@ -169,14 +170,14 @@ impl Agents {
             for (node, route) in some.iter().cloned() {
                 answers.spawn(async move {
                     let at = format!("{who} of {node}");
-                    let path = format!("{}/metrics", route.path);
+                    let path = format!("{}{path}", route.path);
                     let text = timeout(ANSWER, get(&route.client, &at, &path)).await;
                     (node, text)
                 });
             }
             for (node, text) in answers.join_all().await {
                 match text {
-                    Ok(Ok(text)) => found.pages.push((node, text)),
+                    Ok(Ok(text)) => found.texts.push((node, text)),
                     Ok(Err(error)) => drop(found.missing.insert(node, error.to_string())),
                     Err(_) => drop(found.missing.insert(node, format!("{who} does not answer"))),
                 }

@@ -80,8 +80,8 @@ pub async fn measure(agents: &Agents, access: &Access, nodes: &BTreeSet<NodeName
     if nodes.is_empty() {
         return found;
     }
-    let asked = agents.metrics(access, nodes, "the agent").await;
-    for (node, page) in &asked.pages {
+    let asked = agents.ask(access, nodes, "the agent", "/metrics").await;
+    for (node, page) in &asked.texts {
         found.all.extend(read(node, page));
     }
     let missing = asked.missing.iter();

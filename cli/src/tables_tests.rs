@@ -8,19 +8,19 @@ use aliquot_core::explain::{
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
-use aliquot_core::{Cluster, Ledger, Percent};
+use aliquot_core::{Cluster, Ledger, Mib, Percent};
 use aliquot_k8s::node::published;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::access::{Access, AccessError};
-use crate::agents::MetricsPages;
+use crate::agents::Answers;
 use crate::explain::{self, ask};
 use crate::table::counted;
 use crate::top::tables;
 use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
-use crate::usage::{Usage, UsageSample};
+use crate::usage::Usage;
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -116,26 +116,17 @@ fn gpus(top: &TopAnswer) -> String {
 
 /// What the monitor of n1 measures: the pod `holder` waited for half of the time. That of n2 does not answer.
 fn usage() -> Usage {
-    let sample = |at: u32, waited: f64| {
-        let gpu = r#"node="n1",gpu="0",uuid="GPU-n1""#;
-        let share = format!(r#"{gpu},namespace="d",pod="holder",container="main""#);
-        let page = format!(
-            r#"aliquot_gpu_memory_used_bytes{{{gpu}}} 42949672960
-aliquot_gpu_busy_ratio{{{gpu}}} 0.31
-aliquot_gpu_temperature_celsius{{{gpu}}} 41
-aliquot_gpu_power_watts{{{gpu}}} 250
-aliquot_share_memory_used_bytes{{{share}}} 41943040000
-aliquot_share_core_used_ratio{{{share}}} 0.3
-aliquot_share_throttled_seconds_total{{{share}}} {waited}
-aliquot_monitor_last_look_timestamp_seconds{{node="n1"}} {at}
-"#
-        );
-        UsageSample::of(MetricsPages {
-            pages: vec![("n1".into(), page)],
-            missing: [("n2".into(), "connection refused".to_owned())].into(),
-        })
-    };
-    sample(102, 5.0).since(&sample(100, 4.0))
+    let answer = json!({
+        "node": "n1",
+        "taken_at": 1_790_000_000,
+        "gpus": [{"gpu": "GPU-n1", "memory": 40960, "sm": 31, "temperature": 41, "power": 250}],
+        "shares": [{"gpu": "GPU-n1", "device": "GPU-n1", "namespace": "d", "pod": "holder",
+            "container": "main", "limit": 50000, "memory": 40000, "sm": 30, "throttled": 50}],
+    });
+    Usage::of(Answers {
+        texts: vec![("n1".into(), answer.to_string())],
+        missing: [("n2".into(), "connection refused".to_owned())].into(),
+    })
 }
 
 #[test]
@@ -181,10 +172,12 @@ fn top_sorts_by_what_is_asked_and_unknown_last() {
     let objects = [node("n1", "ok"), node("n2", "ok"), node("n3", "ok")];
     let top = top_of(&objects, &[holder()]);
     let mut used = usage();
-    let mut other = used.gpus["GPU-n1"];
-    other.memory = other.memory.map(|memory| memory + memory);
-    other.sm = Some(Percent(1));
-    used.gpus.insert("GPU-n3".into(), other);
+    let mut other = used.nodes[0].clone();
+    other.shares.clear();
+    other.gpus[0].gpu = "GPU-n3".into();
+    other.gpus[0].memory = Some(Mib(80_000));
+    other.gpus[0].sm = Some(Percent(1));
+    used.nodes.push(other);
     let check = |by: SortBy, expected: [&str; 3]| {
         for table in [
             tables::nodes(&top.nodes, &used, by, false),
@@ -291,8 +284,7 @@ fn default_tables_fit_a_terminal() {
     });
     let top = top_of(&nodes[..1], &[holder()]);
     let mut used = usage();
-    let of_gpu = used.gpus["GPU-n1"];
-    used.gpus.insert(top.nodes[0].gpus[0].gpu.clone(), of_gpu);
+    used.nodes[0].gpus[0].gpu = top.nodes[0].gpus[0].gpu.clone();
     let tables = [
         tables::nodes(&top.nodes, &used, SortBy::Name, false),
         tables::gpus(&top, &used, SortBy::Name, false),

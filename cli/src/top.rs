@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use aliquot_core::measured::Used;
 use aliquot_core::mig::published::{Mig, MigPlacement};
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
 use aliquot_core::usage::DeviceUses;
@@ -28,11 +29,8 @@ use crate::mps_usage::{self, ContainerUsage, MpsUsage};
 use crate::output::{Output, message};
 use crate::snapshot::{ledger, settings, unreadable, without_control};
 use crate::table::aligned;
-use crate::usage::{ShareUsage, Usage, UsageSample};
+use crate::usage::Usage;
 use crate::watch;
-
-/// Between the two samples of which the throttling is computed; a monitor takes two a second.
-const BETWEEN_SAMPLES: Duration = Duration::from_secs(1);
 
 /// The flags of `top`.
 #[derive(Debug, Args)]
@@ -96,7 +94,7 @@ pub enum Of {
 impl Top {
     /// What the command prints. `note` gets what is missing in it: which nodes and why.
     pub async fn run(&self, note: impl Fn(&str)) -> Result<String> {
-        self.shown(&mut None, &note).await
+        self.shown(&note).await
     }
 
     /// Prints it again and again, until the user ends it.
@@ -104,7 +102,6 @@ impl Top {
         if matches!(self.output, Output::Json | Output::Yaml) {
             bail!("--watch shows tables; expected: -o table or -o wide");
         }
-        let mut before = None;
         let what = self.of.to_possible_value();
         let what = what.as_ref().map_or("", PossibleValue::get_name);
         let title = format!("kubectl aliquot top {what}");
@@ -114,25 +111,21 @@ impl Top {
             let note = |text: &str| {
                 let _ = writeln!(notes.borrow_mut(), "{text}");
             };
-            let shown = self.shown(&mut before, &note).await;
+            let shown = self.shown(&note).await;
             let shown = shown.unwrap_or_else(|error| format!("Error: {}\n", message(&error)));
             shown + &notes.into_inner()
         };
         Ok(watch::show(&title, every, next).await?)
     }
 
-    /// What is allocated and used now; `before` is the sample before.
-    async fn shown(
-        &self,
-        before: &mut Option<UsageSample>,
-        note: &impl Fn(&str),
-    ) -> Result<String> {
+    /// What is allocated and used now.
+    async fn shown(&self, note: &impl Fn(&str)) -> Result<String> {
         if self.of == Of::Pods {
             let (nodes, pods) = self.access.snapshot().await?;
             let mut pods = pods_with_allocations(&pods);
             let devices = Devices::of(&nodes);
             let on = pods.iter().map(|pod| pod.node.clone()).collect();
-            let usage = self.usage(&on, before).await;
+            let usage = self.usage(&on).await;
             add_usage(&mut pods, &usage, &devices);
             let found = self.mps(&mps_usage::nodes_among(&nodes), note).await;
             add_to_pods(&mut pods, &found);
@@ -151,7 +144,7 @@ impl Top {
         }
         let with_gpus = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
         let with_gpus = with_gpus.map(|node| node.node.clone()).collect();
-        let usage = self.usage(&with_gpus, before).await;
+        let usage = self.usage(&with_gpus).await;
         let mut value = serde_json::to_value(&answer)?;
         value["usage"] = json!(usage);
         let mut found = Vec::new();
@@ -181,29 +174,14 @@ impl Top {
         }
     }
 
-    /// What the monitors of these nodes measure, and how much launches waited since the sample before.
-    async fn usage(&self, nodes: &BTreeSet<NodeName>, before: &mut Option<UsageSample>) -> Usage {
+    /// What the monitors of these nodes measure.
+    async fn usage(&self, nodes: &BTreeSet<NodeName>) -> Usage {
         if self.no_usage || nodes.is_empty() {
             return Usage::default();
         }
         let monitors = self.monitors.of(&self.agents);
-        let sample = async || {
-            let pages = monitors.metrics(&self.access, nodes, "the monitor").await;
-            UsageSample::of(pages)
-        };
-        let first = if let Some(sample) = before.take() {
-            sample
-        } else {
-            let mut ticks = tokio::time::interval(BETWEEN_SAMPLES);
-            ticks.tick().await;
-            let first = sample().await;
-            ticks.tick().await;
-            first
-        };
-        let now = sample().await;
-        let usage = now.since(&first);
-        *before = Some(now);
-        usage
+        let answers = monitors.ask(&self.access, nodes, "the monitor", "/usage");
+        Usage::of(answers.await)
     }
 
     /// What the MPS clients on these nodes use.
@@ -251,7 +229,7 @@ pub struct PodTop {
     pub owner: Option<String>,
     /// What it uses of each device, where it was measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub usage: BTreeMap<GpuUuid, ShareUsage>,
+    pub usage: BTreeMap<GpuUuid, Used>,
     /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uncontrolled: Vec<String>,

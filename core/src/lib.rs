@@ -21,6 +21,7 @@ pub mod hami;
 pub mod id;
 pub mod inventory;
 pub mod ledger;
+pub mod measured;
 pub mod mig;
 pub mod node;
 pub mod policy;

@@ -15,10 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use aliquot_core::{Mib, Percent};
+use aliquot_core::measured::{NodeUsage, ShareName};
+use aliquot_core::{GpuUuid, Mib, NodeName, Percent};
 use serde::Serialize;
-
-use crate::usage::{NodeUsage, ShareName};
 
 /// Between two points.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -35,7 +34,7 @@ pub struct History {
     /// When the interval began whose point comes next.
     begun: Duration,
     times: VecDeque<u64>,
-    gpus: BTreeMap<String, Series>,
+    gpus: BTreeMap<GpuUuid, Series>,
     shares: BTreeMap<ShareName, Series>,
 }
 
@@ -75,7 +74,7 @@ struct Mean {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryReport {
     /// The node's name.
-    pub node: String,
+    pub node: NodeName,
     /// The times of the points, in seconds since 1970.
     pub times: Vec<u64>,
     /// GPUs and MIG instances.
@@ -87,8 +86,8 @@ pub struct HistoryReport {
 /// A GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuHistory {
-    /// Its uuid.
-    pub gpu: String,
+    /// Its UUID.
+    pub gpu: GpuUuid,
     /// Memory in use by anybody.
     pub memory: Vec<Option<Mib>>,
     /// How much of the time a kernel ran.
@@ -114,8 +113,9 @@ pub struct ShareHistory {
 }
 
 impl History {
-    /// Adds a sample taken at this time of a monotonic clock, and sets how much its shares are throttled.
-    pub fn add(&mut self, at: Duration, usage: &mut NodeUsage) {
+    /// Adds a sample taken at this time of a monotonic clock, and sets how much its shares are throttled:
+    /// `waited` has for each how long its launches have waited so far.
+    pub fn add(&mut self, at: Duration, usage: &mut NodeUsage, waited: &[Duration]) {
         if self.times.is_empty() && self.begun.is_zero() {
             self.begun = at;
         }
@@ -129,17 +129,17 @@ impl History {
             open.temperature = open.temperature.max(one.temperature);
             open.power.add(one.power);
         }
-        for one in &mut usage.shares {
+        for (one, waited) in usage.shares.iter_mut().zip(waited) {
             if !self.shares.contains_key(&one.name) && self.shares.len() >= SHARES {
                 continue;
             }
             let series = self.shares.entry(one.name.clone()).or_default();
-            series.open.add(one.memory, one.sm);
-            let now = (at, one.waited);
+            series.open.add(one.used.memory, one.used.sm);
+            let now = (at, *waited);
             let first = series.open.waited.map_or(now, |[first, _]| first);
             series.open.waited = Some([first, now]);
             let last = series.points.back().and_then(|point| point.throttled);
-            one.throttled = series.open.throttled().or(last);
+            one.used.throttled = series.open.throttled().or(last);
         }
         if at.saturating_sub(self.begun) >= INTERVAL {
             self.begun = at;
@@ -151,7 +151,7 @@ impl History {
     }
 
     /// The answer for this node.
-    pub fn report(&self, node: &str) -> HistoryReport {
+    pub fn report(&self, node: &NodeName) -> HistoryReport {
         let gpus = self.gpus.iter().map(|(gpu, series)| GpuHistory {
             gpu: gpu.clone(),
             memory: series.column(|point| point.memory),
@@ -166,7 +166,7 @@ impl History {
             throttled: series.column(|point| point.throttled),
         });
         HistoryReport {
-            node: node.to_owned(),
+            node: node.clone(),
             times: self.times.iter().copied().collect(),
             gpus: gpus.collect(),
             shares: shares.collect(),
@@ -235,25 +235,30 @@ fn push<T>(points: &mut VecDeque<T>, point: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::{GpuUsage, ShareUsage};
+    use aliquot_core::measured::{GpuUsage, ShareUsage, Used};
 
-    /// What one GPU and these shares use at a second; launches of a share wait a tenth of the time.
+    /// What one GPU and these shares use at a second.
     fn usage(second: u64, shares: &[&str]) -> NodeUsage {
         let share = |pod: &&str| ShareUsage {
             name: ShareName {
+                gpu: "GPU-a".into(),
+                device: "GPU-a".into(),
+                namespace: "d".to_owned(),
                 pod: (*pod).to_owned(),
-                ..ShareName::default()
+                container: "main".to_owned(),
             },
-            memory: Some(Mib(second % 7)),
-            sm: second.is_multiple_of(2).then_some(Percent(40)),
-            waited: Duration::from_millis(second * 100),
-            ..ShareUsage::default()
+            limit: None,
+            used: Used {
+                memory: Some(Mib(second % 7)),
+                sm: second.is_multiple_of(2).then_some(Percent(40)),
+                throttled: None,
+            },
         };
         NodeUsage {
-            node: "n1".to_owned(),
+            node: "n1".into(),
             taken_at: 1000 + second,
             gpus: vec![GpuUsage {
-                gpu: "GPU-a".to_owned(),
+                gpu: "GPU-a".into(),
                 memory: Some(Mib(second)),
                 sm: Some(Percent(100 * u32::from(second.is_multiple_of(2)))),
                 temperature: Some(60),
@@ -263,12 +268,18 @@ mod tests {
         }
     }
 
+    /// Adds a sample of this time; launches have waited a tenth of it.
+    fn add(history: &mut History, at: u64, second: u64, usage: &mut NodeUsage) {
+        let waited = vec![Duration::from_millis(second * 100); usage.shares.len()];
+        history.add(Duration::from_secs(at), usage, &waited);
+    }
+
     fn after(seconds: u64, shares: impl Fn(u64) -> Vec<&'static str>) -> (History, NodeUsage) {
         let mut history = History::default();
-        let mut last = NodeUsage::default();
+        let mut last = usage(0, &[]);
         for second in 0..=seconds {
             last = usage(second, &shares(second));
-            history.add(Duration::from_secs(second + 5000), &mut last);
+            add(&mut history, second + 5000, second, &mut last);
         }
         (history, last)
     }
@@ -276,7 +287,7 @@ mod tests {
     #[test]
     fn has_one_point_for_each_half_minute_of_the_last_hour() {
         let (history, last) = after(2 * 3600, |_| vec!["p"]);
-        let report = history.report("n1");
+        let report = history.report(&"n1".into());
         assert_eq!(report.times.len(), 120);
         let expected: Vec<u64> = (1..=120).map(|at| 1000 + 3600 + at * 30).collect();
         assert_eq!(report.times, expected);
@@ -288,7 +299,7 @@ mod tests {
         assert_eq!(share.memory, [Some(Mib(6)); 120]);
         assert_eq!(share.sm, [Some(Percent(40)); 120], "unknown is not 0");
         assert_eq!(share.throttled, [Some(Percent(10)); 120]);
-        assert_eq!(last.shares[0].throttled, Some(Percent(10)));
+        assert_eq!(last.shares[0].used.throttled, Some(Percent(10)));
     }
 
     #[test]
@@ -300,7 +311,7 @@ mod tests {
                 vec!["new"]
             }
         });
-        let report = history.report("n1");
+        let report = history.report(&"n1".into());
         let names: Vec<&str> = report.shares.iter().map(|one| &*one.name.pod).collect();
         assert_eq!((names, report.times.len()), (vec!["new"], 3));
         assert_eq!(report.shares[0].memory.len(), 2);
@@ -312,10 +323,9 @@ mod tests {
         let names: Vec<String> = (0..SHARES + 100).map(|at| format!("p{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for second in [0, 30] {
-            let at = Duration::from_secs(second + 1);
-            history.add(at, &mut usage(second, &names));
+            add(&mut history, second + 1, second, &mut usage(second, &names));
         }
-        assert_eq!(history.report("n1").shares.len(), SHARES);
+        assert_eq!(history.report(&"n1".into()).shares.len(), SHARES);
         assert!(size_of::<Point>() <= 48, "the bound that the module states");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_core::measured::NodeUsage;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::exporter::Snapshot;
 use crate::history::History;
-use crate::usage::NodeUsage;
+use crate::usage;
 
 /// The last usage, and the hour before. Clones share the same one.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +21,9 @@ pub struct UsageRecord(Arc<Mutex<(Option<NodeUsage>, History)>>);
 impl UsageRecord {
     /// Adds a sample.
     pub fn add(&self, snapshot: &Snapshot) {
-        let mut usage = NodeUsage::of(snapshot);
+        let (mut usage, waited) = usage::of(snapshot);
         let (last, history) = &mut *self.0.lock();
-        history.add(Duration::from_nanos(snapshot.now), &mut usage);
+        history.add(Duration::from_nanos(snapshot.now), &mut usage, &waited);
         *last = Some(usage);
     }
 

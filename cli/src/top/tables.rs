@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
+use aliquot_core::measured::{GpuUsage, Used};
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
 use aliquot_core::{GpuUuid, Mib, Percent};
 
 use super::{Devices, PodTop, SortBy};
 use crate::table::{aligned, counted, dash};
-use crate::usage::{GpuUsage, ShareUsage, Usage};
+use crate::usage::Usage;
 
 /// A row, and what it is sorted by.
 struct Row {
@@ -28,7 +29,7 @@ struct UsedCells {
 }
 
 impl UsedCells {
-    fn of_share(usage: ShareUsage) -> Self {
+    fn of_share(usage: Used) -> Self {
         Self {
             memory: usage.memory,
             sm: usage.sm,
@@ -38,11 +39,11 @@ impl UsedCells {
 
     /// Of a GPU or an instance, if its node answered.
     fn of_gpu(gpu: &GpuTop, usage: &Usage) -> Self {
-        let Some(used) = usage.gpus.get(&gpu.gpu) else {
+        let Some(used) = usage.gpu(&gpu.gpu) else {
             return Self::default();
         };
         let devices = devices(gpu);
-        let throttled = usage.on(&devices).filter(|one| one.usage.is_throttled());
+        let throttled = usage.on(&devices).filter(|one| one.used.is_throttled());
         Self {
             memory: used.memory,
             sm: used.sm,
@@ -241,8 +242,8 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
             gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
         ];
         if wide {
-            let heat = usage.gpus.get(&gpu.gpu).copied();
-            let figure = |of: fn(GpuUsage) -> Option<u32>| {
+            let heat = usage.gpu(&gpu.gpu);
+            let figure = |of: fn(&GpuUsage) -> Option<u32>| {
                 heat.and_then(of)
                     .map_or_else(dash, |figure| figure.to_string())
             };
@@ -295,7 +296,7 @@ fn owners(gpu: &GpuTop, usage: &Usage) -> String {
     let devices = devices(gpu);
     let names = usage
         .on(&devices)
-        .map(|one| format!("{}/{}", one.namespace, one.pod));
+        .map(|one| format!("{}/{}", one.name.namespace, one.name.pod));
     let names: BTreeSet<String> = names.collect();
     if names.is_empty() {
         return dash();

@@ -1,0 +1,102 @@
+//! What is used of each GPU and each share of a node now: the answer of a monitor's `GET /usage`.
+//!
+//! ```json
+//! {"node": "n1", "taken_at": 1790000000,
+//!  "gpus": [{"gpu": "GPU-…", "memory": 31000, "sm": 72, "temperature": 61, "power": 240}],
+//!  "shares": [{"gpu": "GPU-…", "device": "GPU-…", "namespace": "ci", "pod": "p", "container": "main",
+//!              "limit": 3000, "memory": 2100, "sm": 28, "throttled": 12}]}
+//! ```
+//!
+//! Memory is in MiB, `sm` and `throttled` in percent, `temperature` in degrees Celsius, `power` in watts.
+//! A MIG instance is an entry of `gpus` too, with temperature and power of its GPU; for a share in one,
+//! `device` is the instance. `null` is what the driver does not report, never 0.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{GpuUuid, NodeName};
+use crate::units::{Mib, Percent};
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeUsage {
+    /// Its name.
+    pub node: NodeName,
+    /// When the sample completed, in seconds since 1970; stays behind while the driver does not answer.
+    pub taken_at: u64,
+    /// GPUs and MIG instances.
+    pub gpus: Vec<GpuUsage>,
+    /// Each device of each container with a share.
+    pub shares: Vec<ShareUsage>,
+}
+
+/// A GPU or a MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    /// Its UUID.
+    pub gpu: GpuUuid,
+    /// Memory in use by anybody.
+    pub memory: Option<Mib>,
+    /// How much of the time a kernel ran.
+    pub sm: Option<Percent>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Watts.
+    pub power: Option<u32>,
+}
+
+/// Which share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShareName {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The GPU, or the MIG instance on it.
+    pub device: GpuUuid,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+}
+
+/// A container's use of one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareUsage {
+    /// Which share.
+    #[serde(flatten)]
+    pub name: ShareName,
+    /// Memory that it may use; `None` for a container without limits.
+    pub limit: Option<Mib>,
+    /// What it uses.
+    #[serde(flatten)]
+    pub used: Used,
+}
+
+/// What a container uses of a device, or several containers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Memory of its processes.
+    pub memory: Option<Mib>,
+    /// Compute of the GPU that they used.
+    pub sm: Option<Percent>,
+    /// How much of the time launches waited for the share; more than 100 where several threads wait.
+    pub throttled: Option<Percent>,
+}
+
+impl Used {
+    /// Both together; unknown as soon as one of them is.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let both = |a: Option<Percent>, b: Option<Percent>| Some(a? + b?);
+        Self {
+            memory: self.memory.zip(other.memory).map(|(a, b)| a + b),
+            sm: both(self.sm, other.sm),
+            throttled: both(self.throttled, other.throttled),
+        }
+    }
+
+    /// Whether launches wait.
+    pub fn is_throttled(self) -> bool {
+        self.throttled.is_some_and(|part| part > Percent(0))
+    }
+}
