@@ -62,23 +62,24 @@ async fn up() -> Result<()> {
     progress.step("starting etcd, API server, scheduler, containerd and kubelet");
     let builder = Cluster::with_node().node_name(NODE).extender();
     let cluster = Box::pin(builder.state(Path::new(STATE)).detached().start()).await?;
-    progress.step("applying the chart's rights, starting aliquot-scheduler");
+    progress.step("applying the chart's rights");
     let stack = Stack::on(cluster).await?;
-    let program = stack.cluster.state_dir().join("limits");
+    progress.step(
+        "starting aliquot-scheduler, aliquot-webhook, aliquot-device-plugin and aliquot-monitor",
+    );
+    println!("on {gpus}");
+    if options.library.is_none() {
+        offer_simulated_driver(&stack)?;
+    }
+    let program = files(&stack)?.join("limits");
     tokio::try_join!(
         limits_program::compile(&program),
         limits_program::import_image(&stack.cluster),
         stack.start_scheduler(&[]),
+        stack.start_webhook(&[]),
+        stack.start_device_plugin(&options),
+        stack.start_monitor(&options, &[]),
     )?;
-    progress.step("starting aliquot-webhook");
-    stack.start_webhook(&[]).await?;
-    progress.step(&format!("starting aliquot-device-plugin on {gpus}"));
-    if options.library.is_none() {
-        offer_simulated_driver(&stack)?;
-    }
-    stack.start_device_plugin(&options).await?;
-    progress.step("starting aliquot-monitor beside it");
-    stack.start_monitor(&options, &[]).await?;
 
     progress.step("what the node offers");
     let capacity = r"jsonpath={.status.capacity.nvidia\.com/gpu}";
@@ -163,10 +164,17 @@ async fn up() -> Result<()> {
     Ok(())
 }
 
+/// The demo's own files, which go with the cluster.
+fn files(stack: &Stack) -> Result<PathBuf> {
+    let folder = stack.cluster.state_dir().join("parts");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// A directory with kubectl for this cluster and our plugin, so that no installed kubectl is
 /// needed.
 fn tools(stack: &Stack) -> Result<PathBuf> {
-    let folder = stack.cluster.state_dir().join("parts/bin");
+    let folder = files(stack)?.join("bin");
     std::fs::create_dir_all(&folder)?;
     let plugin = stack
         .program(Kind::Scheduler)
@@ -271,7 +279,7 @@ async fn apply(stack: &Stack, example: &str) -> Result<()> {
         "examples/{example}.yaml has no {BUSYBOX}"
     );
     let text = text.replace(BUSYBOX, limits_program::IMAGE);
-    let file = stack.cluster.state_dir().join("example.yaml");
+    let file = files(stack)?.join("example.yaml");
     std::fs::write(&file, text)?;
     let apply = ["apply", "-f", &*file.to_string_lossy()];
     let output = stack.cluster.kubectl(&apply).await?;
