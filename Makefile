@@ -15,7 +15,7 @@ GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Start a real cluster with simulated GPUs and run the examples in it
+demo: ## Start a real cluster with simulated GPUs, run the examples in it, and check their limits
 	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster' binaries='$(MAKE) --no-print-directory demo-binaries'
 	@$(DEMO) up
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Times a newcomer's path: a fresh clone, make demo, a value changed in an example and one in the
-# code, each read in the container. Prints one line for each step: seconds, CPU seconds, the step.
+# Times a newcomer's path: a fresh clone, the commands of README.md as they stand there, a value
+# changed in an example and one in the code, each read in the container. Prints one line for each
+# step: seconds, CPU seconds, the step.
 #   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
 #   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine lacks: Cargo's
 #                                      registry, Go's modules and builds, the test cluster's binaries
@@ -46,21 +47,26 @@ within() { sed -n 's/^\[\( *[0-9.]* s\)\] ready.*/          of this \1 from the 
 
 step "git clone" git clone -q "$source" "$clone"
 cd "$clone"
-step "make cluster: Kubernetes and containerd from their Go modules" make -s cluster
-step "cargo fetch: dependencies of the Rust code" cargo fetch -q --locked
-step "make demo, which builds Aliquot" make demo
+# The commands of README.md as they stand there: the first starts the demo, the last removes it.
+mapfile -t readme < <(awk '/^## /{ inside = /^## Try it$/ } /^```/{ block = inside && /sh$/; next } block' README.md |
+  sed 's/  *#.*//')
+[ ${#readme[@]} = 2 ] || { echo "README.md has ${#readme[@]} commands under Try it, expected: 2" >&2; exit 1; }
+read -ra up <<<"${readme[0]}"
+read -ra down <<<"${readme[1]}"
+step "${up[*]}, from the sources of Kubernetes, containerd and Aliquot" "${up[@]}"
 shows CUDA_DEVICE_MEMORY_LIMIT_0=3000m
+shows 'gpu-pod: compute: limit 30 %; got '
 within
-awk -v s=$((SECONDS - began)) 'BEGIN {printf "%7.1f s from nothing to the share in the container\n", s}'
+awk -v s=$((SECONDS - began)) 'BEGIN {printf "%7.1f s from nothing to limits that hold\n", s}'
 sed -i 's|nvidia.com/gpumem: 3000|nvidia.com/gpumem: 4000|' examples/gpu-pod.yaml
 changed examples/gpu-pod.yaml
-step "examples/gpu-pod.yaml: 4000 MiB; make demo" make demo
+step "examples/gpu-pod.yaml: 4000 MiB; ${up[*]}" "${up[@]}"
 shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
 within
 # The agent writes the container's compute limit.
 sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/allocation/environment.rs
 changed device-plugin/src/allocation/environment.rs
-step "a line of the agent's code; make demo" make demo
+step "a line of the agent's code; ${up[*]}" "${up[@]}"
 shows CUDA_DEVICE_SM_LIMIT=30.0
 within
-step "make demo-down" make demo-down
+step "${down[*]}" "${down[@]}"

@@ -10,6 +10,7 @@ pub mod clients;
 pub mod figures;
 pub mod http;
 pub mod ledger;
+pub mod limits_program;
 pub mod measured;
 pub mod pod_resources;
 pub mod pods;

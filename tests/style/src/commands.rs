@@ -45,10 +45,6 @@ pub const RUN: &[(&str, &str)] = &[
         "hami_12_pod_survives_chart_upgrade_and_uninstall",
     ),
     (
-        "kubectl exec gpu-pod",
-        "hami_12_pod_survives_chart_upgrade_and_uninstall",
-    ),
-    (
         "kubectl annotate node NODE aliquot.dev/device-cordon",
         "cordoned_gpu_gets_no_new_pods_until_uncordoned",
     ),
@@ -69,6 +65,12 @@ pub const NOT_RUN: &[(&str, &str)] = &[
         "the test of the next command applies the file with an image that its node has",
     ),
     ("kubectl wait", "Kubernetes' own"),
+    (
+        "cc -O1 -o limits",
+        "`make demo` compiles it so, and runs it in both of its pods",
+    ),
+    ("kubectl cp limits", "the same"),
+    ("kubectl exec gpu-pod -- /tmp/limits", "the same"),
     (
         "make demo",
         "starts a cluster that stays; it is started by hand before a release",
