@@ -1,5 +1,14 @@
 // What the page shows, as values, without the document, the clock or requests.
 
+/** The state after an answer of the scheduler, which has only what changed; unchanged nodes stay the same objects. */
+export function merge(state, answer) {
+  const nodes = new Map(answer.all ? [] : state.nodes.map((node) => [node.node, node]));
+  for (const name of answer.gone) nodes.delete(name);
+  for (const node of answer.nodes) nodes.set(node.node, node);
+  const sorted = [...nodes.values()].sort((a, b) => (a.node < b.node ? -1 : 1));
+  return { ...state, ...answer.rest, edition: answer.edition, nodes: sorted };
+}
+
 const units = { memory: 'MiB', cores: '% of compute', seats: 'replicas' };
 
 /** The parts of a GPU's bar in percent of its width: shares, what else is allocated, what is free. */
@@ -32,6 +41,81 @@ export function title(gpu) {
   return `GPU ${gpu.index}, ${gpu.model}, ${gpu.mode}${gpu.closed ? `, closed: ${gpu.closed}` : ''}`;
 }
 
+/** How wide a GPU's bar is, in percent: in proportion to the memory of the largest, but never too narrow to read. */
+export function barWidth(gpu, largest) {
+  return Math.max(20, (100 * gpu.total.memory) / largest);
+}
+
+/** The memory of the largest GPU. */
+export function largestMemory(nodes) {
+  return nodes.reduce((most, node) => node.gpus.reduce((m, gpu) => Math.max(m, gpu.total.memory), most), 1);
+}
+
+/** Short names of a GPU's shares that can be told apart: without the words that all of them begin with. */
+export function labels(gpu) {
+  const names = gpu.shares.map((share) => share.pod);
+  const words = names.map((name) => name.split('-'));
+  let same = 0;
+  while (names.length > 1 && words.every((one) => one.length > same + 1 && one[same] === words[0][same])) same += 1;
+  return words.map((one) => (same > 0 ? '…' : '') + one.slice(same).join('-'));
+}
+
+/** What a share uses, of all containers of its pod together; `null` where it is not measured. */
+export function usedBy(usage, gpu, share) {
+  const instance = gpu.instances?.find((one) => `${one.profile}@${one.start}` === share.instance);
+  const own = (usage?.shares ?? []).filter((one) => one.gpu === gpu.gpu && one.namespace === share.namespace
+    && one.pod === share.pod && (!instance?.uuid || one.device === instance.uuid));
+  if (own.length === 0) return null;
+  const sum = (of) => (own.some((one) => one[of] === null) ? null : own.reduce((all, one) => all + one[of], 0));
+  return { memory: sum('memory'), sm: sum('sm'), throttled: sum('throttled') };
+}
+
+/** What a GPU uses, as a line; empty where it is not measured. */
+export function measured(usage, gpu) {
+  const found = usage?.gpus?.find((one) => one.gpu === gpu.gpu);
+  const figure = (value, unit) => (value === null || value === undefined ? [] : [`${value}${unit}`]);
+  if (!found) return '';
+  return [...figure(found.memory, ' MiB used'), ...figure(found.sm, ' % SM'), ...figure(found.temperature, ' °C'),
+    ...figure(found.power, ' W')].join(' · ');
+}
+
+/** What a share uses, as a line. */
+export function usedText(used, share) {
+  if (!used) return 'not measured';
+  const figure = (value, text) => (value === null ? 'unknown' : text(value));
+  const waits = used.throttled ? `, throttled ${used.throttled} % of the time` : '';
+  return `${figure(used.memory, (mib) => `${mib} of ${share.memory} MiB`)}, ${figure(used.sm, (sm) => `${sm} % SM`)}${waits}`;
+}
+
+/** The points of a line through an hour's values in a picture of this size; the newest value is at the right. */
+export function curve(values, most, width, height) {
+  const x = (at) => width * (1 - (values.length - 1 - at) / 119);
+  const y = (value) => height * (1 - Math.min(value / Math.max(most, 1), 1));
+  const points = values.flatMap((value, at) => (value === null ? [] : [`${x(at).toFixed(1)},${y(value).toFixed(1)}`]));
+  return points.join(' ');
+}
+
+/** What would let a pending pod run: the most memory that a GPU has free beside that much compute. */
+export function help(pod, nodes) {
+  const ask = pod.asks.find((one) => one.stage === 'app') ?? pod.asks[0];
+  const wanted = Number(/^(\d+) MiB$/.exec(ask?.memory ?? '')?.[1]);
+  if (!wanted) return '';
+  let best = null;
+  let largest = 0;
+  for (const node of nodes) {
+    for (const gpu of node.gpus.filter((one) => !one.closed && !node.closed && one.mode !== 'mig')) {
+      largest = Math.max(largest, gpu.total.memory);
+      const free = (of) => gpu.total[of] - gpu.used[of];
+      if (free('seats') < 1 || free('cores') < ask.cores) continue;
+      if (free('memory') > (best?.free ?? 0)) best = { free: free('memory'), on: `GPU ${gpu.index} of ${node.node}` };
+    }
+  }
+  if (wanted > largest) return `No open GPU has ${wanted} MiB; the largest has ${largest} MiB.`;
+  if (!best) return `No GPU has ${ask.cores} % of compute and a replica free: request less compute, or end a pod.`;
+  if (best.free < wanted) return `A request of at most ${best.free} MiB fits now (${best.on}).`;
+  return `Memory is free on ${best.on}: something else is missing, see the reason.`;
+}
+
 /** The value by which a share is coloured. */
 export function key(colour, gpu, share) {
   if (colour === 'mode') return gpu.mode;
@@ -48,15 +132,28 @@ const fixed = {
   mig: 'hsl(330 55% 74%)',
 };
 
-/** A colour for a text, the same in every session. */
-export function colour(text, by) {
-  if (by === 'mode' && fixed[text]) return fixed[text];
-  if (by === 'health') return text === 'ok' ? fixed.ok : 'hsl(5 75% 68%)';
-  let hash = 2166136261;
-  for (const letter of text) {
-    hash = Math.imul(hash ^ letter.codePointAt(0), 16777619) >>> 0;
+const HUES = 12;
+
+/** A colour for each text. The same text has the same one in every session, unless another one took it: as long
+ * as there are colours, no two texts share one. */
+export function colours(texts, by) {
+  const slots = new Map();
+  const all = 2 * HUES;
+  const made = new Map();
+  for (const text of [...new Set(texts)].sort()) {
+    if (by === 'mode' && fixed[text]) made.set(text, fixed[text]);
+    else if (by === 'health') made.set(text, text === 'ok' ? fixed.ok : 'hsl(5 75% 68%)');
+    else {
+      let hash = 2166136261;
+      for (const letter of text) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619) >>> 0;
+      let slot = hash % all;
+      for (let tries = 0; slots.has(slot) && tries < all; tries += 1) slot = (slot + 1) % all;
+      slots.set(slot, text);
+      // Light and dark ones of each hue, all readable under black text.
+      made.set(text, `hsl(${(slot % HUES) * (360 / HUES)} ${slot < HUES ? '60% 78%' : '55% 58%'})`);
+    }
   }
-  return `hsl(${hash % 360} ${45 + (hash >>> 9) % 25}% ${62 + (hash >>> 17) % 14}%)`;
+  return made;
 }
 
 /** The nodes that match the text; GPUs that do not match are left out. */

@@ -32,6 +32,7 @@ use crate::scale_up::{Owner, ScaleUp};
 use crate::settings::Settings;
 use crate::ticks::Ticks;
 use crate::views::gauges::{self, Gauges};
+use crate::views::monitors::Monitors;
 use crate::views::{self, ReadModel, page};
 use crate::{evict, learn, requeue, unreadable};
 
@@ -59,6 +60,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let gauges = Gauges::of(&cache, &events, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
     let pods = PodClient::new(client.clone());
+    let monitors = Monitors::new(client.clone(), settings.namespace.clone());
     let binder = Binder::new(cache.clone(), pods.clone(), events.clone(), leader.clone());
     let binder = Arc::new(binder.with_hami_annotations(settings.hami_annotations));
     let tasks = TaskTracker::new();
@@ -122,7 +124,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         readiness,
         shortlist: settings.shortlist,
     };
-    let queries = query_router(&verbs, pods, registry);
+    let queries = query_router(&verbs, pods, monitors, registry);
     if let Some(address) = settings.admin_listen {
         let reviewer = settings.authenticate.then(|| client.clone());
         serve_queries(address, reviewer, queries.clone(), &tasks, &stop).await?;
@@ -182,12 +184,18 @@ async fn serve_verbs(
 }
 
 /// The routes besides the verbs; all are read-only.
-fn query_router(verbs: &ExtenderState, pods: PodClient, registry: Registry) -> Router {
+fn query_router(
+    verbs: &ExtenderState,
+    pods: PodClient,
+    monitors: Monitors,
+    registry: Registry,
+) -> Router {
     let (cache, readiness) = (verbs.cache.clone(), verbs.readiness.clone());
     let gpu_metrics = gauges::gpu_metrics(cache.clone());
     let model = ReadModel {
         cache,
         pods,
+        monitors,
         leader: verbs.leader.clone(),
         readiness: readiness.clone(),
     };

@@ -75,7 +75,7 @@ pub struct Settings {
     /// then state the need of GPUs of pending pods in whole GPUs. Not set: the need is not stated.
     #[arg(long, env = "ALIQUOT_NODE_TYPES", requires = "namespace")]
     pub node_types: Option<NodeTypes>,
-    /// Namespace of this pod, for placeholders.
+    /// Namespace of this pod, for placeholders, and to ask the nodes' monitors for the cluster page.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: Option<String>,
     /// Uid of this pod: placeholders end with it.

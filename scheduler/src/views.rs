@@ -1,11 +1,13 @@
 //! The scheduler's state as it is shown, read-only: why a pod is pending and what is free
-//! ([`explain`]), the cluster page ([`page`]), the ledger ([`ledger_report`]) and the gauges of
-//! `/metrics` ([`gauges`]).
+//! ([`explain`]), the cluster page ([`page`]) with what [`monitors`] measure, the ledger
+//! ([`ledger_report`]) and the gauges of `/metrics` ([`gauges`]).
 
 pub mod explain;
 pub mod gauges;
 pub mod ledger_report;
+pub mod monitors;
 pub mod page;
+mod page_state;
 
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ use aliquot_serve::Readiness;
 use axum::Router;
 use axum::http::StatusCode;
 
+use self::monitors::Monitors;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::pod_client::PodClient;
@@ -29,6 +32,8 @@ pub struct ReadModel {
     pub cache: Arc<LedgerCache>,
     /// Fetches pods that are not pending.
     pub pods: PodClient,
+    /// Asks for what is used.
+    pub monitors: Monitors,
     /// Whether this replica leads, so that kube-scheduler calls it.
     pub leader: Leader,
     /// Whether the ledger is up to date.

@@ -279,7 +279,8 @@ pub async fn serve(
     }
 }
 
-fn token(headers: &HeaderMap) -> Option<&str> {
+/// The token of a request.
+pub fn token(headers: &HeaderMap) -> Option<&str> {
     let bearer = || {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let (scheme, token) = value.split_once(' ')?;

@@ -19,6 +19,7 @@ use crate::leader::Leader;
 use crate::ledger_cache::pending_pods::Claim;
 use crate::ledger_cache::tests::{node, pod};
 use crate::pod_client::PodClient;
+use crate::views::monitors::Monitors;
 
 /// Three nodes of 1000 MiB; on `a` 600 are allocated.
 fn cache() -> LedgerCache {
@@ -48,7 +49,8 @@ async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (Stat
     let leader = Leader::always();
     let router = router(ReadModel {
         cache,
-        pods: PodClient::new(client),
+        pods: PodClient::new(client.clone()),
+        monitors: Monitors::new(client, None),
         leader,
         readiness: Readiness::new([]),
     });

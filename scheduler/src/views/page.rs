@@ -1,25 +1,24 @@
-//! The cluster page at `GET /page/`, read-only: nodes with their GPUs and shares, and pending pods
-//! with the reasons. Its files are those of `scheduler/page`.
+//! The cluster page at `GET /page/`, read-only: nodes with their GPUs and shares, quotas, and pending pods
+//! with the reasons ([`super::page_state`]), and what is used of them ([`super::monitors`]). Its files are those of
+//! `scheduler/page`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use aliquot_core::explain::{ContainerRequest, container_requests};
-use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::top::{DeviceAmount, GpuTop};
-use aliquot_core::{Ledger, NodeName, PodUid};
-use axum::extract::{Path, State};
-use axum::http::{HeaderName, StatusCode, header};
+use aliquot_core::NodeName;
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use axum::{Json, Router};
-use serde::Serialize;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::time::Instant;
 
-use super::{ReadModel, nodes_by_name};
-use crate::ledger_cache::LedgerCache;
-use crate::ledger_cache::pending_pods::PendingPod;
+use super::monitors::Measured;
+use super::page_state::Editions;
+use super::{HttpError, ReadModel};
 
-/// Maximum number of pending pods listed; the others are counted.
-const MAX_PENDING: usize = 500;
+const JSON: (HeaderName, &str) = (header::CONTENT_TYPE, "application/json");
 /// The page loads nothing from other hosts.
 const POLICY: (HeaderName, &str) = (
     header::CONTENT_SECURITY_POLICY,
@@ -55,50 +54,21 @@ pub fn open_paths() -> impl Iterator<Item = String> {
     files.chain(["/page".to_owned()])
 }
 
-/// The data of the page.
-#[derive(Debug, Serialize)]
-struct PageState {
-    /// This replica leads; others do not know why pods were refused.
-    leads: bool,
-    nodes: Vec<NodeShown>,
-    waiting: Vec<WaitingShown>,
-    more_waiting: usize,
+#[derive(Clone)]
+struct Page {
+    model: ReadModel,
+    editions: Arc<Mutex<Editions>>,
 }
 
-#[derive(Debug, Serialize)]
-struct NodeShown {
-    node: NodeName,
-    closed: Option<String>,
-    gpus: Vec<GpuShown>,
+#[derive(Deserialize)]
+struct Since {
+    since: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct GpuShown {
-    #[serde(flatten)]
-    top: GpuTop,
-    shares: Vec<PageShare>,
-}
-
-#[derive(Debug, Serialize)]
-struct PageShare {
-    namespace: String,
-    pod: String,
-    #[serde(flatten)]
-    amount: DeviceAmount,
-    /// On a GPU with dynamic MIG: profile and start of the instance.
-    instance: Option<String>,
-    confirmed: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct WaitingShown {
-    namespace: String,
-    pod: String,
-    asks: Vec<ContainerRequest>,
-    /// In the pod's annotation.
-    annotated: bool,
-    times: u32,
-    text: Option<String>,
+#[derive(Deserialize)]
+struct Nodes {
+    /// Separated by commas.
+    nodes: String,
 }
 
 /// The routes.
@@ -109,10 +79,21 @@ pub fn router(model: ReadModel) -> Router {
         .route("/page/", get(|| async { file("") }))
         .route("/page/state", get(state))
         .route(
+            "/page/usage",
+            get(|page, nodes, headers| measured(page, nodes, headers, Measured::Now)),
+        )
+        .route(
+            "/page/history",
+            get(|page, nodes, headers| measured(page, nodes, headers, Measured::LastHour)),
+        )
+        .route(
             "/page/{file}",
             get(|Path(name): Path<String>| async move { file(&name) }),
         )
-        .with_state(model)
+        .with_state(Page {
+            model,
+            editions: Arc::default(),
+        })
 }
 
 fn file(name: &str) -> Response {
@@ -126,93 +107,39 @@ fn file(name: &str) -> Response {
     }
 }
 
-async fn state(State(model): State<ReadModel>) -> Result<Response, (StatusCode, String)> {
+/// What changed since the edition that the browser has.
+async fn state(
+    State(Page { model, editions }): State<Page>,
+    Query(Since { since }): Query<Since>,
+) -> Result<Response, HttpError> {
     model.ready()?;
-    Ok(Json(page_state(&model.cache, model.leads())).into_response())
-}
-
-fn page_state(cache: &LedgerCache, leads: bool) -> PageState {
-    // A copy, so that the lock is not held while the answer is made.
-    let ledger = cache.read(Ledger::clone);
-    let mut shares = shares(cache, &ledger);
-    let cores = cache.settings().defaults.cores;
-    let nodes = nodes_by_name(ledger.cluster().clone(), cores).map(|node| NodeShown {
-        gpus: node
-            .gpus
-            .into_iter()
-            .map(|top| GpuShown {
-                shares: shares.remove(top.gpu.as_str()).unwrap_or_default(),
-                top,
-            })
-            .collect(),
-        node: node.node,
-        closed: node.closed,
+    let now = Instant::now();
+    // Encoding a large cluster for the first time takes a while.
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut editions = editions.lock();
+        editions.update(&model.cache, model.leads(), now);
+        editions.answer(since.as_deref())
     });
-    let nodes = nodes.collect();
-    let mut waiting: Vec<PendingPod> = cache.pending.pods.lock().values().cloned().collect();
-    let name = |one: &PendingPod| (one.pod.namespace.clone(), one.pod.name.clone());
-    waiting.sort_by_cached_key(name);
-    let more_waiting = waiting.len().saturating_sub(MAX_PENDING);
-    waiting.truncate(MAX_PENDING);
-    PageState {
-        leads,
-        nodes,
-        waiting: waiting.into_iter().map(line).collect(),
-        more_waiting,
-    }
+    let answer = answer
+        .await
+        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(([JSON], answer).into_response())
 }
 
-/// The shares by GPU, sorted by the pods' names.
-fn shares(cache: &LedgerCache, ledger: &Ledger) -> HashMap<String, Vec<PageShare>> {
-    let bound_pods = cache.bound_pods.0.read();
-    let name = |uid: &PodUid| {
-        let bound_pod = bound_pods.get(uid);
-        bound_pod.map_or_else(|| uid.to_string(), |bound_pod| bound_pod.pod.name.clone())
-    };
-    let mut found: HashMap<String, BTreeMap<(String, String, String), PageShare>> = HashMap::new();
-    for (uid, entry) in ledger.pod_entries() {
-        let counted = entry.allocated.uses();
-        let Some(uses) = counted.filter(|_| ledger.counts(uid, entry)) else {
-            continue;
-        };
-        for (device, used) in uses {
-            let (gpu, placed) = match MigPlacement::parse_device_key(device) {
-                Some((gpu, placed)) => (gpu, Some(placed)),
-                None => (device.as_str(), None),
-            };
-            let instance = placed.map(|placed| format!("{}@{}", placed.profile, placed.start));
-            let share = PageShare {
-                namespace: entry.namespace.to_string(),
-                pod: name(uid),
-                amount: (*used).into(),
-                instance: instance.clone(),
-                confirmed: entry.confirmed,
-            };
-            let key = (
-                share.namespace.clone(),
-                share.pod.clone(),
-                format!("{uid}{instance:?}"),
-            );
-            found.entry(gpu.to_owned()).or_default().insert(key, share);
-        }
-    }
-    let sorted =
-        |(gpu, shares): (String, BTreeMap<_, PageShare>)| (gpu, shares.into_values().collect());
-    found.into_iter().map(sorted).collect()
-}
-
-fn line(waiting: PendingPod) -> WaitingShown {
-    WaitingShown {
-        asks: container_requests(&waiting.demand),
-        annotated: waiting.annotated,
-        times: waiting
-            .refusals
-            .as_ref()
-            .map_or(0, |refusals| refusals.times),
-        text: waiting.refusals.map(|refusals| refusals.text),
-        namespace: waiting.pod.namespace,
-        pod: waiting.pod.name,
-    }
+/// What the monitors of these nodes answer.
+async fn measured(
+    State(Page { model, .. }): State<Page>,
+    Query(Nodes { nodes }): Query<Nodes>,
+    headers: HeaderMap,
+    what: Measured,
+) -> Result<Response, HttpError> {
+    model.ready()?;
+    let names = nodes.split(',').map(NodeName::from);
+    let cluster = model.cache.snapshot();
+    let known = names.filter(|name| cluster.node(name.as_str()).is_some());
+    let token = aliquot_serve::access_control::token(&headers);
+    let answer = model.monitors.ask(known.collect(), what, token).await;
+    Ok(([JSON], answer).into_response())
 }
 
 #[cfg(test)]

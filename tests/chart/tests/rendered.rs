@@ -408,6 +408,7 @@ fn service_accounts_have_only_listed_permissions() {
         "ClusterRole scheduler: resourcequotas : list,watch",
         "ClusterRole webhook: mutatingwebhookconfigurations aliquot-webhook: get,list,watch,patch",
         "Role scheduler: leases aliquot-scheduler: get,list,watch,update",
+        "Role scheduler: pods/proxy : get",
         "Role user: pods : get,list",
         "Role user: pods/proxy : get",
         "Role user: serviceaccounts/token aliquot-viewer: create",

@@ -1,4 +1,4 @@
-//! A made-up ledger, served by the scheduler's own routes.
+//! A made-up ledger, served by the scheduler's own routes, and an API server that answers for the monitors.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,13 +9,17 @@ use aliquot_k8s::watch::Index;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::pod_client::PodClient;
+use aliquot_scheduler::views::monitors::Monitors;
 use aliquot_scheduler::views::{self, ReadModel};
-use aliquot_serve::{Readiness, http};
+use aliquot_serve::{Readiness, http as server};
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Client, Config};
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use kube::Client;
+use kube::client::Body;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tower::service_fn;
 
 const MODELS: [&str; 3] = [
     "NVIDIA A100-SXM4-80GB",
@@ -51,16 +55,22 @@ pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache
         }))?);
     }
     Index::<Pod>::reset(&ledger, pods);
+    let quota = serde_json::from_value(json!({
+        "metadata": {"namespace": "vision", "name": "team"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "4000000"}},
+    }))?;
+    Index::<ResourceQuota>::reset(&ledger, vec![quota]);
     Ok(ledger)
 }
 
 fn node(number: usize) -> Result<Node> {
+    let memory = if is_small(number) { 24_576 } else { 81_920 };
     let gpu = |index: usize| {
         let sick = number == 1 && index == 2;
         let mode = if index == 7 { "timeslice" } else { "vgpu" };
         json!({
             "uuid": uuid(number, index), "index": index, "model": MODELS[number % 3],
-            "memory": 81920, "scaled": 81920, "cores": 100, "seats": 10, "mode": mode,
+            "memory": memory, "scaled": memory, "cores": 100, "seats": 10, "mode": mode,
             "resource": "nvidia.com/gpu", "health": if sick { "xid 79" } else { "ok" },
         })
     };
@@ -76,8 +86,18 @@ fn uuid(node: usize, gpu: usize) -> String {
     format!("GPU-{node:08x}-0000-0000-0000-{gpu:012x}")
 }
 
-fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
+/// What a share has allocated: less on the small GPUs.
+fn memory(node: usize, gpu: usize, share: usize) -> usize {
     let memory = 6000 + 1500 * ((node + gpu + share) % 5);
+    if is_small(node) { memory / 4 } else { memory }
+}
+
+fn is_small(node: usize) -> bool {
+    node % 3 == 1
+}
+
+fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
+    let memory = memory(node, gpu, share);
     let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
     let name = format!("gpu-{node:03}");
     let allocation =
@@ -92,25 +112,85 @@ fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
     }))?)
 }
 
+/// What the monitor of a node answers through the API server's proxy: each share of its first GPU uses half of
+/// its memory, and more each half minute; its other GPUs are idle. The monitor of the second node is down.
+fn monitor(node: usize, is_history: bool) -> (u16, Value) {
+    if node == 1 {
+        return (
+            503,
+            json!({"kind": "Status", "message": "dial tcp: connection refused"}),
+        );
+    }
+    let gpu = uuid(node, 0);
+    let share = |share: usize| {
+        let memory = memory(node, 0, share) / 2;
+        let hour = |value: usize| -> Vec<usize> { (1..=120).map(|at| value * at / 120).collect() };
+        let mut answer = json!({"gpu": gpu, "device": gpu, "container": "main",
+            "namespace": NAMESPACES[(node * 7 + share) % NAMESPACES.len()], "pod": format!("job-{node}-0-{share}"),
+            "limit": 2 * memory, "memory": memory, "sm": 10, "throttled": 5});
+        if is_history {
+            answer["memory"] = json!(hour(memory));
+            answer["sm"] = json!(hour(10));
+        }
+        answer
+    };
+    let gpus: Vec<Value> = (0..8)
+        .map(|index| {
+            json!({"gpu": uuid(node, index), "memory": if index == 0 { 21_000 } else { 0 },
+                "sm": if index == 0 { 50 } else { 0 }, "temperature": 40 + index, "power": 71})
+        })
+        .collect();
+    let shares: Vec<Value> = (0..5).map(share).collect();
+    (
+        200,
+        json!({"node": format!("gpu-{node:03}"), "gpus": gpus, "shares": shares}),
+    )
+}
+
+/// The API server: it has an agent on each node, `agent-` and the node's number.
+fn api_server(request: &Request<Body>) -> (u16, Value) {
+    let uri = request.uri();
+    if let Some((_, rest)) = uri.path().split_once("/https:agent-") {
+        let node = rest
+            .split(':')
+            .next()
+            .and_then(|number| number.parse().ok());
+        return monitor(node.unwrap_or_default(), rest.ends_with("/usage/history"));
+    }
+    let query = uri.query().unwrap_or_default();
+    let named = query.split_once("nodeName%3Dgpu-");
+    let number = named.and_then(|(_, rest)| rest.get(..3)?.parse::<usize>().ok());
+    let pod = number.map(|number| json!({"metadata": {"name": format!("agent-{number}")}}));
+    let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {}, "items": pod.into_iter().collect::<Vec<_>>()});
+    (200, list)
+}
+
 /// Serves the ledger; returns the address and a token that stops the server.
 pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken)> {
     let ledger = Arc::new(ledger);
-    // No request is made: there is no API server.
-    let client = Client::try_from(Config::new("http://127.0.0.1:9".parse()?))?;
+    let service = service_fn(|request: Request<Body>| async move {
+        let (status, answer) = api_server(&request);
+        let response = Response::builder().status(status);
+        response.body(Body::from(answer.to_string().into_bytes()))
+    });
+    let client = Client::new(service, "default");
+    let namespace = Some("aliquot-system".to_owned());
     let router = views::router(ReadModel {
         cache: ledger,
-        pods: PodClient::new(client),
+        pods: PodClient::new(client.clone()),
+        monitors: Monitors::new(client, namespace),
         leader: Leader::always(),
         readiness: Readiness::new([]),
     });
-    let listener = http::bind("127.0.0.1:0".parse()?).await?;
+    let listener = server::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
-    tokio::spawn(http::serve(
-        http::plain(listener),
+    tokio::spawn(server::serve(
+        server::plain(listener),
         router,
         stop.clone(),
-        http::DRAIN,
+        server::DRAIN,
     ));
     Ok((address, stop))
 }

@@ -92,7 +92,6 @@ async fn shows_finds_and_opens_every_share() -> Result<()> {
         opened.contains("gpu-000") && opened.contains("kubectl aliquot explain job-0-0-"),
         "{opened}"
     );
-    picture(&mut browser, "cluster-page-share.png").await?;
     browser.press("Escape").await?;
     ensure!(
         browser
@@ -119,6 +118,100 @@ async fn shows_finds_and_opens_every_share() -> Result<()> {
     );
     choose(&mut browser, "only", "gpu-003").await?;
     ensure!(count(&mut browser, "#nodes .node").await? == 1);
+    browser.stop().await?;
+    stop.cancel();
+    Ok(())
+}
+
+/// The text of these elements, one on each line.
+async fn texts(browser: &mut Browser, selector: &str) -> Result<String> {
+    let all =
+        format!("[...document.querySelectorAll('{selector}')].map(e => e.textContent).join('\\n')");
+    text(browser, &all).await
+}
+
+#[tokio::test]
+async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
+    let (mut browser, stop) = page(6, 5, 2).await?;
+    let measured = "document.querySelector('.now').textContent !== ''";
+    browser.until(measured).await?;
+    let now = texts(&mut browser, ".node:first-child .now").await?;
+    ensure!(
+        now.starts_with("21000 MiB used · 50 % SM · 40 °C · 71 W\n0 MiB used · 0 % SM · 41 °C"),
+        "{now}"
+    );
+    let used = "[...document.querySelectorAll('.node:first-child .gpu:nth-of-type(1) button')]\
+        .map(e => e.style.getPropertyValue('--used')).join(' ')";
+    let used = text(&mut browser, used).await?;
+    ensure!(used == "50 50 50 50 50", "{used}");
+    let why = texts(&mut browser, ".node:nth-child(2) .missing").await?;
+    ensure!(
+        why.contains("503 Service Unavailable: dial tcp: connection refused"),
+        "{why}"
+    );
+
+    // The opened share has its last hour.
+    browser
+        .value("document.querySelector('#nodes button').click()")
+        .await?;
+    browser
+        .until("!document.querySelector('#share figure').hidden")
+        .await?;
+    let opened = texts(&mut browser, "#share dd").await?;
+    ensure!(
+        opened.contains("3000 of 6000 MiB, 10 % SM, throttled 5 % of the time"),
+        "{opened}"
+    );
+    let points = "document.querySelector('#share polyline.memory').getAttribute('points')";
+    let points = text(&mut browser, points).await?;
+    ensure!(
+        points.split(' ').count() == 120 && points.ends_with("360.0,30.0"),
+        "{points}"
+    );
+    picture(&mut browser, "cluster-page-share.png").await?;
+
+    // What would help, short names that differ, and the quota.
+    let help = texts(&mut browser, "#waiting td:nth-child(4)").await?;
+    ensure!(
+        help.contains("No open GPU has 90000 MiB; the largest has 81920 MiB."),
+        "{help}"
+    );
+    let short = texts(&mut browser, ".node:first-child .gpu:nth-of-type(1) button").await?;
+    ensure!(short == "…0\n…1\n…2\n…3\n…4", "{short}");
+    let quota = texts(&mut browser, "#quotas tbody").await?;
+    ensure!(
+        quota.contains("vision") && quota.contains("of 4000000"),
+        "{quota}"
+    );
+
+    // Colours differ, and a smaller GPU has a narrower bar.
+    let colours = "[...new Set([...document.querySelectorAll('#legend i')].map(e => e.style.background))].length";
+    ensure!(browser.value(colours).await? == 6);
+    let widths = "['first-child', 'nth-child(2)'].map(at => \
+        document.querySelector(`.node:${at} .bar`).getBoundingClientRect().width)";
+    let widths = browser
+        .value(&format!("{{ const w = {widths}; w[1] / w[0] }}"))
+        .await?;
+    let ratio = widths.as_f64().context("widths")?;
+    ensure!((ratio - 24576.0 / 81920.0).abs() < 0.02, "{ratio}");
+
+    // In the dark, text stands out from what is behind it.
+    let dark = json!({"features": [{"name": "prefers-color-scheme", "value": "dark"}]});
+    browser.call("Emulation.setEmulatedMedia", dark).await?;
+    let luminance = "(c => { const [r, g, b] = c.match(/[0-9.]+/g).slice(0, 3).map(v => { v /= 255; \
+        return v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; })";
+    let contrast = format!(
+        "{{ const of = {luminance}; const probe = document.createElement('p'); probe.style.background = 'Canvas'; \
+         document.body.append(probe); const behind = of(getComputedStyle(probe).backgroundColor); probe.remove(); \
+         Math.min(...['h1', '.now', '.why', 'td', '.name'].map(s => (of(getComputedStyle(document.querySelector(s)).color) \
+         + 0.05) / (behind + 0.05))) }}"
+    );
+    let contrast = browser.value(&contrast).await?;
+    ensure!(
+        contrast.as_f64().is_some_and(|ratio| ratio >= 4.5),
+        "{contrast}"
+    );
+    picture(&mut browser, "cluster-page-dark.png").await?;
     browser.stop().await?;
     stop.cancel();
     Ok(())

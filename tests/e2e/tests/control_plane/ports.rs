@@ -15,12 +15,14 @@ use kube::{Api, Client, Config};
 use serde_json::json;
 
 /// What names the pods of all namespaces.
-const SECRET: [&str; 5] = [
+const SECRET: [&str; 7] = [
     "/metrics",
     "/books",
     "/top",
     "/explain/default/p",
     "/page/state",
+    "/page/usage",
+    "/page/history",
 ];
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/page/", "/page/page.js"];
 

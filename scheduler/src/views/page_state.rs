@@ -1,0 +1,341 @@
+//! What the page shows of the ledger, in editions: a browser gets all of it first, and then what changed
+//! since the edition that it has. A node's text is made anew only when the node or its pods changed, so
+//! that ten viewers cost what one does.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aliquot_core::explain::{ContainerRequest, container_requests};
+use aliquot_core::inventory::Mode;
+use aliquot_core::mig::published::MigPlacement;
+use aliquot_core::quota::LimitedResource;
+use aliquot_core::top::{DeviceAmount, GpuTop, InstanceTop, NodeTop};
+use aliquot_core::{Cluster, GpuUuid, Ledger, NodeName};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::slots_by_name;
+use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::bound_pods::BoundPods;
+use crate::ledger_cache::pending_pods::PendingPod;
+
+/// Maximum number of pending pods listed; the others are counted.
+const MAX_PENDING: usize = 500;
+/// An edition is made no sooner than this after the one before.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Nodes that are compared under one lock of the ledger.
+const TOGETHER: usize = 64;
+
+/// The state of the page.
+pub(super) struct Editions {
+    /// Other replicas, and this one after a restart, count anew.
+    process: u128,
+    edition: u64,
+    updated: Option<Instant>,
+    nodes: BTreeMap<NodeName, Part>,
+    rest: Part,
+}
+
+/// A text, with the edition in which it changed last.
+#[derive(Default)]
+struct Part {
+    /// Of what it was made from.
+    hash: u64,
+    edition: u64,
+    /// Empty for a node that is gone.
+    text: String,
+}
+
+/// The rest of the state.
+#[derive(Serialize)]
+struct Rest {
+    /// This replica leads; others do not know why pods were refused.
+    leads: bool,
+    waiting: Vec<WaitingShown>,
+    more_waiting: usize,
+    quotas: Vec<QuotaShown>,
+}
+
+#[derive(Serialize)]
+struct NodeShown {
+    node: NodeName,
+    closed: Option<String>,
+    gpus: Vec<GpuShown>,
+}
+
+#[derive(Serialize)]
+struct GpuShown {
+    gpu: GpuUuid,
+    index: u32,
+    model: String,
+    mode: Mode,
+    closed: Option<String>,
+    total: DeviceAmount,
+    used: DeviceAmount,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    instances: Vec<InstanceTop>,
+    shares: Vec<PageShare>,
+}
+
+#[derive(Clone, Serialize)]
+struct PageShare {
+    #[serde(skip)]
+    gpu: String,
+    namespace: String,
+    pod: String,
+    #[serde(flatten)]
+    amount: DeviceAmount,
+    /// On a GPU with dynamic MIG: profile and start of the instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    confirmed: bool,
+}
+
+#[derive(Serialize)]
+struct WaitingShown {
+    namespace: String,
+    pod: String,
+    asks: Vec<ContainerRequest>,
+    /// In the pod's annotation.
+    annotated: bool,
+    times: u32,
+    text: Option<String>,
+}
+
+/// One limit of a quota.
+#[derive(Serialize)]
+struct QuotaShown {
+    namespace: String,
+    quota: String,
+    resource: &'static str,
+    /// `None` while the allocation of one of its pods cannot be read.
+    used: Option<u64>,
+    limit: u64,
+}
+
+impl Default for Editions {
+    fn default() -> Self {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            process: started.unwrap_or_default().as_nanos(),
+            edition: 0,
+            updated: None,
+            nodes: BTreeMap::new(),
+            rest: Part::default(),
+        }
+    }
+}
+
+impl Editions {
+    /// Makes an edition of what changed, unless the last one is new.
+    pub(super) fn update(&mut self, cache: &LedgerCache, leads: bool, now: Instant) {
+        if self.updated.is_some_and(|then| then + INTERVAL > now) {
+            return;
+        }
+        self.updated = Some(now);
+        self.edition += 1;
+        let cluster = cache.snapshot();
+        for (name, part) in &mut self.nodes {
+            if cluster.node(name.as_str()).is_none() {
+                part.hash = 0;
+                part.set(String::new(), self.edition);
+            }
+        }
+        for slots in slots_by_name(&cluster).chunks(TOGETHER) {
+            self.update_nodes(cache, &cluster, slots);
+        }
+        self.rest.set(encode(&rest(cache, leads)), self.edition);
+    }
+
+    fn update_nodes(&mut self, cache: &LedgerCache, cluster: &Cluster, slots: &[usize]) {
+        let changed: Vec<(usize, u64, Vec<PageShare>)> = {
+            // As everywhere: the bound pods before the ledger.
+            let bound_pods = cache.bound_pods.0.read();
+            cache.read(|ledger| {
+                let compared = slots.iter().filter_map(|slot| {
+                    let (name, _) = cluster.named(*slot)?;
+                    let mut hasher = DefaultHasher::new();
+                    cluster.version(*slot).hash(&mut hasher);
+                    for uid in ledger.pods_on(name.as_str()) {
+                        let confirmed = ledger.pod_entry(uid).map(|entry| entry.confirmed);
+                        (uid, confirmed, bound_pods.get(uid).is_some()).hash(&mut hasher);
+                    }
+                    let hash = hasher.finish();
+                    let known = self.nodes.get(name).map(|part| part.hash);
+                    (known != Some(hash)).then(|| (*slot, hash, shares(ledger, &bound_pods, name)))
+                });
+                compared.collect()
+            })
+        };
+        let cores = cache.settings().defaults.cores;
+        for (slot, hash, shares) in changed {
+            let Some((name, node)) = cluster.named(slot) else {
+                continue;
+            };
+            let top = NodeTop::of(name, node, cores);
+            let text = top.map_or_else(String::new, |top| encode(&shown(top, shares)));
+            let part = self.nodes.entry(name.clone()).or_default();
+            part.hash = hash;
+            part.set(text, self.edition);
+        }
+    }
+
+    /// What changed since that edition; everything if it is not one of ours.
+    pub(super) fn answer(&self, since: Option<&str>) -> String {
+        let prefix = format!("{:x}-", self.process);
+        let since = since.and_then(|text| text.strip_prefix(&prefix)?.parse::<u64>().ok());
+        let is_news = |part: &&Part| since.is_none_or(|since| part.edition > since);
+        let mut text = format!(
+            "{{\"edition\":\"{prefix}{}\",\"all\":{}",
+            self.edition,
+            since.is_none()
+        );
+        if is_news(&&self.rest) {
+            text.push_str(",\"rest\":");
+            text.push_str(&self.rest.text);
+        }
+        let news = self.nodes.iter().filter(|(_, part)| is_news(part));
+        let (gone, changed): (Vec<_>, Vec<_>) = news.partition(|(_, part)| part.text.is_empty());
+        let gone: Vec<&NodeName> = gone.into_iter().map(|(name, _)| name).collect();
+        let changed: Vec<&str> = changed.into_iter().map(|(_, part)| &*part.text).collect();
+        text.push_str(",\"gone\":");
+        text.push_str(&encode(&gone));
+        text.push_str(",\"nodes\":[");
+        text.push_str(&changed.join(","));
+        text.push_str("]}");
+        text
+    }
+}
+
+impl Part {
+    fn set(&mut self, text: String, edition: u64) {
+        if self.text != text || self.edition == 0 {
+            (self.text, self.edition) = (text, edition);
+        }
+    }
+}
+
+/// Text of a value that serde can always write.
+fn encode(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot encode the page's state");
+        "null".to_owned()
+    })
+}
+
+fn rest(cache: &LedgerCache, leads: bool) -> Rest {
+    let waiting: Vec<WaitingShown> = {
+        let pods = cache.pending.pods.lock();
+        let mut first: Vec<&PendingPod> = pods.values().collect();
+        first.sort_unstable_by_key(|one| (&one.pod.namespace, &one.pod.name));
+        first.truncate(MAX_PENDING);
+        first.into_iter().map(line).collect()
+    };
+    let more_waiting = cache.pending.counts().0.saturating_sub(waiting.len());
+    let quotas = cache.read(|ledger| {
+        let all = ledger.namespaces().quotas().into_iter();
+        let lines = all.flat_map(|(namespace, (used, quotas))| {
+            quotas.iter().flat_map(move |quota| {
+                quota.limits.iter().map(move |limit| QuotaShown {
+                    namespace: namespace.to_string(),
+                    quota: quota.name.to_string(),
+                    resource: match limit.on {
+                        LimitedResource::Memory => "memory",
+                        LimitedResource::Cores => "cores",
+                    },
+                    used: used
+                        .on(limit.on)
+                        .map(|used| u64::try_from(used).unwrap_or(u64::MAX)),
+                    limit: limit.most.allowed(),
+                })
+            })
+        });
+        lines.collect()
+    });
+    Rest {
+        leads,
+        waiting,
+        more_waiting,
+        quotas,
+    }
+}
+
+fn shown(top: NodeTop, shares: Vec<PageShare>) -> NodeShown {
+    let gpu = |top: GpuTop| GpuShown {
+        shares: shares
+            .iter()
+            .filter(|share| share.gpu == top.gpu.as_str())
+            .cloned()
+            .collect(),
+        gpu: top.gpu,
+        index: top.index,
+        model: top.model,
+        mode: top.mode,
+        closed: top.closed,
+        total: top.total,
+        used: top.used,
+        instances: top.instances,
+    };
+    NodeShown {
+        node: top.node,
+        closed: top.closed,
+        gpus: top.gpus.into_iter().map(gpu).collect(),
+    }
+}
+
+/// The shares on a node, sorted by the pods' names.
+fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageShare> {
+    let mut found = Vec::new();
+    for uid in ledger.pods_on(node.as_str()) {
+        let entry = ledger.pod_entry(uid);
+        let entry = entry.filter(|entry| ledger.counts(uid, entry));
+        let Some((entry, uses)) = entry.and_then(|entry| Some((entry, entry.allocated.uses()?)))
+        else {
+            continue;
+        };
+        let pod = bound_pods.get(uid);
+        let pod = pod.map_or_else(|| uid.to_string(), |bound| bound.pod.name.clone());
+        for (device, used) in uses {
+            let (gpu, placed) = match MigPlacement::parse_device_key(device) {
+                Some((gpu, placed)) => (gpu, Some(placed)),
+                None => (device.as_str(), None),
+            };
+            found.push(PageShare {
+                gpu: gpu.to_owned(),
+                namespace: entry.namespace.to_string(),
+                pod: pod.clone(),
+                amount: (*used).into(),
+                instance: placed.map(|placed| format!("{}@{}", placed.profile, placed.start)),
+                confirmed: entry.confirmed,
+            });
+        }
+    }
+    found.sort_by(|a, b| {
+        let key = |share: &PageShare| {
+            (
+                share.namespace.clone(),
+                share.pod.clone(),
+                share.instance.clone(),
+            )
+        };
+        key(a).cmp(&key(b))
+    });
+    found
+}
+
+fn line(waiting: &PendingPod) -> WaitingShown {
+    let refusals = waiting.refusals.as_ref();
+    WaitingShown {
+        asks: container_requests(&waiting.demand),
+        annotated: waiting.annotated,
+        times: refusals.map_or(0, |refusals| refusals.times),
+        text: refusals.map(|refusals| refusals.text.clone()),
+        namespace: waiting.pod.namespace.clone(),
+        pod: waiting.pod.name.clone(),
+    }
+}
+
+#[cfg(test)]
+#[path = "page_state_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,177 @@
+//! Editions of the page's state.
+
+use aliquot_core::request_annotation::REQUEST;
+use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ledger_cache::tests::{node, pod};
+
+/// Two nodes, a pod on one of them, and a pending one.
+pub(in super::super) fn cache() -> LedgerCache {
+    let cache = LedgerCache::default();
+    let nodes = ["b", "a"].map(|name| node(name, 1000));
+    Index::<Node>::reset(&cache, nodes.to_vec());
+    let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
+    Index::<Pod>::reset(&cache, pods);
+    cache
+}
+
+/// Asks every two seconds with the edition that it has.
+struct Browser {
+    editions: Editions,
+    now: Instant,
+    edition: Option<String>,
+}
+
+impl Default for Browser {
+    fn default() -> Self {
+        Self {
+            editions: Editions::default(),
+            now: Instant::now(),
+            edition: None,
+        }
+    }
+}
+
+impl Browser {
+    fn first(mut self, cache: &LedgerCache) -> Value {
+        self.ask(cache)
+    }
+
+    fn ask(&mut self, cache: &LedgerCache) -> Value {
+        self.now += INTERVAL;
+        self.editions.update(cache, true, self.now);
+        let answer = self.editions.answer(self.edition.as_deref());
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        self.edition = answer["edition"].as_str().map(str::to_owned);
+        answer
+    }
+}
+
+fn names(answer: &Value) -> Vec<&str> {
+    let nodes = answer["nodes"].as_array().unwrap();
+    nodes
+        .iter()
+        .filter_map(|one| one["node"].as_str())
+        .collect()
+}
+
+#[test]
+fn page_state_has_shares_by_gpu_and_pending_pods() {
+    let state_json = Browser::default().first(&cache());
+    let names: Vec<&Value> = state_json["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|n| &n["node"])
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    let gpu = &state_json["nodes"][0]["gpus"][0];
+    assert_eq!(
+        (&gpu["gpu"], &gpu["mode"]),
+        (&json!("GPU-a"), &json!("vgpu"))
+    );
+    let share = &gpu["shares"][0];
+    assert_eq!(
+        (&share["memory"], &share["confirmed"]),
+        (&json!(600), &json!(true))
+    );
+    assert_eq!(share["pod"], "holder");
+    assert_eq!(state_json["nodes"][1]["gpus"][0]["shares"], json!([]));
+    let waiting = state_json["rest"]["waiting"].as_array().unwrap();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(waiting[0]["pod"], "p");
+    assert_eq!(waiting[0]["asks"][0]["memory"], "500 MiB");
+    assert_eq!(
+        (
+            &state_json["rest"]["leads"],
+            &state_json["rest"]["more_waiting"]
+        ),
+        (&json!(true), &json!(0))
+    );
+}
+
+#[test]
+fn pending_pod_shows_request_from_its_annotation() {
+    let cache = LedgerCache::default();
+    let mut annotated = pod("p", 500, None);
+    let request = json!({"v": 1, "containers": {"main": {"memory": 700, "cores": 30}}});
+    annotated.metadata.annotations = Some([(REQUEST.to_owned(), request.to_string())].into());
+    let containers = &mut annotated.spec.as_mut().unwrap().containers;
+    containers[0].resources =
+        serde_json::from_value(json!({"limits": {"nvidia.com/gpu": "1"}})).unwrap();
+    Index::<Pod>::reset(&cache, vec![annotated]);
+    let state_json = Browser::default().first(&cache);
+    let waiting = &state_json["rest"]["waiting"][0];
+    assert_eq!(waiting["annotated"], true);
+    let asks = &waiting["asks"][0];
+    assert_eq!(
+        (&asks["memory"], &asks["cores"]),
+        (&json!("700 MiB"), &json!(30))
+    );
+}
+
+#[test]
+fn answers_with_what_changed_since_the_browsers_edition() {
+    let cache = cache();
+    let mut browser = Browser::default();
+    let all = browser.ask(&cache);
+    assert_eq!((&all["all"], names(&all)), (&json!(true), vec!["a", "b"]));
+    let check = |answer: &Value, nodes: &[&str], gone: Value, has_rest: bool| {
+        assert_eq!(answer["all"], false);
+        assert_eq!((names(answer), &answer["gone"]), (nodes.to_vec(), &gone));
+        assert_eq!(answer["rest"].is_object(), has_rest, "{answer}");
+    };
+    check(&browser.ask(&cache), &[], json!([]), false);
+
+    Index::<Pod>::apply(&cache, pod("q", 100, Some("b")));
+    let one = browser.ask(&cache);
+    check(&one, &["b"], json!([]), false);
+    assert_eq!(one["nodes"][0]["gpus"][0]["shares"][0]["pod"], "q");
+
+    Index::<Pod>::apply(&cache, pod("r", 100, None));
+    check(&browser.ask(&cache), &[], json!([]), true);
+
+    Index::<Node>::delete(&cache, node("b", 1000));
+    check(&browser.ask(&cache), &[], json!(["b"]), false);
+    Index::<Node>::apply(&cache, node("b", 1000));
+    check(&browser.ask(&cache), &["b"], json!([]), false);
+
+    // The edition of another process, or none at all.
+    for other in ["1-1", "x", ""] {
+        browser.edition = Some(other.to_owned());
+        assert_eq!(browser.ask(&cache)["all"], true, "{other}");
+    }
+}
+
+#[test]
+fn makes_no_edition_within_two_seconds_of_the_last() {
+    let cache = cache();
+    let mut browser = Browser::default();
+    let first = browser.ask(&cache)["edition"].clone();
+    Index::<Node>::delete(&cache, node("b", 1000));
+    browser
+        .editions
+        .update(&cache, true, browser.now + INTERVAL / 2);
+    let answer: Value = serde_json::from_str(&browser.editions.answer(None)).unwrap();
+    assert_eq!(
+        (&answer["edition"], names(&answer)),
+        (&first, vec!["a", "b"])
+    );
+}
+
+#[test]
+fn shows_what_each_quota_allows_and_what_is_used() {
+    let cache = cache();
+    let quota = json!({
+        "metadata": {"namespace": "d", "name": "team"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "2000"}},
+    });
+    let quota: ResourceQuota = serde_json::from_value(quota).unwrap();
+    Index::<ResourceQuota>::reset(&cache, vec![quota]);
+    let state = Browser::default().first(&cache);
+    let expected = json!([{"namespace": "d", "quota": "team", "resource": "memory", "used": 600, "limit": 2000}]);
+    assert_eq!(state["rest"]["quotas"], expected);
+}
