@@ -125,8 +125,11 @@ fn share(allocation: &Allocation) -> (u64, u32) {
     (grant.memory.0, grant.cores.0)
 }
 
+/// MiB and percent.
+type Amounts = (u64, u32);
+
 /// Two pods of 400 MiB and 30 % on a GPU of 1000 MiB; the first is resized.
-fn check(text: &str, expected: Result<((u64, u32), (u64, u32)), &str>) {
+fn check(text: &str, expected: Result<(Amounts, Amounts), &str>) {
     let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
     let quota = Quota {
         name: "q".into(),
