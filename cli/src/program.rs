@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+use crate::resize::Resize;
 use crate::simulate::Simulate;
 use crate::suggest::Suggest;
 use crate::top::Top;
@@ -31,6 +32,8 @@ pub enum Command {
     Simulate(Box<Simulate>),
     /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
     Explain(Explain),
+    /// Give a running pod another share of its GPUs
+    Resize(Box<Resize>),
     /// Show the capacity of GPUs, what is allocated, and what is free
     Top(Top),
     /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
