@@ -120,12 +120,13 @@ impl Resize {
         let mut shown = "nothing".to_owned();
         let most = Duration::from_secs(request.deadline) + MARGIN;
         let waiting = async {
+            let mut ticks = tokio::time::interval(INTERVAL);
             loop {
+                ticks.tick().await;
                 let found = pods.get(name).await.map_err(failed)?;
                 if let Some(outcome) = outcome(&found, &text, &mut shown) {
                     return outcome;
                 }
-                tokio::time::sleep(INTERVAL).await;
             }
         };
         let ended = tokio::time::timeout(most, waiting).await;

@@ -267,7 +267,9 @@ impl Resizer {
             .as_deref()
             .unwrap_or_default();
         let mut repeated = false;
+        let mut ticks = tokio::time::interval(RETRY);
         while self.leader.not_leading_reason().is_none() {
+            ticks.tick().await;
             let patched = self
                 .pods
                 .annotate_version(reference, version, &annotations, repeated);
@@ -289,7 +291,6 @@ impl Resizer {
                     let pod = &reference.name;
                     tracing::warn!(pod, error, "outcome of the resize unknown, trying again");
                     repeated = true;
-                    tokio::time::sleep(RETRY).await;
                 }
             }
         }

@@ -196,17 +196,17 @@ async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response
     let mut respond = async |method: &str, code: u16, body: &dyn Fn(Value) -> Value| {
         let (request, send) = server.next_request().await.expect("a call is missing");
         assert_eq!(request.method().as_str(), method);
-        let sent = request.into_body().collect_bytes().await.unwrap();
-        let sent = serde_json::from_slice(&sent).unwrap_or_default();
+        let patch = request.into_body().collect_bytes().await.unwrap();
+        let patch = serde_json::from_slice(&patch).unwrap_or_default();
         let response = Response::builder().status(code);
-        let body = serde_json::to_vec(&body(sent)).unwrap();
+        let body = serde_json::to_vec(&body(patch)).unwrap();
         send.send_response(response.body(Body::from(body)).unwrap());
     };
     let plain = |_| serde_json::to_value(asked("1")).unwrap();
     respond("GET", 200, &plain).await;
     for (code, version) in answers {
-        let failure = |sent: Value| {
-            assert_eq!(sent["metadata"]["resourceVersion"], "1");
+        let failure = |patch: Value| {
+            assert_eq!(patch["metadata"]["resourceVersion"], "1");
             match code {
                 200 => json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}),
                 code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",

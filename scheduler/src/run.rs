@@ -40,6 +40,10 @@ use crate::{evict, learn, requeue, unreadable};
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Serves until a signal arrives.
+#[allow(
+    clippy::too_many_lines,
+    reason = "the parts in the order of their start"
+)]
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);

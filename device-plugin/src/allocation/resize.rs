@@ -145,8 +145,10 @@ fn enforce(
     let written = write_pages(starter, &next, &own);
     fail_point::at(Point::ResizeWritten);
     // What was allocated before the page was written.
-    let late = above(starter, &stored, &next).map(waits);
-    let result = written.and(late.map_or(Ok(()), Err));
+    let result = written.and_then(|()| match above(starter, &stored, &next) {
+        Some(use_above) => Err(waits(use_above)),
+        None => Ok(()),
+    });
     if result.is_err() {
         store(AcceptedAllocation::clone(&stored))?;
         write_pages(starter, &stored, &own)?;

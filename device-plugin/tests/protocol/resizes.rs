@@ -155,10 +155,10 @@ async fn resizes_running_container_but_never_below_its_use() {
     node.pods
         .apply(pod("u1", &[("main", false, "GPU-a", 4000)]));
     let mut published = node.allocations.published.subscribe();
-    let none = published.wait_for(|node| node.inventory.resizes.is_empty());
-    let none = tokio::time::timeout(DEADLINE, none).await;
+    let answered = published.wait_for(|node| node.inventory.resizes.is_empty());
+    let answered = tokio::time::timeout(DEADLINE, answered).await;
     assert!(
-        none.is_ok_and(|found| found.is_ok()),
+        answered.is_ok_and(|found| found.is_ok()),
         "{RESIZE_STATUS} is gone"
     );
     stop.cancel();
