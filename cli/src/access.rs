@@ -1,8 +1,10 @@
 //! How to reach a cluster: its API server, and its scheduler and other parts, through the API server's
 //! proxy or at a URL. Every call has a deadline.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aliquot_k8s::pod;
 use clap::Args;
@@ -15,6 +17,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::components::name;
 
@@ -29,6 +32,8 @@ const SCHEDULERS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/co
 const VIEWER: &str = "aliquot-viewer";
 /// Seconds for which a token of it is valid: the shortest that Kubernetes allows.
 const TOKEN_LIFETIME: i64 = 600;
+/// How long a client with such a token is used.
+const TOKEN_USE: Duration = Duration::from_mins(5);
 /// The header in which the token passes the API server's proxy.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("aliquot-token");
 /// The variable with the token for an address that the user gives.
@@ -56,6 +61,24 @@ pub struct Access {
     /// Port of the scheduler's pods
     #[arg(long, default_value_t = 9395)]
     pub scheduler_port: u16,
+    /// The clients that were made.
+    #[arg(skip)]
+    pub clients: Arc<Clients>,
+}
+
+/// The clients of a command that asks again and again: a new one may run a login program, and a new token
+/// is written by the API server.
+#[derive(Default)]
+pub struct Clients {
+    user: OnceCell<Client>,
+    /// With a token of [`VIEWER`] in this namespace, since then.
+    viewer: Mutex<Option<(String, Instant, Client)>>,
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("Clients")
+    }
 }
 
 /// Why the cluster could not be read.
@@ -114,12 +137,20 @@ pub enum AccessError {
 impl Access {
     /// The client for the API server.
     pub async fn client(&self) -> Result<Client, AccessError> {
-        make(self.config().await?)
+        let made = async { make(self.config().await?) };
+        self.clients.user.get_or_try_init(|| made).await.cloned()
     }
 
     /// A client whose requests carry a token of the account `aliquot-viewer` in this namespace: the API
     /// server's proxy does not pass the user's own identity on.
     async fn viewer(&self, client: &Client, namespace: &str) -> Result<Client, AccessError> {
+        let mut known = self.clients.viewer.lock().await;
+        if let Some((of, since, viewer)) = &*known
+            && of == namespace
+            && since.elapsed() < TOKEN_USE
+        {
+            return Ok(viewer.clone());
+        }
         let refused = |why: String| AccessError::Token {
             namespace: namespace.to_owned(),
             why,
@@ -139,7 +170,9 @@ impl Access {
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
         config.headers.push(header);
-        make(config)
+        let viewer = make(config)?;
+        *known = Some((namespace.to_owned(), Instant::now(), viewer.clone()));
+        Ok(viewer)
     }
 
     /// To a port of each of these pods, through the API server's proxy. Only ports with TLS get a
@@ -189,8 +222,15 @@ impl Access {
 
     /// The same, as text.
     pub async fn text(&self, path: &str) -> Result<String, AccessError> {
+        Ok(self.answer(path).await?.1)
+    }
+
+    /// The same, and the way on which it came.
+    pub(crate) async fn answer(&self, path: &str) -> Result<(PodRoute, String), AccessError> {
         if let Some(url) = &self.server {
-            return get(&direct(url)?, &url.to_string(), path).await;
+            let route = PodRoute::at(url)?;
+            let text = get(&route.client, &url.to_string(), path).await?;
+            return Ok((route, text));
         }
         let client = self.client().await?;
         let (namespace, pods) = self.schedulers(&client).await?;
@@ -206,13 +246,13 @@ impl Access {
                 let value: Result<serde_json::Value, _> = serde_json::from_str(text);
                 value.is_ok_and(|value| value["leads"] == true)
             };
-            if got.as_deref().is_ok_and(leads) {
-                answer = got;
-                break;
-            }
+            let is_leader = got.as_deref().is_ok_and(leads);
             // Any answer is better than none, and an answer better than a refusal.
-            if answer.is_err() {
-                answer = got;
+            if is_leader || answer.is_err() {
+                answer = got.map(|text| (route, text));
+            }
+            if is_leader {
+                break;
             }
         }
         answer

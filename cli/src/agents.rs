@@ -1,6 +1,7 @@
 //! How to reach the agents of nodes: through the API server's proxy, or at URLs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use aliquot_core::NodeName;
 use aliquot_k8s::pod;
@@ -8,12 +9,19 @@ use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::access::{Access, AccessError, PodRoute};
+use crate::access::{Access, AccessError, PodRoute, get};
 
 /// The labels that the chart gives the agents' pods.
 pub(crate) const AGENTS: &str =
     "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
+
+/// Agents asked at once.
+const AT_ONCE: usize = 16;
+/// How long one may take to answer: the API server's proxy waits longer for a node that is gone.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How to reach the nodes' agents.
 #[derive(Clone, Debug, Default, Args)]
@@ -34,6 +42,44 @@ pub struct Agents {
         env = "ALIQUOT_AGENTS"
     )]
     pub agents: Vec<(NodeName, http::Uri)>,
+}
+
+/// How to reach the nodes' monitors, which are in the agents' pods.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Monitors {
+    /// Port of the monitors in the agents' pods
+    #[arg(long, default_value_t = 9396)]
+    pub monitor_port: u16,
+    /// Ask the monitor of a node at this address instead of through the API server; repeatable, or
+    /// separated by commas in the variable `ALIQUOT_MONITORS`
+    #[arg(
+        long = "monitor",
+        value_name = "NODE=URL",
+        value_parser = parse_agent,
+        value_delimiter = ',',
+        env = "ALIQUOT_MONITORS"
+    )]
+    pub monitors: Vec<(NodeName, http::Uri)>,
+}
+
+impl Monitors {
+    /// The ports of the monitors in the pods of these agents.
+    pub(crate) fn of(&self, agents: &Agents) -> Agents {
+        Agents {
+            agent_namespace: agents.agent_namespace.clone(),
+            agent_port: self.monitor_port,
+            agents: self.monitors.clone(),
+        }
+    }
+}
+
+/// The metrics of nodes.
+#[derive(Debug, Default)]
+pub(crate) struct MetricsPages {
+    /// By node.
+    pub(crate) pages: Vec<(NodeName, String)>,
+    /// Why a node did not answer.
+    pub(crate) missing: BTreeMap<NodeName, String>,
 }
 
 pub(crate) fn parse_agent(text: &str) -> Result<(NodeName, http::Uri), String> {
@@ -82,6 +128,61 @@ impl Agents {
             }
         }
         routes
+    }
+
+    /// `GET /metrics` of each of these nodes; `who` is asked.
+    pub(crate) async fn metrics(
+        &self,
+        access: &Access,
+        nodes: &BTreeSet<NodeName>,
+        who: &'static str,
+    ) -> MetricsPages {
+        let mut found = MetricsPages::default();
+        let direct = |node: &NodeName| Some((node.clone(), self.direct(node)?));
+        let direct: Option<BTreeMap<NodeName, AgentRoute>> = nodes.iter().map(direct).collect();
+        let routes = match direct {
+            Some(routes) => routes,
+            None => match access.client().await {
+                Ok(client) => self.routes(access, &client, nodes).await,
+                Err(error) => {
+                    let failed = |node: &NodeName| (node.clone(), error.to_string());
+                    found.missing = nodes.iter().map(failed).collect();
+                    return found;
+                }
+            },
+        };
+        for node in nodes.iter().filter(|node| !routes.contains_key(*node)) {
+            let why = format!(
+                "no running pod on the node has the labels {AGENTS}; set --agent-namespace or --agent"
+            );
+            found.missing.insert(node.clone(), why);
+        }
+        let mut asked = Vec::new();
+        for (node, route) in routes {
+            match route {
+                Ok(route) => asked.push((node, route)),
+                Err(why) => drop(found.missing.insert(node, why)),
+            }
+        }
+        for some in asked.chunks(AT_ONCE) {
+            let mut answers = JoinSet::new();
+            for (node, route) in some.iter().cloned() {
+                answers.spawn(async move {
+                    let at = format!("{who} of {node}");
+                    let path = format!("{}/metrics", route.path);
+                    let text = timeout(ANSWER, get(&route.client, &at, &path)).await;
+                    (node, text)
+                });
+            }
+            for (node, text) in answers.join_all().await {
+                match text {
+                    Ok(Ok(text)) => found.pages.push((node, text)),
+                    Ok(Err(error)) => drop(found.missing.insert(node, error.to_string())),
+                    Err(_) => drop(found.missing.insert(node, format!("{who} does not answer"))),
+                }
+            }
+        }
+        found
     }
 
     /// The agents' pods on these nodes, through the API server's proxy.

@@ -112,7 +112,14 @@ mod tests {
         check(
             &[""],
             &[
-                "config", "doctor", "explain", "simulate", "suggest", "top", ":4",
+                "config",
+                "dashboard",
+                "doctor",
+                "explain",
+                "simulate",
+                "suggest",
+                "top",
+                ":4",
             ],
         );
         check(&["do"], &["doctor", ":4"]);

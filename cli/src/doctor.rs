@@ -15,11 +15,15 @@ pub mod ledger;
 pub mod migrate;
 pub mod node;
 mod other_plugins;
+pub mod pre;
 pub mod probe;
 mod request_form;
 mod runtime_class;
 mod scheduler;
 mod security;
+pub mod wait;
+
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Pod;
@@ -45,6 +49,15 @@ pub struct Doctor {
     /// List only what is open to tenants, with the value of the chart that closes it
     #[arg(long)]
     pub security: bool,
+    /// Before an installation: check what the cluster has, and list what the webhook would review
+    #[arg(long, conflicts_with = "security")]
+    pub pre: bool,
+    /// Ask again until there are no problems and every check was made; what is missing is printed to standard error
+    #[arg(long, conflicts_with_all = ["security", "pre"])]
+    pub wait: bool,
+    /// Most seconds to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub timeout: u64,
     /// Flags of `doctor` and `doctor node`
     #[command(flatten)]
     pub common: Common,
@@ -96,8 +109,22 @@ pub struct OneNode {
 }
 
 impl Doctor {
-    /// The report of the cluster.
-    pub async fn run(&self) -> Result<Report, AccessError> {
+    /// The report of the cluster, and the exit code. `note` gets what it waits for.
+    pub async fn run(&self, note: impl Fn(&str)) -> Result<(Report, u8), AccessError> {
+        if self.wait {
+            let deadline = Duration::from_secs(self.timeout);
+            return wait::until_well(deadline, async || self.report().await, note).await;
+        }
+        let report = if self.pre {
+            Report::of(pre::checks(&pre::facts(&self.common.access).await?))
+        } else {
+            self.report().await?
+        };
+        let code = report.code();
+        Ok((report, code))
+    }
+
+    async fn report(&self) -> Result<Report, AccessError> {
         let facts = self.common.facts(None).await?;
         if self.security {
             return Ok(Report::of(security::checks(&facts)));
@@ -116,7 +143,8 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     found.extend(admission::checks(facts, &about));
     found.extend(runtime_class::exist(facts, &about));
     found.extend(scheduler::same_names(facts, &about));
-    found.extend(device_class::checks(facts, &about));
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    found.extend(device_class::checks(&facts.device_classes, pods, &about));
     found.extend(request_form::checks(facts, &about));
     found.extend(ledger::checks(facts, &about));
     found.push(security::limits(facts, &about));

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod complete;
 pub mod components;
 pub mod config;
+pub mod dashboard;
 pub mod doctor;
 pub mod explain;
 mod metrics;
@@ -23,3 +24,5 @@ pub mod table;
 #[cfg(test)]
 mod tables_tests;
 pub mod top;
+pub mod usage;
+mod watch;

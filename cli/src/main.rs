@@ -53,9 +53,14 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Top(flags) if flags.watch => runtime()?.block_on(flags.watch())?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");
             print!("{}", runtime()?.block_on(flags.run(note))?);
+        }
+        Command::Dashboard(flags) => {
+            let note = |text: &str| eprintln!("{text}");
+            runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
         Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),
@@ -65,7 +70,11 @@ fn run(command: Command) -> Result<ExitCode> {
 
 async fn diagnose(flags: Doctor) -> Result<ExitCode> {
     let (report, output) = match &flags.what {
-        None => (Box::pin(flags.run()).await?, flags.common.output),
+        None => {
+            let note = |text: &str| eprintln!("{text}");
+            let (report, code) = Box::pin(flags.run(note)).await?;
+            return shown(&report, code, flags.common.output);
+        }
         Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
         Some(DoctorCommand::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
         Some(DoctorCommand::ContainerView) => {
@@ -76,12 +85,12 @@ async fn diagnose(flags: Doctor) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    shown(&report, output)
+    shown(&report, report.code(), output)
 }
 
-fn shown(report: &Report, output: Output) -> Result<ExitCode> {
+fn shown(report: &Report, code: u8, output: Output) -> Result<ExitCode> {
     print!("{}", output.text(report, |all| report.table(all))?);
-    Ok(ExitCode::from(report.code()))
+    Ok(ExitCode::from(code))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

@@ -10,14 +10,11 @@ use aliquot_core::{GpuUuid, Inventory, NodeName};
 use aliquot_k8s::node;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
-use crate::access::{Access, get};
-use crate::agents::{AGENTS, Agents};
+use crate::access::Access;
+use crate::agents::Agents;
 use crate::metrics::samples;
 
-/// Agents asked at once.
-const AT_ONCE: usize = 16;
 const CLIENTS: &str = "aliquot_device_plugin_mps_clients";
 const BYTES: &str = "aliquot_device_plugin_mps_used_bytes";
 
@@ -83,53 +80,14 @@ pub async fn measure(agents: &Agents, access: &Access, nodes: &BTreeSet<NodeName
     if nodes.is_empty() {
         return found;
     }
-    let reached = nodes.iter().all(|node| agents.direct(node).is_some());
-    let mut routes = BTreeMap::new();
-    if reached {
-        let direct = nodes.iter().filter_map(|node| agents.direct(node));
-        routes.extend(nodes.iter().cloned().zip(direct));
-    } else {
-        match access.client().await {
-            Ok(client) => routes = agents.routes(access, &client, nodes).await,
-            Err(error) => {
-                let failed = |node| format!("{node}: {error}");
-                found.missing.extend(nodes.iter().map(failed));
-            }
-        }
+    let asked = agents.metrics(access, nodes, "the agent").await;
+    for (node, page) in &asked.pages {
+        found.all.extend(read(node, page));
     }
-    let none = |node: &NodeName| {
-        format!(
-            "{node}: no running pod on the node has the labels {AGENTS}; set --agent-namespace or --agent"
-        )
-    };
-    let missing = nodes.iter().filter(|node| !routes.contains_key(*node));
-    if found.missing.is_empty() {
-        found.missing.extend(missing.map(none));
-    }
-    let mut asked = Vec::new();
-    for (node, route) in routes {
-        match route {
-            Ok(route) => asked.push((node, route)),
-            Err(why) => found.missing.push(format!("{node}: {why}")),
-        }
-    }
-    for some in asked.chunks(AT_ONCE) {
-        let mut answers = JoinSet::new();
-        for (node, route) in some.iter().cloned() {
-            answers.spawn(async move {
-                let at = format!("the agent of {node}");
-                let text = get(&route.client, &at, &format!("{}/metrics", route.path)).await;
-                (node, text)
-            });
-        }
-        for (node, text) in answers.join_all().await {
-            match text {
-                Ok(text) => found.all.extend(read(&node, &text)),
-                Err(error) => found.missing.push(format!("{node}: {error}")),
-            }
-        }
-    }
-    found.missing.sort();
+    let missing = asked.missing.iter();
+    found.missing = missing
+        .map(|(node, why)| format!("{node}: {why}"))
+        .collect();
     let key = |one: &ContainerUsage| {
         let place = (one.node.clone(), one.gpu.clone());
         (

@@ -22,6 +22,8 @@ fn pod(namespace: &str, name: &str) -> PodTop {
         name: name.to_owned(),
         node: "n".into(),
         gpus: None,
+        owner: None,
+        usage: BTreeMap::new(),
         mps: BTreeMap::new(),
     }
 }

@@ -4,6 +4,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Config;
+use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::resize::Resize;
@@ -14,7 +15,7 @@ use crate::top::Top;
 /// The exit codes, for the program's help and the reference.
 pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
 2 invalid command line. `doctor` and `doctor migrate`: 0 no findings; 1 warnings, or checks that \
-could not be made; 2 problems, or nothing could be checked.";
+could not be made; 2 problems, or nothing could be checked. `doctor --wait`: 0 also with warnings.";
 
 /// Inspects Aliquot in a cluster, and simulates its policies
 #[derive(Debug, Parser)]
@@ -34,8 +35,10 @@ pub enum Command {
     Explain(Explain),
     /// Give a running pod another share of its GPUs
     Resize(Box<Resize>),
-    /// Show the capacity of GPUs, what is allocated, and what is free
+    /// Show the capacity of GPUs, what is allocated, what is used of it, and what is free
     Top(Top),
+    /// Open the cluster page in a browser, through the API server, until Ctrl-C
+    Dashboard(Dashboard),
     /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
     Doctor(Box<Doctor>),
     /// Show the peak use of each GPU's containers, and how many such containers fit on it

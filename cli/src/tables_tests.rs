@@ -7,16 +7,20 @@ use aliquot_core::explain::{
 };
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Ledger};
+use aliquot_core::top::TopAnswer;
+use aliquot_core::{Cluster, Ledger, Percent};
 use aliquot_k8s::node::published;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::access::{Access, AccessError};
+use crate::agents::MetricsPages;
 use crate::explain::{self, ask};
 use crate::table::counted;
-use crate::top::{self, pods_with_allocations, top_of};
+use crate::top::tables;
+use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
+use crate::usage::{Usage, UsageSample};
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -35,6 +39,8 @@ fn holder() -> Pod {
         {"resource": "nvidia.com/gpu", "gpu": "GPU-n1", "memory": 50000, "cores": 30}]}});
     from(json!({
         "metadata": {"name": "holder", "namespace": "d", "uid": "h",
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "t",
+                "controller": true}],
             "annotations": {ALLOCATION: allocation.to_string()}},
         "spec": {"nodeName": "n1", "schedulerName": "aliquot-scheduler", "containers": [
             {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
@@ -56,10 +62,7 @@ fn top_names_pod_with_unreadable_allocation() {
     annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
     let top = top_of(&cluster(), &[spoilt]);
     let line = "\nn1 counts as full: the allocation of d/holder cannot be read; delete the pod\n";
-    for table in [
-        top::nodes(&top.nodes, false),
-        top::gpus(&top.nodes, top.default_cores, false),
-    ] {
+    for table in [nodes(&top), gpus(&top)] {
         assert!(table.ends_with(line), "{table}");
     }
 }
@@ -74,13 +77,10 @@ fn top_names_gpus_without_memory_of_processes() {
     *inventory = known.to_string();
     let top = top_of(&[node], &[]);
     let line = "\nn1: the driver does not report the memory of processes on GPU-n1; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody\n";
-    for table in [
-        top::nodes(&top.nodes, false),
-        top::gpus(&top.nodes, top.default_cores, false),
-    ] {
+    for table in [nodes(&top), gpus(&top)] {
         assert!(table.ends_with(line), "{table}");
     }
-    assert!(top::nodes(&top_of(&cluster(), &[]).nodes, false).ends_with("-\n"));
+    assert!(nodes(&top_of(&cluster(), &[])).ends_with("-\n"));
 }
 
 #[test]
@@ -101,35 +101,127 @@ fn top_shows_containers_without_control() {
     let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
     for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
         let pods = pods_with_allocations(&[free.clone(), agent(namespaces)]);
-        assert_eq!(top::pods(&pods).ends_with(line), shown, "{namespaces:?}");
+        let text = tables::pods(&pods, &Devices::default(), SortBy::Name, false);
+        assert_eq!(text.ends_with(line), shown, "{namespaces:?}");
     }
 }
 
+fn nodes(top: &TopAnswer) -> String {
+    tables::nodes(&top.nodes, &Usage::default(), SortBy::Name, false)
+}
+
+fn gpus(top: &TopAnswer) -> String {
+    tables::gpus(top, &Usage::default(), SortBy::Name, false)
+}
+
+/// What the monitor of n1 measures: the pod `holder` waited for half of the time. That of n2 does not answer.
+fn usage() -> Usage {
+    let sample = |at: u32, waited: f64| {
+        let gpu = r#"node="n1",gpu="0",uuid="GPU-n1""#;
+        let share = format!(r#"{gpu},namespace="d",pod="holder",container="main""#);
+        let page = format!(
+            r#"aliquot_gpu_memory_used_bytes{{{gpu}}} 42949672960
+aliquot_gpu_busy_ratio{{{gpu}}} 0.31
+aliquot_gpu_temperature_celsius{{{gpu}}} 41
+aliquot_gpu_power_watts{{{gpu}}} 250
+aliquot_share_memory_used_bytes{{{share}}} 41943040000
+aliquot_share_core_used_ratio{{{share}}} 0.3
+aliquot_share_throttled_seconds_total{{{share}}} {waited}
+aliquot_monitor_last_look_timestamp_seconds{{node="n1"}} {at}
+"#
+        );
+        UsageSample::of(MetricsPages {
+            pages: vec![("n1".into(), page)],
+            missing: [("n2".into(), "connection refused".to_owned())].into(),
+        })
+    };
+    sample(102, 5.0).since(&sample(100, 4.0))
+}
+
 #[test]
-fn aligns_tables_of_nodes_gpus_and_pods() {
-    let (nodes, pods) = (cluster(), [holder()]);
-    let top = top_of(&nodes, &pods);
+fn top_shows_used_beside_allocated() {
+    let (objects, pods) = (cluster(), [holder()]);
+    let top = top_of(&objects, &pods);
     assert_eq!(
-        top::nodes(&top.nodes, false),
-        "NODE  GPUS  CLOSED  SHARES  MIB          CORES   LARGEST MIB\n\
-         n1    1     0       1/10    50000/80000  30/100  30000\n\
-         n2    1     1       0/10    0/80000      0/100   -\n"
+        tables::nodes(&top.nodes, &usage(), SortBy::Name, false),
+        "NODE  GPUS  CLOSED  SHARES  MIB          USED   CORES   SM %  THROTTLED  LARGEST MIB\n\
+         n1    1     0       1/10    50000/80000  40960  30/100  31    1          30000\n\
+         n2    1     1       0/10    0/80000      -      0/100   -     -          -\n"
     );
     assert_eq!(
-        top::gpus(&top.nodes, top.default_cores, false),
-        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE\n\
-         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok\n\
-         n2    0    A100   vgpu  0     0/10    0/80000      0/100   -            CardNotHealth\n"
+        tables::gpus(&top, &usage(), SortBy::Name, false),
+        "NODE  GPU  MODEL  MODE  SHARES  MIB          USED   CORES   SM %  THROTTLED  LARGEST MIB  STATE\n\
+         n1    0    A100   vgpu  1/10    50000/80000  40960  30/100  31    1          30000        ok\n\
+         n2    0    A100   vgpu  0/10    0/80000      -      0/100   -     -          -            CardNotHealth\n"
     );
+    let wide = tables::gpus(&top, &usage(), SortBy::Name, true);
+    let mut lines = wide
+        .lines()
+        .map(|line| line.split_once("STATE").or_else(|| line.split_once("ok")));
+    let mut wide = || lines.next().flatten().map(|(_, wide)| wide.trim());
     assert_eq!(
-        top::gpus(&top.nodes[..1], top.default_cores, true),
-        "NODE  GPU  MODEL  MODE  PODS  SHARES  MIB          CORES   LARGEST MIB  STATE  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE\n\
-         n1    0    A100   vgpu  1     1/10    50000/80000  30/100  30000        ok     GPU-n1  0              30000         nvidia.com/gpu\n"
+        [wide(), wide()],
+        [
+            Some("PODS  OWNERS    C   W    UUID    LINGERING MIB  WITH 0 CORES  RESOURCE"),
+            Some("1     d/holder  41  250  GPU-n1  0              30000         nvidia.com/gpu"),
+        ]
     );
+    let devices = Devices::of(&objects);
+    let mut pods = pods_with_allocations(&pods);
+    add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
-        top::pods(&pods_with_allocations(&pods)),
-        "NAMESPACE  POD     NODE  GPU     SHARES  MIB    CORES\n\
-         d          holder  n1    GPU-n1  1       50000  30\n"
+        tables::pods(&pods, &devices, SortBy::Name, true),
+        "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      UUID\n\
+         d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  GPU-n1\n"
+    );
+}
+
+#[test]
+fn top_sorts_by_what_is_asked_and_unknown_last() {
+    let objects = [node("n1", "ok"), node("n2", "ok"), node("n3", "ok")];
+    let top = top_of(&objects, &[holder()]);
+    let mut used = usage();
+    let mut other = used.gpus["GPU-n1"];
+    other.memory = other.memory.map(|memory| memory + memory);
+    other.sm = Some(Percent(1));
+    used.gpus.insert("GPU-n3".into(), other);
+    let check = |by: SortBy, expected: [&str; 3]| {
+        for table in [
+            tables::nodes(&top.nodes, &used, by, false),
+            tables::gpus(&top, &used, by, false),
+        ] {
+            let names = table
+                .lines()
+                .skip(1)
+                .filter_map(|line| line.split(' ').next());
+            assert_eq!(names.collect::<Vec<_>>(), expected, "{by:?}: {table}");
+        }
+    };
+    check(SortBy::Name, ["n1", "n2", "n3"]);
+    check(SortBy::Allocated, ["n1", "n2", "n3"]);
+    check(SortBy::Memory, ["n3", "n1", "n2"]);
+    check(SortBy::Sm, ["n1", "n3", "n2"]);
+    check(SortBy::Throttled, ["n1", "n3", "n2"]);
+}
+
+#[test]
+fn top_names_controller_of_pods() {
+    let check = |owner: Value, labels: Value, expected: &str| {
+        let mut pod = holder();
+        pod.metadata.owner_references = from(json!([owner]));
+        pod.metadata.labels = from(labels);
+        let found = pods_with_allocations(&[pod]).remove(0).owner;
+        assert_eq!(found.unwrap_or_default(), expected);
+    };
+    let owner = |kind: &str, name: &str, controls: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": controls});
+    let hash = json!({"pod-template-hash": "5d9"});
+    check(owner("Job", "train", true), json!({}), "Job/train");
+    check(owner("Job", "train", false), json!({}), "");
+    check(owner("ReplicaSet", "web-5d9", true), hash, "Deployment/web");
+    check(
+        owner("ReplicaSet", "web-5d9", true),
+        json!({}),
+        "ReplicaSet/web-5d9",
     );
 }
 
@@ -198,9 +290,12 @@ fn default_tables_fit_a_terminal() {
         node
     });
     let top = top_of(&nodes[..1], &[holder()]);
+    let mut used = usage();
+    let of_gpu = used.gpus["GPU-n1"];
+    used.gpus.insert(top.nodes[0].gpus[0].gpu.clone(), of_gpu);
     let tables = [
-        top::nodes(&top.nodes, false),
-        top::gpus(&top.nodes, top.default_cores, false),
+        tables::nodes(&top.nodes, &used, SortBy::Name, false),
+        tables::gpus(&top, &used, SortBy::Name, false),
     ];
     for line in tables.iter().flat_map(|table| table.lines()) {
         assert!(line.len() <= USUAL_WIDTH, "{} {line}", line.len());

@@ -1,27 +1,38 @@
 //! `top`: the capacity of nodes and GPUs, what is allocated, and what is free, by the scheduler's answer or
-//! computed from inventories and allocations; and the pods with an allocation.
+//! computed from inventories and allocations; the pods with an allocation; and what is used, by the nodes'
+//! monitors.
 
+pub mod tables;
+
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
+use std::time::Duration;
 
-use aliquot_core::inventory::Mode;
-use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
+use aliquot_core::mig::published::{Mig, MigPlacement};
+use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
 use aliquot_core::usage::DeviceUses;
-use aliquot_core::{Defaults, GpuUuid, Mib, NodeName, Percent};
-use aliquot_k8s::pod;
-use anyhow::Result;
+use aliquot_core::{Defaults, GpuUuid, NodeName};
+use aliquot_k8s::{node, pod};
+use anyhow::{Result, bail};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Access, AccessError};
-use crate::agents::Agents;
+use crate::agents::{Agents, Monitors};
 use crate::components::name;
 use crate::mps_usage::{self, ContainerUsage, MpsUsage};
-use crate::output::Output;
+use crate::output::{Output, message};
 use crate::snapshot::{ledger, settings, unreadable, without_control};
-use crate::table::{aligned, counted, dash};
+use crate::table::aligned;
+use crate::usage::{ShareUsage, Usage, UsageSample};
+use crate::watch;
+
+/// Between the two samples of which the throttling is computed; a monitor takes two a second.
+const BETWEEN_SAMPLES: Duration = Duration::from_secs(1);
 
 /// The flags of `top`.
 #[derive(Debug, Args)]
@@ -32,12 +43,43 @@ pub struct Top {
     /// Output format; wide adds how devices are shared, why they are closed, and resources
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
+    /// Order of the rows of tables: by name, or the largest first
+    #[arg(long, value_enum, default_value = "name")]
+    pub sort_by: SortBy,
+    /// Show it again and again, in place on a terminal, until q or Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Seconds between two tables of --watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+    /// Show only what is allocated; ask no monitor
+    #[arg(long)]
+    pub no_usage: bool,
     /// How to reach the cluster
     #[command(flatten)]
     pub access: Access,
     /// How to reach the agents
     #[command(flatten)]
     pub agents: Agents,
+    /// How to reach the monitors
+    #[command(flatten)]
+    pub monitors: Monitors,
+}
+
+/// By what the rows of a table are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SortBy {
+    /// Node, GPU, or namespace and pod
+    #[default]
+    Name,
+    /// Allocated memory
+    Allocated,
+    /// Used memory
+    Memory,
+    /// Used compute
+    Sm,
+    /// Throttling
+    Throttled,
 }
 
 /// What `top` has a line for.
@@ -54,12 +96,50 @@ pub enum Of {
 impl Top {
     /// What the command prints. `note` gets what is missing in it: which nodes and why.
     pub async fn run(&self, note: impl Fn(&str)) -> Result<String> {
+        self.shown(&mut None, &note).await
+    }
+
+    /// Prints it again and again, until the user ends it.
+    pub async fn watch(&self) -> Result<()> {
+        if matches!(self.output, Output::Json | Output::Yaml) {
+            bail!("--watch shows tables; expected: -o table or -o wide");
+        }
+        let mut before = None;
+        let what = self.of.to_possible_value();
+        let what = what.as_ref().map_or("", PossibleValue::get_name);
+        let title = format!("kubectl aliquot top {what}");
+        let every = Duration::from_secs(self.interval);
+        let next = async || {
+            let notes = RefCell::new(String::new());
+            let note = |text: &str| {
+                let _ = writeln!(notes.borrow_mut(), "{text}");
+            };
+            let shown = self.shown(&mut before, &note).await;
+            let shown = shown.unwrap_or_else(|error| format!("Error: {}\n", message(&error)));
+            shown + &notes.into_inner()
+        };
+        Ok(watch::show(&title, every, next).await?)
+    }
+
+    /// What is allocated and used now; `before` is the sample before.
+    async fn shown(
+        &self,
+        before: &mut Option<UsageSample>,
+        note: &impl Fn(&str),
+    ) -> Result<String> {
         if self.of == Of::Pods {
             let (nodes, pods) = self.access.snapshot().await?;
             let mut pods = pods_with_allocations(&pods);
+            let devices = Devices::of(&nodes);
+            let on = pods.iter().map(|pod| pod.node.clone()).collect();
+            let usage = self.usage(&on, before).await;
+            add_usage(&mut pods, &usage, &devices);
             let found = self.mps(&mps_usage::nodes_among(&nodes), note).await;
             add_to_pods(&mut pods, &found);
-            let tables = |_| format!("{}{}", self::pods(&pods), mps_by_pod(&pods));
+            let tables = |wide| {
+                let rows = tables::pods(&pods, &devices, self.sort_by, wide);
+                format!("{rows}{}{}", mps_by_pod(&pods), usage.notes())
+            };
             return Ok(self.output.text(&pods, tables)?);
         }
         let (answer, unasked) = self.answer().await?;
@@ -69,18 +149,22 @@ impl Top {
                 "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
             );
         }
+        let with_gpus = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
+        let with_gpus = with_gpus.map(|node| node.node.clone()).collect();
+        let usage = self.usage(&with_gpus, before).await;
         let mut value = serde_json::to_value(&answer)?;
+        value["usage"] = json!(usage);
         let mut found = Vec::new();
         if self.of == Of::Gpus {
             found = self.mps(&mps_usage::nodes_of(&answer.nodes), note).await;
             value["mps"] = json!(found);
         }
-        let tables = |wide| match self.of {
-            Of::Gpus => {
-                let devices = gpus(&answer.nodes, answer.default_cores, wide);
-                devices + &mps_by_gpu(&found)
-            }
-            Of::Nodes | Of::Pods => nodes(&answer.nodes, wide),
+        let tables = |wide| {
+            let rows = match self.of {
+                Of::Gpus => tables::gpus(&answer, &usage, self.sort_by, wide) + &mps_by_gpu(&found),
+                Of::Nodes | Of::Pods => tables::nodes(&answer.nodes, &usage, self.sort_by, wide),
+            };
+            rows + &usage.notes()
         };
         Ok(self.output.text(&value, tables)?)
     }
@@ -97,8 +181,33 @@ impl Top {
         }
     }
 
+    /// What the monitors of these nodes measure, and how much launches waited since the sample before.
+    async fn usage(&self, nodes: &BTreeSet<NodeName>, before: &mut Option<UsageSample>) -> Usage {
+        if self.no_usage || nodes.is_empty() {
+            return Usage::default();
+        }
+        let monitors = self.monitors.of(&self.agents);
+        let sample = async || {
+            let pages = monitors.metrics(&self.access, nodes, "the monitor").await;
+            UsageSample::of(pages)
+        };
+        let first = if let Some(sample) = before.take() {
+            sample
+        } else {
+            let mut ticks = tokio::time::interval(BETWEEN_SAMPLES);
+            ticks.tick().await;
+            let first = sample().await;
+            ticks.tick().await;
+            first
+        };
+        let now = sample().await;
+        let usage = now.since(&first);
+        *before = Some(now);
+        usage
+    }
+
     /// What the MPS clients on these nodes use.
-    async fn mps(&self, nodes: &BTreeSet<NodeName>, note: impl Fn(&str)) -> Vec<ContainerUsage> {
+    async fn mps(&self, nodes: &BTreeSet<NodeName>, note: &impl Fn(&str)) -> Vec<ContainerUsage> {
         let found = mps_usage::measure(&self.agents, &self.access, nodes).await;
         for missing in &found.missing {
             note(&format!("MPS usage is unknown for node {missing}"));
@@ -137,6 +246,12 @@ pub struct PodTop {
     pub node: NodeName,
     /// Its allocation by device; `null` when the annotation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+    /// The controller that created it, such as `Job/train`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// What it uses of each device, where it was measured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub usage: BTreeMap<GpuUuid, ShareUsage>,
     /// Its containers without limits (`CUDA_DISABLE_CONTROL`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uncontrolled: Vec<String>,
@@ -166,6 +281,8 @@ pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
             gpus,
+            owner: owner(object),
+            usage: BTreeMap::new(),
             uncontrolled: uncontrolled.map(str::to_owned).collect(),
             mps: BTreeMap::new(),
         })
@@ -173,6 +290,86 @@ pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
     let mut lines: Vec<PodTop> = alive.filter_map(line).collect();
     lines.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     lines
+}
+
+/// The pod's controller as `Kind/name`; for a pod of a Deployment, the Deployment.
+fn owner(object: &Pod) -> Option<String> {
+    let owners = object.metadata.owner_references.iter().flatten();
+    let controller = owners
+        .into_iter()
+        .find(|one| one.controller == Some(true))?;
+    let labels = object.metadata.labels.as_ref();
+    let hash = labels.and_then(|labels| labels.get("pod-template-hash"));
+    let deployment = hash.and_then(|hash| {
+        let name = controller.name.strip_suffix(hash.as_str())?;
+        name.strip_suffix('-')
+    });
+    Some(match deployment {
+        Some(name) if controller.kind == "ReplicaSet" => format!("Deployment/{name}"),
+        _ => format!("{}/{}", controller.kind, controller.name),
+    })
+}
+
+/// The devices of all nodes, by inventories.
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    indexes: BTreeMap<GpuUuid, u32>,
+    /// The UUIDs of the instances that exist on GPUs under dynamic MIG, by the keys of allocations.
+    instances: BTreeMap<GpuUuid, GpuUuid>,
+}
+
+impl Devices {
+    /// Those in the inventories of these nodes.
+    pub fn of(nodes: &[Node]) -> Self {
+        let mut devices = Self::default();
+        for inventory in nodes
+            .iter()
+            .filter_map(|one| node::published(one).inventory)
+        {
+            for gpu in &inventory.gpus {
+                devices.indexes.insert(gpu.uuid.clone(), gpu.index);
+                let dynamic = gpu.mig.as_ref().and_then(Mig::dynamic);
+                for made in dynamic.iter().flat_map(|found| &found.instances) {
+                    let placement = MigPlacement {
+                        profile: made.profile.clone(),
+                        start: made.start,
+                    };
+                    let key = placement.device_key(&gpu.uuid);
+                    devices.instances.insert(key, made.uuid.clone());
+                }
+            }
+        }
+        devices
+    }
+
+    /// The UUID by which a monitor knows the device of an allocation.
+    fn uuid<'a>(&'a self, device: &'a GpuUuid) -> &'a GpuUuid {
+        self.instances.get(device).unwrap_or(device)
+    }
+
+    /// The index of its GPU, and the instance on it; the UUID where no inventory has it.
+    fn place(&self, device: &GpuUuid) -> String {
+        let placed = MigPlacement::parse_device_key(device);
+        let gpu = placed.as_ref().map_or(device.as_str(), |(gpu, _)| gpu);
+        let index = self.indexes.get(&GpuUuid::from(gpu));
+        let gpu = index.map_or_else(|| gpu.to_owned(), u32::to_string);
+        match placed {
+            Some((_, one)) => format!("{gpu} {}@{}", one.profile, one.start),
+            None => gpu,
+        }
+    }
+}
+
+/// Adds to each pod what it uses of its devices.
+pub fn add_usage(pods: &mut [PodTop], usage: &Usage, devices: &Devices) {
+    for pod in pods {
+        let gpus = pod.gpus.iter().flat_map(BTreeMap::keys);
+        let used = gpus.filter_map(|gpu| {
+            let used = usage.of_pod(&pod.namespace, &pod.name, devices.uuid(gpu))?;
+            Some((gpu.clone(), used))
+        });
+        pod.usage = used.collect();
+    }
 }
 
 /// Adds to each pod what its clients use.
@@ -185,202 +382,6 @@ pub fn add_to_pods(pods: &mut [PodTop], all: &[ContainerUsage]) {
             *sum = sum.plus(one.usage);
         }
     }
-}
-
-fn part(used: impl Display, total: impl Display) -> String {
-    format!("{used}/{total}")
-}
-
-fn most(memory: Option<Mib>) -> String {
-    memory.map_or_else(dash, |memory| memory.0.to_string())
-}
-
-/// A line for each node; `wide` adds how its devices are shared, and why the node or devices are closed.
-pub fn nodes(nodes: &[NodeTop], wide: bool) -> String {
-    let row = |node: &NodeTop| {
-        let sum = |of: fn(&GpuTop) -> DeviceAmount| {
-            let amounts = node.gpus.iter().map(of);
-            amounts.fold(DeviceAmount::default(), DeviceAmount::plus)
-        };
-        let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
-        let closed = |gpu: &&GpuTop| gpu.closed.is_some();
-        let mut row = vec![
-            node.node.to_string(),
-            node.gpus.len().to_string(),
-            node.gpus.iter().filter(closed).count().to_string(),
-            part(used.replicas, total.replicas),
-            part(used.memory.0, total.memory.0),
-            part(used.cores.0, total.cores.0),
-            most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
-        ];
-        if wide {
-            // The devices of a closed node have its reason.
-            let own = node.closed.iter().filter(|_| node.gpus.is_empty());
-            let why = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
-            let why = own.chain(why).cloned();
-            row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
-            row.push(each(node.gpus.iter().map(name_of_mode)));
-            row.push(each(why));
-        }
-        row
-    };
-    let mut columns = vec![
-        "NODE",
-        "GPUS",
-        "CLOSED",
-        "SHARES",
-        "MIB",
-        "CORES",
-        "LARGEST MIB",
-    ];
-    if wide {
-        columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
-    }
-    let table = aligned(&columns, &nodes.iter().map(row).collect::<Vec<_>>());
-    table + &notes(nodes)
-}
-
-/// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
-/// not report the memory of processes.
-fn notes(nodes: &[NodeTop]) -> String {
-    let mut text = String::new();
-    for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
-        let (name, pods) = (&node.node, node.unreadable.join(", "));
-        let _ = writeln!(
-            text,
-            "{name} counts as full: the allocation of {pods} cannot be read; delete the pod"
-        );
-    }
-    for node in nodes.iter().filter(|node| !node.unmeasured.is_empty()) {
-        let uuids: Vec<&str> = node.unmeasured.iter().map(GpuUuid::as_str).collect();
-        let (name, uuids) = (&node.node, uuids.join(", "));
-        let _ = writeln!(
-            text,
-            "{name}: the driver does not report the memory of processes on {uuids}; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody"
-        );
-    }
-    text
-}
-
-/// Each text once, with its count.
-fn each(texts: impl Iterator<Item = String>) -> String {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for text in texts {
-        *counts.entry(text).or_default() += 1;
-    }
-    if counts.is_empty() {
-        return dash();
-    }
-    let texts = counts.iter().map(|(text, count)| format!("{count} {text}"));
-    texts.collect::<Vec<_>>().join(", ")
-}
-
-fn name_of_mode(gpu: &GpuTop) -> String {
-    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
-    mode.as_str().unwrap_or("unknown").to_owned()
-}
-
-/// How a device is shared, and its MIG instances, idle ones in brackets.
-fn mode(gpu: &GpuTop) -> String {
-    let mut text = name_of_mode(gpu);
-    for one in &gpu.instances {
-        let name = format!("{}@{}", one.profile, one.start);
-        let is_idle = !one.allocated && gpu.mode == Mode::Mig;
-        let _ = if is_idle {
-            write!(text, " [{name}]")
-        } else {
-            write!(text, " {name}")
-        };
-    }
-    text
-}
-
-/// A line for each device; `wide` adds its UUID, memory that outlives its pods, the largest request
-/// that fits with the default cores, and the resource of its replicas.
-pub fn gpus(nodes: &[NodeTop], default_cores: Percent, wide: bool) -> String {
-    let with = format!("WITH {}", counted(default_cores.0, "CORE", "CORES"));
-    let row = |node: &NodeTop, gpu: &GpuTop| {
-        let mut row = vec![
-            node.node.to_string(),
-            gpu.index.to_string(),
-            gpu.model.clone(),
-            mode(gpu),
-            gpu.pods.to_string(),
-            part(gpu.used.replicas, gpu.total.replicas),
-            part(gpu.used.memory.0, gpu.total.memory.0),
-            part(gpu.used.cores.0, gpu.total.cores.0),
-            most(gpu.largest),
-            gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
-        ];
-        if wide {
-            row.extend([
-                gpu.gpu.to_string(),
-                gpu.lingering.memory.0.to_string(),
-                most(gpu.largest_with_default_cores),
-                match &*gpu.resource {
-                    "" => dash(),
-                    resource => resource.to_owned(),
-                },
-            ]);
-        }
-        row
-    };
-    let rows = nodes
-        .iter()
-        .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
-    let mut columns = vec![
-        "NODE",
-        "GPU",
-        "MODEL",
-        "MODE",
-        "PODS",
-        "SHARES",
-        "MIB",
-        "CORES",
-        "LARGEST MIB",
-        "STATE",
-    ];
-    if wide {
-        columns.extend(["UUID", "LINGERING MIB", &with, "RESOURCE"]);
-    }
-    aligned(&columns, &rows.collect::<Vec<_>>()) + &notes(nodes)
-}
-
-/// A line for each device of a pod.
-pub fn pods(pods: &[PodTop]) -> String {
-    let rows = pods.iter().flat_map(|pod| {
-        let line = |gpu: String, amount: Option<&DeviceAmount>| {
-            let cell = |of: fn(&DeviceAmount) -> String| amount.map_or_else(dash, of);
-            vec![
-                pod.namespace.clone(),
-                pod.name.clone(),
-                pod.node.to_string(),
-                gpu,
-                cell(|amount| amount.replicas.to_string()),
-                cell(|amount| amount.memory.0.to_string()),
-                cell(|amount| amount.cores.0.to_string()),
-            ]
-        };
-        match &pod.gpus {
-            None => vec![line("unreadable".to_owned(), None)],
-            Some(gpus) => gpus
-                .iter()
-                .map(|(gpu, a)| line(gpu.to_string(), Some(a)))
-                .collect(),
-        }
-    });
-    let columns = ["NAMESPACE", "POD", "NODE", "GPU", "SHARES", "MIB", "CORES"];
-    let mut text = aligned(&columns, &rows.collect::<Vec<_>>());
-    for pod in pods {
-        for container in &pod.uncontrolled {
-            let _ = writeln!(
-                text,
-                "{}/{}: container {container} has no limits (CUDA_DISABLE_CONTROL)",
-                pod.namespace, pod.name
-            );
-        }
-    }
-    text
 }
 
 /// A line for each device with clients; empty where there are none.

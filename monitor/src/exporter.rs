@@ -415,4 +415,4 @@ fn number(of: usize) -> Value {
 
 #[cfg(test)]
 #[path = "exporter_tests.rs"]
-mod tests;
+pub(crate) mod tests;

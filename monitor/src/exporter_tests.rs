@@ -61,12 +61,11 @@ fn scrape_with(families: &[Family], change: impl FnOnce(&mut NodeSample)) -> Str
     scrape_evaluated(families, change, |_| ())
 }
 
-/// The scrape of a changed sample with a changed evaluation.
-fn scrape_evaluated(
-    families: &[Family],
+/// A changed sample with a changed evaluation.
+pub(crate) fn snapshot(
     change: impl FnOnce(&mut NodeSample),
     change_evaluation: impl FnOnce(&mut Evaluation),
-) -> String {
+) -> Snapshot {
     let containers = vec![
         container("s0", "u1", "main", &["GPU-a"]),
         container("s1", "u2", "main", &["MIG-1"]),
@@ -105,8 +104,7 @@ fn scrape_evaluated(
         ..Evaluation::default()
     };
     change_evaluation(&mut evaluation);
-    let shown = LatestSnapshot::default();
-    shown.set(Snapshot {
+    Snapshot {
         node: "n1".to_owned(),
         sample,
         gpus: gpus().to_vec(),
@@ -121,7 +119,17 @@ fn scrape_evaluated(
         took: Duration::from_millis(2),
         now: 3_000_000_000,
         completed_at: UNIX_EPOCH + Duration::from_secs(7),
-    });
+    }
+}
+
+/// The scrape of a changed sample with a changed evaluation.
+fn scrape_evaluated(
+    families: &[Family],
+    change: impl FnOnce(&mut NodeSample),
+    change_evaluation: impl FnOnce(&mut Evaluation),
+) -> String {
+    let shown = LatestSnapshot::default();
+    shown.set(snapshot(change, change_evaluation));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter {
         shown,

@@ -20,6 +20,7 @@ pub mod devices;
 pub mod enforce;
 pub mod evaluation;
 pub mod exporter;
+pub mod history;
 pub mod log_rate_limit;
 pub mod managed_containers;
 pub mod metrics;
@@ -34,3 +35,5 @@ pub mod settings;
 #[cfg(test)]
 mod testing;
 pub mod unmanaged;
+pub mod usage;
+pub mod usage_routes;

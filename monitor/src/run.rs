@@ -39,6 +39,7 @@ use crate::pods::Pods;
 use crate::sampler::Sampler;
 use crate::sampling_loop::{MonitorPolicy, SampleStatus, SamplingLoop};
 use crate::settings::Settings;
+use crate::usage_routes::UsageRecord;
 
 /// The readiness condition: samples complete.
 const SAMPLED: &str = "looked";
@@ -103,7 +104,9 @@ pub async fn run(
         families: settings.families(),
     }));
     let alive = Readiness::new([]);
+    let usage = UsageRecord::default();
     let router = admin::router_alive(readiness.clone(), alive.clone(), Arc::new(registry));
+    let router = router.merge(usage.router());
     let reviewer = access::reviewer(client.clone());
     let control = settings
         .authenticate
@@ -158,6 +161,7 @@ pub async fn run(
         pods: (pods, freshness),
         notes,
         shown,
+        usage,
         containers_tx,
         measurements_tx,
     };

@@ -25,6 +25,7 @@ use crate::managed_containers::ManagedContainers;
 use crate::pods::Pods;
 use crate::sampler::Sampler;
 use crate::settings::OnUnmanaged;
+use crate::usage_routes::UsageRecord;
 
 /// Time between two samples: an unmanaged process is reported in the second, within two seconds.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -94,6 +95,8 @@ pub struct SamplingLoop {
     pub notes: EventSender,
     /// The snapshot for metrics.
     pub shown: LatestSnapshot,
+    /// What is used, and was in the last hour.
+    pub usage: UsageRecord,
     /// Sends the containers to the arbiter.
     pub containers_tx: watch::Sender<Arc<ManagedContainers>>,
     /// Sends the driver's measurements to the arbiter.
@@ -177,7 +180,7 @@ impl SamplingLoop {
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
         let enforced_by = self.enforcements.enforce(&sample);
-        self.shown.set(Snapshot {
+        let snapshot = Snapshot {
             node: self.node.clone(),
             sample,
             gpus,
@@ -192,7 +195,9 @@ impl SamplingLoop {
             took: begun.elapsed(),
             now: monotonic(),
             completed_at: SystemTime::now(),
-        });
+        };
+        self.usage.add(&snapshot);
+        self.shown.set(snapshot);
     }
 }
 

@@ -71,10 +71,10 @@ pub struct Settings {
     /// Also export metrics of GPUs under the names of dcgm-exporter
     #[arg(long, env = "ALIQUOT_DCGM_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub dcgm_metrics: bool,
-    /// Address for /healthz, /readyz and /metrics
+    /// Address for /healthz, /readyz, /metrics and /usage
     #[arg(long, env = "ALIQUOT_MONITOR_LISTEN", default_value = "0.0.0.0:9396")]
     pub listen: SocketAddr,
-    /// Serve --listen with TLS, and /metrics only to accounts that Kubernetes authenticates and
+    /// Serve --listen with TLS, and all but health only to accounts that Kubernetes authenticates and
     /// authorizes
     #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = clap::ArgAction::Set)]
     pub authenticate: bool,

@@ -1,20 +1,26 @@
 //! The `DeviceClasses` of dynamic resource allocation (DRA) that stand for an extended resource.
 
-use aliquot_core::request::{Resource, is_other};
+use std::collections::BTreeMap;
 
-use super::facts::ClusterFacts;
+use aliquot_core::request::{Resource, is_other};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::facts::Fact;
 use super::finding::{About, Finding};
 use crate::components::{flag, names, running_pods};
 
 /// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
 /// allocates no device id, and still asks the device plugin to prepare the container.
-pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
+pub(super) fn checks(
+    classes: &Fact<BTreeMap<String, String>>,
+    pods: &[Pod],
+    about: &About,
+) -> Vec<Finding> {
     let check = "device-classes";
-    let classes = match &facts.device_classes {
+    let classes = match classes {
         Err(why) => return vec![about.unknown(check, why)],
         Ok(classes) => classes,
     };
-    let pods = facts.pods.as_deref().unwrap_or_default();
     let scheduler = running_pods(pods, "scheduler").next();
     let named = scheduler.map(names).unwrap_or_default();
     let extra = scheduler.and_then(|pod| flag(pod, "--extra-resources"));
@@ -65,7 +71,8 @@ mod tests {
             let flags = ["--resource-name=a/gpu", "--extra-resources=a/one,a/two"];
             pods.push(part("s-0", "scheduler", &flags));
             known.device_classes = Ok(extended_resources(vec![class]));
-            let found = checks(&known, &About::cluster());
+            let pods = known.pods.as_deref().unwrap();
+            let found = checks(&known.device_classes, pods, &About::cluster());
             let [found] = found.as_slice() else {
                 panic!("{resource:?}: {found:?}");
             };
@@ -85,9 +92,7 @@ mod tests {
 
     #[test]
     fn unread_device_classes_are_not_checked() {
-        let mut known = healthy();
-        known.device_classes = Err("no rights".to_owned());
-        let found = checks(&known, &About::cluster());
+        let found = checks(&Err("no rights".to_owned()), &[], &About::cluster());
         let found: Vec<_> = found.iter().map(|one| (one.grade, &*one.found)).collect();
         assert_eq!(found, [(Grade::NotChecked, "no rights")]);
     }

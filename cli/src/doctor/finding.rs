@@ -16,6 +16,8 @@ pub enum Grade {
     Warning,
     /// The check could not be made.
     NotChecked,
+    /// Nothing is wrong, but the reader should know it.
+    Note,
     /// Nothing to report.
     Ok,
 }
@@ -26,6 +28,7 @@ impl Grade {
             Self::Problem => "PROBLEM",
             Self::Warning => "WARNING",
             Self::NotChecked => "not checked",
+            Self::Note => "note",
             Self::Ok => "ok",
         }
     }
@@ -75,6 +78,11 @@ impl About {
     /// The check could not be made.
     pub fn unknown(&self, check: &'static str, why: impl Into<String>) -> Finding {
         self.with(Grade::NotChecked, check, why.into(), "")
+    }
+
+    /// The reader should know it.
+    pub fn note(&self, check: &'static str, found: impl Into<String>, todo: &str) -> Finding {
+        self.with(Grade::Note, check, found.into(), todo)
     }
 
     /// Something is degraded.
@@ -150,7 +158,8 @@ impl Report {
             }
             text.push('\n');
         }
-        let well = self.findings.len() - self.problems - self.warnings - self.not_checked;
+        let well = self.findings.iter().filter(|one| one.grade == Grade::Ok);
+        let well = well.count();
         let _ = writeln!(
             text,
             "{}, {}, {} not checked, {well} ok",

@@ -16,6 +16,9 @@ use crate::access::{Access, AccessError};
 use crate::output::Output;
 use systems::{CurrentSystem, Settings};
 
+/// The chart's default of webhook.nvidiaRuntimeClasses.
+pub(super) const NVIDIA_CLASSES: &str = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental";
+
 /// The flags of `doctor migrate`.
 #[derive(Debug, Args)]
 pub struct Migrate {
@@ -33,11 +36,7 @@ pub struct Migrate {
     )]
     pub replace_scheduler: Vec<String>,
     /// Runtime classes of NVIDIA's runtime, as in webhook.nvidiaRuntimeClasses
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "nvidia,nvidia-cdi,nvidia-legacy,nvidia-experimental"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = NVIDIA_CLASSES)]
     pub nvidia_runtime_class: Vec<String>,
     /// Output format; wide also lists workloads that stay the same
     #[arg(short, long, value_enum, default_value = "table")]

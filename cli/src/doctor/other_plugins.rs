@@ -42,21 +42,27 @@ const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device p
 /// No other device plugin runs on the node.
 pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
     let check = "other-plugin";
-    let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
-    let known = foreign.filter_map(|pod| {
-        let who = containers(pod).find_map(plugin)?;
-        let name = format!("{}/{}", pod::namespace(pod), name(pod));
-        Some(about.problem(
+    let known = plugins(pods).map(|(who, name)| {
+        about.problem(
             check,
             format!("{who} runs on this node (pod {name}): the kubelet uses the plugin that registered nvidia.com/gpu last"),
             "remove one of the two from this node: devicePlugin.enabled=false in GPU Operator, or the plugin's node label",
-        ))
+        )
     });
     let mut found: Vec<Finding> = known.collect();
     if found.is_empty() {
         found.push(about.ok(check, "no other known device plugin runs on this node"));
     }
     found
+}
+
+/// The other device plugins among these pods, each with its pod.
+pub(super) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static str, String)> + 'a {
+    let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
+    foreign.filter_map(|pod| {
+        let who = containers(pod).find_map(plugin)?;
+        Some((who, format!("{}/{}", pod::namespace(pod), name(pod))))
+    })
 }
 
 /// The name of the device plugin that a container runs.

@@ -70,12 +70,17 @@ fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<Stri
     ))
 }
 
+/// Of a version of Kubernetes, such as `v1.33.4+k3s1`: 33.
+pub(super) fn minor(version: &str) -> Option<u32> {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    (numbers.next() == Some("1")).then_some(())?;
+    numbers.next()?.parse().ok()
+}
+
 fn old(nodes: &[Node]) -> Option<String> {
     let version = |node: &Node| {
         let info = node.status.as_ref()?.node_info.as_ref()?;
-        let mut numbers = info.kubelet_version.trim_start_matches('v').split('.');
-        (numbers.next() == Some("1")).then_some(())?;
-        let minor: u32 = numbers.next()?.parse().ok()?;
+        let minor = minor(&info.kubelet_version)?;
         (minor < FIRST_WITH_INIT_CONTAINERS).then(|| info.kubelet_version.clone())
     };
     let found = nodes.iter().find_map(version)?;

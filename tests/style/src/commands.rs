@@ -18,6 +18,10 @@ pub const RUN: &[(&str, &str)] = &[
         "user_queries_the_scheduler_through_the_api_server",
     ),
     (
+        "kubectl aliquot dashboard",
+        "user_queries_the_scheduler_through_the_api_server",
+    ),
+    (
         "kubectl aliquot doctor",
         "doctor_checks_a_real_cluster_and_predicts_a_migration",
     ),

@@ -30,10 +30,10 @@ pub struct Workload {
 const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
 
 /// What could not be listed, and why.
-type Missing = Vec<(&'static str, String)>;
+pub(in crate::doctor) type Missing = Vec<(&'static str, String)>;
 
 /// All workloads, and what could not be listed. An error where pods cannot be listed.
-pub(super) async fn workloads(
+pub(in crate::doctor) async fn workloads(
     client: &Client,
     namespace: Option<&str>,
 ) -> Result<(Vec<Workload>, Missing), AccessError> {

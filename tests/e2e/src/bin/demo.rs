@@ -147,7 +147,10 @@ fn tools(stack: &Stack) -> Result<PathBuf> {
     // Where the plugin finds parts that have no pods.
     let scheduler = stack.address(Kind::Scheduler);
     let agent = stack.address(Kind::DevicePlugin);
-    let parts = format!("ALIQUOT_SERVER=http://{scheduler} ALIQUOT_AGENTS={NODE}=http://{agent}");
+    let monitor = stack.address(Kind::Monitor);
+    let parts = format!(
+        "ALIQUOT_SERVER=http://{scheduler} ALIQUOT_AGENTS={NODE}=http://{agent} ALIQUOT_MONITORS={NODE}=http://{monitor}"
+    );
     let script = |name: &str, program: &Path, verb: &str| {
         let text = format!(
             "#!/bin/sh\nKUBECONFIG={} {parts} exec {} {verb}\"$@\"\n",

@@ -84,6 +84,12 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
         );
     }
     ensure!(code == Some(2), "{code:?}");
+    let (code, _) = doctor(
+        &stack,
+        &[&["--wait", "--timeout", "1"][..], &cluster].concat(),
+    )
+    .await?;
+    ensure!(code == Some(2), "{code:?}");
 
     // The chart's policies are not installed here.
     let (code, answer) = doctor(&stack, &[&["--security"][..], &cluster].concat()).await?;
@@ -172,6 +178,17 @@ async fn moves(stack: &Stack) -> Result<()> {
             "{from}: {answer}"
         );
         ensure!(code == Some(2), "{code:?}");
+    }
+    let (_, answer) = doctor(stack, &["--pre"]).await?;
+    for (check, found) in [
+        ("kubernetes", ("cluster", "ok")),
+        ("gpu-operator", ("cluster", "ok")),
+        ("device-classes", ("cluster", "ok")),
+        ("installed", ("cluster", "note")),
+        ("captured", ("namespace doctor", "note")),
+    ] {
+        let all = grades(&answer, check);
+        ensure!(all.contains(&found), "{check}: {answer}");
     }
     for name in ["bare", "suffix", "same"] {
         deployments.delete(name, &DeleteParams::default()).await?;

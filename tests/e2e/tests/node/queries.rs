@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::running::{PATIENCE, Running};
@@ -140,9 +141,27 @@ async fn asked(stack: &Stack) -> Result<()> {
         );
     }
 
+    dashboard(&user).await?;
     Box::pin(simulated(stack, &user)).await?;
     stack.cluster.delete_pod(NAMESPACE, "waits").await?;
     holder.delete(stack).await
+}
+
+/// The page at an address of this machine, with the user's rights and no others.
+async fn dashboard(user: &User<'_>) -> Result<()> {
+    let mut command = user.command(&["dashboard", "--no-browser"])?;
+    let mut program = command.stdout(std::process::Stdio::piped()).spawn()?;
+    let lines = program.stdout.take().context("its output")?;
+    let mut lines = BufReader::new(lines).lines();
+    let url = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
+    let url = url.context("an address")?;
+    let parts = url
+        .strip_prefix("http://")
+        .and_then(|url| url.split_once('/'));
+    let (address, path) = parts.context(url.clone())?;
+    let state = http::get(address.parse()?, &format!("/{path}state")).await?;
+    ensure!(state.contains(NODE), "{state}");
+    Ok(program.kill().await?)
 }
 
 /// Whether a pod would fit; this needs the right to see all nodes and pods.
@@ -234,12 +253,23 @@ impl Answer {
 impl User<'_> {
     /// `kubectl aliquot`, by the real kubectl, which finds it in the path.
     async fn run(&self, args: &[&str]) -> Result<Answer> {
+        let output = self.command(args)?.output();
+        let output = tokio::time::timeout(PATIENCE, output).await??;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Answer {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        })
+    }
+
+    fn command(&self, args: &[&str]) -> Result<Command> {
         let plugins = self.stack.program(Kind::Scheduler);
         let plugins = plugins.parent().context("a directory")?;
         let port = self.stack.address(Kind::Scheduler).port().to_string();
         let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
         command.args(["kubectl", "aliquot"]).args(args);
-        if ["explain", "top", "doctor"].contains(&args[0]) && !args.contains(&"pods") {
+        if ["explain", "top", "doctor", "dashboard"].contains(&args[0]) && !args.contains(&"pods") {
             command.args(["--scheduler-port", &port]);
         }
         command
@@ -247,13 +277,7 @@ impl User<'_> {
             .env("PATH", plugins)
             .stdin(std::process::Stdio::null())
             .kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output()).await??;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(Answer {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        })
+        Ok(command)
     }
 
     async fn output(&self, args: &[&str]) -> Result<String> {

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::answers;
 use aliquot_e2e::http;
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use anyhow::{Result, ensure};
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio::process::Command;
 
 use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
 
@@ -38,6 +40,7 @@ pub(crate) async fn four_pods(stack: Arc<Stack>) -> Result<()> {
         check("b", 3000.0, 2000.0).await?;
         check("c", 4000.0, 100.0).await?;
         check("d", 8000.0, 7000.0).await?;
+        top(stack).await?;
         scrapes_are_quick(stack).await
     };
     let d = beside(stack, ("figures", "d"), &["init", "alloc,7000"], all);
@@ -45,6 +48,27 @@ pub(crate) async fn four_pods(stack: Arc<Stack>) -> Result<()> {
     let b = beside(stack, ("figures", "b"), &["init", "alloc,2000"], c);
     beside(stack, ("figures", "a"), &["init", "alloc,1000"], b).await?;
     over(stack, "figures").await
+}
+
+/// `kubectl aliquot top pods` shows what the monitor measures of `b`, in whole MiB.
+async fn top(stack: &Stack) -> Result<()> {
+    let program = stack.program(Kind::Scheduler);
+    let mut command = Command::new(program.with_file_name("kubectl-aliquot"));
+    command.args(["top", "pods", "-o", "json", "--kubeconfig"]);
+    command.arg(stack.cluster.kubeconfig());
+    let monitor = format!("{NODE}=http://{}", stack.address(Kind::Monitor));
+    let output = command.args(["--monitor", &monitor]).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, output.output()).await??;
+    ensure!(output.status.success(), "{output:?}");
+    let pods: Value = serde_json::from_slice(&output.stdout)?;
+    let mut pods = pods.as_array().into_iter().flatten();
+    let b = pods.find(|pod| pod["namespace"] == "figures" && pod["name"] == "b");
+    let b = b.context("the pod")?;
+    let used = b["usage"].as_object().into_iter().flatten().next();
+    let (_, used) = used.with_context(|| b.to_string())?;
+    ensure!(used["memory"] == 2416, "{used}");
+    ensure!(used["sm"].is_u64() && used["throttled"] == 0, "{used}");
+    Ok(())
 }
 
 async fn scrapes_are_quick(stack: &Stack) -> Result<()> {

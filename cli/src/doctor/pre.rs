@@ -1,0 +1,341 @@
+//! `doctor --pre`: what a cluster has before an installation with the chart's default names: versions, CDI, who
+//! owns `nvidia.com/gpu` today, and what the webhook would review.
+
+mod captured;
+mod gpu_operator;
+
+use std::collections::BTreeMap;
+
+use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::pod;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
+use kube::Api;
+use kube::api::DynamicObject;
+
+use super::facts::{Fact, fact};
+use super::finding::{About, Finding};
+use super::migrate::gather::{Missing, Workload, workloads};
+use super::other_plugins::{other_plugins, plugins};
+use super::request_form::minor;
+use super::{device_class, gather};
+use crate::access::{Access, AccessError, all};
+
+/// The minor versions of Kubernetes in docs/guides/support-matrix.md.
+const OLDEST: u32 = 30;
+const NEWEST: u32 = 37;
+/// The label of nodes on which the agent starts, by the chart's devicePlugin.nvidiaNodeSelector.
+const OURS: (&str, &str) = ("gpu", "on");
+/// Labels of nodes with NVIDIA's GPUs: those of GPU Operator, Node Feature Discovery, GKE and EKS.
+const GPU_LABELS: [&str; 5] = [
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+];
+/// How many names a finding lists.
+const NAMED: usize = 5;
+
+/// What was read of the cluster.
+#[derive(Clone, Debug)]
+pub struct PreFacts {
+    /// The namespace of the installation, which the webhook does not review.
+    pub namespace: String,
+    /// The API server's version.
+    pub version: Fact<String>,
+    /// All nodes.
+    pub nodes: Fact<Vec<Node>>,
+    /// All workloads, and pods that have not ended.
+    pub workloads: Fact<Vec<Workload>>,
+    /// Kinds of workloads that could not be listed, and why.
+    pub unlisted: Missing,
+    /// The `ClusterPolicies` of GPU Operator; none without the operator.
+    pub policies: Fact<Vec<DynamicObject>>,
+    /// The extended resources of `DeviceClasses`, by the classes' names.
+    pub device_classes: Fact<BTreeMap<String, String>>,
+    /// The namespaces with a label that exempts their pods from admission.
+    pub exempt: Fact<Vec<String>>,
+    /// Whether there is a webhook configuration of Aliquot.
+    pub installed: Fact<bool>,
+}
+
+/// Reads them; what cannot be read is an error in its field.
+pub async fn facts(access: &Access) -> Result<PreFacts, AccessError> {
+    let client = access.client().await?;
+    let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let (workloads, unlisted) = match workloads(&client, None).await {
+        Ok((found, missing)) => (Ok(found), missing),
+        Err(error) => (Err(error.to_string()), Vec::new()),
+    };
+    let version = client.apiserver_version().await;
+    Ok(PreFacts {
+        namespace: access.usual_namespace().to_owned(),
+        version: fact(version.map(|version| version.git_version)),
+        nodes: fact(all(&client, "nodes").await),
+        workloads,
+        unlisted,
+        policies: gpu_operator::policies(&client).await,
+        device_classes: gather::device_classes(&client).await,
+        exempt: gather::exempt_namespaces(&client).await,
+        installed: fact(
+            hooks
+                .get_opt(gather::WEBHOOK)
+                .await
+                .map(|hook| hook.is_some()),
+        ),
+    })
+}
+
+/// The findings of all checks.
+pub fn checks(facts: &PreFacts) -> Vec<Finding> {
+    let about = About::cluster();
+    let mut found = vec![installed(facts, &about), kubernetes(facts, &about)];
+    match &facts.nodes {
+        Err(why) => found.push(about.unknown("nodes", why)),
+        Ok(nodes) => {
+            let nodes: Vec<&Node> = nodes.iter().filter(|node| has_gpus(node)).collect();
+            found.push(labelled(&nodes, &about));
+            found.extend(by_version(&nodes, |info| &info.kubelet_version, kubelet));
+            found.extend(by_version(
+                &nodes,
+                |info| &info.container_runtime_version,
+                runtime,
+            ));
+            match pods(facts) {
+                Err(why) => found.push(about.unknown("gpu-owner", why)),
+                Ok(pods) => found.extend(owners(&nodes, &pods)),
+            }
+        }
+    }
+    let nodes = facts.nodes.as_deref().unwrap_or_default();
+    found.extend(gpu_operator::checks(&facts.policies, nodes, &about));
+    found.extend(device_class::checks(&facts.device_classes, &[], &about));
+    found.extend(captured::checks(facts, &about));
+    found
+}
+
+fn installed(facts: &PreFacts, about: &About) -> Finding {
+    let check = "installed";
+    match &facts.installed {
+        Err(why) => about.unknown(check, why),
+        Ok(false) => about.ok(check, "Aliquot is not installed"),
+        Ok(true) => about.note(
+            check,
+            "Aliquot is installed already",
+            "kubectl aliquot doctor checks the installation",
+        ),
+    }
+}
+
+fn kubernetes(facts: &PreFacts, about: &About) -> Finding {
+    let check = "kubernetes";
+    let version = match &facts.version {
+        Err(why) => return about.unknown(check, why),
+        Ok(version) => version,
+    };
+    let found = format!("the API server has version {version}");
+    match minor(version) {
+        None => about.unknown(check, format!("{found}; expected v1.{OLDEST} or newer")),
+        Some(minor) if minor < OLDEST => about.problem(
+            check,
+            format!("{found}: helm does not install the chart"),
+            &format!("update the cluster to 1.{OLDEST} or newer"),
+        ),
+        Some(minor) if minor > NEWEST => about.warning(
+            check,
+            format!("{found}, which is newer than what was tested"),
+            &format!("docs/guides/support-matrix.md has what was tested up to 1.{NEWEST}"),
+        ),
+        Some(_) => about.ok(check, found),
+    }
+}
+
+fn node_name(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    let labels = node.metadata.labels.as_ref()?;
+    labels.get(key).map(String::as_str)
+}
+
+fn is_ours(node: &Node) -> bool {
+    label(node, OURS.0) == Some(OURS.1)
+}
+
+/// The resources of NVIDIA's that the node offers to pods now.
+fn offered(node: &Node) -> Vec<String> {
+    let status = node.status.as_ref();
+    let amounts = status.and_then(|status| status.allocatable.as_ref());
+    let amounts = amounts.into_iter().flatten();
+    let offered =
+        amounts.filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0");
+    offered
+        .map(|(name, amount)| format!("{} {name}", amount.0))
+        .collect()
+}
+
+fn has_gpus(node: &Node) -> bool {
+    let known = |key: &str| label(node, key).is_some_and(|value| value != "false");
+    is_ours(node) || GPU_LABELS.into_iter().any(known) || !offered(node).is_empty()
+}
+
+/// The first names, and how many more there are.
+fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    let more = names.len().saturating_sub(NAMED);
+    let text = names[..names.len() - more].join(", ");
+    match more {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+/// About these nodes together.
+fn about_nodes(nodes: &[&Node]) -> About {
+    About(list(nodes.iter().map(|node| node_name(node))))
+}
+
+/// The agent starts on the nodes with GPUs.
+fn labelled(nodes: &[&Node], about: &About) -> Finding {
+    let check = "nodes";
+    let without: Vec<&Node> = nodes
+        .iter()
+        .copied()
+        .filter(|node| !is_ours(node))
+        .collect();
+    if nodes.is_empty() {
+        return about.warning(
+            check,
+            "no node offers a resource of NVIDIA's or has a label that says it has GPUs",
+            "kubectl label node NODE gpu=on: the agent starts on nodes with this label (devicePlugin.nvidiaNodeSelector)",
+        );
+    }
+    if without.is_empty() {
+        return about.ok(check, "all nodes with GPUs have the label gpu=on");
+    }
+    about_nodes(&without).note(
+        check,
+        "no label gpu=on: the agent will not start here",
+        "kubectl label node NODE gpu=on, when no other plugin offers nvidia.com/gpu on it",
+    )
+}
+
+/// A finding for each version that nodes report, about these nodes.
+fn by_version(
+    nodes: &[&Node],
+    version: fn(&NodeSystemInfo) -> &str,
+    finding: fn(&str, &About) -> Finding,
+) -> Vec<Finding> {
+    let mut groups: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
+    for node in nodes.iter().copied() {
+        let info = node
+            .status
+            .as_ref()
+            .and_then(|status| status.node_info.as_ref());
+        let version = info.map(version).unwrap_or_default();
+        groups.entry(version).or_default().push(node);
+    }
+    let groups = groups.into_iter();
+    groups
+        .map(|(version, nodes)| finding(version, &about_nodes(&nodes)))
+        .collect()
+}
+
+fn kubelet(version: &str, about: &About) -> Finding {
+    let check = "kubelet";
+    let found = format!("the kubelet has version {version}");
+    match minor(version) {
+        None => about.unknown(check, format!("{found}; expected v1.{OLDEST} or newer")),
+        Some(minor) if minor < OLDEST => about.warning(
+            check,
+            format!("{found}, which is older than what was tested"),
+            &format!("update it to 1.{OLDEST} or newer"),
+        ),
+        Some(_) => about.ok(check, found),
+    }
+}
+
+/// Containers get their GPUs through CDI.
+fn runtime(version: &str, about: &About) -> Finding {
+    let check = "container-runtime";
+    let (name, number) = version.split_once("://").unwrap_or((version, ""));
+    let mut numbers = number.split('.').map_while(|part| part.parse::<u32>().ok());
+    let number = numbers.next().zip(numbers.next());
+    let found = format!("the container runtime is {version}");
+    let update = "update it, or set devicePlugin.deviceList=envvar (docs/guides/container-runtime.md#without-cdi)";
+    match (name, number) {
+        ("containerd", Some(number)) if number >= (2, 0) => {
+            about.ok(check, format!("{found}, whose CDI is on unless its configuration has enable_cdi = false"))
+        }
+        ("containerd", Some((1, 7))) => about.warning(
+            check,
+            format!("{found}, whose CDI is off by default; its configuration cannot be read from here"),
+            "set enable_cdi = true under its CRI plugin and restart it, unless that is done (docs/guides/container-runtime.md)",
+        ),
+        ("cri-o", Some(number)) if number >= (1, 28) => {
+            about.ok(check, format!("{found}, which has CDI"))
+        }
+        ("containerd" | "cri-o", Some(_)) => about.problem(
+            check,
+            format!("{found}, which does not support CDI: no container with a share starts"),
+            update,
+        ),
+        _ => about.unknown(
+            check,
+            format!("{found}; whether it supports CDI is not known, expected containerd or CRI-O"),
+        ),
+    }
+}
+
+/// All pods that have not ended.
+fn pods(facts: &PreFacts) -> Fact<Vec<&Pod>> {
+    let workloads = facts.workloads.as_ref().map_err(Clone::clone)?;
+    let pods = workloads.iter().filter(|one| one.runs);
+    Ok(pods.map(|one| &one.pod).collect())
+}
+
+/// Who offers `nvidia.com/gpu` today.
+fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
+    let check = "gpu-owner";
+    let mut found = Vec::new();
+    let mut others: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+    for node in nodes.iter().copied() {
+        let on = |pod: &&&Pod| pod::node(pod).is_some_and(|on| on.as_str() == node_name(node));
+        let here: Vec<&Pod> = pods.iter().filter(on).copied().collect();
+        let about = About(node_name(node).to_owned());
+        let annotations = node.metadata.annotations.as_ref();
+        let has_inventory = annotations.is_some_and(|all| all.contains_key(INVENTORY));
+        let known = plugins(&here).next();
+        let offered = offered(node).join(", ");
+        let hidden = format!("a plugin that has no known pod and offers {offered}");
+        match known {
+            Some(_) if is_ours(node) => found.extend(other_plugins(&here, &about)),
+            Some((who, _)) => others.entry(who.to_owned()).or_default().push(node),
+            None if has_inventory || offered.is_empty() => {}
+            None if is_ours(node) => found.push(about.problem(
+                check,
+                format!("served by {hidden}: two plugins cannot offer the same resource on a node"),
+                "disable the plugin: it may be a service of the node, as on AKS and Bottlerocket (docs/migrating-from-nvidia.md)",
+            )),
+            None => others.entry(hidden).or_default().push(node),
+        }
+    }
+    let other = |(who, nodes): (String, Vec<&Node>)| {
+        about_nodes(&nodes).note(
+            check,
+            format!("served by {who}; Aliquot leaves nodes without the label gpu=on alone"),
+            "docs/migrating-from-nvidia.md moves them node by node",
+        )
+    };
+    found.extend(others.into_iter().map(other));
+    if found.is_empty() {
+        found.push(About::cluster().ok(check, "no other plugin offers a resource of NVIDIA's"));
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "pre/tests.rs"]
+mod tests;

@@ -1,0 +1,132 @@
+//! `doctor --wait`: asks again until GPU pods can run, or the time is up.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::finding::{Finding, Grade, Report};
+
+/// Between two reports.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// The first report in which nothing is missing, with exit code 0, or the last one before the deadline, with its
+/// own. `note` gets a line when what is missing changes, and one at the deadline.
+pub async fn until_well<E>(
+    deadline: Duration,
+    mut ask: impl AsyncFnMut() -> Result<Report, E>,
+    note: impl Fn(&str),
+) -> Result<(Report, u8), E> {
+    let end = Instant::now() + deadline;
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = String::new();
+    loop {
+        ticks.tick().await;
+        let report = ask().await?;
+        let missing = missing(&report);
+        if missing.is_empty() {
+            return Ok((report, 0));
+        }
+        if Instant::now() + EVERY > end {
+            let seconds = deadline.as_secs();
+            note(&format!(
+                "not well after {seconds} s; still missing: {missing}"
+            ));
+            let code = report.code();
+            return Ok((report, code));
+        }
+        if missing != last {
+            note(&format!("waiting: {missing}"));
+            last = missing;
+        }
+    }
+}
+
+/// Whether it is worth to wait for. Warnings are about settings, which do not change by themselves; but at first
+/// there is no agent yet, so no node with GPUs.
+fn is_missing(finding: &Finding) -> bool {
+    match finding.grade {
+        Grade::Problem | Grade::NotChecked => true,
+        Grade::Warning => finding.check == "nodes",
+        Grade::Note | Grade::Ok => false,
+    }
+}
+
+/// Checks that are not passed, each with what they are about: `agent (n1, n2), webhook (cluster)`.
+fn missing(report: &Report) -> String {
+    let mut checks: Vec<(&str, Vec<&str>)> = Vec::new();
+    for finding in report.findings.iter().filter(|one| is_missing(one)) {
+        match checks.iter_mut().find(|(check, _)| *check == finding.check) {
+            Some((_, about)) => about.push(&finding.about),
+            None => checks.push((finding.check, vec![&finding.about])),
+        }
+    }
+    let checks = checks.into_iter().map(|(check, mut about)| {
+        about.dedup();
+        format!("{check} ({})", about.join(", "))
+    });
+    checks.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::super::finding::About;
+    use super::*;
+
+    type Problems = &'static [(&'static str, &'static str)];
+
+    fn report(problems: Problems) -> Report {
+        let problem = |(check, about): &(&'static str, &str)| {
+            About((*about).to_owned()).problem(check, "missing", "make it")
+        };
+        let warning = About::cluster().warning("scheduler", "1 of 1", "set scheduler.replicas=2");
+        Report::of(problems.iter().map(problem).chain([warning]).collect())
+    }
+
+    /// The exit code and the notes, where each report has these problems.
+    async fn wait(deadline: u64, reports: &[Problems]) -> (u8, Vec<String>) {
+        let notes = RefCell::new(Vec::new());
+        let mut next = reports.iter().copied();
+        let ask = async || Ok::<_, Infallible>(report(next.next().expect("no more reports")));
+        let note = |text: &str| notes.borrow_mut().push(text.to_owned());
+        let Ok((_, code)) = until_well(Duration::from_secs(deadline), ask, note).await;
+        (code, notes.into_inner())
+    }
+
+    const ALL: Problems = &[("agent", "n1"), ("agent", "n2"), ("webhook", "cluster")];
+    const ONE: Problems = &[("agent", "n1")];
+
+    #[tokio::test(start_paused = true)]
+    async fn doctor_waits_until_nothing_is_missing() {
+        let (code, notes) = wait(60, &[ALL, ALL, ONE, &[]]).await;
+        assert_eq!(code, 0);
+        let expected = [
+            "waiting: agent (n1, n2), webhook (cluster)",
+            "waiting: agent (n1)",
+        ];
+        assert_eq!(notes, expected);
+        assert_eq!(wait(60, &[&[]]).await, (0, Vec::new()));
+    }
+
+    #[test]
+    fn doctor_waits_for_agents_but_not_for_settings() {
+        let about = About::cluster();
+        assert!(is_missing(&about.warning("nodes", "no inventory", "")));
+        assert!(is_missing(&about.unknown("leader", "no rights")));
+        assert!(!is_missing(&about.warning("webhook-pods", "1 of 1", "")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn doctor_stops_waiting_at_deadline() {
+        let (code, notes) = wait(3, &[ONE, ONE]).await;
+        assert_eq!(code, 2);
+        let expected = [
+            "waiting: agent (n1)",
+            "not well after 3 s; still missing: agent (n1)",
+        ];
+        assert_eq!(notes, expected);
+    }
+}

@@ -1,0 +1,369 @@
+//! The tables of `top`: what is used stands beside what is allocated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write as _};
+
+use aliquot_core::inventory::Mode;
+use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
+use aliquot_core::{GpuUuid, Mib, Percent};
+
+use super::{Devices, PodTop, SortBy};
+use crate::table::{aligned, counted, dash};
+use crate::usage::{GpuUsage, ShareUsage, Usage};
+
+/// A row, and what it is sorted by.
+struct Row {
+    cells: Vec<String>,
+    allocated: Mib,
+    used: UsedCells,
+}
+
+/// What is used of a device or a node; `None` where it is not measured.
+#[derive(Clone, Copy, Default)]
+struct UsedCells {
+    memory: Option<Mib>,
+    sm: Option<Percent>,
+    /// Percent of the time for a share; for a GPU or a node, how many shares are throttled.
+    throttled: Option<u32>,
+}
+
+impl UsedCells {
+    fn of_share(usage: ShareUsage) -> Self {
+        Self {
+            memory: usage.memory,
+            sm: usage.sm,
+            throttled: usage.throttled.map(|part| part.0),
+        }
+    }
+
+    /// Of a GPU or an instance, if its node answered.
+    fn of_gpu(gpu: &GpuTop, usage: &Usage) -> Self {
+        let Some(used) = usage.gpus.get(&gpu.gpu) else {
+            return Self::default();
+        };
+        let devices = devices(gpu);
+        let throttled = usage.on(&devices).filter(|one| one.usage.is_throttled());
+        Self {
+            memory: used.memory,
+            sm: used.sm,
+            throttled: u32::try_from(throttled.count()).ok(),
+        }
+    }
+
+    /// The memory and the throttled shares of its devices together, and the mean of their compute; unknown
+    /// as soon as it is of one of them.
+    fn of_node(node: &NodeTop, usage: &Usage) -> Self {
+        let gpus = node.gpus.iter();
+        let all: Vec<Self> = gpus.map(|gpu| Self::of_gpu(gpu, usage)).collect();
+        let Some(count) = u32::try_from(all.len()).ok().filter(|count| *count > 0) else {
+            return Self::default();
+        };
+        let sm: Option<Percent> = all.iter().map(|one| one.sm).sum();
+        Self {
+            memory: all.iter().map(|one| one.memory).sum(),
+            sm: sm.map(|sum| Percent(sum.0 / count)),
+            throttled: all.iter().map(|one| one.throttled).sum(),
+        }
+    }
+
+    fn memory(&self) -> String {
+        most(self.memory)
+    }
+
+    fn sm(&self) -> String {
+        self.sm.map_or_else(dash, |part| part.0.to_string())
+    }
+
+    fn throttled(&self, suffix: &str) -> String {
+        self.throttled
+            .map_or_else(dash, |count| format!("{count}{suffix}"))
+    }
+}
+
+/// The UUIDs of a GPU and its instances.
+fn devices(gpu: &GpuTop) -> BTreeSet<&GpuUuid> {
+    let instances = gpu.instances.iter().filter_map(|one| one.uuid.as_ref());
+    instances.chain([&gpu.gpu]).collect()
+}
+
+/// The largest first; what is unknown last.
+fn sorted(mut rows: Vec<Row>, by: SortBy) -> Vec<Vec<String>> {
+    let key = |row: &Row| match by {
+        SortBy::Name => None,
+        SortBy::Allocated => Some(row.allocated.0),
+        SortBy::Memory => row.used.memory.map(|memory| memory.0),
+        SortBy::Sm => row.used.sm.map(|part| part.0.into()),
+        SortBy::Throttled => row.used.throttled.map(u64::from),
+    };
+    rows.sort_by_key(|row| std::cmp::Reverse(key(row)));
+    rows.into_iter().map(|row| row.cells).collect()
+}
+
+fn part(used: impl Display, total: impl Display) -> String {
+    format!("{used}/{total}")
+}
+
+fn most(memory: Option<Mib>) -> String {
+    memory.map_or_else(dash, |memory| memory.0.to_string())
+}
+
+/// A line for each node; `wide` adds how its devices are shared, and why the node or devices are closed.
+pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String {
+    let row = |node: &NodeTop| {
+        let sum = |of: fn(&GpuTop) -> DeviceAmount| {
+            let amounts = node.gpus.iter().map(of);
+            amounts.fold(DeviceAmount::default(), DeviceAmount::plus)
+        };
+        let (used, total) = (sum(|gpu| gpu.used), sum(|gpu| gpu.total));
+        let closed = |gpu: &&GpuTop| gpu.closed.is_some();
+        let beside = UsedCells::of_node(node, usage);
+        let mut row = vec![
+            node.node.to_string(),
+            node.gpus.len().to_string(),
+            node.gpus.iter().filter(closed).count().to_string(),
+            part(used.replicas, total.replicas),
+            part(used.memory.0, total.memory.0),
+            beside.memory(),
+            part(used.cores.0, total.cores.0),
+            beside.sm(),
+            beside.throttled(""),
+            most(node.gpus.iter().filter_map(|gpu| gpu.largest).max()),
+        ];
+        if wide {
+            // The devices of a closed node have its reason.
+            let own = node.closed.iter().filter(|_| node.gpus.is_empty());
+            let why = node.gpus.iter().filter_map(|gpu| gpu.closed.as_ref());
+            let why = own.chain(why).cloned();
+            row.push(each(node.gpus.iter().map(|gpu| gpu.model.clone())));
+            row.push(each(node.gpus.iter().map(name_of_mode)));
+            row.push(each(why));
+        }
+        Row {
+            cells: row,
+            allocated: used.memory,
+            used: beside,
+        }
+    };
+    let mut columns = vec![
+        "NODE",
+        "GPUS",
+        "CLOSED",
+        "SHARES",
+        "MIB",
+        "USED",
+        "CORES",
+        "SM %",
+        "THROTTLED",
+        "LARGEST MIB",
+    ];
+    if wide {
+        columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
+    }
+    let rows = sorted(nodes.iter().map(row).collect(), by);
+    aligned(&columns, &rows) + &notes(nodes)
+}
+
+/// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
+/// not report the memory of processes.
+fn notes(nodes: &[NodeTop]) -> String {
+    let mut text = String::new();
+    for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
+        let (name, pods) = (&node.node, node.unreadable.join(", "));
+        let _ = writeln!(
+            text,
+            "{name} counts as full: the allocation of {pods} cannot be read; delete the pod"
+        );
+    }
+    for node in nodes.iter().filter(|node| !node.unmeasured.is_empty()) {
+        let uuids: Vec<&str> = node.unmeasured.iter().map(GpuUuid::as_str).collect();
+        let (name, uuids) = (&node.node, uuids.join(", "));
+        let _ = writeln!(
+            text,
+            "{name}: the driver does not report the memory of processes on {uuids}; the limiter enforces limits, but the host charges nothing beyond its count, and kills nobody"
+        );
+    }
+    text
+}
+
+/// Each text once, with its count.
+fn each(texts: impl Iterator<Item = String>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for text in texts {
+        *counts.entry(text).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return dash();
+    }
+    let texts = counts.iter().map(|(text, count)| format!("{count} {text}"));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn name_of_mode(gpu: &GpuTop) -> String {
+    let mode = serde_json::to_value(gpu.mode).unwrap_or_default();
+    mode.as_str().unwrap_or("unknown").to_owned()
+}
+
+/// How a device is shared, and its MIG instances, idle ones in brackets.
+fn mode(gpu: &GpuTop) -> String {
+    let mut text = name_of_mode(gpu);
+    for one in &gpu.instances {
+        let name = format!("{}@{}", one.profile, one.start);
+        let is_idle = !one.allocated && gpu.mode == Mode::Mig;
+        let _ = if is_idle {
+            write!(text, " [{name}]")
+        } else {
+            write!(text, " {name}")
+        };
+    }
+    text
+}
+
+/// A line for each device; `wide` adds its pods and their names, its UUID, memory that outlives its pods,
+/// the largest request that fits with the default cores, and the resource of its replicas.
+pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
+    let nodes = &answer.nodes;
+    let with = format!("WITH {}", counted(answer.default_cores.0, "CORE", "CORES"));
+    let row = |node: &NodeTop, gpu: &GpuTop| {
+        let beside = UsedCells::of_gpu(gpu, usage);
+        let mut row = vec![
+            node.node.to_string(),
+            gpu.index.to_string(),
+            // All of them are NVIDIA's.
+            gpu.model.trim_start_matches("NVIDIA ").to_owned(),
+            mode(gpu),
+            part(gpu.used.replicas, gpu.total.replicas),
+            part(gpu.used.memory.0, gpu.total.memory.0),
+            beside.memory(),
+            part(gpu.used.cores.0, gpu.total.cores.0),
+            beside.sm(),
+            beside.throttled(""),
+            most(gpu.largest),
+            gpu.closed.clone().unwrap_or_else(|| "ok".to_owned()),
+        ];
+        if wide {
+            let heat = usage.gpus.get(&gpu.gpu).copied();
+            let figure = |of: fn(GpuUsage) -> Option<u32>| {
+                heat.and_then(of)
+                    .map_or_else(dash, |figure| figure.to_string())
+            };
+            row.extend([
+                gpu.pods.to_string(),
+                owners(gpu, usage),
+                figure(|used| used.temperature),
+                figure(|used| used.power),
+                gpu.gpu.to_string(),
+                gpu.lingering.memory.0.to_string(),
+                most(gpu.largest_with_default_cores),
+                match &*gpu.resource {
+                    "" => dash(),
+                    resource => resource.to_owned(),
+                },
+            ]);
+        }
+        Row {
+            cells: row,
+            allocated: gpu.used.memory,
+            used: beside,
+        }
+    };
+    let rows = nodes
+        .iter()
+        .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
+    let mut columns = vec![
+        "NODE",
+        "GPU",
+        "MODEL",
+        "MODE",
+        "SHARES",
+        "MIB",
+        "USED",
+        "CORES",
+        "SM %",
+        "THROTTLED",
+        "LARGEST MIB",
+        "STATE",
+    ];
+    if wide {
+        columns.extend(["PODS", "OWNERS", "C", "W", "UUID", "LINGERING MIB", &with]);
+        columns.push("RESOURCE");
+    }
+    aligned(&columns, &sorted(rows.collect(), by)) + &notes(nodes)
+}
+
+/// The pods with a share of the device, by its monitor.
+fn owners(gpu: &GpuTop, usage: &Usage) -> String {
+    let devices = devices(gpu);
+    let names = usage
+        .on(&devices)
+        .map(|one| format!("{}/{}", one.namespace, one.pod));
+    let names: BTreeSet<String> = names.collect();
+    if names.is_empty() {
+        return dash();
+    }
+    names.into_iter().collect::<Vec<_>>().join(",")
+}
+
+/// A line for each device of a pod; `wide` adds its UUID.
+pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> String {
+    let rows = pods.iter().flat_map(|pod| {
+        let line = |gpu: Option<(&GpuUuid, &DeviceAmount)>| {
+            let cell =
+                |of: fn(&DeviceAmount) -> String| gpu.map_or_else(dash, |(_, amount)| of(amount));
+            let usage = gpu.and_then(|(gpu, _)| pod.usage.get(gpu)).copied();
+            let beside = UsedCells::of_share(usage.unwrap_or_default());
+            let mut cells = vec![
+                pod.namespace.clone(),
+                pod.name.clone(),
+                pod.node.to_string(),
+                gpu.map_or_else(|| "unreadable".to_owned(), |(gpu, _)| devices.place(gpu)),
+                cell(|amount| amount.replicas.to_string()),
+                cell(|amount| amount.memory.0.to_string()),
+                beside.memory(),
+                cell(|amount| amount.cores.0.to_string()),
+                beside.sm(),
+                beside.throttled(" %"),
+                pod.owner.clone().unwrap_or_else(dash),
+            ];
+            if wide {
+                let uuid = gpu.map(|(gpu, _)| devices.uuid(gpu).to_string());
+                cells.push(uuid.unwrap_or_else(dash));
+            }
+            Row {
+                cells,
+                allocated: gpu.map_or(Mib(0), |(_, amount)| amount.memory),
+                used: beside,
+            }
+        };
+        match &pod.gpus {
+            None => vec![line(None)],
+            Some(gpus) => gpus.iter().map(|one| line(Some(one))).collect(),
+        }
+    });
+    let mut columns = vec![
+        "NAMESPACE",
+        "POD",
+        "NODE",
+        "GPU",
+        "SHARES",
+        "MIB",
+        "USED",
+        "CORES",
+        "SM %",
+        "THROTTLED",
+        "OWNER",
+    ];
+    if wide {
+        columns.push("UUID");
+    }
+    let mut text = aligned(&columns, &sorted(rows.collect(), by));
+    for pod in pods {
+        for container in &pod.uncontrolled {
+            let _ = writeln!(
+                text,
+                "{}/{}: container {container} has no limits (CUDA_DISABLE_CONTROL)",
+                pod.namespace, pod.name
+            );
+        }
+    }
+    text
+}
