@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aliquot_core::inventory::{Mode, ResizeReport};
 use aliquot_core::resize::{self, PendingResize, ResizeStatus};
-use aliquot_core::{Allocation, PodUid};
+use aliquot_core::{Allocation, Mib, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry};
 use aliquot_node_state::container_directory::ContainerDirectory;
@@ -31,6 +31,9 @@ use crate::pods::pod::{Phase, Pod};
 const RETRY: Duration = Duration::from_millis(250);
 /// Interval without any.
 const IDLE: Duration = Duration::from_mins(1);
+
+/// What would fit is said in multiples of this, so that not every allocation changes the text.
+const FITS: Mib = Mib(256);
 
 /// Why a share is not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,10 +274,12 @@ fn above(
                 ));
             }
         };
-        for (index, (_, (gpu, limit))) in smaller {
-            if used.get(index).is_none_or(|used| *used > limit.bytes()) {
+        for (index, ((_, old), (gpu, limit))) in smaller {
+            let used = used.get(index).copied().unwrap_or(u64::MAX);
+            if used > limit.bytes() {
+                let fits = Mib(used.div_ceil(FITS.bytes()).saturating_mul(FITS.0)).min(old);
                 return Some(format!(
-                    "container {container} uses more than {limit} of {gpu}"
+                    "container {container} uses more than {limit} of {gpu}; what would fit: {fits}"
                 ));
             }
         }

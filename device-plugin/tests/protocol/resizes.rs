@@ -109,7 +109,7 @@ async fn resizes_running_container_but_never_below_its_use() {
     let waits = report(&node, 3).await.waits;
     assert_eq!(
         waits.as_deref(),
-        Some("container main uses more than 4000 MiB of GPU-a")
+        Some("container main uses more than 4000 MiB of GPU-a; what would fit: 5120 MiB")
     );
     assert_eq!(
         limits(&directory),
