@@ -24,6 +24,7 @@ mod preempted;
 mod preloads;
 mod queries;
 mod resized;
+mod resized_kills;
 mod restarts;
 mod running;
 mod runtime;
@@ -95,6 +96,11 @@ fn shares_and_gpus() -> Vec<Scenario> {
         scenario(
             "running_program_feels_growth_within_a_second",
             resized::hundred,
+        )
+        .long(),
+        scenario(
+            "random_resizes_survive_kills_at_every_fail_point",
+            resized_kills::random,
         )
         .long(),
         scenario(
