@@ -116,6 +116,7 @@ mod tests {
                 "dashboard",
                 "doctor",
                 "explain",
+                "resize",
                 "simulate",
                 "suggest",
                 "top",

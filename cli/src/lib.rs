@@ -16,6 +16,7 @@ pub mod mps_usage;
 pub mod output;
 pub mod program;
 pub mod reference;
+pub mod resize;
 pub mod simulate;
 pub mod snapshot;
 pub mod suggest;

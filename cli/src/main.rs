@@ -52,6 +52,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
         Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Top(flags) if flags.watch => runtime()?.block_on(flags.watch())?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+use crate::resize::Resize;
 use crate::simulate::Simulate;
 use crate::suggest::Suggest;
 use crate::top::Top;
@@ -32,6 +33,8 @@ pub enum Command {
     Simulate(Box<Simulate>),
     /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
     Explain(Explain),
+    /// Give a running pod another share of its GPUs
+    Resize(Box<Resize>),
     /// Show the capacity of GPUs, what is allocated, what is used of it, and what is free
     Top(Top),
     /// Open the cluster page in a browser, through the API server, until Ctrl-C

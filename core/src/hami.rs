@@ -234,6 +234,7 @@ pub fn register(text: &str) -> Result<Inventory, CodecError> {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     };
     inventory.reject_duplicates()
 }

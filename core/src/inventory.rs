@@ -227,6 +227,22 @@ pub struct RefusedPod {
     pub reason: String,
 }
 
+/// How far the node is with a resize ([`crate::resize`]): it enforces the new share, unless it says
+/// otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResizeReport {
+    /// The pod.
+    pub pod: PodUid,
+    /// The number of what it was asked to enforce.
+    pub generation: u64,
+    /// What it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
+    /// Why it will not enforce it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
 /// Everything that a node publishes, sorted by GPU index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
@@ -268,6 +284,9 @@ pub struct Inventory {
     /// Pods that have device ids at the kubelet and whose allocation cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<PodUid>,
+    /// The resizes of its pods that are under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resizes: Vec<ResizeReport>,
 }
 
 impl LingeringShare {

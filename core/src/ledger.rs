@@ -22,9 +22,10 @@ use crate::node::{self, NodePublication, NodeState};
 use crate::quota::{Headroom, Namespaces, Quota, QuotaAmount};
 use crate::refusal::{Reason, Refusal};
 use crate::replicas::Replicas;
+use crate::resize::{self, ResizeRefusal, ResizeRequest, Resized};
 use crate::score::Policies;
 use crate::typical::{Census, PodShape};
-use crate::usage::{self, AllocatedUse};
+use crate::usage::{self, AllocatedUse, DeviceUses, Stage};
 
 pub use recompute::Differences;
 
@@ -41,6 +42,19 @@ pub struct PodEntry {
     pub requests: Requests,
     /// Confirmed by the watch; otherwise reserved for a Binding under way.
     pub confirmed: bool,
+    /// A resize that is being written.
+    pub resizing: Option<Box<Resizing>>,
+}
+
+/// What is reserved for a resize until the watch shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resizing {
+    /// Its number ([`crate::resize::ResizeStatus::generation`]).
+    pub generation: u64,
+    /// What the pod may use then.
+    reserved: DeviceUses,
+    /// What the watch shows.
+    watched: AllocatedUse,
 }
 
 impl PodEntry {
@@ -84,6 +98,15 @@ pub enum NotReserved {
     Refused(Refusal),
     /// The pod has an entry already, on this node.
     AlreadyAllocated(NodeName),
+}
+
+/// Why nothing was reserved for a resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotResized {
+    /// It does not fit.
+    Refused(ResizeRefusal),
+    /// The ledger does not show the pod as it is, or another resize of it is being written.
+    Behind,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -215,6 +238,7 @@ impl Ledger {
             allocated: AllocatedUse::Known(usage::effective(&allocation, demand.stages())),
             requests: demand.requests(),
             confirmed: false,
+            resizing: None,
         };
         self.insert(pod, pod_entry);
         debug_assert!(
@@ -285,14 +309,78 @@ impl Ledger {
         allocated: AllocatedUse,
         requests: impl Into<Requests>,
     ) -> Option<PodEntry> {
+        let resizing = self.pod_entries.get(pod).filter(|old| old.node == *node);
+        let resizing = resizing.and_then(|old| old.resizing.clone());
+        // An event from before the resize takes nothing from it.
+        let (allocated, resizing) = match resizing {
+            Some(mut resizing) => {
+                resizing.watched = allocated;
+                (resizing.counted(), Some(resizing))
+            }
+            None => (allocated, None),
+        };
         let pod_entry = PodEntry {
             node: node.clone(),
             namespace: namespace.clone(),
             allocated,
             requests: requests.into(),
             confirmed: true,
+            resizing,
         };
         self.insert(pod, pod_entry)
+    }
+
+    /// Decides on a resize and reserves what it takes, until [`Self::end_resize`]. `allocation` is
+    /// that of the pod, `from` its share before a resize that is under way.
+    pub fn reserve_resize(
+        &mut self,
+        pod: &PodUid,
+        generation: u64,
+        (allocation, from): (&Allocation, &Allocation),
+        request: &ResizeRequest,
+        stages: &[(String, Stage)],
+    ) -> Result<Resized, NotResized> {
+        let known = self
+            .pod_entries
+            .get(pod)
+            .filter(|entry| entry.resizing.is_none());
+        let entry = known.ok_or(NotResized::Behind)?;
+        let watched = AllocatedUse::Known(resize::uses(allocation, stages));
+        if entry.node != allocation.node || entry.allocated != watched {
+            return Err(NotResized::Behind);
+        }
+        let node = self.entries.get(&entry.node).ok_or(NotResized::Behind)?;
+        let node = self.state(node, None, Some(pod));
+        let headroom = self.headroom(entry.namespace.as_str());
+        let headroom = headroom.map(|headroom| headroom.without(&watched));
+        let resized = resize::resize(allocation, from, request, stages, &node, headroom.as_ref())
+            .map_err(NotResized::Refused)?;
+        let resizing = Resizing {
+            generation,
+            reserved: resize::uses(&resized.allocation, stages),
+            watched,
+        };
+        let entry = PodEntry {
+            allocated: resizing.counted(),
+            resizing: Some(Box::new(resizing)),
+            ..entry.clone()
+        };
+        self.insert(pod, entry);
+        Ok(resized)
+    }
+
+    /// The watch shows a resize of this number or a later one, or the resize of this number is
+    /// definitely not written: only what the watch shows counts. Returns the entry as it was.
+    pub fn end_resize(&mut self, pod: &PodUid, generation: u64) -> Option<PodEntry> {
+        let entry = self.pod_entries.get(pod)?;
+        let resizing = entry.resizing.as_deref();
+        let resizing = resizing.filter(|resizing| resizing.generation <= generation)?;
+        let entry = PodEntry {
+            allocated: resizing.watched.clone(),
+            resizing: None,
+            ..entry.clone()
+        };
+        self.insert(pod, entry)
     }
 
     /// The pod has finished or is gone: its allocation is free.
@@ -411,7 +499,7 @@ impl Ledger {
         let reservation = self.reservations.get(pod)?;
         let slot = self.cluster.slot(reservation.node.as_str())?;
         let entry = self.entries.get(&reservation.node)?;
-        Some((slot, self.state(entry, Some(pod))))
+        Some((slot, self.state(entry, Some(pod), None)))
     }
 
     /// The node as this pod sees it.
@@ -502,23 +590,37 @@ impl Ledger {
             self.cluster.put(name, None);
             return;
         }
-        let state = self.state(entry, None);
+        let state = self.state(entry, None, None);
         let old = self.cluster.node(name.as_str());
         if old.is_none_or(|old| **old != state) {
             self.cluster.put(name, Some(state));
         }
     }
 
-    /// The node's state from its publication, its pods and its reservations except that of
-    /// `except`.
-    fn state(&self, entry: &NodeEntry, except: Option<&PodUid>) -> NodeState {
+    /// The node's state from its publication, its pods and its reservations except that of `except`.
+    /// Nothing of it is allocated to `without`.
+    fn state(
+        &self,
+        entry: &NodeEntry,
+        except: Option<&PodUid>,
+        without: Option<&PodUid>,
+    ) -> NodeState {
+        let nothing = AllocatedUse::nothing();
         let pod_entries = entry.pods.iter();
         let pod_entries = pod_entries.filter_map(|pod| Some((pod, self.pod_entries.get(pod)?)));
         let mut requested = Requests::default();
         let mut allocated = Vec::with_capacity(entry.pods.len());
         for (pod, pod_entry) in pod_entries {
             requested.plus(&pod_entry.requests);
-            allocated.push((pod, &pod_entry.allocated));
+            let counts = Some(pod) != without;
+            allocated.push((
+                pod,
+                if counts {
+                    &pod_entry.allocated
+                } else {
+                    &nothing
+                },
+            ));
         }
         // A pod with an entry has taken what was reserved for it.
         let reserved = entry.reservations.iter().filter(|pod| Some(*pod) != except);
@@ -532,6 +634,16 @@ impl Ledger {
         match &entry.published {
             Some(published) => NodeState::of(published, &allocated, requested),
             None => NodeState::of(&NodePublication::default(), &allocated, requested),
+        }
+    }
+}
+
+impl Resizing {
+    /// The pod may use what the watch shows, and what is reserved.
+    fn counted(&self) -> AllocatedUse {
+        match &self.watched {
+            AllocatedUse::Known(watched) => AllocatedUse::Known(watched.or(&self.reserved)),
+            unreadable => unreadable.clone(),
         }
     }
 }

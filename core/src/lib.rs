@@ -33,6 +33,7 @@ pub mod refusal;
 pub mod replicas;
 pub mod request;
 pub mod request_annotation;
+pub mod resize;
 pub mod rules;
 pub mod scale_up;
 pub mod scaling;

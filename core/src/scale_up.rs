@@ -73,6 +73,7 @@ impl NodeType {
             evict: Vec::new(),
             unmeasured: Vec::new(),
             unreadable: Vec::new(),
+            resizes: Vec::new(),
         };
         let published = NodePublication {
             inventory: Some(Arc::new(inventory)),

@@ -12,6 +12,7 @@ mod mig;
 mod modes;
 mod preemption;
 mod replicas;
+mod resize;
 mod scale_up;
 mod scarcity;
 mod typical;
@@ -59,6 +60,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     }
 }
 

@@ -119,6 +119,16 @@ impl DeviceUses {
         self.0.iter().map(|(key, _)| key)
     }
 
+    /// The larger use of each device of both.
+    pub fn or(&self, other: &Self) -> Self {
+        let mut both: BTreeMap<_, _> = self.clone().into_iter().collect();
+        for (key, used) in other {
+            let own = both.entry(key.clone()).or_insert(*used);
+            *own = own.or(*used);
+        }
+        both.into_iter().collect()
+    }
+
     /// The uses by key.
     pub fn values(&self) -> impl Iterator<Item = &DeviceUse> {
         self.0.iter().map(|(_, used)| used)

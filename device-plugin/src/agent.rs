@@ -33,6 +33,7 @@ use crate::allocation::instance_check;
 use crate::allocation::node_allocations::{CheckpointCache, NodeAllocations};
 use crate::allocation::nvidia_cdi::SpecGenerator;
 use crate::allocation::prepare::Preparer;
+use crate::allocation::resize;
 use crate::allocation::start::{ContainerStarter, Lookup};
 use crate::allocation::validation::Validator;
 use crate::driver_wait::{self, DriverWaitError};
@@ -242,6 +243,8 @@ pub async fn run(
     );
     supervisor.spawn("plugins", plugins);
     spawn_housekeeping(&settings, &supervisor, &handlers, lost_tx, &notes, &stop);
+    let resizes = resize::run(Arc::clone(&handlers.starter), stop.clone());
+    supervisor.spawn("resizes", resizes);
     tasks.close();
     tasks.wait().await;
     if left.load(Ordering::Relaxed) {

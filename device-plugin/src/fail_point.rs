@@ -34,9 +34,13 @@ pub enum Point {
     SpecWritten,
     /// All files are written; the kubelet is not answered.
     StartServed,
+    /// The new share of a running pod is stored; its limits pages are not written.
+    ResizeStored,
+    /// Its limits pages are written; that is not reported.
+    ResizeWritten,
 }
 
-/// All of them, in the order in which they are reached.
+/// Those of a change of a mode and of a start, in the order in which they are reached.
 pub const ALL: [Point; 13] = [
     Point::ChangeBeforeStore,
     Point::ChangeAfterStore,

@@ -26,6 +26,7 @@ pub(crate) fn pod(uid: &str) -> Pod {
         created: 0,
         mirror: false,
         allocation: None,
+        resize: None,
         hami_allocation: None,
         ids: std::collections::BTreeMap::new(),
         containers: vec![container("main", Stage::App)],
@@ -139,6 +140,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     }
 }
 

@@ -62,6 +62,9 @@ pub struct AcceptedAllocation {
     /// How much memory each device advertised at acceptance, where that was more than it has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub promised: BTreeMap<GpuUuid, Mib>,
+    /// The number of the last resize that is in the allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<u64>,
 }
 
 /// Derived from the other fields, and therefore ignored by equality.
@@ -98,7 +101,29 @@ impl AcceptedAllocation {
             uses: CachedUses::default(),
             modes: BTreeMap::new(),
             promised: BTreeMap::new(),
+            resize: None,
         }
+    }
+
+    /// The same with another share of its devices, by the resize of this number.
+    #[must_use]
+    pub fn resized(&self, allocation: Allocation, generation: u64) -> Self {
+        Self {
+            allocation,
+            resize: Some(generation),
+            uses: CachedUses::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Each container with the last name under which files were written for it.
+    pub fn running_names(&self) -> BTreeMap<&str, &str> {
+        let mut names: Vec<_> = self.containers_by_name.iter().collect();
+        names.sort_by_key(|(name, _)| self.order.get(*name));
+        names
+            .into_iter()
+            .map(|(name, container)| (container.as_str(), name.as_str()))
+            .collect()
     }
 
     /// The content of its file.

@@ -37,6 +37,12 @@ pub(crate) enum Point {
     EvictBefore,
     /// It is evicted, before its event.
     EvictAfter,
+    /// A resize is reserved; nothing is written.
+    ResizeReserved,
+    /// A resize, or how far it is, is about to be written.
+    ResizeBeforePatch,
+    /// It is written, before its event.
+    ResizeAfterPatch,
     /// A new term needs a new list, which is not requested yet.
     TermBeforeList,
     /// The new term's list is requested.

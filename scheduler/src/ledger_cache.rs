@@ -7,6 +7,7 @@ pub mod bound_pods;
 pub mod gangs;
 pub mod pending_pods;
 mod preemptions;
+pub mod resizes;
 mod watches;
 
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use std::time::Duration;
 use aliquot_core::allocation::Allocation;
 use aliquot_core::decide::{self, Memo, NodeQuery, PendingPlacement};
 use aliquot_core::fit;
-use aliquot_core::ledger::{Differences, NotReserved, PodEntry};
+use aliquot_core::ledger::{Differences, NotReserved, NotResized, PodEntry};
 use aliquot_core::quota::Headroom;
+use aliquot_core::resize::{ResizeRequest, Resized};
 use aliquot_core::score::Policies;
 use aliquot_core::{
-    Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Typical,
+    Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Stage, Typical,
 };
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
@@ -33,6 +35,7 @@ use bound_pods::SharedBoundPods;
 use gangs::Gangs;
 use pending_pods::{CapacityEvent, Claim, PendingPod, PendingPods};
 use preemptions::Preemptions;
+use resizes::Resizes;
 
 /// Interval of comparing the ledger with a recomputed one.
 const SELF_CHECK: Duration = Duration::from_secs(10);
@@ -46,6 +49,7 @@ pub struct LedgerCache {
     pub(crate) bound_pods: Arc<SharedBoundPods>,
     pub(crate) preemptions: Mutex<Preemptions>,
     pub(crate) gangs: Gangs,
+    pub(crate) resizes: Resizes,
     memo: Mutex<Memo>,
     settings: pod::Settings,
     policies: RwLock<Arc<Policies>>,
@@ -291,6 +295,27 @@ impl LedgerCache {
     pub fn cancel(&self, pod: &PodUid) {
         let freed = self.ledger.write().cancel(pod);
         if let Some(entry) = freed {
+            self.allocation_freed(&entry);
+        }
+    }
+
+    /// Decides on a resize and reserves what it takes ([`Ledger::reserve_resize`]).
+    pub fn reserve_resize(
+        &self,
+        pod: &PodUid,
+        generation: u64,
+        shares: (&Allocation, &Allocation),
+        request: &ResizeRequest,
+        stages: &[(String, Stage)],
+    ) -> Result<Resized, NotResized> {
+        let mut ledger = self.ledger.write();
+        ledger.reserve_resize(pod, generation, shares, request, stages)
+    }
+
+    /// A resize is definitely not written.
+    pub fn end_resize(&self, pod: &PodUid, generation: u64) {
+        let changed = self.ledger.write().end_resize(pod, generation);
+        if let Some(entry) = changed {
             self.allocation_freed(&entry);
         }
     }

@@ -18,6 +18,7 @@ mod pins;
 pub mod pod_client;
 pub mod preempt;
 pub mod requeue;
+pub mod resize;
 pub mod run;
 pub mod scale_up;
 pub mod settings;

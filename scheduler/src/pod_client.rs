@@ -1,6 +1,7 @@
 //! Calls of the API server about one pod, each with a deadline. Only a Binding is posted elsewhere
 //! ([`crate::bind`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aliquot_core::NodeName;
@@ -36,6 +37,17 @@ pub enum CallError {
     /// The deadline has passed.
     #[error(transparent)]
     Elapsed(#[from] Elapsed),
+}
+
+/// The outcome of a write whose precondition is the pod's version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VersionedPatch {
+    /// The pod has the annotations.
+    Written,
+    /// It has not, and will not get them by this or an earlier call.
+    NotWritten(String),
+    /// It may get them yet.
+    Unknown(String),
 }
 
 /// The outcome of an eviction.
@@ -88,6 +100,54 @@ impl PodClient {
         let call = api.patch_metadata(&pod.name, &params, &patch);
         timeout(DEADLINE, call).await??;
         Ok(())
+    }
+
+    /// Writes the annotations, with uid and resource version as preconditions. While the outcome is
+    /// unknown, it is called again with the same, as `repeated`.
+    pub async fn annotate_version(
+        &self,
+        pod: &PodRef,
+        version: &str,
+        annotations: &BTreeMap<&str, String>,
+        repeated: bool,
+    ) -> VersionedPatch {
+        let api = self.api(&pod.namespace);
+        let metadata =
+            json!({"uid": pod.uid, "resourceVersion": version, "annotations": annotations});
+        let (params, patch) = (
+            PatchParams::default(),
+            Patch::Merge(json!({"metadata": metadata})),
+        );
+        let call = timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch));
+        let why = match call.await {
+            Ok(Ok(_)) => return VersionedPatch::Written,
+            Ok(Err(kube::Error::Api(status)))
+                if !repeated
+                    && (400..500).contains(&status.code)
+                    && !matches!(status.code, 408 | 429) =>
+            {
+                return VersionedPatch::NotWritten(status.message);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(elapsed) => elapsed.to_string(),
+        };
+        // An earlier call may have written them, or may do so until the pod has another version.
+        match self.get(pod).await {
+            Ok(None) => VersionedPatch::NotWritten("the pod is gone".to_owned()),
+            Ok(Some(found)) => {
+                let has = |(key, text): (&&str, &String)| {
+                    aliquot_k8s::pod::annotation(&found, key) == Some(text)
+                };
+                if annotations.iter().all(has) {
+                    VersionedPatch::Written
+                } else if found.metadata.resource_version.as_deref() == Some(version) {
+                    VersionedPatch::Unknown(why)
+                } else {
+                    VersionedPatch::NotWritten(why)
+                }
+            }
+            Err(error) => VersionedPatch::Unknown(error.to_string()),
+        }
     }
 
     /// Nominates a node for a pending pod and withdraws the nomination at once

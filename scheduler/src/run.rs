@@ -28,6 +28,7 @@ use crate::ledger_cache::LedgerCache;
 use crate::metrics::WATCHED;
 use crate::pod_client::{DEADLINE, PodClient};
 use crate::preempt::Preemptor;
+use crate::resize::Resizer;
 use crate::scale_up::{Owner, ScaleUp};
 use crate::settings::Settings;
 use crate::ticks::Ticks;
@@ -40,6 +41,10 @@ use crate::{evict, learn, requeue, unreadable};
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Serves until a signal arrives.
+#[allow(
+    clippy::too_many_lines,
+    reason = "the parts in the order of their start"
+)]
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
@@ -91,6 +96,14 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         leader.clone(),
         stop.clone(),
     ));
+    let resizer = Resizer::new(
+        cache.clone(),
+        pods.clone(),
+        events.clone(),
+        leader.clone(),
+        settings.hami_annotations,
+    );
+    tasks.spawn(resizer.run(stop.clone()));
     if settings.preempt {
         let preemptor = Preemptor::new(&cache, pods.clone(), &events, &leader, &metrics);
         tasks.spawn(preemptor.run(client.clone(), stop.clone()));

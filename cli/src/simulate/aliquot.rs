@@ -337,6 +337,7 @@ fn published(trace: &Trace, node: &Node) -> NodePublication {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     };
     NodePublication {
         inventory: Some(Arc::new(inventory)),

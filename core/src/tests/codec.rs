@@ -6,6 +6,7 @@ use crate::policy::Policy;
 use crate::preemption::record::{PlanState, PreemptionRecord};
 use crate::refusal::Reason;
 use crate::request::{Resource, Written};
+use crate::resize::{ResizeState, ResizeStatus};
 use crate::score::{self, Load};
 use crate::tests::{gpu, inventory};
 use crate::usage::DeviceUse;
@@ -18,6 +19,7 @@ const MODES_ALLOCATION: &str = include_str!("../../golden/allocation-v1-modes.js
 const UNREADABLE: &str = include_str!("../../golden/inventory-v1-unreadable.json");
 const REQUEST: &str = include_str!("../../golden/request-v1.json");
 const PREEMPTION: &str = include_str!("../../golden/preemption-v1.json");
+const RESIZE_STATUS: &str = include_str!("../../golden/resize-status-v1.json");
 
 #[test]
 fn inventory_matches_golden_file() {
@@ -155,6 +157,18 @@ fn preemption_record_matches_golden_file() {
         PlanState::GivenUp
     );
     assert!(PreemptionRecord::decode(&PREEMPTION.replace("\"v\":1", "\"v\":2")).is_err());
+}
+
+#[test]
+fn resize_status_matches_golden_file() {
+    let read = ResizeStatus::decode(RESIZE_STATUS).unwrap();
+    assert_eq!(read.encode().unwrap(), RESIZE_STATUS.trim());
+    assert_eq!(read.state, ResizeState::Waiting);
+    let pending = read.pending.unwrap();
+    assert_eq!(pending.to.grants("main").unwrap()[0].memory.0, 2000);
+    let newer = RESIZE_STATUS.replacen("\"v\":1", "\"v\":1,\"news\":{}", 1);
+    assert!(ResizeStatus::decode(&newer).is_ok());
+    assert!(ResizeStatus::decode(&RESIZE_STATUS.replacen("\"v\":1", "\"v\":2", 1)).is_err());
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod limits;
 pub mod node_allocations;
 pub mod nvidia_cdi;
 pub mod prepare;
+pub mod resize;
 pub mod start;
 pub mod tenant_rights;
 pub mod validation;

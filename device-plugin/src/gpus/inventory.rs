@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{
-    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, TopologyScope,
+    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, ResizeReport,
+    TopologyScope,
 };
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
 use aliquot_node_state::device_id::DeviceIds;
@@ -117,6 +118,8 @@ pub struct PublishedNode {
     pub taken_resources: Option<Vec<TakenResource>>,
     /// Pods that were refused at their start.
     refused: Vec<RefusedPod>,
+    /// How far the resizes of pods are.
+    resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
     pub leaving_node: bool,
     /// How much host memory may back oversubscribed GPU memory, by the settings; `None`: all that
@@ -150,6 +153,7 @@ impl NodePublisher {
                 evict: Vec::new(),
                 unmeasured: Vec::new(),
                 unreadable: Vec::new(),
+                resizes: Vec::new(),
             },
             devices: BTreeMap::new(),
             readings: GpuReadings {
@@ -169,6 +173,7 @@ impl NodePublisher {
             other_users: OtherUsers::default(),
             taken_resources: None,
             refused: Vec::new(),
+            resizes: Vec::new(),
             leaving_node: false,
             host_reserve: None,
         };
@@ -265,6 +270,11 @@ impl NodePublisher {
                 unreadable,
             };
         });
+    }
+
+    /// Sets how far the resizes of pods are.
+    pub fn set_resizes(&self, resizes: Vec<ResizeReport>) {
+        self.change(|node| node.resizes = resizes);
     }
 
     /// Adds a refused pod.
@@ -419,6 +429,7 @@ impl PublishedNode {
             refused: self.refused.clone(),
             evict,
             unreadable: self.other_users.unreadable.clone(),
+            resizes: self.resizes.clone(),
         };
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, hami, quantity};
 use aliquot_k8s::disruption::MIRROR;
@@ -58,6 +59,8 @@ pub struct Pod {
     pub mirror: bool,
     /// Text of the allocation annotation.
     pub allocation: Option<String>,
+    /// Text of the annotation that says how it is resized.
+    pub resize: Option<String>,
     /// Text of HAMi's allocation annotation.
     pub hami_allocation: Option<String>,
     /// The name of each started container, by the runtime's container id.
@@ -99,6 +102,7 @@ impl Pod {
                 .map_or(0, |time| time.0.as_second()),
             mirror,
             allocation: annotation(ALLOCATION),
+            resize: annotation(RESIZE_STATUS),
             hami_allocation: annotation(hami::ALLOCATED),
             ids: ids(pod),
             containers: init.chain(apps).collect(),

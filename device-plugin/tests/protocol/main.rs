@@ -8,6 +8,7 @@ mod kubelet;
 mod modes;
 mod node;
 mod non_cdi;
+mod resizes;
 
 use std::path::Path;
 use std::sync::Arc;

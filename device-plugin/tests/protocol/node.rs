@@ -121,6 +121,7 @@ pub(crate) struct Node {
     pub(crate) pods: Pods,
     pub(crate) allocations: Arc<NodeAllocations>,
     pub(crate) preparer: Arc<Preparer>,
+    pub(crate) starter: Arc<ContainerStarter>,
     pub(crate) advertised: AdvertisedLists,
     pub(crate) metrics: Metrics,
     pub(crate) _stop: DropGuard,
@@ -167,7 +168,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     });
     let context = ContextMemory::Fixed(Mib(512));
     let preparer = Arc::new(Preparer::new(Arc::clone(&allocations), None, context));
-    let starter = ContainerStarter {
+    let starter = Arc::new(ContainerStarter {
         allocations: Arc::clone(&allocations),
         validator: Validator {
             node: "n1".into(),
@@ -177,7 +178,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
         },
         preparer: Arc::clone(&preparer),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
-    };
+    });
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     let advertised = AdvertisedLists::default();
     let handlers = CallHandlers {
@@ -187,7 +188,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
             paths: paths.clone(),
             published: allocations.published.clone(),
         },
-        starter: Arc::new(starter),
+        starter: Arc::clone(&starter),
         advertised: advertised.clone(),
         metrics: metrics.clone(),
     };
@@ -204,6 +205,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
         pods,
         allocations,
         preparer,
+        starter,
         advertised,
         metrics,
         _stop: stop.drop_guard(),

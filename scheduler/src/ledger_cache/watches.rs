@@ -22,6 +22,7 @@ use super::LedgerCache;
 use super::bound_pods::{self, BoundPod};
 use super::gangs::GangName;
 use super::pending_pods::{CapacityEvent, PendingPod};
+use super::resizes::ObservedResize;
 use crate::fail_point::{self, Point};
 
 /// The part of a pod that the ledger needs.
@@ -44,6 +45,7 @@ enum PodState {
         bound_pod: Option<Box<BoundPod>>,
         /// It still has a preemption plan in its annotation.
         planned: Option<Box<PodRef>>,
+        resize: Option<Box<ObservedResize>>,
     },
     Pending(Box<PendingPod>),
     /// Not bound, and without a request.
@@ -64,6 +66,7 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
             bound_pod: bound_pods::read(pod, &node, &allocated),
             planned: pod::annotation(pod, PREEMPTION).map(|_| Box::new(pod::reference(pod))),
             requests: replicas::requests(pod, settings),
+            resize: observe_resize(pod, &node),
             node,
             allocated,
         }
@@ -84,6 +87,17 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
     }
 }
 
+fn observe_resize(pod: &Pod, node: &NodeName) -> Option<Box<ObservedResize>> {
+    match ObservedResize::read(pod, node) {
+        Ok(observed) => observed.map(Box::new),
+        Err(error) => {
+            let name = pod.metadata.name.as_deref();
+            tracing::error!(pod = name, %error, "cannot read how far the pod's resize is; it is not resized");
+            None
+        }
+    }
+}
+
 /// Records what the watch shows of a pod in the ledger; returns the entry that ended or changed.
 fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
     match &observed.state {
@@ -92,8 +106,12 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
             node,
             allocated,
             requests,
+            resize,
             ..
         } => {
+            if let Some(resize) = resize {
+                ledger.end_resize(&observed.uid, resize.generation());
+            }
             let namespace = &observed.namespace;
             let (allocated_now, requests_now) = (allocated.clone(), requests.clone());
             let old =
@@ -127,6 +145,7 @@ impl LedgerCache {
             }
         }
         let mut bound_pod = None;
+        let mut resizing = None;
         match observed.state {
             PodState::Pending(mut new) => {
                 new.refused = refused;
@@ -144,14 +163,17 @@ impl LedgerCache {
             PodState::Bound {
                 bound_pod: shown,
                 planned,
+                resize,
                 ..
             } => {
                 self.end_plan(&observed.uid, planned);
                 bound_pod = shown;
+                resizing = resize.map(|resize| *resize);
             }
             PodState::Finished | PodState::Other => self.end_plan(&observed.uid, None),
         }
         self.bound_pods.0.write().put(&observed.uid, bound_pod);
+        self.resizes.put(&observed.uid, resizing);
     }
 }
 
@@ -180,6 +202,7 @@ impl Index<Pod> for LedgerCache {
             self.allocation_freed(&entry);
         }
         self.bound_pods.0.write().put(&uid, None);
+        self.resizes.put(&uid, None);
         // Before its reservation is released: filter may reserve for it at this moment.
         if let Some(gang) = GangName::of(&pod) {
             self.gangs.delete(&gang, &uid);
@@ -217,6 +240,7 @@ impl Index<Pod> for LedgerCache {
         }
         drop(ledger);
         self.bound_pods.0.write().retain(|uid| listed.contains(uid));
+        self.resizes.retain(|uid| listed.contains(uid));
         let mut all = self.pending.pods.lock();
         // A pod that only filter knows may be younger than this list, not than the next one.
         all.retain(|uid, pending| {

@@ -156,6 +156,7 @@ impl ReadModel {
                     allocated,
                     requests: demand.requests(),
                     confirmed: true,
+                    resizing: None,
                 };
                 let asks = (asks, pod::annotation(pod, REQUEST).is_some());
                 let mut answer = self.head(namespace, name, &pod::uid(pod), asks);

@@ -52,7 +52,11 @@ type GpuUsages = Option<Vec<(GpuUuid, Usage)>>;
 #[derive(Clone, Debug)]
 pub(crate) struct ModelEntry {
     pub(crate) node: NodeName,
+    /// What counts: what the watch shows, and what is reserved for a resize.
     pub(crate) gpus: GpuUsages,
+    watched: GpuUsages,
+    /// The number of a resize that is being written, and what it takes.
+    resizing: Option<(u64, Vec<(GpuUuid, Usage)>)>,
     pub(crate) apps: u64,
     pub(crate) replicas: u64,
     pub(crate) confirmed: bool,
@@ -86,7 +90,13 @@ impl Reference {
                 Some(Ok(given)) if given.node == *node => Some(effective(shape, given)),
                 Some(_) => None,
             };
+            let resizing = self.pods.get(uid).filter(|old| old.node == *node);
+            let resizing = resizing.and_then(|old| old.resizing.clone());
             self.record(uid, shape, node, gpus, true);
+            if let Some((generation, reserved)) = resizing.filter(|(own, _)| *own > pod.generation)
+            {
+                self.reserve_resize(uid, generation, reserved);
+            }
         }
         if !pod.pending() || !shape.demand.requests_gpu() {
             self.stop_waiting(uid);
@@ -150,13 +160,107 @@ impl Reference {
     ) {
         let entry = ModelEntry {
             node: node.clone(),
+            watched: gpus.clone(),
             gpus,
+            resizing: None,
             apps: shape.apps(),
             replicas: shape.replicas(),
             confirmed: sure,
             asks: shape.demand.requests_gpu(),
         };
         self.pods.insert(uid.clone(), entry);
+    }
+
+    fn reserve_resize(&mut self, uid: &PodUid, generation: u64, reserved: Vec<(GpuUuid, Usage)>) {
+        let entry = self.pods.get_mut(uid).expect("known");
+        entry.gpus = entry.watched.clone().map(|watched| {
+            let both = watched.into_iter().map(|(gpu, usage)| {
+                let own = reserved.iter().find(|(other, _)| *other == gpu);
+                let own = own.map_or_else(Usage::default, |(_, own)| *own);
+                (gpu, usage.join(own, u64::max))
+            });
+            both.collect()
+        });
+        entry.resizing = Some((generation, reserved));
+    }
+
+    /// This was reserved for a resize.
+    pub(crate) fn resized(
+        &mut self,
+        uid: &PodUid,
+        shape: &Shape,
+        generation: u64,
+        to: &Allocation,
+    ) {
+        self.reserve_resize(uid, generation, effective(shape, to));
+    }
+
+    /// A resize is definitely not written.
+    pub(crate) fn resize_ended(&mut self, uid: &PodUid, generation: u64) {
+        if let Some(entry) = self.pods.get_mut(uid)
+            && entry
+                .resizing
+                .as_ref()
+                .is_some_and(|(own, _)| *own <= generation)
+        {
+            entry.gpus = entry.watched.clone();
+            entry.resizing = None;
+        }
+    }
+
+    /// The pod is shown with this allocation, and no resize of it is being written.
+    pub(crate) fn shows(&self, uid: &PodUid, shape: &Shape, given: &Allocation) -> bool {
+        let entry = self.pods.get(uid);
+        entry.is_some_and(|entry| {
+            entry.resizing.is_none()
+                && entry.node == given.node
+                && entry.gpus == Some(effective(shape, given))
+        })
+    }
+
+    /// Whether the pod can have this allocation instead of its own; `None` if the ledger does not
+    /// show it with its own.
+    pub(crate) fn fits_resized(
+        &self,
+        uid: &PodUid,
+        shape: &Shape,
+        own: &Allocation,
+        (container, other): (&str, &Allocation),
+    ) -> Option<bool> {
+        let name = &own.node;
+        if !self.shows(uid, shape, own) {
+            return None;
+        }
+        let node = self.nodes.get(name).filter(|node| node.readable);
+        let gpu =
+            |uuid: &GpuUuid| node.and_then(|node| node.gpus.iter().find(|one| one.uuid == *uuid));
+        let grants = own.grants(container).unwrap_or_default();
+        if grants.is_empty() || grants.iter().any(|grant| gpu(&grant.gpu).is_none()) {
+            return Some(false);
+        }
+        let (own, asked) = (effective(shape, own), effective(shape, other));
+        let fits = own.iter().zip(&asked).all(|((uuid, own), (_, asked))| {
+            let Some(gpu) = gpu(uuid) else {
+                return own == asked;
+            };
+            let (others, pods) = self.sum_without(name, uuid, Some(uid));
+            own.join(*asked, u64::max) == *own
+                || (!self.unreadable(name)
+                    && gpu.open()
+                    && others.replicas + asked.replicas <= u64::from(gpu.replicas)
+                    && others.memory + asked.memory <= gpu.memory
+                    && others.cores + asked.cores <= 100
+                    && !others.alone
+                    && !(asked.alone && pods > 0)
+                    && !(asked.leftover && others.cores >= 100))
+        });
+        let [memory, cores] = self.left_without(Some(uid));
+        let sum = |all: &[(GpuUuid, Usage)]| Usage::sum(all.iter().map(|(_, usage)| *usage));
+        let (own, asked) = (sum(&own), sum(&asked));
+        let within = |own: u64, asked: u64, left: u64| asked <= own || asked <= left;
+        let allowed =
+            within(own.memory, asked.memory, memory) && within(own.cores, asked.cores, cores);
+        Some(fits && allowed)
     }
 
     /// The pods on a node.
@@ -173,7 +277,17 @@ impl Reference {
 
     /// What pods use of a GPU of a node, and how many do.
     pub(crate) fn sum(&self, name: &NodeName, gpu: &GpuUuid) -> (Usage, u32) {
-        let pods = self.on(name).filter_map(|(_, one)| one.gpus.as_ref());
+        self.sum_without(name, gpu, None)
+    }
+
+    fn sum_without(
+        &self,
+        name: &NodeName,
+        gpu: &GpuUuid,
+        without: Option<&PodUid>,
+    ) -> (Usage, u32) {
+        let pods = self.on(name).filter(|(uid, _)| Some(*uid) != without);
+        let pods = pods.filter_map(|(_, one)| one.gpus.as_ref());
         let here = pods.flatten().filter(|(uuid, _)| uuid == gpu);
         let mut usage: Vec<Usage> = here.map(|(_, usage)| *usage).collect();
         let lingering = self.nodes.get(name).map(|node| &node.lingering);
@@ -234,8 +348,13 @@ impl Reference {
 
     /// What the quota leaves of memory and of compute.
     fn left(&self) -> [u64; 2] {
-        let known = self.pods.values().all(|entry| entry.gpus.is_some());
-        let gpus = self.pods.values().flat_map(|entry| &entry.gpus).flatten();
+        self.left_without(None)
+    }
+
+    fn left_without(&self, without: Option<&PodUid>) -> [u64; 2] {
+        let pods = || self.pods.iter().filter(|(uid, _)| Some(*uid) != without);
+        let known = pods().all(|(_, entry)| entry.gpus.is_some());
+        let gpus = pods().flat_map(|(_, entry)| &entry.gpus).flatten();
         let used = Usage::sum(gpus.map(|(_, usage)| *usage));
         let left = |(most, used): (Option<u64>, u64)| {
             most.map_or(

@@ -22,6 +22,13 @@ struct PendingBinding {
     given: Allocation,
 }
 
+/// A resize whose write is not answered. Its precondition is that the pod is as it was.
+struct PendingResize {
+    uid: PodUid,
+    before: Pod,
+    after: Pod,
+}
+
 /// One run.
 pub(crate) struct Run {
     rng: Rng,
@@ -29,8 +36,10 @@ pub(crate) struct Run {
     pods: Store<PodUid, Pod>,
     nodes: Store<NodeName, Node>,
     bindings: Vec<PendingBinding>,
-    /// Bindings of killed processes, which may still arrive.
+    resizes: Vec<PendingResize>,
+    /// Bindings and resizes of killed processes, which may still arrive.
     orphans: Vec<PendingBinding>,
+    orphaned_resizes: Vec<PendingResize>,
     /// Bindings that were accepted, for the audit.
     settled: Vec<PodUid>,
     limits: [Option<u64>; 2],
@@ -47,7 +56,9 @@ impl Run {
             pods: Store::default(),
             nodes: Store::default(),
             bindings: Vec::new(),
+            resizes: Vec::new(),
             orphans: Vec::new(),
+            orphaned_resizes: Vec::new(),
             settled: Vec::new(),
             limits: [None, None],
             made: 0,
@@ -63,7 +74,7 @@ impl Run {
     /// One operation and the comparison after it.
     pub(crate) async fn step(&mut self) {
         self.steps += 1;
-        match self.rng.u32(..1000) {
+        match self.rng.u32(..1100) {
             0..150 => self.create(),
             150..420 => self.deliver_pod(),
             420..440 => self.deliver_node(),
@@ -80,6 +91,7 @@ impl Run {
             970..972 => self.restart(),
             972..980 => self.audit(),
             980..985 => self.change_quota(),
+            _ if self.rng.u8(..8) > 0 => self.resize(),
             _ => self.wait_and_requeue().await,
         }
         self.system.check();
@@ -116,6 +128,8 @@ impl Run {
             node: None,
             given: None,
             ended: false,
+            generation: 0,
+            to: None,
         };
         self.pods.put(&uid, pod);
     }
@@ -205,6 +219,82 @@ impl Run {
         if let Some(binding) = self.orphans.pop() {
             self.commit(&binding);
         }
+        if let Some(resize) = self.orphaned_resizes.pop() {
+            self.commit_resize(&resize);
+        }
+    }
+
+    /// A step of some resize: one is decided, written, or enforced by its node.
+    fn resize(&mut self) {
+        match self.rng.u8(..8) {
+            0..4 => self.reserve_resize(),
+            4..6 => self.write_resize(),
+            _ => {
+                if let Some((uid, _)) = self.any(|pod| pod.to.is_some()) {
+                    self.pods
+                        .change(&uid, |pod| pod.given = pod.to.take().map(Ok));
+                }
+            }
+        }
+    }
+
+    fn reserve_resize(&mut self) {
+        let bound = |pod: &Pod| matches!(pod.given, Some(Ok(_))) && !pod.ended;
+        let Some((uid, before)) = self.any(bound) else {
+            return;
+        };
+        let busy = self.resizes.iter().any(|resize| resize.uid == uid);
+        let containers = &self.system.shapes[before.shape].containers;
+        let containers = containers.iter().filter(|(.., request)| request.is_some());
+        let names: Vec<String> = containers.map(|(name, ..)| name.clone()).collect();
+        let Some(name) = self.rng.choice(&names).filter(|_| !busy) else {
+            return;
+        };
+        let (memory, cores) = (self.rng.u64(1..700), self.rng.u32(..=100));
+        let text = match self.rng.u8(..3) {
+            0 => format!("{name}:gpumem={memory}"),
+            1 => format!("{name}:gpucores={cores}"),
+            _ => format!("{name}:gpumem={memory},gpucores={cores}"),
+        };
+        if let Some(resized) = self.system.resize(&uid, &before, &text) {
+            let after = Pod {
+                given: Some(Ok(resized.allocation)),
+                generation: before.generation + 1,
+                to: Some(resized.to),
+                ..before.clone()
+            };
+            self.resizes.push(PendingResize { uid, before, after });
+        }
+    }
+
+    /// The API server's response to a resize: written, or definitely not.
+    fn commit_resize(&mut self, resize: &PendingResize) -> bool {
+        let now = self.pods.objects.get(&resize.uid);
+        let unchanged = now == Some(&resize.before);
+        if unchanged {
+            self.pods
+                .change(&resize.uid, |pod| *pod = resize.after.clone());
+        }
+        // A conflict: an earlier copy of the same write, or another change.
+        let now = self.pods.objects.get(&resize.uid);
+        unchanged || now.is_some_and(|pod| pod.generation == resize.after.generation)
+    }
+
+    /// A resize is sent, or sent again; its response may get lost.
+    fn write_resize(&mut self) {
+        if self.resizes.is_empty() {
+            return;
+        }
+        let at = self.rng.usize(..self.resizes.len());
+        let resize = self.resizes.swap_remove(at);
+        let arrives = self.rng.u8(..8) > 0;
+        let written = arrives && self.commit_resize(&resize);
+        let answered = arrives && self.rng.u8(..4) > 0;
+        match (answered, written) {
+            (false, _) => self.resizes.push(resize),
+            (true, true) => {}
+            (true, false) => self.system.end_resize(&resize.uid, resize.after.generation),
+        }
     }
 
     /// By the default scheduler, by hand, by another release of ours.
@@ -290,6 +380,7 @@ impl Run {
     fn restart(&mut self) {
         self.system.restart();
         self.orphans.append(&mut self.bindings);
+        self.orphaned_resizes.append(&mut self.resizes);
         self.settled.clear();
         self.system.quota(self.limits);
         self.list_nodes();
@@ -328,6 +419,11 @@ impl Run {
                 self.settled.push(binding.uid);
             } else {
                 self.system.cancel(&binding.uid);
+            }
+        }
+        for resize in std::mem::take(&mut self.resizes) {
+            if !self.commit_resize(&resize) {
+                self.system.end_resize(&resize.uid, resize.after.generation);
             }
         }
         while let Some((uid, event)) = self.pods.coming.pop_front() {

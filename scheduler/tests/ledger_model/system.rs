@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
-use aliquot_core::ledger::NotReserved;
+use aliquot_core::ledger::{NotReserved, NotResized};
 use aliquot_core::refusal::Reason;
+use aliquot_core::resize::{ResizeRequest, Resized};
 use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Allocation, Cluster, Ledger, NodeName, NodeState, PodUid};
+use aliquot_core::{Allocation, Cluster, Ledger, Mib, NodeName, NodeState, Percent, PodUid};
 use aliquot_k8s::pod::Settings;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
@@ -109,6 +110,60 @@ impl System {
     pub(crate) fn cancel(&mut self, uid: &PodUid) {
         self.cache.cancel(uid);
         self.reference.cancelled(uid);
+    }
+
+    /// Decides on a resize, which must be granted exactly where the model allows it.
+    pub(crate) fn resize(&mut self, uid: &PodUid, pod: &Pod, text: &str) -> Option<Resized> {
+        let shape = &self.shapes[pod.shape];
+        let Some(Ok(given)) = &pod.given else {
+            panic!("{uid} has no allocation");
+        };
+        let stages = shape.containers.iter();
+        let stages: Vec<_> = stages
+            .map(|(name, stage, _)| (name.clone(), *stage))
+            .collect();
+        let request = ResizeRequest::parse(text).expect("valid");
+        let generation = pod.generation + 1;
+        let shares = (given, given);
+        let found = self
+            .cache
+            .reserve_resize(uid, generation, shares, &request, &stages);
+        match found {
+            Ok(resized) => {
+                let expected = self.fits_resized(uid, shape, given, text);
+                assert_eq!(expected, Some(true), "{uid} {text}: {resized:?}");
+                let reference = &mut self.reference;
+                reference.resized(uid, shape, generation, &resized.allocation);
+                Some(resized)
+            }
+            Err(NotResized::Behind) => {
+                let shown = self.reference.shows(uid, shape, given);
+                assert!(!shown, "{uid} {text}: the ledger is up to date");
+                None
+            }
+            Err(NotResized::Refused(_)) => {
+                let expected = self.fits_resized(uid, shape, given, text);
+                assert_eq!(expected, Some(false), "{uid} {text}: {given:?}");
+                None
+            }
+        }
+    }
+
+    fn fits_resized(
+        &self,
+        uid: &PodUid,
+        shape: &Shape,
+        given: &Allocation,
+        text: &str,
+    ) -> Option<bool> {
+        let (container, larger) = resized_by_model(given, text);
+        self.reference
+            .fits_resized(uid, shape, given, (container, &larger))
+    }
+
+    pub(crate) fn end_resize(&mut self, uid: &PodUid, generation: u64) {
+        self.cache.end_resize(uid, generation);
+        self.reference.resize_ended(uid, generation);
     }
 
     /// Reserves, which must succeed exactly where the model allows it.
@@ -321,6 +376,27 @@ impl System {
             );
         }
     }
+}
+
+/// The container of a resize without percentages, and the larger of the allocation and what it becomes.
+fn resized_by_model<'t>(given: &Allocation, text: &'t str) -> (&'t str, Allocation) {
+    let (name, amounts) = text.split_once(':').expect("a container");
+    let mut resized = given.clone();
+    let kinds = [&mut resized.containers, &mut resized.init];
+    let grants = kinds
+        .into_iter()
+        .filter_map(|kind| kind.get_mut(name))
+        .flatten();
+    for grant in grants {
+        for amount in amounts.split(',') {
+            let (what, number) = amount.split_once('=').expect("an amount");
+            match what {
+                "gpumem" => grant.memory = grant.memory.max(Mib(number.parse().expect("MiB"))),
+                _ => grant.cores = grant.cores.max(Percent(number.parse().expect("percent"))),
+            }
+        }
+    }
+    (name, resized)
 }
 
 fn usage(used: &aliquot_core::usage::DeviceUse) -> Usage {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, LingeringShare, Mode};
+use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 use k8s_openapi::api::core::v1 as api;
 use serde_json::json;
@@ -11,13 +12,17 @@ use serde_json::json;
 use crate::shapes::Shape;
 
 /// A pod in the API server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pod {
     pub(crate) shape: usize,
     pub(crate) node: Option<NodeName>,
     /// The allocation annotation, or an invalid text.
     pub(crate) given: Option<Result<Allocation, &'static str>>,
     pub(crate) ended: bool,
+    /// How many resizes were written.
+    pub(crate) generation: u64,
+    /// What its node shall enforce, where that is less than is allocated.
+    pub(crate) to: Option<Allocation>,
 }
 
 impl Pod {
@@ -135,6 +140,12 @@ pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> api::Pod 
         let annotations = object.metadata.annotations.get_or_insert_default();
         annotations.insert(ALLOCATION.to_owned(), text);
     }
+    if pod.generation > 0 {
+        let status = json!({"v": 1, "generation": pod.generation, "state": "waiting",
+            "message": "", "request": ""});
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(RESIZE_STATUS.to_owned(), status.to_string());
+    }
     if let (true, Some(status)) = (pod.ended, &mut object.status) {
         status.phase = Some("Succeeded".to_owned());
     }
@@ -215,5 +226,6 @@ fn inventory(node: &Node) -> Inventory {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     }
 }

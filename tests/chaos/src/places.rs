@@ -12,6 +12,8 @@ pub enum Provocation {
     Rejections,
     /// A pod with a forged allocation, which its node refuses.
     Forgery,
+    /// Bound pods whose shares are resized.
+    Resizes,
     /// A kill of the other replica.
     NewTerm,
 }
@@ -51,6 +53,9 @@ pub const PLACES: &[Place] = &[
     place("RequeueAfterPatch", Provocation::Load, 3),
     place("EvictBefore", Provocation::Forgery, 1),
     place("EvictAfter", Provocation::Forgery, 1),
+    place("ResizeReserved", Provocation::Resizes, 5),
+    place("ResizeBeforePatch", Provocation::Resizes, 5),
+    place("ResizeAfterPatch", Provocation::Resizes, 5),
     place("TermBeforeList", Provocation::NewTerm, 1),
     place("TermAfterList", Provocation::NewTerm, 1),
     place("BeforeReset", Provocation::NewTerm, 1),

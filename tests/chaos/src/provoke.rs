@@ -1,15 +1,18 @@
 //! Makes a replica pass the places that load alone does not lead to.
 
+use std::time::Duration;
+
 use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::resize::RESIZE;
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::pool::GPU_MEMORY;
+use aliquot_e2e::pool::{GPU_MEMORY, node_of};
 use aliquot_e2e::proxy::{Proxy, Traffic};
 use aliquot_e2e::stack::{NODE, Stack};
 use anyhow::{Context as _, Result};
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::load::NAMESPACE;
@@ -36,6 +39,28 @@ pub async fn reject(proxy: &Proxy) -> Result<()> {
     let mut trap = proxy.trap(&[Traffic::Binding]);
     loop {
         let _sent = trap.next().await?.answer(StatusCode::FORBIDDEN);
+    }
+}
+
+/// Asks for other shares of bound pods, most of which fit.
+pub async fn resize(stack: &Stack) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    loop {
+        ticks.tick().await;
+        let all = pods.list(&ListParams::default()).await?.items;
+        let bound: Vec<_> = all.iter().filter(|pod| node_of(pod).is_some()).collect();
+        let Some(pod) = fastrand::choice(bound) else {
+            continue;
+        };
+        let name = pod.metadata.name.as_deref().context("a name")?;
+        let (memory, cores) = (fastrand::u64(4_000..30_000), fastrand::u64(1..40));
+        let text = format!("main:gpumem={memory},gpucores={cores} deadline=5");
+        let patch = json!({"metadata": {"annotations": {RESIZE: text}}});
+        // The pod may be gone.
+        let _written = pods
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
     }
 }
 

@@ -232,6 +232,7 @@ impl KillAttempt<'_> {
             Provocation::LostAnswers => provoke::lose_answers(&target.proxy).await?,
             Provocation::Rejections => provoke::reject(&target.proxy).await?,
             Provocation::Forgery => provoke::forge(self.stack, forged).await?,
+            Provocation::Resizes => provoke::resize(self.stack).await?,
             Provocation::NewTerm => self.leader.kill().await?,
         }
         std::future::pending().await

@@ -56,6 +56,10 @@ impl Default for NodeOptions {
 const SPECS: &str = "--nvidia-cdi-dirs";
 /// The file that arms a fail-point.
 const FAIL_POINT: &str = "fail-point";
+/// The same for the scheduler.
+const SCHEDULER_FAIL_POINT: &str = "scheduler-fail-point";
+/// Names that file to a part.
+const FAIL_POINT_FILE: &str = "ALIQUOT_FAIL_POINT_FILE";
 
 /// Where an agent works.
 struct Place {
@@ -242,7 +246,8 @@ impl Stack {
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
         let kubeconfig = self.kubeconfig(Kind::Monitor).await?;
-        self.start_on_node(Kind::Monitor, &kubeconfig, &flags, &env)
+        let program = self.program(Kind::Monitor);
+        self.start_on_node(Kind::Monitor, &program, &kubeconfig, &flags, &env)
             .await
     }
 
@@ -272,21 +277,49 @@ impl Stack {
         let point = text(&self.files().join(FAIL_POINT));
         let env = [
             (STATE_VARIABLE, machine.as_str()),
-            ("ALIQUOT_FAIL_POINT_FILE", point.as_str()),
+            (FAIL_POINT_FILE, point.as_str()),
         ];
         let kind = Kind::DevicePlugin;
+        let mut program = self.program(kind);
         if options.chaos {
-            let program = self.program(kind);
-            let program = program.with_file_name("aliquot-device-plugin-chaos");
+            program.set_file_name("aliquot-device-plugin-chaos");
             ensure!(
                 program.is_file(),
                 "no {}: cargo build -p aliquot-device-plugin --features fail-points --bin aliquot-device-plugin-chaos",
                 program.display()
             );
-            let starting = self.start_program(kind, &program, &kubeconfig, &flags, &env);
-            return starting.await;
         }
-        self.start_on_node(kind, &kubeconfig, &flags, &env).await
+        self.start_on_node(kind, &program, &kubeconfig, &flags, &env)
+            .await
+    }
+
+    /// Starts the scheduler's build with fail-points, and waits until its ledger is listed.
+    pub async fn start_chaos_scheduler(&self) -> Result<()> {
+        let kind = Kind::Scheduler;
+        let program = self.program(kind).with_file_name("aliquot-scheduler-chaos");
+        ensure!(program.is_file(), "no {}: make build", program.display());
+        let kubeconfig = self.kubeconfig(kind).await?;
+        let listen = self.address(kind).to_string();
+        let point = text(&self.files().join(SCHEDULER_FAIL_POINT));
+        let (args, env) = (["--listen", &*listen], [(FAIL_POINT_FILE, &*point)]);
+        self.start_program(kind, &program, &kubeconfig, &args, &env)
+            .await?;
+        self.wait_ready(kind).await
+    }
+
+    /// Has it killed at the next passage of this fail-point.
+    pub async fn kill_scheduler_at(&self, point: &str) -> Result<()> {
+        let file = self.files().join(SCHEDULER_FAIL_POINT);
+        let _none_before = std::fs::remove_file(file.with_extension("fired"));
+        let order = file.with_extension("order");
+        let pid = self.pid(Kind::Scheduler).await?;
+        std::fs::write(&order, format!("{point} 1 {pid}"))?;
+        Ok(std::fs::rename(order, file)?)
+    }
+
+    /// Waits until it was killed there.
+    pub async fn scheduler_killed(&self) -> Result<()> {
+        self.killed_by(Kind::Scheduler, SCHEDULER_FAIL_POINT).await
     }
 
     /// Has an agent with fail-points killed at the next passage of this one.
@@ -298,12 +331,17 @@ impl Stack {
 
     /// Waits until it was killed there.
     pub async fn killed(&self) -> Result<()> {
-        let fired = self.files().join(FAIL_POINT).with_extension("fired");
-        eventually(PATIENCE, "the agent to be killed", || async {
+        self.killed_by(Kind::DevicePlugin, FAIL_POINT).await
+    }
+
+    async fn killed_by(&self, kind: Kind, file: &str) -> Result<()> {
+        let fired = self.files().join(file).with_extension("fired");
+        let what = format!("{} to be killed", kind.name());
+        eventually(PATIENCE, &what, || async {
             Ok(fired.exists().then_some(()))
         })
         .await?;
-        self.kill(Kind::DevicePlugin).await
+        self.kill(kind).await
     }
 
     /// Starts the agent of a node beside the first, on a machine of its own, and waits until the

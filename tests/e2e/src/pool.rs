@@ -222,5 +222,6 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     }
 }

@@ -312,6 +312,7 @@ impl Stack {
     pub(crate) async fn start_on_node(
         &self,
         kind: Kind,
+        program: &Path,
         kubeconfig: &Path,
         args: &[&str],
         env: &[(&str, &str)],
@@ -319,22 +320,23 @@ impl Stack {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
-        let program = self.program(kind);
         let part = self
             .cluster
-            .start_part_on_node(kind.name(), &program, &all, env)?;
+            .start_part_on_node(kind.name(), program, &all, env)?;
         self.parts.lock().await.insert(kind, part);
         Ok(())
     }
 
+    /// A part's process.
+    pub(crate) async fn pid(&self, kind: Kind) -> Result<u32> {
+        let parts = self.parts.lock().await;
+        Ok(parts.get(&kind).context("it runs")?.pid())
+    }
+
     /// What is mounted where a part runs.
     pub async fn mounts(&self, kind: Kind) -> Result<String> {
-        let parts = self.parts.lock().await;
-        let part = parts.get(&kind).context("it runs")?;
-        Ok(std::fs::read_to_string(format!(
-            "/proc/{}/mountinfo",
-            part.pid()
-        ))?)
+        let pid = self.pid(kind).await?;
+        Ok(std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)
     }
 
     /// A path as a part sees it.

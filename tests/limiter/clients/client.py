@@ -177,6 +177,14 @@ class Client(Behind, Order):
         self.last_size = int(mib) * MIB
         return self.keep(self.address(name, 12000, how), ctypes.c_size_t(int(mib) * MIB))
 
+    def grown(self, mib):
+        """Allocates as soon as the share has grown by that; what CUDA and NVML say then, and when."""
+        deadline = time.monotonic() + 60
+        while (code := self.alloc(mib)) == 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        now = time.time()
+        return f"{code} {self.info()} {self.nmemory()} {now:.3f}"
+
     def bytes(self, size):
         return self.keep(self.cuda.cuMemAlloc_v2, ctypes.c_size_t(int(size)))
 

@@ -60,6 +60,7 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         evict: Vec::new(),
         unmeasured: Vec::new(),
         unreadable: Vec::new(),
+        resizes: Vec::new(),
     };
     let annotations = json!({INVENTORY: inventory.encode()?});
     let status = json!({"allocatable": {RESOURCE: (10 * GPUS).to_string()}});

@@ -156,6 +156,7 @@ impl Node {
             evict: Vec::new(),
             unmeasured: Vec::new(),
             unreadable: Vec::new(),
+            resizes: Vec::new(),
         };
         let published = NodePublication {
             inventory: Some(Arc::new(inventory)),

@@ -8,6 +8,7 @@
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
+use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{RequestAnnotation, hami, quantity};
 use serde_json::Value;
 
@@ -16,9 +17,10 @@ use crate::settings::Settings;
 use crate::verdict::{Findings, Refusal};
 
 /// Annotations that a scheduler alone writes: ours, or HAMi's.
-pub const RESERVED: [&str; 9] = {
+pub const RESERVED: [&str; 10] = {
     let [a, b, c, d, e, f, g] = hami::WRITTEN;
-    [ALLOCATION, "aliquot.dev/preemption", a, b, c, d, e, f, g]
+    let plan = "aliquot.dev/preemption";
+    [ALLOCATION, plan, RESIZE_STATUS, a, b, c, d, e, f, g]
 };
 
 /// Removes the reserved annotations of a new pod, whatever its scheduler; a warning for each.

@@ -13,9 +13,10 @@ use crate::doctor::migrate::NVIDIA_CLASSES;
 use crate::table::counted;
 
 /// Annotations that only Aliquot or HAMi write, and that of requests.
-const ANNOTATIONS: [&str; 10] = [
+const ANNOTATIONS: [&str; 11] = [
     "aliquot.dev/allocation",
     "aliquot.dev/preemption",
+    "aliquot.dev/resize-status",
     "hami.io/vgpu-devices-allocated",
     "hami.io/vgpu-node",
     "hami.io/vgpu-devices-to-allocate",

@@ -23,6 +23,8 @@ mod nvidia_runtime;
 mod preempted;
 mod preloads;
 mod queries;
+mod resized;
+mod resized_kills;
 mod restarts;
 mod running;
 mod runtime;
@@ -87,6 +89,20 @@ fn shares_and_gpus() -> Vec<Scenario> {
             "hami_10_memory_limit_in_percent_holds_in_a_pod",
             limits::percents,
         ),
+        scenario(
+            "running_program_gets_more_and_less_without_a_restart",
+            resized::program,
+        ),
+        scenario(
+            "running_program_feels_growth_within_a_second",
+            resized::hundred,
+        )
+        .long(),
+        scenario(
+            "random_resizes_survive_kills_at_every_fail_point",
+            resized_kills::random,
+        )
+        .long(),
         scenario(
             "merges_the_preloads_of_an_image_with_ours",
             preloads::merged,

@@ -14,12 +14,48 @@ fn words(request: &[String]) -> Vec<&str> {
     request.iter().map(String::as_str).collect()
 }
 
-/// A pod's allocation and its preemption plan.
+/// Whoever may patch a pod may ask for a resize, in the form that the scheduler reads; the scheduler
+/// writes how far it is only where somebody asked.
+async fn resize(on: &Installed) -> Result<()> {
+    let early = [
+        "annotate",
+        "pod",
+        "given",
+        "aliquot.dev/resize-status=early",
+    ];
+    let only = "may change only the annotations";
+    on.refused(SCHEDULER, &early, only).await?;
+    for text in [
+        "main",
+        "main:gpumem=6Gi",
+        "main:gpus=1",
+        "main:gpumem=1;id=a",
+        "",
+    ] {
+        let own = format!("aliquot.dev/resize={text}");
+        let asked = ["annotate", "--overwrite", "pod", "given", &own];
+        let expected = "cannot be read; expected: main:gpumem=6000,gpucores=40";
+        on.refused(Who::Admin, &asked, expected).await?;
+    }
+    let text =
+        "aliquot.dev/resize=main:gpumem=6k,gpucores=40 side:gpumem-percentage=5 deadline=60 id=a-1";
+    let asked = ["annotate", "--overwrite", "pod", "given", text];
+    on.granted(Who::Admin, &asked).await
+}
+
+/// A pod's allocation, its preemption plan and how far its resize is.
 pub(crate) async fn allocations(on: &Installed) -> Result<()> {
     on.pod("given").await?;
     on.pod("bare").await?;
-    for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
+    for key in [
+        "aliquot.dev/allocation",
+        "aliquot.dev/preemption",
+        "aliquot.dev/resize-status",
+    ] {
         let own = format!("{key}=own");
+        if key == "aliquot.dev/resize-status" {
+            resize(on).await?;
+        }
         // On creation of the pod.
         let copied = pod("copied", &json!({key: "{}"}));
         let path = "/api/v1/namespaces/default/pods";

@@ -1,0 +1,302 @@
+//! Resizes the shares of running pods, as the scheduler granted in `aliquot.dev/resize-status`
+//! ([`aliquot_core::resize`]), and reports in the inventory which of them are enforced.
+//!
+//! A new share is validated like that of a new pod, stored, and written to the limits pages. One that
+//! is smaller than what its container uses waits: a page is never below what is in use, except for
+//! the moment in which that is found out. A kill leaves the old share or the new one stored, and the
+//! pages follow the store at the next start; nothing is reported that is not on the pages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_core::inventory::{Mode, ResizeReport};
+use aliquot_core::resize::{self, PendingResize, ResizeStatus};
+use aliquot_core::{Allocation, Mib, PodUid};
+use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::checkpoint::{self, CheckpointEntry};
+use aliquot_node_state::container_directory::ContainerDirectory;
+use aliquot_region::host;
+use aliquot_region::limits::HostLimitsPage;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocation::hami;
+use crate::allocation::start::ContainerStarter;
+use crate::allocation::validation::{Decision, ValidationInput};
+use crate::fail_point::{self, Point};
+use crate::pods::pod::{Phase, Pod};
+
+/// Interval of trying again what waits.
+const RETRY: Duration = Duration::from_millis(250);
+/// Interval without any.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// What would fit is said in multiples of this, so that not every allocation changes the text.
+const FITS: Mib = Mib(256);
+
+/// Why a share is not enforced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NotEnforced {
+    /// It is tried again.
+    Waits(String),
+    /// It is not.
+    Refused(String),
+}
+
+/// Resizes until `stop`, at every change of the pods.
+pub async fn run(starter: Arc<ContainerStarter>, stop: CancellationToken) {
+    let mut changes = starter.allocations.pods.subscribe();
+    let mut enforced = BTreeMap::new();
+    loop {
+        changes.borrow_and_update();
+        let (this, before) = (Arc::clone(&starter), std::mem::take(&mut enforced));
+        let Ok((reports, now)) = spawn_blocking(move || resize_all(&this, &before)).await else {
+            return;
+        };
+        let pause = if reports.iter().any(|report| report.waits.is_some()) {
+            RETRY
+        } else {
+            IDLE
+        };
+        starter.allocations.published.set_resizes(reports);
+        enforced = now;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = changes.changed() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Resizes every pod that has to be, except those that this process is done with. Returns the reports
+/// and the numbers of what is enforced.
+fn resize_all(
+    starter: &ContainerStarter,
+    enforced: &BTreeMap<PodUid, u64>,
+) -> (Vec<ResizeReport>, BTreeMap<PodUid, u64>) {
+    let (mut reports, mut now) = (Vec::new(), BTreeMap::new());
+    for pod in starter.allocations.pods.in_order() {
+        let Some(text) = pod.resize.as_deref().filter(|_| pod.phase != Phase::Ended) else {
+            continue;
+        };
+        let status = match ResizeStatus::decode(text) {
+            Ok(status) => status,
+            Err(error) => {
+                tracing::warn!(pod = pod.name, %error, "cannot read how the pod is to be resized");
+                continue;
+            }
+        };
+        let Some(pending) = &status.pending else {
+            continue;
+        };
+        let generation = status.generation;
+        let result = if enforced.get(&pod.uid) == Some(&generation) {
+            Ok(())
+        } else {
+            enforce(starter, &pod, generation, pending)
+        };
+        let mut report = ResizeReport {
+            pod: pod.uid.clone(),
+            generation,
+            waits: None,
+            refused: None,
+        };
+        match result {
+            Ok(()) => drop(now.insert(pod.uid.clone(), generation)),
+            Err(NotEnforced::Waits(why)) => report.waits = Some(why),
+            Err(NotEnforced::Refused(why)) => report.refused = Some(why),
+        }
+        reports.push(report);
+    }
+    reports.sort_by(|a, b| a.pod.cmp(&b.pod));
+    (reports, now)
+}
+
+/// Enforces what the scheduler granted.
+fn enforce(
+    starter: &ContainerStarter,
+    pod: &Pod,
+    generation: u64,
+    pending: &PendingResize,
+) -> Result<(), NotEnforced> {
+    let waits = |error: String| NotEnforced::Waits(error);
+    let known = &*starter.allocations;
+    let entries = known.entries().map_err(|error| waits(error.to_string()))?;
+    let own = entries
+        .iter()
+        .filter(|entry| entry.pod == pod.kubelet_uid && entry.name.is_some());
+    let own: Vec<CheckpointEntry> = own.cloned().collect();
+    let _locked = starter.preparer.lock_pod(&pod.kubelet_uid);
+    let stored = known.store.lock().get(&pod.kubelet_uid).cloned();
+    let stored = stored.ok_or_else(|| waits("the pod has not started on its node".to_owned()))?;
+    if stored.resize == Some(generation) {
+        return write_pages(starter, &stored, &own);
+    }
+    if stored.resize.is_some_and(|last| last > generation) {
+        return Err(waits("a later one is enforced".to_owned()));
+    }
+    let to = validated(starter, pod, &stored, &own, &entries, pending)?;
+    let next = stored.resized(to, generation);
+    above(starter, &stored, &next).map_or(Ok(()), |use_above| Err(waits(use_above)))?;
+    let store = |accepted: AcceptedAllocation| {
+        let stored = known.store.lock().put(accepted);
+        stored.map_err(|error| waits(error.to_string()))
+    };
+    store(next.clone())?;
+    fail_point::at(Point::ResizeStored);
+    let written = write_pages(starter, &next, &own);
+    fail_point::at(Point::ResizeWritten);
+    // What was allocated before the page was written.
+    let result = written.and_then(|()| match above(starter, &stored, &next) {
+        Some(use_above) => Err(waits(use_above)),
+        None => Ok(()),
+    });
+    if result.is_err() {
+        store(AcceptedAllocation::clone(&stored))?;
+        write_pages(starter, &stored, &own)?;
+    }
+    result
+}
+
+/// The new share, if this node would accept a new pod with it.
+fn validated(
+    starter: &ContainerStarter,
+    pod: &Pod,
+    stored: &AcceptedAllocation,
+    own: &[CheckpointEntry],
+    entries: &[CheckpointEntry],
+    pending: &PendingResize,
+) -> Result<Allocation, NotEnforced> {
+    let refused = |why: String| NotEnforced::Refused(why);
+    let known = &*starter.allocations;
+    let allocation = pod.allocation.as_deref().map(Allocation::decode);
+    let Some(Ok(allocation)) = allocation else {
+        return Err(refused(
+            "annotation aliquot.dev/allocation cannot be read".to_owned(),
+        ));
+    };
+    if let Some(why) = resize::unproven(&stored.allocation, &pending.to, &allocation) {
+        return Err(refused(why.to_owned()));
+    }
+    for (container, grants) in pending.to.all() {
+        let before = stored.allocation.grants(container).unwrap_or_default();
+        let mut changed = grants
+            .iter()
+            .zip(before)
+            .filter(|(to, before)| to != before);
+        let fixed = changed.find(|(grant, _)| stored.mode(&grant.gpu) != Mode::Vgpu);
+        if let Some((grant, _)) = fixed {
+            let (gpu, mode) = (&grant.gpu, stored.mode(&grant.gpu).name());
+            let why = format!("{gpu} is shared in mode {mode}, whose shares cannot be resized");
+            return Err(refused(why));
+        }
+    }
+    let text = pending
+        .to
+        .encode()
+        .map_err(|error| refused(error.to_string()))?;
+    let as_new = Pod {
+        allocation: Some(text),
+        ..pod.clone()
+    };
+    let hami = hami::pod_allocations(entries, &known.pods.in_order());
+    let node = known.published.get();
+    let store = known.store.lock();
+    let others = known.others(&pod.kubelet_uid, &store);
+    let input = ValidationInput {
+        inventory: &node.inventory,
+        layout: &node.layout,
+        uid: &pod.kubelet_uid,
+        pod: Some(&as_new),
+        holders: &own.iter().collect::<Vec<_>>(),
+        others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
+        hami: &hami,
+        damaged: &known.damaged(&pod.kubelet_uid, &store),
+    };
+    match starter.validator.validate(input) {
+        Decision::Accept(accepted) => Ok(accepted.allocation),
+        Decision::Refuse(refusal) => Err(refused(refusal.to_string())),
+    }
+}
+
+/// Writes the limits pages of the pod's started containers.
+fn write_pages(
+    starter: &ContainerStarter,
+    accepted: &AcceptedAllocation,
+    own: &[CheckpointEntry],
+) -> Result<(), NotEnforced> {
+    let node = starter.allocations.published.get();
+    for holders in checkpoint::entries_by_container(own) {
+        let mut names = holders.iter().filter_map(|holder| holder.name.as_ref());
+        if names.all(|name| accepted.names.contains(name.as_str())) {
+            let written = starter.preparer.prepare(accepted, &holders, &node);
+            written.map_err(|error| NotEnforced::Waits(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in use beyond a smaller share, by the limiter's count and the monitor's, as a text that
+/// does not change with every allocation.
+fn above(
+    starter: &ContainerStarter,
+    before: &AcceptedAllocation,
+    after: &AcceptedAllocation,
+) -> Option<String> {
+    for (container, name) in after.running_names() {
+        if after
+            .effective(container)
+            .is_none_or(|effective| effective.uncontrolled)
+        {
+            continue;
+        }
+        let grants = |accepted: &AcceptedAllocation| {
+            let grants = accepted.allocation.grants(container).unwrap_or_default();
+            grants
+                .iter()
+                .map(|grant| (grant.gpu.clone(), grant.memory))
+                .collect::<Vec<_>>()
+        };
+        let pairs = grants(before).into_iter().zip(grants(after)).enumerate();
+        let smaller: Vec<_> = pairs.filter(|(_, (old, new))| new.1 < old.1).collect();
+        let directories = &starter.allocations.paths.container_directories;
+        let directory = ContainerDirectory::new(directories.join(name));
+        // Without a limiter, nothing is refused and nothing is counted.
+        if smaller.is_empty() || !directory.has_limiter() {
+            continue;
+        }
+        let used = match used(&directory, grants(after).len()) {
+            Ok(used) => used,
+            Err(error) => {
+                return Some(format!(
+                    "what container {container} uses is unknown: {error}"
+                ));
+            }
+        };
+        for (index, ((_, old), (gpu, limit))) in smaller {
+            let used = used.get(index).copied().unwrap_or(u64::MAX);
+            if used > limit.bytes() {
+                let fits = Mib(used.div_ceil(FITS.bytes()).saturating_mul(FITS.0)).min(old);
+                return Some(format!(
+                    "container {container} uses more than {limit} of {gpu}; what would fit: {fits}"
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// The bytes of each device that count against a container's limit.
+fn used(directory: &ContainerDirectory, devices: usize) -> Result<Vec<u64>, String> {
+    let counters = host::read(&directory.counters(), devices).map_err(|error| error.to_string())?;
+    let page = HostLimitsPage::open(&directory.limits()).map_err(|error| error.to_string())?;
+    let all = 0..devices;
+    Ok(all
+        .map(|index| {
+            counters
+                .used(index)
+                .saturating_add(page.page().overhead(index))
+        })
+        .collect())
+}

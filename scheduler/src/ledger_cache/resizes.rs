@@ -1,0 +1,100 @@
+//! The bound pods whose resize is under way ([`aliquot_core::resize`]).
+
+use std::collections::HashMap;
+
+use aliquot_core::allocation::CodecError;
+use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeStatus};
+use aliquot_core::{NodeName, PodUid};
+use aliquot_k8s::event::PodRef;
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// What a bound pod's annotations say of its resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedResize {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its node.
+    pub node: NodeName,
+    /// What is asked for.
+    pub request: Option<String>,
+    /// How far that is.
+    pub status: Option<ResizeStatus>,
+}
+
+impl ObservedResize {
+    /// Reads a pod that is bound to `node`; `None` if it never had a resize.
+    pub fn read(pod: &Pod, node: &NodeName) -> Result<Option<Self>, CodecError> {
+        let request = pod::annotation(pod, RESIZE);
+        let status = pod::annotation(pod, RESIZE_STATUS);
+        if request.is_none() && status.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            pod: pod::reference(pod),
+            node: node.clone(),
+            request: request.map(str::to_owned),
+            status: status.map(ResizeStatus::decode).transpose()?,
+        }))
+    }
+
+    /// The number of the last one; 0: there was none.
+    pub fn generation(&self) -> u64 {
+        self.status.as_ref().map_or(0, |status| status.generation)
+    }
+
+    /// The request is not answered, or the node has still to enforce the answer.
+    fn is_open(&self) -> bool {
+        let answered = |request: &String| {
+            let status = self.status.as_ref();
+            status.is_some_and(|status| status.request == *request)
+        };
+        let pending = self
+            .status
+            .as_ref()
+            .is_some_and(|status| status.pending.is_some());
+        pending || !self.request.as_ref().is_none_or(answered)
+    }
+}
+
+/// Those that are under way.
+#[derive(Debug, Default)]
+pub struct Resizes {
+    open: Mutex<HashMap<PodUid, ObservedResize>>,
+    changed: Notify,
+}
+
+impl Resizes {
+    /// Sets what the watch shows of a pod; `None` for one without a resize, or not bound.
+    pub(super) fn put(&self, uid: &PodUid, observed: Option<ObservedResize>) {
+        let mut open = self.open.lock();
+        let Some(observed) = observed.filter(ObservedResize::is_open) else {
+            open.remove(uid);
+            return;
+        };
+        if open.get(uid) != Some(&observed) {
+            open.insert(uid.clone(), observed);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Retains only these pods.
+    pub(super) fn retain(&self, listed: impl Fn(&PodUid) -> bool) {
+        self.open.lock().retain(|uid, _| listed(uid));
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<(PodUid, ObservedResize)> {
+        let open = self.open.lock();
+        open.iter()
+            .map(|(uid, one)| (uid.clone(), one.clone()))
+            .collect()
+    }
+
+    /// Returns when one was added or changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}

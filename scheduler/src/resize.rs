@@ -1,0 +1,417 @@
+//! Resizes the shares of running pods, as their annotation asks ([`aliquot_core::resize`]).
+//!
+//! What a resize takes is reserved in the ledger, then one PATCH writes the pod's new allocation and
+//! what its node shall enforce, with the pod's resource version as precondition. The reservation ends
+//! when the watch shows it, or when it is definitely not written. The node reports in its inventory
+//! when it enforces the new share; only then does the pod's allocation become smaller. A share that
+//! shrinks waits on the node, which knows what is in use; its deadline is here.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::ResizeReport;
+use aliquot_core::ledger::NotResized;
+use aliquot_core::resize::{
+    self, PendingResize, RESIZE_STATUS, ResizeRequest, ResizeState, ResizeStatus, Resized,
+};
+use aliquot_core::{Allocation, PodUid, Stage, hami};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef};
+use aliquot_k8s::pod;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::fail_point::{self, Point};
+use crate::leader::Leader;
+use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::resizes::ObservedResize;
+use crate::pod_client::{PodClient, VersionedPatch};
+
+/// Interval of checking deadlines and what could not be written.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Pause before a PATCH of unknown outcome is sent again.
+const RETRY: Duration = Duration::from_millis(200);
+/// What a pod shows until its node reports something else.
+const NOT_APPLIED: &str = "the pod's node has not applied it yet";
+
+/// What is to be done about a resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// Decide on the annotation.
+    Decide(String),
+    /// The node enforces it.
+    Finish,
+    /// Show what the node waits for.
+    Explain(String),
+    /// Refuse it, back to the old share.
+    Return(String),
+}
+
+/// What is to be done, `now` in seconds since 1970. `report` is the node's.
+fn next(observed: &ObservedResize, report: Option<&ResizeReport>, now: u64) -> Option<Action> {
+    let status = observed.status.as_ref();
+    if let Some(request) = &observed.request
+        && status.is_none_or(|status| status.request != *request)
+    {
+        return Some(Action::Decide(request.clone()));
+    }
+    let status = status?;
+    let pending = status.pending.as_ref()?;
+    let report = report.filter(|report| report.generation == status.generation);
+    let refused = report.and_then(|report| report.refused.clone());
+    let waits = report.and_then(|report| report.waits.clone());
+    if report.is_some() && refused.is_none() && waits.is_none() {
+        return Some(Action::Finish);
+    }
+    // One back to the old share waits as long as it takes.
+    let until = pending.until?;
+    if observed.request.is_none() {
+        Some(Action::Return("the annotation was removed".to_owned()))
+    } else if let Some(refused) = refused {
+        Some(Action::Return(refused))
+    } else if now >= until {
+        let waits = waits.unwrap_or_else(|| status.message.clone());
+        Some(Action::Return(format!("its deadline has passed: {waits}")))
+    } else {
+        waits
+            .filter(|waits| *waits != status.message)
+            .map(Action::Explain)
+    }
+}
+
+/// Resizes pods while this replica leads.
+#[derive(Clone)]
+pub struct Resizer {
+    cache: Arc<LedgerCache>,
+    pods: PodClient,
+    events: EventSender,
+    leader: Leader,
+    /// HAMi's annotation is written too.
+    hami: bool,
+}
+
+/// What is written on a pod.
+struct Change {
+    /// `None`: it stays.
+    allocation: Option<Allocation>,
+    status: ResizeStatus,
+}
+
+impl Resizer {
+    /// A resizer that writes with `pods`; `hami`: HAMi's annotation of the allocation too.
+    pub fn new(
+        cache: Arc<LedgerCache>,
+        pods: PodClient,
+        events: EventSender,
+        leader: Leader,
+        hami: bool,
+    ) -> Self {
+        Self {
+            cache,
+            pods,
+            events,
+            leader,
+            hami,
+        }
+    }
+
+    /// Runs until `stop`; at most one action per pod at a time.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut actions = JoinSet::new();
+        let mut busy = HashSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.cache.resizes.changed() => {}
+                Some(Ok(uid)) = actions.join_next() => { busy.remove(&uid); }
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+            if self.leader.not_leading_reason().is_some() {
+                continue;
+            }
+            for (uid, observed) in self.cache.resizes.all() {
+                if self.next(&uid, &observed).is_some() && busy.insert(uid.clone()) {
+                    let this = self.clone();
+                    actions.spawn(async move {
+                        this.act(&uid, &observed.pod).await;
+                        uid
+                    });
+                }
+            }
+        }
+    }
+
+    fn next(&self, uid: &PodUid, observed: &ObservedResize) -> Option<Action> {
+        self.cache.read(|ledger| {
+            let published = ledger.published(observed.node.as_str());
+            let inventory = published.and_then(|published| published.inventory.as_deref());
+            let mut reports = inventory.into_iter().flat_map(|known| &known.resizes);
+            next(observed, reports.find(|report| report.pod == *uid), unix())
+        })
+    }
+
+    /// Does what is to be done by the pod as it is now.
+    async fn act(&self, uid: &PodUid, reference: &PodRef) {
+        let found = match self.pods.get(reference).await {
+            Ok(Some(found)) if !pod::is_finished(&found) => found,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(pod = reference.name, %error, "cannot get the pod to resize");
+                return;
+            }
+        };
+        let observed = pod::node(&found).map(|node| ObservedResize::read(&found, &node));
+        let Some(Ok(Some(observed))) = observed else {
+            return;
+        };
+        let Some(action) = self.next(uid, &observed) else {
+            return;
+        };
+        match action {
+            Action::Decide(request) => self.decide(uid, &found, &observed, request).await,
+            action => {
+                if let Some(change) = change(&observed, action) {
+                    self.write(&found, &observed, change).await;
+                }
+            }
+        }
+    }
+
+    /// Grants or refuses what the annotation asks for.
+    async fn decide(&self, uid: &PodUid, found: &Pod, observed: &ObservedResize, request: String) {
+        let generation = observed.generation() + 1;
+        let resized = match self.reserve(uid, found, observed, generation, &request) {
+            Ok(resized) => resized,
+            // Tried again when the ledger shows the pod as it is.
+            Err(None) => return,
+            Err(Some(why)) => {
+                let refusal = refusal(observed, request, why);
+                self.write(found, observed, refusal).await;
+                return;
+            }
+        };
+        fail_point::at(Point::ResizeReserved);
+        let (resized, from, deadline) = resized;
+        let pending = PendingResize {
+            to: resized.to,
+            from,
+            until: Some(unix().saturating_add(deadline)),
+        };
+        let status = ResizeStatus {
+            v: resize::VERSION,
+            generation,
+            state: ResizeState::Waiting,
+            message: NOT_APPLIED.to_owned(),
+            request,
+            pending: Some(pending),
+        };
+        let change = Change {
+            allocation: Some(resized.allocation),
+            status,
+        };
+        if !self.write(found, observed, change).await {
+            self.cache.end_resize(uid, generation);
+        }
+    }
+
+    /// Reserves what the request takes; the share that the pod gets back if the node refuses it, and
+    /// how long it may wait. The error is the refusal, or none where the ledger is behind.
+    fn reserve(
+        &self,
+        uid: &PodUid,
+        found: &Pod,
+        observed: &ObservedResize,
+        generation: u64,
+        request: &str,
+    ) -> Result<(Resized, Allocation, u64), Option<String>> {
+        let request = ResizeRequest::parse(request).map_err(|error| Some(error.to_string()))?;
+        let text = pod::annotation(found, ALLOCATION);
+        let text = text.ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
+        let allocation = Allocation::decode(text).map_err(|error| Some(error.to_string()))?;
+        let pending = observed
+            .status
+            .as_ref()
+            .and_then(|status| status.pending.as_ref());
+        let from = pending.map_or_else(|| allocation.clone(), |pending| pending.from.clone());
+        let stages = pod::containers(found);
+        let stages: Vec<(String, Stage)> = stages
+            .map(|(container, stage)| (container.name.clone(), stage))
+            .collect();
+        let both = (&allocation, &from);
+        match self
+            .cache
+            .reserve_resize(uid, generation, both, &request, &stages)
+        {
+            Ok(resized) => Ok((resized, from, request.deadline)),
+            Err(NotResized::Behind) => Err(None),
+            Err(NotResized::Refused(refusal)) => Err(Some(refusal.to_string())),
+        }
+    }
+
+    /// Writes it; `false` where it is definitely not written.
+    async fn write(&self, found: &Pod, observed: &ObservedResize, change: Change) -> bool {
+        let reference = &observed.pod;
+        let annotations = match self.annotations(found, &change) {
+            Ok(annotations) => annotations,
+            Err(error) => {
+                tracing::error!(pod = reference.name, %error, "cannot encode the resize");
+                return false;
+            }
+        };
+        fail_point::at(Point::ResizeBeforePatch);
+        let version = found
+            .metadata
+            .resource_version
+            .as_deref()
+            .unwrap_or_default();
+        let mut repeated = false;
+        let mut ticks = tokio::time::interval(RETRY);
+        while self.leader.not_leading_reason().is_none() {
+            ticks.tick().await;
+            let patched = self
+                .pods
+                .annotate_version(reference, version, &annotations, repeated);
+            match patched.await {
+                VersionedPatch::Written => {
+                    fail_point::at(Point::ResizeAfterPatch);
+                    self.notify(observed, &change.status);
+                    return true;
+                }
+                VersionedPatch::NotWritten(why) => {
+                    tracing::info!(
+                        pod = reference.name,
+                        why,
+                        "resize not written, deciding again"
+                    );
+                    return false;
+                }
+                VersionedPatch::Unknown(error) => {
+                    let pod = &reference.name;
+                    tracing::warn!(pod, error, "outcome of the resize unknown, trying again");
+                    repeated = true;
+                }
+            }
+        }
+        false
+    }
+
+    fn annotations(
+        &self,
+        found: &Pod,
+        change: &Change,
+    ) -> Result<BTreeMap<&'static str, String>, aliquot_core::allocation::CodecError> {
+        let mut annotations = BTreeMap::from([(RESIZE_STATUS, change.status.encode()?)]);
+        if let Some(allocation) = &change.allocation {
+            annotations.insert(ALLOCATION, allocation.encode()?);
+            if self.hami {
+                let containers = pod::containers(found).map(|(one, _)| one.name.as_str());
+                annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
+            }
+        }
+        Ok(annotations)
+    }
+
+    /// An event on the pod, where it has anything new to read.
+    fn notify(&self, observed: &ObservedResize, status: &ResizeStatus) {
+        let text =
+            |status: &ResizeStatus| (status.state, status.message.clone(), status.request.clone());
+        let shown = observed.status.as_ref().map(text);
+        if status.message == NOT_APPLIED || shown == Some(text(status)) {
+            return;
+        }
+        let pod = observed.pod.clone();
+        let (warning, reason, text) = match status.state {
+            ResizeState::Applied => (false, "Resized", format!("Resized: {}", status.request)),
+            ResizeState::Waiting => (
+                false,
+                "ResizeWaiting",
+                format!("Waiting: {}", status.message),
+            ),
+            ResizeState::Refused => (
+                true,
+                "ResizeRefused",
+                format!("Refused: {}", status.message),
+            ),
+        };
+        tracing::info!(pod = pod.name, namespace = pod.namespace, text, "resize");
+        self.events.send(EventNote {
+            pod,
+            warning,
+            reason,
+            action: "Resizing",
+            text,
+        });
+    }
+}
+
+/// A refusal: of a request that took the place of another, back to the share before both.
+fn refusal(observed: &ObservedResize, request: String, message: String) -> Change {
+    let pending = observed
+        .status
+        .as_ref()
+        .and_then(|status| status.pending.as_ref());
+    let back = pending.map(|pending| PendingResize {
+        to: pending.from.clone(),
+        from: pending.from.clone(),
+        until: None,
+    });
+    let status = ResizeStatus {
+        v: resize::VERSION,
+        generation: observed.generation() + u64::from(back.is_some()),
+        state: ResizeState::Refused,
+        message,
+        request,
+        pending: back,
+    };
+    Change {
+        allocation: None,
+        status,
+    }
+}
+
+/// What an action other than a decision writes.
+fn change(observed: &ObservedResize, action: Action) -> Option<Change> {
+    let status = observed.status.clone()?;
+    match action {
+        Action::Decide(_) => None,
+        Action::Return(why) => Some(refusal(observed, status.request, why)),
+        Action::Explain(message) => Some(Change {
+            allocation: None,
+            status: ResizeStatus { message, ..status },
+        }),
+        Action::Finish => {
+            let applied = status.state == ResizeState::Waiting;
+            let state = if applied {
+                ResizeState::Applied
+            } else {
+                status.state
+            };
+            let message = if applied {
+                String::new()
+            } else {
+                status.message
+            };
+            Some(Change {
+                allocation: Some(status.pending?.to),
+                status: ResizeStatus {
+                    state,
+                    message,
+                    pending: None,
+                    ..status
+                },
+            })
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn unix() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+#[path = "resize_tests.rs"]
+mod tests;

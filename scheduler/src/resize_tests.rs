@@ -1,0 +1,250 @@
+//! What is done about a resize in each state, and what is allocated after each outcome of its write.
+
+use aliquot_core::resize::RESIZE;
+use aliquot_k8s::event;
+use aliquot_k8s::watch::Index;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower_test::mock;
+
+use super::*;
+use crate::ledger_cache::tests::{cache, pod, used};
+
+fn allocation(memory: u64) -> Allocation {
+    let text = json!({"v": 1, "node": "n", "priority": 1, "containers": {"main": [
+        {"resource": "nvidia.com/gpu", "gpu": "GPU-0", "memory": memory, "cores": 0}]}});
+    Allocation::decode(&text.to_string()).unwrap()
+}
+
+/// A resize from 600 to 400 MiB with the number 3, until second 100.
+fn status(state: ResizeState, request: &str, until: Option<u64>) -> ResizeStatus {
+    ResizeStatus {
+        v: resize::VERSION,
+        generation: 3,
+        state,
+        message: NOT_APPLIED.to_owned(),
+        request: request.to_owned(),
+        pending: Some(PendingResize {
+            to: allocation(400),
+            from: allocation(600),
+            until,
+        }),
+    }
+}
+
+fn observed(request: Option<&str>, status: Option<ResizeStatus>) -> ObservedResize {
+    ObservedResize {
+        pod: PodRef::node("a"),
+        node: "n".into(),
+        request: request.map(str::to_owned),
+        status,
+    }
+}
+
+fn report(generation: u64, waits: Option<&str>, refused: Option<&str>) -> ResizeReport {
+    ResizeReport {
+        pod: "a".into(),
+        generation,
+        waits: waits.map(str::to_owned),
+        refused: refused.map(str::to_owned),
+    }
+}
+
+#[test]
+fn acts_by_annotation_report_and_deadline() {
+    let waiting = || Some(status(ResizeState::Waiting, "r", Some(100)));
+    let back = || Some(status(ResizeState::Refused, "r", None));
+    let settled = || {
+        waiting().map(|status| ResizeStatus {
+            pending: None,
+            ..status
+        })
+    };
+    let returned = |why: &str| Some(Action::Return(why.to_owned()));
+    let late = format!("its deadline has passed: {NOT_APPLIED}");
+    for (request, status, report, now, expected) in [
+        (
+            Some("r"),
+            None,
+            None,
+            0,
+            Some(Action::Decide("r".to_owned())),
+        ),
+        (
+            Some("s"),
+            waiting(),
+            Some(report(3, None, None)),
+            0,
+            Some(Action::Decide("s".to_owned())),
+        ),
+        (
+            Some("s"),
+            settled(),
+            None,
+            0,
+            Some(Action::Decide("s".to_owned())),
+        ),
+        (Some("r"), settled(), Some(report(3, None, None)), 999, None),
+        (None, settled(), None, 0, None),
+        (Some("r"), waiting(), None, 99, None),
+        (Some("r"), waiting(), Some(report(2, None, None)), 99, None),
+        (
+            Some("r"),
+            waiting(),
+            Some(report(3, None, None)),
+            100,
+            Some(Action::Finish),
+        ),
+        (
+            Some("r"),
+            waiting(),
+            Some(report(3, Some("w"), None)),
+            99,
+            Some(Action::Explain("w".to_owned())),
+        ),
+        (
+            Some("r"),
+            waiting(),
+            Some(report(3, Some(NOT_APPLIED), None)),
+            99,
+            None,
+        ),
+        (Some("r"), waiting(), None, 100, returned(&late)),
+        (
+            Some("r"),
+            waiting(),
+            Some(report(3, Some("w"), None)),
+            100,
+            returned("its deadline has passed: w"),
+        ),
+        (
+            Some("r"),
+            waiting(),
+            Some(report(3, None, Some("x"))),
+            0,
+            returned("x"),
+        ),
+        (
+            None,
+            waiting(),
+            None,
+            0,
+            returned("the annotation was removed"),
+        ),
+        (
+            Some("r"),
+            back(),
+            Some(report(3, Some("w"), None)),
+            999,
+            None,
+        ),
+        (
+            None,
+            back(),
+            Some(report(3, None, None)),
+            999,
+            Some(Action::Finish),
+        ),
+    ] {
+        let observed = observed(request, status);
+        let found = next(&observed, report.as_ref(), now);
+        assert_eq!(found, expected, "{observed:?}, {report:?} at {now}");
+    }
+}
+
+#[test]
+fn allocation_becomes_smaller_only_when_enforced() {
+    let observed = observed(
+        Some("r"),
+        Some(status(ResizeState::Waiting, "r", Some(100))),
+    );
+    let refused = change(&observed, Action::Return("why".to_owned())).unwrap();
+    assert_eq!(refused.allocation, None);
+    assert_eq!(
+        (refused.status.state, refused.status.generation),
+        (ResizeState::Refused, 4)
+    );
+    let back = refused.status.pending.unwrap();
+    assert_eq!((back.to, back.until), (allocation(600), None));
+    let finished = change(&observed, Action::Finish).unwrap();
+    assert_eq!(finished.allocation, Some(allocation(400)));
+    assert_eq!(finished.status.state, ResizeState::Applied);
+    assert_eq!(finished.status.pending, None);
+    let explained = change(&observed, Action::Explain("w".to_owned())).unwrap();
+    assert_eq!(
+        (explained.allocation, explained.status.message),
+        (None, "w".to_owned())
+    );
+}
+
+/// Pod `a` with 600 of 1000 MiB, asked to have 900.
+fn asked(version: &str) -> Pod {
+    let mut asked = pod("a", 600, Some("n"));
+    asked.metadata.resource_version = Some(version.to_owned());
+    let annotations = asked.metadata.annotations.get_or_insert_default();
+    annotations.insert(RESIZE.to_owned(), "main:gpumem=900".to_owned());
+    asked
+}
+
+/// What the API server answers to a PATCH, and the pod's version at the GET after it.
+type Answers = &'static [(u16, Option<&'static str>)];
+
+/// Plays the answers; the pod is as the PATCH left it where a later version has it.
+async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response<Body>>) {
+    let mut respond = async |method: &str, code: u16, body: &dyn Fn(Value) -> Value| {
+        let (request, send) = server.next_request().await.expect("a call is missing");
+        assert_eq!(request.method().as_str(), method);
+        let patch = request.into_body().collect_bytes().await.unwrap();
+        let patch = serde_json::from_slice(&patch).unwrap_or_default();
+        let response = Response::builder().status(code);
+        let body = serde_json::to_vec(&body(patch)).unwrap();
+        send.send_response(response.body(Body::from(body)).unwrap());
+    };
+    let plain = |_| serde_json::to_value(asked("1")).unwrap();
+    respond("GET", 200, &plain).await;
+    for (code, version) in answers {
+        let failure = |patch: Value| {
+            assert_eq!(patch["metadata"]["resourceVersion"], "1");
+            match code {
+                200 => json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}),
+                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "code": code, "message": "no", "reason": "x", "details": {}}),
+            }
+        };
+        respond("PATCH", *code, &failure).await;
+        if let Some(version) = version {
+            let now = |_| serde_json::to_value(asked(version)).unwrap();
+            respond("GET", 200, &now).await;
+        }
+    }
+    assert!(server.next_request().await.is_none(), "a call too many");
+}
+
+/// Decides on pod `a`; checks what is allocated then, before the watch shows anything.
+async fn check(answers: Answers, expected: u64) {
+    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
+    let cache = Arc::new(cache());
+    Index::apply(&*cache, asked("1"));
+    let (events, _event_rx) = event::queue();
+    let pods = PodClient::new(Client::new(service, "d"));
+    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false);
+    let reference = pod::reference(&asked("1"));
+    tokio::join!(play(answers, server), async move {
+        resizer.act(&"a".into(), &reference).await;
+    });
+    assert_eq!(used(&cache), expected, "{answers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reserves_resize_until_its_outcome_is_definite() {
+    check(&[(200, None)], 900).await;
+    // Of another version by now: decided again.
+    check(&[(409, None)], 600).await;
+    check(&[(403, None)], 600).await;
+    // Unknown: the same again while the pod has that version.
+    check(&[(500, Some("1")), (200, None)], 900).await;
+    check(&[(500, Some("2"))], 600).await;
+    check(&[(500, Some("1")), (409, Some("2"))], 600).await;
+}
