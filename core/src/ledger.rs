@@ -1,6 +1,5 @@
 //! The ledger: what is allocated to which pod on which device, and what is reserved.
 //!
-//!
 //! `reserve` makes an entry before a Binding is sent; the watch alone confirms it. Both
 //! take capacity. Nothing is freed on a guess, and an unreadable allocation takes the whole
 //! node (fail closed), unless anybody could have written it ([`AllocatedUse::Unproven`]).
@@ -66,7 +65,7 @@ impl PodEntry {
 
 /// A share that is reserved for a pod that has no entry yet. It takes capacity from every
 /// other pod, until that pod has an entry on any node; should the entry be cancelled, it
-/// counts again. The scheduler makes and removes it.
+/// counts again, for a gang's member as what the entry took. The scheduler makes and removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The node.
@@ -240,7 +239,18 @@ impl Ledger {
             confirmed: false,
             resizing: None,
         };
-        self.insert(pod, pod_entry);
+        self.insert(pod, pod_entry.clone());
+        if let Some(gang @ Purpose::Gang(_)) = self.reservations.get(pod).map(|own| &own.purpose) {
+            // Others may take what the pod leaves of it: should the entry be cancelled, what it
+            // took is free, and nothing else surely is.
+            let taken = Reservation {
+                node: name.clone(),
+                allocated: pod_entry.allocated,
+                replicas: pod_entry.requests.replicas,
+                purpose: gang.clone(),
+            };
+            self.put_reservation(pod, taken);
+        }
         debug_assert!(
             self.cluster.node(name.as_str()).is_some_and(|node| {
                 let mut devices = found.uses.iter().map(|(device, _)| &node.devices[*device]);
@@ -276,7 +286,8 @@ impl Ledger {
     }
 
     /// Chooses devices on the current ledger for a member of a gang and reserves them until its
-    /// Binding, in place of what was reserved for it before. A plan's reservation stays as it is.
+    /// Binding, in place of what was reserved for it before. A plan's reservation stays as it is,
+    /// and a pod with an entry needs none.
     pub fn reserve_for_gang(
         &mut self,
         pod: &PodUid,
@@ -285,6 +296,9 @@ impl Ledger {
         demand: &Demand,
         policies: &Policies,
     ) -> Result<(), Refusal> {
+        if self.pod_entries.contains_key(pod) {
+            return Ok(());
+        }
         let (_, allocation) = self.choose(pod, namespace, name, demand, policies)?;
         let planned = |own: &Reservation| matches!(own.purpose, Purpose::Preemption { .. });
         if !self.reservation_for(pod).is_some_and(planned) {

@@ -195,6 +195,10 @@ impl LedgerTest {
                 assert!(!self.model.contains_key(&pod));
                 self.replicas.insert(pod, demand.replicas());
                 assert!(self.allowed(pod, amount(&uses)), "a quota was passed");
+                if let Some(own) = self.reservations.get_mut(&pod).filter(|own| own.gang) {
+                    (own.node, own.uses) = (name.clone(), uses.clone());
+                    own.replicas = demand.replicas();
+                }
                 self.model
                     .insert(pod, (name, AllocatedUse::Known(uses), false));
                 self.given.insert(pod, (allocation, demand.clone()));
@@ -237,6 +241,10 @@ impl LedgerTest {
             }
             return;
         }
+        if self.model.contains_key(&pod) {
+            assert!(before == self.ledger, "a second share was reserved");
+            return;
+        }
         let reservation = self.ledger.reservation_for(&uid(pod));
         let reservation = reservation.expect("a reservation");
         let planned = matches!(reservation.purpose, Purpose::Preemption { .. });
@@ -253,16 +261,12 @@ impl LedgerTest {
             replicas: demand.replicas(),
             gang: true,
         };
-        if !self.model.contains_key(&pod) {
-            assert!(self.allowed(pod, amount(&own.uses)), "a quota was passed");
-            self.offered_enough(&name, demand);
-        }
+        assert!(self.allowed(pod, amount(&own.uses)), "a quota was passed");
+        self.offered_enough(&name, demand);
         self.reservations.insert(pod, own);
         let mut bound = self.ledger.clone();
-        if bound.pod_entry(&uid(pod)).is_none() {
-            let reserved = bound.reserve(asked.0, asked.1, &name, demand, &policies);
-            assert!(reserved.is_ok(), "{reserved:?}");
-        }
+        let reserved = bound.reserve(asked.0, asked.1, &name, demand, &policies);
+        assert!(reserved.is_ok(), "{reserved:?}");
     }
 
     fn apply(&mut self, step: Step) {

@@ -67,11 +67,14 @@ enum NoAnswer {
     Failed(String),
 }
 
+/// What a monitor answered last and when, locked while it is asked.
+type Answer = Arc<Turn<Option<(Instant, Arc<str>)>>>;
+
 /// The last answer of a monitor.
 struct Known {
     /// When somebody last wanted it.
     wanted: Instant,
-    answer: Arc<Turn<Option<(Instant, Arc<str>)>>>,
+    answer: Answer,
 }
 
 impl Monitors {
@@ -199,6 +202,7 @@ impl Monitors {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "given to map_err")]
 fn failed(why: impl ToString) -> NoAnswer {
     NoAnswer::Failed(why.to_string())
 }

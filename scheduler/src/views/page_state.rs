@@ -174,7 +174,7 @@ impl Editions {
                 continue;
             };
             let top = NodeTop::of(name, node, cores);
-            let text = top.map_or_else(String::new, |top| encode(&shown(top, shares)));
+            let text = top.map_or_else(String::new, |top| encode(&shown(top, &shares)));
             let part = self.nodes.entry(name.clone()).or_default();
             part.hash = hash;
             part.set(text, self.edition);
@@ -261,7 +261,7 @@ fn rest(cache: &LedgerCache, leads: bool) -> Rest {
     }
 }
 
-fn shown(top: NodeTop, shares: Vec<PageShare>) -> NodeShown {
+fn shown(top: NodeTop, shares: &[PageShare]) -> NodeShown {
     let gpu = |top: GpuTop| GpuShown {
         shares: shares
             .iter()
