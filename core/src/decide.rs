@@ -288,22 +288,28 @@ pub fn ranks<'n, S: AsRef<str>>(
     names.map(|name| (name, of(name))).collect()
 }
 
-/// Ranks 0 to 10 for a pod that asks for no GPU: 10 for nodes without free GPUs, so that
-/// free capacity stays usable; the others lower the more is free.
-pub fn cpu_only_ranks<S: AsRef<str>>(cluster: &Cluster, names: &[S]) -> Vec<i64> {
-    let free = |name: &S| {
-        let node = cluster.node(name.as_ref());
-        node.map_or(0, |node| {
-            node.devices.iter().map(DeviceState::free).sum::<u64>()
-        })
+/// Ranks 0 to 10 for a pod that asks for no GPU: 10 for nodes without free GPUs, so that free
+/// capacity stays usable; the others higher the more of their GPUs' capacity the CPU could serve
+/// ([`Typical::gpus_served_by`]) beyond what is free of them.
+pub fn cpu_only_ranks<S: AsRef<str>>(
+    cluster: &Cluster,
+    typical: &Typical,
+    names: &[S],
+) -> Vec<i64> {
+    let surplus = |name: &S| {
+        let node = cluster.node(name.as_ref())?;
+        let free = node.devices.iter().map(DeviceState::free).sum::<u64>();
+        let served = typical.gpus_served_by(node.host.free().cpu);
+        (free > 0).then(|| i128::from(served.unwrap_or(0)) - i128::from(free))
     };
-    let free: Vec<u64> = names.iter().map(free).collect();
-    let most = free.iter().copied().max().unwrap_or(0);
-    let rank = |free: u64| match free {
-        0 => 10,
-        _ => i64::try_from(9 * (most - free) / most).unwrap_or(0),
+    let surplus: Vec<Option<i128>> = names.iter().map(surplus).collect();
+    let known = || surplus.iter().flatten().copied();
+    let (least, most) = (known().min().unwrap_or(0), known().fold(0, i128::max));
+    let rank = |surplus: Option<i128>| match surplus {
+        None => 10,
+        Some(surplus) => i64::try_from(9 * (surplus - least) / (most - least).max(1)).unwrap_or(0),
     };
-    free.into_iter().map(rank).collect()
+    surplus.into_iter().map(rank).collect()
 }
 
 /// The refusal as kube-scheduler (which puts a 1 before it), the event and the user see it. Its

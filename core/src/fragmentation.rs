@@ -92,6 +92,10 @@ pub struct View<'a> {
     served: Vec<(u32, u64)>,
     /// Typical pods for which CPU and memory suffice, before and after.
     host: (u64, u64),
+    /// The sum of the devices' sizes.
+    idle: i64,
+    /// How much of the node's devices its CPU can serve, before and after, in thousandths of one.
+    reach: (i64, i64),
 }
 
 impl<'a> View<'a> {
@@ -105,6 +109,8 @@ impl<'a> View<'a> {
             sides: (1, 0),
             served: vec![(0, 0); typical.pods().len()],
             host: (0, 0),
+            idle: 0,
+            reach: (0, 0),
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
         let everybody = (0..typical.pods().len()).fold(0, |bits, at| bits | 1 << at);
@@ -128,10 +134,14 @@ impl<'a> View<'a> {
                 let (count, size) = &mut view.served[at];
                 (*count, *size) = (*count + 1, *size + device_view.size);
             }
+            view.idle += signed(device_view.size);
             view.devices.push(device_view);
         }
         let before = node.host.free();
-        view.host = (view.hosted(before), view.hosted(before.less(taken)));
+        let after = before.less(taken);
+        view.host = (view.hosted(before), view.hosted(after));
+        let reach = |free: HostResources| typical.gpus_served_by(free.cpu).map_or(i64::MAX, signed);
+        view.reach = (reach(before), reach(after));
         view
     }
 
@@ -212,6 +222,12 @@ impl<'a> View<'a> {
             let taken = signed(old.size) - signed(new.size);
             (idle, cost) = (idle + taken, cost + taken * old.price);
             concerned |= old.serves;
+        }
+        if idle > 0 {
+            // The pods that need this model lose what they could have used of it: nothing where no
+            // CPU is left for it, and also what the CPU that this pod takes would have served.
+            let lost = self.idle.min(self.reach.0) - (self.idle - idle).min(self.reach.1);
+            cost = cost * lost / idle;
         }
         let mut gradient = (idle - cost / 1000) * signed(self.typical.weight());
         for at in bits_of(concerned) {

@@ -144,11 +144,26 @@ impl Census {
             self.balance.prices()
         };
         Typical {
+            cpu_per_gpu: cpu_per_gpu(&pods),
             pods,
             weight,
             prices,
         }
     }
+}
+
+/// What pods ask of a node's CPU for each whole GPU that they ask for; those without a compute
+/// request do not count. 0 if they ask for none.
+fn cpu_per_gpu(pods: &[TypicalPod]) -> MilliCpu {
+    let sharing = pods.iter().filter(|pod| pod.count > 0 && pod.cores.0 > 0);
+    let (cpu, cores) = sharing.fold((0, 0), |(cpu, cores), pod| {
+        let (weight, count) = (u64::from(pod.weight), u64::from(pod.count));
+        (
+            cpu + weight * pod.host.cpu.0,
+            cores + weight * count * u64::from(pod.cores.0),
+        )
+    });
+    MilliCpu((cpu * 100).checked_div(cores).unwrap_or(0))
 }
 
 /// One typical pod.
@@ -181,6 +196,7 @@ impl TypicalPod {
 pub struct Typical {
     pods: Vec<TypicalPod>,
     weight: u64,
+    cpu_per_gpu: MilliCpu,
     /// Of each scarce model.
     prices: Vec<(String, u64)>,
 }
@@ -230,6 +246,12 @@ impl Typical {
     /// Whether any model costs more than others.
     pub fn has_scarce_models(&self) -> bool {
         !self.prices.is_empty()
+    }
+
+    /// How much of the GPUs, in thousandths of one, pods like these can use with this much CPU;
+    /// `None` if they ask for no CPU.
+    pub fn gpus_served_by(&self, cpu: MilliCpu) -> Option<u64> {
+        cpu.0.saturating_mul(1000).checked_div(self.cpu_per_gpu.0)
     }
 
     /// The sum of their weights.

@@ -403,7 +403,7 @@ impl<'a> Call<'a> {
     }
 
     /// For pods that request no GPU, as the second, opt-in extender entry asks: 10 for nodes
-    /// without free GPU capacity, less the more there is. Pods that request a GPU get 0
+    /// without free GPU capacity, less the more of their CPU the free GPUs need. Pods that request a GPU get 0
     /// everywhere; the first entry scores them.
     pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let names = match &self.candidates {
@@ -414,7 +414,7 @@ impl<'a> Call<'a> {
             Candidates::Names(_) => cache.snapshot(),
             Candidates::Objects(nodes) => cluster_of(&nodes.items),
         };
-        let ranks = decide::cpu_only_ranks(&cluster, &names);
+        let ranks = decide::cpu_only_ranks(&cluster, &cache.policies().typical, &names);
         let asks = self.demand.requests_gpu();
         let lines = names.into_iter().zip(ranks);
         let rank = |(host, rank)| HostPriority {

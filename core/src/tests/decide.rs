@@ -14,9 +14,10 @@ use crate::request::{GpuRequest, Memory};
 use crate::rules::{DeviceRules, Model};
 use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, request};
-use crate::units::HostResources;
+use crate::typical::PodShape;
+use crate::units::{HostResources, MilliCpu};
 use crate::usage::{AllocatedUse, DeviceUse};
-use crate::{Demand, Ledger, Mib, Percent, Replicas, Stage};
+use crate::{Census, Demand, Ledger, Mib, Percent, Replicas, Stage, Typical};
 
 /// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {
@@ -287,8 +288,39 @@ fn forgets_verdict_when_its_node_changes() {
 #[test]
 fn steers_pods_without_gpu_away_from_free_gpus() {
     let ledger = ledger(&[0, 1000, 500]);
-    let ranks = cpu_only_ranks(ledger.cluster(), &["n0", "n1", "n2", "no-gpu"]);
+    let ranks = cpu_only_ranks(
+        ledger.cluster(),
+        &Typical::default(),
+        &["n0", "n1", "n2", "no-gpu"],
+    );
     assert_eq!(ranks, [0, 4, 2, 10]);
+}
+
+#[test]
+fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
+    let mut census = Census::default();
+    let shape = PodShape {
+        cpu: MilliCpu(8_000),
+        count: 1,
+        memory: Memory::Share(Percent(50)),
+        cores: Percent(50),
+    };
+    census.add(shape, Mib(1));
+    let mut ledger = Ledger::default();
+    for (name, cpu) in [("much", 64_000), ("little", 32_000), ("enough", 48_000)] {
+        let published = NodePublication {
+            inventory: Some(std::sync::Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
+            allocatable: HostResources {
+                cpu: MilliCpu(cpu),
+                memory: Mib(1000),
+            },
+            ..NodePublication::default()
+        };
+        ledger.publish(&name.into(), Some(published));
+    }
+    let names = ["much", "little", "enough", "no-gpu"];
+    let ranks = cpu_only_ranks(ledger.cluster(), &census.typical(), &names);
+    assert_eq!(ranks, [9, 0, 4, 10]);
 }
 
 #[test]
