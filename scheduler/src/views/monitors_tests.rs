@@ -92,7 +92,7 @@ async fn refusal_of_one_viewer_is_not_the_answer_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn says_why_a_monitor_gave_no_answer() {
+async fn reports_why_a_monitor_gave_no_answer() {
     let check = async |answers: Answers, node: &str, expected: &str| {
         let answer = ask(&monitors(answers).0, node, "t").await;
         let error = answer["error"].as_str().unwrap_or_default();
