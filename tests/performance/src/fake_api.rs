@@ -1,10 +1,11 @@
-//! An API server that only lists: 5,000 nodes and 100,000 pods in pages, and watches without
-//! events. Everything else is an empty list. A pod is as large as API servers send it, with managed
-//! fields.
+//! An API server that only lists nodes and pods in pages, and whose watches have no events but of pods
+//! that go and come. It is the proxy of each node's monitor too. Everything else is an empty list. A
+//! pod is as large as API servers send it, with managed fields.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use axum::Router;
@@ -14,8 +15,11 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::interval;
+use tokio_stream::wrappers::IntervalStream;
 
 use crate::cluster;
 
@@ -26,6 +30,8 @@ pub(crate) struct Scale {
     pub nodes: usize,
     /// Pods without GPU beside them, on the same nodes.
     pub others: usize,
+    /// Pods that go or come each second.
+    pub changes: u32,
 }
 
 impl Scale {
@@ -41,10 +47,13 @@ struct ListQuery {
     limit: Option<usize>,
     #[serde(rename = "continue")]
     from: Option<usize>,
+    #[serde(rename = "fieldSelector")]
+    fields: Option<String>,
 }
 
 /// The pages of both lists, created beforehand, because their creation is not measured.
 pub(crate) struct Pages {
+    scale: Scale,
     nodes: Vec<Bytes>,
     pods: Vec<Bytes>,
 }
@@ -57,8 +66,9 @@ impl Pages {
     pub(crate) fn of(scale: Scale) -> Result<Self> {
         let node = |at| Ok(serde_json::to_string(&cluster::node(at)?)?);
         Ok(Self {
+            scale,
             nodes: pages(scale.nodes, &node)?,
-            pods: pages(scale.pods(), &|at| pod(scale, at))?,
+            pods: pages(scale.pods(), &|at| Ok(pod(scale, at)?.to_string()))?,
         })
     }
 }
@@ -77,6 +87,11 @@ fn pages(total: usize, one: &dyn Fn(usize) -> Result<String>) -> Result<Vec<Byte
 pub(crate) fn router(pages: Arc<Pages>) -> Router {
     Router::new()
         .route("/api/v1/{kind}", get(list))
+        .route("/api/v1/namespaces/{namespace}/pods", get(agent))
+        .route(
+            "/api/v1/namespaces/{namespace}/pods/{agent}/proxy/usage",
+            get(usage),
+        )
         .route("/apis/{group}/{version}/{kind}", get(empty_list))
         .with_state(pages)
 }
@@ -89,17 +104,22 @@ async fn empty_list(Query(query): Query<ListQuery>) -> Response {
 }
 
 async fn list(
-    State(pages): State<Arc<Pages>>,
+    State(all): State<Arc<Pages>>,
     Path(kind): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Response {
     let pages = match kind.as_str() {
-        "nodes" => &pages.nodes,
-        "pods" => &pages.pods,
+        "nodes" => &all.nodes,
+        "pods" => &all.pods,
         _ => return empty_list(Query(query)).await,
     };
     if query.watch == Some(true) {
-        return empty_watch();
+        let changes = kind == "pods" && all.scale.changes > 0;
+        return if changes {
+            watch_changes(all.scale)
+        } else {
+            empty_watch()
+        };
     }
     match pages.get(query.from.unwrap_or(0) / PAGE) {
         Some(page) if query.limit == Some(PAGE) => answer(page.clone()),
@@ -124,7 +144,45 @@ fn empty_watch() -> Response {
     Body::from_stream(never).into_response()
 }
 
-fn pod(scale: Scale, at: usize) -> Result<String> {
+/// A watch in which one pod after the other goes and comes again.
+fn watch_changes(scale: Scale) -> Response {
+    let ours = scale.nodes * cluster::PODS;
+    let ticks = IntervalStream::new(interval(Duration::from_secs(1) / scale.changes));
+    let events = ticks.enumerate().map(move |(at, _)| {
+        // The next one is on another node.
+        let mut object = pod(scale, at / 2 * (cluster::PODS + 1) % ours)?;
+        object["metadata"]["resourceVersion"] = json!((at + 8).to_string());
+        let kind = ["DELETED", "ADDED"][at % 2];
+        anyhow::Ok(format!("{}\n", json!({"type": kind, "object": object})))
+    });
+    Body::from_stream(events).into_response()
+}
+
+/// The agent's pod on the node that the selector names first.
+async fn agent(Query(query): Query<ListQuery>) -> Response {
+    let fields = query.fields.unwrap_or_default();
+    let node = fields
+        .split(',')
+        .find_map(|one| one.strip_prefix("spec.nodeName="));
+    let agent = node.map(|node| json!({"metadata": {"name": format!("agent-{node}")}}).to_string());
+    answer(list_of(&agent.unwrap_or_default(), None))
+}
+
+/// What a monitor of 8 GPUs and 16 shares answers.
+async fn usage(Path((_, agent)): Path<(String, String)>) -> Response {
+    let gpu = |number| json!({"gpu": format!("GPU-{number}"), "memory": 31_000, "sm": 72, "temperature": 61, "power": 240});
+    let share = |number: usize| {
+        json!({"gpu": format!("GPU-{}", number % 8), "device": format!("GPU-{}", number % 8),
+        "namespace": "default", "pod": format!("{agent}-{number}"), "container": "main",
+        "limit": 9_000, "memory": 2_100, "sm": 28, "throttled": 12})
+    };
+    let gpus: Vec<Value> = (0..8).map(gpu).collect();
+    let shares: Vec<Value> = (0..cluster::PODS).map(share).collect();
+    let usage = json!({"node": agent, "taken_at": 1_790_000_000, "gpus": gpus, "shares": shares});
+    answer(usage.to_string())
+}
+
+fn pod(scale: Scale, at: usize) -> Result<Value> {
     let ours = scale.nodes * cluster::PODS;
     let mut pod = if at < ours {
         cluster::bound_pod(at / cluster::PODS, at % cluster::PODS)?
@@ -136,7 +194,7 @@ fn pod(scale: Scale, at: usize) -> Result<String> {
         pod
     };
     add_usual_fields(&mut pod);
-    Ok(pod.to_string())
+    Ok(pod)
 }
 
 /// Adds what every real pod has: about 4 KB.

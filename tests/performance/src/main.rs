@@ -1,10 +1,10 @@
 //! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises.
-//! Arguments name the groups to measure (`filter`, `scale`, `packing`, `mig`, `start`, `monitor`,
+//! Arguments name the groups to measure (`filter`, `scale`, `page`, `packing`, `mig`, `start`, `monitor`,
 //! `ports`, `node-added`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
 //! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
-//! `scale`, `node-added` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
+//! `scale`, `page`, `node-added` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
 //! the monitor, from the binaries beside its own. `packing` needs a trace.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod fake_api;
 mod mig;
 mod monitor;
 mod packing;
+mod page;
 mod ports;
 mod scale;
 mod server;
@@ -27,9 +28,10 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 10] = [
     "filter",
     "scale",
+    "page",
     "packing",
     "mig",
     "start",
@@ -63,6 +65,9 @@ async fn main() -> Result<()> {
     }
     if is_selected("scale") {
         print(scale::measure().await?)?;
+    }
+    if is_selected("page") {
+        print(page::measure().await?)?;
     }
     if is_selected("packing") {
         print(packing::measure()?)?;

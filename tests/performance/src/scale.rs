@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use aliquot_serve::http;
 use anyhow::{Context as _, Result};
 use serde_json::json;
-use tokio::process::Command;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Figure, round};
@@ -17,53 +19,18 @@ use crate::fake_api::{self, PAGE, Pages, Scale};
 const SCALE: Scale = Scale {
     nodes: 5_000,
     others: 20_000,
+    changes: 0,
 };
+const NAMESPACE: &str = "aliquot-system";
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
-    let stop = CancellationToken::new();
-    let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
-    let api = format!("http://{}", listener.local_addr()?);
-    let router = fake_api::router(Arc::new(Pages::of(SCALE)?));
-    let served = tokio::spawn(http::serve(
-        http::plain(listener),
-        router,
-        stop.clone(),
-        Duration::ZERO,
-    ));
-    let floor = floor(&api).await?;
-
-    let binary = std::env::current_exe()?.with_file_name("aliquot-scheduler");
-    let directory = tempfile::tempdir()?;
-    let kubeconfig = directory.path().join("kubeconfig");
-    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": api}}], "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    std::fs::write(&kubeconfig, config.to_string())?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let start = Instant::now();
-    let scheduler = Command::new(&binary)
-        .arg("--kubeconfig")
-        .arg(&kubeconfig)
-        .args(["--listen", &port.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("{}", binary.display()))?;
-    let pid = scheduler.id().context("the scheduler runs")?;
-    let client = crate::client::http();
-    let address = format!("http://{port}/readyz");
-    aliquot_cluster::wait::eventually(PATIENCE, "the scheduler to be ready", || async {
-        let answer = client.get(address.parse()?).await?;
-        Ok(answer.status().is_success().then_some(()))
-    })
-    .await?;
-    let ready = start.elapsed().as_secs_f64();
+    let api = Api::serve(SCALE).await?;
+    let floor = floor(&api.url).await?;
+    let scheduler = api.scheduler().await?;
+    let pid = scheduler.pid;
     let (peak, resident) = (memory(pid, "VmHWM")?, memory(pid, "VmRSS")?);
-    stop.cancel();
-    served.abort();
     let pods = SCALE.pods();
     let what = format!(
         "{} nodes of 8 GPUs and {pods} pods of about 4 KB",
@@ -72,7 +39,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     Ok(vec![
         Figure {
             name: "list_to_ready_s".to_owned(),
-            value: round(ready),
+            value: round(scheduler.ready.as_secs_f64()),
             unit: "s",
             baseline: round(floor),
             what: format!(
@@ -89,6 +56,76 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
             ),
         },
     ])
+}
+
+/// A served [`crate::fake_api`].
+pub(crate) struct Api {
+    url: String,
+    served: AbortHandle,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
+}
+
+/// A scheduler that runs until this is dropped.
+pub(crate) struct Scheduler {
+    pub pid: u32,
+    /// Of what it serves, without a slash at the end.
+    pub url: String,
+    /// From its start.
+    ready: Duration,
+    _process: Child,
+    _files: TempDir,
+}
+
+impl Api {
+    pub(crate) async fn serve(scale: Scale) -> Result<Self> {
+        let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let router = fake_api::router(Arc::new(Pages::of(scale)?));
+        let (listener, stop) = (http::plain(listener), CancellationToken::new());
+        let served = tokio::spawn(http::serve(listener, router, stop, Duration::ZERO));
+        let served = served.abort_handle();
+        Ok(Self { url, served })
+    }
+
+    /// Starts the scheduler and waits until it is ready.
+    pub(crate) async fn scheduler(&self) -> Result<Scheduler> {
+        let binary = std::env::current_exe()?.with_file_name("aliquot-scheduler");
+        let files = tempfile::tempdir()?;
+        let kubeconfig = files.path().join("kubeconfig");
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}], "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+        std::fs::write(&kubeconfig, config.to_string())?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let start = Instant::now();
+        let process = Command::new(&binary)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--listen", &port.to_string(), "--namespace", NAMESPACE])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("{}", binary.display()))?;
+        let (client, url) = (crate::client::http(), format!("http://{port}"));
+        aliquot_cluster::wait::eventually(PATIENCE, "the scheduler to be ready", || async {
+            let answer = client.get(format!("{url}/readyz").parse()?).await?;
+            Ok(answer.status().is_success().then_some(()))
+        })
+        .await?;
+        Ok(Scheduler {
+            ready: start.elapsed(),
+            pid: process.id().context("the scheduler runs")?,
+            url,
+            _process: process,
+            _files: files,
+        })
+    }
 }
 
 /// Seconds to fetch all pages, one after the other.
