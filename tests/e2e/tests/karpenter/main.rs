@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         )
         .long(),
         scenario(
-            "hundred_annotated_shares_add_the_nodes_of_the_oracle_from_zero",
+            "annotated_shares_add_the_nodes_of_the_oracle_from_zero",
             scaled::from_zero_annotated,
         )
         .long(),
