@@ -39,7 +39,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
             sleep_until(end - MEASURED).await;
             let before = cpu::spent(scheduler.pid)?;
             sleep_until(end).await;
-            anyhow::Ok(cpu::spent(scheduler.pid)? - before)
+            anyhow::Ok(cpu::spent(scheduler.pid)?.saturating_sub(before))
         };
         let (_, spent) = tokio::try_join!(views, measured)?;
         percent.push(100.0 * spent.as_secs_f64() / MEASURED.as_secs_f64());
