@@ -59,7 +59,8 @@ async fn parts(stack: Arc<Stack>) -> Result<()> {
     stack
         .start_scheduler(&["--node-types", &types, "--namespace", NAMESPACE])
         .await?;
-    stack.start_webhook(&[]).await?;
+    // As in the chart, where an autoscaler is enabled.
+    stack.start_webhook(&["--retain-priority=true"]).await?;
     let program = karpenter().await?;
     let crds = program.with_file_name("crds");
     let crds = crds.to_str().context("the cache's path is no text")?;
