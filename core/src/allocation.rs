@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::burst::Burst;
 use crate::id::{GpuUuid, NodeName};
 use crate::mig::published::MigPlacement;
 use crate::units::{Mib, Percent};
@@ -67,9 +68,19 @@ pub struct Grant {
     /// The placement of the instance on a GPU under dynamic MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigPlacement>,
+    /// What it may use beyond that while the device has it idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Burst>,
 }
 
 impl Grant {
+    /// The most memory that the container may use: its limit, at least its request.
+    pub fn memory_limit(&self) -> Mib {
+        let limit = self.burst.and_then(|burst| burst.memory);
+        limit.map_or(self.memory, |limit| self.memory.max(limit))
+    }
+
+
     /// The key under which the ledger tracks the device: the UUID of the GPU or of the
     /// fixed instance, or the GPU and placement of an instance that is created for the pod.
     pub fn device_key(&self) -> GpuUuid {

@@ -469,6 +469,7 @@ fn grant(share: &ContainerShare, inventory: &Inventory, demand: &Demand) -> Gran
         mig: share
             .instance
             .and_then(|instance| mig_placement(gpu, instance)),
+        burst: demand.rules.burst.filter(|_| gpu.mode == Mode::Vgpu),
     }
 }
 

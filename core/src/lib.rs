@@ -10,6 +10,7 @@
 
 pub mod access;
 pub mod allocation;
+pub mod burst;
 pub mod cluster;
 pub mod decide;
 pub mod demand;
@@ -49,6 +50,7 @@ pub mod usage;
 mod tests;
 
 pub use allocation::{Allocation, Grant};
+pub use burst::Burst;
 pub use cluster::Cluster;
 pub use demand::{ContainerDemand, Demand, Requests};
 pub use id::{GpuUuid, Namespace, NodeName, PodUid};

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::burst::{self, Burst};
 use crate::inventory::Mode;
 use crate::policy::{GpuPolicy, Policy, UnknownGpuPolicy, UnknownPolicy, Weights};
+use crate::request::{Resource, Written};
 use crate::rules::{DeviceRules, Model, ModelRules, Pin, PinError};
+use crate::units::{Mib, Percent};
 
 /// One preference: its annotation here and at HAMi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub struct PreferenceKey {
 }
 
 macro_rules! keys {
-    ($($(#[$doc:meta])* $name:ident = $aliquot:literal, $hami:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $aliquot:expr, $hami:literal;)*) => {
         $($(#[$doc])* pub const $name: PreferenceKey = PreferenceKey { aliquot: $aliquot, hami: $hami };)*
         /// Every preference.
         pub const KEYS: &[PreferenceKey] = &[$($name),*];
@@ -50,6 +53,12 @@ keys! {
     GPU_POLICY = "aliquot.dev/gpu-scheduler-policy", "hami.io/gpu-scheduler-policy";
     /// The weights by which a device counts as full.
     WEIGHTS = "aliquot.dev/device-scoring-weights", "hami.io/device-scoring-weights";
+    /// The limit of each share's memory.
+    MEMORY_LIMIT = burst::MEMORY_LIMIT, "";
+    /// The limit of each share's compute.
+    CORES_LIMIT = burst::CORES_LIMIT, "";
+    /// How lent memory is called back.
+    BURST = burst::BURST, "";
 }
 
 /// An annotation with an invalid value.
@@ -103,6 +112,16 @@ impl Preferences {
                 .unwrap_or_default(),
             one_numa: reader.one(NUMA_BIND, truth).unwrap_or_default(),
             weights: reader.one(WEIGHTS, weights).unwrap_or_default(),
+            burst: None,
+        };
+        let burst = Burst {
+            memory: reader.one(MEMORY_LIMIT, memory_limit),
+            cores: reader.one(CORES_LIMIT, cores_limit),
+            yields: reader.one(BURST, yields).is_some(),
+        };
+        let rules = DeviceRules {
+            burst: Some(burst).filter(|burst| *burst != Burst::default()),
+            ..rules
         };
         if reader.errors.is_empty() {
             Ok(Self {
@@ -174,6 +193,29 @@ fn model(item: &str, exact: Exact) -> Model {
         Model::Is(item.to_owned())
     } else {
         Model::Contains(item.to_owned())
+    }
+}
+
+fn memory_limit(text: &str, _: Exact) -> Result<Mib, String> {
+    amount(text, Resource::Memory).map(Mib)
+}
+
+fn cores_limit(text: &str, _: Exact) -> Result<Percent, String> {
+    let cores = amount(text, Resource::Cores)?;
+    u32::try_from(cores).map(Percent).map_err(|error| error.to_string())
+}
+
+/// An amount in the form and range of a request.
+fn amount(text: &str, resource: Resource) -> Result<u64, String> {
+    let written = Written::read(|asked| (asked == resource).then_some(text));
+    let written = written.map_err(|mut errors| errors.swap_remove(0).to_string())?;
+    written.get(resource).ok_or_else(|| format!("{text:?} is not a number"))
+}
+
+fn yields(text: &str, _: Exact) -> Result<(), String> {
+    match text {
+        "yield" => Ok(()),
+        _ => Err(format!("{text:?} is invalid; expected: yield")),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::burst::Burst;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
 use crate::mig::published::{DynamicMig, Mig};
@@ -99,6 +100,8 @@ pub struct DeviceRules {
     pub one_numa: bool,
     /// The weights of replicas, compute and memory where devices are compared.
     pub weights: Weights,
+    /// What each share may use beyond its request. It is no requirement: no device is refused for it.
+    pub burst: Option<Burst>,
 }
 
 impl DeviceRules {

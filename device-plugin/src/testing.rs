@@ -81,6 +81,7 @@ pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
         memory: Mib(memory),
         cores: Percent(cores),
         replicas: 1,
+        burst: None,
         mig: None,
     }
 }

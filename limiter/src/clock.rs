@@ -25,6 +25,7 @@ fn read(clock: libc::clockid_t) -> u64 {
 }
 
 const SECOND: u64 = 1_000_000_000;
+pub(crate) const MILLISECOND: u64 = SECOND / 1000;
 
 /// Longest wait, in nanoseconds, of an allocation that finds no room for allocations of other
 /// threads: theirs are charged twice while the driver makes them.
@@ -32,7 +33,12 @@ pub(crate) const MAX_WAIT: u64 = 10_000_000_000;
 
 /// Waits briefly before the next check of what other threads do.
 pub(crate) fn pause() {
-    wait(&AtomicU32::new(0), 0, now() + SECOND / 5000);
+    pause_for(SECOND / 5000);
+}
+
+/// Waits for so many nanoseconds, or less.
+pub(crate) fn pause_for(nanoseconds: u64) {
+    wait(&AtomicU32::new(0), 0, now() + nanoseconds);
 }
 
 /// Waits until `until`, until the word is no longer `value`, or until the host wakes the waiters.

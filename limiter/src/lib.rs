@@ -14,6 +14,7 @@ mod driver;
 mod ffi;
 mod hooks;
 mod image;
+mod lent;
 mod lock;
 mod log;
 mod marker;

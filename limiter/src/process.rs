@@ -180,10 +180,11 @@ impl ProcessState {
         }))
     }
 
-    /// The most bytes that the container may have of a device.
+    /// The most bytes that the container may have of a device now.
     pub(crate) fn limit(&self, device_index: usize) -> u64 {
         let overhead = self.limits.overhead(device_index);
-        self.limits.memory(device_index).saturating_sub(overhead)
+        let limit = self.limits.growth_limit(device_index);
+        limit.saturating_sub(overhead)
     }
 }
 

@@ -15,6 +15,7 @@ use aliquot_node_state::processes::{KillError, ProcessIdentity, Processes};
 
 use crate::agent_reports::EvictionRequests;
 use crate::evaluation::{Action, Evaluation, UnmanagedProcess};
+use crate::lending::{GpuLending, LentShare};
 use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::ManagedContainer;
 use crate::node_sample::NodeSample;
@@ -33,6 +34,8 @@ pub struct ActionCounts {
     pub above: u64,
     /// Pods whose eviction was requested.
     pub evictions: u64,
+    /// Times that lent memory of a GPU was called back.
+    pub call_backs: u64,
 }
 
 /// Carries out actions.
@@ -44,6 +47,8 @@ pub struct ActionRunner {
     notes: EventSender,
     evictions: EvictionRequests,
     process_lists: BTreeMap<String, String>,
+    /// What each container is to free, as written.
+    call_back_files: BTreeMap<String, String>,
     log_limit: LogRateLimit,
     /// What was done so far.
     pub counts: ActionCounts,
@@ -65,6 +70,7 @@ impl ActionRunner {
             notes,
             evictions: EvictionRequests::new(state),
             process_lists: BTreeMap::new(),
+            call_back_files: BTreeMap::new(),
             log_limit: LogRateLimit::default(),
             counts: ActionCounts::default(),
         }
@@ -82,9 +88,90 @@ impl ActionRunner {
         let names: BTreeSet<&String> = containers.iter().map(|container| &container.id).collect();
         self.process_lists.retain(|name, _| names.contains(name));
         for action in &evaluation.actions {
-            self.execute(action, containers);
+            self.execute(action, sample);
         }
         self.evictions.write(&self.pods);
+    }
+
+    /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others. Blocks.
+    pub fn call_back(
+        &mut self,
+        sample: &NodeSample,
+        evaluation: &Evaluation,
+        lent: &[(Vec<LentShare>, GpuLending)],
+    ) {
+        self.write_call_back_files(sample, lent);
+        let processes = |share: (usize, usize)| {
+            let all = sample.processes.iter().zip(&evaluation.shares);
+            let own = all.filter(move |(_, of)| **of == Some(share));
+            own.map(|(one, _)| &one.process)
+        };
+        for (shares, decision) in lent {
+            self.counts.call_backs += u64::from(decision.begins);
+            for share in decision.notify.iter().map(|index| &shares[*index]) {
+                for process in processes(share.at) {
+                    let (pid, container) = (process.identity.pid, &share.container);
+                    match self.processes.notify(process.identity, &process.location) {
+                        Ok(()) => tracing::info!(pid, container, "asked to free lent memory"),
+                        Err(KillError::Gone) => {}
+                        Err(error) => tracing::warn!(pid, container, %error, "cannot send SIGUSR1"),
+                    }
+                }
+            }
+            for share in decision.end.iter().map(|index| &shares[*index]) {
+                let killed = processes(share.at)
+                    .map(|process| self.kill(process.identity, &process.location, "call-back"));
+                if killed.fold(false, |any, one| any | one) {
+                    let container = &sample.containers.all[share.at.0];
+                    let text = ended(sample, share, shares);
+                    self.send_event(Some(&container.pod), "GpuMemoryCalledBack", text);
+                }
+            }
+        }
+    }
+
+    /// Writes to each container that asked for it what it is to free.
+    fn write_call_back_files(
+        &mut self,
+        sample: &NodeSample,
+        lent: &[(Vec<LentShare>, GpuLending)],
+    ) {
+        let mut texts: BTreeMap<usize, String> = BTreeMap::new();
+        for (shares, decision) in lent {
+            let yielding = shares
+                .iter()
+                .filter(|share| decision.called_back && share.yields && share.excess() > 0);
+            for share in yielding {
+                let (at, device) = share.at;
+                let text = texts.entry(at).or_default();
+                let uuid = sample.device_uuid(at, device);
+                text.push_str(&format!("{uuid} {}\n", share.excess()));
+            }
+        }
+        let names: BTreeSet<&String> = sample.containers.all.iter().map(|one| &one.id).collect();
+        self.call_back_files.retain(|name, _| names.contains(name));
+        for (at, container) in sample.containers.all.iter().enumerate() {
+            let text = texts.remove(&at).unwrap_or_default();
+            let written = self.call_back_files.get(&container.id);
+            if written.map_or("", String::as_str) == text {
+                continue;
+            }
+            let path = container.directory.call_back();
+            let result = if text.is_empty() {
+                std::fs::remove_file(&path)
+            } else {
+                write_atomically(&path, text.as_bytes())
+            };
+            match result {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    let (container, error) = (&container.id, error.to_string());
+                    if self.log_limit.should_log(container, &error) {
+                        tracing::warn!(container, error, "cannot write what is called back");
+                    }
+                }
+                _ => drop(self.call_back_files.insert(container.id.clone(), text)),
+            }
+        }
     }
 
     /// Writes the container's list of its processes.
@@ -106,7 +193,8 @@ impl ActionRunner {
         }
     }
 
-    fn execute(&mut self, action: &Action, containers: &[ManagedContainer]) {
+    fn execute(&mut self, action: &Action, sample: &NodeSample) {
+        let containers = &sample.containers.all;
         match action {
             Action::ReportUnmanaged(process, pid) => self.report_unmanaged(process, *pid),
             Action::KillUnmanaged(identity, location, process) => {
@@ -119,14 +207,14 @@ impl ActionRunner {
             Action::ReportAboveLimit(at, device, used) => {
                 self.counts.above += 1;
                 let container = &containers[*at];
-                let text = above(container, *device, *used);
+                let text = above(sample, *at, *device, *used);
                 self.send_event(Some(&container.pod), "GpuMemoryAboveLimit", text);
             }
             Action::KillOverLimit(identity, location, at, device, used) => {
                 self.counts.above += 1;
                 let container = &containers[*at];
                 if self.kill(*identity, location, "oom") {
-                    let text = above(container, *device, *used);
+                    let text = above(sample, *at, *device, *used);
                     let text = format!("{text}: killed the process that grew");
                     self.send_event(Some(&container.pod), "GpuOomKilled", text);
                 }
@@ -202,11 +290,30 @@ fn about(process: &UnmanagedProcess) -> String {
     format!("an unmanaged process uses {used} of GPU {gpu}: {words}")
 }
 
-fn above(container: &ManagedContainer, device: usize, used: u64) -> String {
-    let (uuid, limit) = (
-        &container.devices[device].uuid,
-        container.devices[device].memory.0,
-    );
+/// Why a borrower was ended.
+fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
+    let containers = &sample.containers.all;
+    let (at, device) = share.at;
+    let (container, uuid) = (&containers[at].name, &containers[at].devices[device].uuid);
+    let (excess, request) = (share.excess() / MIB, share.request / MIB);
+    let lacking = all.iter().filter(|one| one.lacking > 0);
+    let pods: BTreeSet<String> = lacking
+        .map(|one| {
+            let owner = &containers[one.at.0];
+            format!("{}/{}", owner.namespace, owner.pod_name)
+        })
+        .collect();
+    let pods = Vec::from_iter(pods).join(", ");
+    format!(
+        "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, because {pods} needs memory within its request"
+    )
+}
+
+fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
+    let container = &sample.containers.all[at];
+    let uuid = &container.devices[device].uuid;
+    let limit = sample.limits.get(at).and_then(|row| row.get(device));
+    let limit = limit.copied().unwrap_or(0) / MIB;
     let (container, used) = (&container.name, used / MIB);
     format!("container {container} uses {used} MiB of {uuid}, its limit is {limit} MiB")
 }

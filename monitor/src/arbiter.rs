@@ -85,6 +85,8 @@ pub struct TenantSample<'a> {
     pub policy: UtilizationPolicy,
     /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
+    /// The most that it may be lent, in percent; 0: no maximum.
+    pub cores_limit: u32,
     /// Its counters; `None` if they cannot be read.
     pub counters: Option<LaunchCounters>,
     /// What the driver measured, with a time by the clock of `now`.
@@ -97,6 +99,14 @@ impl TenantSample<'_> {
         let is_limited =
             (1..100).contains(&self.cores) && self.policy != UtilizationPolicy::Disable;
         is_limited.then(|| Ppm::from(self.cores) * PERCENT)
+    }
+
+    /// The most that it may use, with what is lent to it.
+    fn most(&self) -> Ppm {
+        match self.cores_limit {
+            percent @ 1..100 => Ppm::from(percent) * PERCENT,
+            _ => FULL_DEVICE,
+        }
     }
 }
 
@@ -237,6 +247,7 @@ impl Device {
                     used: activity.used(),
                     demands_more: activity.demands_more(),
                     may_borrow: sample.policy == UtilizationPolicy::Default && !is_watched,
+                    most: sample.most(),
                 }
             })
             .collect();
@@ -250,7 +261,8 @@ impl Device {
         for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
             let sample = &samples[*i];
             let others = active_count - usize::from(claim.active);
-            let is_unlimited = others == 0 || (sample.high_priority && !low_present);
+            let is_unlimited = (others == 0 || (sample.high_priority && !low_present))
+                && sample.most() == FULL_DEVICE;
             let throttle = match sample.policy {
                 _ if yields(sample) => ThrottleFlag::Wait,
                 UtilizationPolicy::Default if is_unlimited => ThrottleFlag::Unlimited,

@@ -30,6 +30,8 @@ pub struct DeviceShare<'a> {
     pub device: &'a ContainerDevice,
     /// Memory limit in bytes; 0: unknown.
     pub limit: u64,
+    /// Of it, what the container requested.
+    pub request: u64,
     /// Of it, what is the container's part of the device's own memory; 0: all.
     pub physical: u64,
     /// The container's cgroups, as paths below the root of the hierarchy.
@@ -37,13 +39,13 @@ pub struct DeviceShare<'a> {
 }
 
 impl DeviceShare<'_> {
-    /// The driver's limits for the container's cgroups. The limit of a share is its request, of which
-    /// nothing may be evicted; of a limit beyond the device's own memory, only its part of that
-    /// memory can stay there.
+    /// The driver's limits for the container's cgroups. Nothing of its request may be evicted, and what
+    /// is beyond it is lent; of a limit beyond the device's own memory, only its part of that memory
+    /// can stay there.
     fn driver_limits(&self) -> CgroupLimits {
         let physical = Some(self.physical).filter(|physical| *physical > 0);
         CgroupLimits {
-            soft: physical.map_or(self.limit, |physical| physical.min(self.limit)),
+            soft: physical.map_or(self.request, |physical| physical.min(self.request)),
             hard: self.limit,
         }
     }
@@ -260,6 +262,7 @@ impl Enforcements {
                     container,
                     device,
                     limit: of_device(&sample.limits, index),
+                    request: of_device(&sample.requests, index),
                     physical: of_device(&sample.physical, index),
                     cgroups,
                 };

@@ -97,6 +97,8 @@ pub struct Evaluation {
     pub uses: Vec<Vec<ContainerUse>>,
     /// Bytes to charge on each limits page; `None`: unchanged.
     pub charges: Vec<Vec<Option<u64>>>,
+    /// The share that each process of the sample uses: index of its container, and of the device in it.
+    pub shares: Vec<Option<(usize, usize)>>,
     /// The processes of each container; `None`: not all known.
     pub process_lists: Vec<Option<Vec<ListedProcess>>>,
     /// Unmanaged processes, seen in enough samples.
@@ -176,8 +178,13 @@ impl Evaluator {
             .collect();
         let is_uncertain =
             |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
+        let share = |owner: &Owner| match owner {
+            Owner::Share(at, device) | Owner::WithoutLimiter(at, device) => Some((*at, *device)),
+            _ => None,
+        };
         let mut evaluation = Evaluation {
             unknown: count(&owners, is_uncertain),
+            shares: owners.iter().map(share).collect(),
             ..Evaluation::default()
         };
         // Pods with a process on a GPU that may belong to any of their containers.

@@ -21,6 +21,7 @@ pub mod enforce;
 pub mod evaluation;
 pub mod exporter;
 pub mod history;
+pub mod lending;
 pub mod log_rate_limit;
 pub mod managed_containers;
 pub mod metrics;

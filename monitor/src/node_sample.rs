@@ -24,6 +24,10 @@ pub struct NodeSample {
     pub containers: Arc<ManagedContainers>,
     /// Memory limit of each device of each container, in bytes, from the limits pages; 0: unknown.
     pub limits: Vec<Vec<u64>>,
+    /// Of each limit, what the container requested; the rest is lent.
+    pub requests: Vec<Vec<u64>>,
+    /// Ids of the containers that free lent memory when they are notified.
+    pub yields: BTreeSet<String>,
     /// Of each limit, the part that is memory of the device itself; 0: unknown.
     pub physical: Vec<Vec<u64>>,
     /// Overhead on each limits page, in bytes.

@@ -34,6 +34,7 @@ use crate::devices::GpuDriver;
 use crate::enforce::Enforcements;
 use crate::evaluation::Evaluator;
 use crate::exporter::{Exporter, LatestSnapshot};
+use crate::lending::Lending;
 use crate::managed_containers::{ContainersReceiver, ManagedContainers};
 use crate::pods::Pods;
 use crate::sampler::Sampler;
@@ -139,6 +140,7 @@ pub async fn run(
             exempt: settings.exempt_namespaces.clone(),
             tolerance: settings.oom_tolerance << 20,
         },
+        lending: Lending::new(settings.grace()),
         enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         sampler: Sampler::new(
             Arc::clone(&driver) as Arc<dyn GpuDriver>,

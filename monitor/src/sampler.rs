@@ -11,7 +11,7 @@ use aliquot_node_state::mps;
 use aliquot_node_state::processes::{ProcessIdentity, Processes};
 use aliquot_node_state::state::StateDirectory;
 use aliquot_region::host::{self, CountersReadError};
-use aliquot_region::limits::HostLimitsPage;
+use aliquot_region::limits::{HostLimitsPage, LimitsPage, YIELDS};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
@@ -44,6 +44,20 @@ pub struct Sampler {
     log_limit: LogRateLimit,
     /// Failed reads, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
+}
+
+/// What a container's limits page says, in bytes by device; 0: unknown.
+#[derive(Debug, Default)]
+struct PageLimits {
+    memory: Vec<u64>,
+    requests: Vec<u64>,
+    /// The part of the limit that is memory of the device itself.
+    physical: Vec<u64>,
+    /// The overhead.
+    charged: Vec<u64>,
+    /// The current uuids; empty if the page cannot be read.
+    current_uuids: Vec<String>,
+    yields: bool,
 }
 
 impl Sampler {
@@ -84,11 +98,15 @@ impl Sampler {
             ..NodeSample::default()
         };
         for container in &containers.all {
-            let (limits, physical, charged, current_uuids) = self.limits(container);
-            sample.limits.push(limits);
-            sample.charged.push(charged);
-            sample.physical.push(physical);
-            sample.context.current_uuids.push(current_uuids);
+            let limits = self.limits(container);
+            if limits.yields {
+                sample.yields.insert(container.id.clone());
+            }
+            sample.limits.push(limits.memory);
+            sample.requests.push(limits.requests);
+            sample.charged.push(limits.charged);
+            sample.physical.push(limits.physical);
+            sample.context.current_uuids.push(limits.current_uuids);
         }
         for gpu in &gpus {
             for one in &gpu.instances {
@@ -203,31 +221,35 @@ impl Sampler {
         }
     }
 
-    /// Of each device its limit, the part of it that is memory of the device itself, and the overhead,
-    /// in bytes, and its current uuid.
-    fn limits(
-        &mut self,
-        container: &ManagedContainer,
-    ) -> (Vec<u64>, Vec<u64>, Vec<u64>, Vec<String>) {
+    fn limits(&mut self, container: &ManagedContainer) -> PageLimits {
         let number = container.devices.len();
         let Some(page) = self.page(container).map(HostLimitsPage::page) else {
             let unknown = || vec![0; number];
-            return (unknown(), unknown(), unknown(), Vec::new());
+            return PageLimits {
+                memory: unknown(),
+                requests: unknown(),
+                physical: unknown(),
+                charged: unknown(),
+                ..PageLimits::default()
+            };
         };
         let devices = 0..number.min(page.devices());
-        let (limits, charges) = devices
-            .clone()
-            .map(|device| (page.memory(device), page.overhead(device)))
-            .unzip();
-        let physical = devices
-            .clone()
-            .map(|device| page.physical(device))
-            .collect();
-        let current_uuids = devices.map(|device| {
+        let all = |value: fn(&LimitsPage, usize) -> u64| {
+            let values = devices.clone().map(|device| value(page, device));
+            values.collect()
+        };
+        let current_uuids = devices.clone().map(|device| {
             let (uuid, length) = page.uuid(device);
             String::from_utf8_lossy(&uuid[..length]).into_owned()
         });
-        (limits, physical, charges, current_uuids.collect())
+        PageLimits {
+            memory: all(LimitsPage::memory),
+            requests: all(LimitsPage::request),
+            physical: all(LimitsPage::physical),
+            charged: all(LimitsPage::overhead),
+            current_uuids: current_uuids.collect(),
+            yields: page.flags() & YIELDS != 0,
+        }
     }
 
     fn gpus(&mut self) -> Vec<GpuSample> {

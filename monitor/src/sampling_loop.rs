@@ -18,10 +18,13 @@ use crate::actions::ActionRunner;
 use crate::agent_reports::GpuListReport;
 use crate::arbiter::measurements::{Measurements, measurements};
 use crate::context_size::ContextMeter;
+use crate::devices::GpuSample;
 use crate::enforce::Enforcements;
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
+use crate::lending::{GpuLending, Lending, LentShare};
 use crate::managed_containers::ManagedContainers;
+use crate::node_sample::NodeSample;
 use crate::pods::Pods;
 use crate::sampler::Sampler;
 use crate::settings::OnUnmanaged;
@@ -81,6 +84,8 @@ pub struct SamplingLoop {
     pub evaluator: Evaluator,
     /// Enforces memory limits.
     pub enforcements: Enforcements,
+    /// Calls back lent memory.
+    pub lending: Lending,
     /// Measures contexts.
     pub contexts: ContextMeter,
     /// Carries out actions.
@@ -175,7 +180,12 @@ impl SamplingLoop {
             });
         self.sampler
             .write_charges(&sample.containers.all, &evaluation.charges);
+        let lent = self.lending.evaluate(&sample, &evaluation, |gpu| {
+            free_memory(&gpus, &sample, gpu)
+        });
+        self.write_lending(&sample, &lent);
         self.actions.carry_out(&sample, &evaluation);
+        self.actions.call_back(&sample, &evaluation, &lent);
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
@@ -199,6 +209,30 @@ impl SamplingLoop {
         self.usage.add(&snapshot);
         self.shown.set(snapshot);
     }
+}
+
+impl SamplingLoop {
+    /// Writes to the limits pages what is lent on each GPU.
+    fn write_lending(&mut self, sample: &NodeSample, lent: &[(Vec<LentShare>, GpuLending)]) {
+        for (shares, decision) in lent {
+            for share in shares {
+                let (at, device) = share.at;
+                if let Some(page) = self.sampler.page(&sample.containers.all[at])
+                    && device < page.page().devices()
+                {
+                    page.set_called_back(device, decision.called_back);
+                    page.set_patience(device, decision.patience);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that are free on a GPU; `None` if that is unknown.
+fn free_memory(gpus: &[GpuSample], sample: &NodeSample, gpu: &str) -> Option<u64> {
+    let memory = gpus.iter().find(|one| one.uuid == gpu)?.bytes?;
+    let used = sample.in_use.get(gpu).copied().unwrap_or(memory.used);
+    Some(memory.total.saturating_sub(memory.reserved).saturating_sub(used))
 }
 
 /// Awaits a sample; calls `on_overdue` each time that it has not completed for another [`OVERDUE`].

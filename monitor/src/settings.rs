@@ -1,7 +1,9 @@
 //! The monitor's flags, each also an environment variable.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
@@ -17,6 +19,29 @@ pub enum OnUnmanaged {
     Kill,
     /// Also evict its pod.
     Evict,
+}
+
+/// How long borrowers have to free memory that is called back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grace {
+    /// In all other namespaces.
+    pub default: Duration,
+    /// In these namespaces.
+    pub by_namespace: BTreeMap<String, Duration>,
+}
+
+impl Grace {
+    /// In this namespace.
+    pub(crate) fn of(&self, namespace: &str) -> Duration {
+        let own = self.by_namespace.get(namespace);
+        own.copied().unwrap_or(self.default)
+    }
+
+    /// In the namespace where it is longest.
+    pub(crate) fn longest(&self) -> Duration {
+        let all = self.by_namespace.values().copied();
+        all.fold(self.default, Duration::max)
+    }
 }
 
 /// The monitor of Aliquot: measures and enforces the use of one node's GPUs.
@@ -65,6 +90,13 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_PRIORITY_CAP", default_value_t = 100,
           value_parser = clap::value_parser!(u64).range(0..=100))]
     pub priority_cap: u64,
+    /// Seconds that containers have to free memory beyond their request when it is called back
+    #[arg(long, env = "ALIQUOT_BURST_GRACE_SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub burst_grace_seconds: u64,
+    /// The same for the containers of a namespace, as NAMESPACE=SECONDS
+    #[arg(long, env = "ALIQUOT_BURST_GRACE_SECONDS_IN", value_delimiter = ',', value_parser = grace_in)]
+    pub burst_grace_seconds_in: Vec<(String, u64)>,
     /// Also export metrics under the names of HAMi's monitor
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
@@ -97,6 +129,26 @@ impl Settings {
         let shown = all.into_iter().filter(|(enabled, _)| *enabled);
         shown.map(|(_, family)| family).collect()
     }
+
+    /// How long borrowers have to free memory.
+    pub fn grace(&self) -> Grace {
+        let by_namespace = self.burst_grace_seconds_in.iter();
+        let by_namespace = by_namespace
+            .map(|(namespace, seconds)| (namespace.clone(), Duration::from_secs(*seconds)));
+        Grace {
+            default: Duration::from_secs(self.burst_grace_seconds),
+            by_namespace: by_namespace.collect(),
+        }
+    }
+}
+
+fn grace_in(text: &str) -> Result<(String, u64), String> {
+    let seconds = |seconds: &str| seconds.parse().ok().filter(|seconds| *seconds <= 3600);
+    let read = text.split_once('=').and_then(|(namespace, text)| {
+        let namespace = Some(namespace.trim()).filter(|name| !name.is_empty())?;
+        Some((namespace.to_owned(), seconds(text.trim())?))
+    });
+    read.ok_or_else(|| format!("{text:?}; expected: NAMESPACE=SECONDS, 0 to 3600"))
 }
 
 #[cfg(test)]
@@ -118,6 +170,10 @@ mod tests {
         check(&["--oom-tolerance", "65537"], "0..=65536");
         check(&["--priority-cap", "0"], "");
         check(&["--priority-cap", "101"], "0..=100");
+        check(&["--burst-grace-seconds", "3601"], "0..=3600");
+        check(&["--burst-grace-seconds-in", "a=5,b=0"], "");
+        check(&["--burst-grace-seconds-in", "a"], "NAMESPACE=SECONDS");
+        check(&["--burst-grace-seconds-in", "=5"], "NAMESPACE=SECONDS");
         check(&["--log-format", "xml"], "json, text");
     }
 }

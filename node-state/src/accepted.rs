@@ -240,6 +240,7 @@ mod tests {
             memory: Mib(memory),
             cores: Percent(cores),
             replicas: 1,
+            burst: None,
             mig: None,
         };
         let container = |name: &str, stage| AcceptedContainer {

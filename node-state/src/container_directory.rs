@@ -25,6 +25,10 @@ pub const PRELOAD_LIST: &str = "ld.so.preload";
 /// The list of the container's processes, which the monitor writes.
 const PROCESSES: &str = "processes";
 
+/// What the container is to free of each device, which the monitor writes if the pod asked for it
+/// (`aliquot.dev/burst: yield`).
+const CALL_BACK: &str = "call-back";
+
 /// The directory of a container on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDirectory(PathBuf);
@@ -53,6 +57,11 @@ impl ContainerDirectory {
     /// Its list of processes ([`process_list`]).
     pub fn processes(&self) -> PathBuf {
         self.0.join(PROCESSES)
+    }
+
+    /// The file with what it is to free: UUID of the device and bytes, one device a line.
+    pub fn call_back(&self) -> PathBuf {
+        self.0.join(CALL_BACK)
     }
 
     /// Whether its container has the limiter.

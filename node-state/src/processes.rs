@@ -49,7 +49,7 @@ pub enum KillError {
     /// A system call failed.
     #[error("cannot {step} the process: {source}")]
     Step {
-        /// "open" or "kill".
+        /// "open" or "signal".
         step: &'static str,
         /// The reason.
         source: io::Error,
@@ -113,6 +113,24 @@ impl Processes {
         identity: ProcessIdentity,
         location: &ProcessLocation,
     ) -> Result<(), KillError> {
+        self.signal(identity, location, Signal::KILL)
+    }
+
+    /// Sends it SIGUSR1 under the same conditions.
+    pub fn notify(
+        &self,
+        identity: ProcessIdentity,
+        location: &ProcessLocation,
+    ) -> Result<(), KillError> {
+        self.signal(identity, location, Signal::USR1)
+    }
+
+    fn signal(
+        &self,
+        identity: ProcessIdentity,
+        location: &ProcessLocation,
+        signal: Signal,
+    ) -> Result<(), KillError> {
         let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(KillError::Gone)?;
         let step = |step: &'static str| {
@@ -130,7 +148,7 @@ impl Processes {
         if now.identity != identity || now.location != *location {
             return Err(KillError::Different);
         }
-        pidfd_send_signal(pidfd, Signal::KILL).map_err(step("kill"))
+        pidfd_send_signal(pidfd, signal).map_err(step("signal"))
     }
 }
 

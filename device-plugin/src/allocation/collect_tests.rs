@@ -230,6 +230,7 @@ fn lingering_retains_replicas_and_instances() {
         start,
     };
     let instance = |start| aliquot_core::Grant {
+        burst: None,
         mig: Some(placed("1g.5gb", start)),
         ..grant("GPU-b", 5, 14)
     };

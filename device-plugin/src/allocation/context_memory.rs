@@ -75,6 +75,7 @@ mod tests {
             memory: Mib(3000),
             cores: Percent(30),
             replicas: 1,
+            burst: None,
             mig: None,
         }
     }

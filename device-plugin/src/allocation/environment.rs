@@ -124,6 +124,7 @@ mod tests {
             memory: Mib(memory),
             cores: Percent(cores),
             replicas: 1,
+            burst: None,
             mig: None,
         }
     }

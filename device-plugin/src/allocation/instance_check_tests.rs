@@ -53,6 +53,7 @@ fn check(grants: &[Grant], has: &str, expected: &[&str]) {
 
 fn made(start: u8) -> Grant {
     Grant {
+        burst: None,
         mig: Some(MigPlacement {
             profile: PLACE.to_owned(),
             start,

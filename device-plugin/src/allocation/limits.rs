@@ -3,7 +3,7 @@
 
 use aliquot_core::{GpuUuid, Grant, Mib};
 use aliquot_node_state::limits::EffectiveLimits;
-use aliquot_region::limits::{ContainerLimits, DeviceLimits, PageError, SIZE};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits, PageError, SIZE, YIELDS};
 
 /// The page of a container, with nothing measured yet. `names` are the devices' current UUIDs,
 /// `contexts` what a context takes of each, `real` returns a device's usable and advertised memory.
@@ -21,18 +21,26 @@ pub fn page(
         .zip(contexts)
         .map(|((grant, uuid), context)| DeviceLimits {
             uuid,
-            memory: grant.memory.bytes(),
+            memory: grant.memory_limit().bytes(),
+            request: if grant.memory_limit() > grant.memory {
+                grant.memory.bytes()
+            } else {
+                0
+            },
             cores: grant.cores.0,
+            cores_limit: grant.burst.and_then(|burst| burst.cores).map_or(0, |most| most.0),
             context: context.bytes(),
             physical: real(&grant.gpu).map_or(0, |(has, promised)| {
-                physical_part(grant.memory, has, promised)
+                physical_part(grant.memory_limit(), has, promised)
             }),
         })
         .collect();
+    let yields = |grant: &Grant| grant.burst.is_some_and(|burst| burst.yields);
+    let yields = if grants.iter().any(yields) { YIELDS } else { 0 };
     let container = ContainerLimits {
         priority: u32::from(priority),
         policy: effective.utilization.word(),
-        flags: effective.flags(),
+        flags: effective.flags() | yields,
     };
     aliquot_region::limits::page(container, &devices)
 }
@@ -69,6 +77,7 @@ mod tests {
                 memory: Mib(3000),
                 cores: Percent(30),
                 replicas: 1,
+                burst: None,
                 mig: None,
             })
             .collect()

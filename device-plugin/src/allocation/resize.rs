@@ -255,7 +255,7 @@ fn above(
             let grants = accepted.allocation.grants(container).unwrap_or_default();
             grants
                 .iter()
-                .map(|grant| (grant.gpu.clone(), grant.memory))
+                .map(|grant| (grant.gpu.clone(), grant.memory_limit()))
                 .collect::<Vec<_>>()
         };
         let pairs = grants(before).into_iter().zip(grants(after)).enumerate();

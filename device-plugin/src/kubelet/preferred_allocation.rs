@@ -150,6 +150,7 @@ mod tests {
         // The number differs where somebody else took the granted one.
         check(&all, &[], 1, &["a@6"], &["a::0"]);
         let placed = |gpu: &str, start| aliquot_core::Grant {
+            burst: None,
             mig: Some(aliquot_core::mig::published::MigPlacement {
                 profile: "3g.20gb".to_owned(),
                 start,

@@ -11,6 +11,8 @@
 //! | + 0 | 8 | total: bytes in use by all processes (48 bits), number of audits (16 bits) |
 //! | + 8 | 8 | the highest total so far |
 //! | + 16 | 8 | refused requests |
+//! | + 24 | 8 | bytes within the request that a call waits for because the device is full; 0: none |
+//! | + 32 | 8 | when that was last written, nanoseconds of the monotonic clock |
 //! | + 64 | 8 | compute: until when the bucket is in debt, nanoseconds of the monotonic clock |
 //! | + 72 | 8 | compute: until when all launched work is expected to run, same clock |
 //! | + 80 | 8 | compute: nanoseconds of GPU time used |
@@ -176,6 +178,11 @@ impl MappedCounters {
 
     pub(crate) fn refused(&self, device: usize) -> &AtomicU64 {
         self.device_word(device, 16)
+    }
+
+    /// Bytes that a call waits for, and when that was written.
+    pub(crate) fn lacking(&self, device: usize) -> [&AtomicU64; 2] {
+        [24, 32].map(|at| self.device_word(device, at))
     }
 
     pub(crate) fn compute(&self, device: usize) -> ComputeWords<'_> {

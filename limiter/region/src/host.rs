@@ -83,6 +83,9 @@ pub struct CountersSnapshot {
     pub refused: Vec<u64>,
     /// Compute use of each device.
     pub compute: Vec<ComputeUsage>,
+    /// Bytes of each device that a call within the request waits for, and when that was written, in
+    /// nanoseconds of the monotonic clock.
+    pub lacking: Vec<(u64, u64)>,
 }
 
 /// What all processes of a container did on one device, according to them.
@@ -228,6 +231,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
         peaks: of_devices(8),
         refused: of_devices(16),
         compute: compute.collect(),
+        lacking: of_devices(24).into_iter().zip(of_devices(32)).collect(),
     })
 }
 

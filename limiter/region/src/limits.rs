@@ -12,7 +12,7 @@
 //! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet. Throttle flag, rate correction and tenants are valid while it is fresh |
 //! | 32 | 4 | priority: 0 high, 1 low |
 //! | 36 | 4 | utilization policy: 0 default, 1 force, 2 disable |
-//! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled |
+//! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled, 8 yields |
 //! | 64 + 120 i | 40 | UUID of visible device i, zero-padded |
 //! | + 40 | 8 | memory limit in bytes |
 //! | + 48 | 4 | compute limit in percent, 0 and 100: none |
@@ -23,6 +23,10 @@
 //! | + 72 | 8 | memory of one context in bytes; 0: [`CONTEXT`] |
 //! | + 80 | 8 | the container's part of the device's physical memory in bytes; 0: all of its limit |
 //! | + 88 | 8 | nanoseconds for which the container used the device since the host began to measure; 0: nothing was measured |
+//! | + 96 | 8 | of the memory limit, what the container requested in bytes; the rest is lent. 0: all of it |
+//! | + 104 | 4 | lent memory is called back: 1 while nothing beyond the request may be allocated |
+//! | + 108 | 4 | milliseconds for which a call within the request may wait for lent memory; 0: not known yet |
+//! | + 112 | 4 | most compute that may be lent, in percent; 0: no maximum. Read by the host |
 //!
 //! Fields never move once a container has the page, and the page never shrinks; a new field takes
 //! bytes that were zero.
@@ -44,12 +48,16 @@ pub const VERSION: u32 = 1;
 pub const SEQUENCE: Range<usize> = 16..24;
 /// Size of a context on a page that has none; the node agent always writes one.
 pub const CONTEXT: u64 = 512 << 20;
+/// The patience on a device of which nothing is lent, in milliseconds.
+pub const NOTHING_LENT: u32 = 1;
 /// Flag: more memory may be granted than the device has.
 pub const OVERSUBSCRIBE: u32 = 1;
 /// Flag: the host kills a process when a container exceeds its memory.
 pub const OOM_KILLER: u32 = 2;
 /// Flag: no limit applies.
 pub const UNCONTROLLED: u32 = 4;
+/// Flag: the container frees lent memory when it is asked to.
+pub const YIELDS: u32 = 8;
 
 const MAGIC: [u8; 8] = *b"ALQLIMIT";
 
@@ -80,7 +88,11 @@ struct DeviceRecord {
     context: u64,
     physical: u64,
     busy: u64,
-    unused: [u64; 3],
+    request: u64,
+    called_back: u32,
+    patience: u32,
+    cores_limit: u32,
+    unused: u32,
 }
 
 const _: () = {
@@ -96,15 +108,19 @@ const _: () = {
     );
     assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
     assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
-    assert!(offset_of!(DeviceRecord, busy) == 88);
+    assert!(offset_of!(DeviceRecord, busy) == 88 && offset_of!(DeviceRecord, request) == 96);
+    assert!(
+        offset_of!(DeviceRecord, called_back) == 104 && offset_of!(DeviceRecord, patience) == 108
+    );
     assert!(MAX_DEVICES == 33);
 };
 
 /// The fields that only the host changes after the page was created: start and length.
-const HOST_FIELDS: [(usize, usize); 3] = [
+const HOST_FIELDS: [(usize, usize); 4] = [
     (offset_of!(DeviceRecord, throttle_flag), 12),
     (offset_of!(DeviceRecord, overhead), 8),
     (offset_of!(DeviceRecord, busy), 8),
+    (offset_of!(DeviceRecord, called_back), 8),
 ];
 
 /// The limits of a whole container.
@@ -114,7 +130,7 @@ pub struct ContainerLimits {
     pub priority: u32,
     /// 0 default, 1 force, 2 disable.
     pub policy: u32,
-    /// [`OVERSUBSCRIBE`], [`OOM_KILLER`], [`UNCONTROLLED`].
+    /// [`OVERSUBSCRIBE`], [`OOM_KILLER`], [`UNCONTROLLED`], [`YIELDS`].
     pub flags: u32,
 }
 
@@ -131,6 +147,10 @@ pub struct DeviceLimits<'a> {
     pub context: u64,
     /// Part of the device's physical memory in bytes; 0: all of `memory`.
     pub physical: u64,
+    /// What of `memory` was requested, in bytes; 0: all.
+    pub request: u64,
+    /// Most compute that may be lent, in percent; 0: no maximum.
+    pub cores_limit: u32,
 }
 
 /// Why a page cannot be created.
@@ -203,6 +223,16 @@ pub fn page(container: ContainerLimits, devices: &[DeviceLimits]) -> Result<[u8;
             &mut page,
             at + offset_of!(DeviceRecord, physical),
             &device.physical.to_le_bytes(),
+        );
+        put(
+            &mut page,
+            at + offset_of!(DeviceRecord, request),
+            &device.request.to_le_bytes(),
+        );
+        put(
+            &mut page,
+            at + offset_of!(DeviceRecord, cores_limit),
+            &device.cores_limit.to_le_bytes(),
         );
     }
     Ok(page)

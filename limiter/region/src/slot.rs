@@ -112,6 +112,14 @@ impl ProcessSlot {
         own.fetch_add(1, Relaxed);
     }
 
+    /// Reports to the host that a call within the request waits for `bytes`, at `now` of the monotonic
+    /// clock; 0 when it no longer waits. Of several calls, one is reported.
+    pub fn report_lacking(&self, device: usize, bytes: u64, now: u64) {
+        let [lacking, at] = self.counters.lacking(device);
+        lacking.store(bytes, Relaxed);
+        at.store(now, Relaxed);
+    }
+
     /// Adds `size` bytes that the driver has allocated already.
     pub fn charge(&self, device: usize, size: u64) {
         let used = self.account(device).charge(size);

@@ -100,7 +100,7 @@ fn create_charged(
     descriptor: Option<Array3dDescriptor>,
     levels: c_uint,
     array: Out<Handle>,
-    call: impl FnOnce() -> Code,
+    mut call: impl FnMut() -> Code,
 ) -> Code {
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
@@ -117,7 +117,7 @@ fn create_charged(
     if let Err(code) = account.reserve("an array", bytes) {
         return code;
     }
-    let code = call();
+    let code = account.insist(bytes, call);
     match (code, array.get()) {
         (SUCCESS, Some(handle)) => {
             let entry = account.allocation(bytes, false);

@@ -83,14 +83,14 @@ fn create_charged(
     context: Out<Handle>,
     device: Device,
     primary: bool,
-    call: impl FnOnce() -> Code,
+    mut call: impl FnMut() -> Code,
 ) -> Code {
     let (account, bytes) = match reserve_context(device) {
         Ok(Some(begun)) => begun,
         Ok(None) => return call(),
         Err(code) => return code,
     };
-    let code = call();
+    let code = account.insist(bytes, call);
     match (code, context.get()) {
         (SUCCESS, Some(handle)) => record_context(account, handle, device, primary, bytes),
         _ => account.release(bytes),

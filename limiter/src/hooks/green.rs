@@ -50,7 +50,11 @@ pub(crate) fn create(
             Err(code) => return code,
         }
     };
-    let code = real(green, resources, device, flags);
+    let mut call = || real(green, resources, device, flags);
+    let code = match reserved {
+        Some((account, bytes)) => account.insist(bytes, call),
+        None => call(),
+    };
     let (SUCCESS, Some(made)) = (code, green.get()) else {
         if let Some((account, bytes)) = reserved {
             account.release(bytes);

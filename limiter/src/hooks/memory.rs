@@ -137,7 +137,12 @@ fn allocate_charged(
         Ok(spilled) => spilled,
         Err(code) => return code,
     };
-    let (mut code, mut size) = make(spilled.then_some(&account));
+    let mut size = AllocatedSize::InBlocks(0);
+    let mut code = account.insist(reserved, || {
+        let made = make(spilled.then_some(&account));
+        size = made.1;
+        made.0
+    });
     if code == OUT_OF_MEMORY && !spilled && account.process.is_oversubscribed() {
         // Others took more of the device than was counted; what was granted is given all the same.
         (code, size) = make(Some(&account));

@@ -217,7 +217,7 @@ pub(crate) fn create(
     if let Err(code) = account.reserve("cuMemCreate", cost) {
         return code;
     }
-    let code = real(handle, bytes, properties, flags);
+    let code = account.insist(cost, || real(handle, bytes, properties, flags));
     match (code, handle.get()) {
         (SUCCESS, Some(made)) => {
             let memory = PhysicalAllocation {

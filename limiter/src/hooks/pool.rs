@@ -173,7 +173,7 @@ fn allocate_charged(
     bytes: usize,
     pointer: Out<u64>,
     stream: Handle,
-    call: impl FnOnce() -> Code,
+    call: impl FnMut() -> Code,
 ) -> Code {
     let pools = Pools::of(account.process);
     let reserved =
@@ -182,7 +182,7 @@ fn allocate_charged(
         return account.refuse("a memory pool", long(bytes));
     };
     ANY_CHARGED.store(true, Relaxed);
-    let code = call();
+    let code = account.insist(long(bytes), call);
     drop(reservation.threshold.take());
     let mut known = pools.of_devices.lock();
     let Some(pool) = known.get_mut(&handle) else {

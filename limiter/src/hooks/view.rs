@@ -152,7 +152,7 @@ pub(crate) fn memory_info(
     } else {
         (
             shown.total.min(long(real_total)),
-            remaining.min(long(real_free)),
+            remaining.min(long(real_free).max(account.callable())),
         )
     };
     total.put(size(available));
@@ -211,13 +211,12 @@ impl MemoryView {
 pub(crate) fn memory_view(process: &'static ProcessState, device_index: usize) -> MemoryView {
     charges::refresh(process);
     let total = process.limits.memory(device_index);
-    let used = process
-        .slot
-        .used(device_index)
-        .saturating_add(process.limits.overhead(device_index));
+    let remaining = process
+        .limit(device_index)
+        .saturating_sub(process.slot.used(device_index));
     MemoryView {
         total,
-        used: used.min(total),
+        used: total.saturating_sub(remaining),
         oversubscribed: process.is_oversubscribed(),
     }
 }

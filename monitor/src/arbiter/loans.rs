@@ -20,6 +20,8 @@ pub struct LoanClaim {
     pub demands_more: bool,
     /// It may get a loan.
     pub may_borrow: bool,
+    /// The most that it may use with it.
+    pub most: Ppm,
 }
 
 impl LoanClaim {
@@ -49,7 +51,9 @@ pub fn allowances(claims: &[LoanClaim]) -> Vec<Ppm> {
         .iter()
         .map(|one| match one.share {
             None => FULL_DEVICE,
-            Some(share) if one.borrows() => share + left * share / shares.max(1),
+            Some(share) if one.borrows() => {
+                (share + left * share / shares.max(1)).min(one.most.max(share))
+            }
             Some(share) => share,
         })
         .collect()
@@ -68,6 +72,7 @@ mod tests {
             used: used * PERCENT,
             demands_more,
             may_borrow: true,
+            most: FULL_DEVICE,
         }
     }
 
@@ -83,6 +88,17 @@ mod tests {
         check(&[claim(50, 50, true), claim(50, 50, true)], &[50, 50]);
         check(&[claim(20, 20, true), claim(50, 8, false)], &[90, 50]);
         check(&[claim(20, 20, true), claim(50, 90, false)], &[50, 50]);
+    }
+
+    #[test]
+    fn lends_no_more_than_the_limit_of_a_tenant() {
+        let capped = |most| LoanClaim {
+            most: most * PERCENT,
+            ..claim(30, 30, true)
+        };
+        check(&[capped(50), claim(10, 10, true)], &[50, 25]);
+        check(&[capped(50)], &[50]);
+        check(&[capped(20)], &[30]);
     }
 
     #[test]

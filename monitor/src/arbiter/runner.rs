@@ -243,6 +243,7 @@ impl ArbitratedContainer {
                 high_priority: page.priority() == 0,
                 policy,
                 cores: page.cores(i),
+                cores_limit: page.cores_limit(i),
                 counters: self.counters.get(i).copied(),
                 measured: self.measured.get(i).copied().flatten(),
             })

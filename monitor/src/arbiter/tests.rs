@@ -11,6 +11,8 @@ pub(super) const START: u64 = 1_000_000 * MILLISECOND;
 pub(super) struct TenantSpec {
     high: bool,
     cores: u32,
+    /// The most that it may be lent, in percent; 0: no maximum.
+    cores_limit: u32,
     policy: UtilizationPolicy,
     /// It would use the whole GPU, nothing, or this.
     pub(super) wants: Ppm,
@@ -22,6 +24,7 @@ pub(super) fn low(cores: u32) -> TenantSpec {
     TenantSpec {
         high: false,
         cores,
+        cores_limit: 0,
         policy: UtilizationPolicy::Default,
         wants: FULL_DEVICE,
         measured: None,
@@ -103,6 +106,7 @@ impl SimulatedGpu {
                     high_priority: spec.high,
                     policy: spec.policy,
                     cores: spec.cores,
+                    cores_limit: spec.cores_limit,
                     counters: Some(*counters),
                     measured: spec.measured.map(|used| Measurement { used, at: now }),
                 })
@@ -165,6 +169,19 @@ fn lone_tenant_has_no_limit_unless_forced() {
     SimulatedGpu::new(&[low(30), idle(low(50)), idle(high(20))])
         .pass(200)
         .check(&[100, 50, 20]);
+}
+
+#[test]
+fn tenant_gets_idle_compute_up_to_its_limit_even_alone() {
+    let capped = TenantSpec {
+        cores_limit: 60,
+        ..low(30)
+    };
+    SimulatedGpu::new(&[capped]).pass(200).check(&[60]);
+    SimulatedGpu::new(&[capped, idle(low(50))])
+        .pass(200)
+        .check(&[60, 50]);
+    SimulatedGpu::new(&[capped, low(20)]).pass(200).check(&[60, 40]);
 }
 
 #[test]
@@ -343,6 +360,7 @@ fn decides_for_each_device_separately() {
         high_priority,
         policy: UtilizationPolicy::Default,
         cores: 30,
+        cores_limit: 0,
         counters: Some(LaunchCounters {
             last: START,
             launches: 1,

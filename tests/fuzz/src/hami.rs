@@ -29,6 +29,7 @@ pub fn check(input: &[u8]) {
             memory: share.memory,
             cores: share.cores,
             replicas: 1,
+            burst: None,
             mig: None,
         });
         shares.collect()

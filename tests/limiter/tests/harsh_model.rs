@@ -406,6 +406,7 @@ fn simulate(
                     high_priority: false,
                     policy: tenant.policy,
                     cores: tenant.cores,
+                    cores_limit: 0,
                     counters: Some(counters[i]),
                     measured: measured[i],
                 })

@@ -79,6 +79,7 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
         memory: Mib(size),
         cores: Percent(20),
         replicas: 1,
+        burst: None,
         mig: None,
     };
     let allocation = Allocation {

@@ -73,6 +73,7 @@ fn reads_back_the_hami_annotation_it_writes() {
         memory: Mib(memory),
         cores: Percent(30),
         replicas: 1,
+        burst: None,
         mig: None,
     };
     let allocation = Allocation {

@@ -155,6 +155,7 @@ impl Fixture {
             memory: Mib(1),
             cores: Percent(100),
             replicas: 1,
+            burst: None,
             mig: Some(placed),
         };
         let share = ContainerGrant {

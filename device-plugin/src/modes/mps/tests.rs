@@ -85,6 +85,7 @@ impl Fixture {
             memory: Mib(memory),
             cores: Percent(cores),
             replicas: 1,
+            burst: None,
             mig: None,
         };
         let share = ContainerGrant {

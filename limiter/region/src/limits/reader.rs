@@ -89,6 +89,30 @@ impl LimitsPage {
         )
     }
 
+    /// What of the memory limit the container requested, in bytes; the rest is lent.
+    pub fn request(&self, i: usize) -> u64 {
+        self.stable(
+            || match self.u64(record(i) + offset_of!(DeviceRecord, request)) {
+                0 => self.u64(record(i) + offset_of!(DeviceRecord, memory)),
+                request => request,
+            },
+        )
+    }
+
+    /// The most memory in bytes that may be allocated now: the limit, or the request while lent
+    /// memory is called back.
+    pub fn growth_limit(&self, i: usize) -> u64 {
+        match self.u32(record(i) + offset_of!(DeviceRecord, called_back)) {
+            0 => self.memory(i),
+            _ => self.request(i).min(self.memory(i)),
+        }
+    }
+
+    /// Milliseconds for which a call within the request may wait for lent memory; 0: not known yet.
+    pub fn patience(&self, i: usize) -> u32 {
+        self.u32(record(i) + offset_of!(DeviceRecord, patience))
+    }
+
     /// Memory that the host measured beyond what the slots say, in bytes.
     pub fn overhead(&self, i: usize) -> u64 {
         self.u64(record(i) + offset_of!(DeviceRecord, overhead))
@@ -109,6 +133,11 @@ impl LimitsPage {
             0 => 100,
             percent => percent.min(100),
         }
+    }
+
+    /// Most compute that may be lent, in percent; 0: no maximum.
+    pub fn cores_limit(&self, i: usize) -> u32 {
+        self.u32(record(i) + offset_of!(DeviceRecord, cores_limit))
     }
 
     /// The throttle flag, to read or to wait on.

@@ -65,6 +65,18 @@ impl HostLimitsPage {
         word.store(number, Ordering::Relaxed);
     }
 
+    /// Sets whether what the container was lent of the device is called back.
+    pub fn set_called_back(&self, i: usize, is_called_back: bool) {
+        let word = self.u32(record(i) + offset_of!(DeviceRecord, called_back));
+        word.store(u32::from(is_called_back), Ordering::Relaxed);
+    }
+
+    /// Sets for how many milliseconds a call within the request may wait for lent memory.
+    pub fn set_patience(&self, i: usize, milliseconds: u32) {
+        let word = self.u32(record(i) + offset_of!(DeviceRecord, patience));
+        word.store(milliseconds, Ordering::Relaxed);
+    }
+
     /// Adds nanoseconds for which the container used the device.
     pub fn add_busy(&self, i: usize, nanoseconds: u64) {
         let word = self.u64(record(i) + offset_of!(DeviceRecord, busy));
@@ -100,6 +112,7 @@ mod tests {
         let device = DeviceLimits {
             uuid: "GPU-a",
             memory: 3000 << 20,
+            request: 2000 << 20,
             cores: 30,
             ..DeviceLimits::default()
         };
@@ -115,11 +128,16 @@ mod tests {
         host.add_busy(0, 8);
         host.add_busy(0, 2);
         host.set_heartbeat(5);
+        host.set_called_back(0, true);
+        host.set_patience(0, 250);
         assert_eq!(tenant.overhead(0), 77);
         assert_eq!(tenant.throttle_flag(0).load(Ordering::Relaxed), 1);
         assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
         assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
-        assert_eq!(tenant.busy(0), 10);
+        assert_eq!((tenant.busy(0), tenant.patience(0)), (10, 250));
+        assert_eq!((tenant.request(0), tenant.growth_limit(0)), (2000 << 20, 2000 << 20));
+        host.set_called_back(0, false);
+        assert_eq!(tenant.growth_limit(0), 3000 << 20);
         let now = std::fs::read(&path).unwrap();
         let now: &[u8; SIZE] = now.as_slice().try_into().unwrap();
         assert!(same_limits(now, &fresh));

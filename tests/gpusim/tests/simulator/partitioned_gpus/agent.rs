@@ -159,6 +159,7 @@ pub(super) fn grant(gpu: &str, mig: Option<(&str, u8)>) -> Grant {
         memory: Mib(1),
         cores: Percent(100),
         replicas: 1,
+        burst: None,
         mig: mig.map(|(profile, start)| placed(profile, start)),
     }
 }

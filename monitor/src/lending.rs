@@ -1,0 +1,253 @@
+//! Memory beyond a container's request is lent: anybody may use it while the GPU has it idle. A
+//! container within its request that finds the GPU full gets its memory back. Nothing more is lent on
+//! that GPU at once, borrowers that asked for it are notified, and after the grace period borrowers
+//! are ended, those with the largest excess first, as many as it takes (docs/guides/resize.md).
+//!
+//! What a container says it lacks counts only up to its request, and only while the GPU is really
+//! full, so a forged counters file ends nobody whom an honest one would not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use aliquot_region::limits::NOTHING_LENT;
+
+use crate::evaluation::Evaluation;
+use crate::node_sample::NodeSample;
+use crate::settings::Grace;
+
+/// What a container lacks is known from a report of at most this age: the limiter renews it every few
+/// milliseconds while a call waits.
+const REPORT_AGE: Duration = Duration::from_millis(500);
+/// A call-back ends when nothing was lacking for this long.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Time after which the memory of an ended borrower must be free; else another one is ended.
+const ENDING: Duration = Duration::from_secs(5);
+/// How long a call may wait beyond the grace period.
+const BEYOND_GRACE: Duration = Duration::from_secs(5);
+
+/// One share of a GPU; sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentShare {
+    /// Index of its container and of the device in it.
+    pub at: (usize, usize),
+    /// The container's id.
+    pub container: String,
+    /// What it requested.
+    pub request: u64,
+    /// The most that it may use.
+    pub limit: u64,
+    /// What it uses.
+    pub used: u64,
+    /// What a call within its request waits for.
+    pub lacking: u64,
+    /// It frees memory when it is notified.
+    pub yields: bool,
+    /// Its grace period.
+    pub grace: Duration,
+}
+
+impl LentShare {
+    /// What it uses beyond its request.
+    pub fn excess(&self) -> u64 {
+        self.used.saturating_sub(self.request)
+    }
+
+    fn is_borrower(&self) -> bool {
+        self.limit > self.request
+    }
+
+    /// What it must get.
+    fn due(&self) -> u64 {
+        self.lacking.min(self.request.saturating_sub(self.used))
+    }
+}
+
+/// What to do on one GPU after a sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuLending {
+    /// Nothing beyond requests may be allocated now.
+    pub called_back: bool,
+    /// A call-back began with this sample.
+    pub begins: bool,
+    /// Milliseconds for which calls within a request may wait.
+    pub patience: u32,
+    /// Shares to notify, by index.
+    pub notify: Vec<usize>,
+    /// Shares to end, by index.
+    pub end: Vec<usize>,
+}
+
+/// A call-back that is under way on a GPU.
+#[derive(Clone, Debug)]
+struct CallBack {
+    begun: Duration,
+    /// When something was last lacking.
+    lacking: Duration,
+    notified: BTreeSet<String>,
+    /// Ended borrowers, when, and what they had beyond their request.
+    ended: BTreeMap<String, (Duration, u64)>,
+}
+
+/// The call-backs of a node.
+#[derive(Debug)]
+pub struct Lending {
+    grace: Grace,
+    call_backs: BTreeMap<String, CallBack>,
+}
+
+impl Lending {
+    /// None yet.
+    pub fn new(grace: Grace) -> Self {
+        Self {
+            grace,
+            call_backs: BTreeMap::new(),
+        }
+    }
+
+    /// Decides for each GPU of a sample with shares that have a limiter; `free` returns the bytes that
+    /// are free on a GPU. Where that is unknown, nothing changes.
+    pub fn evaluate(
+        &mut self,
+        sample: &NodeSample,
+        evaluation: &Evaluation,
+        free: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<(Vec<LentShare>, GpuLending)> {
+        let all = shares(sample, evaluation, &self.grace);
+        self.call_backs.retain(|gpu, _| all.contains_key(gpu));
+        let decided = all.into_iter().filter_map(|(gpu, shares)| {
+            let decision = self.decide(&gpu, &shares, free(&gpu)?, sample.taken_at);
+            Some((shares, decision))
+        });
+        decided.collect()
+    }
+
+    /// Decides for a GPU that has `free` bytes at `now` of a monotonic clock.
+    fn decide(
+        &mut self,
+        gpu: &str,
+        shares: &[LentShare],
+        free: u64,
+        now: Duration,
+    ) -> GpuLending {
+        let mut decision = GpuLending {
+            patience: NOTHING_LENT,
+            ..GpuLending::default()
+        };
+        if !shares.iter().any(LentShare::is_borrower) {
+            self.call_backs.remove(gpu);
+            return decision;
+        }
+        let patience = (self.grace.longest() + BEYOND_GRACE).as_millis();
+        decision.patience = u32::try_from(patience).unwrap_or(u32::MAX);
+        let due: u64 = shares.iter().map(LentShare::due).sum();
+        let is_lent = shares.iter().any(|share| share.excess() > 0);
+        if due > 0 && is_lent && !self.call_backs.contains_key(gpu) {
+            decision.begins = true;
+            let begun = CallBack {
+                begun: now,
+                lacking: now,
+                notified: BTreeSet::new(),
+                ended: BTreeMap::new(),
+            };
+            self.call_backs.insert(gpu.to_owned(), begun);
+        }
+        let Some(call_back) = self.call_backs.get_mut(gpu) else {
+            return decision;
+        };
+        if due > 0 {
+            call_back.lacking = now;
+        } else if now.saturating_sub(call_back.lacking) >= SETTLED {
+            self.call_backs.remove(gpu);
+            return decision;
+        }
+        decision.called_back = true;
+        if due > 0 {
+            call_back.choose(shares, due.saturating_sub(free), now, &mut decision);
+        }
+        decision
+    }
+}
+
+impl CallBack {
+    /// Chooses whom to notify and whom to end, so that `missing` bytes become free. Something is lacking
+    /// even if the driver counts enough as free.
+    fn choose(
+        &mut self,
+        shares: &[LentShare],
+        missing: u64,
+        now: Duration,
+        decision: &mut GpuLending,
+    ) {
+        let freeing = self.ended.values();
+        let freeing = freeing.filter(|(then, _)| now.saturating_sub(*then) < ENDING);
+        let mut coming: u64 = freeing.map(|(_, bytes)| bytes).sum();
+        let mut borrowers: Vec<usize> = (0..shares.len())
+            .filter(|index| shares[*index].excess() > 0)
+            .collect();
+        borrowers.sort_by_key(|index| std::cmp::Reverse(shares[*index].excess()));
+        for index in borrowers {
+            let share = &shares[index];
+            let is_ended = self.ended.get(&share.container);
+            if is_ended.is_some_and(|(then, _)| now.saturating_sub(*then) < ENDING) {
+                continue;
+            }
+            if share.yields && self.notified.insert(share.container.clone()) {
+                decision.notify.push(index);
+            }
+            let is_over = now.saturating_sub(self.begun) >= share.grace;
+            if is_over && coming < missing.max(1) {
+                coming = coming.saturating_add(share.excess());
+                decision.end.push(index);
+                let ended = (now, share.excess());
+                self.ended.insert(share.container.clone(), ended);
+            }
+        }
+    }
+}
+
+/// The shares of each GPU that have a limiter, by the GPU's UUID.
+fn shares(
+    sample: &NodeSample,
+    evaluation: &Evaluation,
+    grace: &Grace,
+) -> BTreeMap<String, Vec<LentShare>> {
+    let mut all: BTreeMap<String, Vec<LentShare>> = BTreeMap::new();
+    for (at, container) in sample.containers.all.iter().enumerate() {
+        if !container.limited {
+            continue;
+        }
+        let reports = match sample.counters.get(at) {
+            Some(Some(Ok((_, after)))) => Some(after),
+            _ => None,
+        };
+        let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
+        for (device, found) in uses.iter().enumerate() {
+            let lacking = reports.and_then(|reports| reports.lacking.get(device));
+            let lacking = lacking.filter(|(_, written)| {
+                let written = Duration::from_nanos(*written);
+                sample.taken_at.saturating_sub(written) <= REPORT_AGE
+            });
+            let lacking = lacking.map_or(0, |(bytes, _)| *bytes);
+            let is_measured = found.unavailable == 0 && !found.blind;
+            let counted = found.tracked.saturating_sub(lacking);
+            let request = sample.requests.get(at).and_then(|row| row.get(device));
+            let share = LentShare {
+                at: (at, device),
+                container: container.id.clone(),
+                request: request.copied().unwrap_or(found.limit),
+                limit: found.limit,
+                used: if is_measured { found.measured } else { counted },
+                lacking,
+                yields: sample.yields.contains(&container.id),
+                grace: grace.of(&container.namespace),
+            };
+            let gpu = sample.gpu(at, device).to_owned();
+            all.entry(gpu).or_default().push(share);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+#[path = "lending_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! Decisions about lent memory, on a GPU of 10 GiB whose shares request 2 GiB and may use 8.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const GRACE: Duration = Duration::from_secs(10);
+
+fn share(number: usize, used: u64, lacking: u64) -> LentShare {
+    LentShare {
+        at: (number, 0),
+        container: format!("c{number}"),
+        request: 2000 * MIB,
+        limit: 8000 * MIB,
+        used: used * MIB,
+        lacking: lacking * MIB,
+        yields: false,
+        grace: GRACE,
+    }
+}
+
+fn lending() -> Lending {
+    Lending::new(Grace {
+        default: GRACE,
+        by_namespace: BTreeMap::new(),
+    })
+}
+
+/// The decision `seconds` after the start.
+fn decide(lending: &mut Lending, shares: &[LentShare], free: u64, seconds: u64) -> GpuLending {
+    lending.decide("GPU-a", shares, free * MIB, Duration::from_secs(seconds))
+}
+
+#[test]
+fn calls_back_at_once_and_ends_largest_borrowers_after_grace() {
+    let mut lending = lending();
+    let shares = [
+        share(0, 1000, 900),
+        share(1, 2600, 0),
+        share(2, 4000, 0),
+        share(3, 2400, 0),
+    ];
+    let begun = decide(&mut lending, &shares, 0, 1);
+    assert!(begun.begins && begun.called_back && begun.end.is_empty());
+    assert_eq!(begun.patience, 15_000);
+    let waits = decide(&mut lending, &shares, 0, 10);
+    assert!(!waits.begins && waits.called_back && waits.end.is_empty());
+    assert_eq!(decide(&mut lending, &shares, 0, 11).end, [2]);
+    // Its memory is about to become free.
+    assert_eq!(decide(&mut lending, &shares, 0, 12).end, [0; 0]);
+}
+
+#[test]
+fn ends_as_many_borrowers_at_once_as_it_takes() {
+    let mut lending = lending();
+    let shares = [
+        share(0, 0, 1500),
+        share(1, 2600, 0),
+        share(2, 3000, 0),
+        share(3, 2300, 0),
+    ];
+    decide(&mut lending, &shares, 0, 0);
+    assert_eq!(decide(&mut lending, &shares, 0, 10).end, [2, 1]);
+}
+
+#[test]
+fn lends_again_when_nothing_was_lacking_for_two_seconds() {
+    let mut lending = lending();
+    let (full, fits) = ([share(0, 0, 500), share(1, 3000, 0)], [share(0, 500, 0), share(1, 3000, 0)]);
+    assert!(decide(&mut lending, &full, 0, 0).called_back);
+    assert!(decide(&mut lending, &fits, 0, 1).called_back);
+    assert!(!decide(&mut lending, &fits, 0, 2).called_back);
+    assert!(decide(&mut lending, &full, 0, 3).begins);
+}
+
+#[test]
+fn notifies_yielding_borrower_once() {
+    let mut lending = lending();
+    let yielding = LentShare {
+        yields: true,
+        ..share(1, 3000, 0)
+    };
+    let shares = [share(0, 0, 500), yielding, share(2, 4000, 0)];
+    assert_eq!(decide(&mut lending, &shares, 0, 0).notify, [1]);
+    assert_eq!(decide(&mut lending, &shares, 0, 1).notify, [0; 0]);
+}
+
+#[test]
+fn calls_nothing_back_for_forged_or_excessive_requests() {
+    // Above its request, or nothing is lent.
+    for shares in [
+        [share(0, 2000, 900), share(1, 3000, 0)],
+        [share(0, 1000, 900), share(1, 2000, 0)],
+    ] {
+        let decision = decide(&mut lending(), &shares, 0, 0);
+        assert!(!decision.called_back, "{shares:?}");
+    }
+    // What it says it lacks ends no more than what it may still get.
+    let mut one = lending();
+    let shares = [share(0, 1900, 50_000), share(1, 2200, 0), share(2, 2300, 0)];
+    decide(&mut one, &shares, 0, 0);
+    assert_eq!(decide(&mut one, &shares, 0, 10).end, [2]);
+}
+
+#[test]
+fn gpu_without_limits_above_requests_lends_nothing() {
+    let plain = LentShare {
+        limit: 2000 * MIB,
+        ..share(0, 1000, 900)
+    };
+    let decision = decide(&mut lending(), &[plain], 0, 0);
+    assert_eq!(decision.patience, NOTHING_LENT);
+    assert!(!decision.called_back);
+}
+
+proptest! {
+    #[test]
+    fn ends_only_borrowers_above_their_request_after_their_grace(
+        steps in prop::collection::vec(
+            (prop::collection::vec((0_u64..4000, 0_u64..3000), 4), 0_u64..2000),
+            1..60,
+        ),
+    ) {
+        let mut lending = lending();
+        let mut begun = None;
+        for (second, (uses, free)) in (0_u64..).zip(steps) {
+            let shares: Vec<LentShare> = uses
+                .iter()
+                .enumerate()
+                .map(|(number, (used, lacking))| share(number, *used, *lacking))
+                .collect();
+            let decision = decide(&mut lending, &shares, free, second);
+            if decision.begins {
+                begun = Some(second);
+            }
+            for index in &decision.end {
+                prop_assert!(shares[*index].excess() > 0);
+                prop_assert!(begun.is_some_and(|begun| second - begun >= GRACE.as_secs()));
+                prop_assert!(shares.iter().any(|share| share.due() > 0));
+            }
+            prop_assert!(decision.end.is_empty() || decision.called_back);
+        }
+    }
+}
