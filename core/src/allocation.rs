@@ -80,7 +80,6 @@ impl Grant {
         limit.map_or(self.memory, |limit| self.memory.max(limit))
     }
 
-
     /// The key under which the ledger tracks the device: the UUID of the GPU or of the
     /// fixed instance, or the GPU and placement of an instance that is created for the pod.
     pub fn device_key(&self) -> GpuUuid {

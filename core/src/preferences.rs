@@ -202,14 +202,18 @@ fn memory_limit(text: &str, _: Exact) -> Result<Mib, String> {
 
 fn cores_limit(text: &str, _: Exact) -> Result<Percent, String> {
     let cores = amount(text, Resource::Cores)?;
-    u32::try_from(cores).map(Percent).map_err(|error| error.to_string())
+    u32::try_from(cores)
+        .map(Percent)
+        .map_err(|error| error.to_string())
 }
 
 /// An amount in the form and range of a request.
 fn amount(text: &str, resource: Resource) -> Result<u64, String> {
     let written = Written::read(|asked| (asked == resource).then_some(text));
     let written = written.map_err(|mut errors| errors.swap_remove(0).to_string())?;
-    written.get(resource).ok_or_else(|| format!("{text:?} is not a number"))
+    written
+        .get(resource)
+        .ok_or_else(|| format!("{text:?} is not a number"))
 }
 
 fn yields(text: &str, _: Exact) -> Result<(), String> {

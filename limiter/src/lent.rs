@@ -33,7 +33,11 @@ impl Account {
     /// Bytes that the container would get of a full device, because others borrow them.
     pub(crate) fn callable(&self) -> u64 {
         let (limits, device) = (&self.process.limits, self.device_index);
-        let used = self.process.slot.used(device).saturating_add(limits.overhead(device));
+        let used = self
+            .process
+            .slot
+            .used(device)
+            .saturating_add(limits.overhead(device));
         match limits.patience(device) {
             0 | NOTHING_LENT => 0,
             _ => limits.request(device).saturating_sub(used),
@@ -45,8 +49,7 @@ impl Account {
         let (limits, device) = (&self.process.limits, self.device_index);
         let used = self.process.slot.used(device);
         let is_within = used.saturating_add(limits.overhead(device)) <= limits.request(device);
-        let is_alive =
-            clock::since_epoch().saturating_sub(limits.heartbeat()) < HEARTBEAT_TIMEOUT;
+        let is_alive = clock::since_epoch().saturating_sub(limits.heartbeat()) < HEARTBEAT_TIMEOUT;
         let patience = match limits.patience(device) {
             0 => UNTIL_KNOWN,
             known => known,

@@ -53,6 +53,10 @@ fn sample(containers: Vec<ManagedContainer>, cgroup: &str) -> NodeSample {
             .iter()
             .map(|container| vec![100; container.devices.len()])
             .collect(),
+        requests: containers
+            .iter()
+            .map(|container| vec![100; container.devices.len()])
+            .collect(),
         cgroups: containers
             .iter()
             .map(|container| (key(container), [cgroup.to_owned()].into()))
@@ -119,6 +123,7 @@ fn sets_limit_once_per_cgroup_and_value() {
     all.enforce(&first);
     all.enforce(&first);
     first.limits = vec![vec![200]];
+    first.requests = vec![vec![200]];
     all.enforce(&first);
     // The container started again.
     let second = sample(one(|_| ()), "/k/b");
@@ -150,6 +155,16 @@ fn guarantees_all_of_limit_that_is_device_memory() {
     // Where the part is not known, a soft limit of 0 would let the driver evict everything.
     check(&[0], 100);
     check(&[], 100);
+}
+
+#[test]
+fn driver_may_evict_what_is_lent() {
+    let fake = Arc::new(Fake::default());
+    let mut one = sample(one(|_| ()), "/k/a");
+    one.requests = vec![vec![70]];
+    Enforcements::new(fake.clone()).enforce(&one);
+    let (soft, hard) = (70, 100);
+    assert_eq!(fake.set.lock()[0].2, CgroupLimits { soft, hard });
 }
 
 #[test]

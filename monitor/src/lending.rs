@@ -122,13 +122,7 @@ impl Lending {
     }
 
     /// Decides for a GPU that has `free` bytes at `now` of a monotonic clock.
-    fn decide(
-        &mut self,
-        gpu: &str,
-        shares: &[LentShare],
-        free: u64,
-        now: Duration,
-    ) -> GpuLending {
+    fn decide(&mut self, gpu: &str, shares: &[LentShare], free: u64, now: Duration) -> GpuLending {
         let mut decision = GpuLending {
             patience: NOTHING_LENT,
             ..GpuLending::default()

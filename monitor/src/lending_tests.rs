@@ -67,7 +67,10 @@ fn ends_as_many_borrowers_at_once_as_it_takes() {
 #[test]
 fn lends_again_when_nothing_was_lacking_for_two_seconds() {
     let mut lending = lending();
-    let (full, fits) = ([share(0, 0, 500), share(1, 3000, 0)], [share(0, 500, 0), share(1, 3000, 0)]);
+    let (full, fits) = (
+        [share(0, 0, 500), share(1, 3000, 0)],
+        [share(0, 500, 0), share(1, 3000, 0)],
+    );
     assert!(decide(&mut lending, &full, 0, 0).called_back);
     assert!(decide(&mut lending, &fits, 0, 1).called_back);
     assert!(!decide(&mut lending, &fits, 0, 2).called_back);

@@ -180,10 +180,10 @@ impl SamplingLoop {
             });
         self.sampler
             .write_charges(&sample.containers.all, &evaluation.charges);
-        let lent = self.lending.evaluate(&sample, &evaluation, |gpu| {
-            free_memory(&gpus, &sample, gpu)
-        });
-        self.write_lending(&sample, &lent);
+        let lent = self
+            .lending
+            .evaluate(&sample, &evaluation, |gpu| free_memory(&gpus, &sample, gpu));
+        write_lending(&mut self.sampler, &sample, &lent);
         self.actions.carry_out(&sample, &evaluation);
         self.actions.call_back(&sample, &evaluation, &lent);
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
@@ -211,18 +211,20 @@ impl SamplingLoop {
     }
 }
 
-impl SamplingLoop {
-    /// Writes to the limits pages what is lent on each GPU.
-    fn write_lending(&mut self, sample: &NodeSample, lent: &[(Vec<LentShare>, GpuLending)]) {
-        for (shares, decision) in lent {
-            for share in shares {
-                let (at, device) = share.at;
-                if let Some(page) = self.sampler.page(&sample.containers.all[at])
-                    && device < page.page().devices()
-                {
-                    page.set_called_back(device, decision.called_back);
-                    page.set_patience(device, decision.patience);
-                }
+/// Writes to the limits pages what is lent on each GPU.
+fn write_lending(
+    sampler: &mut Sampler,
+    sample: &NodeSample,
+    lent: &[(Vec<LentShare>, GpuLending)],
+) {
+    for (shares, decision) in lent {
+        for share in shares {
+            let (at, device) = share.at;
+            if let Some(page) = sampler.page(&sample.containers.all[at])
+                && device < page.page().devices()
+            {
+                page.set_called_back(device, decision.called_back);
+                page.set_patience(device, decision.patience);
             }
         }
     }
@@ -232,7 +234,12 @@ impl SamplingLoop {
 fn free_memory(gpus: &[GpuSample], sample: &NodeSample, gpu: &str) -> Option<u64> {
     let memory = gpus.iter().find(|one| one.uuid == gpu)?.bytes?;
     let used = sample.in_use.get(gpu).copied().unwrap_or(memory.used);
-    Some(memory.total.saturating_sub(memory.reserved).saturating_sub(used))
+    Some(
+        memory
+            .total
+            .saturating_sub(memory.reserved)
+            .saturating_sub(used),
+    )
 }
 
 /// Awaits a sample; calls `on_overdue` each time that it has not completed for another [`OVERDUE`].

@@ -67,6 +67,8 @@ fn new_pod(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings)
     if request.is_empty() {
         return;
     }
+    let limits = request::limits_below_requests(pod, &request, settings);
+    findings.refusals.extend(limits);
     isolation::check(pod, namespace, &containers, &request, settings, findings);
     defaults::fill(&request, settings, findings);
 }

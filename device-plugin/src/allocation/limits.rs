@@ -28,7 +28,10 @@ pub fn page(
                 0
             },
             cores: grant.cores.0,
-            cores_limit: grant.burst.and_then(|burst| burst.cores).map_or(0, |most| most.0),
+            cores_limit: grant
+                .burst
+                .and_then(|burst| burst.cores)
+                .map_or(0, |most| most.0),
             context: context.bytes(),
             physical: real(&grant.gpu).map_or(0, |(has, promised)| {
                 physical_part(grant.memory_limit(), has, promised)

@@ -19,6 +19,8 @@ fn device(uuid: &str) -> DeviceLimits<'_> {
         cores: 30,
         context: 7,
         physical: 9,
+        request: 2000 << 20,
+        cores_limit: 60,
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn create(
             Err(code) => return code,
         }
     };
-    let mut call = || real(green, resources, device, flags);
+    let call = || real(green, resources, device, flags);
     let code = match reserved {
         Some((account, bytes)) => account.insist(bytes, call),
         None => call(),

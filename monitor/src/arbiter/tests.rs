@@ -181,7 +181,9 @@ fn tenant_gets_idle_compute_up_to_its_limit_even_alone() {
     SimulatedGpu::new(&[capped, idle(low(50))])
         .pass(200)
         .check(&[60, 50]);
-    SimulatedGpu::new(&[capped, low(20)]).pass(200).check(&[60, 40]);
+    SimulatedGpu::new(&[capped, low(20)])
+        .pass(200)
+        .check(&[60, 40]);
 }
 
 #[test]

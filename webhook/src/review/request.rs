@@ -9,7 +9,7 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
-use aliquot_core::{RequestAnnotation, hami, quantity};
+use aliquot_core::{Preferences, RequestAnnotation, burst, hami, quantity};
 use serde_json::Value;
 
 use crate::pod::{Container, Kind};
@@ -296,6 +296,51 @@ fn amount_without_gpu(
             message: format!("an amount requires {gpu} of at least 1"),
         },
     })
+}
+
+/// Limits of shares (`aliquot.dev/gpumem-limit`, `aliquot.dev/gpucores-limit`) that are below what a
+/// container requests.
+pub(super) fn limits_below_requests(
+    pod: &Value,
+    request: &PodRequest<'_>,
+    settings: &Settings,
+) -> Vec<Refusal> {
+    let annotations = &pod["metadata"]["annotations"];
+    let preferences = Preferences::read(|key| annotations[key].as_str());
+    // What cannot be read is refused for that.
+    let Some(burst) = preferences.ok().and_then(|read| read.rules.burst) else {
+        return Vec::new();
+    };
+    let limits = [
+        (
+            Resource::Memory,
+            burst::MEMORY_LIMIT,
+            burst.memory.map(|limit| limit.0),
+            "MiB",
+        ),
+        (
+            Resource::Cores,
+            burst::CORES_LIMIT,
+            burst.cores.map(|limit| limit.0.into()),
+            "percent",
+        ),
+    ];
+    let limits = limits.into_iter().filter_map(|(resource, key, limit, unit)| {
+        let requests = request.devices.iter().filter_map(|one| {
+            let complete = one.written.completed(&settings.defaults);
+            Some((one.container.name(), complete.get(resource)?))
+        });
+        let (container, most) = requests.max_by_key(|(_, amount)| *amount)?;
+        let limit = limit.filter(|limit| *limit < most)?;
+        let name = settings.names.of(resource);
+        Some(Refusal {
+            field: format!("metadata.annotations[{key:?}]"),
+            message: format!(
+                "\"{limit}\" is below the {name} of container {container}; expected: at least {most} {unit}"
+            ),
+        })
+    });
+    limits.collect()
 }
 
 /// Resources of ours in an ephemeral container, which can never be given any.

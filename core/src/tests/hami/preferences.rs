@@ -47,7 +47,7 @@ fn reports_all_errors_and_prefers_aliquot_names() {
     let errors =
         Preferences::read(|key| (!key.contains("uuid") && !key.contains("type")).then_some("?"));
     let errors = errors.unwrap_err();
-    assert_eq!(errors.len(), 7);
+    assert_eq!(errors.len(), 10);
     assert!(
         errors
             .iter()
