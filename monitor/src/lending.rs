@@ -84,8 +84,8 @@ struct CallBack {
     /// When something was last lacking.
     lacking: Duration,
     notified: BTreeSet<String>,
-    /// Ended borrowers, when, and what they had beyond their request.
-    ended: BTreeMap<String, (Duration, u64)>,
+    /// Ended borrowers, and when.
+    ended: BTreeMap<String, Duration>,
 }
 
 /// The call-backs of a node.
@@ -172,17 +172,20 @@ impl CallBack {
         now: Duration,
         decision: &mut GpuLending,
     ) {
-        let freeing = self.ended.values();
-        let freeing = freeing.filter(|(then, _)| now.saturating_sub(*then) < ENDING);
-        let mut coming: u64 = freeing.map(|(_, bytes)| bytes).sum();
+        let is_ending = |ended: &BTreeMap<String, Duration>, share: &LentShare| {
+            let then = ended.get(&share.container);
+            then.is_some_and(|then| now.saturating_sub(*then) < ENDING)
+        };
+        // What the driver has still to release of those that were ended.
+        let ending = shares.iter().filter(|share| is_ending(&self.ended, share));
+        let mut coming: u64 = ending.map(LentShare::excess).sum();
         let mut borrowers: Vec<usize> = (0..shares.len())
             .filter(|index| shares[*index].excess() > 0)
             .collect();
         borrowers.sort_by_key(|index| std::cmp::Reverse(shares[*index].excess()));
         for index in borrowers {
             let share = &shares[index];
-            let is_ended = self.ended.get(&share.container);
-            if is_ended.is_some_and(|(then, _)| now.saturating_sub(*then) < ENDING) {
+            if is_ending(&self.ended, share) {
                 continue;
             }
             if share.yields && self.notified.insert(share.container.clone()) {
@@ -192,8 +195,7 @@ impl CallBack {
             if is_over && coming < missing.max(1) {
                 coming = coming.saturating_add(share.excess());
                 decision.end.push(index);
-                let ended = (now, share.excess());
-                self.ended.insert(share.container.clone(), ended);
+                self.ended.insert(share.container.clone(), now);
             }
         }
     }

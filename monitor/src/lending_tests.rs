@@ -49,6 +49,12 @@ fn calls_back_at_once_and_ends_largest_borrowers_after_grace() {
     assert_eq!(decide(&mut lending, &shares, 0, 11).end, [2]);
     // Its memory is about to become free.
     assert_eq!(decide(&mut lending, &shares, 0, 12).end, [0; 0]);
+    // It is free and used up, and more is lacking.
+    let shares = shares.map(|share| LentShare {
+        used: if share.at.0 == 2 { 0 } else { share.used },
+        ..share
+    });
+    assert_eq!(decide(&mut lending, &shares, 0, 13).end, [1, 3]);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn filler() -> String {
 }
 
 /// The program `limiter-bench`, in or above this program's folder.
-fn host_program() -> Result<PathBuf> {
+pub(crate) fn host_program() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let mut folders = program.ancestors().skip(1).take(2);
     let found = folders.find_map(|folder| {

@@ -6,6 +6,7 @@ pub mod honest;
 pub mod host;
 pub mod idle_arbiter;
 pub mod launch;
+pub mod lending;
 pub mod oom_host;
 pub mod scene;
 pub mod share;

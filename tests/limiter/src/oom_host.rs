@@ -1,27 +1,29 @@
-//! The monitor's charges and its OOM killer for containers of a simulated machine, by the monitor's
-//! own evaluation of what NVML and the counters files report. A variable of a process stands for its
-//! cgroup.
+//! The monitor's charges, its OOM killer and its call-backs of lent memory for containers of a
+//! simulated machine, by the monitor's own evaluation of what NVML and the counters files report. A
+//! variable of a process stands for its cgroup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent, PodUid};
 use aliquot_gpusim::place;
+use aliquot_monitor::arbiter::runner::Clocks;
 use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, Rules};
+use aliquot_monitor::lending::Lending;
 use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
 use aliquot_monitor::node_sample::{NodeContext, NodeSample, ProcessSample};
-use aliquot_monitor::settings::OnUnmanaged;
+use aliquot_monitor::settings::{Grace, OnUnmanaged};
 use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_node_state::processes::Processes;
-use aliquot_nvml::{Nvml, Options, Usage as _};
+use aliquot_nvml::{CgroupLimits, MemoryLimits as _, Nvml, Options, Usage as _};
 use aliquot_region::host;
 use aliquot_region::limits::HostLimitsPage;
 use anyhow::{Context as _, Result, bail};
@@ -33,6 +35,11 @@ pub const CONTAINER: &str = "OOM_CONTAINER";
 /// The monitor's interval and its default tolerance.
 const INTERVAL: Duration = Duration::from_millis(500);
 const TOLERANCE: u64 = 512 << 20;
+/// The word before the grace period of borrowers, in seconds; without it, nothing is called back.
+pub const GRACE: &str = "--grace";
+/// The variable with the path of the containers' cgroups below the root of the hierarchy, less their
+/// names: the driver limits those.
+pub const CGROUPS: &str = "LENDING_CGROUPS";
 
 struct Host {
     driver: Nvml,
@@ -40,13 +47,23 @@ struct Host {
     containers: Arc<ManagedContainers>,
     pages: Vec<HostLimitsPage>,
     evaluator: Evaluator,
-    begun: Instant,
+    lending: Option<Lending>,
 }
 
 /// Watches containers, each given as its name, the UUID of its GPU, its limit in MiB and its
-/// directory, until the input ends. Prints a line for each process that it kills, and at the end the
-/// number of samples.
+/// directory, until the input ends. Prints a line for each process that it kills or ends, and at the
+/// end the number of samples.
 pub fn run(words: &[String]) -> Result<()> {
+    let (lending, words) = match words {
+        [word, seconds, rest @ ..] if word == GRACE => {
+            let grace = Grace {
+                default: Duration::from_secs(seconds.parse()?),
+                by_namespace: BTreeMap::new(),
+            };
+            (Some(Lending::new(grace)), rest)
+        }
+        _ => (None, words),
+    };
     let containers: Result<Vec<ManagedContainer>> = words.chunks(4).map(container).collect();
     let containers = containers?;
     let pages: Result<Vec<HostLimitsPage>, _> = containers
@@ -66,8 +83,11 @@ pub fn run(words: &[String]) -> Result<()> {
             ..ManagedContainers::default()
         }),
         evaluator: Evaluator::default(),
-        begun: Instant::now(),
+        lending,
     };
+    if let Ok(cgroups) = std::env::var(CGROUPS) {
+        host.set_driver_limits(&cgroups)?;
+    }
     let (input, ended) = channel::<()>();
     thread::spawn(move || {
         // However it ends.
@@ -118,8 +138,9 @@ impl Host {
         let before: Vec<_> = counters().collect();
         let limits = self.pages.iter().map(|page| page.page().memory(0));
         let charged = self.pages.iter().map(|page| page.page().overhead(0));
+        let requests = self.pages.iter().map(|page| page.page().request(0));
         let mut sample = NodeSample {
-            taken_at: self.begun.elapsed(),
+            requests: requests.map(|bytes| vec![bytes]).collect(),
             limits: limits.map(|bytes| vec![bytes]).collect(),
             charged: charged.map(|bytes| vec![bytes]).collect(),
             context: NodeContext {
@@ -144,6 +165,7 @@ impl Host {
             let memory = self.driver.memory(gpu)?;
             sample.in_use.insert(gpu.clone(), memory.used);
         }
+        sample.taken_at = monotonic();
         let both = before.into_iter().zip(counters());
         let both = both.map(|(before, after)| Some(before.and_then(|before| Ok((before, after?)))));
         sample.counters = both.collect();
@@ -155,7 +177,58 @@ impl Host {
             fresh: true,
         };
         let evaluation = self.evaluator.evaluate(&sample, &rules);
-        self.act(&evaluation)
+        self.act(&evaluation)?;
+        self.lend(&sample, &evaluation)
+    }
+
+    /// Calls back what is lent, as the monitor does.
+    fn lend(&mut self, sample: &NodeSample, evaluation: &Evaluation) -> Result<()> {
+        let Some(lending) = &mut self.lending else {
+            return Ok(());
+        };
+        let free = |gpu: &str| {
+            let memory = self.driver.memory(gpu).ok()?;
+            let available = memory.total.saturating_sub(memory.reserved);
+            Some(available.saturating_sub(memory.used))
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        for page in &self.pages {
+            page.set_heartbeat(u64::try_from(now.as_nanos())?);
+        }
+        for (shares, decision) in lending.evaluate(sample, evaluation, free) {
+            for share in &shares {
+                let page = &self.pages[share.at.0];
+                page.set_called_back(0, decision.called_back);
+                page.set_patience(0, decision.patience);
+            }
+            for share in decision.end.iter().map(|index| &shares[*index]) {
+                let processes = sample.processes.iter().zip(&evaluation.shares);
+                let own = processes.filter(|(_, of)| **of == Some(share.at));
+                for (one, _) in own {
+                    let pid = one.process.identity.pid.to_string();
+                    // It may have ended by itself.
+                    let _ = Command::new("kill").args(["-9", &pid]).status();
+                }
+                let (name, excess) = (&share.container, share.excess() >> 20);
+                writeln!(io::stdout(), "ended {name} {excess}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the driver's limits for the containers' cgroups.
+    fn set_driver_limits(&self, cgroups: &str) -> Result<()> {
+        for (container, page) in self.containers.all.iter().zip(&self.pages) {
+            let cgroup = format!("/sys/fs/cgroup{cgroups}{}", container.name);
+            let limits = CgroupLimits {
+                soft: page.page().request(0),
+                hard: page.page().memory(0),
+            };
+            let gpu = &container.devices[0].uuid;
+            self.driver
+                .limit_memory(gpu.as_str(), Path::new(&cgroup), limits)?;
+        }
+        Ok(())
     }
 
     fn act(&self, evaluation: &Evaluation) -> Result<()> {
@@ -174,6 +247,11 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// The monotonic clock, by which the limiter reports what calls wait for.
+fn monotonic() -> Duration {
+    Duration::from_nanos(Clocks::read().monotonic)
 }
 
 /// Its pod and the runtime's id, and its name.

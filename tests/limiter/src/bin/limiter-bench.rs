@@ -1,8 +1,8 @@
 //! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md promises
 //! about the compute share, launches and the OOM killer. Arguments select groups (`launch`, `start`,
-//! `share`, `long`, `tenants`, `harsh`, `arbiter`, `memory`); without any, all are measured. Every
-//! figure is from the simulated driver. `limiter-bench host …` is the host of the programs of
-//! `memory`.
+//! `share`, `long`, `tenants`, `harsh`, `arbiter`, `memory`, `lending`); without any, all are
+//! measured. Every figure is from the simulated driver. `limiter-bench host …` is the host of the
+//! programs of `memory` and `lending`.
 //!
 //! `libvgpu.so` and the simulated driver must be built in the same target directory.
 
@@ -19,6 +19,7 @@ use aliquot_limiter_tests::idle_arbiter::idle_cpu_percent;
 use aliquot_limiter_tests::launch::{
     LaunchSide, allocation, init, instructions, nanoseconds, start, storm,
 };
+use aliquot_limiter_tests::lending::{self, Limits};
 use aliquot_limiter_tests::oom_host;
 use aliquot_limiter_tests::share::{ShareScenario, TenantResult, run};
 use aliquot_limiter_tests::throttle::{measure_latency, percentile};
@@ -26,8 +27,8 @@ use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use anyhow::{Result, anyhow, ensure};
 use serde::Serialize;
 
-const GROUPS: [&str; 8] = [
-    "launch", "start", "share", "long", "tenants", "harsh", "arbiter", "memory",
+const GROUPS: [&str; 9] = [
+    "launch", "start", "share", "long", "tenants", "harsh", "arbiter", "memory", "lending",
 ];
 /// Honest programs beside the OOM killer.
 const HONEST: usize = 200;
@@ -102,6 +103,9 @@ fn main() -> Result<()> {
     }
     if is_selected("memory") {
         memory()?;
+    }
+    if is_selected("lending") {
+        lending()?;
     }
     Ok(())
 }
@@ -447,6 +451,58 @@ fn memory() -> Result<()> {
     let what =
         "until a program is killed that bypasses the limiter and takes 2 GiB more than the share";
     figure("harsh_excess_killed_s", (took, "s"), 0.0, what)
+}
+
+/// Ten tenants that may use more than they request, for ten minutes each.
+fn lending() -> Result<()> {
+    let grace = Duration::from_secs(5);
+    for (limits, of, with) in [
+        (Limits::Library(None), "library", "the library's limits"),
+        (
+            Limits::Library(Some("harsh")),
+            "harsh",
+            "the same, on an unkind driver",
+        ),
+        (Limits::Driver, "driver", "the driver's limits for cgroups"),
+    ] {
+        let result = lending::run(limits, Duration::from_mins(10), grace)?;
+        let number = |number: u64| u32::try_from(number).map(f64::from);
+        let (granted, refused) = (number(result.granted)?, number(result.refused)?);
+        let what = format!(
+            "of {granted} allocations within the requests of ten tenants in 10 minutes, {with}"
+        );
+        let value = 100.0 * granted / (granted + refused);
+        figure(
+            &format!("lent_granted_{of}"),
+            (value, "percent"),
+            100.0,
+            &what,
+        )?;
+        let what = format!("the longest of them beyond the grace period of 5 s, {with}");
+        let beyond = result.longest.saturating_sub(grace).as_secs_f64();
+        figure(&format!("lent_wait_{of}_s"), (beyond, "s"), 0.0, &what)?;
+        let what = format!(
+            "of what two idle tenants leave, lent to others, the least of {} rounds, {with}",
+            result.rounds
+        );
+        figure(
+            &format!("lent_usable_{of}"),
+            (result.usable, "percent"),
+            100.0,
+            &what,
+        )?;
+        let what = format!(
+            "borrowers ended that were within their request, of {} ended, {with}",
+            result.ended
+        );
+        figure(
+            &format!("lent_wrong_{of}"),
+            (number(result.wrong)?, "tenants"),
+            0.0,
+            &what,
+        )?;
+    }
+    Ok(())
 }
 
 fn share_figures(name: &str, cores: u32, got: &[TenantResult], what: &str) -> Result<()> {

@@ -1,0 +1,347 @@
+//! Ten tenants on one GPU, all of which is requested; each may use more than its request. Rounds of
+//! random load, of borrowing all that two idle tenants leave, and of those two getting it back.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits};
+use anyhow::{Context as _, Result, ensure};
+
+use crate::honest::host_program;
+use crate::oom_host::{CGROUPS, CONTAINER, GRACE};
+use crate::scene::{FIRST, MIB};
+use crate::{InjectionMethod, TestContainer};
+
+const TENANTS: usize = 10;
+/// MiB of the GPU, of which the driver reserves a part.
+const MEMORY: u64 = 81_920;
+const RESERVED: u64 = 634;
+/// MiB that each tenant requests: 30 % below its limit.
+const REQUEST: u64 = (MEMORY - RESERVED) / TENANTS as u64;
+const LIMIT: u64 = REQUEST * 10 / 7;
+/// MiB that are charged for a context, at least what it takes.
+const CONTEXT: u64 = 480;
+/// Tenants that leave their memory to the others, in turns.
+const IDLE: usize = 2;
+/// Seconds of random load in a round.
+const RANDOM: u64 = 15;
+
+/// What limits the tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limits {
+    /// The limiter, on a kind driver or with a profile of the simulator.
+    Library(Option<&'static str>),
+    /// The limiter, and the driver's limits for cgroups.
+    Driver,
+}
+
+/// What became of the tenants' requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LendingResult {
+    /// Rounds.
+    pub rounds: u32,
+    /// Allocations within a request that were granted.
+    pub granted: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// The longest of them.
+    pub longest: Duration,
+    /// Of the memory that was idle in each round, the percentage that others got, at least.
+    pub usable: f64,
+    /// Borrowers that were ended.
+    pub ended: u64,
+    /// Of these, those that were not above their request.
+    pub wrong: u64,
+}
+
+struct Tenant {
+    container: TestContainer,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+struct LendingScene {
+    machine: SimulatedMachine,
+    cgroups: Option<CgroupFolders>,
+    tenants: Vec<Tenant>,
+    host: Child,
+    output: BufReader<ChildStdout>,
+    result: LendingResult,
+    _temp: tempfile::TempDir,
+}
+
+/// The tenants' cgroups, which are removed at the end.
+struct CgroupFolders {
+    root: PathBuf,
+    prefix: String,
+}
+
+impl CgroupFolders {
+    fn new() -> Result<Self> {
+        let hierarchies = Path::new("/sys/fs/cgroup");
+        // With cgroup v1, one of the hierarchies is enough: a process is where its longest path is.
+        let memory = hierarchies.join("memory");
+        let root = if memory.is_dir() {
+            memory
+        } else {
+            hierarchies.to_owned()
+        };
+        let prefix = format!(
+            "/aliquot-tenants-of-the-lending-test-{}-",
+            std::process::id()
+        );
+        let folders = Self { root, prefix };
+        for tenant in 0..TENANTS {
+            fs::create_dir(folders.of(tenant))?;
+        }
+        Ok(folders)
+    }
+
+    fn of(&self, tenant: usize) -> String {
+        format!("{}{}{}", self.root.display(), self.prefix, name(tenant))
+    }
+}
+
+impl Drop for CgroupFolders {
+    fn drop(&mut self) {
+        for tenant in 0..TENANTS {
+            // A process of it may still exit.
+            let _ = fs::remove_dir(self.of(tenant));
+        }
+    }
+}
+
+fn name(tenant: usize) -> String {
+    format!("c{tenant}")
+}
+
+/// Runs rounds for at least `time`, with this grace period for borrowers.
+pub fn run(limits: Limits, time: Duration, grace: Duration) -> Result<LendingResult> {
+    let mut scene = LendingScene::start(limits, grace)?;
+    let begun = Instant::now();
+    while scene.result.rounds == 0 || begun.elapsed() < time {
+        scene.round()?;
+    }
+    scene.end()
+}
+
+impl LendingScene {
+    fn start(limits: Limits, grace: Duration) -> Result<Self> {
+        let temp = tempfile::tempdir()?;
+        let set = match limits {
+            Limits::Library(Some(profile)) => format!("profile: {profile}"),
+            _ => format!("contextMib: {CONTEXT}"),
+        };
+        let yaml = format!(
+            "gpus: [{{model: NVIDIA A100-SXM4-80GB, uuids: [{FIRST}], memoryMib: {MEMORY}, reservedMib: {RESERVED}, set: {{{set}}}}}]"
+        );
+        let machine = SimulatedMachine::create(&temp.path().join("state"), &yaml)?;
+        let cgroups = if limits == Limits::Driver {
+            machine.set_driver("615.10")?;
+            Some(CgroupFolders::new()?)
+        } else {
+            None
+        };
+        let device = DeviceLimits {
+            uuid: FIRST,
+            memory: LIMIT * MIB,
+            request: REQUEST * MIB,
+            context: CONTEXT * MIB,
+            ..DeviceLimits::default()
+        };
+        let method = InjectionMethod::Replacement;
+        let containers: Result<Vec<TestContainer>> = (0..TENANTS)
+            .map(|_| {
+                let devices = std::slice::from_ref(&device);
+                TestContainer::new(&machine, method, ContainerLimits::default(), devices)
+            })
+            .collect();
+        let containers = containers?;
+        let mut host = Command::new(host_program()?);
+        host.args(["host", GRACE, &grace.as_secs().to_string()]);
+        for (tenant, container) in containers.iter().enumerate() {
+            host.arg(name(tenant)).arg(FIRST).arg(REQUEST.to_string());
+            host.arg(container.directory());
+        }
+        host.env_clear().env("PATH", "/usr/bin:/bin");
+        host.env(STATE_VARIABLE, machine.state());
+        if let Some(cgroups) = &cgroups {
+            host.env(CGROUPS, &cgroups.prefix);
+        }
+        let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = BufReader::new(host.stdout.take().context("piped")?);
+        let mut scene = Self {
+            machine,
+            cgroups,
+            tenants: Vec::new(),
+            host,
+            output,
+            result: LendingResult {
+                usable: 100.0,
+                ..LendingResult::default()
+            },
+            _temp: temp,
+        };
+        for (tenant, container) in containers.into_iter().enumerate() {
+            let (child, input, output) = start_program(&container, tenant, scene.cgroups.as_ref())?;
+            scene.tenants.push(Tenant {
+                container,
+                child,
+                input,
+                output,
+            });
+        }
+        for tenant in 0..TENANTS {
+            ensure!(
+                scene.answer(tenant)? == "ready",
+                "tenant {tenant} has no context"
+            );
+        }
+        Ok(scene)
+    }
+
+    /// Random load; then all but two borrow what those leave, and the two get it back.
+    fn round(&mut self) -> Result<()> {
+        let all: Vec<usize> = (0..TENANTS).collect();
+        self.order(&all, &format!("random {RANDOM}"))?;
+        let first = usize::try_from(self.result.rounds)? * IDLE;
+        let (idle, busy): (Vec<usize>, Vec<usize>) = all
+            .iter()
+            .partition(|tenant| (0..IDLE).any(|i| (first + i) % TENANTS == **tenant));
+        self.order(&idle, "idle")?;
+        self.order(&busy, "request")?;
+        self.order(&busy, "fill")?;
+        let used: u64 = self
+            .machine
+            .process_usage(FIRST)?
+            .iter()
+            .map(|one| one.used / MIB)
+            .sum();
+        let left = CONTEXT * u64::try_from(IDLE)?;
+        let requested = REQUEST * u64::try_from(TENANTS - IDLE)?;
+        let of_idle = MEMORY - RESERVED - left - requested;
+        let lent = used.saturating_sub(left + requested);
+        let usable = 100.0 * f64::from(u32::try_from(lent)?) / f64::from(u32::try_from(of_idle)?);
+        self.result.usable = self.result.usable.min(usable);
+        self.order(&idle, "request")?;
+        self.result.rounds += 1;
+        Ok(())
+    }
+
+    /// Gives an order to some tenants and waits until each has carried it out. A tenant that was ended
+    /// starts again.
+    fn order(&mut self, tenants: &[usize], order: &str) -> Result<()> {
+        for tenant in tenants {
+            // One that was ended is found when its answer is read.
+            let _ = writeln!(self.tenants[*tenant].input, "{order}");
+        }
+        for tenant in tenants {
+            let answer = self.answer(*tenant)?;
+            if answer.is_empty() {
+                self.restart(*tenant)?;
+                continue;
+            }
+            let numbers: Option<Vec<u64>> = answer
+                .split(' ')
+                .skip(1)
+                .map(|word| word.parse().ok())
+                .collect();
+            let Some([_, granted, refused, longest]) = numbers.as_deref() else {
+                anyhow::bail!("tenant {tenant} answers {answer:?} to {order:?}");
+            };
+            self.result.granted += granted;
+            self.result.refused += refused;
+            self.result.longest = self.result.longest.max(Duration::from_millis(*longest));
+        }
+        Ok(())
+    }
+
+    /// The next answer of a tenant; empty if it was ended.
+    fn answer(&mut self, tenant: usize) -> Result<String> {
+        loop {
+            let mut line = String::new();
+            self.tenants[tenant].output.read_line(&mut line)?;
+            if !line.starts_with("refused ") {
+                return Ok(line.trim_end().to_owned());
+            }
+            println!("tenant {tenant}: {}", line.trim_end());
+        }
+    }
+
+    /// Starts a tenant again that was ended, as the kubelet restarts a container.
+    fn restart(&mut self, tenant: usize) -> Result<()> {
+        let ended = &mut self.tenants[tenant];
+        let status = ended.child.wait()?;
+        ensure!(
+            status.code().is_none_or(|code| code == 137),
+            "tenant {tenant}: {status}"
+        );
+        let cgroups = self.cgroups.as_ref();
+        let (child, input, output) = start_program(&ended.container, tenant, cgroups)?;
+        (ended.child, ended.input, ended.output) = (child, input, output);
+        let answer = self.answer(tenant)?;
+        ensure!(
+            answer == "ready",
+            "tenant {tenant} has no context: {answer:?}"
+        );
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<LendingResult> {
+        drop(self.host.stdin.take());
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        let status = self.host.wait()?;
+        ensure!(status.success(), "the host ended with {status}: {text}");
+        for line in text.lines() {
+            if let Some(ended) = line.strip_prefix("ended ") {
+                self.result.ended += 1;
+                self.result.wrong += u64::from(ended.ends_with(" 0"));
+            }
+            ensure!(!line.starts_with("killed "), "{line}");
+        }
+        Ok(self.result)
+    }
+}
+
+impl Drop for LendingScene {
+    fn drop(&mut self) {
+        let children = self.tenants.iter_mut().map(|tenant| &mut tenant.child);
+        for child in children.chain([&mut self.host]) {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start_program(
+    container: &TestContainer,
+    tenant: usize,
+    cgroups: Option<&CgroupFolders>,
+) -> Result<(Child, ChildStdin, BufReader<ChildStdout>)> {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/borrower.py");
+    let client = client.display().to_string();
+    let numbers =
+        [REQUEST, LIMIT, CONTEXT, u64::try_from(tenant)?].map(|number| number.to_string());
+    let enter = cgroups.map_or_else(String::new, |cgroups| {
+        format!("echo $$ >{}/cgroup.procs; ", cgroups.of(tenant))
+    });
+    let enter = format!("{enter}exec \"$@\"");
+    let mut words = vec!["sh", "-c", &enter, "sh", "python3", &client];
+    words.extend(numbers.iter().map(String::as_str));
+    let mut command = container.command(&words);
+    command.env(CONTAINER, name(tenant));
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let input = child.stdin.take().context("piped")?;
+    let output = BufReader::new(child.stdout.take().context("piped")?);
+    Ok((child, input, output))
+}

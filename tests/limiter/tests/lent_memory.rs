@@ -1,0 +1,34 @@
+//! Memory beyond requests, which is lent and called back, with real processes. `limiter-bench lending`
+//! runs the long form, part of `make bench`.
+
+use std::time::Duration;
+
+use aliquot_limiter_tests::lending::{LendingResult, Limits, run};
+
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A round of ten tenants.
+fn check(limits: Limits) -> LendingResult {
+    let result = run(limits, Duration::ZERO, GRACE).expect("a scene");
+    println!("{limits:?}: {result:?}");
+    assert_eq!((result.refused, result.wrong), (0, 0), "{result:?}");
+    assert!(result.granted > 100 && result.usable >= 95.0, "{result:?}");
+    result
+}
+
+#[test]
+fn ten_tenants_get_what_they_requested_and_borrow_the_rest() {
+    for profile in [None, Some("harsh")] {
+        let result = check(Limits::Library(profile));
+        assert!(
+            result.ended > 0,
+            "nobody had to give anything back: {result:?}"
+        );
+    }
+}
+
+#[test]
+fn driver_limits_lend_memory_and_end_nobody() {
+    let result = check(Limits::Driver);
+    assert_eq!(result.ended, 0, "{result:?}");
+}
