@@ -315,6 +315,19 @@ class Client(Behind, Order):
             self.pointers.append(pointer)
         return code
 
+    def yields(self):
+        """Frees memory when the host asks for it, as `aliquot.dev/burst: yield` promises."""
+        import signal
+
+        def freed(*_):
+            with open("/.aliquot/call-back") as file:
+                if sum(int(line.split()[1]) for line in file) > 0:
+                    while self.pointers:
+                        self.free()
+
+        signal.signal(signal.SIGUSR1, freed)
+        return 0
+
     def free(self):
         return self.cuda.cuMemFree_v2(self.pointers.pop())
 

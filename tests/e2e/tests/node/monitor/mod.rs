@@ -6,6 +6,7 @@ mod attacks;
 mod driver_limits;
 mod evasion;
 mod figures;
+mod lent;
 mod lingers;
 mod running;
 mod seen;
@@ -48,6 +49,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "driver_limits_stop_a_tenant_that_sheds_the_limiter",
             driver_limits::enforced_by_driver,
+        ),
+        scenario(
+            "lent_memory_is_called_back_when_its_owner_needs_it",
+            lent::called_back,
         ),
         scenario(
             "above_the_limit_kills_the_newest_grower_and_notifies_the_pod",
