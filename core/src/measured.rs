@@ -9,7 +9,8 @@
 //!
 //! Memory is in MiB, `sm` and `throttled` in percent, `temperature` in degrees Celsius, `power` in watts.
 //! A MIG instance is an entry of `gpus` too, with temperature and power of its GPU; for a share in one,
-//! `device` is the instance. `null` is what the driver does not report, never 0.
+//! `device` is the instance. `null` is what the driver does not report, never 0. A share whose limit is
+//! above what it requested also has `request`.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,9 @@ pub struct ShareUsage {
     pub name: ShareName,
     /// Memory that it may use; `None` for a container without limits.
     pub limit: Option<Mib>,
+    /// What it requested, if it may use more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Mib>,
     /// What it uses.
     #[serde(flatten)]
     pub used: Used,

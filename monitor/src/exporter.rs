@@ -242,10 +242,12 @@ fn add_share(
         0 => 1.0,
         percent => f64::from(percent) / 100.0,
     };
+    let request = request(snapshot, at, index).unwrap_or(limit);
     let uncontrolled = container.effective.uncontrolled;
     put(&all::SHARE_UNCONTROLLED, Value::Whole(uncontrolled.into()));
     if !uncontrolled {
         put(&all::SHARE_LIMIT, Value::Whole(limit));
+        put(&all::SHARE_REQUEST, Value::Whole(request));
         put(&all::SHARE_CORE_LIMIT, Value::Part(core_limit));
         put(&all::HAMI_SHARE_LIMIT, Value::Whole(limit));
     }
@@ -254,6 +256,10 @@ fn add_share(
     // No value is better than one that is too low.
     if !blind && unavailable == 0 {
         put(&all::SHARE_USED, Value::Whole(measured));
+        if !uncontrolled && request > 0 {
+            let lent = measured.saturating_sub(request);
+            put(&all::SHARE_LENT, Value::Whole(lent));
+        }
         put(&all::HAMI_SHARE_USED, Value::Whole(measured));
         put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
     }
@@ -294,6 +300,12 @@ fn add_share(
         let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
         samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
     }
+}
+
+/// What a container requested of a device, in bytes; 0: unknown.
+fn request(snapshot: &Snapshot, at: usize, index: usize) -> Option<u64> {
+    let requests = snapshot.sample.requests.get(at)?;
+    requests.get(index).copied()
 }
 
 fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
@@ -350,6 +362,10 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     );
     put(&all::ABOVE, Value::Whole(snapshot.action_counts.above));
     put(
+        &all::CALL_BACKS,
+        Value::Whole(snapshot.action_counts.call_backs),
+    );
+    put(
         &all::EVICTIONS,
         Value::Whole(snapshot.action_counts.evictions),
     );
@@ -369,7 +385,7 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         let times = snapshot.failures.get(what).copied().unwrap_or(0);
         samples.add(&all::FAILURES, &labels, Value::Whole(times));
     }
-    for reason in ["unmanaged", "oom"] {
+    for reason in ["unmanaged", "oom", "call-back"] {
         let labels = [snapshot.node.clone(), reason.to_owned()];
         let times = snapshot
             .action_counts

@@ -179,6 +179,8 @@ fn exports_share_under_own_and_hami_names() {
         |name: &str, value: &str| check(&format!("aliquot_share_{name}{{{labels}}} {value}"));
     ours("memory_used_bytes", "3221225472");
     ours("memory_limit_bytes", "4294967296");
+    ours("memory_request_bytes", "4294967296");
+    ours("memory_lent_bytes", "0");
     ours("core_limit_ratio", "0.3");
     ours("compute_seconds_total", "1.5");
     ours("throttled_seconds_total", "0.25");
@@ -205,9 +207,34 @@ fn exports_share_under_own_and_hami_names() {
 }
 
 #[test]
+fn reports_memory_beyond_the_request() {
+    let check = |request: u64, lent: &str| {
+        let text = scrape_with(&[Family::Own], |sample| {
+            sample.requests = vec![vec![request]; 2];
+        });
+        let all = text.lines();
+        let mut lines = all.filter(|line| line.starts_with("aliquot_share_memory_lent_bytes{"));
+        let line = lines.next().unwrap_or_default();
+        assert!(line.ends_with(lent), "{line}");
+        assert_eq!(line.is_empty(), lent.is_empty(), "{line}");
+        let request = format!(" {request}");
+        let mut lines = text
+            .lines()
+            .filter(|line| line.starts_with("aliquot_share_memory_request_bytes{"));
+        assert!(lines.all(|line| line.ends_with(&request)), "{text}");
+    };
+    check(GIB, " 2147483648");
+    check(4 * GIB, " 0");
+    // Unknown.
+    check(0, "");
+}
+
+#[test]
 fn container_without_control_has_no_limit_in_metrics() {
     let limits = [
         "aliquot_share_memory_limit_bytes{",
+        "aliquot_share_memory_request_bytes{",
+        "aliquot_share_memory_lent_bytes{",
         "aliquot_share_core_limit_ratio{",
         "hami_vgpu_memory_limit_bytes{",
     ];

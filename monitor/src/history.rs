@@ -248,6 +248,7 @@ mod tests {
                 container: "main".to_owned(),
             },
             limit: None,
+            request: None,
             used: Used {
                 memory: Some(Mib(second % 7)),
                 sm: second.is_multiple_of(2).then_some(Percent(40)),

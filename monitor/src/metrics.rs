@@ -106,10 +106,14 @@ macro_rules! declared {
 declared! {
     SHARE_LIMIT = Gauge Own "aliquot_share_memory_limit_bytes" SHARE,
         "Memory that the container may use of the device; absent for a container without limits";
+    SHARE_REQUEST = Gauge Own "aliquot_share_memory_request_bytes" SHARE,
+        "Memory that the container requested of the device: its limit, unless it may use more; absent for a container without limits";
     SHARE_UNCONTROLLED = Gauge Own "aliquot_share_uncontrolled" SHARE,
         "1 for a container without limits, as its own environment asks and its namespace may";
     SHARE_USED = Gauge Own "aliquot_share_memory_used_bytes" SHARE,
         "Memory that the container's processes use, by the driver; absent while not all of them are known, or where the driver does not report it";
+    SHARE_LENT = Gauge Own "aliquot_share_memory_lent_bytes" SHARE,
+        "Memory that the container's processes use beyond its request, which may be called back; absent where the memory used or the request is";
     SHARE_PEAK = Gauge Own "aliquot_share_memory_peak_bytes" SHARE,
         "Maximum memory used since the monitor started, or counted by the limiter within the limit";
     SHARE_TRACKED = Gauge Own "aliquot_share_memory_tracked_bytes" SHARE,
@@ -186,6 +190,8 @@ declared! {
         "Processes that could not be killed";
     ABOVE = Counter Own "aliquot_monitor_above_limit" NODE,
         "Times that a container was above its memory limit";
+    CALL_BACKS = Counter Own "aliquot_monitor_call_backs" NODE,
+        "Times that memory of a GPU beyond requests was called back";
     EVICTIONS = Counter Own "aliquot_monitor_evictions" NODE,
         "Pods whose eviction was requested";
     EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
@@ -306,7 +312,7 @@ pub fn reference() -> String {
          - `gpu` is the GPU's index, `uuid` the uuid of the GPU or the MIG instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty except for MIG instances.\n\
          - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
-         - `reason` of killed processes is one of: unmanaged, oom.\n\
+         - `reason` of killed processes is one of: unmanaged, oom, call-back.\n\
          - `by` is one of: library, mps, driver.\n",
     );
     for (family, title) in [

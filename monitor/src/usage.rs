@@ -64,6 +64,8 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
     // As in the metrics: no value is better than one that is too low.
     let is_measured = !found.blind && found.unavailable == 0;
     let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
+    let request = sample.requests.get(at).and_then(|row| row.get(device));
+    let request = request.filter(|bytes| is_limited && (1..found.limit).contains(*bytes));
     let usage = ShareUsage {
         name: ShareName {
             gpu: gpu.into(),
@@ -73,6 +75,7 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
             container: container.name.clone(),
         },
         limit: is_limited.then_some(Mib(found.limit >> 20)),
+        request: request.map(|bytes| Mib(bytes >> 20)),
         used: Used {
             memory: is_measured.then_some(Mib(found.measured >> 20)),
             sm: is_reported.then_some(Percent(found.busy)),
@@ -110,6 +113,14 @@ mod tests {
             (Some(Mib(4096)), Some(Mib(3072)), Some(Percent(0)))
         );
         assert_eq!(waited[1], Duration::from_millis(250));
+        assert_eq!(share.request, None);
+
+        let (lent, _) = of(&snapshot(
+            |sample| sample.requests = vec![vec![2 << 30], vec![4 << 30]],
+            |_| (),
+        ));
+        let requests: Vec<_> = lent.shares.iter().map(|one| one.request).collect();
+        assert_eq!(requests, [Some(Mib(2048)), None]);
 
         let (unknown, _) = of(&snapshot(
             |sample| sample.uncorrected = ["GPU-a".to_owned()].into(),

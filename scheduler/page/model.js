@@ -67,7 +67,8 @@ export function usedBy(usage, gpu, share) {
     && one.pod === share.pod && (!instance?.uuid || one.device === instance.uuid));
   if (own.length === 0) return null;
   const sum = (of) => (own.some((one) => one[of] === null) ? null : own.reduce((all, one) => all + one[of], 0));
-  return { memory: sum('memory'), sm: sum('sm'), throttled: sum('throttled') };
+  const borrows = own.some((one) => one.request !== undefined);
+  return { memory: sum('memory'), sm: sum('sm'), throttled: sum('throttled'), borrows };
 }
 
 /** What a GPU uses, as a line; empty where it is not measured. */
@@ -79,12 +80,13 @@ export function measured(usage, gpu) {
     ...figure(found.power, ' W')].join(' · ');
 }
 
-/** What a share uses, as a line. */
+/** What a share uses, as a line. A share that may use more than it requested can be above its request. */
 export function usedText(used, share) {
   if (!used) return 'not measured';
   const figure = (value, text) => (value === null ? 'unknown' : text(value));
   const waits = used.throttled ? `, throttled ${used.throttled} % of the time` : '';
-  return `${figure(used.memory, (mib) => `${mib} of ${share.memory} MiB`)}, ${figure(used.sm, (sm) => `${sm} % SM`)}${waits}`;
+  const requested = used.borrows ? ' requested' : '';
+  return `${figure(used.memory, (mib) => `${mib} of ${share.memory} MiB${requested}`)}, ${figure(used.sm, (sm) => `${sm} % SM`)}${waits}`;
 }
 
 /** The points of a line through an hour's values in a picture of this size; the newest value is at the right. */

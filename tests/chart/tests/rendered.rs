@@ -41,6 +41,7 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
     "--set=devicePlugin.nvidiaCtk=/opt/nvidia/bin/nvidia-ctk",
+    "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
 
 /// The container's command and arguments.
@@ -126,6 +127,7 @@ fn passes_values_to_their_components() {
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
         "--set-string=devicePlugin.disablecorelimit=true",
         "--set=monitor.priorityCap=60,schedulerName=own",
+        "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
     ])
     .unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
@@ -141,7 +143,13 @@ fn passes_values_to_their_components() {
         assert!(line.contains(flag), "{flag}: {line}");
     }
     let line = command(container(agent, "monitor"));
-    assert!(line.contains(&"--priority-cap=60".to_owned()), "{line:?}");
+    for flag in [
+        "--priority-cap=60",
+        "--burst-grace-seconds=10",
+        "--burst-grace-seconds-in=batch=5,dev=0",
+    ] {
+        assert!(line.contains(&flag.to_owned()), "{flag}: {line:?}");
+    }
     let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
         --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
         --resource-cores=a/cores --resource-priority=a/prio";
