@@ -22,6 +22,8 @@ const REPORT_AGE: Duration = Duration::from_millis(500);
 const SETTLED: Duration = Duration::from_secs(2);
 /// Time after which the memory of an ended borrower must be free; else another one is ended.
 const ENDING: Duration = Duration::from_secs(5);
+/// Bytes that the driver may count as free and not give, so that the GPU is full all the same.
+const SLACK: u64 = 512 << 20;
 /// How long a call may wait beyond the grace period.
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
 
@@ -104,8 +106,8 @@ impl Lending {
         }
     }
 
-    /// Decides for each GPU of a sample with shares that have a limiter; `free` returns the bytes that
-    /// are free on a GPU. Where that is unknown, nothing changes.
+    /// Decides for each device of a sample with shares that have a limiter; `free` returns the bytes
+    /// that are free on a device. Where that is unknown, nothing changes.
     pub fn evaluate(
         &mut self,
         sample: &NodeSample,
@@ -134,6 +136,12 @@ impl Lending {
         let patience = (self.grace.longest() + BEYOND_GRACE).as_millis();
         decision.patience = u32::try_from(patience).unwrap_or(u32::MAX);
         let due: u64 = shares.iter().map(LentShare::due).sum();
+        // Nothing is due while the device has it free, whatever a container reports.
+        let due = if free >= due.saturating_add(SLACK) {
+            0
+        } else {
+            due
+        };
         let is_lent = shares.iter().any(|share| share.excess() > 0);
         if due > 0 && is_lent && !self.call_backs.contains_key(gpu) {
             decision.begins = true;
@@ -163,8 +171,8 @@ impl Lending {
 }
 
 impl CallBack {
-    /// Chooses whom to notify and whom to end, so that `missing` bytes become free. Something is lacking
-    /// even if the driver counts enough as free.
+    /// Chooses whom to notify and whom to end, so that `missing` bytes become free; at least one byte is
+    /// missing, also where the driver counts enough as free.
     fn choose(
         &mut self,
         shares: &[LentShare],
@@ -201,7 +209,7 @@ impl CallBack {
     }
 }
 
-/// The shares of each GPU that have a limiter, by the GPU's UUID.
+/// The shares of each device that have a limiter, by the device's UUID.
 fn shares(
     sample: &NodeSample,
     evaluation: &Evaluation,
@@ -237,8 +245,8 @@ fn shares(
                 yields: sample.yields.contains(&container.id),
                 grace: grace.of(&container.namespace),
             };
-            let gpu = sample.gpu(at, device).to_owned();
-            all.entry(gpu).or_default().push(share);
+            let device = sample.device_uuid(at, device).to_owned();
+            all.entry(device).or_default().push(share);
         }
     }
     all

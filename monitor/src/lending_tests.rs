@@ -105,7 +105,10 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
         let decision = decide(&mut lending(), &shares, 0, 0);
         assert!(!decision.called_back, "{shares:?}");
     }
-    // What it says it lacks ends no more than what it may still get.
+    // The GPU is not full.
+    let shares = [share(0, 1000, 900), share(1, 3000, 0)];
+    assert!(!decide(&mut lending(), &shares, 1500, 0).called_back);
+    // What it reports ends no more than what it may still get.
     let mut one = lending();
     let shares = [share(0, 1900, 50_000), share(1, 2200, 0), share(2, 2300, 0)];
     decide(&mut one, &shares, 0, 0);
@@ -146,7 +149,8 @@ proptest! {
             for index in &decision.end {
                 prop_assert!(shares[*index].excess() > 0);
                 prop_assert!(begun.is_some_and(|begun| second - begun >= GRACE.as_secs()));
-                prop_assert!(shares.iter().any(|share| share.due() > 0));
+                let due: u64 = shares.iter().map(LentShare::due).sum();
+                prop_assert!(due + SLACK > free * MIB);
             }
             prop_assert!(decision.end.is_empty() || decision.called_back);
         }

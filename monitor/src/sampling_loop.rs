@@ -230,16 +230,17 @@ fn write_lending(
     }
 }
 
-/// Bytes that are free on a GPU; `None` if that is unknown.
-fn free_memory(gpus: &[GpuSample], sample: &NodeSample, gpu: &str) -> Option<u64> {
-    let memory = gpus.iter().find(|one| one.uuid == gpu)?.bytes?;
-    let used = sample.in_use.get(gpu).copied().unwrap_or(memory.used);
-    Some(
-        memory
-            .total
-            .saturating_sub(memory.reserved)
-            .saturating_sub(used),
-    )
+/// Bytes that are free on a GPU or a MIG instance; `None` if that is unknown.
+fn free_memory(gpus: &[GpuSample], sample: &NodeSample, device: &str) -> Option<u64> {
+    let mut instances = gpus.iter().flat_map(|gpu| &gpu.instances);
+    let memory = match gpus.iter().find(|gpu| gpu.uuid == device) {
+        Some(gpu) => gpu.bytes?,
+        None => instances.find(|one| one.uuid == device)?.bytes?,
+    };
+    // Of GPUs, what this sample read.
+    let used = sample.in_use.get(device).copied().unwrap_or(memory.used);
+    let available = memory.total.saturating_sub(memory.reserved);
+    Some(available.saturating_sub(used))
 }
 
 /// Awaits a sample; calls `on_overdue` each time that it has not completed for another [`OVERDUE`].

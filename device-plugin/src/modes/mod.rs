@@ -147,7 +147,7 @@ impl SharingModes {
                 edits.limited = true;
                 edits.visible.push(share.grant.gpu.to_string());
                 // The limits are in the limits page; the variable only informs the user.
-                let (place, memory) = (share.index, share.grant.memory.0);
+                let (place, memory) = (share.index, share.grant.memory_limit().0);
                 let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
                 edits.variables.push(variable);
             }

@@ -18,6 +18,7 @@ pub(crate) async fn called_back(stack: Arc<Stack>) -> Result<()> {
     // Longer than the borrower that frees memory needs.
     let grace = ["--burst-grace-seconds-in", "lent=8"];
     monitored(stack, SPACE, &grace).await?;
+    example(stack).await?;
     share(stack, "owner", "40000", &[]).await?;
     let limit = ("aliquot.dev/gpumem-limit", "80000");
     let yields = ("aliquot.dev/burst", "yield");
@@ -29,13 +30,26 @@ pub(crate) async fn called_back(stack: Arc<Stack>) -> Result<()> {
     let borrows = ["init", "yields", "alloc,60000"];
     let freed = returned(stack, "yields", 1.0, 0.0);
     beside(stack, (SPACE, "yields"), &borrows, freed).await?;
-    let borrows = ["init", "alloc,60000"];
+    // As soon as nothing is called back any more.
+    let borrows = ["init", "ninit", "grown,60000"];
     let ended = async {
         returned(stack, "stays", 2.0, 1.0).await?;
         wait_event(stack, (SPACE, "stays"), "GpuMemoryCalledBack").await
     };
     beside(stack, (SPACE, "stays"), &borrows, ended).await?;
     over(stack, SPACE).await
+}
+
+/// The example sees its limit.
+async fn example(stack: &Stack) -> Result<()> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/burst.yaml");
+    let apply = ["apply", "-f", file];
+    stack.cluster.kubectl(&apply).await?.success()?;
+    stack.cluster.wait_running("default", "burst-pod").await?;
+    let env = stack.environment("default", "burst-pod", "main").await?;
+    let limit = env.get("CUDA_DEVICE_MEMORY_LIMIT_0");
+    ensure!(limit.is_some_and(|limit| limit == "12000m"), "{env:?}");
+    stack.cluster.delete_pod("default", "burst-pod").await
 }
 
 /// Waits until the borrower has what is idle; then the owner gets its request. Checks how often memory
@@ -71,9 +85,7 @@ async fn share(
     let mut pod = with_python(stack, SPACE, name, &limits)?;
     let shown = stack.machine().show()?;
     let gpu = shown["gpus"][0]["uuid"].as_str().context("a GPU")?;
-    let annotations = annotations
-        .iter()
-        .chain([&("aliquot.dev/use-gpuuuid", gpu)]);
+    pod["metadata"]["annotations"]["aliquot.dev/use-gpuuuid"] = json!(gpu);
     for (key, value) in annotations {
         pod["metadata"]["annotations"][*key] = json!(value);
     }
