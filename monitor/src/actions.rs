@@ -2,6 +2,7 @@
 //! the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
@@ -145,7 +146,7 @@ impl ActionRunner {
                 let (at, device) = share.at;
                 let text = texts.entry(at).or_default();
                 let uuid = sample.device_uuid(at, device);
-                text.push_str(&format!("{uuid} {}\n", share.excess()));
+                let _ = writeln!(text, "{uuid} {}", share.excess());
             }
         }
         let names: BTreeSet<&String> = sample.containers.all.iter().map(|one| &one.id).collect();

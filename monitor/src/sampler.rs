@@ -60,6 +60,19 @@ struct PageLimits {
     yields: bool,
 }
 
+impl PageLimits {
+    fn add_to(self, sample: &mut NodeSample, container: &ManagedContainer) {
+        if self.yields {
+            sample.yields.insert(container.id.clone());
+        }
+        sample.limits.push(self.memory);
+        sample.requests.push(self.requests);
+        sample.charged.push(self.charged);
+        sample.physical.push(self.physical);
+        sample.context.current_uuids.push(self.current_uuids);
+    }
+}
+
 impl Sampler {
     /// Samples this driver and the containers below the agent's state directory.
     pub fn new(driver: Arc<dyn GpuDriver>, state: &Path, processes: Processes, pods: Pods) -> Self {
@@ -99,14 +112,7 @@ impl Sampler {
         };
         for container in &containers.all {
             let limits = self.limits(container);
-            if limits.yields {
-                sample.yields.insert(container.id.clone());
-            }
-            sample.limits.push(limits.memory);
-            sample.requests.push(limits.requests);
-            sample.charged.push(limits.charged);
-            sample.physical.push(limits.physical);
-            sample.context.current_uuids.push(limits.current_uuids);
+            limits.add_to(&mut sample, container);
         }
         for gpu in &gpus {
             for one in &gpu.instances {

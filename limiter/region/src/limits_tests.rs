@@ -40,7 +40,11 @@ fn writes_fields_at_documented_offsets() {
         second[72..88],
         [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]
     );
-    assert!(second[88..].iter().all(|byte| *byte == 0));
+    assert_eq!(second[88..96], [0; 8]);
+    assert_eq!(second[96..104], (2000_u64 << 20).to_le_bytes());
+    assert_eq!(second[104..112], [0; 8]);
+    assert_eq!(second[112..116], [60, 0, 0, 0]);
+    assert!(second[116..].iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -139,9 +139,9 @@ fn allocate_charged(
     };
     let mut size = AllocatedSize::InBlocks(0);
     let mut code = account.insist(reserved, || {
-        let made = make(spilled.then_some(&account));
-        size = made.1;
-        made.0
+        let (code, allocated) = make(spilled.then_some(&account));
+        size = allocated;
+        code
     });
     if code == OUT_OF_MEMORY && !spilled && account.process.is_oversubscribed() {
         // Others took more of the device than was counted; what was granted is given all the same.

@@ -216,16 +216,16 @@ impl LendingScene {
         self.order(&idle, "idle")?;
         self.order(&busy, "request")?;
         self.order(&busy, "fill")?;
-        let used: u64 = self
+        let allocated: u64 = self
             .machine
             .process_usage(FIRST)?
             .iter()
             .map(|one| one.used / MIB)
             .sum();
-        let left = CONTEXT * u64::try_from(IDLE)?;
+        let contexts = CONTEXT * u64::try_from(IDLE)?;
         let requested = REQUEST * u64::try_from(TENANTS - IDLE)?;
-        let of_idle = MEMORY - RESERVED - left - requested;
-        let lent = used.saturating_sub(left + requested);
+        let of_idle = MEMORY - RESERVED - contexts - requested;
+        let lent = allocated.saturating_sub(contexts + requested);
         let usable = 100.0 * f64::from(u32::try_from(lent)?) / f64::from(u32::try_from(of_idle)?);
         self.result.usable = self.result.usable.min(usable);
         self.order(&idle, "request")?;
@@ -269,7 +269,7 @@ impl LendingScene {
             if !line.starts_with("refused ") {
                 return Ok(line.trim_end().to_owned());
             }
-            println!("tenant {tenant}: {}", line.trim_end());
+            writeln!(std::io::stderr(), "tenant {tenant}: {}", line.trim_end())?;
         }
     }
 

@@ -10,7 +10,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A round of ten tenants.
 fn check(limits: Limits) -> LendingResult {
     let result = run(limits, Duration::ZERO, GRACE).expect("a scene");
-    println!("{limits:?}: {result:?}");
     assert_eq!((result.refused, result.wrong), (0, 0), "{result:?}");
     assert!(result.granted > 100 && result.usable >= 95.0, "{result:?}");
     result

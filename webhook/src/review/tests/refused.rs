@@ -52,43 +52,6 @@ fn rejects_annotations_without_space_for_allocation() {
 }
 
 #[test]
-fn rejects_limit_below_the_request() {
-    let check = |annotation: &str, limit: &str, expected: &str| {
-        let mut pod =
-            asking(&json!({GPU: "1", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30"}));
-        pod["metadata"]["annotations"] = json!({annotation: limit});
-        if expected.is_empty() {
-            admit(&pod, &Settings::default());
-        } else {
-            let found = refusals(&pod, &Settings::default());
-            assert_eq!(
-                found,
-                [format!("metadata.annotations[{annotation:?}]: {expected}")]
-            );
-        }
-    };
-    let (memory, cores) = ("aliquot.dev/gpumem-limit", "aliquot.dev/gpucores-limit");
-    check(memory, "3000", "");
-    check(memory, "12000", "");
-    let below =
-        "\"2999\" is below the nvidia.com/gpumem of container main; expected: at least 3000 MiB";
-    check(memory, "2999", below);
-    check(cores, "30", "");
-    let below =
-        "\"29\" is below the nvidia.com/gpucores of container main; expected: at least 30 percent";
-    check(cores, "29", below);
-    check("aliquot.dev/burst", "yield", "");
-    check(
-        "aliquot.dev/burst",
-        "stay",
-        "\"stay\" is invalid; expected: yield",
-    );
-    let binary =
-        "\"12Gi\" has a binary suffix; expected: a whole number of MiB, 1 to 1048576 (12288)";
-    check(memory, "12Gi", binary);
-}
-
-#[test]
 fn reports_all_errors_of_a_pod_at_once() {
     let mut bad = with("spec.nodeName", &json!("n1"));
     bad["spec"]["hostPID"] = json!(true);
