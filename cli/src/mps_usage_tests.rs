@@ -22,6 +22,7 @@ fn pod(namespace: &str, name: &str) -> PodTop {
         name: name.to_owned(),
         node: "n".into(),
         gpus: None,
+        limits: BTreeMap::new(),
         owner: None,
         usage: BTreeMap::new(),
         mps: BTreeMap::new(),

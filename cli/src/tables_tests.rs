@@ -168,6 +168,28 @@ fn top_shows_used_beside_allocated() {
 }
 
 #[test]
+fn top_shows_limit_above_what_a_pod_requested() {
+    let mut pod = holder();
+    let annotations = pod.metadata.annotations.as_mut().expect("an allocation");
+    let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
+    *allocation = allocation.replace(
+        r#""cores":30"#,
+        r#""cores":30,"burst":{"memory":70000}"#,
+    );
+    let table = tables::pods(
+        &pods_with_allocations(&[pod]),
+        &Devices::of(&cluster()),
+        SortBy::Name,
+        false,
+    );
+    assert_eq!(
+        table,
+        "NAMESPACE  POD     NODE  GPU  SHARES  MIB            USED  CORES  SM %  THROTTLED  OWNER\n\
+         d          holder  n1    0    1       50000 (70000)  -     30     -     -          Job/train\n"
+    );
+}
+
+#[test]
 fn top_sorts_by_what_is_asked_and_unknown_last() {
     let objects = [node("n1", "ok"), node("n2", "ok"), node("n3", "ok")];
     let top = top_of(&objects, &[holder()]);

@@ -13,7 +13,7 @@ use aliquot_core::measured::Used;
 use aliquot_core::mig::published::{Mig, MigPlacement};
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
 use aliquot_core::usage::DeviceUses;
-use aliquot_core::{Defaults, GpuUuid, NodeName};
+use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
 use aliquot_k8s::{node, pod};
 use anyhow::{Result, bail};
 use clap::builder::PossibleValue;
@@ -224,6 +224,9 @@ pub struct PodTop {
     pub node: NodeName,
     /// Its allocation by device; `null` when the annotation cannot be read.
     pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
+    /// The most memory in MiB that it may use, by device, where that is more than its allocation.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<GpuUuid, Mib>,
     /// The controller that created it, such as `Job/train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -259,6 +262,7 @@ pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
             gpus,
+            limits: pod::memory_limits(object),
             owner: owner(object),
             usage: BTreeMap::new(),
             uncontrolled: uncontrolled.map(str::to_owned).collect(),

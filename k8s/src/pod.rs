@@ -14,8 +14,8 @@ use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;
 use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{
-    Allocation, ContainerDemand, Defaults, Demand, ModelRules, Namespace, NodeName, PodUid,
-    Preferences, RequestAnnotation, ResourceNames, Stage, hami, quantity,
+    Allocation, ContainerDemand, Defaults, Demand, GpuUuid, Mib, ModelRules, Namespace, NodeName,
+    PodUid, Preferences, RequestAnnotation, ResourceNames, Stage, hami, quantity,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -386,6 +386,31 @@ fn aliquot_use(pod: &Pod, node: &NodeName, text: &str, settings: &Settings) -> A
         Ok(_) | Err(_) if is_admitted(pod, settings) => AllocatedUse::Unreadable,
         Ok(_) | Err(_) => AllocatedUse::Unproven,
     }
+}
+
+/// The most memory that a pod may use of each device on which it may use more than it is allocated.
+pub fn memory_limits(pod: &Pod) -> BTreeMap<GpuUuid, Mib> {
+    let allocation = annotation(pod, ALLOCATION).map(Allocation::decode);
+    let Some(Ok(mut allocation)) = allocation else {
+        return BTreeMap::new();
+    };
+    let effective = |allocation: &Allocation| {
+        let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
+        usage::effective(allocation, stages)
+    };
+    let requested = effective(&allocation);
+    for grant in allocation.containers.values_mut().flatten() {
+        grant.memory = grant.memory_limit();
+    }
+    for grant in allocation.init.values_mut().flatten() {
+        grant.memory = grant.memory_limit();
+    }
+    let limits = effective(&allocation);
+    let above = limits.iter().filter(|(gpu, limit)| {
+        let request = requested.get(gpu).map_or(Mib(0), |used| used.memory);
+        limit.memory > request
+    });
+    above.map(|(gpu, limit)| (gpu.clone(), limit.memory)).collect()
 }
 
 /// Whether our scheduler admitted this bound pod: the pod names it and requests devices (or its

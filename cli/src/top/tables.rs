@@ -310,6 +310,9 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> Strin
         let line = |gpu: Option<(&GpuUuid, &DeviceAmount)>| {
             let cell =
                 |of: fn(&DeviceAmount) -> String| gpu.map_or_else(dash, |(_, amount)| of(amount));
+            let limit = gpu.and_then(|(gpu, _)| pod.limits.get(gpu));
+            let limit = limit.map_or_else(String::new, |limit| format!(" ({})", limit.0));
+            let memory = cell(|amount| amount.memory.0.to_string()) + &limit;
             let usage = gpu.and_then(|(gpu, _)| pod.usage.get(gpu)).copied();
             let beside = UsedCells::of_share(usage.unwrap_or_default());
             let mut cells = vec![
@@ -318,7 +321,7 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> Strin
                 pod.node.to_string(),
                 gpu.map_or_else(|| "unreadable".to_owned(), |(gpu, _)| devices.place(gpu)),
                 cell(|amount| amount.replicas.to_string()),
-                cell(|amount| amount.memory.0.to_string()),
+                memory,
                 beside.memory(),
                 cell(|amount| amount.cores.0.to_string()),
                 beside.sm(),
