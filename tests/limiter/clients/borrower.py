@@ -1,8 +1,8 @@
 """A tenant that may use more than it requested: `borrower.py REQUEST LIMIT CONTEXT SEED`, in MiB.
 
 It prints `ready` when it has a context, and carries out one order a line:
-`idle` frees everything; `fill` allocates up to its limit, or until it is refused; `request` allocates up to
-its request; `random SECONDS` moves its use to random amounts. Each answer is the order's first word,
+`idle` frees everything; `fill` allocates up to its limit, or until it got no more for five seconds, since
+nothing is lent while memory is called back; `request` allocates up to its request; `random SECONDS` moves its use to random amounts. Each answer is the order's first word,
 MiB in use, allocations within its request, how many of them were refused, and the longest in ms.
 """
 
@@ -67,6 +67,16 @@ def grow(to):
             size //= 2
 
 
+def fill():
+    progress = time.monotonic()
+    while used() + 2 <= limit and time.monotonic() < progress + 5:
+        before = used()
+        grow(limit)
+        if used() > before:
+            progress = time.monotonic()
+        time.sleep(0.1)
+
+
 def move(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -90,7 +100,7 @@ for line in sys.stdin:
         while allocations:
             free()
     elif order == "fill":
-        grow(limit)
+        fill()
     elif order == "request":
         grow(request)
     else:
