@@ -172,10 +172,7 @@ fn top_shows_limit_above_what_a_pod_requested() {
     let mut pod = holder();
     let annotations = pod.metadata.annotations.as_mut().expect("an allocation");
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
-    *allocation = allocation.replace(
-        r#""cores":30"#,
-        r#""cores":30,"burst":{"memory":70000}"#,
-    );
+    *allocation = allocation.replace(r#""cores":30"#, r#""cores":30,"burst":{"memory":70000}"#);
     let table = tables::pods(
         &pods_with_allocations(&[pod]),
         &Devices::of(&cluster()),

@@ -410,7 +410,9 @@ pub fn memory_limits(pod: &Pod) -> BTreeMap<GpuUuid, Mib> {
         let request = requested.get(gpu).map_or(Mib(0), |used| used.memory);
         limit.memory > request
     });
-    above.map(|(gpu, limit)| (gpu.clone(), limit.memory)).collect()
+    above
+        .map(|(gpu, limit)| (gpu.clone(), limit.memory))
+        .collect()
 }
 
 /// Whether our scheduler admitted this bound pod: the pod names it and requests devices (or its

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Times a newcomer's path: a fresh clone, the commands of README.md as they stand there, a value
-# changed in an example and one in the code, each read in the container. Prints one line for each
+# changed in an example and one in the code, each read in the container, and the quick start of
+# docs/guides, command by command. Prints one line for each
 # step: seconds, CPU seconds, the step.
 #   tests/e2e/newcomer.sh              the commit that is checked out; needs root, as make demo
 #   ALIQUOT_FRESH=1 ...                without the caches that a fresh machine lacks: Cargo's
@@ -70,3 +71,6 @@ step "a line of the agent's code; ${up[*]}" "${up[@]}"
 shows CUDA_DEVICE_SM_LIMIT=30.0
 within
 step "${down[*]}" "${down[@]}"
+step "docs/guides/quick-start.md on a node with simulated GPUs, with a build of all parts" bash -c \
+  'make build && cargo test --workspace --locked --test installed -- quick_start_runs_as_written --ignored --nocapture'
+sed -n 's/^    quick start: \(.*\): \([0-9.]* s\)$/          of this \2  \1/p' "$log"

@@ -51,7 +51,7 @@ impl HelmOutput {
 /// Runs helm.
 pub fn helm(arguments: &[&str]) -> Result<HelmOutput> {
     let folder = tempfile::tempdir()?;
-    let output = Command::new(program()?)
+    let output = Command::new(helm_program()?)
         .args(arguments)
         .env("HELM_CACHE_HOME", folder.path())
         .env("HELM_CONFIG_HOME", folder.path())
@@ -67,7 +67,7 @@ pub fn helm(arguments: &[&str]) -> Result<HelmOutput> {
 }
 
 /// The path of helm, which is built if this machine has none.
-fn program() -> Result<&'static str> {
+pub fn helm_program() -> Result<&'static str> {
     static FOUND: OnceLock<String> = OnceLock::new();
     if let Some(found) = FOUND.get() {
         return Ok(found);

@@ -26,8 +26,8 @@ pub async fn compile(to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Hands the node the image, of busybox and this machine's C library.
-pub async fn import_image(cluster: &Cluster) -> Result<()> {
+/// Hands the node an image of this name, of busybox and this machine's C library.
+pub async fn import_image(cluster: &Cluster, name: &str) -> Result<()> {
     // Linked like libvgpu.so and the simulated driver.
     let program = std::env::current_exe()?;
     let output = Command::new("ldd").arg(&program).output().await?;
@@ -47,5 +47,5 @@ pub async fn import_image(cluster: &Cluster) -> Result<()> {
         .iter()
         .map(|path| (Path::new(path), path.as_str()));
     let files: Vec<_> = tools.into_iter().chain(libraries).collect();
-    cluster.import_image(IMAGE, "/bin/sh", &files).await
+    cluster.import_image(name, "/bin/sh", &files).await
 }

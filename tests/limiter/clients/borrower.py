@@ -1,9 +1,14 @@
 """A tenant that may use more than it requested: `borrower.py REQUEST LIMIT CONTEXT SEED`, in MiB.
 
 It prints `ready` when it has a context, and carries out one order a line:
-`idle` frees everything; `fill` allocates up to its limit, or until it got no more for five seconds, since
-nothing is lent while memory is called back; `request` allocates up to its request; `random SECONDS` moves its use to random amounts. Each answer is the order's first word,
-MiB in use, allocations within its request, how many of them were refused, and the longest in ms.
+- `idle` frees everything.
+- `fill` allocates up to its limit, or until it got no more for five seconds: nothing is lent while
+  memory is called back.
+- `request` allocates up to its request.
+- `random SECONDS` moves its use to random amounts.
+
+Each answer is the order's first word, MiB in use, allocations within its request, how many of them
+were refused, and the longest in ms.
 """
 
 import ctypes

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             life::runs_share_from_registry,
         )
         .long(),
+        scenario("quick_start_runs_as_written", life::quick_start).long(),
     ];
     let releases = vec![scenario(
         "helm_lifecycle_leaves_nothing_behind",

@@ -74,7 +74,7 @@ async fn up() -> Result<()> {
     let program = files(&stack)?.join("limits");
     tokio::try_join!(
         limits_program::compile(&program),
-        limits_program::import_image(&stack.cluster),
+        limits_program::import_image(&stack.cluster, limits_program::IMAGE),
         stack.start_scheduler(&[]),
         stack.start_webhook(&[]),
         stack.start_device_plugin(&options),

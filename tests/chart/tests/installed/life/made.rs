@@ -1,6 +1,8 @@
 //! What the installation needs on the node: images built here, and a simulated driver with a CDI
 //! specification like the NVIDIA toolkit's.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,7 +85,7 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     SimulatedMachine::create(&machine, gpus)?;
     std::fs::write(
         toolkit.join("nvidia.json"),
-        nvidia_spec(&driver).to_string(),
+        nvidia_spec(&driver, &machine).to_string(),
     )?;
     let (image, tag) = IMAGE.split_once(':').context("no tag")?;
     let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
@@ -116,8 +118,22 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
     }))
 }
 
+/// Gives every user access to the machine, as to device nodes.
+pub(crate) fn open_machine(cluster: &Cluster) -> Result<()> {
+    let folder = cluster.state_dir().join("driver");
+    let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+    open(&folder, 0o777)?;
+    for file in std::fs::read_dir(&folder)? {
+        let file = file?;
+        if file.file_type()?.is_file() {
+            open(&file.path(), 0o666)?;
+        }
+    }
+    Ok(())
+}
+
 /// The driver's libraries, and both GPUs by their indexes.
-fn nvidia_spec(driver: &Path) -> Value {
+fn nvidia_spec(driver: &Path, machine: &Path) -> Value {
     let device = |index: &str| json!({"name": index, "containerEdits": {"env": ["CARD=1"]}});
     let mount = |name: &str| {
         json!({"hostPath": driver.join(name), "containerPath": format!("/driver/{name}"),
@@ -128,8 +144,12 @@ fn nvidia_spec(driver: &Path) -> Value {
         "kind": "nvidia.com/gpu",
         "devices": [device("0"), device("1")],
         "containerEdits": {
-            "env": ["LD_LIBRARY_PATH=/driver"],
-            "mounts": [mount(place::CUDA_LIBRARY_NAME), mount(place::LIBRARY_NAME)],
+            "env": ["LD_LIBRARY_PATH=/driver", format!("{STATE_VARIABLE}={}", machine.display())],
+            "mounts": [mount(place::CUDA_LIBRARY_NAME), mount(place::LIBRARY_NAME), {
+                // In the place of device nodes.
+                "hostPath": driver, "containerPath": driver,
+                "options": ["rw", "nosuid", "nodev", "bind"],
+            }],
         },
     })
 }

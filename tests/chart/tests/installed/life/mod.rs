@@ -3,6 +3,7 @@
 
 mod driver_upgrade;
 mod made;
+mod quick_start;
 mod registry;
 mod shown;
 mod world;
@@ -253,6 +254,10 @@ pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
         bail!("the chart's life: {error:#}\n{}", world.report().await);
     }
     Ok(())
+}
+
+pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(quick_start::runs(chart.cluster.clone())).await
 }
 
 pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {
