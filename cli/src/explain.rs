@@ -143,6 +143,19 @@ pub(crate) fn asks(head: &PodHeader) -> String {
             asked.cores
         );
     }
+    let limits = head.burst.into_iter().flat_map(|burst| {
+        let (memory, cores) = (burst.memory, burst.cores);
+        let memory = memory.map(|limit| limit.to_string());
+        [memory, cores.map(|limit| format!("{limit} compute"))]
+    });
+    let limits: Vec<String> = limits.flatten().collect();
+    if !limits.is_empty() {
+        let limits = limits.join(" and ");
+        let _ = write!(
+            text,
+            "\n  each share may use up to {limits} while its GPU has it idle"
+        );
+    }
     text.push('\n');
     text
 }

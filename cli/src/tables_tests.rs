@@ -8,7 +8,7 @@ use aliquot_core::explain::{
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
-use aliquot_core::{Cluster, Ledger, Mib, Percent};
+use aliquot_core::{Burst, Cluster, Ledger, Mib, Percent};
 use aliquot_k8s::node::published;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
@@ -275,6 +275,7 @@ fn waiting() -> PodAnswer {
         leads: true,
         requests: asks,
         annotated: false,
+        burst: None,
         refused: Some(RefusalHistory {
             times: 3,
             first_seconds_ago: 200.0,
@@ -348,6 +349,16 @@ fn explains_waiting_pod_in_a_table() {
     let first = "d/p (request in annotation aliquot.dev/request)\n  app container main requests";
     let shown = explain::table(&annotated, 20);
     assert!(shown.starts_with(first), "{shown}");
+    let mut burst = waiting();
+    burst.head.burst = Some(Burst {
+        memory: Some(Mib(60_000)),
+        cores: Some(Percent(80)),
+        yields: false,
+    });
+    let line =
+        "\n  each share may use up to 60000 MiB and 80 % compute while its GPU has it idle\n";
+    let shown = explain::table(&burst, 20);
+    assert!(shown.contains(line), "{shown}");
 }
 
 /// Serves one request, and returns how to reach it.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::burst::Burst;
 use crate::demand::{ContainerDemand, Demand};
 use crate::fit::{self, Fit, FitTrace};
 use crate::id::{GpuUuid, Namespace, NodeName, PodUid};
@@ -325,6 +326,9 @@ pub struct PodHeader {
     /// The amounts stand in the pod's annotation, not in its containers' resources.
     #[serde(default)]
     pub annotated: bool,
+    /// What each share may use beyond its request, which alone has to fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Burst>,
     /// Its refusals, if this scheduler replica refused it.
     pub refused: Option<RefusalHistory>,
     /// Where it is allocated; then no node is evaluated.

@@ -177,6 +177,7 @@ impl WhatIfQuery<'_> {
                 leads: false,
                 requests: container_requests(demand),
                 annotated: pod::annotation(pod, REQUEST).is_some(),
+                burst: demand.rules.burst,
                 refused: None,
                 placement: None,
             },

@@ -56,6 +56,7 @@ async fn pod_answer(
     let entry = model.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
     let asks = (container_requests(&waiting.demand), waiting.annotated);
     let mut head = model.head(&namespace, &name, &uid, asks);
+    head.burst = waiting.demand.rules.burst;
     head.refused = waiting
         .refusals
         .as_ref()
@@ -110,6 +111,7 @@ impl ReadModel {
             leads: self.leads(),
             requests: asks,
             annotated,
+            burst: None,
             refused: None,
             placement: None,
         }
@@ -143,7 +145,7 @@ impl ReadModel {
         if pod::is_finished(pod) {
             return conflict("has finished and has no GPU allocation");
         }
-        let asks = container_requests(&demand);
+        let (asks, burst) = (container_requests(&demand), demand.rules.burst);
         match (pod::node(pod), pod::allocated(pod, self.cache.settings())) {
             (None, _) if !demand.requests_gpu() => conflict("requests no GPU"),
             (None, _) => Ok(FetchedPod::Pending(Box::new(PendingPod::read(
@@ -160,6 +162,7 @@ impl ReadModel {
                 };
                 let asks = (asks, pod::annotation(pod, REQUEST).is_some());
                 let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
+                answer.burst = burst;
                 answer.placement = Some(placement(&entry));
                 Ok(FetchedPod::Bound(Box::new(answer)))
             }
