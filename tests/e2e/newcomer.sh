@@ -9,7 +9,7 @@
 # It needs space for a whole build below TMPDIR, and removes all of it. It replaces a running demo.
 set -euo pipefail
 export LC_ALL=C # seconds with a decimal point
-unset CARGO_TARGET_DIR MAKEFLAGS MFLAGS MAKELEVEL # of the make that started this
+unset CARGO_TARGET_DIR MAKEFLAGS MFLAGS MAKELEVEL RUST_BACKTRACE # of the make that started this
 source=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 work=$(mktemp -d "${TMPDIR:-/tmp}/newcomer-XXXX")
 log=$work/log
