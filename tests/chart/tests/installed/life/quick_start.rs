@@ -64,7 +64,7 @@ impl Reader {
         write_program(&programs.join("kubectl"), &kubectl)?;
         let plugin = built()?.join("kubectl-aliquot");
         std::os::unix::fs::symlink(plugin, programs.join("kubectl-aliquot"))?;
-        let kubeconfig = world.cluster.kubeconfig().to_owned();
+        let kubeconfig = world.cluster.kubeconfig();
         Ok(Self { folder, kubeconfig })
     }
 
