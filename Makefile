@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold bench deny docs fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
+.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold image bench deny docs fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -61,7 +61,7 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 
-test-all: test docs test-oldest chaos gangs hold ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+test-all: test docs test-oldest chaos gangs hold image ## Also boots in random order, bursts, churn, packing, shares over time, long forms
 	$(CARGO_TEST) --test karpenter -- --ignored
 	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
 		admission ending harness_control_plane harness_node)
@@ -95,6 +95,9 @@ admission: cluster build ## 200 GPU pods a second for 10 minutes, one of two web
 hold: ## A million random allocations at the limit, and a thousand kills, against the simulator's count
 	cargo build --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
 	ALIQUOT_CHURN=long cargo test --locked -p aliquot-limiter-tests --test churn -- --nocapture
+
+image: ## Build images/Dockerfile with buildah on base images of Debian's packages, and run its programs
+	cargo test --workspace --locked --test dockerfile
 
 bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
 	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-monitor -p aliquot-performance

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod image;
 pub mod release;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The image that images/build.sh builds from binaries, and that images/Dockerfile, for which there is
-//! no daemon here, would build the same.
+//! The image that images/build.sh builds from binaries, and the instructions of images/Dockerfile, which
+//! must build the same; dockerfile.rs runs them.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,19 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aliquot_chart::image::{Image, LIMITER, PROGRAMS, TOOLKIT};
 use aliquot_chart::top;
 use serde_json::Value;
-
-const PROGRAMS: [&str; 5] = [
-    "aliquot-scheduler",
-    "aliquot-webhook",
-    "aliquot-device-plugin",
-    "aliquot-monitor",
-    "kubectl-aliquot",
-];
-const LIMITER: [&str; 2] = ["libvgpu.so", "aliquot-hook"];
-const TOOLKIT: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
-const SBOM: &str = "/usr/share/aliquot/sbom.spdx.json";
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(top(path)).unwrap()
@@ -75,14 +65,7 @@ fn go_program() -> PathBuf {
 }
 
 /// The result of build.sh for programs of this machine, in place of Aliquot's.
-struct Made {
-    files: BTreeSet<String>,
-    name: String,
-    config: Value,
-    sbom: Value,
-}
-
-fn made(name: &[&str]) -> Made {
+fn made(name: &[&str]) -> Image {
     let room = tempfile::tempdir().unwrap();
     let folder = room.path().join("release");
     std::fs::create_dir(&folder).unwrap();
@@ -102,36 +85,7 @@ fn made(name: &[&str]) -> Made {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let open = |archive: &Path, to: &Path| {
-        std::fs::create_dir(to).unwrap();
-        let mut tar = Command::new("tar");
-        let done = tar.arg("-xf").arg(archive).arg("-C").arg(to).status();
-        assert!(done.unwrap().success());
-    };
-    let (oci, inside) = (room.path().join("oci"), room.path().join("inside"));
-    open(&archive, &oci);
-    let json =
-        |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
-    let blob = |descriptor: &Value| {
-        let digest = descriptor["digest"].as_str().unwrap();
-        oci.join("blobs").join(digest.replace(':', "/"))
-    };
-    let index = json(&oci.join("index.json"));
-    let manifest = json(&blob(&index["manifests"][0]));
-    open(&blob(&manifest["layers"][0]), &inside);
-    let list = Command::new("find")
-        .arg(&inside)
-        .args(["-type", "f"])
-        .output();
-    let list = String::from_utf8(list.unwrap().stdout).unwrap();
-    let here = inside.to_str().unwrap();
-    let named = &index["manifests"][0]["annotations"]["io.containerd.image.name"];
-    Made {
-        files: list.lines().map(|line| line.replace(here, "")).collect(),
-        name: named.as_str().unwrap().to_owned(),
-        config: json(&blob(&manifest["config"])),
-        sbom: json(&inside.join(SBOM.trim_start_matches('/'))),
-    }
+    Image::open(&archive, room.path()).unwrap()
 }
 
 #[test]
@@ -371,6 +325,10 @@ fn imported_image_has_default_name() {
         ),
         (&["registry:5000/a/b:1"], "registry:5000/a/b:1".to_owned()),
     ] {
-        assert_eq!(made(name).name, expected, "{name:?}");
+        let annotations = made(name).annotations;
+        assert_eq!(
+            annotations["io.containerd.image.name"], expected,
+            "{name:?}"
+        );
     }
 }
