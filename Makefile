@@ -156,7 +156,7 @@ binaries:
 # Only what `make demo` starts.
 demo-binaries:
 	cargo build --locked -p aliquot-scheduler -p aliquot-webhook -p aliquot-device-plugin -p aliquot-monitor \
-		-p aliquot-cli -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda -p aliquot-e2e --bins --lib
+		-p aliquot-cli -p aliquot-limiter -p aliquot-hook -p aliquot-gpusim -p aliquot-gpusim-cuda -p aliquot-e2e --bins --lib
 
 build: binaries
 	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos
