@@ -95,11 +95,10 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
 
 pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
     let world = World::on(cluster).await?;
-    let result = walk(&world).await;
-    match result {
-        Err(error) => anyhow::bail!("{error:#}\n{}", world.report().await),
-        Ok(()) => Ok(()),
+    if let Err(error) = walk(&world).await {
+        anyhow::bail!("{}\n{error:#}", world.report().await);
     }
+    Ok(())
 }
 
 async fn walk(world: &World) -> Result<()> {
