@@ -112,16 +112,7 @@ impl Preferences {
                 .unwrap_or_default(),
             one_numa: reader.one(NUMA_BIND, truth).unwrap_or_default(),
             weights: reader.one(WEIGHTS, weights).unwrap_or_default(),
-            burst: None,
-        };
-        let burst = Burst {
-            memory: reader.one(MEMORY_LIMIT, memory_limit),
-            cores: reader.one(CORES_LIMIT, cores_limit),
-            yields: reader.one(BURST, yields).is_some(),
-        };
-        let rules = DeviceRules {
-            burst: Some(burst).filter(|burst| *burst != Burst::default()),
-            ..rules
+            burst: reader.burst(),
         };
         if reader.errors.is_empty() {
             Ok(Self {
@@ -172,6 +163,16 @@ impl<'a, F: Fn(&'static str) -> Option<&'a str>> Reader<F> {
                 None
             }
         }
+    }
+
+    /// `None` if no annotation says anything.
+    fn burst(&mut self) -> Option<Burst> {
+        let burst = Burst {
+            memory: self.one(MEMORY_LIMIT, memory_limit),
+            cores: self.one(CORES_LIMIT, cores_limit),
+            yields: self.one(BURST, yields).is_some(),
+        };
+        Some(burst).filter(|burst| *burst != Burst::default())
     }
 
     /// A comma-separated list; empty items are ignored, and an empty list requires nothing.

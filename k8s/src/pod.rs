@@ -399,10 +399,8 @@ pub fn memory_limits(pod: &Pod) -> BTreeMap<GpuUuid, Mib> {
         usage::effective(allocation, stages)
     };
     let requested = effective(&allocation);
-    for grant in allocation.containers.values_mut().flatten() {
-        grant.memory = grant.memory_limit();
-    }
-    for grant in allocation.init.values_mut().flatten() {
+    let containers = allocation.containers.values_mut();
+    for grant in containers.chain(allocation.init.values_mut()).flatten() {
         grant.memory = grant.memory_limit();
     }
     let limits = effective(&allocation);

@@ -242,7 +242,7 @@ fn add_share(
         0 => 1.0,
         percent => f64::from(percent) / 100.0,
     };
-    let request = request(snapshot, at, index).unwrap_or(limit);
+    let request = snapshot.sample.request(at, index).unwrap_or(limit);
     let uncontrolled = container.effective.uncontrolled;
     put(&all::SHARE_UNCONTROLLED, Value::Whole(uncontrolled.into()));
     if !uncontrolled {
@@ -300,12 +300,6 @@ fn add_share(
         let labels: Vec<String> = labels.iter().cloned().chain([(*by).to_owned()]).collect();
         samples.add(&all::SHARE_ENFORCED, &labels, Value::Whole(1));
     }
-}
-
-/// What a container requested of a device, in bytes; 0: unknown.
-fn request(snapshot: &Snapshot, at: usize, index: usize) -> Option<u64> {
-    let requests = snapshot.sample.requests.get(at)?;
-    requests.get(index).copied()
 }
 
 fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {

@@ -49,9 +49,14 @@ pub struct LentShare {
 }
 
 impl LentShare {
-    /// What it uses beyond its request.
+    /// What it borrows. A share whose limit is its request, or unknown, borrows nothing, whatever the
+    /// driver takes beyond it.
     pub fn excess(&self) -> u64 {
-        self.used.saturating_sub(self.request)
+        if self.is_borrower() {
+            self.used.saturating_sub(self.request)
+        } else {
+            0
+        }
     }
 
     fn is_borrower(&self) -> bool {
@@ -234,11 +239,10 @@ fn shares(
             let lacking = lacking.map_or(0, |(bytes, _)| *bytes);
             let is_measured = found.unavailable == 0 && !found.blind;
             let counted = found.tracked.saturating_sub(lacking);
-            let request = sample.requests.get(at).and_then(|row| row.get(device));
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),
-                request: request.copied().unwrap_or(found.limit),
+                request: sample.request(at, device).unwrap_or(found.limit),
                 limit: found.limit,
                 used: if is_measured { found.measured } else { counted },
                 lacking,

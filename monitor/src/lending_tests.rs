@@ -116,6 +116,24 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
 }
 
 #[test]
+fn never_ends_share_that_borrows_nothing() {
+    let mut lending = lending();
+    // What the driver takes beyond a share, and a share whose limits page cannot be read.
+    let plain = LentShare {
+        limit: 2000 * MIB,
+        ..share(1, 2400, 0)
+    };
+    let unknown = LentShare {
+        request: 0,
+        limit: 0,
+        ..share(2, 5000, 0)
+    };
+    let shares = [share(0, 0, 1500), plain, unknown, share(3, 2100, 0)];
+    decide(&mut lending, &shares, 0, 0);
+    assert_eq!(decide(&mut lending, &shares, 0, 10).end, [3]);
+}
+
+#[test]
 fn gpu_without_limits_above_requests_lends_nothing() {
     let plain = LentShare {
         limit: 2000 * MIB,

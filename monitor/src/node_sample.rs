@@ -57,6 +57,11 @@ pub struct NodeSample {
 }
 
 impl NodeSample {
+    /// What a container requested of a device, in bytes; `None` or 0: unknown.
+    pub fn request(&self, at: usize, device: usize) -> Option<u64> {
+        self.requests.get(at)?.get(device).copied()
+    }
+
     /// The current uuid of a container's device.
     pub fn device_uuid(&self, at: usize, device: usize) -> &str {
         let current_uuids = self

@@ -64,8 +64,8 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
     // As in the metrics: no value is better than one that is too low.
     let is_measured = !found.blind && found.unavailable == 0;
     let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
-    let request = sample.requests.get(at).and_then(|row| row.get(device));
-    let request = request.filter(|bytes| is_limited && (1..found.limit).contains(*bytes));
+    let request = sample.request(at, device);
+    let request = request.filter(|bytes| is_limited && (1..found.limit).contains(bytes));
     let usage = ShareUsage {
         name: ShareName {
             gpu: gpu.into(),

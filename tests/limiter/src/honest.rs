@@ -1,7 +1,7 @@
 //! Honest programs that fill their shares to the last byte, on a driver as unkind as real ones, beside
 //! the monitor's OOM killer.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use anyhow::{Context as _, Result, ensure};
 
-use crate::oom_host::CONTAINER;
+use crate::oom_host::{self, CONTAINER};
 use crate::scene::{MIB, wait};
 use crate::{InjectionMethod, TestContainer};
 
@@ -206,11 +206,7 @@ impl HonestScene {
                 _ => result.killed += 1,
             }
         }
-        drop(self.host.stdin.take());
-        let mut text = String::new();
-        self.output.read_to_string(&mut text)?;
-        let status = self.host.wait()?;
-        ensure!(status.success(), "the host ended with {status}: {text}");
+        let text = oom_host::end(&mut self.host, &mut self.output)?;
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("samples", samples)) => result.samples = samples.parse()?,

@@ -2,7 +2,7 @@
 //! random load, of borrowing all that two idle tenants leave, and of those two getting it back.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::honest::host_program;
-use crate::oom_host::{CGROUPS, CONTAINER, GRACE};
+use crate::oom_host::{self, CGROUPS, CONTAINER, GRACE};
 use crate::scene::{FIRST, MIB};
 use crate::{InjectionMethod, TestContainer};
 
@@ -293,11 +293,7 @@ impl LendingScene {
     }
 
     fn end(mut self) -> Result<LendingResult> {
-        drop(self.host.stdin.take());
-        let mut text = String::new();
-        self.output.read_to_string(&mut text)?;
-        let status = self.host.wait()?;
-        ensure!(status.success(), "the host ended with {status}: {text}");
+        let text = oom_host::end(&mut self.host, &mut self.output)?;
         for line in text.lines() {
             if let Some(ended) = line.strip_prefix("ended ") {
                 self.result.ended += 1;

@@ -3,9 +3,9 @@
 //! variable of a process stands for its cgroup.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write as _};
+use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -26,7 +26,7 @@ use aliquot_node_state::processes::Processes;
 use aliquot_nvml::{CgroupLimits, MemoryLimits as _, Nvml, Options, Usage as _};
 use aliquot_region::host;
 use aliquot_region::limits::HostLimitsPage;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::host::container_record;
 
@@ -247,6 +247,16 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// Ends a host that was started as a program; what it printed.
+pub(crate) fn end(host: &mut Child, output: &mut impl Read) -> Result<String> {
+    drop(host.stdin.take());
+    let mut text = String::new();
+    output.read_to_string(&mut text)?;
+    let status = host.wait()?;
+    ensure!(status.success(), "the host ended with {status}: {text}");
+    Ok(text)
 }
 
 /// The monotonic clock, by which the limiter reports what calls wait for.
