@@ -257,7 +257,8 @@ fn add_share(
     if !blind && unavailable == 0 {
         put(&all::SHARE_USED, Value::Whole(measured));
         if !uncontrolled && request > 0 {
-            let lent = measured.saturating_sub(request);
+            let borrowed = measured.saturating_sub(request);
+            let lent = if request < limit { borrowed } else { 0 };
             put(&all::SHARE_LENT, Value::Whole(lent));
         }
         put(&all::HAMI_SHARE_USED, Value::Whole(measured));
