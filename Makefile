@@ -30,9 +30,9 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 # workspace: another selection would have other features, and dependencies would be built again.
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
-CHECK := --lib --bins $(call named,arrows layers commands compatibility config convert corpus dashboards document \
-	documented documents effective golden hami harsh_model image invalid ledger_model merged modes mutual old_driver peers protocol \
-	reference refused release rendered resolve simulation site sources supply tls walks words)
+CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
+	invalid ledger_model merged mutual old_driver peers protocol reference refused release rendered resolve simulation \
+	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
@@ -128,10 +128,12 @@ screens: build ## Write the pictures in docs/screens anew, by the tests
 	UPDATE=1 cargo test --workspace --locked --test installed hami_12_pod_survives_chart_upgrade_and_uninstall
 	UPDATE=1 cargo test --workspace --locked --test page
 
-lint: ## Formatting and lints of the Rust and Go code, and dependencies against deny.toml
+lint: ## Formatting, lints of the Rust and Go code, spelling, links, and dependencies against deny.toml
 	cargo fmt --all --check
 	tests/style/deny.sh
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	tests/style/tool.sh typos
+	git ls-files -z '*.md' | xargs -0 tests/style/tool.sh lychee --offline --include-fragments --no-progress --quiet
+	cargo clippy --workspace --all-targets --locked -- -D warnings -D clippy::todo -D clippy::unimplemented
 	@rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
 	cargo check --locked -p aliquot-limiter -p aliquot-hook --target aarch64-unknown-linux-gnu
 	@unformatted=$$(gofmt -l tests/cluster/kubernetes tests/cluster/oldest tests/toolkit/newest) && test -z "$$unformatted" || \

@@ -1,46 +1,4 @@
-//! Checks of the documents: links resolve, promised figures name a command, invariants name a test.
-
-use std::path::{Component, Path};
-
-/// The most lines of a crate's README, without blank lines, code and the table of its invariants: a title
-/// and a few sentences.
-pub const MOST_README_LINES: usize = 10;
-
-/// Relative links of a document that do not resolve; `exists` gets paths from the top of the repository.
-pub fn broken_links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let folder = Path::new(path).parent().unwrap_or_else(|| Path::new(""));
-    let mut found = Vec::new();
-    for (index, line) in outside_fences(text) {
-        for rest in line.split("](").skip(1) {
-            let target = rest.split(')').next().unwrap_or(rest);
-            let file = target.split('#').next().unwrap_or(target);
-            if file.is_empty() || target.contains("://") || target.starts_with("mailto:") {
-                continue;
-            }
-            let leads_to = from_top(&folder.join(file));
-            if !leads_to.as_deref().is_some_and(&exists) {
-                found.push(format!("{path}:{index}: link {target} does not resolve"));
-            }
-        }
-    }
-    found
-}
-
-/// The path without `.` and `..`; `None` when it leaves the repository.
-pub(crate) fn from_top(path: &Path) -> Option<String> {
-    let mut parts: Vec<String> = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
-            Component::CurDir => {}
-            Component::ParentDir => {
-                parts.pop()?;
-            }
-            Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(parts.join("/"))
-}
+//! Checks of the documents: promised figures name a command, invariants name a test.
 
 /// Lines with their numbers, without those of code blocks.
 pub fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {

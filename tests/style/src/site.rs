@@ -1,64 +1,10 @@
-//! The documents as a site: what SUMMARY.md lists, and the links of the pages that mdBook built.
+//! The documents as a site: the links of the pages that mdBook built.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use crate::documents::{from_top, outside_fences};
-
-/// The most pages of the site.
-pub const MOST_PAGES: usize = 45;
-
-/// How the line begins that says what a page was not run on. It is among the first lines of the page.
-pub const NOT_RUN_ON: &str = "> **Not run on:** ";
-
-/// The lines of a page among which the first of [`NOT_RUN_ON`] is.
-const FIRST_LINES: usize = 6;
-
-/// Forms of words that a page uses of what was not run.
-const ADMISSIONS: [&str; 10] = [
-    "Not run",
-    "was not run",
-    "were not run",
-    "not been run",
-    "not tried",
-    "was not tested",
-    "not been tested",
-    "tested on simulated",
-    "tested on the simulated",
-    "simulated driver only",
-];
+use std::path::{Component, Path};
 
 /// Where the copies of linked files of the repository are in the site.
 const COPIES: &str = "repository";
-
-/// The pages of SUMMARY.md by the part that they are in, in its order: paths below `docs`.
-pub fn parts(summary: &str) -> Vec<(String, Vec<String>)> {
-    let mut found = vec![(String::new(), Vec::new())];
-    for (_, line) in outside_fences(summary) {
-        if let Some(title) = line.strip_prefix("# ") {
-            found.push((title.to_owned(), Vec::new()));
-        } else if let Some((_, rest)) = line.split_once("](")
-            && let Some((page, _)) = rest.split_once(')')
-            && let Some((_, pages)) = found.last_mut()
-        {
-            pages.push(page.to_owned());
-        }
-    }
-    found
-}
-
-/// Whether a page says in its first lines what it was not run on.
-pub fn has_notice(text: &str) -> bool {
-    let lines = text.lines().take(FIRST_LINES);
-    lines.into_iter().any(|line| {
-        let rest = line.strip_prefix(NOT_RUN_ON);
-        rest.is_some_and(|what| what.ends_with('.'))
-    })
-}
-
-/// Whether the text says somewhere that something was not run.
-pub fn admits(text: &str) -> bool {
-    ADMISSIONS.iter().any(|form| text.contains(form))
-}
 
 /// What a link of a page leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +35,22 @@ fn target(page: &str, link: &str) -> Target {
             None => Target::Repository(full),
         },
     }
+}
+
+/// The path without `.` and `..`; `None` when it leaves the repository.
+fn from_top(path: &Path) -> Option<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                parts.pop()?;
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts.join("/"))
 }
 
 /// The values of an attribute, with the places where they begin.

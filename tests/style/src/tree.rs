@@ -81,17 +81,3 @@ pub fn folder_of(metadata: &Value, package: &str) -> Result<PathBuf> {
         .with_context(|| format!("no package {package}"))?
         .to_owned())
 }
-
-/// The folders with cargo's copies of registries' indexes: what it read when it last asked them.
-pub fn registry_indexes() -> Result<Vec<PathBuf>> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
-    let folder = home.context("no home directory")?.join("registry/index");
-    let mut found = Vec::new();
-    for entry in
-        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
-    {
-        found.push(entry?.path().join(".cache"));
-    }
-    Ok(found)
-}

@@ -1,10 +1,6 @@
-//! Words that docs/contributing/glossary.md replaced: no name in the workspace may bring one back.
+//! Words that docs/contributing/glossary.md replaced: no definition in the workspace brings one back.
 
-use crate::rust::{Kind, Name, Source};
 use crate::tree::File;
-
-/// The longest name of a test.
-pub const LONGEST_TEST: usize = 60;
 
 /// Parts of names, in snake case, and what to say instead.
 pub const RETIRED: &[(&str, &str)] = &[
@@ -44,116 +40,41 @@ pub const RETIRED: &[(&str, &str)] = &[
 pub const RETIRED_TYPES: &str = "Arrangement Authority Course Deed Ears Fault Guard Held Judge \
     Kept Lane Leaf Lies Look Looked Looker Once Room Rounds Spares Stray Turns Units Wish";
 
-/// Types of which there may be one in the workspace.
-pub const ONE_TYPE: &str = "Cut Known Question Seat Seen Share Standing Told";
+/// Names that stay: file, name, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("core/src/lib.rs", "units", "units of measure: MiB, percent")];
 
-/// Names that stay: the name or its end (`*_name`) or begin (`name_*`), where (a path's begin), and
-/// why.
-pub const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "Card*",
-        "core/src/refusal.rs",
-        "HAMi's names of refusal reasons, which pods' events carry",
-    ),
-    (
-        "AllocatedCardsInsufficientRequest",
-        "core/src/refusal.rs",
-        "HAMi's name of a refusal reason",
-    ),
-    (
-        "NodeInsufficientSeats",
-        "core/src/refusal.rs",
-        "a refusal reason, which pods' events carry",
-    ),
-    ("units", "core/src/", "units of measure: MiB, percent"),
-    ("unit", "scheduler/src/metrics.rs", "the unit of a metric"),
-    (
-        "unit",
-        "tests/performance/src/client.rs",
-        "the unit of a figure",
-    ),
+const KEYWORDS: [&str; 8] = [
+    "fn", "struct", "enum", "trait", "type", "const", "static", "mod",
 ];
 
-/// Phrases that no comment on a line of its own has, and what to do instead.
-const PHRASES: &[(&str, &str)] = &[
-    ("Fed by:", "say in one or two lines what the name does not"),
-    ("Must not:", "state the invariant where it is enforced"),
-    (
-        "Over 350 lines because",
-        "there is no bound on a file's length",
-    ),
-    ("(design ", "cite ARCHITECTURE.md or docs"),
-];
-
-/// Breaks of the rules in these files, and exceptions that nothing needs.
-pub fn errors(files: &[File], exceptions: &[(&str, &str, &str)]) -> Vec<String> {
+/// The definitions in this file whose name has a retired word. Lines are read as text.
+pub fn errors(File { path, text }: &File) -> Vec<String> {
     let mut found = Vec::new();
-    let mut used = vec![false; exceptions.len()];
-    let mut types: Vec<(String, String)> = Vec::new();
-    for file in files {
-        let source = Source::new(&file.text);
-        let tests = source.tests();
-        let mut names = source.definitions();
-        names.extend(
-            tests
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or(line);
+        let words: Vec<&str> = code
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty())
+            .collect();
+        for pair in words.windows(2).filter(|pair| KEYWORDS.contains(&pair[0])) {
+            let name = pair[1];
+            let is_excepted = EXCEPTIONS
                 .iter()
-                .filter(|test| !names.contains(test))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
-        let parts = file.path.trim_end_matches(".rs").split('/');
-        names.extend(parts.map(|part| Name {
-            line: 0,
-            text: part.replace('-', "_"),
-            kind: Kind::Module,
-        }));
-        for Name { line, text, kind } in &names {
-            let place = format!("{}:{line}", file.path);
-            let excepted = exceptions.iter().position(|(name, path, _)| {
-                let fits = match (name.strip_prefix('*'), name.strip_suffix('*')) {
-                    (Some(end), _) => text.ends_with(end),
-                    (_, Some(start)) => text.starts_with(start),
-                    _ => text == name,
-                };
-                fits && file.path.starts_with(path)
-            });
-            let error = retired(text, *kind);
-            match (error, excepted) {
-                (Some(_), Some(index)) => used[index] = true,
-                (Some(error), None) => found.push(format!("{place}: {text}: {error}")),
-                (None, _) => {}
-            }
-            if *kind == Kind::Type && ONE_TYPE.split(' ').any(|name| name == text) {
-                let first = types.iter().find(|(name, _)| name == text);
-                found.extend(first.map(|(_, first)| {
-                    format!("{place}: {text}: is also another type, at {first}")
-                }));
-                types.push((text.clone(), place.clone()));
+                .any(|(file, other, _)| file == path && *other == name);
+            if let (Some(error), false) = (retired(name), is_excepted) {
+                found.push(format!("{path}:{}: {name}: {error}", index + 1));
             }
         }
-        for Name { line, text, .. } in &tests {
-            let length = text.chars().count();
-            if length > LONGEST_TEST {
-                found.push(format!(
-                    "{}:{line}: {text}: {length} characters; a test's name has at most {LONGEST_TEST}",
-                    file.path
-                ));
-            }
-        }
-        found.extend(phrases(file));
     }
-    let stale = exceptions.iter().zip(used).filter(|(_, used)| !used);
-    found
-        .extend(stale.map(|((name, ..), _)| format!("the exception {name} has nothing to except")));
     found
 }
 
 /// What is wrong with a name, and what to say instead.
-pub fn retired(name: &str, kind: Kind) -> Option<String> {
-    if kind == Kind::Type
-        && RETIRED_TYPES
-            .split_whitespace()
-            .any(|retired| retired == name)
+pub fn retired(name: &str) -> Option<String> {
+    if RETIRED_TYPES
+        .split_whitespace()
+        .any(|retired| retired == name)
     {
         return Some("says nothing; name what it is".to_owned());
     }
@@ -181,18 +102,4 @@ fn snake(name: &str) -> String {
         snake.extend(c.to_lowercase());
     }
     snake
-}
-
-fn phrases(file: &File) -> impl Iterator<Item = String> {
-    file.text.lines().enumerate().filter_map(|(index, line)| {
-        let comment = line.trim_start().strip_prefix("//")?;
-        let (phrase, instead) = PHRASES
-            .iter()
-            .find(|(phrase, _)| comment.contains(phrase))?;
-        Some(format!(
-            "{}:{}: \"{phrase}\": {instead}",
-            file.path,
-            index + 1
-        ))
-    })
 }

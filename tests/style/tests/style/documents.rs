@@ -1,48 +1,10 @@
 //! The documents match the repository, and a difference is reported.
 
-use aliquot_style::documents::{MOST_README_LINES, broken_links, outside_fences};
-use aliquot_style::documents::{rights_without_reason, unheld, unproved};
-use aliquot_style::documents::{section, table_rows};
-use aliquot_style::tree::{self, File};
+use aliquot_style::documents::{rights_without_reason, section, table_rows, unheld, unproved};
+use aliquot_style::tree;
 
 fn none(errors: &[String]) {
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
-}
-
-#[test]
-fn every_relative_link_resolves() {
-    let exists = |path: &str| tree::root().join(path).exists();
-    let errors: Vec<_> = tree::files("md")
-        .unwrap()
-        .iter()
-        .flat_map(|File { path, text }| broken_links(path, text, exists))
-        .collect();
-    none(&errors);
-}
-
-#[test]
-fn every_crate_has_a_short_readme() {
-    let mut errors = Vec::new();
-    for manifest in tree::files("toml").unwrap() {
-        let Some(folder) = manifest.path.strip_suffix("/Cargo.toml") else {
-            continue;
-        };
-        match tree::read(&format!("{folder}/README.md")) {
-            Err(_) => errors.push(format!("{folder}: no README.md")),
-            Ok(text) => {
-                let (sentences, _) = text.split_once("\n## Invariants").unwrap_or((&text, ""));
-                let lines = outside_fences(sentences)
-                    .filter(|(_, line)| !line.is_empty())
-                    .count();
-                if lines > MOST_README_LINES {
-                    errors.push(format!(
-                        "{folder}/README.md: {lines} lines; expected: at most {MOST_README_LINES}"
-                    ));
-                }
-            }
-        }
-    }
-    none(&errors);
 }
 
 #[test]
@@ -84,7 +46,7 @@ fn every_invariant_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let architecture = tree::read("ARCHITECTURE.md").unwrap();
-    assert_eq!(table_rows(section(&architecture, "Invariants")).len(), 25);
+    assert!(!table_rows(section(&architecture, "Invariants")).is_empty());
     for page in tree::files("md").unwrap() {
         none(&unheld(
             &table_rows(section(&page.text, "Invariants")),
@@ -94,22 +56,16 @@ fn every_invariant_names_existing_tests() {
 }
 
 #[test]
-fn architecture_page_has_at_most_150_lines() {
-    let lines = tree::read("ARCHITECTURE.md").unwrap().lines().count();
-    assert!(lines <= 150, "{lines} lines");
-}
-
-#[test]
 fn every_attack_and_limiter_call_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let attacks = tree::read("docs/threat-model.md").unwrap();
     let calls = tree::read("docs/limiter.md").unwrap();
-    for (page, least) in [(&attacks, 24), (&calls, 10)] {
+    for page in [&attacks, &calls] {
         let mut rows = table_rows(page);
         // The page of driver calls has other tables too.
         rows.retain(|row| page != &calls || row[0].starts_with('`'));
-        assert!(rows.len() >= least, "{} rows", rows.len());
+        assert!(!rows.is_empty());
         none(&unheld(&rows, &sources));
     }
     let results = ["prevented", "seen", "not covered"];
@@ -119,31 +75,34 @@ fn every_attack_and_limiter_call_names_existing_tests() {
     }
 }
 
+/// docs/contributing/walks.md tells ways of values through the code, function by function.
+#[test]
+fn walks_follow_functions_that_exist() {
+    let page = tree::read("docs/contributing/walks.md").unwrap();
+    let mut steps = 0;
+    for line in page.lines() {
+        let Some((_, step)) = line.split_once(". [`") else {
+            continue;
+        };
+        let (name, rest) = step.split_once("`](../../").expect(line);
+        let (file, _) = rest.split_once(')').expect(line);
+        let function = name.rsplit("::").next().unwrap_or(name);
+        let text = tree::read(file).unwrap();
+        let is_there = ["(", "<"]
+            .iter()
+            .any(|end| text.contains(&format!("fn {function}{end}")));
+        assert!(is_there, "{file} has no function {function}");
+        steps += 1;
+    }
+    assert!(steps > 0);
+}
+
 #[test]
 fn every_rbac_rule_has_a_reason() {
     let path = "charts/aliquot/templates/rbac.yaml";
     let text = tree::read(path).unwrap();
     assert!(text.contains("- apiGroups:"));
     none(&rights_without_reason(path, &text));
-}
-
-#[test]
-fn reports_broken_links() {
-    let exists = |path: &str| ["docs/a.md", "README.md"].contains(&path);
-    let check = |text: &str, errors: usize| {
-        assert_eq!(
-            broken_links("docs/b.md", text, exists).len(),
-            errors,
-            "{text}"
-        );
-    };
-    check("[a](a.md) and [top](../README.md#state)", 0);
-    check("[out](https://example.org/x) [here](#part)", 0);
-    check("```\n[no link](nowhere.md)\n```", 0);
-    check("[b](gone.md)", 1);
-    check("[a](a.md) [b](gone.md) [c](../gone.md)", 2);
-    check("[outside](../../elsewhere.md)", 1);
-    check("[absolute](/etc/passwd)", 1);
 }
 
 #[test]
