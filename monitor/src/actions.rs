@@ -17,7 +17,6 @@ use aliquot_node_state::processes::{KillError, ProcessIdentity, Processes};
 use crate::agent_reports::EvictionRequests;
 use crate::evaluation::{Action, Evaluation, UnmanagedProcess};
 use crate::lending::{GpuLending, LentShare};
-use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::ManagedContainer;
 use crate::node_sample::NodeSample;
 use crate::pods::Pods;
@@ -50,7 +49,6 @@ pub struct ActionRunner {
     process_lists: BTreeMap<String, String>,
     /// What each container is to free, as written.
     call_back_files: BTreeMap<String, String>,
-    log_limit: LogRateLimit,
     /// What was done so far.
     pub counts: ActionCounts,
 }
@@ -72,14 +70,12 @@ impl ActionRunner {
             evictions: EvictionRequests::new(state),
             process_lists: BTreeMap::new(),
             call_back_files: BTreeMap::new(),
-            log_limit: LogRateLimit::default(),
             counts: ActionCounts::default(),
         }
     }
 
     /// Carries out the result of a sample. Blocks.
     pub fn carry_out(&mut self, sample: &NodeSample, evaluation: &Evaluation) {
-        self.log_limit.begin_sample();
         let containers = &sample.containers.all;
         for (container, list) in containers.iter().zip(&evaluation.process_lists) {
             if let Some(list) = list {
@@ -165,10 +161,7 @@ impl ActionRunner {
             };
             match result {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    let (container, error) = (&container.id, error.to_string());
-                    if self.log_limit.should_log(container, &error) {
-                        tracing::warn!(container, error, "cannot write what is called back");
-                    }
+                    tracing::warn!(container = container.id, %error, "cannot write what is called back");
                 }
                 _ => drop(self.call_back_files.insert(container.id.clone(), text)),
             }
@@ -186,10 +179,7 @@ impl ActionRunner {
             // The directory was removed with its pod.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                let (container, error) = (&container.id, error.to_string());
-                if self.log_limit.should_log(container, &error) {
-                    tracing::warn!(container, error, "cannot write the list of processes");
-                }
+                tracing::warn!(container = container.id, %error, "cannot write the list of processes");
             }
         }
     }

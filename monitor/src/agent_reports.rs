@@ -10,7 +10,6 @@ use aliquot_core::inventory::RefusedPod;
 use aliquot_node_state::monitor_reports::{self, EVICTION_RENEWAL};
 use aliquot_node_state::state::StateDirectory;
 
-use crate::log_rate_limit::LogRateLimit;
 use crate::pods::Pods;
 
 /// A file and what it contains: a list of UUIDs.
@@ -18,7 +17,6 @@ use crate::pods::Pods;
 pub struct GpuListReport {
     path: PathBuf,
     written: Option<BTreeSet<String>>,
-    log_limit: LogRateLimit,
 }
 
 impl GpuListReport {
@@ -36,14 +34,12 @@ impl GpuListReport {
         Self {
             path,
             written: None,
-            log_limit: LogRateLimit::default(),
         }
     }
 
     /// Writes the GPUs of a sample, unless the file has them; for those that the sample says nothing
     /// about (`unknown`), nothing changes. Blocks.
     pub fn write(&mut self, gpus: &BTreeSet<String>, unknown: &BTreeSet<String>) {
-        self.log_limit.begin_sample();
         let known = self.written.iter().flatten();
         let gpus: BTreeSet<String> = known
             .filter(|gpu| unknown.contains(*gpu))
@@ -56,14 +52,8 @@ impl GpuListReport {
         match monitor_reports::write(&self.path, &gpus) {
             Ok(()) => self.written = Some(gpus),
             Err(error) => {
-                let (error, path) = (error.to_string(), self.path.display().to_string());
-                if self.log_limit.should_log(&path, &error) {
-                    tracing::warn!(
-                        path,
-                        error,
-                        "cannot write a list of GPUs for the agent; retrying at the next sample"
-                    );
-                }
+                let path = self.path.display();
+                tracing::warn!(%path, %error, "cannot write a list of GPUs for the agent; retrying at the next sample");
             }
         }
     }
@@ -77,7 +67,6 @@ pub struct EvictionRequests {
     /// When the file was last written; `None` if it is out of date, as at the start, when it may have
     /// the requests of an earlier monitor.
     written: Option<Instant>,
-    log_limit: LogRateLimit,
 }
 
 impl EvictionRequests {
@@ -87,7 +76,6 @@ impl EvictionRequests {
             path: StateDirectory(state).evictions(),
             requested: BTreeMap::new(),
             written: None,
-            log_limit: LogRateLimit::default(),
         }
     }
 
@@ -103,7 +91,6 @@ impl EvictionRequests {
     /// Drops the requests of pods that are gone, and writes the others if they changed. Renews them
     /// while there are any: the agent drops requests that are not renewed. Blocks.
     pub fn write(&mut self, pods: &Pods) {
-        self.log_limit.begin_sample();
         let before = self.requested.len();
         self.requested.retain(|uid, _| pods.get(uid).is_some());
         if self.requested.len() != before {
@@ -117,12 +104,7 @@ impl EvictionRequests {
         let requested: Vec<&RefusedPod> = self.requested.values().collect();
         match monitor_reports::write(&self.path, &requested) {
             Ok(()) => self.written = Some(Instant::now()),
-            Err(error) => {
-                let error = error.to_string();
-                if self.log_limit.should_log("evictions", &error) {
-                    tracing::warn!(error, "cannot write the eviction requests");
-                }
-            }
+            Err(error) => tracing::warn!(%error, "cannot write the eviction requests"),
         }
     }
 }

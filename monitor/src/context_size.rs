@@ -16,7 +16,6 @@ use aliquot_region::host::{CountersSnapshot, ProcessUsage};
 
 use crate::devices::GpuSample;
 use crate::evaluation::Evaluation;
-use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::ManagedContainer;
 use crate::node_sample::NodeSample;
 
@@ -77,7 +76,6 @@ pub struct ContextMeter {
     measured: BTreeSet<(String, usize)>,
     /// Processes of the others, by container, device and pid in the container.
     candidates: BTreeMap<(String, usize, u32), Candidate>,
-    log_limit: LogRateLimit,
 }
 
 impl ContextMeter {
@@ -92,7 +90,6 @@ impl ContextMeter {
             written: true,
             measured: BTreeSet::new(),
             candidates: BTreeMap::new(),
-            log_limit: LogRateLimit::default(),
         }
     }
 
@@ -187,17 +184,10 @@ impl ContextMeter {
         if self.written {
             return;
         }
-        self.log_limit.begin_sample();
         match monitor_reports::write(&self.file, &self.sizes) {
             Ok(()) => self.written = true,
             Err(error) => {
-                let error = error.to_string();
-                if self.log_limit.should_log("context-sizes.json", &error) {
-                    tracing::warn!(
-                        error,
-                        "cannot write the sizes of contexts; retrying at the next sample"
-                    );
-                }
+                tracing::warn!(%error, "cannot write the sizes of contexts; retrying at the next sample");
             }
         }
     }

@@ -105,8 +105,6 @@ pub struct DriverLimits {
     gone: BTreeSet<(String, String)>,
     /// GPUs without limits, and when that was found.
     without: BTreeMap<String, Instant>,
-    /// Failures that were logged.
-    reported: BTreeSet<(String, String)>,
 }
 
 /// Whether a cgroup is limited.
@@ -126,7 +124,6 @@ impl DriverLimits {
             set: BTreeMap::new(),
             gone: BTreeSet::new(),
             without: BTreeMap::new(),
-            reported: BTreeSet::new(),
         }
     }
 
@@ -156,7 +153,6 @@ impl DriverLimits {
                         "the driver limits the memory of a container"
                     );
                 }
-                self.reported.remove(&key);
                 self.set.insert(key, (limits, Instant::now()));
                 LimitStatus::Yes
             }
@@ -175,9 +171,7 @@ impl DriverLimits {
                 LimitStatus::Gone
             }
             Err(error) => {
-                if self.reported.insert(key) {
-                    tracing::warn!(%error, "the driver does not limit the memory of a container");
-                }
+                tracing::warn!(gpu, cgroup, %error, "the driver does not limit the memory of a container");
                 LimitStatus::No
             }
         }
@@ -218,7 +212,6 @@ impl Enforcement for DriverLimits {
 
     fn retain_cgroups(&mut self, cgroups: &BTreeSet<&String>) {
         self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
-        self.reported.retain(|(_, cgroup)| cgroups.contains(cgroup));
         self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
     }
 }

@@ -22,7 +22,6 @@ pub mod evaluation;
 pub mod exporter;
 pub mod history;
 pub mod lending;
-pub mod log_rate_limit;
 pub mod managed_containers;
 pub mod metrics;
 pub mod node_sample;

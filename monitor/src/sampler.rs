@@ -17,7 +17,6 @@ use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
 use crate::container_names::ContainerNames;
 use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
-use crate::log_rate_limit::LogRateLimit;
 use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
 use crate::node_sample::{MigInstance, NodeContext, NodeSample, ProcessSample};
 use crate::pods::{Pod, Pods};
@@ -41,7 +40,6 @@ pub struct Sampler {
     gpus: InventoryCache,
     samples: UtilizationSamples,
     pages: BTreeMap<String, HostLimitsPage>,
-    log_limit: LogRateLimit,
     /// Failed reads, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
 }
@@ -92,14 +90,12 @@ impl Sampler {
             gpus: InventoryCache::default(),
             samples: UtilizationSamples::default(),
             pages: BTreeMap::new(),
-            log_limit: LogRateLimit::default(),
             failures: BTreeMap::new(),
         }
     }
 
     /// Takes one sample. Blocks.
     pub fn sample(&mut self) -> (NodeSample, Vec<GpuSample>) {
-        self.log_limit.begin_sample();
         let pods = self.pods.all();
         let containers = self.reader.read();
         let containers = self.active_containers(containers, &pods);
@@ -374,15 +370,7 @@ impl Sampler {
 
     fn failed(&mut self, what: &'static str, of: &str, error: &dyn std::error::Error) {
         *self.failures.entry(what).or_default() += 1;
-        let text = error.to_string();
-        if self.log_limit.should_log(&format!("{what} {of}"), &text) {
-            tracing::warn!(
-                what,
-                of,
-                error = text,
-                "read failed; retrying at the next sample"
-            );
-        }
+        tracing::warn!(what, of, %error, "read failed; retrying at the next sample");
     }
 }
 

@@ -7,6 +7,7 @@ pub mod body;
 pub mod http;
 mod peers;
 pub mod readiness;
+pub mod repeated_warnings;
 pub mod stop;
 mod syn_filter;
 pub mod telemetry;

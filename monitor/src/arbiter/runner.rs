@@ -32,8 +32,6 @@ const REOPEN: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Arbiter {
     containers: Vec<ArbitratedContainer>,
-    /// Containers whose limits page cannot be opened, which was logged.
-    without_page: BTreeSet<String>,
     state: ArbiterState,
 }
 
@@ -122,8 +120,6 @@ impl Arbiter {
             .collect();
         self.containers
             .retain(|one| limited.contains_key(one.id.as_str()));
-        self.without_page
-            .retain(|container| limited.contains_key(container.as_str()));
         let known: BTreeSet<String> = self.containers.iter().map(|one| one.id.clone()).collect();
         for container in limited
             .values()
@@ -131,10 +127,9 @@ impl Arbiter {
         {
             match ArbitratedContainer::open(container) {
                 Ok(opened) => self.containers.push(opened),
-                Err(error) if self.without_page.insert(container.id.clone()) => {
+                Err(error) => {
                     warn!(container = container.id, %error, "cannot open the limits page: the compute of this container is not arbitrated");
                 }
-                Err(_) => {}
             }
         }
     }

@@ -157,7 +157,7 @@ impl Preemptor {
                     return EvictionProgress::Blocked(why);
                 }
                 EvictionOutcome::Protected(why) | EvictionOutcome::Failed(why) => {
-                    tracing::info!(pod = pod.name, why, "cannot evict the victim yet");
+                    tracing::warn!(pod = pod.name, why, "cannot evict the victim yet");
                 }
             }
         }

@@ -66,7 +66,7 @@ impl Preemptor {
             match self.pods.evict(&pod, true).await {
                 EvictionOutcome::Accepted | EvictionOutcome::Gone => {}
                 EvictionOutcome::Protected(why) => {
-                    tracing::info!(
+                    tracing::warn!(
                         pod = pod.name,
                         why,
                         "a disruption budget protects the victim"
