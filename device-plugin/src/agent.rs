@@ -397,7 +397,10 @@ fn install_limiter(
 async fn refresh(preparer: &Arc<Preparer>) -> Result<(), tokio::task::JoinError> {
     let refreshing = Arc::clone(preparer);
     match spawn_blocking(move || refreshing.refresh()).await? {
-        Ok(entries) => tracing::info!(entries, "updated the files of accepted pods"),
+        Ok(refreshed) => {
+            let containers = refreshed.containers;
+            tracing::info!(containers, "updated the files of accepted pods");
+        }
         Err(error) => tracing::warn!(%error, "cannot update the files of accepted pods"),
     }
     Ok(())

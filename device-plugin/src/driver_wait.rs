@@ -56,13 +56,10 @@ where
     let answered = stop.child_token();
     let serving = admin::serve(settings, client, readiness, registry, answered.clone()).await?;
     let serving = tokio::spawn(serving);
-    let (mut logged, mut written) = (String::new(), String::new());
+    let mut written = String::new();
     let driver = loop {
         readiness.fail(DRIVER, error.clone());
-        if logged != error {
-            tracing::warn!(error, "waiting for the driver");
-            logged.clone_from(&error);
-        }
+        tracing::warn!(error, "waiting for the driver");
         if written != error && write_condition(client, &settings.node_name, &error).await {
             written.clone_from(&error);
         }

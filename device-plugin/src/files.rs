@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -33,6 +33,17 @@ pub(crate) fn failed<'a>(
         path: path.to_owned(),
         source,
     }
+}
+
+/// Device, inode, length and change time of a file: another one, or other content, has another
+/// identity.
+pub(crate) type Identity = (u64, u64, u64, i64, i64);
+
+/// The identity of the file at `path`.
+pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
+    let found = fs::metadata(path)?;
+    let changed = (found.mtime(), found.mtime_nsec());
+    Ok((found.dev(), found.ino(), found.len(), changed.0, changed.1))
 }
 
 /// Puts `content` at `path` by rename, durable on return. The temporary file is

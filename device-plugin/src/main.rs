@@ -77,15 +77,10 @@ async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Res
             })
         };
         // On a node that boots, the driver may come later.
-        let mut logged = String::new();
         let driver: Arc<dyn ComputeModes> = loop {
-            let error = match open() {
+            match open() {
                 Ok(driver) => break Arc::new(driver),
-                Err(error) => error.to_string(),
-            };
-            if logged != error {
-                tracing::warn!(error, "waiting for the driver");
-                logged = error;
+                Err(error) => tracing::warn!(%error, "waiting for the driver"),
             }
             if stop.is_cancelled() {
                 return Ok(());

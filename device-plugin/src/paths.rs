@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The host's files, for a process in the host's PID namespace.
+/// The host's root, for a process in the host's PID namespace.
 pub const HOST: &str = "/proc/1/root";
 /// Paths on this node.
 #[derive(Clone, Debug)]

@@ -94,6 +94,9 @@ pub struct Settings {
     /// The `runtimeClassName` that the webhook sets on pods with a share
     #[arg(long, env = "ALIQUOT_RUNTIME_CLASS")]
     pub runtime_class: Option<String>,
+    /// The host's root directory as this process sees it; / for an agent that runs outside a container
+    #[arg(long, env = "ALIQUOT_HOST_ROOT", default_value = HOST)]
+    pub host_root: PathBuf,
     /// Directory where the driver lists the device nodes of MIG instances, as the host has it:
     /// NVIDIA's runtime shows containers only those that existed when they started
     #[arg(
@@ -249,9 +252,9 @@ impl Settings {
     /// override each other.
     pub fn kubelet_config(&self) -> Vec<PathBuf> {
         if let Some(path) = &self.kubelet_config {
-            return vec![here_or_on_host(path)];
+            return vec![self.here_or_on_host(path)];
         }
-        kubelet_config_below(Path::new(HOST), &self.kubelet_dir)
+        kubelet_config_below(&self.host_root, &self.kubelet_dir)
     }
 
     /// The paths that follow from the directories.
@@ -259,7 +262,8 @@ impl Settings {
         let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");
         let directories = self.nvidia_cdi_dirs.iter();
-        let mut directories: Vec<PathBuf> = directories.map(|path| here_or_on_host(path)).collect();
+        let mut directories: Vec<PathBuf> =
+            directories.map(|path| self.here_or_on_host(path)).collect();
         directories.push(self.cdi_dir.clone());
         Paths {
             checkpoint: plugins.join(checkpoint::FILE),
@@ -268,7 +272,7 @@ impl Settings {
             nvidia_cdi: SpecFolders {
                 generated: self.state_dir.join("nvidia-cdi"),
                 directories,
-                host_root: HOST.into(),
+                host_root: self.host_root.clone(),
             },
             capabilities: self.mig_capabilities_dir.clone(),
             proc_devices: self.proc_devices.clone(),
@@ -287,14 +291,14 @@ impl Settings {
             mps: state.mps(),
         }
     }
-}
 
-/// The path in this container, or on the host where this container has none.
-fn here_or_on_host(path: &Path) -> PathBuf {
-    if path.exists() {
-        return path.to_owned();
+    /// The path in this container, or on the host where this container has none.
+    fn here_or_on_host(&self, path: &Path) -> PathBuf {
+        if path.exists() {
+            return path.to_owned();
+        }
+        below(&self.host_root, path)
     }
-    below(Path::new(HOST), path)
 }
 
 fn below(root: &Path, path: &Path) -> PathBuf {

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::NvmlError;
@@ -40,14 +41,19 @@ pub fn library(library: &Path, root: Option<&Path>) -> Result<OsString, NvmlErro
 /// The file of this name in one of [`FOLDERS`], links resolved, relative to the root.
 pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     let mut places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-    places.find_map(|place| resolve(root, &place))
+    places.find_map(|place| resolve(root, &place).ok())
 }
 
-/// Resolves `path` below the root to a file, relative to the root; `None` if there is none. An
-/// absolute link starts at the root, as in a container with that root.
-pub fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
-    let at = follow(root, path)?;
-    root.join(&at).is_file().then_some(at)
+/// Resolves `path` below the root to a file, relative to the root. An absolute link starts at the
+/// root, as in a container with that root. Fails with the system's error where there is no such file,
+/// or none that may be read.
+pub fn resolve(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    let at = follow(root, path).ok_or_else(|| io::Error::other("a cycle of symbolic links"))?;
+    if fs::metadata(root.join(&at))?.is_file() {
+        Ok(at)
+    } else {
+        Err(io::Error::other("not a file"))
+    }
 }
 
 /// Whether `path` leads to something below the root. A path that may not be read counts as existing.
@@ -137,6 +143,24 @@ mod tests {
             ("/opt/other".into(), false),
         ] {
             assert_eq!(exists(&root, &path), expected, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn says_why_a_file_cannot_be_resolved() {
+        let place = tempfile::tempdir().expect("tempdir");
+        let root = place.path();
+        fs::create_dir(root.join("folder")).expect("made");
+        fs::write(root.join("file"), "").expect("written");
+        symlink("cycle", root.join("cycle")).expect("linked");
+        for (path, expected) in [
+            ("missing", "No such file or directory (os error 2)"),
+            ("file/below", "Not a directory (os error 20)"),
+            ("folder", "not a file"),
+            ("cycle", "a cycle of symbolic links"),
+        ] {
+            let error = resolve(root, Path::new(path)).expect_err(path);
+            assert_eq!(error.to_string(), expected, "{path}");
         }
     }
 

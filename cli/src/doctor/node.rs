@@ -16,7 +16,7 @@ use crate::table::counted;
 use crate::{metrics, snapshot};
 
 /// Conditions that the agent sets on its node: type, check, what to do.
-const CONDITIONS: [(&str, &str, &str); 6] = [
+const CONDITIONS: [(&str, &str, &str); 7] = [
     (
         "AliquotDriverMissing",
         "driver-loaded",
@@ -46,6 +46,11 @@ const CONDITIONS: [(&str, &str, &str); 6] = [
         "AliquotComputeUncorrected",
         "compute-correction",
         "docs/guides/monitor.md explains what then limits compute",
+    ),
+    (
+        "AliquotHousekeepingFailed",
+        "housekeeping",
+        "repair what each error names; the agent tries again every 10 s",
     ),
 ];
 

@@ -212,6 +212,11 @@ fn reports_agent_conditions_with_reason() {
     );
     check(&with(uncorrected, "True", "PartitionedGpus"), &[]);
     check(&with("AliquotProfile", "True", "Holds"), &[]);
+    let failed = "HousekeepingFailed";
+    check(
+        &with("AliquotHousekeepingFailed", "True", failed),
+        &[("housekeeping", warns)],
+    );
     check(
         &with("AliquotProfile", "False", "GivenUp"),
         &[("profile", warns)],

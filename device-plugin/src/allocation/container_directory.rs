@@ -12,26 +12,28 @@ use crate::allocation::counters_file;
 use crate::files::{FileError, directory, failed, put};
 
 /// Creates the container directory of one name, or updates its limits page in place: a container
-/// may have it mounted. An existing counters file is left alone.
-pub fn create(path: &Path, page: &[u8; limits::SIZE]) -> Result<(), FileError> {
+/// may have it mounted. An existing counters file is left alone. Returns whether the page is new or
+/// has changed.
+pub fn create(path: &Path, page: &[u8; limits::SIZE]) -> Result<bool, FileError> {
     directory(path, 0o755)?;
     counters_file::create(path)?;
     let limits = path.join(LIMITS);
     match fs::read(&limits) {
         Ok(old) => update(&limits, &old, page),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, page).map(|_| ()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, page),
         Err(error) => Err(failed("read", &limits)(error)),
     }
 }
 
-/// Writes the page in place, its sequence odd meanwhile; retains what the host measured.
-fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), FileError> {
+/// Writes the page in place, its sequence odd meanwhile; retains what the host measured. Returns
+/// whether the page has changed.
+fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<bool, FileError> {
     let known = <&[u8; limits::SIZE]>::try_from(old).ok();
     // Odd: a writer died halfway, and readers would wait for it forever.
     if known
         .is_some_and(|old| old[limits::SEQUENCE.start] % 2 == 0 && limits::same_limits(old, page))
     {
-        return Ok(());
+        return Ok(false);
     }
     let mut next = *page;
     let mut sequence = 0;
@@ -55,7 +57,8 @@ fn update(path: &Path, old: &[u8], page: &[u8; limits::SIZE]) -> Result<(), File
     };
     write(sequence.wrapping_add(1), &mut next)
         .and_then(|()| write(sequence.wrapping_add(2), &mut next))
-        .map_err(failed("write", path))
+        .map_err(failed("write", path))?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -77,16 +80,16 @@ mod tests {
             page[64] = fill;
             page
         };
-        create(&container_dir, &page(1)).expect("made");
+        assert!(create(&container_dir, &page(1)).expect("made"));
         let (limits, slots) = (
             container_dir.join("limits"),
             container_dir.join("counters/slots"),
         );
         fs::write(&slots, b"used").expect("the container writes");
         let inodes = (inode(&limits), inode(&slots));
-        create(&container_dir, &page(1)).expect("unchanged");
+        assert!(!create(&container_dir, &page(1)).expect("unchanged"));
         assert_eq!(fs::read(&limits).expect("read")[limits::SEQUENCE], [0; 8]);
-        create(&container_dir, &page(2)).expect("changed");
+        assert!(create(&container_dir, &page(2)).expect("changed"));
         let found = fs::read(&limits).expect("read");
         assert_eq!((found.len(), found[64]), (limits::SIZE, 2));
         assert_eq!(found[limits::SEQUENCE], 2_u64.to_le_bytes());

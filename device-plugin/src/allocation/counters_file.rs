@@ -5,7 +5,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::sync::Once;
 
 use aliquot_node_state::container_directory::{COUNTERS, COUNTERS_FOLDER};
 use aliquot_region::{counters, tmpfs};
@@ -19,7 +18,7 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// Creates the counters file in a container directory; an existing one is left alone.
 ///
 /// The container runtime mounts it over an empty file of the same name. Where mounts made here do
-/// not reach the runtime it is a plain file, which is logged once.
+/// not reach the runtime it is a plain file, which is logged.
 pub fn create(directory: &Path) -> Result<(), FileError> {
     let folder = directory.join(COUNTERS_FOLDER);
     files::directory(&folder, 0o755)?;
@@ -46,18 +45,14 @@ fn is_in_use(slots: &Path) -> bool {
 }
 
 fn reaches_the_runtime(folder: &Path) -> bool {
-    static LOGGED: Once = Once::new();
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let table = fs::read_to_string(MOUNTS).unwrap_or_default();
     let reaches = tmpfs::propagates_mounts(&table, &folder);
     if !reaches {
-        LOGGED.call_once(|| {
-            tracing::warn!(
-                folder = %folder.display(),
-                "mounts made by the agent do not reach the container runtime, so counters files share the file system of the \
-                 state directory; expected: mountPropagation: Bidirectional"
-            );
-        });
+        tracing::warn!(
+            "mounts made by the agent do not reach the container runtime, so counters files share the file system of the \
+             state directory; expected: mountPropagation: Bidirectional"
+        );
     }
     reaches
 }

@@ -80,9 +80,7 @@ pub async fn run(
                     let undecided = now_lost.len() < missing.len();
                     lost.send_if_modified(|known| update_lost(known, now_lost, undecided));
                 }
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "housekeeping ended early; it runs again at the next interval");
-                }
+                Ok(Err(_)) => {}
                 Err(_) => return,
             }
         }
@@ -125,11 +123,31 @@ fn update_lost(
     differs
 }
 
-/// Runs once. Returns the pods whose checkpoint entry is missing now.
+/// Runs once. Returns the pods whose checkpoint entry is missing now. Logs and publishes what it
+/// could not do, all of which the next run tries again.
 pub fn run_once(
     preparer: &Preparer,
     proc: &Path,
     metrics: &Metrics,
+) -> Result<BTreeSet<PodUid>, HousekeepingError> {
+    let mut problems = BTreeSet::new();
+    let lost = try_once(preparer, proc, metrics, &mut problems);
+    if let Err(error) = &lost {
+        problems.insert(format!("housekeeping ended early: {error}"));
+    }
+    for problem in &problems {
+        tracing::warn!(problem, "housekeeping could not do everything");
+    }
+    let published = &preparer.allocations().published;
+    published.set_housekeeping_problems(problems);
+    lost
+}
+
+fn try_once(
+    preparer: &Preparer,
+    proc: &Path,
+    metrics: &Metrics,
+    problems: &mut BTreeSet<String>,
 ) -> Result<BTreeSet<PodUid>, HousekeepingError> {
     let known = &**preparer.allocations();
     let paths = &known.paths;
@@ -148,7 +166,7 @@ pub fn run_once(
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
     let shares = || store.all();
     let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
-    // A failed removal is retried at the next run and does not stop this one.
+    // A failed removal does not stop the others.
     for name in &garbage.names {
         match remove(paths, name) {
             Ok(()) => {
@@ -156,13 +174,17 @@ pub fn run_once(
                 tracing::info!(name, "removed the files of a container that is gone");
             }
             Err(error) => {
-                tracing::warn!(name, %error, "cannot remove the files of a container that is gone; retrying at the next run");
+                problems.insert(format!(
+                    "cannot remove the files of {name}, a container that is gone: {error}"
+                ));
             }
         }
     }
     for uid in &garbage.pods {
         if let Err(error) = store.remove(uid) {
-            tracing::warn!(%uid, %error, "cannot remove the accepted allocation of a pod that is gone; retrying at the next run");
+            problems.insert(format!(
+                "cannot remove the accepted allocation of pod {uid}, which is gone: {error}"
+            ));
         }
     }
 
@@ -193,7 +215,7 @@ pub fn run_once(
     known.published.set_uncorrected(list);
     let list = monitor_reports::gpus(&paths.unmeasured);
     known.published.set_unmeasured(list.as_ref());
-    preparer.refresh()?;
+    problems.extend(preparer.refresh()?.problems);
     if let Some(installed) = preparer.limiter() {
         let (root, specs) = (&paths.limiter, &paths.cdi);
         match injection::collect(root, installed, specs) {
@@ -202,7 +224,11 @@ pub fn run_once(
                 removed,
                 "removed versions of the limiter that no container uses"
             ),
-            Err(error) => tracing::warn!(%error, "cannot remove old versions of the limiter"),
+            Err(error) => {
+                problems.insert(format!(
+                    "cannot remove old versions of the limiter: {error}"
+                ));
+            }
         }
     }
     Ok(collect::lost(&entries, &pods, shares()))

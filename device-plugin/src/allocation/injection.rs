@@ -17,6 +17,7 @@ use aliquot_shim::{
 };
 use parking_lot::Mutex;
 use serde_json::json;
+use thiserror::Error;
 
 use crate::allocation::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
@@ -40,35 +41,82 @@ pub struct InstalledLimiter(PathBuf);
 /// The shim libraries with a driver's own calls, by the names of the libraries.
 pub type DriverShims = BTreeMap<&'static str, PathBuf>;
 
+/// The installed shim libraries with a driver's own calls, by the driver's library on the host, and
+/// what that was when they were built. A driver has few libraries, and a node few drivers.
+#[derive(Debug, Default)]
+pub struct KnownShims(Mutex<BTreeMap<PathBuf, (files::Identity, PathBuf)>>);
+
+/// Why a library gets no shim of its own.
+#[derive(Debug, Error)]
+enum ShimError {
+    #[error(transparent)]
+    Exports(#[from] ExportsError),
+    #[error(transparent)]
+    Install(#[from] FileError),
+}
+
+impl From<io::Error> for ShimError {
+    fn from(error: io::Error) -> Self {
+        Self::Exports(error.into())
+    }
+}
+
 impl InstalledLimiter {
     /// Installs shim libraries for the driver that these edits mount from below `host_root`. A
     /// library that cannot be read gets none of its own: the version's one has the calls of known
-    /// drivers.
+    /// drivers. Returns the shims, and which libraries cannot be read.
     pub fn install_driver_shims(
         &self,
         edits: &Edits,
         host_root: &Path,
-    ) -> Result<DriverShims, FileError> {
-        let mut shims = DriverShims::new();
+        known: &KnownShims,
+    ) -> Result<(DriverShims, Vec<String>), FileError> {
+        let (mut shims, mut problems) = (DriverShims::new(), Vec::new());
         let Some(machine) = Architecture::HERE else {
-            return Ok(shims);
+            return Ok((shims, problems));
         };
         for mount in &edits.mounts {
             let library = mount["containerPath"].as_str().and_then(named);
             let (Some(library), Some(real)) = (library, mount["hostPath"].as_str()) else {
                 continue;
             };
-            match driver_calls(library, host_root, Path::new(real)) {
-                Ok(calls) => {
-                    let shim = build_driver_shim(library, &calls, machine);
-                    shims.insert(library.name, self.install_shim(library, &shim)?);
-                }
-                Err(error) => {
-                    tracing::warn!(library = real, %error, "cannot read which calls the driver's library exports; programs that are linked in containers find the calls of known drivers");
-                }
+            let real = Path::new(real);
+            match self.driver_shim(library, host_root, real, machine, known) {
+                Ok(shim) => drop(shims.insert(library.name, shim)),
+                Err(ShimError::Install(error)) => return Err(error),
+                Err(ShimError::Exports(error)) => problems.push(format!(
+                    "cannot read which calls {} exports: {error}; programs that are linked in containers find the calls of known drivers",
+                    real.display()
+                )),
             }
         }
-        Ok(shims)
+        Ok((shims, problems))
+    }
+
+    /// The shim for a driver's `library`, which is at `real` on the host. It is built again when that
+    /// file has changed.
+    fn driver_shim(
+        &self,
+        library: ShimmedLibrary,
+        host_root: &Path,
+        real: &Path,
+        machine: Architecture,
+        known: &KnownShims,
+    ) -> Result<PathBuf, ShimError> {
+        let file = host_root.join(root::resolve(host_root, real)?);
+        // Before the content: if that changes meanwhile, it is read again next time.
+        let identity = files::identity(&file)?;
+        if let Some((before, shim)) = known.0.lock().get(real)
+            && *before == identity
+            && shim.exists()
+        {
+            return Ok(shim.clone());
+        }
+        let calls = exported_calls(library, &mut File::open(&file)?)?;
+        let shim = self.install_shim(library, &build_driver_shim(library, &calls, machine))?;
+        let mut known = known.0.lock();
+        known.insert(real.to_owned(), (identity, shim.clone()));
+        Ok(shim)
     }
 
     /// Installs a shim library in a folder that is named after its content.
@@ -85,17 +133,6 @@ impl InstalledLimiter {
         }
         Ok(path)
     }
-}
-
-/// The calls that the library at `real` on the host exports.
-fn driver_calls(
-    library: ShimmedLibrary,
-    host_root: &Path,
-    real: &Path,
-) -> Result<Vec<String>, ExportsError> {
-    let file = root::resolve(host_root, real);
-    let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    exported_calls(library, &mut File::open(host_root.join(file))?)
 }
 
 /// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
@@ -373,16 +410,20 @@ mod tests {
         };
         let machine = Architecture::HERE.expect("a shim library");
         let real = host.join("usr/lib64/libcuda.so.580.82");
+        let known = KnownShims::default();
         let shims_of = |calls: &[String]| {
             // A shim library exports what the driver does.
             fs::write(&real, build_driver_shim(LIBRARIES[0], calls, machine)).expect("written");
-            installed
-                .install_driver_shims(&edits, &host)
-                .expect("installed")
+            let (shims, problems) = installed
+                .install_driver_shims(&edits, &host, &known)
+                .expect("installed");
+            let text = "cannot read which calls /usr/lib64/libnvidia-ml.so.580.82 exports: cannot read it: No such file or directory (os error 2);";
+            assert!(problems[0].starts_with(text), "{problems:?}");
+            shims
         };
         let calls = ["cuInit", "cuInitOfNextDriver"].map(str::to_owned);
         let shims = shims_of(&calls);
-        // NVML cannot be read here.
+        // NVML has no file here.
         assert_eq!(shims.keys().copied().collect::<Vec<_>>(), ["libcuda.so.1"]);
         let shim = &shims["libcuda.so.1"];
         assert!(shim.starts_with(&installed.0) && shim.ends_with("libcuda.so.1"));

@@ -2,7 +2,6 @@
 //! container has which device ids. Shared by all parts of the agent that act on it.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use aliquot_core::usage::AllocatedUse;
 use parking_lot::Mutex;
 
 use crate::allocation::accepted::Store;
+use crate::files;
 use crate::gpus::inventory::NodePublisher;
 use crate::modes::SharingModes;
 use crate::paths::Paths;
@@ -82,14 +82,11 @@ pub struct CheckpointCache(Mutex<Option<CachedCheckpoint>>);
 /// The checkpoint of one file, for one set of resources.
 #[derive(Debug)]
 struct CachedCheckpoint {
-    file: Identity,
+    /// The kubelet writes by rename, so that new content is a new inode.
+    file: files::Identity,
     served: BTreeSet<String>,
     entries: Arc<Vec<CheckpointEntry>>,
 }
-
-/// Device, inode, length and change time. The kubelet writes by rename, so that new content is a
-/// new inode.
-type Identity = (u64, u64, u64, i64, i64);
 
 impl CheckpointCache {
     /// [`checkpoint::read`], unless the file is as it was.
@@ -100,7 +97,7 @@ impl CheckpointCache {
     ) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
         let mut cached = self.0.lock();
         // Before the content: if that changes meanwhile, it is read again next time.
-        let file = identity(path);
+        let file = files::identity(path).ok();
         if let (Some(file), Some(read)) = (file, &*cached)
             && read.file == file
             && read.served == served
@@ -115,12 +112,6 @@ impl CheckpointCache {
         });
         Ok(entries)
     }
-}
-
-fn identity(path: &Path) -> Option<Identity> {
-    let found = std::fs::metadata(path).ok()?;
-    let changed = (found.mtime(), found.mtime_nsec());
-    Some((found.dev(), found.ino(), found.len(), changed.0, changed.1))
 }
 
 #[cfg(test)]

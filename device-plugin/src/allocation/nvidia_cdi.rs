@@ -94,6 +94,14 @@ pub struct SpecInputs {
 /// Why there is no generated spec.
 #[derive(Debug, Error)]
 pub enum GenerateError {
+    /// The agent may not read the host's files.
+    #[error("cannot read the host's files at {}: {source}", root.display())]
+    Host {
+        /// The host's root.
+        root: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The host has no program that generates one.
     #[error("there is no nvidia-ctk on the host at {}", listed(places))]
     NoGenerator {
@@ -273,6 +281,10 @@ impl SpecInputs {
 
 /// Searches NVIDIA's programs below the host's root: at `program`, else in [`FOLDERS`].
 fn search(host_root: &Path, program: Option<&Path>) -> Result<Toolkit, GenerateError> {
+    fs::metadata(host_root).map_err(|source| GenerateError::Host {
+        root: host_root.to_owned(),
+        source,
+    })?;
     let named = |folder: &Path, name: &str| {
         [format!("{name}{BEHIND_SCRIPT}"), name.to_owned()].map(|file| folder.join(file))
     };
@@ -282,7 +294,7 @@ fn search(host_root: &Path, program: Option<&Path>) -> Result<Toolkit, GenerateE
             .flat_map(|folder| named(folder, name))
             .collect::<Vec<_>>()
     };
-    let exists = |path: &PathBuf| root::resolve(host_root, path).is_some();
+    let exists = |path: &PathBuf| root::resolve(host_root, path).is_ok();
     let places = program.map_or_else(|| in_folders(GENERATOR), |path| vec![path.to_owned()]);
     let Some(generator) = places.into_iter().find(exists) else {
         return Err(match program {
@@ -303,7 +315,8 @@ fn search(host_root: &Path, program: Option<&Path>) -> Result<Toolkit, GenerateE
         });
     };
     let version = root::resolve(host_root, &generator)
-        .and_then(|file| fs::metadata(host_root.join(file)).ok())
+        .and_then(|file| fs::metadata(host_root.join(file)))
+        .ok()
         .map(|file| (file.ino(), file.len(), file.mtime()));
     Ok(Toolkit {
         generator,

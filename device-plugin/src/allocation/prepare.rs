@@ -1,6 +1,7 @@
 //! Prepares the start of one container: writes its limits page, counters file and CDI specs from its
 //! accepted allocation. A container with several resources gets one set of mounts.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use crate::allocation::context_memory::ContextMemory;
 use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
 use crate::allocation::environment::{self};
 use crate::allocation::host::{self, NvidiaSpecs};
-use crate::allocation::injection::{self, InstalledLimiter};
+use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
 use crate::fail_point::{self, Point};
 use crate::files::{self, FileError};
-use crate::gpus::host_device::{HostDevice, InstanceIds};
+use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
 use crate::paths::SpecFolders;
@@ -119,7 +120,17 @@ pub struct Preparer {
     limiter: Option<InstalledLimiter>,
     context: ContextMemory,
     specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
+    shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
+}
+
+/// The result of an update of all containers' files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// How many containers have their files.
+    pub containers: usize,
+    /// What could not be done, each once.
+    pub problems: BTreeSet<String>,
 }
 
 /// The devices of a container, and what its limits page and environment show of its grants.
@@ -141,6 +152,7 @@ impl Preparer {
             limiter,
             context,
             specs: Mutex::default(),
+            shims: KnownShims::default(),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
         }
     }
@@ -163,13 +175,13 @@ impl Preparer {
     }
 
     /// Updates the files of every accepted pod in the checkpoint (NVIDIA's own spec may have
-    /// changed). Logs what fails for one entry: its container reports the same error at its next
-    /// start. Returns the number of updated containers.
-    pub fn refresh(&self) -> Result<usize, CheckpointError> {
+    /// changed). What fails for one entry stops no other; its container reports the same error at
+    /// its next start.
+    pub fn refresh(&self) -> Result<Refreshed, CheckpointError> {
         let entries = self.allocations.entries()?;
         let node = self.allocations.published.get();
         let store = &self.allocations.store;
-        let mut served = 0;
+        let mut refreshed = Refreshed::default();
         for holders in checkpoint::entries_by_container(&entries) {
             let _locked = self.lock_pod(&holders[0].pod);
             let Some(accepted) = store.lock().get(&holders[0].pod).cloned() else {
@@ -180,34 +192,41 @@ impl Preparer {
                 continue;
             }
             let container = &holders[0].container;
+            let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
             let names = checkpoint::names_by_container(holders.iter().copied());
             if let Err(error) = store.lock().record_names(&accepted.pod, names) {
-                tracing::warn!(%error, "cannot store which pod these files belong to");
+                let text = format!("cannot store which files belong to pod {pod}: {error}");
+                refreshed.problems.insert(text);
             }
             // No instance is created again for a pod that has ended.
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;
             }
             match self.prepare(&accepted, &holders, &node) {
-                Ok(()) => served += 1,
+                Ok(problems) => {
+                    refreshed.containers += 1;
+                    refreshed.problems.extend(problems);
+                }
                 Err(error) => {
-                    let pod = &accepted.pod_name;
-                    tracing::warn!(pod, container, %error, "cannot update the files of a container");
+                    let text = format!(
+                        "cannot update the files of container {container} of pod {pod}: {error}"
+                    );
+                    refreshed.problems.insert(text);
                 }
             }
         }
-        Ok(served)
+        Ok(refreshed)
     }
 
     /// Writes the files of one container, whose names are those of `holders`, in the order of their
     /// resources: limits page, counters file and CDI spec of the first, and for each further one a
-    /// CDI spec with the same variables.
+    /// CDI spec with the same variables. Returns what is wrong although the container can start.
     pub(crate) fn prepare(
         &self,
         accepted: &AcceptedAllocation,
         holders: &[&CheckpointEntry],
         node: &PublishedNode,
-    ) -> Result<(), PrepareError> {
+    ) -> Result<Vec<String>, PrepareError> {
         let container = holders[0].container.as_str();
         let grants = accepted.allocation.grants(container);
         let effective = accepted.effective(container);
@@ -230,16 +249,24 @@ impl Preparer {
         let enforced = edits.limited && !effective.uncontrolled;
         let limiter = self.limiter.as_ref().filter(|_| enforced);
         if let Some(named) = &holders[0].non_cdi {
-            prepare_directory(&directory, &page, limiter)?;
-            return Ok(create_preload_list(&directory, named)?);
+            if prepare_directory(&directory, &page, limiter)? {
+                log_instances(accepted, container, &devices);
+            }
+            create_preload_list(&directory, named)?;
+            return Ok(Vec::new());
         }
         // Nothing is written for a container that would have no driver.
         let mut driver = self.driver_edits(container, &devices, grants, node, &mut edits)?;
-        prepare_directory(&directory, &page, limiter)?;
+        if prepare_directory(&directory, &page, limiter)? {
+            log_instances(accepted, container, &devices);
+        }
         let directory_name = directory.display().to_string();
+        let mut problems = Vec::new();
         if let Some(limiter) = limiter {
             let host_root = &self.allocations.paths.nvidia_cdi.host_root;
-            let shims = limiter.install_driver_shims(&driver.edits, host_root)?;
+            let shims;
+            (shims, problems) =
+                limiter.install_driver_shims(&driver.edits, host_root, &self.shims)?;
             injection::inject(&mut driver.edits, &directory_name, limiter, &shims);
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
@@ -252,7 +279,7 @@ impl Preparer {
         for name in names {
             self.write_spec(name, &cdi::variables_only(name, variables.clone()))?;
         }
-        Ok(())
+        Ok(problems)
     }
 
     /// Sets up each granted device for the container, by its sharing mode. Never removes an instance
@@ -298,9 +325,6 @@ impl Preparer {
             self.allocations.modes.add_edits(&share, &mut edits)?;
             if let Some(instance) = edits.instance.take() {
                 device.instance = Some(instance);
-            }
-            if let Some(instance) = &device.instance {
-                log_instance(accepted, container, instance);
             }
             if mode == Mode::Timeslice {
                 // Nothing is allocated of it: the whole device is the limit.
@@ -438,17 +462,18 @@ impl Preparer {
     }
 }
 
+/// Returns whether the limits page is new or has changed.
 fn prepare_directory(
     directory: &Path,
     page: &[u8; SIZE],
     limiter: Option<&InstalledLimiter>,
-) -> Result<(), FileError> {
-    container_directory::create(directory, page)?;
+) -> Result<bool, FileError> {
+    let changed = container_directory::create(directory, page)?;
     if let Some(limiter) = limiter {
         injection::add_to_directory(directory, limiter)?;
     }
     fail_point::at(Point::DirectoryWritten);
-    Ok(())
+    Ok(changed)
 }
 
 /// Creates the preload list that an answer mounts, empty where nothing limits the container.
@@ -472,16 +497,18 @@ fn has_instances(accepted: &AcceptedAllocation) -> bool {
     grants.any(|grant| grant.mig.is_some())
 }
 
-fn log_instance(accepted: &AcceptedAllocation, container: &str, instance: &InstanceIds) {
-    tracing::info!(
-        namespace = accepted.namespace,
-        pod = accepted.pod_name,
-        container,
-        uuid = instance.current,
-        gpu_instance = instance.gpu_instance,
-        compute_instance = instance.compute_instance,
-        "container gets a MIG instance"
-    );
+fn log_instances(accepted: &AcceptedAllocation, container: &str, devices: &[HostDevice]) {
+    for instance in devices.iter().filter_map(|one| one.instance.as_ref()) {
+        tracing::info!(
+            namespace = accepted.namespace,
+            pod = accepted.pod_name,
+            container,
+            uuid = instance.current,
+            gpu_instance = instance.gpu_instance,
+            compute_instance = instance.compute_instance,
+            "container gets a MIG instance"
+        );
+    }
 }
 
 /// The instances of a GPU under dynamic MIG that these pods use together.

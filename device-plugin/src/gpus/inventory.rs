@@ -113,6 +113,8 @@ pub struct PublishedNode {
     pub monitor: MonitorReports,
     /// Other users of the devices, by housekeeping.
     other_users: OtherUsers,
+    /// What the last housekeeping could not do, by housekeeping.
+    pub housekeeping_problems: BTreeSet<String>,
     /// Resources that another device plugin serves, by the monitor of their owners; `None` until that
     /// was first checked.
     pub taken_resources: Option<Vec<TakenResource>>,
@@ -171,6 +173,7 @@ impl NodePublisher {
             mps_down: BTreeMap::new(),
             monitor: MonitorReports::default(),
             other_users: OtherUsers::default(),
+            housekeeping_problems: BTreeSet::new(),
             taken_resources: None,
             refused: Vec::new(),
             resizes: Vec::new(),
@@ -270,6 +273,11 @@ impl NodePublisher {
                 unreadable,
             };
         });
+    }
+
+    /// Sets what the last housekeeping could not do.
+    pub fn set_housekeeping_problems(&self, problems: BTreeSet<String>) {
+        self.change(|node| node.housekeeping_problems = problems);
     }
 
     /// Sets how far the resizes of pods are.

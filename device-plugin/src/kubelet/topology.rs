@@ -144,9 +144,8 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     tracing::info!(?files, "reading the kubelet's configuration");
-    let mut reported = String::new();
     while !stop.is_cancelled() {
-        refresh(policy, &files, &published, &mut reported);
+        refresh(policy, &files, &published);
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(INTERVAL) => {}
@@ -154,13 +153,8 @@ pub async fn run(
     }
 }
 
-/// Polls once. A file that cannot be read changes nothing, and is logged once.
-pub fn refresh(
-    policy: TopologyPolicy,
-    files: &[PathBuf],
-    published: &NodePublisher,
-    reported: &mut String,
-) {
+/// Polls once. A file that cannot be read changes nothing.
+pub fn refresh(policy: TopologyPolicy, files: &[PathBuf], published: &NodePublisher) {
     let found = match policy {
         TopologyPolicy::Auto => read_kubelet_config(files),
         other => {
@@ -172,19 +166,9 @@ pub fn refresh(
         }
     };
     match found {
-        Ok((found, scope)) => {
-            reported.clear();
-            published.set_topology(&found, scope);
-        }
+        Ok((found, scope)) => published.set_topology(&found, scope),
         Err(error) => {
-            let error = error.to_string();
-            if *reported != error {
-                tracing::warn!(
-                    error,
-                    "cannot read the kubelet's topology policy; the last known one stays in effect"
-                );
-                *reported = error;
-            }
+            tracing::warn!(%error, "cannot read the kubelet's topology policy; the last known one stays in effect");
         }
     }
 }
@@ -254,7 +238,7 @@ mod tests {
         let check = |policy: TopologyPolicy, text: &str, scope: TopologyScope| {
             std::fs::write(&file, text).expect("written");
             let files = [file.clone()];
-            refresh(policy, &files, &published, &mut String::new());
+            refresh(policy, &files, &published);
             assert_eq!(published.get().inventory.topology_scope, scope, "{text}");
         };
         let pod = "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n";
@@ -280,7 +264,7 @@ mod tests {
         let layout = layout_of(&["GPU-a", "GPU-b", "GPU-c"]);
         let published = NodePublisher::new(facts, Vec::new(), layout);
         let check = |policy: TopologyPolicy, expected: [Option<i64>; 3]| {
-            refresh(policy, &[], &published, &mut String::new());
+            refresh(policy, &[], &published);
             let replicas = plugin_devices(&published.get(), RESOURCE);
             let replicas = replicas
                 .iter()
@@ -303,13 +287,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let file = dir.path().join("config.yaml");
         let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
-        let mut reported = String::new();
         std::fs::write(&file, "topologyManagerPolicy: restricted\n").expect("written");
         let files = [file.clone()];
-        refresh(TopologyPolicy::Auto, &files, &published, &mut reported);
+        refresh(TopologyPolicy::Auto, &files, &published);
         std::fs::write(&file, "topologyManagerPolicy: [").expect("written");
-        refresh(TopologyPolicy::Auto, &files, &published, &mut reported);
+        refresh(TopologyPolicy::Auto, &files, &published);
         assert_eq!(published.get().inventory.topology_policy, "restricted");
-        assert!(reported.contains("config.yaml"), "{reported}");
+        let error = read_kubelet_config(&files).expect_err("not YAML");
+        assert!(error.to_string().contains("config.yaml"), "{error}");
     }
 }

@@ -37,8 +37,14 @@ pub const DRIVER_MISSING: &str = "AliquotDriverMissing";
 /// compute shares are not corrected there.
 pub const UNCORRECTED: &str = "AliquotComputeUncorrected";
 
+/// The condition: what housekeeping cannot do on the node.
+pub const HOUSEKEEPING: &str = "AliquotHousekeepingFailed";
+
+/// The most problems that a message names, and the most characters of each.
+const MAX_PROBLEMS: (usize, usize) = (8, 256);
+
 /// All conditions that the agent writes.
-pub const ALL: [&str; 8] = [
+pub const ALL: [&str; 9] = [
     CHECKPOINT_LOST,
     GPU_SICK,
     PROFILE,
@@ -47,6 +53,7 @@ pub const ALL: [&str; 8] = [
     ALLOCATION_UNREADABLE,
     DRIVER_MISSING,
     UNCORRECTED,
+    HOUSEKEEPING,
 ];
 
 /// The conditions that must be written, of an agent that has opened the driver. `lost`: the running
@@ -82,6 +89,10 @@ pub fn outdated(
         (
             UNCORRECTED,
             uncorrected.map(|uncorrected| compute_uncorrected(uncorrected, gpus)),
+        ),
+        (
+            HOUSEKEEPING,
+            Some(housekeeping(&node.housekeeping_problems)),
         ),
     ];
     let known = desired
@@ -215,6 +226,24 @@ fn compute_uncorrected(uncorrected: &BTreeSet<String>, gpus: &[GpuFacts]) -> [St
         names.join(", ")
     );
     ["True".to_owned(), reason.to_owned(), message]
+}
+
+/// [`HOUSEKEEPING`]: each problem once.
+fn housekeeping(problems: &BTreeSet<String>) -> [String; 3] {
+    if problems.is_empty() {
+        let message = "the files of all containers are up to date";
+        return ["False", "HousekeepingDone", message].map(str::to_owned);
+    }
+    let (most, length) = MAX_PROBLEMS;
+    let named = problems.iter().take(most);
+    let mut named: Vec<String> = named
+        .map(|problem| problem.chars().take(length).collect())
+        .collect();
+    if problems.len() > most {
+        named.push(format!("and {} more", problems.len() - most));
+    }
+    let reason = "HousekeepingFailed".to_owned();
+    ["True".to_owned(), reason, named.join("; ")]
 }
 
 #[cfg(test)]

@@ -225,3 +225,34 @@ fn condition_names_pods_with_unreadable_allocation() {
     let readable = "the allocations of all pods on this node can be read";
     check(&[], Some(["False", readable]));
 }
+
+#[test]
+fn names_each_housekeeping_problem_once_and_not_too_many() {
+    let published = published();
+    let mut view = NodeView::default();
+    let mut check = |problems: BTreeSet<String>, expected: Option<[&str; 3]>| {
+        published.set_housekeeping_problems(problems);
+        let found = written(HOUSEKEEPING, &published.get(), &[], None, &mut view);
+        assert_eq!(found, expected.map(|texts| texts.map(str::to_owned)));
+    };
+    check(BTreeSet::new(), None);
+    let (status, reason) = ("True", "HousekeepingFailed");
+    let two = || ["cannot read a".to_owned(), "cannot read b".to_owned()].into();
+    let message = "cannot read a; cannot read b";
+    check(two(), Some([status, reason, message]));
+    check(two(), None);
+    let many = |number: usize| format!("{number:02}{}", "€".repeat(300));
+    let named: Vec<String> = (0..8)
+        .map(|number| many(number).chars().take(256).collect())
+        .collect();
+    let message = format!("{}; and 12 more", named.join("; "));
+    check(
+        (0..20).map(many).collect(),
+        Some([status, reason, &message]),
+    );
+    let message = "the files of all containers are up to date";
+    check(
+        BTreeSet::new(),
+        Some(["False", "HousekeepingDone", message]),
+    );
+}

@@ -48,7 +48,7 @@ pub(crate) fn watch_objects(
 ) {
     let (policy, kubelet) = (settings.topology_policy, settings.kubelet_config());
     // Before anything is advertised to the kubelet.
-    topology::refresh(policy, &kubelet, published, &mut String::new());
+    topology::refresh(policy, &kubelet, published);
     let policy_watch = topology::run(policy, kubelet, published.clone(), stop.clone());
     tasks.spawn(policy_watch);
     let name = &settings.node_name;

@@ -74,7 +74,7 @@ pub(super) fn read_below(
         .iter()
         .flat_map(|root| paths.iter().map(move |path| (*root, *path)));
     let exists = |(root, path): &(&Path, &Path)| {
-        resolve(root, path).is_some()
+        resolve(root, path).is_ok()
             || kind == RuntimeKind::Crio && below(root, &drop_ins(path)).exists()
     };
     let Some((root, path)) = all.find(exists) else {
@@ -91,7 +91,7 @@ pub(super) fn read_below(
     };
     match kind {
         RuntimeKind::Crio => {
-            let main = resolve(root, path).map(|_| path.to_owned());
+            let main = resolve(root, path).map(|_| path.to_owned()).ok();
             let files = main.into_iter().chain(all_in(root, &drop_ins(path), ""));
             for file in files {
                 config.add_crio(&document(root, &file)?);
@@ -116,7 +116,7 @@ fn drop_ins(path: &Path) -> PathBuf {
 
 /// Reads a file below the root, with links as the host resolves them.
 fn document(root: &Path, path: &Path) -> Result<DocumentMut, String> {
-    let file = resolve(root, path).map_or_else(|| below(root, path), |file| root.join(file));
+    let file = resolve(root, path).map_or_else(|_| below(root, path), |file| root.join(file));
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", path.display()))?;
     let parsed = text.parse::<DocumentMut>();
     parsed.map_err(|error| format!("{}: {}", path.display(), error.message()))

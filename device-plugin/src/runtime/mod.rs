@@ -14,7 +14,6 @@ use crate::allocation::cdi::SpecRefusal;
 use crate::allocation::nvidia_cdi::GenerateError;
 use crate::gpus::inventory::{RuntimeProblem, RuntimeStatus};
 use crate::kubelet::answer::DeviceListStrategy;
-use crate::paths::HOST;
 use config::RuntimeConfig;
 
 /// Where a runtime reads CDI specs by default.
@@ -271,13 +270,9 @@ fn class_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     })
 }
 
-/// The paths as the node has them.
 fn listed(paths: &[PathBuf]) -> String {
-    let on_node = |path: &PathBuf| match path.strip_prefix(HOST) {
-        Ok(path) => Path::new("/").join(path).display().to_string(),
-        Err(_) => path.display().to_string(),
-    };
-    paths.iter().map(on_node).collect::<Vec<_>>().join(", ")
+    let paths = paths.iter().map(|path| path.display().to_string());
+    paths.collect::<Vec<_>>().join(", ")
 }
 
 /// Status, reason and message of the node's condition.

@@ -130,6 +130,8 @@ impl Place {
         let mut flags = vec![
             ("--listen", self.listen.to_string()),
             ("--node-name", self.node.clone()),
+            // The agent runs outside a container, and may not follow /proc/1/root.
+            ("--host-root", "/".to_owned()),
             ("--kubelet-dir", text(&self.kubelet)),
             ("--kubelet-config", text(&self.kubelet_config)),
             ("--cdi-dir", text(&self.cdi)),

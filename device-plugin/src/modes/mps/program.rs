@@ -89,7 +89,7 @@ impl ProgramSearch {
         }
         for root in roots {
             let paths = FOLDERS.map(|folder| Path::new(folder).join(&self.program));
-            let found = paths.iter().find_map(|path| root::resolve(root, path));
+            let found = paths.iter().find_map(|path| root::resolve(root, path).ok());
             if let Some(file) = found {
                 return Ok(ControlProgram {
                     file: root.join(file),
@@ -147,7 +147,7 @@ impl ProgramSearch {
 
 /// The driver's libraries in the folder of the root that has [`CUDA`]: names and files.
 fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
-    let has = |folder: &&&str| root::resolve(root, &Path::new(**folder).join(CUDA)).is_some();
+    let has = |folder: &&&str| root::resolve(root, &Path::new(**folder).join(CUDA)).is_ok();
     let Some(folder) = root::FOLDERS.iter().find(has) else {
         return Ok(Vec::new());
     };
@@ -157,7 +157,7 @@ fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
         known && name.contains(".so")
     };
     let found = names.into_iter().filter(ours).filter_map(|name| {
-        let file = root::resolve(root, &Path::new(folder).join(&name))?;
+        let file = root::resolve(root, &Path::new(folder).join(&name)).ok()?;
         Some((name, root.join(file)))
     });
     Ok(found.collect())
