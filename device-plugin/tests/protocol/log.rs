@@ -101,7 +101,6 @@ async fn housekeeping_logs_each_lasting_cause_once_and_its_end() {
             library.display()
         );
         assert_eq!(housekeeping(&node, &limiter, 1_000), [&*unreadable]);
-
         assert_eq!(log.lines_with("Not a directory (os error 20)").len(), 1);
 
         fs::remove_file(&host).expect("removed");
