@@ -1,7 +1,8 @@
 //! `container-directory FOLDER LIBVGPU CUDA NVML UUID MIB CORES CONTEXT`: creates what a
 //! container's processes find in `/.aliquot`, for a machine with a GPU and without Kubernetes: a
 //! share of that GPU in MiB and percent, with low priority, and shim libraries in `FOLDER/driver`
-//! for the two real libraries, which are linked. `tests/gpu/limited.sh` uses it; it is not shipped.
+//! for the two real libraries, which are linked. `GPU_CORE_UTILIZATION_POLICY` in its environment
+//! counts as in a pod's. `tests/gpu/limited.sh` and `headline.sh` use it; it is not shipped.
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -9,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use aliquot_limiter_tests::scene::MIB;
+use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use aliquot_region::{counters, limits};
 use aliquot_shim::{
@@ -33,9 +35,11 @@ fn main() -> Result<()> {
     for below in ["lib", "driver", "counters"] {
         fs::create_dir_all(folder.join(below))?;
     }
+    let policy = std::env::var("GPU_CORE_UTILIZATION_POLICY").unwrap_or_default();
     // Containers of high priority have no compute limit among themselves.
     let container = ContainerLimits {
         priority: 1,
+        policy: UtilizationPolicy::parse(&policy).word(),
         ..ContainerLimits::default()
     };
     let page = limits::page(container, &[device])?;
