@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually, give_up};
 use aliquot_e2e::ledger::reported_ledger;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::{Shape, node_of};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -251,11 +252,11 @@ impl<'a> Scene<'a> {
         self.pods.delete_collection(&at_once, &all).await?;
         eventually(PATIENCE, "the gangs to be gone", || async {
             let left = self.pods.list_metadata(&all).await?.items;
-            ensure!(left.is_empty(), "{} left", left.len());
+            until!(left.is_empty(), "{} left", left.len());
             let leader = self.replicas.leader().await?;
-            let ledger = reported_ledger(leader.address).await?;
+            let ledger = reported_ledger(leader.address).await.or_not_yet()?;
             let left = ledger.pods.len() + ledger.reserved.len();
-            ensure!(left == 0, "{left} left in the ledger");
+            until!(left == 0, "{left} left in the ledger");
             Ok(Some(()))
         })
         .await

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{PATIENCE, eventually, throughout};
 use aliquot_core::preemption::record::{PREEMPTION, PreemptionRecord};
 use aliquot_e2e::ledger::reported_ledger;
 use aliquot_e2e::pods::{classes, simple};
@@ -128,14 +129,10 @@ async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Res
         Ok(scene.plan().await?.is_none().then_some(()))
     })
     .await?;
-    let over = Instant::now();
-    eventually(2 * QUIET, "a quiet while", || async {
+    throughout(QUIET, || async {
         let gone = scene.gone(&tenants).await?;
-        if gone != planned {
-            let why = format!("{gone:?} ended, planned were {planned:?}");
-            return Err(give_up(why));
-        }
-        Ok((over.elapsed() >= QUIET).then_some(()))
+        ensure!(gone == planned, "{gone:?} ended, planned were {planned:?}");
+        Ok(())
     })
     .await?;
     eventually(PATIENCE, "the ledger to match the pods", || async {
@@ -143,7 +140,7 @@ async fn on(stack: Arc<Stack>, stop: CancellationToken, evictions: usize) -> Res
             stack.annotated_ledger().await?,
             reported_ledger(next.address).await?,
         );
-        ensure!(
+        until!(
             annotated == reported,
             "pods {annotated:?}, ledger {reported:?}"
         );

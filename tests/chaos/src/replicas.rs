@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_cluster::{Part, Replica};
 use aliquot_e2e::http;
 use aliquot_e2e::proxy::Proxy;
@@ -126,10 +127,14 @@ impl Replicas {
             let mut pairs = self.pairs.iter();
             let pair = pairs.find(|pair| pair.is_named_in(&holder));
             let pair = pair.filter(|_| holder != dead);
-            let pair = pair.with_context(|| format!("{holder:?} holds the lease"))?;
-            pair.pids()?;
-            let leads = http::metric(pair.address, "aliquot_scheduler_leads", &[]).await?;
-            ensure!(leads > 0.5, "{holder} does not lead yet");
+            let pair = pair
+                .with_context(|| format!("{holder:?} holds the lease"))
+                .or_not_yet()?;
+            pair.pids().or_not_yet()?;
+            let leads = http::metric(pair.address, "aliquot_scheduler_leads", &[])
+                .await
+                .or_not_yet()?;
+            until!(leads > 0.5, "{holder} does not lead yet");
             Ok(Some(pair))
         })
         .await
@@ -139,8 +144,8 @@ impl Replicas {
     pub async fn whole(&self) -> Result<()> {
         eventually(PATIENCE, "two whole replicas", || async {
             for pair in &self.pairs {
-                pair.pids()?;
-                http::get(pair.address, "/readyz").await?;
+                pair.pids().or_not_yet()?;
+                http::get(pair.address, "/readyz").await.or_not_yet()?;
             }
             Ok(Some(()))
         })

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::ledger::{Amount, LedgerSummary, reported_ledger};
 use aliquot_e2e::pool::node_of;
 use aliquot_e2e::stack::Stack;
@@ -29,13 +30,13 @@ pub async fn reached(
     patience: Duration,
 ) -> Result<(usize, usize)> {
     let split = eventually(patience, "every pod to be bound or refused", || async {
-        decided(stack).await.map(Some)
+        decided(stack).await.or_not_yet().map(Some)
     })
     .await?;
     let ledger = eventually(patience, "the ledger to match the pods", || async {
         let written = stack.annotated_ledger().await?;
         for pair in replicas.pairs() {
-            same(pair.name, &written, &reported_ledger(pair.address).await?)?;
+            same(pair.name, &written, &reported_ledger(pair.address).await?).or_not_yet()?;
         }
         Ok(Some(written))
     })
@@ -59,13 +60,13 @@ pub async fn reached(
 pub async fn emptied(stack: &Stack, replicas: &Replicas) -> Result<()> {
     eventually(PATIENCE, "an empty ledger", || async {
         let written = stack.annotated_ledger().await?;
-        ensure!(
+        until!(
             written == LedgerSummary::default(),
             "{} pods",
             written.pods.len()
         );
         for pair in replicas.pairs() {
-            same(pair.name, &written, &reported_ledger(pair.address).await?)?;
+            same(pair.name, &written, &reported_ledger(pair.address).await?).or_not_yet()?;
         }
         Ok(Some(()))
     })
@@ -156,7 +157,7 @@ async fn running(stack: &Stack, patience: Duration) -> Result<()> {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
             let expected = name.starts_with(RUN) && node_of(&pod).is_some();
-            ensure!(!expected || phase == Some("Running"), "{name} is {phase:?}");
+            until!(!expected || phase == Some("Running"), "{name} is {phase:?}");
         }
         Ok(Some(()))
     })

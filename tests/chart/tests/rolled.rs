@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aliquot_chart::{IMAGE, NAMESPACE, chart, helm};
 use aliquot_cluster::Cluster;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -76,14 +77,14 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.admin()?, NAMESPACE);
     eventually(PATIENCE, "an agent on each node", || async {
         let (ready, _) = played(&pods, "1").await?;
-        ensure!(ready == NODES, "{ready} of {NODES}");
+        until!(ready == NODES, "{ready} of {NODES}");
         Ok(Some(()))
     })
     .await?;
 
     let mps = eventually(PATIENCE, "a pod for MPS on each node", || async {
         let found = mps_pods(&pods).await?;
-        ensure!(found.len() == NODES, "{} of {NODES}", found.len());
+        until!(found.len() == NODES, "{} of {NODES}", found.len());
         Ok(Some(found))
     })
     .await?;
@@ -97,7 +98,7 @@ async fn rolled(cluster: &Cluster) -> Result<()> {
     eventually(PATIENCE, "the next agent on each node", || async {
         let (ready, new) = played(&pods, "2").await?;
         least.fetch_min(ready, std::sync::atomic::Ordering::Relaxed);
-        ensure!(new == NODES, "{new} of {NODES}, {ready} ready");
+        until!(new == NODES, "{new} of {NODES}, {ready} ready");
         Ok(Some(()))
     })
     .await?;

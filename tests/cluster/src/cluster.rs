@@ -22,7 +22,7 @@ use crate::members::Member;
 use crate::ports::{Ports, Role};
 use crate::process::Program;
 use crate::scheduler_config::{self, SchedulerOptions};
-use crate::wait::eventually;
+use crate::wait::{OrNotYet as _, eventually};
 use crate::watchdog::{Logs, Watchdog};
 
 /// How long a component may take to come up on a busy machine.
@@ -171,7 +171,7 @@ impl Cluster {
             self.daemons.check(Daemon::Etcd)?;
             self.daemons.check(Daemon::ApiServer)?;
             let request = Request::new("").get("readyz", &GetParams::default())?;
-            Ok(Some(client.request_text(request).await?))
+            Ok(Some(client.request_text(request).await.or_not_yet()?))
         })
         .await?;
         Ok(())
@@ -249,7 +249,9 @@ impl Cluster {
         let what = format!("{} to listen on {address}", daemon.name());
         eventually(START, &what, || async {
             self.daemons.check(daemon)?;
-            Ok(Some(tokio::net::TcpStream::connect(address).await?))
+            Ok(Some(
+                tokio::net::TcpStream::connect(address).await.or_not_yet()?,
+            ))
         })
         .await?;
         Ok(())

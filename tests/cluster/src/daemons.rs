@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::process::Child;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::Mutex;
 
 use crate::layout::Layout;
 use crate::process::{self, Program};
-use crate::wait::{eventually, give_up};
+use crate::wait::eventually;
 
 /// A process of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ impl Daemons {
         end(&mut child, daemon.name()).await
     }
 
-    /// Gives up (see [`give_up`]) when a process started here has ended by itself.
+    /// Fails when a process started here has ended by itself.
     pub(crate) fn check(&self, daemon: Daemon) -> Result<()> {
         let mut running = self.running.lock();
         let Some(child) = running.get_mut(&daemon) else {
@@ -87,11 +87,11 @@ impl Daemons {
         };
         match child.try_wait()? {
             None => Ok(()),
-            Some(status) => Err(give_up(format!(
+            Some(status) => bail!(
                 "{} ended with {status}; its log ends:\n{}",
                 daemon.name(),
                 process::tail(&self.layout, daemon.name())
-            ))),
+            ),
         }
     }
 

@@ -38,6 +38,7 @@ mod ports;
 mod process;
 mod replicas;
 mod rights;
+pub mod starvation;
 mod scheduler_config;
 pub mod wait;
 mod watchdog;

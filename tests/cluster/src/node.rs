@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
@@ -13,9 +13,10 @@ use crate::daemons::Daemon;
 use crate::machine;
 use crate::members::Member;
 use crate::node_files;
+use crate::not_yet;
 use crate::ports::Role;
 use crate::process::Program;
-use crate::wait::eventually;
+use crate::wait::{OrNotYet as _, eventually};
 
 /// The kubelet's device plugin folder is a constant below /var/lib/kubelet, so the
 /// node gets a mount namespace with the state's folder there. Every mount of pods
@@ -125,7 +126,9 @@ impl Cluster {
         eventually(START, "containerd's socket", || async {
             self.daemons.check(Daemon::Containerd)?;
             Ok(Some(
-                tokio::net::UnixStream::connect(self.containerd_socket()).await?,
+                tokio::net::UnixStream::connect(self.containerd_socket())
+                    .await
+                    .or_not_yet()?,
             ))
         })
         .await?;
@@ -181,12 +184,17 @@ impl Cluster {
         let nodes: Api<Node> = Api::all(self.admin()?);
         eventually(START, &format!("node {name} to be Ready"), || async {
             self.daemons.check(Daemon::Kubelet)?;
-            let status = nodes.get(name).await?.status.unwrap_or_default();
+            let status = nodes
+                .get(name)
+                .await
+                .or_not_yet()?
+                .status
+                .unwrap_or_default();
             let conditions = status.conditions.unwrap_or_default();
             match conditions.iter().find(|c| c.type_ == "Ready") {
                 Some(ready) if ready.status == "True" => Ok(Some(())),
-                Some(ready) => bail!("{}", ready.message.as_deref().unwrap_or("not ready")),
-                None => bail!("no Ready condition"),
+                Some(ready) => not_yet!("{}", ready.message.as_deref().unwrap_or("not ready")),
+                None => not_yet!("no Ready condition"),
             }
         })
         .await

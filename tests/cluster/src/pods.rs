@@ -1,7 +1,7 @@
 //! What tests do with pods: create, wait, read, delete. Deadlines come from callers
 //! or are [`PATIENCE`].
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::daemons::Daemon;
-use crate::wait::{PATIENCE, eventually, give_up};
+use crate::wait::{PATIENCE, Unmet, eventually, give_up};
+use crate::{not_yet, until};
 
 impl Cluster {
     /// Makes a namespace in which pods can be created at once.
@@ -70,7 +71,7 @@ impl Cluster {
         }
         eventually(PATIENCE, "all pods to be gone", || async {
             let left = pods.list(&ListParams::default()).await?.items;
-            ensure!(left.is_empty(), "{}", describe(&left[0]));
+            until!(left.is_empty(), "{}", describe(&left[0]));
             Ok(Some(()))
         })
         .await?;
@@ -153,7 +154,7 @@ impl Cluster {
         namespace: &str,
         name: &str,
         what: &str,
-        is_met: impl Fn(&Pod) -> Result<bool>,
+        is_met: impl Fn(&Pod) -> Result<bool, Unmet>,
     ) -> Result<Pod> {
         let pods: Api<Pod> = Api::namespaced(self.admin()?, namespace);
         eventually(PATIENCE, what, || async {
@@ -161,7 +162,7 @@ impl Cluster {
             if is_met(&pod)? {
                 return Ok(Some(pod));
             }
-            bail!("{}", describe(&pod))
+            not_yet!("{}", describe(&pod))
         })
         .await
     }
@@ -214,7 +215,7 @@ impl Cluster {
             || async {
                 match pods.get_opt(name).await? {
                     Some(pod) if uid.is_none() || pod.metadata.uid == uid => {
-                        bail!("{}", describe(&pod))
+                        not_yet!("{}", describe(&pod))
                     }
                     _ => Ok(Some(())),
                 }

@@ -1,5 +1,4 @@
-//! Waits for a condition with a deadline: the only place that sleeps. An error of a probe means
-//! "not yet".
+//! Waits for a condition with a deadline, or by the clock: the only place that sleeps.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -12,33 +11,75 @@ pub const PATIENCE: Duration = Duration::from_mins(4);
 /// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An error that ends [`eventually`] at once: waiting longer cannot help.
+/// Why a probe has no value. An error of anything that a probe calls is [`Unmet::Error`], unless
+/// the probe says with [`OrNotYet`] that it is to be expected for a while.
 #[derive(Debug)]
-struct GiveUp(String);
+pub enum Unmet {
+    /// What it saw instead: [`eventually`] asks again.
+    NotYet(String),
+    /// Waiting longer cannot help.
+    Error(anyhow::Error),
+}
 
-impl std::fmt::Display for GiveUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+impl<E> From<E> for Unmet
+where
+    anyhow::Error: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
     }
 }
 
-impl std::error::Error for GiveUp {}
-
-/// Makes the error by which a probe reports that waiting longer cannot help.
-pub fn give_up(why: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(GiveUp(why.into()))
+/// Makes what a probe reports when waiting longer cannot help.
+pub fn give_up(why: impl Into<String>) -> Unmet {
+    Unmet::Error(anyhow!(why.into()))
 }
 
-/// Calls `probe` until it yields `Some`, at most `deadline` long.
-/// `Ok(None)` and `Err` both mean "not yet"; the last error is what the final
-/// error reports as seen, so let probes `bail!` with what they saw.
+/// Errors that are to be expected until a condition holds.
+pub trait OrNotYet<T> {
+    /// The error is what the probe saw.
+    ///
+    /// # Errors
+    /// [`Unmet::NotYet`].
+    fn or_not_yet(self) -> Result<T, Unmet>;
+}
+
+impl<T, E> OrNotYet<T> for Result<T, E>
+where
+    anyhow::Error: From<E>,
+{
+    fn or_not_yet(self) -> Result<T, Unmet> {
+        self.map_err(|error| Unmet::NotYet(format!("{:#}", anyhow::Error::from(error))))
+    }
+}
+
+/// Ends a probe with what it saw, unless this holds: `until!(found == 3, "{found} pods")`.
+#[macro_export]
+macro_rules! until {
+    ($holds:expr, $($seen:tt)+) => {
+        if !$holds {
+            $crate::not_yet!($($seen)+);
+        }
+    };
+}
+
+/// Ends a probe with what it saw.
+#[macro_export]
+macro_rules! not_yet {
+    ($($seen:tt)+) => {
+        return Err($crate::wait::Unmet::NotYet(format!($($seen)+)))
+    };
+}
+
+/// Calls `probe` until it yields `Some`, at most `deadline` long. `Ok(None)` and [`Unmet::NotYet`]
+/// mean that it is asked again.
 ///
 /// # Errors
-/// The deadline passed (names `what` and the last observation), or the probe gave up.
+/// The deadline passed (names `what` and what was seen last), or the probe failed.
 pub async fn eventually<T, F, Fut>(deadline: Duration, what: &str, mut probe: F) -> Result<T>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = Result<Option<T>>>,
+    Fut: Future<Output = Result<Option<T>, Unmet>>,
 {
     let end = Instant::now() + deadline;
     let mut seen = String::from("nothing yet");
@@ -47,10 +88,8 @@ where
         match tokio::time::timeout(left, probe()).await {
             Ok(Ok(Some(value))) => return Ok(value),
             Ok(Ok(None)) | Err(_) => {}
-            Ok(Err(error)) if error.is::<GiveUp>() => {
-                return Err(anyhow!("waited for {what}: {error}"));
-            }
-            Ok(Err(error)) => seen = format!("{error:#}"),
+            Ok(Err(Unmet::NotYet(found))) => seen = found,
+            Ok(Err(Unmet::Error(error))) => return Err(error.context(format!("wait for {what}"))),
         }
         // The clock is read here, because a probe that never waits never times out.
         let left = end.saturating_duration_since(Instant::now());
@@ -61,6 +100,32 @@ where
     }
 }
 
+/// Calls `check` again and again for this long, by the clock: no event reports that something did
+/// not happen.
+///
+/// # Errors
+/// The first of the check.
+pub async fn throughout<F, Fut>(time: Duration, mut check: F) -> Result<()>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    let end = Instant::now() + time;
+    loop {
+        check().await?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE.min(left)).await;
+    }
+}
+
+/// Lets this time pass, by the clock, where it is the passing of time that is tested.
+pub async fn sleep(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,9 +133,46 @@ mod tests {
     #[tokio::test]
     async fn deadline_also_ends_a_probe_that_never_waits() {
         let deadline = Duration::from_millis(1);
-        let nothing = eventually(deadline, "it", || async { bail!("seen this") });
+        let nothing = eventually(deadline, "it", || async { not_yet!("seen this") });
         let error: Result<()> = nothing.await;
         let text = error.map_err(|e| e.to_string()).expect_err("no end");
         assert_eq!(text, "waited 1ms for it; last seen: seen this");
+    }
+
+    #[tokio::test]
+    async fn error_of_a_probe_ends_the_wait_unless_the_probe_expects_it() {
+        let number = |text: &'static str| {
+            eventually(PATIENCE, "a number", move || async move {
+                Ok(Some(text.parse::<u8>()?))
+            })
+        };
+        let error = number("x").await.expect_err("no number");
+        assert_eq!(
+            format!("{error:#}"),
+            "wait for a number: invalid digit found in string"
+        );
+        let deadline = Duration::from_millis(1);
+        let error = eventually(deadline, "a number", || async {
+            Ok(Some("x".parse::<u8>().or_not_yet()?))
+        });
+        let error = error.await.expect_err("no number").to_string();
+        assert!(
+            error.starts_with("waited 1ms for a number; last seen: invalid"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn check_that_fails_once_ends_a_wait_by_the_clock() {
+        let mut calls = 0;
+        let error = throughout(PATIENCE, || {
+            calls += 1;
+            let third = calls == 3;
+            async move {
+                anyhow::ensure!(!third, "the third");
+                Ok(())
+            }
+        });
+        assert_eq!(error.await.expect_err("a failure").to_string(), "the third");
     }
 }

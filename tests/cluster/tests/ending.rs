@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use anyhow::{Result, bail, ensure};
+use aliquot_cluster::{not_yet, until};
+use anyhow::{Result, ensure};
 use serde_json::json;
 
 /// Starts `aliquot-cluster hold` in a new state folder.
@@ -36,14 +37,14 @@ async fn until(what: &str, is_met: impl Fn() -> bool) -> Result<()> {
 async fn only_logs_remain(state: &Path) -> Result<()> {
     eventually(PATIENCE, "the watchdog to end the cluster", || async {
         let left = leftovers::of(state);
-        ensure!(left.is_empty(), "{left:?}");
+        until!(left.is_empty(), "{left:?}");
         let mut names = Vec::new();
         for entry in fs::read_dir(state)? {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort();
         if names != ["down.sh", "log"] {
-            bail!("{names:?}");
+            not_yet!("{names:?}");
         }
         Ok(Some(()))
     })

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_core::Allocation;
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use anyhow::{Context as _, Result, ensure};
@@ -21,6 +22,11 @@ use crate::http;
 use crate::pods::allocation;
 use crate::pool::node_of;
 use crate::stack::{Kind, Stack};
+
+/// The scheduler of pods with shares.
+const SCHEDULER: &str = "aliquot-scheduler";
+/// Within this time the ledger sees that the last scenario's pods are gone.
+const EMPTIED: Duration = Duration::from_secs(30);
 
 /// What is allocated on a GPU, or its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +44,14 @@ impl AddAssign for Amount {
         self.replicas += other.replicas;
         self.memory += other.memory;
         self.cores += other.cores;
+    }
+}
+
+impl SubAssign for Amount {
+    fn sub_assign(&mut self, other: Self) {
+        self.replicas -= other.replicas;
+        self.memory -= other.memory;
+        self.cores -= other.cores;
     }
 }
 
@@ -111,13 +125,23 @@ pub async fn reported_ledger(address: SocketAddr) -> Result<LedgerSummary> {
 }
 
 impl Stack {
+    /// Checks that nothing is allocated: what counts the whole ledger starts here.
+    pub async fn ledger_is_empty(&self) -> Result<()> {
+        eventually(EMPTIED, "an empty ledger at the start", || async {
+            let ledger = self.scheduler_ledger().await?;
+            until!(ledger == LedgerSummary::default(), "{ledger:?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
     /// What the scheduler states.
     pub async fn scheduler_ledger(&self) -> Result<LedgerSummary> {
         reported_ledger(self.address(Kind::Scheduler)).await
     }
 
     /// The ledger by the annotations of the pods that exist. Fails on a half state: an allocation
-    /// without a node, a node without an allocation, or two that differ.
+    /// without a node, a node that our scheduler's pod got without an allocation, or two that differ.
     pub async fn annotated_ledger(&self) -> Result<LedgerSummary> {
         let pods: Api<Pod> = Api::all(self.cluster.admin()?);
         let mut ledger = LedgerSummary::default();
@@ -131,6 +155,10 @@ impl Stack {
                 );
                 continue;
             };
+            let scheduler = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
+            if scheduler != Some(SCHEDULER) && allocation(&pod).is_err() {
+                continue; // it has no share
+            }
             let allocation = allocation(&pod)?;
             ensure!(
                 allocation.node.as_str() == node,
@@ -185,7 +213,7 @@ impl Stack {
                 self.annotated_ledger().await?,
                 self.scheduler_ledger().await?,
             );
-            ensure!(
+            until!(
                 annotated == reported,
                 "pods {annotated:?}, ledger {reported:?}"
             );
@@ -195,7 +223,7 @@ impl Stack {
                 let total = capacity.get(gpu).with_context(|| format!("no GPU {gpu}"));
                 Ok((gpu.clone(), *used, *total?))
             });
-            let gpus = gpus.collect::<Result<Vec<_>>>()?;
+            let gpus = gpus.collect::<Result<Vec<_>>>().or_not_yet()?;
             Ok(Some((annotated, gpus)))
         })
         .await?;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::http;
 use crate::stack::{Kind, Stack};
@@ -18,7 +19,7 @@ pub async fn becomes(stack: &Stack, name: &str, labels: &[String], expected: f64
     let what = format!("{name} of {labels:?} to be {expected}");
     eventually(PATIENCE, &what, || async {
         let found = http::metric(stack.address(Kind::Monitor), name, &labels).await?;
-        ensure!(
+        until!(
             (found - expected).abs() <= expected / 100.0,
             "it is {found}"
         );

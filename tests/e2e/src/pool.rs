@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, VERSION};
 use aliquot_core::{Mib, Percent, allocation};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -89,7 +90,7 @@ impl<'a> Pool<'a> {
         eventually(PATIENCE, &what, || async {
             let events = self.stack.event_texts(self.name, name).await?;
             let found = events.iter().find(|event| event.contains(text)).cloned();
-            ensure!(found.is_some(), "{events:?}");
+            until!(found.is_some(), "{events:?}");
             Ok(found)
         })
         .await
@@ -104,7 +105,7 @@ impl<'a> Pool<'a> {
         let what = format!("the pods of {} to be gone", self.name);
         eventually(PATIENCE, &what, || async {
             let left = pods.list_metadata(&ListParams::default()).await?.items;
-            ensure!(left.is_empty(), "{} left", left.len());
+            until!(left.is_empty(), "{} left", left.len());
             Ok(Some(()))
         })
         .await?;
@@ -156,7 +157,7 @@ impl Stack {
             let stated: Value = serde_json::from_str(&text)?;
             let differs = |node: &&String| stated["nodes"][node.as_str()].is_object() != known;
             let other = nodes.iter().find(differs);
-            ensure!(other.is_none(), "{other:?} is not as expected");
+            until!(other.is_none(), "{other:?} is not as expected");
             Ok(Some(()))
         })
         .await

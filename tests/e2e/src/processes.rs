@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::Member;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::not_yet;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Result, bail};
 use futures::future::join_all;
 
@@ -147,9 +148,9 @@ pub async fn node_is_ready(stack: &Stack, patience: Duration) -> Result<()> {
     let jsonpath = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
     let args = ["get", "node", crate::stack::NODE, "-o", jsonpath];
     eventually(patience, "the node to be ready", || async {
-        let answer = stack.cluster.kubectl(&args).await?.success()?;
+        let answer = stack.cluster.kubectl(&args).await?.success().or_not_yet()?;
         if answer != "True" {
-            bail!("Ready is {answer:?}");
+            not_yet!("Ready is {answer:?}");
         }
         Ok(Some(()))
     })

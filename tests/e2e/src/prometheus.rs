@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use aliquot_cluster::Part;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Context as _, Result, ensure};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ impl Prometheus {
             .start_part("prometheus", &program, &args, &[])?;
         eventually(PATIENCE, "Prometheus is ready", || async {
             part.check()?;
-            http::get(address, "/-/ready").await.map(Some)
+            http::get(address, "/-/ready").await.or_not_yet().map(Some)
         })
         .await?;
         Ok(Self {

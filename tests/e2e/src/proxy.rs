@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aliquot_cluster::starvation::{Attempts, Measurement};
 use aliquot_cluster::wait::PATIENCE;
 use anyhow::{Context as _, Result, anyhow};
 use futures::{StreamExt as _, stream};
@@ -30,8 +31,6 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-
-use crate::figures::print_line;
 
 use reply::{Reply, status_reply};
 pub use traffic::Traffic;
@@ -309,21 +308,24 @@ impl std::fmt::Display for SenderGaveUp {
 
 impl std::error::Error for SenderGaveUp {}
 
-/// Plays a scenario under a name of its own, and once more, three times at most, where the machine
-/// was too slow for it: a request's sender had given up before it could be answered.
+/// Plays a scenario under a name of its own, and once more, three times at most, where a request's
+/// sender had given up before it could be answered, and the machine was to blame.
 pub async fn in_time<F: Future<Output = Result<()>>>(
     name: &'static str,
     mut play: impl FnMut(&'static str) -> F,
 ) -> Result<()> {
-    let mut outcome = play(name).await;
-    for again in ["again", "at-last"] {
-        match outcome {
-            Err(error) if error.is::<SenderGaveUp>() => print_line(&format!("{name}: {error:#}")),
+    let mut attempts = Attempts::new(name);
+    let mut played = name;
+    loop {
+        let measured = Measurement::of_machine();
+        match play(played).await {
+            Err(error) if error.is::<SenderGaveUp>() => {
+                attempts.again(format!("{error:#}"), measured.starved())?;
+            }
             outcome => return outcome,
         }
-        outcome = play(format!("{name}-{again}").leak()).await;
+        played = format!("{played}-again").leak();
     }
-    outcome
 }
 
 fn send(to: oneshot::Sender<Reply>, reply: Reply) -> Result<()> {

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::starvation::Measurement;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part};
 use aliquot_webhook::args::Args;
 use aliquot_webhook::configuration::NAME;
@@ -128,9 +129,6 @@ impl Stack {
     pub(crate) async fn clear(&self) -> Result<()> {
         let supervisor = self.mps_supervisor.lock().await.take();
         let mut parts = std::mem::take(&mut *self.parts.lock().await);
-        if supervisor.is_none() && parts.is_empty() {
-            return Ok(());
-        }
         for kind in [
             Kind::Monitor,
             Kind::DevicePlugin,
@@ -320,6 +318,23 @@ impl Stack {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
+    /// Begins to measure for how long the machine gives no processor to these parts and these
+    /// processes of the cluster.
+    pub async fn measure_starvation(
+        &self,
+        parts: &[Kind],
+        cluster: &[&str],
+    ) -> Result<Measurement> {
+        let mut pids = Vec::new();
+        for kind in parts {
+            pids.push(self.pid(*kind).await?);
+        }
+        for name in cluster {
+            pids.push(self.cluster.pid(name)?);
+        }
+        Ok(Measurement::of(pids))
+    }
+
         let part = self
             .cluster
             .start_part_on_node(kind.name(), program, &all, env)?;
@@ -351,10 +366,12 @@ impl Stack {
         let what = format!("{} to be ready", kind.name());
         let ready = eventually(PATIENCE, &what, || async {
             if let Some(part) = self.parts.lock().await.get(&kind) {
-                part.check()
-                    .map_err(|e| aliquot_cluster::wait::give_up(format!("{e:#}")))?;
+                part.check()?;
             }
-            http::get(self.address(kind), "/readyz").await.map(Some)
+            http::get(self.address(kind), "/readyz")
+                .await
+                .or_not_yet()
+                .map(Some)
         });
         ready.await.map(drop)
     }

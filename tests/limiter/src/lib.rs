@@ -1,7 +1,6 @@
 //! A container as the limiter meets it: a file system of its own with the container directory, a
 //! driver, and processes in it. Only the simulator's counts tell whether a limit was kept.
 
-mod cpu_wait;
 pub mod honest;
 pub mod host;
 pub mod idle_arbiter;

@@ -6,10 +6,10 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
+use aliquot_cluster::starvation::{Attempts, Measurement, longest};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::Result;
 
-use crate::cpu_wait::longest;
 use crate::host::{HostRole, ScenarioHost};
 use crate::scene::{FIRST, device, machine};
 use crate::workers::{ShareTenant, Workers};
@@ -98,15 +98,22 @@ impl TenantResult {
     /// How many points the median window is above `percent` of the GPU. Time for which the machine
     /// gave the tenant no processor does not count as missing: its share of that time, and no more.
     pub fn deviation(&self, percent: f64) -> f64 {
-        let both = self.windows.iter().zip(&self.starved);
-        let each = both.map(|(got, starved)| {
+        self.deviation_beside(percent, &[])
+    }
+
+    /// The same for a tenant that may borrow what these others, with what each is to get, leave
+    /// unused: what the machine kept them from using does not count as too much.
+    pub fn deviation_beside(&self, percent: f64, others: &[(&Self, f64)]) -> f64 {
+        let each = self.windows.iter().enumerate().map(|(n, got)| {
             let error = got - percent;
-            let excused = starved * percent / 100.0;
             if error < 0.0 {
-                (error + excused).min(0.0)
-            } else {
-                error
+                let missing = self.starved[n] * percent / 100.0;
+                return (error + missing).min(0.0);
             }
+            let unused = others
+                .iter()
+                .map(|(of, to_get)| of.starved[n] * to_get / 100.0);
+            (error - unused.sum::<f64>()).max(0.0)
         });
         middle(each.collect())
     }
@@ -174,27 +181,62 @@ pub fn run(scene: &ShareScenario) -> Result<Vec<TenantResult>> {
     Ok(got)
 }
 
-/// Runs `play` until the result satisfies `holds`, at most three times: a machine that runs all
-/// tests at once may take time from all processes together, which the kernel counts for none of
-/// them.
+/// What a result says of its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Within all.
+    Holds,
+    /// Below one, or slower than one: a machine that gives no processor may be the cause.
+    TooLittle,
+    /// Above one: nothing excuses that.
+    TooMuch,
+}
+
+impl Verdict {
+    /// Of values, each with its lower and its upper bound.
+    pub fn within(all: impl IntoIterator<Item = (f64, [f64; 2])>) -> Self {
+        let mut verdict = Self::Holds;
+        for (value, [least, most]) in all {
+            if value > most {
+                return Self::TooMuch;
+            }
+            if value < least {
+                verdict = Self::TooLittle;
+            }
+        }
+        verdict
+    }
+
+    /// Of figures of which only what is too little, or too slow, is looked for.
+    pub fn enough(holds: bool) -> Self {
+        if holds { Self::Holds } else { Self::TooLittle }
+    }
+}
+
+/// Plays until a result is within its bounds. Only one that is too little is played again, and only
+/// where the machine starved it.
 ///
 /// # Panics
-/// If no result satisfied it; the message has all results.
+/// A result was too much, or too little without an excuse; the message has all results.
 #[track_caller]
-pub fn holds_once_of_three<T: Debug>(
+pub fn holds_unless_starved<T: Debug>(
     what: &str,
     mut play: impl FnMut() -> T,
-    holds: impl Fn(&T) -> bool,
+    judge: impl Fn(&T) -> Verdict,
 ) {
-    let mut tries = Vec::new();
-    for _ in 0..3 {
+    let mut attempts = Attempts::new(what);
+    loop {
+        let measured = Measurement::of_machine();
         let got = play();
-        if holds(&got) {
-            return;
+        match judge(&got) {
+            Verdict::Holds => return,
+            Verdict::TooMuch => panic!("{what}: too much: {got:?}"),
+            Verdict::TooLittle => {
+                let again = attempts.again(format!("{got:?}"), measured.starved());
+                again.unwrap_or_else(|error| panic!("{error}"));
+            }
         }
-        tries.push(got);
     }
-    panic!("{what}: {tries:?}");
 }
 
 /// A container for each tenant of a scene.
@@ -210,4 +252,46 @@ pub(crate) fn containers(
             TestContainer::new(machine, scene.method, tenant.limits, &[share])
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_too_little_can_be_excused() {
+        let of = |value| Verdict::within([(value, [-2.0, 2.0]), (0.0, [-2.0, 2.0])]);
+        assert_eq!(of(2.0), Verdict::Holds);
+        assert_eq!(of(-2.1), Verdict::TooLittle);
+        assert_eq!(of(2.1), Verdict::TooMuch);
+        let both = [(-9.0, [-2.0, 2.0]), (9.0, [-2.0, 2.0])];
+        assert_eq!(Verdict::within(both), Verdict::TooMuch);
+    }
+
+    #[test]
+    #[should_panic(expected = "too much")]
+    fn too_much_is_never_played_again() {
+        let mut plays = 0;
+        let play = || {
+            plays += 1;
+            assert_eq!(plays, 1);
+            plays
+        };
+        holds_unless_starved("what", play, |_| Verdict::TooMuch);
+    }
+
+    #[test]
+    fn starved_time_excuses_what_is_missing_and_what_others_leave() {
+        let tenant = |got, starved| TenantResult {
+            windows: vec![got],
+            starved: vec![starved],
+            launches: 0,
+        };
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(tenant(40.0, 10.0).deviation(50.0), -5.0));
+        assert!(near(tenant(60.0, 10.0).deviation(50.0), 10.0));
+        let other = tenant(40.0, 10.0);
+        let beside = tenant(60.0, 0.0).deviation_beside(50.0, &[(&other, 50.0)]);
+        assert!(near(beside, 5.0));
+    }
 }

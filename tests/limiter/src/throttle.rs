@@ -6,10 +6,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::starvation::longest;
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::Result;
 
-use crate::cpu_wait::longest;
 use crate::host::{HostRole, ScenarioHost, THROTTLE_FLAG};
 use crate::scene::{machine, wait};
 use crate::share::{ShareScenario, containers};

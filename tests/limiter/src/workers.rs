@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::starvation::{Waits, waits};
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_region::limits::ContainerLimits;
 use anyhow::{Context as _, Result};
 
 use crate::TestContainer;
-use crate::cpu_wait::{Waits, waits};
 use crate::scene::{FIRST, compile};
 
 /// One container and what runs in it.

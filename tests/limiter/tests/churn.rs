@@ -240,7 +240,7 @@ fn reclaims_everything_of_constantly_killed_processes() {
         peak / MIB
     );
     // No call returned anything but success or out of memory.
-    let lines = std::fs::read_to_string(format!("{stop}.said")).unwrap_or_default();
+    let lines = std::fs::read_to_string(format!("{stop}.said")).expect("what they said");
     assert!(
         lines
             .lines()

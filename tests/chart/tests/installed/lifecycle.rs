@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use aliquot_chart::{IMAGE, NAMESPACE, chart, top};
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::{PATIENCE, eventually};
-use anyhow::{Context as _, Result, bail, ensure};
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
+use aliquot_cluster::{not_yet, until};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use crate::{ChartCluster, helm_on};
@@ -37,11 +38,11 @@ async fn listing(cluster: &Cluster) -> Result<BTreeSet<String>> {
 async fn settled(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let last = RefCell::new((BTreeSet::new(), Instant::now()));
     eventually(PATIENCE, "a cluster at rest", || async {
-        let now = listing(cluster).await?;
+        let now = listing(cluster).await.or_not_yet()?;
         let mut last = last.borrow_mut();
         if last.0 != now {
             *last = (now, Instant::now());
-            bail!("{} objects", last.0.len());
+            not_yet!("{} objects", last.0.len());
         }
         Ok((last.1.elapsed() >= REST).then(|| last.0.clone()))
     })
@@ -222,9 +223,9 @@ pub(crate) async fn leaves_nothing(on: Arc<ChartCluster>) -> Result<()> {
     // There is no node for the job of the uninstallation; the scenario with a node runs it.
     helm_on(cluster, &["uninstall", "aliquot", "--no-hooks"])?.success()?;
     eventually(PATIENCE, "uninstall to leave nothing", || async {
-        let now = listing(cluster).await?;
+        let now = listing(cluster).await.or_not_yet()?;
         let left: Vec<&String> = now.difference(&before).collect();
-        ensure!(left.is_empty(), "{left:?}");
+        until!(left.is_empty(), "{left:?}");
         Ok(Some(()))
     })
     .await?;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually, give_up};
 use aliquot_e2e::pods::simple;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -145,7 +146,7 @@ impl Load {
         let goal = self.shared.made.load(Ordering::Relaxed) + further;
         eventually(PATIENCE, "pods to be created", || async {
             let made = self.shared.made.load(Ordering::Relaxed);
-            ensure!(made >= goal, "{made} of {goal}");
+            until!(made >= goal, "{made} of {goal}");
             Ok(Some(()))
         })
         .await
@@ -222,7 +223,7 @@ async fn create(shared: Arc<Shared>, kind: PodKind) {
             Err(error) if !format!("{error:#}").contains("failed calling webhook") => {
                 Err(give_up(format!("{error:#}")))
             }
-            other => other.map(Some),
+            other => other.or_not_yet().map(Some),
         }
     });
     if let Err(error) = admitted.await {

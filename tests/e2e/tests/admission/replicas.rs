@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aliquot_cluster::Part;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::service::Service;
 use aliquot_e2e::stack::{Kind, Stack};
@@ -121,7 +122,7 @@ impl<'a> Replicas<'a> {
                 one.part.as_ref().map_or(Ok(()), Part::check)?;
             }
             let ready = self.service.ready();
-            ensure!(ready == 2, "{ready} of 2");
+            until!(ready == 2, "{ready} of 2");
             Ok(Some(()))
         })
         .await

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::starvation::Attempts;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pool::Pool;
-use aliquot_e2e::stack::Stack;
+use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -23,10 +24,6 @@ const CYCLES: usize = 1_000;
 const CONCURRENT: usize = 8;
 /// 99 of 100 freed shares are used within this.
 const ALLOWED: Duration = Duration::from_secs(2);
-/// And where the machine does other work: kube-scheduler's longest pause is 10 s.
-const LATEST: Duration = Duration::from_secs(20);
-/// Cycles that are evaluated together: in a quarter of them the machine had no other load.
-const QUARTER: usize = CYCLES / 4;
 
 /// A cycle creates a pod, which is refused, deletes the oldest bound pod, and waits until its own
 /// is bound: by then the freed share went to its pod or to that of a concurrent cycle. The n-th
@@ -41,32 +38,42 @@ pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
     create(&client, pool.name, full).await?;
     record.bound(SHARES).await?;
 
-    let start = Instant::now();
-    stream::iter(0..CYCLES)
-        .map(|n| cycle(&client, &record, pool.name, name(SHARES + n), name(n)))
-        .buffer_unordered(CONCURRENT)
-        .try_collect::<()>()
-        .await?;
-    record.bound(SHARES + CYCLES).await?;
-    report("1,000 cycles on a full cluster", start.elapsed());
-    let used = record.bindings().split_off(SHARES);
-    let freed = record.ends();
-    ensure!(freed.len() == CYCLES, "{} ends seen", freed.len());
-    let waits = used.iter().zip(&freed);
-    let mut waits: Vec<_> = waits
-        .map(|(used, freed)| used.saturating_duration_since(*freed))
-        .collect();
-    let quarters = waits.chunks_mut(QUARTER).map(|quarter| passed(quarter, 99));
-    let best = quarters.min().unwrap_or(Duration::MAX);
-    let mut at = |percent: usize| passed(&mut waits, percent);
-    for percent in [50, 99, 100] {
-        report(
-            &format!("freed shares used, {percent} of 100 within"),
-            at(percent),
-        );
+    let mut attempts = Attempts::new("99 of 100 freed shares are used at once");
+    for attempt in 0.. {
+        let first = attempt * CYCLES;
+        let cluster = ["kube-scheduler", "kube-apiserver", "etcd"];
+        let measured = stack
+            .measure_starvation(&[Kind::Scheduler], &cluster)
+            .await?;
+        let start = Instant::now();
+        stream::iter(first..first + CYCLES)
+            .map(|n| cycle(&client, &record, pool.name, name(SHARES + n), name(n)))
+            .buffer_unordered(CONCURRENT)
+            .try_collect::<()>()
+            .await?;
+        record.bound(SHARES + first + CYCLES).await?;
+        report("1,000 cycles on a full cluster", start.elapsed());
+        let starved = measured.starved();
+        let used = record.bindings().split_off(SHARES + first);
+        let freed = record.ends().split_off(first);
+        ensure!(freed.len() == CYCLES, "{} ends seen", freed.len());
+        let waits = used.iter().zip(&freed);
+        let mut waits: Vec<_> = waits
+            .map(|(used, freed)| used.saturating_duration_since(*freed))
+            .collect();
+        let mut at = |percent: usize| passed(&mut waits, percent);
+        for percent in [50, 99, 100] {
+            report(
+                &format!("freed shares used, {percent} of 100 within"),
+                at(percent),
+            );
+        }
+        let most = at(99);
+        if most < ALLOWED {
+            break;
+        }
+        attempts.again(format!("{most:?}, allowed {ALLOWED:?}"), starved)?;
     }
-    ensure!(best < ALLOWED, "{best:?}, allowed {ALLOWED:?}");
-    ensure!(at(99) < LATEST, "{:?}, allowed {LATEST:?}", at(99));
     stack.ledger_agrees().await?;
     drop(record);
     pool.close().await

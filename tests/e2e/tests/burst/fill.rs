@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
@@ -24,6 +25,7 @@ const NODES: usize = 50;
 /// Longest time in which pods wait and none is bound: kube-scheduler's longest pause is 10 s.
 const STALL: Duration = Duration::from_secs(20);
 pub(crate) async fn exactly(stack: Arc<Stack>) -> Result<()> {
+    stack.ledger_is_empty().await?;
     let client = stack.cluster.admin()?;
     let nodes =
         |name: &str| -> Vec<_> { (0..NODES).map(|n| (format!("{name}-{n}"), SHAPE)).collect() };
@@ -48,7 +50,7 @@ pub(crate) async fn exactly(stack: Arc<Stack>) -> Result<()> {
             &[],
         )
         .await?;
-        ensure!(
+        until!(
             format!("{refused:.0}") == (pods / 2).to_string(),
             "{refused}"
         );

@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
@@ -64,7 +65,7 @@ impl Record {
     pub(crate) async fn bound(&self, count: usize) -> Result<()> {
         eventually(PATIENCE, &format!("{count} bound pods"), || async {
             let found = self.seen.lock().bound.len();
-            ensure!(found >= count, "{found}");
+            until!(found >= count, "{found}");
             Ok(Some(()))
         })
         .await

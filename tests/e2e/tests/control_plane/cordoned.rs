@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pool::{Pool, Shape};
@@ -39,7 +40,7 @@ pub(crate) async fn until_uncordoned(stack: Arc<Stack>) -> Result<()> {
     let scheduler = stack.address(Kind::Scheduler);
     eventually(PATIENCE, "the scheduler to see the cordon", || async {
         let top = http::get(scheduler, "/top").await?;
-        ensure!(top.contains("CardCordoned"), "{top}");
+        until!(top.contains("CardCordoned"), "{top}");
         Ok(Some(()))
     })
     .await?;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
@@ -46,7 +47,7 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.create_pod(next).await?;
     eventually(PATIENCE, "the next pod in the books", || async {
         let waiting = waiting().await?;
-        ensure!(waiting > before, "{waiting} pods wait");
+        until!(waiting > before, "{waiting} pods wait");
         Ok(Some(()))
     })
     .await?;
@@ -107,6 +108,7 @@ pub(crate) async fn not_ready(stack: Arc<Stack>) -> Result<()> {
         part.check()?;
         http::call(Method::GET, address, "/readyz", String::new())
             .await
+            .or_not_yet()
             .map(Some)
     });
     let (status, body) = ready.await?;

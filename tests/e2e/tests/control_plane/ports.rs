@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::stack::{Kind, NAMESPACE, Stack};
 use anyhow::{Context as _, Result, ensure};
 use hyper::Request;
@@ -41,7 +41,11 @@ pub(crate) async fn guarded(stack: Arc<Stack>) -> Result<()> {
 async fn checked(stack: &Stack, address: SocketAddr) -> Result<()> {
     let nobody = Port::at(address, None)?;
     eventually(PATIENCE, "the scheduler to be ready", || async {
-        nobody.answers("/readyz", 200, "").await.map(Some)
+        nobody
+            .answers("/readyz", 200, "")
+            .await
+            .or_not_yet()
+            .map(Some)
     })
     .await?;
     for path in OPEN {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
@@ -42,7 +43,7 @@ pub(crate) async fn known(stack: &Stack, namespace: &str, quota: &str, most: f64
     let address = stack.address(Kind::Scheduler);
     eventually(PATIENCE, "a quota in the ledger", || async {
         let found = metric(address, "aliquot_scheduler_quota_limit", &labels).await?;
-        ensure!((found - most).abs() < 0.5, "{found}");
+        until!((found - most).abs() < 0.5, "{found}");
         Ok(Some(()))
     })
     .await
@@ -61,7 +62,7 @@ async fn bound(pods: &Api<Pod>, expected: usize) -> Result<()> {
         if found > expected {
             return Err(give_up(format!("{found} are bound")));
         }
-        ensure!(found == expected, "{found}");
+        until!(found == expected, "{found}");
         Ok(Some(()))
     })
     .await

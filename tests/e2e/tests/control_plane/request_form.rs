@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::{Pool, Shape};
@@ -60,7 +61,7 @@ pub(crate) async fn both(stack: Arc<Stack>) -> Result<()> {
     };
     eventually(PATIENCE, "the label at the API server", || async {
         let (_, annotation) = stored(&pods.create(&dry_run, &trial).await?)?;
-        ensure!(annotation.is_some(), "no annotation");
+        until!(annotation.is_some(), "no annotation");
         Ok(Some(()))
     })
     .await?;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{PATIENCE, eventually, sleep};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, Stack};
@@ -34,10 +35,11 @@ pub(crate) async fn under_load(stack: Arc<Stack>) -> Result<()> {
         let webhook = stack.address(Kind::Webhook);
         let issued = eventually(PATIENCE, "certificates to be issued", || async {
             let issued = http::metric(webhook, "aliquot_webhook_leaves_issued_total", &[]).await?;
-            ensure!(issued >= CERTIFICATES, "only {issued}");
-            Ok((began.elapsed() >= LOAD).then_some(()))
+            until!(issued >= CERTIFICATES, "only {issued}");
+            Ok(Some(()))
         });
         let issued = issued.await;
+        sleep(LOAD.saturating_sub(began.elapsed())).await;
         over.store(true, Ordering::Relaxed);
         issued
     };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_core::inventory::{INVENTORY, Inventory, LingeringShare};
 use aliquot_core::{Mib, Percent};
 use aliquot_e2e::http;
@@ -40,7 +40,7 @@ pub(crate) async fn against_the_reference(stack: Arc<Stack>) -> Result<()> {
     eventually(PATIENCE, "what is documented to be scraped", || async {
         let text = http::get(stack.address(Kind::Scheduler), "/metrics").await?;
         let scrape = Scrape::read(&text)?;
-        reference.compare(&scrape).map(Some)
+        reference.compare(&scrape).or_not_yet().map(Some)
     })
     .await?;
     pool.close().await

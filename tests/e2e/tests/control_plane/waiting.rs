@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::wait::throughout;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
@@ -213,15 +213,13 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let why = "GPU request fits none of 30 nodes: 60 CardInsufficientMemory";
     let event = pool.event("urgent", "Refused: ").await?;
     ensure!(event.starts_with(&format!("Refused: {why}")), "{event}");
-    let tries = eventually(2 * QUIET, "20 quiet seconds", || async {
-        let tries = calls().await? - before;
-        if tries > TRIES {
-            let after = start.elapsed();
-            return Err(give_up(format!("{tries} filter calls in {after:?}")));
-        }
-        Ok((start.elapsed() >= QUIET).then_some(tries))
+    throughout(QUIET, || async {
+        let (tries, after) = (calls().await? - before, start.elapsed());
+        ensure!(tries <= TRIES, "{tries} filter calls in {after:?}");
+        Ok(())
     })
     .await?;
+    let tries = calls().await? - before;
     ensure!(tries >= 1.0, "the pod was never tried");
     let what = format!("{tries} filter calls for a refused pod of high priority within");
     report(&what, start.elapsed());

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::{GPU_MEMORY, Shape, node_of};
 use aliquot_e2e::stack::{NAMESPACE, Stack};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -131,7 +132,7 @@ impl Fleet {
         };
         eventually(PATIENCE, "the label at the API server", || async {
             let stored = pods.create(&dry_run, &trial).await?;
-            ensure!(stored.annotations().contains_key(REQUEST), "no annotation");
+            until!(stored.annotations().contains_key(REQUEST), "no annotation");
             Ok(Some(()))
         })
         .await
@@ -158,7 +159,7 @@ impl Fleet {
         eventually(PATIENCE, "every share to be bound", || async {
             let all = pods.list(&ListParams::default()).await?.items;
             let bound = all.iter().filter(|pod| node_of(pod).is_some()).count();
-            ensure!(bound == count, "{bound} of {count}");
+            until!(bound == count, "{bound} of {count}");
             Ok(Some(all))
         })
         .await
@@ -170,7 +171,7 @@ impl Fleet {
         let params = ListParams::default().labels("aliquot.dev/placeholder");
         eventually(PATIENCE, "no placeholder", || async {
             let left = pods.list_metadata(&params).await?.items.len();
-            ensure!(left == 0, "{left} placeholders");
+            until!(left == 0, "{left} placeholders");
             Ok(Some(()))
         })
         .await
@@ -190,7 +191,7 @@ impl Fleet {
         let what = format!("{count} nodes of the pool");
         eventually(PATIENCE, &what, || async {
             let found = self.nodes().await?.len();
-            ensure!(found == count, "{found}");
+            until!(found == count, "{found}");
             Ok(Some(()))
         })
         .await

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::decide::PendingPlacement;
 use aliquot_core::scale_up::NodeType;
@@ -13,7 +14,7 @@ use aliquot_core::{
 use aliquot_e2e::figures::print_line;
 use aliquot_e2e::pool::{GPU_MEMORY, node_of};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
@@ -170,7 +171,7 @@ pub(crate) async fn consolidated(stack: Arc<Stack>) -> Result<()> {
             for node in &nodes {
                 let about = |event: &&Event| event.involved_object.name.as_ref() == Some(node);
                 let found = events.iter().find(about);
-                found.with_context(|| format!("no event about {node}"))?;
+                until!(found.is_some(), "no event about {node}");
             }
             Ok(Some(()))
         },

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::wait::{PATIENCE, Unmet, eventually};
 use aliquot_core::Mib;
 use aliquot_device_plugin::modes::mps::directory::DaemonDirectory;
 use aliquot_device_plugin::modes::mps::plan;
@@ -126,7 +126,7 @@ impl Bench {
             let status = folder.status()?;
             let seen = format!("{status:?}");
             let found = status.filter(|status| holds(status));
-            found.map(Some).ok_or_else(|| anyhow::anyhow!(seen))
+            found.map(Some).ok_or(Unmet::NotYet(seen))
         })
         .await
         .unwrap()

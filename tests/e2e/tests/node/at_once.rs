@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -45,7 +46,7 @@ async fn started(stack: &Stack) -> Result<()> {
         let phase =
             |pod: &&Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
         let running = all.iter().filter(phase).count();
-        ensure!(running == PODS, "{running} run");
+        until!(running == PODS, "{running} run");
         Ok(Some(()))
     })
     .await?;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use aliquot_gpusim::place;
@@ -54,10 +55,10 @@ async fn wait_condition(stack: &Stack, status: &str, part: &str) -> Result<()> {
         let node = nodes.get(NODE).await?.status.unwrap_or_default();
         let mut all = node.conditions.unwrap_or_default().into_iter();
         let found = all.find(|one| one.type_ == "AliquotDriverMissing");
-        let found = found.context("the node has the condition")?;
+        let found = found.context("no such condition").or_not_yet()?;
         let message = found.message.clone().unwrap_or_default();
         let right = found.status == status && message.contains(part);
-        ensure!(right, "{found:?}");
+        until!(right, "{found:?}");
         Ok(Some(()))
     })
     .await

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
 use aliquot_e2e::pods::allocation;
@@ -139,7 +140,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     eventually(PATIENCE, "an event about the pod", || async {
         let events = stack.event_texts(SPACE, "draws").await?;
         let words = "sets NVIDIA_DRIVER_CAPABILITIES with \"all\"";
-        ensure!(
+        until!(
             events.iter().any(|event| event.contains(words)),
             "{events:?}"
         );

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::not_yet;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
@@ -149,7 +150,7 @@ async fn wait_event(stack: &Stack, namespace: &str, name: &str, texts: &[&str]) 
         if events.iter().any(matches) {
             return Ok(Some(()));
         }
-        bail!("{events:?}")
+        not_yet!("{events:?}")
     })
     .await
 }

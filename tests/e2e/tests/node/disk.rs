@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use aliquot_node_state::state::StateDirectory;
@@ -49,7 +50,7 @@ impl OnDisk {
             let found = Self::read(stack)?;
             let paired = found.specs.iter().zip(&found.directories);
             let mut paired = paired.map(|(spec, name)| spec.contains(name));
-            ensure!(
+            until!(
                 found.accepted == accepted
                     && found.directories.len() == pods.len()
                     && found.specs.len() == pods.len()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_device_plugin::publish::drain::{CLEARED, TAINT};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -80,7 +81,7 @@ async fn tainted(stack: &Stack, expected: bool) -> Result<()> {
     eventually(PATIENCE, &format!("the taint: {expected}"), || async {
         let taints = nodes.get(NODE).await?.spec.and_then(|spec| spec.taints);
         let found = taints.iter().flatten().any(|taint| taint.key == TAINT);
-        ensure!(found == expected, "{taints:?}");
+        until!(found == expected, "{taints:?}");
         Ok(Some(()))
     })
     .await

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::clients::{answers, nvidia_spec, offer, with_python};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -70,7 +71,7 @@ async fn upgraded(stack: &Stack) -> Result<()> {
     stack.start_monitor(&NodeOptions::default(), &[]).await?;
     eventually(PATIENCE, "the newer driver to be published", || async {
         let published = inventory(&stack.cluster).await?.driver;
-        ensure!(published == NEW, "{published}");
+        until!(published == NEW, "{published}");
         Ok(Some(()))
     })
     .await

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use aliquot_cluster::USERS;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{IndependentClients, answers, nvidia_spec, open_machine, with_python};
 use aliquot_e2e::pods::{allocation, container, pod};
@@ -183,7 +184,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         "a file system for each container directory",
         || async {
             let found = rooms().await?;
-            ensure!(found == 3, "{found}");
+            until!(found == 3, "{found}");
             Ok(Some(()))
         },
     )

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_core::Inventory;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -142,7 +143,7 @@ pub(crate) async fn refused(
     eventually(PATIENCE, &what, || async {
         let events = stack.event_texts(namespace, name).await?;
         let refusal = |e: &String| e.starts_with("Refused: ") && e.contains(reason);
-        ensure!(events.iter().any(refusal), "{events:?}");
+        until!(events.iter().any(refusal), "{events:?}");
         Ok(Some(()))
     })
     .await?;
@@ -164,7 +165,7 @@ async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
     let what = format!("an inventory with {mib} MiB a GPU");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
-        ensure!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");
+        until!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");
         Ok(Some(()))
     })
     .await
@@ -179,10 +180,10 @@ async fn wait_condition(stack: &Stack, status: &str, pods: &[&str]) -> Result<()
         let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
         let mut found = conditions.into_iter();
         let found = found.find(|c| c.type_ == "AliquotCheckpointLost");
-        let found = found.context("no such condition")?;
+        let found = found.context("no such condition").or_not_yet()?;
         let message = found.message.unwrap_or_default();
         let named = message.matches('-').count() / 4;
-        ensure!(
+        until!(
             found.status == status
                 && pods.iter().all(|uid| message.contains(uid))
                 && named == pods.len(),

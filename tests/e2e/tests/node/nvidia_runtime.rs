@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_cluster::Member;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, nvidia_spec, with_python};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 use tokio::process::Command;
 
@@ -106,8 +107,8 @@ async fn limits_hold(stack: &Stack) -> Result<()> {
         || async {
             let events = stack.event_texts(EXEMPT, "bypass").await?;
             let unresolvable = "unresolvable CDI devices nvidia.com/gpu=all";
-            let mut events_of_it = events.iter().filter(|event| event.contains(unresolvable));
-            events_of_it.next().with_context(|| format!("{events:?}"))?;
+            let found = events.iter().any(|event| event.contains(unresolvable));
+            until!(found, "{events:?}");
             Ok(Some(()))
         },
     )

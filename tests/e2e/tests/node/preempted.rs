@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::classes;
@@ -79,7 +80,7 @@ pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
                 let events = stack.event_texts(NAMESPACE, name).await?;
                 let preempted =
                     |e: &String| e.starts_with("Preempted: ") && e.contains("urgent/urgent");
-                ensure!(events.iter().any(preempted), "{events:?}");
+                until!(events.iter().any(preempted), "{events:?}");
                 Ok(Some(()))
             },
         )

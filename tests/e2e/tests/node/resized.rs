@@ -4,6 +4,7 @@ use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
     answers, answers_until_released, beside, nvidia_spec, release, with_python,
@@ -144,7 +145,7 @@ async fn wait_used(stack: &Stack, used: u64, share: u64) -> Result<()> {
     let expected = format!("nmemory: [0, 0] {used} {share}");
     eventually(PATIENCE, "the program to use its memory", || async {
         let nvml = answers(stack, SPACE, "tenant", &["ninit", "nmemory"]).await?;
-        ensure!(nvml[1] == expected, "{nvml:?}");
+        until!(nvml[1] == expected, "{nvml:?}");
         Ok(Some(()))
     })
     .await

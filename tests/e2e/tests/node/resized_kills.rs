@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_core::Mib;
 use aliquot_core::inventory::{INVENTORY, Inventory, ResizeReport};
 use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeState, ResizeStatus};
@@ -246,11 +247,11 @@ async fn settled(stack: &Stack, names: &[String]) -> Result<()> {
     for name in names {
         let (pod, status) = eventually(PATIENCE, &format!("{name} to be resized"), || async {
             let pod = pods.get(name).await?;
-            let status = status(&pod)?.context("a status")?;
+            let status = status(&pod)?.context("no status").or_not_yet()?;
             let annotations = pod.metadata.annotations.as_ref();
             let asked = annotations.and_then(|all| all.get(RESIZE));
             let answered = asked == Some(&status.request) && status.pending.is_none();
-            ensure!(answered, "{asked:?}: {status:?}");
+            until!(answered, "{asked:?}: {status:?}");
             Ok(Some((pod, status)))
         })
         .await?;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
@@ -105,7 +106,7 @@ pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
             let mut events = events.iter();
             events.any(|event| event.starts_with(reason) && event.contains(why))
         };
-        ensure!(
+        until!(
             has_event("Refused: ") && has_event("FailedScheduling: "),
             "{events:?}"
         );
@@ -137,7 +138,7 @@ pub(crate) async fn kubelet(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.restart_kubelet().await?;
     eventually(PATIENCE, "a new registration", || async {
         let now = registrations(stack).await?;
-        ensure!(now > before, "{now} registrations");
+        until!(now > before, "{now} registrations");
         Ok(Some(()))
     })
     .await?;
@@ -155,7 +156,7 @@ pub(crate) async fn kubelet(stack: Arc<Stack>) -> Result<()> {
         let known = stack
             .cluster
             .exec("kubelet", "bystander", "main", &["true"]);
-        known.await?.success().map(Some)
+        known.await.or_not_yet()?.success().or_not_yet().map(Some)
     })
     .await?;
     second.exit(stack).await?;

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::not_yet;
+use aliquot_cluster::wait::{OrNotYet as _, eventually, give_up};
 use aliquot_e2e::pods::{WAIT, allocation, parse_environment, pod, with_command};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::Value;
 
@@ -105,7 +106,7 @@ impl Running {
         let (namespace, name) = (&self.namespace, &self.name);
         let pod = stack.cluster.wait_pod(namespace, name, &what, |pod| {
             let Some(status) = main_status(pod) else {
-                bail!("no status of main");
+                not_yet!("no status of main");
             };
             if status.restart_count != 0 || status.container_id.as_ref() != Some(&self.container) {
                 return Err(give_up(format!("{status:?}")));
@@ -141,7 +142,7 @@ impl Running {
         let (namespace, name) = (&self.namespace, &self.name);
         let pod = stack.cluster.wait_pod(namespace, name, &what, |pod| {
             let Some(status) = main_status(pod) else {
-                bail!("no status of main");
+                not_yet!("no status of main");
             };
             if status.restart_count > 1 {
                 return Err(give_up(format!("{status:?}")));
@@ -207,7 +208,7 @@ async fn printed(
     let file: PathBuf = stack.cluster.log_dir().join(file);
     let what = format!("start {attempt} of {namespace}/{name} to print its share");
     eventually(PATIENCE, &what, || async {
-        let text = std::fs::read_to_string(&file)?;
+        let text = std::fs::read_to_string(&file).or_not_yet()?;
         // A line is: time, stream, `F` for a full line, text.
         let lines = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
         let lines: Vec<&str> = lines.collect();

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::clients::nvidia_spec;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -63,12 +64,12 @@ pub(crate) async fn wait_condition(
             let status = nodes.get(NODE).await?.status.unwrap_or_default();
             let mut all = status.conditions.unwrap_or_default().into_iter();
             let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
-            let found = found.context("the node has the condition")?;
+            let found = found.context("no such condition").or_not_yet()?;
             let message = found.message.clone().unwrap_or_default();
             let right = found.reason.as_deref() == Some(reason)
                 && parts.iter().all(|part| message.contains(part))
                 && !not.iter().any(|part| message.contains(part));
-            ensure!(right, "{found:?}");
+            until!(right, "{found:?}");
             Ok(Some(()))
         },
     )
@@ -87,7 +88,7 @@ async fn check(stack: &Stack) -> Result<()> {
         let events = stack.cluster.events("default", "Node", NODE).await?;
         let notes = events.iter().filter_map(|event| event.message.as_deref());
         let matching = notes.filter(|note| note.contains("no RuntimeClass nvidia-e2e"));
-        ensure!(matching.count() > 0, "{events:?}");
+        until!(matching.count() > 0, "{events:?}");
         Ok(Some(()))
     })
     .await?;
@@ -118,7 +119,7 @@ async fn check(stack: &Stack) -> Result<()> {
         let events = stack.event_texts(SPACE, "waits").await?;
         let words = "cdi-off.toml: set enable_cdi = true there and restart containerd";
         let reported = events.iter().any(|event| event.contains(words));
-        ensure!(reported, "{events:?}");
+        until!(reported, "{events:?}");
         Ok(Some(()))
     })
     .await?;

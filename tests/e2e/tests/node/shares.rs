@@ -1,7 +1,9 @@
 //! What a container sees is what its allocation says, for every container.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pod_resources::{self, ListPodResourcesRequest};
 use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
@@ -57,7 +59,7 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         let events = stack.event_texts("default", "gpu-pod").await?;
         let mut all = events.iter();
         let reported = all.any(|e| e.starts_with("Booked: ") && e.contains(&gpu));
-        ensure!(reported, "{events:?}");
+        until!(reported, "{events:?}");
         Ok(Some(()))
     })
     .await?;
@@ -152,12 +154,7 @@ async fn check(stack: &Stack, name: &str) -> Result<()> {
             "{name}/{}: asked {asked}, granted {grants:?}",
             container.name
         );
-        let what = format!("the environment that {name}/{} prints", container.name);
-        let printed = eventually(PATIENCE, &what, || async {
-            let log = stack.cluster.logs("twelve", name, &container.name).await?;
-            Ok(log.contains("PRINTED").then_some(log))
-        });
-        let env = parse_environment(&printed.await?);
+        let env = printed(stack, "twelve", name, &container.name).await?;
         let expected = [
             ("CUDA_DEVICE_MEMORY_LIMIT_0", format!("{asked}m")),
             ("CUDA_DEVICE_SM_LIMIT", "2".to_owned()),
@@ -173,6 +170,21 @@ async fn check(stack: &Stack, name: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The environment that a container has printed; one that runs may not have come to it yet.
+async fn printed(
+    stack: &Stack,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Result<BTreeMap<String, String>> {
+    let what = format!("the environment that {pod}/{container} prints");
+    let log = eventually(PATIENCE, &what, || async {
+        let log = stack.cluster.logs(namespace, pod, container).await?;
+        Ok(log.contains("PRINTED").then_some(log))
+    });
+    Ok(parse_environment(&log.await?))
 }
 
 /// In the other form the kubelet of 1.30 refuses the pod (`OutOfnvidia.com/priority`): no node
@@ -202,8 +214,7 @@ pub(crate) async fn annotated_init_container(stack: Arc<Stack>) -> Result<()> {
         ensure!(names == ["nvidia.com/gpu"], "{}: {names:?}", container.name);
     }
     for (container, memory) in [("init", "1200m"), ("main", "1100m")] {
-        let printed = cluster.logs(SPACE, "asking", container).await?;
-        let env = parse_environment(&printed);
+        let env = printed(&stack, SPACE, "asking", container).await?;
         let limit = env.get("CUDA_DEVICE_MEMORY_LIMIT_0");
         ensure!(
             limit.is_some_and(|limit| limit == memory),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pod_resources::{self, ListPodResourcesRequest};
 use aliquot_e2e::pods::simple;
@@ -78,7 +79,7 @@ async fn labelled(stack: &Stack, expected: &[(&str, Option<&str>)]) -> Result<()
         let ours: BTreeMap<_, _> = labels.iter().filter(|(k, _)| k.contains("gpu.")).collect();
         for (key, value) in expected {
             let found = labels.get(*key).map(String::as_str);
-            ensure!(found == *value, "{key}: {found:?} of {ours:?}");
+            until!(found == *value, "{key}: {found:?} of {ours:?}");
         }
         Ok(Some(()))
     })
@@ -144,7 +145,7 @@ async fn published(stack: &Stack, memory: Option<&str>, cores: Option<&str>) -> 
                 for side in [&status.capacity, &status.allocatable] {
                     let found = side.as_ref().and_then(|side| side.get(name));
                     let found = found.map(|quantity| quantity.0.as_str());
-                    ensure!(found == expected, "{name}: {found:?}");
+                    until!(found == expected, "{name}: {found:?}");
                 }
             }
             Ok(Some(()))
@@ -173,7 +174,7 @@ pub(crate) async fn aligned(stack: Arc<Stack>) -> Result<()> {
 async fn wait_policy(stack: &Stack, policy: &str) -> Result<()> {
     eventually(PATIENCE, &format!("topology policy {policy}"), || async {
         let found = inventory(&stack.cluster).await?.topology_policy;
-        ensure!(found == policy, "{found}");
+        until!(found == policy, "{found}");
         Ok(Some(()))
     })
     .await

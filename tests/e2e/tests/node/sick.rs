@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_core::inventory::Health;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pod_resources::{self, AllocatableResourcesRequest};
@@ -187,7 +188,7 @@ async fn wait_event_in(
         let events = stack.event_texts(namespace, name).await?;
         let start = format!("{reason}: ");
         let matches = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
-        ensure!(events.iter().find(matches).is_some(), "{events:?}");
+        until!(events.iter().find(matches).is_some(), "{events:?}");
         Ok(Some(()))
     })
     .await
@@ -201,9 +202,9 @@ async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str
         let node = nodes.get(NODE).await?;
         let mut all = node.status.and_then(|s| s.conditions).into_iter().flatten();
         let found = all.find(|c| c.type_ == "AliquotGpuSick");
-        let found = found.context("no such condition")?;
+        let found = found.context("no such condition").or_not_yet()?;
         let message = found.message.unwrap_or_default();
-        ensure!(
+        until!(
             found.status == status
                 && found.reason.as_deref() == Some(reason)
                 && parts.iter().all(|part| message.contains(part)),
@@ -220,7 +221,7 @@ async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
     let what = format!("an inventory with GPU 0 {health:?}");
     eventually(PATIENCE, &what, || async {
         let gpus = inventory(&stack.cluster).await?.gpus;
-        ensure!(
+        until!(
             gpus[0].health == health && gpus[1].health == Health::Ok,
             "{gpus:?}"
         );

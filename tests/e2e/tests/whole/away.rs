@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{eventually, sleep};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, Stack};
@@ -28,7 +29,7 @@ const WEBHOOK_FAILED: &str = "failed calling webhook \"pods.aliquot.dev\"";
 async fn is_one(stack: &Stack, what: &str, field: &str) -> Result<()> {
     eventually(RUNS, &format!("{field} of {what} to be 1"), || async {
         let object = get(stack, NAMESPACE, what).await?;
-        ensure!(object["status"][field] == 1, "{}", object["status"]);
+        until!(object["status"][field] == 1, "{}", object["status"]);
         Ok(Some(()))
     })
     .await
@@ -45,11 +46,8 @@ pub(crate) async fn for_long(stack: Arc<Stack>) -> Result<()> {
     let lifetimes = ["--leaf-lifetime", &*certificate, "--ca-lifetime", &*ca];
     stack.start_webhook(&lifetimes).await?;
     stack.kill(Kind::Webhook).await?;
-    let away = Instant::now();
-    eventually(PATIENCE, "the certificates to end", || async {
-        Ok((away.elapsed() > 2 * LIFE).then_some(()))
-    })
-    .await?;
+    // Until the certificates have ended.
+    sleep(2 * LIFE).await;
     let outcome = without(stack).await;
     // First of all back to what the next scenario expects.
     stack.start_webhook(&[]).await?;
@@ -100,7 +98,7 @@ async fn without(stack: &Stack) -> Result<()> {
             .filter(|event| event["reason"] == "FailedCreate")
             .filter_map(|event| event["message"].as_str());
         let reported: Vec<&str> = reported.collect();
-        ensure!(
+        until!(
             reported.iter().any(|text| text.contains(WEBHOOK_FAILED)),
             "{reported:?}"
         );

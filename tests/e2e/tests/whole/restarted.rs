@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::Member;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::figures::{print_line, report};
 use aliquot_e2e::http;
 use aliquot_e2e::processes::{Process, ProcessSupervisor, node_is_ready};
@@ -46,6 +47,7 @@ async fn restarted(
     power_lost: bool,
 ) -> Result<()> {
     print_line(&format!("{order:?}, containers killed: {power_lost}"));
+    stack.ledger_is_empty().await?;
     stack.cluster.namespace(namespace).await?;
     seen::create(stack, namespace, "holds", 30000).await?;
     let before = seen::runs(stack, (namespace, "holds"), |_| true).await?;
@@ -121,8 +123,8 @@ async fn measured(stack: &Stack, pod: &str) -> Result<()> {
     let of_pod = format!("pod=\"{pod}\"");
     let name = "aliquot_share_memory_limit_bytes";
     eventually(PATIENCE, "the monitor to see the pod", || async {
-        let limit = http::metric(monitor, name, &[&of_pod]).await?;
-        ensure!(limit > 0.0, "{limit}");
+        let limit = http::metric(monitor, name, &[&of_pod]).await.or_not_yet()?;
+        until!(limit > 0.0, "{limit}");
         Ok(Some(()))
     })
     .await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -90,7 +90,8 @@ pub(crate) async fn runs(
 ) -> Result<RunningContainer> {
     let right = &right;
     let what = format!("a pod of {namespace}/{name} to run with its share");
-    eventually(PATIENCE, &what, || async move {
+    // All of it may be away while the cluster comes back.
+    let seen = async || {
         let pod = pod_of(stack, namespace, name).await?;
         let (container, restarts) = status(&pod)?;
         let pod_name = pod.metadata.name.clone().context("a name")?;
@@ -113,7 +114,10 @@ pub(crate) async fn runs(
             share,
         };
         ensure!(right(&seen), "{seen:?}");
-        Ok(Some(seen))
+        Ok::<_, anyhow::Error>(seen)
+    };
+    eventually(PATIENCE, &what, || async {
+        seen().await.or_not_yet().map(Some)
     })
     .await
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::pods::WAIT;
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -53,7 +54,7 @@ pub(crate) async fn cleared(stack: &Stack, namespace: &str) -> Result<()> {
     eventually(PATIENCE, "all pods to be gone", || async {
         let left = get(stack, namespace, "pods").await?;
         let left = left["items"].as_array().context("a list")?.len();
-        ensure!(left == 0, "{left} pods");
+        until!(left == 0, "{left} pods");
         Ok(Some(()))
     })
     .await

@@ -111,7 +111,7 @@ impl Installed {
         for (object, key) in [("pod/asked", "allocation"), ("node/near", "inventory")] {
             let own = format!("aliquot.dev/{key}=own");
             let request = ["annotate", "--dry-run=server", object, &own];
-            let asked = || async { self.ask(Who::Admin, &request).await };
+            let asked = || async { Ok(self.ask(Who::Admin, &request).await?) };
             eventually(PATIENCE, "the policies to hold", asked).await?;
         }
         Ok(())

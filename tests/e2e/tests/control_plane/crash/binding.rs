@@ -76,6 +76,7 @@ async fn once(
     name: &'static str,
     play: impl AsyncFn(Scene<'_>, StoppedRequest) -> Result<()>,
 ) -> Result<()> {
+    stack.ledger_is_empty().await?;
     let pool = Pool::open(stack, name, &[(name.to_owned(), ONE)]).await?;
     let outcome = with_proxy(stack, async |proxy| {
         let mut trap = proxy.trap(&[Traffic::Binding]);

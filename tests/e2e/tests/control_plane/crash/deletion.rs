@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::figures;
 use aliquot_e2e::pool::{GPU_MEMORY, Pool, Shape};
@@ -38,6 +39,7 @@ async fn once(
     name: &'static str,
     play: impl AsyncFn(&Proxy, &Pool<'_>) -> Result<()>,
 ) -> Result<()> {
+    stack.ledger_is_empty().await?;
     let pool = Pool::open(stack, name, &[(name.to_owned(), ONE)]).await?;
     let outcome = with_proxy(stack, async |proxy| {
         play(proxy, &pool).await?;
@@ -67,7 +69,7 @@ async fn wait_ledger(stack: &Stack, pods: usize, reserved: usize) -> Result<()> 
     eventually(PATIENCE, &what, || async {
         let ledger = stack.scheduler_ledger().await?;
         let as_expected = ledger.pods.len() == pods && ledger.reserved.len() == reserved;
-        ensure!(as_expected, "{ledger:?}");
+        until!(as_expected, "{ledger:?}");
         Ok(Some(()))
     })
     .await

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::proxy::{Proxy, Traffic};
@@ -35,8 +36,10 @@ async fn unready(stack: &Stack, pool: &Pool<'_>, words: &str) -> Result<()> {
     let address = stack.address(Kind::Scheduler);
     let what = format!("/readyz to report {words:?}");
     eventually(STALE, &what, || async {
-        let (status, text) = http::call(Method::GET, address, "/readyz", String::new()).await?;
-        ensure!(status == 503 && text.contains(words), "{status} {text}");
+        let (status, text) = http::call(Method::GET, address, "/readyz", String::new())
+            .await
+            .or_not_yet()?;
+        until!(status == 503 && text.contains(words), "{status} {text}");
         Ok(Some(()))
     })
     .await?;

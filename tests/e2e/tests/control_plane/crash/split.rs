@@ -1,9 +1,10 @@
 //! Waits until so many pods of a scenario are bound and the others refused.
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
 use aliquot_e2e::pool::{Pool, node_of};
 use aliquot_e2e::stack::Stack;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
@@ -23,7 +24,7 @@ pub(crate) async fn split(stack: &Stack, pool: &Pool<'_>, bound: usize) -> Resul
             return Err(give_up(format!("{} are bound", placed.len())));
         }
         let refused: Vec<_> = rest.into_iter().filter(is_refused).collect();
-        ensure!(
+        until!(
             placed.len() == bound && bound + refused.len() == total,
             "of {total} pods {} are bound, {} refused",
             placed.len(),

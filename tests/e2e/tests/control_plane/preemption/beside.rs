@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::wait::{PATIENCE, eventually, throughout};
 use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
@@ -53,11 +53,10 @@ pub(crate) async fn for_cpu(stack: Arc<Stack>) -> Result<()> {
         ending.metadata.name.as_deref() == Some("hungry"),
         "{ending:?}"
     );
-    let start = tokio::time::Instant::now();
-    eventually(PATIENCE, "five seconds", || async {
+    throughout(Duration::from_secs(5), || async {
         let there = there(&stack, &pool).await?;
         ensure!(there.contains("low"), "a second set of victims: {there:?}");
-        Ok((start.elapsed() >= Duration::from_secs(5)).then_some(()))
+        Ok(())
     })
     .await?;
     let at_once = DeleteParams::default().grace_period(0);

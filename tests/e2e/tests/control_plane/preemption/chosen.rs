@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::wait::{PATIENCE, eventually, give_up};
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{PATIENCE, eventually, throughout};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::{allocation, classes, simple};
 use aliquot_e2e::pool::{Pool, Shape, node_of};
@@ -128,7 +129,7 @@ pub(crate) async fn budget(stack: Arc<Stack>) -> Result<()> {
     budgets.create(&PostParams::default(), &budget).await?;
     eventually(PATIENCE, "the budget to be counted", || async {
         let status = budgets.get("keep").await?.status.unwrap_or_default();
-        ensure!(status.current_healthy == 1, "{status:?}");
+        until!(status.current_healthy == 1, "{status:?}");
         Ok(Some(()))
     })
     .await?;
@@ -177,14 +178,11 @@ pub(crate) async fn never(stack: Arc<Stack>) -> Result<()> {
 
 /// No pod is evicted within this time.
 async fn quiet(stack: &Stack, pool: &Pool<'_>, all: &[&str]) -> Result<()> {
-    let start = Instant::now();
     let all: BTreeSet<String> = all.iter().map(|name| (*name).to_owned()).collect();
-    eventually(2 * QUIET, "a quiet while", || async {
+    throughout(QUIET, || async {
         let there = there(stack, pool).await?;
-        if there != all {
-            return Err(give_up(format!("{there:?} instead of {all:?}")));
-        }
-        Ok((start.elapsed() >= QUIET).then_some(()))
+        ensure!(there == all, "{there:?} instead of {all:?}");
+        Ok(())
     })
     .await
 }

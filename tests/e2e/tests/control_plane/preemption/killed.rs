@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape};
@@ -79,7 +80,7 @@ async fn kill_after(
     pool.bound("urgent").await?;
     let gone = eventually(PATIENCE, "the victims to be gone", || async {
         let gone: BTreeSet<_> = ended(stack, pool, all).await?.into_iter().collect();
-        ensure!(gone.len() >= VICTIMS, "{gone:?}");
+        until!(gone.len() >= VICTIMS, "{gone:?}");
         Ok(Some(gone))
     })
     .await?;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pool::Pool;
 use aliquot_e2e::stack::Stack;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -81,7 +82,7 @@ pub(crate) async fn plan_is_gone(stack: &Stack, pool: &Pool<'_>, name: &str) -> 
     eventually(PATIENCE, "the plan to be taken away", || async {
         let pod = pods.get(name).await?;
         let annotations = pod.metadata.annotations.unwrap_or_default();
-        ensure!(!annotations.contains_key(PREEMPTION), "{annotations:?}");
+        until!(!annotations.contains_key(PREEMPTION), "{annotations:?}");
         Ok(Some(()))
     })
     .await

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, release};
 use aliquot_e2e::stack::{Kind, Stack};
@@ -178,7 +179,7 @@ pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
         let commands: Vec<&str> = all.iter().map(String::as_str).collect();
         let ended = eventually(PATIENCE, "the forger to be killed", || async {
             let killed = killed().await?;
-            ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
+            until!((killed - 1.0).abs() < 0.5, "{killed} were ended");
             Ok(Some(()))
         });
         beside(stack, ("forged", "tenant"), &commands, ended).await?;
@@ -216,7 +217,7 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
                 "--ignore-not-found",
             ];
             let found = stack.cluster.kubectl(&get).await?.success()?;
-            ensure!(found.trim().is_empty(), "{found}");
+            until!(found.trim().is_empty(), "{found}");
             Ok(Some(()))
         });
         beside(stack, ("evicted", "tenant"), &around, gone).await?;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::answers;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
@@ -22,7 +23,7 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
     becomes(stack, ENFORCED, "early", 1.0).await?;
     eventually(PATIENCE, "the older driver to offer nothing", || async {
         let offers = figure(stack, OFFERED, &[]).await?;
-        ensure!(offers < 0.5, "{offers}");
+        until!(offers < 0.5, "{offers}");
         Ok(Some(()))
     })
     .await?;
@@ -83,7 +84,7 @@ async fn by_driver(stack: &Stack, name: &str) -> Result<()> {
     let pod = format!("pod=\"{name}\"");
     eventually(PATIENCE, &format!("the driver to limit {name}"), || async {
         let enforced = figure(stack, ENFORCED, &[&pod, "by=\"driver\""]).await?;
-        ensure!(enforced > 0.5, "{enforced}");
+        until!(enforced > 0.5, "{enforced}");
         Ok(Some(()))
     })
     .await

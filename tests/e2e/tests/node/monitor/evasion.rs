@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
     answers, nvidia_spec, nvidia_spec_without_libraries, script_until_released, with_driver,
@@ -219,7 +220,7 @@ async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<
     let ended = async {
         eventually(PATIENCE, &format!("{name} to be ended"), || async {
             let ended = figure(stack, KILLED, &["oom"]).await? - before;
-            ensure!((ended - 1.0).abs() < 0.5, "{ended} ended");
+            until!((ended - 1.0).abs() < 0.5, "{ended} ended");
             Ok(Some(()))
         })
         .await?;
@@ -284,7 +285,7 @@ async fn wait_reported(stack: &Stack, attacks: &[Attack], uids: &[String]) -> Re
                 *reported = Some(shown.elapsed());
             }
         }
-        ensure!(
+        until!(
             reported.iter().all(Option::is_some),
             "{reported:?} of {shown:?}"
         );

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::starvation::Attempts;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::answers;
 use aliquot_e2e::http;
@@ -55,8 +57,8 @@ pub(crate) async fn four_pods(stack: Arc<Stack>) -> Result<()> {
 async fn top(stack: &Stack) -> Result<()> {
     eventually(PATIENCE, "top to know what b uses", || async {
         let used = used_by_b(stack).await?;
-        ensure!(used["memory"] == 2416, "{used}");
-        ensure!(used["sm"].is_u64() && used["throttled"] == 0, "{used}");
+        until!(used["memory"] == 2416, "{used}");
+        until!(used["sm"].is_u64() && used["throttled"] == 0, "{used}");
         Ok(Some(()))
     })
     .await
@@ -81,14 +83,23 @@ async fn used_by_b(stack: &Stack) -> Result<Value> {
 }
 
 async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
-    eventually(PATIENCE, "a scrape within 100 ms", || async {
-        let begun = Instant::now();
-        http::get(stack.address(Kind::Monitor), "/metrics").await?;
-        let took = begun.elapsed();
-        ensure!(took < Duration::from_millis(100), "{took:?}");
-        Ok(Some(()))
-    })
-    .await
+/// The median of a few scrapes.
+    const QUICK: Duration = Duration::from_millis(100);
+    let mut attempts = Attempts::new("a scrape of the monitor");
+    loop {
+        let measured = stack.measure_starvation(&[Kind::Monitor], &[]).await?;
+        let mut times = Vec::new();
+        for _ in 0..9 {
+            let begun = Instant::now();
+            http::get(stack.address(Kind::Monitor), "/metrics").await?;
+            times.push(begun.elapsed());
+        }
+        times.sort();
+        if times[4] < QUICK {
+            return Ok(());
+        }
+        attempts.again(format!("{times:?}, allowed {QUICK:?}"), measured.starved())?;
+    }
 }
 
 /// A tenant truncates its file, and enlarges it: the metric reports it, the neighbour's figures

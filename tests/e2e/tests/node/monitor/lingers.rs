@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::http;
 use aliquot_e2e::prometheus::OF_LINGERING;
 use aliquot_e2e::stack::{Kind, Stack};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
 
@@ -41,7 +42,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
         stack.cluster.kubectl(&delete).await?.success()?;
         eventually(PATIENCE, "the share to linger", || async {
             let found = lingering().await?;
-            ensure!(found == (3000.0 * MIB, 1.0, 20.0), "{found:?}");
+            until!(found == (3000.0 * MIB, 1.0, 20.0), "{found:?}");
             Ok(Some(()))
         })
         .await?;
@@ -51,7 +52,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.start_kubelet().await?;
     eventually(PATIENCE, "the share to be free", || async {
         let found = lingering().await?;
-        ensure!(found == (0.0, 0.0, 0.0), "{found:?}");
+        until!(found == (0.0, 0.0, 0.0), "{found:?}");
         Ok(Some(()))
     })
     .await?;

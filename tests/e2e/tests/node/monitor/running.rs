@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use aliquot_cluster::not_yet;
 use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
 use aliquot_e2e::measured;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::Value;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
@@ -85,7 +86,7 @@ pub(crate) async fn wait_event(
             if texts.iter().any(|text| text.starts_with(start)) {
                 return Ok(Some(()));
             }
-            bail!("{texts:?}")
+            not_yet!("{texts:?}")
         },
     )
     .await

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
@@ -60,7 +61,7 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
             .iter()
             .filter(|[_, health, ..]| health != "ok")
             .collect();
-        ensure!(rules.len() > 5 && bad.is_empty(), "{bad:?}");
+        until!(rules.len() > 5 && bad.is_empty(), "{bad:?}");
         // The other side of an `or` with zero must have data, too.
         let rules = rules.iter().map(|[name, .., query]| (name, query));
         let all = queries.iter().map(|(place, query)| (place, query));
@@ -73,7 +74,7 @@ async fn seen(prometheus: &Prometheus) -> Result<()> {
                 }
             }
         }
-        ensure!(without.is_empty(), "{}", without.join("\n"));
+        until!(without.is_empty(), "{}", without.join("\n"));
         Ok(Some(()))
     })
     .await

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_cluster::starvation::{Attempts, Measurement};
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{REAL, beside, with_python};
 use aliquot_e2e::stack::{NodeOptions, Stack};
@@ -20,7 +22,7 @@ use super::world::{
 const KERNELS: u32 = 50;
 /// A tenth of the GPU is never faster.
 const LIMITED: Duration = Duration::from_millis(3500);
-/// A free GPU is slower only where the machine is crowded; then it is tried again.
+/// A free GPU is slower only where the machine is crowded.
 const FREE: Duration = Duration::from_millis(2500);
 const MIB: u64 = 1 << 20;
 
@@ -55,16 +57,18 @@ async fn is_limited(stack: &Stack, namespace: &str, name: &str) -> Result<()> {
 
 /// All of them at once are as fast as the GPU is.
 async fn are_free(stack: &Stack, namespace: &str, names: &[&str]) -> Result<()> {
-    let what = format!("{names:?} to have no limit");
-    eventually(PATIENCE, &what, || async {
+    let mut attempts = Attempts::new(format!("{names:?} without a limit"));
+    loop {
+        let measured = Measurement::of_machine();
         let all = names
             .iter()
             .map(|name| takes(stack, namespace, name, KERNELS));
         let took = try_join_all(all).await?;
-        ensure!(took.iter().all(|took| *took < FREE), "{took:?}");
-        Ok(Some(()))
-    })
-    .await
+        if took.iter().all(|took| *took < FREE) {
+            return Ok(());
+        }
+        attempts.again(format!("{took:?}, allowed {FREE:?}"), measured.starved())?;
+    }
 }
 
 /// HAMI-6.
@@ -125,7 +129,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
             wait_event(stack, "policies", name, event).await?;
             eventually(PATIENCE, "its end, or its being spared", || async {
                 let (used, lives) = (used()?, killer == "false");
-                ensure!((used >= 4000) == lives, "{used} MiB in use");
+                until!((used >= 4000) == lives, "{used} MiB in use");
                 Ok(Some(()))
             })
             .await

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
@@ -141,7 +142,7 @@ async fn pods(stack: &Stack, example: &str, count: usize) -> Result<Vec<String>>
         let names = found.into_iter().filter_map(|pod| pod.metadata.name);
         let mut names: Vec<String> = names.collect();
         names.sort();
-        ensure!(names.len() == count, "{names:?}");
+        until!(names.len() == count, "{names:?}");
         Ok(Some(names))
     })
     .await

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, beside, program, with_python};
 use aliquot_e2e::pods::simple;
@@ -49,7 +50,7 @@ async fn on_one_gpu(stack: &Stack) -> Result<()> {
         eventually(PATIENCE, "the first to use its memory", || async {
             let holders = stack.machine().process_usage(&gpu)?;
             let used: u64 = holders.iter().map(|one| one.used + one.host).sum();
-            ensure!(used > 3800 * MIB, "{holders:?}");
+            until!(used > 3800 * MIB, "{holders:?}");
             Ok(Some(()))
         })
         .await?;

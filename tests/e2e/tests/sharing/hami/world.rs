@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, offer_driver, open_machine};
 use aliquot_e2e::pods::parse_environment;
@@ -225,7 +226,7 @@ pub(crate) async fn wait_event(
         &format!("an event about {name} with {text}"),
         || async {
             let texts = stack.event_texts(namespace, name).await?;
-            ensure!(texts.iter().any(|one| one.contains(text)), "{texts:?}");
+            until!(texts.iter().any(|one| one.contains(text)), "{texts:?}");
             Ok(Some(()))
         },
     )
@@ -240,7 +241,7 @@ pub(crate) async fn offers(stack: &Stack, resource: &str, replicas: Option<&str>
         let all = status.allocatable.unwrap_or_default();
         let found = all.get(resource).map(|quantity| quantity.0.as_str());
         let found = found.filter(|&replicas| replicas != "0");
-        ensure!(found == replicas, "{found:?}");
+        until!(found == replicas, "{found:?}");
         Ok(Some(()))
     })
     .await

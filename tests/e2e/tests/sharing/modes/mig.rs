@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::pods;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
@@ -161,7 +162,7 @@ pub(crate) async fn instances_of_pods(stack: Arc<Stack>) -> Result<()> {
     // The node may still show the replicas from before.
     let again = eventually(PATIENCE, "the instances to be made again", || async {
         let again = instances(stack)?;
-        ensure!(
+        until!(
             places(&again) == places(&there),
             "{again:?}, before {there:?}"
         );
@@ -211,7 +212,7 @@ pub(crate) async fn dynamic(stack: Arc<Stack>) -> Result<()> {
         .await?;
     eventually(PATIENCE, "the idle instance to give way", || async {
         let now = instances(stack)?;
-        ensure!(
+        until!(
             now.len() == 2 && now.iter().all(|(_, place)| place.starts_with("3g")),
             "{now:?}"
         );

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_core::Inventory;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::mig::published::Mig;
@@ -102,9 +103,9 @@ pub(crate) async fn odd(stack: Arc<Stack>) -> Result<()> {
         let status = nodes.get(NODE).await?.status.unwrap_or_default();
         let mut all = status.conditions.unwrap_or_default().into_iter();
         let found = all.find(|one| one.type_ == "AliquotProfile");
-        let found = found.context("the condition")?;
+        let found = found.context("no such condition").or_not_yet()?;
         let message = found.message.unwrap_or_default();
-        ensure!(
+        until!(
             found.status == "False" && message.contains(&text),
             "{message}"
         );

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
     answers_until_released, open_machine, script_until_released, with_python,
@@ -11,7 +12,7 @@ use aliquot_e2e::http;
 use aliquot_e2e::measured::becomes;
 use aliquot_e2e::prometheus::OF_MODES;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use futures::future::{Either, join_all, select};
 
 use super::PLAIN;
@@ -171,7 +172,7 @@ async fn check_figures(stack: &Stack) -> Result<()> {
         for name in OF_MODES {
             let start = format!("{name}{{");
             let mut lines = monitor.lines().chain(agent.lines());
-            ensure!(lines.any(|line| line.starts_with(&start)), "no {name}");
+            until!(lines.any(|line| line.starts_with(&start)), "no {name}");
         }
         Ok(Some(()))
     })
@@ -182,7 +183,7 @@ async fn check_figures(stack: &Stack) -> Result<()> {
         "the program without the library to be ended",
         || async {
             let killed = http::metric(stack.address(Kind::Monitor), KILLED, &[]).await?;
-            ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
+            until!((killed - 1.0).abs() < 0.5, "{killed} were ended");
             Ok(Some(()))
         },
     );

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::clients::{answers, answers_until_released, nvidia_spec, with_python};
 use aliquot_e2e::http;
@@ -53,7 +54,7 @@ pub(crate) async fn wait_replicas(
         };
         let found = (of(status.capacity), of(status.allocatable));
         let expected = replicas.map(str::to_owned);
-        ensure!(found == (expected.clone(), expected), "{found:?}");
+        until!(found == (expected.clone(), expected), "{found:?}");
         Ok(Some(()))
     })
     .await
@@ -258,7 +259,7 @@ async fn counted(stack: &Stack, name: &str, value: &str) -> Result<()> {
         };
         let found = metrics.lines().find(of).map(str::to_owned);
         let ends = format!(" {value}");
-        ensure!(
+        until!(
             found.as_ref().is_some_and(|line| line.ends_with(&ends)),
             "{found:?}"
         );
@@ -315,8 +316,8 @@ pub(crate) async fn killed(stack: Arc<Stack>) -> Result<()> {
             let again = metrics
                 .lines()
                 .find(|line| line.contains("mps_daemon_restarts{"));
-            ensure!(up.is_some_and(|line| line.ends_with(" 1")), "{up:?}");
-            ensure!(again.is_some_and(|line| line.ends_with(" 1")), "{again:?}");
+            until!(up.is_some_and(|line| line.ends_with(" 1")), "{up:?}");
+            until!(again.is_some_and(|line| line.ends_with(" 1")), "{again:?}");
             Ok(Some(()))
         },
     )

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pod_resources::{self, ContainerDevices, ListPodResourcesRequest};
 use aliquot_e2e::pods;
@@ -56,7 +57,7 @@ async fn refused(stack: &Stack, namespace: &str, name: &str, part: &str) -> Resu
     let what = format!("{name} to be refused: {part}");
     eventually(PATIENCE, &what, || async {
         let events = stack.event_texts(namespace, name).await?;
-        ensure!(events.iter().any(|text| text.contains(part)), "{events:?}");
+        until!(events.iter().any(|text| text.contains(part)), "{events:?}");
         Ok(Some(()))
     })
     .await

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
@@ -21,7 +22,7 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     eventually(PATIENCE, "the metric to report it", || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
         let sample = "aliquot_device_plugin_profile_fault 1";
-        ensure!(metrics.contains(sample), "{metrics}");
+        until!(metrics.contains(sample), "{metrics}");
         Ok(Some(()))
     })
     .await?;
@@ -29,7 +30,7 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
         let events = stack.cluster.events("default", "Node", NODE).await?;
         let notes = events.iter().filter_map(|event| event.message.as_deref());
         let matching = notes.filter(|note| note.contains("\"tenn\" is not a profile"));
-        ensure!(matching.count() > 0, "{events:?}");
+        until!(matching.count() > 0, "{events:?}");
         Ok(Some(()))
     })
     .await?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_core::inventory::Mode;
 use aliquot_e2e::http;
@@ -61,7 +62,7 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     eventually(PATIENCE, "an event with the reason", || async {
         let events = stack.event_texts(space, "in-the-way").await?;
         let why = "changes to mode exclusive, as the profile of its node requires";
-        ensure!(events.iter().any(|event| event.contains(why)), "{events:?}");
+        until!(events.iter().any(|event| event.contains(why)), "{events:?}");
         Ok(Some(()))
     })
     .await?;
@@ -94,7 +95,7 @@ pub(crate) async fn given_up(stack: Arc<Stack>) -> Result<()> {
     eventually(PATIENCE, "the switch to be counted", || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
         let counted = "aliquot_device_plugin_switches_total{outcome=\"given-up\"} 1";
-        ensure!(metrics.contains(counted), "{metrics}");
+        until!(metrics.contains(counted), "{metrics}");
         Ok(Some(()))
     })
     .await?;

@@ -28,6 +28,7 @@ const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
 type Ends = BTreeMap<String, u32>;
 
 pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
+    stack.ledger_is_empty().await?;
     stack.cluster.namespace(SPACE).await?;
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &LEFT).await?;

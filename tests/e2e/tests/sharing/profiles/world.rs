@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_core::Inventory;
 use aliquot_core::inventory::{INVENTORY, Mode};
 use aliquot_e2e::stack::{NODE, Stack};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -106,7 +107,7 @@ pub(crate) async fn wait_offered(
     eventually(within, &format!("{expected:?} to be offered"), || async {
         let mut found = offered(stack).await?;
         found.retain(|_, amount| amount != "0");
-        ensure!(found == target, "{found:?}");
+        until!(found == target, "{found:?}");
         Ok(Some(()))
     })
     .await?;
@@ -128,7 +129,7 @@ pub(crate) async fn wait_condition(stack: &Stack, reason: &str, part: &str) -> R
     let what = format!("the condition to be {reason}");
     eventually(PATIENCE, &what, || async {
         let found = condition(stack).await?;
-        ensure!(found[1] == reason && found[2].contains(part), "{found:?}");
+        until!(found[1] == reason && found[2].contains(part), "{found:?}");
         Ok(Some(()))
     })
     .await
@@ -156,7 +157,7 @@ pub(crate) async fn wait_modes(stack: &Stack, expected: &[Mode]) -> Result<()> {
                 .iter()
                 .zip(expected)
                 .all(|(f, mode)| *f == (*mode, false));
-        ensure!(right, "{found:?}");
+        until!(right, "{found:?}");
         Ok(Some(()))
     })
     .await
