@@ -3,17 +3,26 @@
 //! A test binary starts its cluster once, where a scenario was selected at all. A [`World`] is a
 //! state of the parts that several scenarios start from; worlds follow each other on the same
 //! cluster. In a world the scenarios that keep to namespaces and nodes of their own run side by
-//! side; those that restart parts come after them, alone.
+//! side; those that restart parts or count all pods come after them, alone.
+//!
+//! A failure is reported once. What a failed scenario left is removed before the next one that runs
+//! alone: the world is cleared and started again. A scenario that cannot run, because the cluster or
+//! its world did not start or was not cleared, is ignored, with the reason.
 
+use std::any::Any;
 use std::future::Future;
+use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::sync::{Mutex, OnceCell, RwLock};
+use anyhow::{Result, anyhow};
+use futures::FutureExt as _;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tokio::runtime::Runtime;
+use tokio::sync::{Mutex, RwLock};
 
 use crate::stack::Stack;
 
@@ -23,11 +32,11 @@ const DEADLINE: Duration = Duration::from_mins(20);
 const SIDE_BY_SIDE: usize = 6;
 
 type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
-type Step<T> = Box<dyn FnOnce(Arc<T>) -> Running + Send>;
+type Step<T> = Box<dyn Fn(Arc<T>) -> Running + Send + Sync>;
 
 /// What the scenarios of a test binary share: a running cluster, and what runs on it.
 pub trait Fixture: Send + Sync + Sized + 'static {
-    /// Removes what the world before has left.
+    /// Ends the parts, and removes what they and the scenarios so far have left.
     fn clear(&self) -> impl Future<Output = Result<()>>;
 
     /// Ends it after a success; when it is dropped, its logs stay.
@@ -90,7 +99,7 @@ where
 
 /// What the parts are like before the first of some scenarios.
 pub struct World<T = Stack> {
-    start: Option<Step<T>>,
+    start: Step<T>,
     scenarios: Vec<Scenario<T>>,
 }
 
@@ -101,23 +110,133 @@ where
     F: Future<Output = Result<()>> + 'static,
 {
     let start = Box::new(move |stack| Box::pin(start(stack)) as Running);
-    World {
-        start: Some(start),
-        scenarios,
-    }
+    World { start, scenarios }
 }
 
 /// The one cluster of a test binary.
 struct Shared<T, S> {
     start: fn() -> S,
-    fixture: OnceCell<Arc<T>>,
+    runtime: Runtime,
+    state: Mutex<State<T>>,
 }
 
-impl<T, S: Future<Output = Result<T>>> Shared<T, S> {
-    async fn get(&self) -> Result<Arc<T>> {
-        let start = async || Ok::<_, anyhow::Error>(Arc::new(Box::pin((self.start)()).await?));
-        self.fixture.get_or_try_init(start).await.cloned()
+/// What runs on the cluster.
+struct State<T> {
+    fixture: Option<Arc<T>>,
+    /// The world that was started last.
+    world: Option<usize>,
+    /// Why no scenario can run: for this world, or without one for all.
+    obstacle: Option<(Option<usize>, String)>,
+    /// The scenario that failed since the world was started; it may have left anything.
+    untidy: Option<&'static str>,
+    not_run: usize,
+}
+
+impl<T> State<T> {
+    /// From now on no scenario can run, of this world or of any. The one that finds it reports it,
+    /// unless it follows from a failure that was reported.
+    fn obstruct(
+        &mut self,
+        world: Option<usize>,
+        (why, error): (&str, &anyhow::Error),
+        was_reported: bool,
+    ) -> Unready {
+        let text = format!("{why}: {error:#}");
+        self.obstacle = Some((world, text.clone()));
+        if was_reported {
+            Unready::NotRun(text)
+        } else {
+            Unready::Failed(text)
+        }
     }
+}
+
+/// Why a scenario cannot run.
+enum Unready {
+    /// This is the failure.
+    Failed(String),
+    /// The failure was reported before.
+    NotRun(String),
+}
+
+impl<T: Fixture, S: Future<Output = Result<T>>> Shared<T, S> {
+    /// The cluster with this world on it. Where a scenario has failed, one that runs alone gets the
+    /// world as it was at first.
+    async fn ready(&self, world: usize, start: &Step<T>, alone: bool) -> Result<Arc<T>, Unready> {
+        let mut state = self.state.lock().await;
+        if let Some((of, why)) = &state.obstacle
+            && of.is_none_or(|of| of == world)
+        {
+            return Err(Unready::NotRun(why.clone()));
+        }
+        let fixture = match &state.fixture {
+            Some(fixture) => fixture.clone(),
+            None => match Box::pin((self.start)()).await {
+                Ok(fixture) => state.fixture.insert(Arc::new(fixture)).clone(),
+                Err(error) => {
+                    return Err(state.obstruct(None, ("start the cluster", &error), false));
+                }
+            },
+        };
+        let again = state.world == Some(world);
+        if again && !(alone && state.untidy.is_some()) {
+            return Ok(fixture);
+        }
+        if state.world.is_some()
+            && let Err(error) = fixture.clear().await
+        {
+            let untidy = state.untidy;
+            let why = untidy.map_or("clear the cluster".to_owned(), |name| {
+                format!("remove what {name:?} left")
+            });
+            return Err(state.obstruct(Some(world), (&why, &error), untidy.is_some()));
+        }
+        state.world = Some(world);
+        if let Err(error) = start(fixture.clone()).await {
+            return Err(state.obstruct(Some(world), ("start the parts", &error), again));
+        }
+        state.untidy = None;
+        Ok(fixture)
+    }
+
+    async fn run(
+        &self,
+        (world, start): (usize, &Step<T>),
+        gate: &RwLock<()>,
+        scenario: Scenario<T>,
+    ) -> Result<Completion, Failed> {
+        let (_alone, _beside);
+        if scenario.alone {
+            _alone = gate.write().await;
+        } else {
+            _beside = gate.read().await;
+        }
+        let fixture = match self.ready(world, start, scenario.alone).await {
+            Ok(fixture) => fixture,
+            Err(Unready::Failed(why)) => return Err(Failed::from(why)),
+            Err(Unready::NotRun(why)) => {
+                self.state.lock().await.not_run += 1;
+                return Ok(Completion::ignored_with(format!("not run: {why}")));
+            }
+        };
+        let run = AssertUnwindSafe((scenario.run)(fixture)).catch_unwind();
+        let outcome = match tokio::time::timeout(DEADLINE, run).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => Err(anyhow!("it panicked: {}", text_of(&*panic))),
+            Err(_) => Err(anyhow!("no end after {DEADLINE:?}")),
+        };
+        let Err(error) = outcome else {
+            return Ok(Completion::Completed);
+        };
+        self.state.lock().await.untidy = Some(scenario.name);
+        Err(Failed::from(format!("{error:#}")))
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without words")
 }
 
 /// Runs the scenarios that the command line selects on the cluster that `start` makes.
@@ -128,32 +247,62 @@ where
 {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(SIDE_BY_SIDE));
-    let runtime = Arc::new(tokio::runtime::Runtime::new().expect("a runtime can be made"));
-    let shared = Arc::new(Shared {
-        start,
-        fixture: OnceCell::new(),
-    });
-    let mut failed = false;
-    for world in worlds {
-        let trials = trials(world, &runtime, &shared);
-        failed |= libtest_mimic::run(&arguments, trials).has_failed();
-    }
-    let fixture = Arc::into_inner(shared).and_then(|shared| shared.fixture.into_inner());
-    if let (Some(fixture), false) = (fixture.and_then(Arc::into_inner), failed)
-        && let Err(error) = runtime.block_on(fixture.stop())
-    {
-        let report = format!("the cluster was not taken down cleanly: {error:#}\n");
-        let _closed = std::io::Write::write_all(&mut std::io::stderr(), report.as_bytes());
-        failed = true;
-    }
-    ExitCode::from(u8::from(failed))
+    let (_, success) = run(&arguments, start, worlds);
+    ExitCode::from(u8::from(!success))
 }
 
-fn trials<T, S>(
-    world: World<T>,
-    runtime: &Arc<tokio::runtime::Runtime>,
-    shared: &Arc<Shared<T, S>>,
-) -> Vec<Trial>
+/// What libtest-mimic counted in each world, and whether all that was selected ran and passed.
+fn run<T, S>(
+    arguments: &Arguments,
+    start: fn() -> S,
+    worlds: Vec<World<T>>,
+) -> (Vec<libtest_mimic::Conclusion>, bool)
+where
+    T: Fixture,
+    S: Future<Output = Result<T>> + 'static,
+{
+    let shared = Arc::new(Shared {
+        start,
+        runtime: Runtime::new().expect("a runtime can be made"),
+        state: Mutex::new(State {
+            fixture: None,
+            world: None,
+            obstacle: None,
+            untidy: None,
+            not_run: 0,
+        }),
+    });
+    let worlds = worlds.into_iter().enumerate();
+    let conclusions: Vec<_> = worlds
+        .map(|(number, world)| libtest_mimic::run(arguments, trials(number, world, &shared)))
+        .collect();
+    let Shared { runtime, state, .. } =
+        Arc::into_inner(shared).expect("the trials have dropped theirs");
+    let state = state.into_inner();
+    let mut success = !conclusions.iter().any(|one| one.has_failed());
+    for line in aliquot_cluster::starvation::repeated() {
+        report(&line);
+    }
+    if state.not_run > 0 {
+        success = false;
+        report(&format!("scenarios not run: {}", state.not_run));
+    }
+    if let (Some(fixture), true) = (state.fixture.and_then(Arc::into_inner), success)
+        && let Err(error) = runtime.block_on(fixture.stop())
+    {
+        report(&format!(
+            "the cluster was not taken down cleanly: {error:#}"
+        ));
+        success = false;
+    }
+    (conclusions, success)
+}
+
+fn report(line: &str) {
+    let _closed = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+fn trials<T, S>(number: usize, world: World<T>, shared: &Arc<Shared<T, S>>) -> Vec<Trial>
 where
     T: Fixture,
     S: Future<Output = Result<T>> + 'static,
@@ -163,44 +312,138 @@ where
         mut scenarios,
     } = world;
     scenarios.sort_by_key(|scenario| scenario.alone);
-    // Whichever comes first starts the world.
-    let start = Arc::new(Mutex::new(start));
+    let start = Arc::new(start);
     let gate = Arc::new(RwLock::new(()));
     let trial = |scenario: Scenario<T>| {
-        let (runtime, shared) = (runtime.clone(), shared.clone());
-        let (start, gate) = (start.clone(), gate.clone());
+        let (shared, start, gate) = (shared.clone(), start.clone(), gate.clone());
         let (name, long) = (scenario.name, scenario.long);
         let run = move || {
-            runtime.block_on(async {
-                let fixture = shared.get().await.map_err(failed)?;
-                {
-                    let mut start = start.lock().await;
-                    if let Some(start) = start.take() {
-                        started(&fixture, start).await.map_err(failed)?;
-                    }
-                }
-                let (_alone, _beside);
-                if scenario.alone {
-                    _alone = gate.write().await;
-                } else {
-                    _beside = gate.read().await;
-                }
-                let run = tokio::time::timeout(DEADLINE, (scenario.run)(fixture)).await;
-                run.map_err(|_| Failed::from(format!("no end after {DEADLINE:?}")))?
-                    .map_err(failed)
-            })
+            let run = shared.run((number, &start), &gate, scenario);
+            shared.runtime.block_on(run)
         };
-        Trial::test(name, run).with_ignored_flag(long)
+        Trial::ignorable_test(name, run).with_ignored_flag(long)
     };
     scenarios.into_iter().map(trial).collect()
 }
 
-async fn started<T: Fixture>(fixture: &Arc<T>, start: Step<T>) -> Result<()> {
-    fixture.clear().await.context("clear the cluster")?;
-    start(fixture.clone()).await.context("start the parts")
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-fn failed(error: anyhow::Error) -> Failed {
-    Failed::from(format!("{error:#}"))
+    use anyhow::ensure;
+
+    use super::*;
+
+    /// What a scenario leaves behind is its count of pods.
+    #[derive(Default)]
+    struct Pods {
+        left: AtomicUsize,
+        stays: bool,
+    }
+
+    impl Fixture for Pods {
+        async fn clear(&self) -> Result<()> {
+            ensure!(!self.stays, "a pod does not go");
+            self.left.store(0, Ordering::Relaxed);
+            Ok(())
+        }
+
+        async fn stop(self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    async fn cluster() -> Result<Pods> {
+        Ok(Pods::default())
+    }
+
+    async fn parts(_: Arc<Pods>) -> Result<()> {
+        Ok(())
+    }
+
+    async fn leaves_a_pod_and_fails(pods: Arc<Pods>) -> Result<()> {
+        pods.left.fetch_add(1, Ordering::Relaxed);
+        anyhow::bail!("wrong")
+    }
+
+    async fn panics(pods: Arc<Pods>) -> Result<()> {
+        pods.left.fetch_add(1, Ordering::Relaxed);
+        panic!("wrong")
+    }
+
+    async fn counts_all(pods: Arc<Pods>) -> Result<()> {
+        let left = pods.left.load(Ordering::Relaxed);
+        ensure!(left == 0, "{left} pods");
+        Ok(())
+    }
+
+    /// Passed, failed and not run of each world, and the whole.
+    fn counts<S>(start: fn() -> S, worlds: Vec<World<Pods>>) -> (Vec<[u64; 3]>, bool)
+    where
+        S: Future<Output = Result<Pods>> + 'static,
+    {
+        let arguments = Arguments {
+            test_threads: Some(1),
+            logfile: Some("/dev/null".to_owned()),
+            ..Arguments::default()
+        };
+        let (found, success) = run(&arguments, start, worlds);
+        let counts = found.iter();
+        let counts = counts.map(|one| [one.num_passed, one.num_failed, one.num_ignored]);
+        (counts.collect(), success)
+    }
+
+    #[test]
+    fn failed_scenario_is_reported_once_and_leaves_nothing_to_the_next() {
+        for fails in [
+            scenario("fails", leaves_a_pod_and_fails),
+            scenario("fails", panics),
+            side_by_side("fails", leaves_a_pod_and_fails),
+        ] {
+            let all = vec![fails, scenario("counts", counts_all)];
+            let next = vec![scenario("counts too", counts_all)];
+            let worlds = vec![world(parts, all), world(parts, next)];
+            assert_eq!(counts(cluster, worlds), (vec![[1, 1, 0], [1, 0, 0]], false));
+        }
+    }
+
+    #[test]
+    fn scenarios_after_one_that_cannot_be_removed_are_not_run() {
+        async fn cluster() -> Result<Pods> {
+            let stays = true;
+            Ok(Pods {
+                stays,
+                ..Pods::default()
+            })
+        }
+        let all = vec![
+            scenario("fails", leaves_a_pod_and_fails),
+            scenario("counts", counts_all),
+        ];
+        let next = vec![scenario("counts too", counts_all)];
+        let worlds = vec![world(parts, all), world(parts, next)];
+        assert_eq!(counts(cluster, worlds), (vec![[0, 1, 1], [0, 0, 1]], false));
+    }
+
+    #[test]
+    fn world_or_cluster_that_does_not_start_is_one_failure() {
+        async fn broken(_: Arc<Pods>) -> Result<()> {
+            anyhow::bail!("a part does not start")
+        }
+        async fn no_cluster() -> Result<Pods> {
+            anyhow::bail!("no room")
+        }
+        let both = || vec![scenario("one", counts_all), scenario("two", counts_all)];
+        let worlds = || vec![world(broken, both()), world(parts, both())];
+        assert_eq!(
+            counts(cluster, worlds()),
+            (vec![[0, 1, 1], [2, 0, 0]], false)
+        );
+        assert_eq!(
+            counts(no_cluster, worlds()),
+            (vec![[0, 1, 1], [0, 0, 2]], false)
+        );
+        let whole = vec![world(parts, both())];
+        assert_eq!(counts(cluster, whole), (vec![[2, 0, 0]], true));
+    }
 }
