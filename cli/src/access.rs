@@ -2,6 +2,7 @@
 //! proxy or at a URL. Every call has a deadline.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -41,6 +42,10 @@ const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 
 /// The namespace of the documented installation.
 const NAMESPACE: &str = "aliquot-system";
+/// The namespace of a context that names none.
+const USUAL: &str = "default";
+/// The variable by which kubectl knows that it runs in a pod.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// How to reach a cluster.
 #[derive(Clone, Debug, Default, Args)]
@@ -86,7 +91,18 @@ impl fmt::Debug for Clients {
 pub enum AccessError {
     /// The kubeconfig.
     #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[from] KubeconfigError),
+    /// Its context.
+    #[error("the kubeconfig has no context {given:?}; expected for --context: {known}")]
+    Context {
+        /// The context that was asked for.
+        given: String,
+        /// Those that it has.
+        known: String,
+    },
+    /// No kubeconfig, and no account of the pod either.
+    #[error("there is no kubeconfig, and the pod's service account cannot be used: {0}")]
+    InPod(#[from] InClusterError),
     /// The client.
     #[error("cannot create a client for the cluster: {0}")]
     Client(kube::Error),
@@ -201,17 +217,59 @@ impl Access {
         Ok(routes.collect())
     }
 
+    /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
+        let read = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let file = match read {
+            Err(error) if self.is_optional(&error) && std::env::var_os(IN_POD).is_some() => {
+                return Ok(Config::incluster()?);
+            }
+            read => read?,
+        };
+        let known = file.contexts.iter().map(|context| context.name.as_str());
+        let known = known.collect::<Vec<_>>().join(", ");
         let options = KubeConfigOptions {
             context: self.context.clone(),
             ..KubeConfigOptions::default()
         };
-        Ok(match &self.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path)?;
-                Config::from_custom_kubeconfig(file, &options).await?
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        config.map_err(|error| match error {
+            KubeconfigError::LoadContext(given) => AccessError::Context { given, known },
+            other => other.into(),
+        })
+    }
+
+    /// Whether the kubeconfig does not exist, and the command line names nothing of it.
+    fn is_optional(&self, error: &KubeconfigError) -> bool {
+        let missing = match error {
+            KubeconfigError::FindPath => true,
+            KubeconfigError::ReadConfig(source, _) => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        };
+        missing && self.kubeconfig.is_none() && self.context.is_none()
+    }
+
+    /// The namespace that `--namespace` gives, or that of the context; in a pod without a kubeconfig, the
+    /// pod's own.
+    pub async fn namespace(&self, given: Option<&str>) -> Result<String, AccessError> {
+        if let Some(given) = given.filter(|given| !given.is_empty()) {
+            return Ok(given.to_owned());
+        }
+        let config = match self.config().await {
+            // --server needs no kubeconfig.
+            Err(AccessError::Kubeconfig(error))
+                if self.server.is_some() && self.is_optional(&error) =>
+            {
+                return Ok(USUAL.to_owned());
             }
-            None => Config::from_kubeconfig(&options).await?,
+            config => config?,
+        };
+        Ok(match config.default_namespace.trim() {
+            "" => USUAL.to_owned(),
+            named => named.to_owned(),
         })
     }
 
@@ -385,11 +443,19 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
     }
 }
 
+/// All objects of a kind; `what` names them.
 pub(crate) async fn all<K>(client: &Client, what: &'static str) -> Result<Vec<K>, AccessError>
 where
-    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
+    list(&Api::all(client.clone()), what).await
+}
+
+/// The same of one namespace.
+pub(crate) async fn list<K>(api: &Api<K>, what: &'static str) -> Result<Vec<K>, AccessError>
+where
+    K: Clone + DeserializeOwned + fmt::Debug,
+{
     let mut params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     loop {

@@ -186,13 +186,12 @@ impl Agents {
         found
     }
 
-    /// The agents' pods on these nodes, through the API server's proxy.
-    async fn proxies(
+    /// The agents' namespace and pods.
+    pub(crate) async fn pods(
         &self,
         access: &Access,
         client: &kube::Client,
-        nodes: &BTreeSet<NodeName>,
-    ) -> Result<Vec<(NodeName, PodRoute)>, AccessError> {
+    ) -> Result<(String, Vec<Pod>), AccessError> {
         let namespace = match &self.agent_namespace {
             Some(namespace) => namespace.clone(),
             None => access.schedulers(client).await?.0,
@@ -203,7 +202,18 @@ impl Agents {
             what: "the agents' pods",
             source,
         })?;
-        let alive = list.items.iter().filter(|object| !pod::is_finished(object));
+        Ok((namespace, list.items))
+    }
+
+    /// The agents' pods on these nodes, through the API server's proxy.
+    async fn proxies(
+        &self,
+        access: &Access,
+        client: &kube::Client,
+        nodes: &BTreeSet<NodeName>,
+    ) -> Result<Vec<(NodeName, PodRoute)>, AccessError> {
+        let (namespace, pods) = self.pods(access, client).await?;
+        let alive = pods.iter().filter(|object| !pod::is_finished(object));
         let node_of = |object: &Pod| pod::node(object).filter(|node| nodes.contains(node));
         let (names, pods): (Vec<NodeName>, Vec<&Pod>) = alive
             .filter_map(|object| Some((node_of(object)?, object)))

@@ -136,6 +136,13 @@ mod tests {
             &["hami", "nvidia", ":4"],
         );
         check(
+            &["top", "pods", "--n"],
+            &["--namespace", "--no-usage", ":4"],
+        );
+        check(&["top", "pods", "--al"], &["--all-namespaces", ":4"]);
+        check(&["top", "-A", "p"], &["pods", ":4"]);
+        check(&["top", "pods", "-n", ""], &[":4"]);
+        check(
             &["explain", "--sched"],
             &["--scheduler-namespace", "--scheduler-port", ":4"],
         );

@@ -78,9 +78,9 @@ pub enum DoctorCommand {
 /// The flags that `doctor` and `doctor node` share.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Namespace of the dry-run pod, which is never stored, and of the probe pods
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Namespace of the dry-run pod, which is never stored, and of the probe pods; defaults to that of the context
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// Output format; wide also lists the checks that passed
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
@@ -154,10 +154,11 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
 impl Common {
     async fn facts(&self, node: Option<&str>) -> Result<ClusterFacts, AccessError> {
         let client = self.access.client().await?;
+        let namespace = self.access.namespace(self.namespace.as_deref()).await?;
         let reader = ClusterReader {
             access: &self.access,
             agents: &self.agents,
-            namespace: &self.namespace,
+            namespace: &namespace,
             node,
         };
         Ok(reader.facts(&client).await)
@@ -182,9 +183,7 @@ impl OneNode {
             ),
         };
         let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self
-            .run_probes(agent, pods, scheduler.as_deref(), &facts.namespace)
-            .await;
+        let (share, without_share) = self.run_probes(agent, scheduler.as_deref(), &facts).await;
         let about = About(self.node.clone());
         let ran = share.as_ref().map(|probe| probe.runtime_class.clone());
         found.extend(runtime_class::of_probe(
@@ -203,13 +202,12 @@ impl OneNode {
     }
 
     /// The results of both probes. `scheduler` is set on the first one where the webhook is disabled;
-    /// the second one runs in `own_namespace`, that of Aliquot, which the webhook does not review.
+    /// the second one runs in the namespace of Aliquot, which the webhook does not review.
     async fn run_probes(
         &self,
         agent: Option<&Pod>,
-        pods: &[Pod],
         scheduler: Option<&str>,
-        own_namespace: &str,
+        facts: &ClusterFacts,
     ) -> (Fact<ProbeResult>, Fact<ProbeResult>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
@@ -225,15 +223,19 @@ impl OneNode {
             Ok(client) => client,
             Err(error) => return none(&error.to_string()),
         };
-        let called = pods.iter().find(|pod| is_ours(pod, "scheduler"));
+        let mut pods = facts.pods.iter().flatten();
+        let called = pods.find(|pod| is_ours(pod, "scheduler"));
         let called = called.map(names).unwrap_or_default();
-        let usual = kube::Api::namespaced(client.clone(), &self.common.namespace);
-        let unreviewed = kube::Api::namespaced(client, own_namespace);
+        let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
+        let unreviewed = kube::Api::namespaced(client, &facts.namespace);
         let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
-        tokio::join!(
-            probe::run(&usual, of(Probe::Share)),
-            probe::run(&unreviewed, of(Probe::WithoutShare))
-        )
+        let share = async {
+            match admission::unreviewed(facts) {
+                Some(why) if scheduler.is_none() => Err(why),
+                _ => probe::run(&usual, of(Probe::Share)).await,
+            }
+        };
+        tokio::join!(share, probe::run(&unreviewed, of(Probe::WithoutShare)))
     }
 }
 

@@ -11,15 +11,14 @@ use clap::Args;
 use crate::access::{Access, AccessError};
 use crate::output::Output;
 use crate::table::{aligned, counted, dash};
+use crate::target::TargetPod;
 
 /// The flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Name of the pod
-    pub pod: String,
-    /// Namespace of the pod
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Which pod
+    #[command(flatten)]
+    pub target: TargetPod,
     /// Most nodes in the table
     #[arg(long, default_value_t = 20)]
     pub nodes: usize,
@@ -34,7 +33,8 @@ pub struct Explain {
 impl Explain {
     /// What the command prints.
     pub async fn run(&self) -> Result<String> {
-        let answer = ask(&self.access, &self.namespace, &self.pod).await?;
+        let namespace = self.target.namespace(&self.access).await?;
+        let answer = ask(&self.access, &namespace, &self.target.pod).await?;
         let table = |wide| table(&answer, if wide { usize::MAX } else { self.nodes });
         Ok(self.output.text(&answer, table)?)
     }

@@ -23,6 +23,7 @@ pub mod suggest;
 pub mod table;
 #[cfg(test)]
 mod tables_tests;
+pub mod target;
 pub mod top;
 pub mod usage;
 mod watch;

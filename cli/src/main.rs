@@ -16,7 +16,6 @@ use aliquot_cli::output::{Output, message};
 use aliquot_cli::program::{Command, Program};
 use aliquot_cli::simulate::Simulate;
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
 
 /// Runs shorter than this print no progress.
 const QUIET: Duration = Duration::from_secs(2);
@@ -31,16 +30,10 @@ fn main() -> ExitCode {
         print!("{}", complete::answer(&words));
         return ExitCode::SUCCESS;
     }
-    let command = Program::parse().command;
-    // Of `doctor`, 1 means warnings.
-    let failed = if matches!(command, Command::Doctor(_)) {
-        2
-    } else {
-        1
-    };
-    run(command).unwrap_or_else(|error| {
+    let program = Program::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    run(program.command).unwrap_or_else(|error| {
         eprintln!("Error: {}", message(&error));
-        ExitCode::from(failed)
+        ExitCode::FAILURE
     })
 }
 
@@ -90,6 +83,9 @@ async fn diagnose(flags: Doctor) -> Result<ExitCode> {
 
 fn shown(report: &Report, code: u8, output: Output) -> Result<ExitCode> {
     print!("{}", output.text(report, |all| report.table(all))?);
+    if report.checked_nothing() {
+        eprintln!("Error: nothing could be checked; the report has the reason of each check");
+    }
     Ok(ExitCode::from(code))
 }
 

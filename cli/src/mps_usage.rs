@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::top::NodeTop;
-use aliquot_core::{GpuUuid, Inventory, NodeName};
-use aliquot_k8s::node;
-use k8s_openapi::api::core::v1::Node;
+use aliquot_core::{GpuUuid, NodeName};
 use serde::Serialize;
 
 use crate::access::Access;
@@ -61,17 +59,6 @@ pub fn nodes_of(top: &[NodeTop]) -> BTreeSet<NodeName> {
         .filter(by_mps)
         .map(|node| node.node.clone())
         .collect()
-}
-
-/// The same by the nodes' own inventories.
-pub fn nodes_among(nodes: &[Node]) -> BTreeSet<NodeName> {
-    let by_mps = |inventory: &Inventory| inventory.gpus.iter().any(|gpu| gpu.mode == Mode::Mps);
-    let named = nodes.iter().filter_map(|object| {
-        let inventory = node::published(object).inventory?;
-        let name = object.metadata.name.as_deref()?;
-        by_mps(&inventory).then(|| name.into())
-    });
-    named.collect()
 }
 
 /// Asks the agents of these nodes.

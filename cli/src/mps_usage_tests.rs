@@ -41,10 +41,15 @@ fn mps_14_shows_clients_and_memory_by_device_and_pod() {
     let mut some = [pod("d", "p"), pod("d", "q"), pod("e", "q")];
     add_to_pods(&mut some, &all);
     assert_eq!(
-        mps_by_pod(&some),
+        mps_by_pod(&some, true),
         "\nNAMESPACE  POD  GPU    MPS CLIENTS  HOLD MIB\n\
          d          p    GPU-a  3            2049\n\
          e          q    MIG-b  1            0\n"
+    );
+    let one = mps_by_pod(&some[..1], false);
+    assert_eq!(
+        one,
+        "\nPOD  GPU    MPS CLIENTS  HOLD MIB\np    GPU-a  3            2049\n"
     );
     assert_eq!(mps_by_gpu(&[]), "");
 }

@@ -1,7 +1,10 @@
 //! The command line: every command. Each declares its own flags and help texts. Also read by [`crate::complete`] and
 //! [`crate::reference`].
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::dashboard::Dashboard;
@@ -14,8 +17,8 @@ use crate::top::Top;
 
 /// The exit codes, for the program's help and the reference.
 pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
-2 invalid command line. `doctor` and `doctor migrate`: 0 no findings; 1 warnings, or checks that \
-could not be made; 2 problems, or nothing could be checked. `doctor --wait`: 0 also with warnings.";
+2 invalid command line; 3 the doctor found no problem, but warnings, or could not make every check; \
+4 the doctor found problems. `doctor --wait`: 0 also with warnings.";
 
 /// Inspects Aliquot in a cluster, and simulates its policies
 #[derive(Debug, Parser)]
@@ -24,6 +27,24 @@ pub struct Program {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Program {
+    /// Reads the command line; the first word is the program's.
+    ///
+    /// # Errors
+    /// The words are no command, or flags of it do not go together.
+    pub fn read<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, clap::Error> {
+        let program = Self::try_parse_from(words)?;
+        if let Command::Top(top) = &program.command
+            && let Some(why) = top.conflict()
+        {
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
+        }
+        Ok(program)
+    }
 }
 
 /// All commands.

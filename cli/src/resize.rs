@@ -17,6 +17,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
+use crate::target::TargetPod;
 
 /// Interval of reading how far it is.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -26,11 +27,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 /// The flags of `resize`.
 #[derive(Debug, Args)]
 pub struct Resize {
-    /// Name of the pod, with or without pod/ before it
-    pub pod: String,
-    /// Namespace of the pod
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
+    /// Which pod
+    #[command(flatten)]
+    pub target: TargetPod,
     /// Container; needed where several have a share
     #[arg(short, long)]
     pub container: Option<String>,
@@ -93,13 +92,14 @@ pub enum ResizeFailure {
 impl Resize {
     /// What the command prints.
     pub async fn run(&self) -> Result<String, ResizeFailure> {
-        let name = self.pod.strip_prefix("pod/").unwrap_or(&self.pod);
-        let full_name = format!("{}/{name}", self.namespace);
+        let namespace = self.target.namespace(&self.access).await?;
+        let name = &*self.target.pod;
+        let full_name = format!("{namespace}/{name}");
         let failed = |source| ResizeFailure::Api {
             pod: full_name.clone(),
             source,
         };
-        let pods: Api<Pod> = Api::namespaced(self.access.client().await?, &self.namespace);
+        let pods: Api<Pod> = Api::namespaced(self.access.client().await?, &namespace);
         let found = pods.get(name).await.map_err(failed)?;
         let allocation = pod::annotation(&found, ALLOCATION).map(Allocation::decode);
         let Some(Ok(allocation)) = allocation else {

@@ -89,7 +89,7 @@ pub struct Simulate {
     /// and if not, which changes would help
     #[arg(long, requires = "pod", conflicts_with_all = ["pods", "nodes", "policy", "plot"])]
     pub from_cluster: bool,
-    /// Manifest of the pod, in YAML or JSON
+    /// Manifest of the pod, in YAML or JSON; without a namespace in it, the pod is one of the context's namespace
     #[arg(long, value_name = "FILE", requires = "from_cluster")]
     pub pod: Option<PathBuf>,
     /// Node policy of that cluster's scheduler
@@ -148,7 +148,9 @@ impl Simulate {
         let path = self.pod.as_deref().context("--pod is missing")?;
         let text = std::fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let pod = what_if::manifest(&text).with_context(|| path.display().to_string())?;
+        let mut pod = what_if::manifest(&text).with_context(|| path.display().to_string())?;
+        let named = pod.metadata.namespace.as_deref();
+        pod.metadata.namespace = Some(self.access.namespace(named).await?);
         let (nodes, pods) = self.access.snapshot().await?;
         let policies = Policies {
             node: self.node_policy,

@@ -60,12 +60,12 @@ pub(crate) fn unreadable(ledger: &Ledger, node: &NodeName, pods: &[Pod]) -> Vec<
 const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
 
 /// The running containers with a share and without limits, as `namespace/pod container`: they ask for
-/// it by a variable, and the agents' flag allows it in their namespace.
-pub(crate) fn without_control(pods: &[Pod]) -> Vec<String> {
-    let agent = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
+/// it by a variable, and the flag of the agents among `parts` allows it in their namespace.
+pub(crate) fn without_control(pods: &[Pod], parts: &[Pod]) -> Vec<String> {
+    let agent = parts.iter().find(|pod| is_ours(pod, "device-plugin"));
     let named = agent.and_then(|agent| flag(agent, "--may-disable-control"));
     let named: Vec<&str> = named.unwrap_or_default().split(',').collect();
-    let settings = settings(pods);
+    let settings = settings(parts);
     let asks = |container: &Container| {
         let mut env = container.env.iter().flatten().rev();
         let value = env.find(|one| one.name == DISABLE_CONTROL);

@@ -18,9 +18,18 @@ use crate::access::{Access, AccessError};
 use crate::agents::Answers;
 use crate::explain::{self, ask};
 use crate::table::counted;
-use crate::top::tables;
+use crate::top::tables::{self, PodColumns};
 use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
 use crate::usage::Usage;
+
+const ALL: PodColumns = PodColumns {
+    namespace: true,
+    uuid: true,
+};
+const ONE_NAMESPACE: PodColumns = PodColumns {
+    namespace: false,
+    uuid: false,
+};
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -100,8 +109,8 @@ fn top_shows_containers_without_control() {
     };
     let line = "d/holder: container main has no limits (CUDA_DISABLE_CONTROL)\n";
     for (namespaces, shown) in [("*", true), ("lab,d", true), ("lab", false), ("", false)] {
-        let pods = pods_with_allocations(&[free.clone(), agent(namespaces)]);
-        let text = tables::pods(&pods, &Devices::default(), SortBy::Name, false);
+        let pods = pods_with_allocations(&[free.clone()], &[agent(namespaces)]);
+        let text = tables::pods(&pods, &Devices::default(), SortBy::Name, ALL);
         assert_eq!(text.ends_with(line), shown, "{namespaces:?}");
     }
 }
@@ -157,13 +166,19 @@ fn top_shows_used_beside_allocated() {
             Some("1     d/holder  41  250  GPU-n1  0              30000         nvidia.com/gpu"),
         ]
     );
-    let devices = Devices::of(&objects);
-    let mut pods = pods_with_allocations(&pods);
+    let devices = Devices::of(&top.nodes);
+    let mut pods = pods_with_allocations(&pods, &[]);
     add_usage(&mut pods, &usage(), &devices);
     assert_eq!(
-        tables::pods(&pods, &devices, SortBy::Name, true),
+        tables::pods(&pods, &devices, SortBy::Name, ALL),
         "NAMESPACE  POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER      UUID\n\
          d          holder  n1    0    1       50000  40000  30     30    50 %       Job/train  GPU-n1\n"
+    );
+    // As kubectl does for the pods of one namespace.
+    assert_eq!(
+        tables::pods(&pods, &devices, SortBy::Name, ONE_NAMESPACE),
+        "POD     NODE  GPU  SHARES  MIB    USED   CORES  SM %  THROTTLED  OWNER\n\
+         holder  n1    0    1       50000  40000  30     30    50 %       Job/train\n"
     );
 }
 
@@ -174,15 +189,41 @@ fn top_shows_limit_above_what_a_pod_requested() {
     let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
     *allocation = allocation.replace(r#""cores":30"#, r#""cores":30,"burst":{"memory":70000}"#);
     let table = tables::pods(
-        &pods_with_allocations(&[pod]),
-        &Devices::of(&cluster()),
+        &pods_with_allocations(&[pod], &[]),
+        &Devices::of(&top_of(&cluster(), &[]).nodes),
         SortBy::Name,
-        false,
+        ONE_NAMESPACE,
     );
     assert_eq!(
         table,
-        "NAMESPACE  POD     NODE  GPU  SHARES  MIB            USED  CORES  SM %  THROTTLED  OWNER\n\
-         d          holder  n1    0    1       50000 (70000)  -     30     -     -          Job/train\n"
+        "POD     NODE  GPU  SHARES  MIB            USED  CORES  SM %  THROTTLED  OWNER\n\
+         holder  n1    0    1       50000 (70000)  -     30     -     -          Job/train\n"
+    );
+}
+
+#[test]
+fn top_places_pod_on_instance_of_dynamic_mig() {
+    let zero = json!({"seats": 0, "memory": 0, "cores": 0});
+    let node = json!({"node": "n1", "closed": null, "gpus": [{
+        "gpu": "GPU-a", "index": 3, "model": "A100", "mode": "mig", "closed": null, "pods": 1,
+        "total": zero, "used": zero, "left": zero, "lingering": zero, "largest": null,
+        "largest_with_default_cores": null, "instances": [
+            {"start": 4, "profile": "1g.10gb", "held": true, "uuid": "MIG-b"}],
+    }]});
+    let mut pod = holder();
+    let annotations = pod.metadata.annotations.as_mut().expect("an allocation");
+    let allocation = annotations.get_mut(ALLOCATION).expect("an allocation");
+    *allocation = allocation.replace("GPU-n1", "GPU-a/1g.10gb@4");
+    let table = tables::pods(
+        &pods_with_allocations(&[pod], &[]),
+        &Devices::of(&[from(node)]),
+        SortBy::Name,
+        ALL,
+    );
+    assert_eq!(
+        table,
+        "NAMESPACE  POD     NODE  GPU          SHARES  MIB    USED  CORES  SM %  THROTTLED  OWNER      UUID\n\
+         d          holder  n1    3 1g.10gb@4  1       50000  -     30     -     -          Job/train  MIG-b\n"
     );
 }
 
@@ -222,7 +263,7 @@ fn top_names_controller_of_pods() {
         let mut pod = holder();
         pod.metadata.owner_references = from(json!([owner]));
         pod.metadata.labels = from(labels);
-        let found = pods_with_allocations(&[pod]).remove(0).owner;
+        let found = pods_with_allocations(&[pod], &[]).remove(0).owner;
         assert_eq!(found.unwrap_or_default(), expected);
     };
     let owner = |kind: &str, name: &str, controls: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", "controller": controls});

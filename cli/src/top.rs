@@ -10,19 +10,20 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use aliquot_core::measured::Used;
-use aliquot_core::mig::published::{Mig, MigPlacement};
+use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
 use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
-use aliquot_k8s::{node, pod};
-use anyhow::{Result, bail};
+use aliquot_k8s::pod;
+use anyhow::Result;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Access, AccessError};
+use crate::access::{Access, AccessError, all, list};
 use crate::agents::{Agents, Monitors};
 use crate::components::name;
 use crate::mps_usage::{self, ContainerUsage, MpsUsage};
@@ -41,6 +42,12 @@ pub struct Top {
     /// Output format; wide adds how devices are shared, why they are closed, and resources
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
+    /// Namespace of the pods; defaults to that of the context
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// The pods of all namespaces, whatever --namespace names
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
     /// Order of the rows of tables: by name, or the largest first
     #[arg(long, value_enum, default_value = "name")]
     pub sort_by: SortBy,
@@ -84,14 +91,30 @@ pub enum SortBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Of {
     /// Nodes
+    #[value(aliases = ["node", "no"])]
     Nodes,
     /// GPUs and MIG instances
+    #[value(alias = "gpu")]
     Gpus,
     /// Pods with an allocation
+    #[value(aliases = ["pod", "po"])]
     Pods,
 }
 
 impl Top {
+    /// Which of the flags do not go together.
+    pub fn conflict(&self) -> Option<&'static str> {
+        if self.of != Of::Pods && (self.namespace.is_some() || self.all_namespaces) {
+            return Some(
+                "nodes and GPUs have no namespace; expected: --namespace and --all-namespaces with top pods only",
+            );
+        }
+        if self.watch && matches!(self.output, Output::Json | Output::Yaml) {
+            return Some("--watch shows tables; expected: -o table or -o wide");
+        }
+        None
+    }
+
     /// What the command prints. `note` gets what is missing in it: which nodes and why.
     pub async fn run(&self, note: impl Fn(&str)) -> Result<String> {
         self.shown(&note).await
@@ -99,9 +122,6 @@ impl Top {
 
     /// Prints it again and again, until the user ends it.
     pub async fn watch(&self) -> Result<()> {
-        if matches!(self.output, Output::Json | Output::Yaml) {
-            bail!("--watch shows tables; expected: -o table or -o wide");
-        }
         let what = self.of.to_possible_value();
         let what = what.as_ref().map_or("", PossibleValue::get_name);
         let title = format!("kubectl aliquot top {what}");
@@ -121,27 +141,9 @@ impl Top {
     /// What is allocated and used now.
     async fn shown(&self, note: &impl Fn(&str)) -> Result<String> {
         if self.of == Of::Pods {
-            let (nodes, pods) = self.access.snapshot().await?;
-            let mut pods = pods_with_allocations(&pods);
-            let devices = Devices::of(&nodes);
-            let on = pods.iter().map(|pod| pod.node.clone()).collect();
-            let usage = self.usage(&on).await;
-            add_usage(&mut pods, &usage, &devices);
-            let found = self.mps(&mps_usage::nodes_among(&nodes), note).await;
-            add_to_pods(&mut pods, &found);
-            let tables = |wide| {
-                let rows = tables::pods(&pods, &devices, self.sort_by, wide);
-                format!("{rows}{}{}", mps_by_pod(&pods), usage.notes())
-            };
-            return Ok(self.output.text(&pods, tables)?);
+            return self.shown_pods(note).await;
         }
-        let (answer, unasked) = self.answer().await?;
-        if let Some(error) = unasked {
-            note(&error.to_string());
-            note(
-                "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
-            );
-        }
+        let answer = self.answer(note).await?;
         let with_gpus = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
         let with_gpus = with_gpus.map(|node| node.node.clone()).collect();
         let usage = self.usage(&with_gpus).await;
@@ -162,14 +164,61 @@ impl Top {
         Ok(self.output.text(&value, tables)?)
     }
 
-    /// All nodes; and the error, if the scheduler could not be reached.
-    async fn answer(&self) -> Result<(TopAnswer, Option<AccessError>), AccessError> {
+    /// The pods of the namespace, or of all.
+    async fn shown_pods(&self, note: &impl Fn(&str)) -> Result<String> {
+        let client = self.access.client().await?;
+        let namespace = if self.all_namespaces {
+            None
+        } else {
+            Some(self.access.namespace(self.namespace.as_deref()).await?)
+        };
+        let pods: Vec<Pod> = match &namespace {
+            None => all(&client, "pods").await?,
+            Some(one) => list(&Api::namespaced(client.clone(), one), "pods").await?,
+        };
+        let (_, mut parts) = self.access.schedulers(&client).await?;
+        parts.extend(self.agents.pods(&self.access, &client).await?.1);
+        let mut pods = pods_with_allocations(&pods, &parts);
+        if pods.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+            // As kubectl does, instead of a table without rows.
+            note(&match &namespace {
+                None => "No pods with a share found".to_owned(),
+                Some(one) => format!("No pods with a share found in namespace {one}"),
+            });
+            return Ok(String::new());
+        }
+        let answer = self.answer(note).await?;
+        let devices = Devices::of(&answer.nodes);
+        let on = pods.iter().map(|pod| pod.node.clone()).collect();
+        let usage = self.usage(&on).await;
+        add_usage(&mut pods, &usage, &devices);
+        let by_mps = mps_usage::nodes_of(&answer.nodes);
+        let found = self.mps(&(&on & &by_mps), note).await;
+        add_to_pods(&mut pods, &found);
+        let tables = |wide| {
+            let columns = tables::PodColumns {
+                namespace: namespace.is_none(),
+                uuid: wide,
+            };
+            let rows = tables::pods(&pods, &devices, self.sort_by, columns);
+            let clients = mps_by_pod(&pods, columns.namespace);
+            format!("{rows}{clients}{}", usage.notes())
+        };
+        Ok(self.output.text(&pods, tables)?)
+    }
+
+    /// All nodes. If the scheduler could not be reached, `note` gets the error.
+    async fn answer(&self, note: &impl Fn(&str)) -> Result<TopAnswer, AccessError> {
         match self.access.ask("/top").await {
-            Ok(answer) => Ok((answer, None)),
+            Ok(answer) => Ok(answer),
             Err(error) if self.access.server.is_some() => Err(error),
             Err(error) => {
                 let (nodes, pods) = self.access.snapshot().await?;
-                Ok((top_of(&nodes, &pods), Some(error)))
+                note(&error.to_string());
+                note(
+                    "computed from the nodes' inventories and the pods' allocations, without pods that are being bound",
+                );
+                Ok(top_of(&nodes, &pods))
             }
         }
     }
@@ -241,11 +290,11 @@ pub struct PodTop {
     pub mps: BTreeMap<GpuUuid, MpsUsage>,
 }
 
-/// The pods with an allocation, by namespace and name.
-pub fn pods_with_allocations(pods: &[Pod]) -> Vec<PodTop> {
+/// The pods with an allocation, by namespace and name. The flags of Aliquot's `parts` say how to read them.
+pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
-    let settings = settings(pods);
-    let without_control = without_control(pods);
+    let settings = settings(parts);
+    let without_control = without_control(pods, parts);
     let line = |object: &Pod| {
         let prefix = format!("{}/{} ", pod::namespace(object), name(object));
         let uncontrolled = without_control.iter();
@@ -292,7 +341,7 @@ fn owner(object: &Pod) -> Option<String> {
     })
 }
 
-/// The devices of all nodes, by inventories.
+/// The devices of all nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Devices {
     indexes: BTreeMap<GpuUuid, u32>,
@@ -301,23 +350,19 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those in the inventories of these nodes.
-    pub fn of(nodes: &[Node]) -> Self {
+    /// Those of these nodes.
+    pub fn of(nodes: &[NodeTop]) -> Self {
         let mut devices = Self::default();
-        for inventory in nodes
-            .iter()
-            .filter_map(|one| node::published(one).inventory)
-        {
-            for gpu in &inventory.gpus {
-                devices.indexes.insert(gpu.uuid.clone(), gpu.index);
-                let dynamic = gpu.mig.as_ref().and_then(Mig::dynamic);
-                for made in dynamic.iter().flat_map(|found| &found.instances) {
-                    let placement = MigPlacement {
-                        profile: made.profile.clone(),
-                        start: made.start,
-                    };
-                    let key = placement.device_key(&gpu.uuid);
-                    devices.instances.insert(key, made.uuid.clone());
+        for gpu in nodes.iter().flat_map(|node| &node.gpus) {
+            devices.indexes.insert(gpu.gpu.clone(), gpu.index);
+            for one in &gpu.instances {
+                let placement = MigPlacement {
+                    profile: one.profile.clone(),
+                    start: one.start,
+                };
+                if let Some(uuid) = &one.uuid {
+                    let key = placement.device_key(&gpu.gpu);
+                    devices.instances.insert(key, uuid.clone());
                 }
             }
         }
@@ -380,18 +425,17 @@ pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
     )
 }
 
-/// A line for each pod with clients and each of its devices.
-pub fn mps_by_pod(pods: &[PodTop]) -> String {
+/// A line for each pod with clients and each of its devices, with its namespace or without.
+pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
+    let skipped = usize::from(!namespace);
     let rows = pods.iter().flat_map(|pod| {
-        pod.mps.iter().map(|(gpu, usage)| {
-            let place = vec![pod.namespace.clone(), pod.name.clone(), gpu.to_string()];
-            [place, mps_cells(*usage).to_vec()].concat()
+        pod.mps.iter().map(move |(gpu, usage)| {
+            let place = [pod.namespace.clone(), pod.name.clone(), gpu.to_string()];
+            [&place[skipped..], &mps_cells(*usage)].concat()
         })
     });
-    mps_table(
-        &["NAMESPACE", "POD", "GPU", "MPS CLIENTS", "HOLD MIB"],
-        &rows.collect::<Vec<_>>(),
-    )
+    let head = ["NAMESPACE", "POD", "GPU", "MPS CLIENTS", "HOLD MIB"];
+    mps_table(&head[skipped..], &rows.collect::<Vec<_>>())
 }
 
 fn mps_cells(usage: MpsUsage) -> [String; 2] {

@@ -142,12 +142,23 @@ fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
         Ok(DryRun::Admitted(scheduler)) if *scheduler == expected => {
             about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"))
         }
-        Ok(DryRun::Admitted(scheduler)) => about.problem(
-            check,
-            format!("a GPU pod keeps schedulerName {scheduler}, expected {expected}: it never gets a share"),
-            "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
-        ),
+        Ok(DryRun::Admitted(scheduler)) => match unreviewed(facts) {
+            Some(why) => about.unknown(check, why),
+            None => about.problem(
+                check,
+                format!("a GPU pod in namespace {} keeps schedulerName {scheduler}, expected {expected}: it never gets a share", facts.trial_namespace),
+                "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
+            ),
+        },
     }
+}
+
+/// Why the webhook does not review the pods that the doctor creates, where the chart excludes their namespace.
+pub(super) fn unreviewed(facts: &ClusterFacts) -> Option<String> {
+    let own = &facts.namespace;
+    (facts.trial_namespace == *own).then(|| {
+        format!("the webhook reviews no pod of Aliquot's own namespace {own}; --namespace chooses another one")
+    })
 }
 
 /// Only Aliquot can write allocations and inventories, and its accounts nothing else. The chart

@@ -69,6 +69,7 @@ pub(super) fn healthy() -> ClusterFacts {
         "sideEffects": "None", "clientConfig": {"caBundle": "YQ=="}}]});
     ClusterFacts {
         namespace: "s".to_owned(),
+        trial_namespace: "team".to_owned(),
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
@@ -279,6 +280,13 @@ fn reports_missing_silent_or_bypassed_webhook() {
     check(
         |known| known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned())),
         &[("webhook-answers", BAD)],
+    );
+    check(
+        |known| {
+            known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
+            known.trial_namespace = known.namespace.clone();
+        },
+        &[("webhook-answers", UNMADE)],
     );
     check(
         |known| known.dry_run = Err("no rights".to_owned()),

@@ -58,6 +58,8 @@ pub struct AgentFacts {
 pub struct ClusterFacts {
     /// Namespace of Aliquot's components.
     pub namespace: String,
+    /// Namespace of the dry-run pod and of the probe pods.
+    pub trial_namespace: String,
     /// All nodes, or the one that is checked.
     pub nodes: Fact<Vec<Node>>,
     /// All pods.

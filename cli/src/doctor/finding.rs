@@ -122,12 +122,19 @@ impl Report {
         }
     }
 
-    /// 0: no problem and no warning; 1: warnings, or something was not checked; 2: problems.
+    /// Whether there were checks, and none could be made, as where the API server does not answer.
+    pub fn checked_nothing(&self) -> bool {
+        !self.findings.is_empty() && self.not_checked == self.findings.len()
+    }
+
+    /// The exit code. 0: no problem and no warning; 1: nothing could be checked; 3: warnings, or something
+    /// was not checked; 4: problems.
     pub fn code(&self) -> u8 {
         match (self.problems, self.warnings + self.not_checked) {
             (0, 0) => 0,
-            (0, _) => 1,
-            _ => 2,
+            _ if self.checked_nothing() => 1,
+            (0, _) => 3,
+            _ => 4,
         }
     }
 
@@ -192,7 +199,7 @@ mod tests {
         );
         check(
             vec![about.ok("a", "fine"), about.unknown("b", "no rights")],
-            1,
+            3,
             "             CHECK  ABOUT    FOUND\nnot checked  b      cluster  no rights\n\n\
              0 problems, 0 warnings, 1 not checked, 1 ok\n",
         );
@@ -201,7 +208,7 @@ mod tests {
                 about.warning("a", "old", "renew it"),
                 about.problem("b", "gone", "make it"),
             ],
-            2,
+            4,
             "         CHECK  ABOUT    FOUND\nPROBLEM  b      cluster  gone\n    -> make it\n\
              WARNING  a      cluster  old\n    -> renew it\n\n\
              1 problem, 1 warning, 0 not checked, 0 ok\n",
@@ -211,7 +218,7 @@ mod tests {
     #[test]
     fn never_reports_unchecked_as_ok() {
         let report = Report::of(vec![About::cluster().unknown("a", "no way to it")]);
-        assert_ne!(report.code(), 0);
+        assert_eq!(report.code(), 1);
         assert!(report.table(true).contains("not checked"));
     }
 }

@@ -119,6 +119,7 @@ impl ClusterReader<'_> {
         let holder = |lease: Lease| lease.spec?.holder_identity.filter(|who| !who.is_empty());
         ClusterFacts {
             namespace: system.clone(),
+            trial_namespace: self.namespace.to_owned(),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
             dry_run: self.dry_run(client, &pods).await,
             classes: fact(classes.list(&ListParams::default()).await)

@@ -65,6 +65,7 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
     let not = || "not asked".to_owned();
     ClusterFacts {
         namespace: "s".to_owned(),
+        trial_namespace: "team".to_owned(),
         nodes: Ok(vec![node]),
         pods: Ok(pods),
         webhook: Err(not()),

@@ -69,7 +69,7 @@ pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
         Ok(pods) => pods,
         Err(why) => return about.unknown(check, why),
     };
-    let free = without_control(pods);
+    let free = without_control(pods, pods);
     if free.is_empty() {
         return about.ok(check, "no container has set CUDA_DISABLE_CONTROL and may");
     }

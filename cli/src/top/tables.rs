@@ -304,8 +304,18 @@ fn owners(gpu: &GpuTop, usage: &Usage) -> String {
     names.into_iter().collect::<Vec<_>>().join(",")
 }
 
-/// A line for each device of a pod; `wide` adds its UUID.
-pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> String {
+/// The columns that not every table of pods has.
+#[derive(Clone, Copy, Debug)]
+pub struct PodColumns {
+    /// The pod's namespace.
+    pub namespace: bool,
+    /// The device's UUID.
+    pub uuid: bool,
+}
+
+/// A line for each device of a pod.
+pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -> String {
+    let skipped = usize::from(!shown.namespace);
     let rows = pods.iter().flat_map(|pod| {
         let line = |gpu: Option<(&GpuUuid, &DeviceAmount)>| {
             let cell =
@@ -328,7 +338,8 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> Strin
                 beside.throttled(" %"),
                 pod.owner.clone().unwrap_or_else(dash),
             ];
-            if wide {
+            cells.drain(..skipped);
+            if shown.uuid {
                 let uuid = gpu.map(|(gpu, _)| devices.uuid(gpu).to_string());
                 cells.push(uuid.unwrap_or_else(dash));
             }
@@ -356,10 +367,10 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, wide: bool) -> Strin
         "THROTTLED",
         "OWNER",
     ];
-    if wide {
+    if shown.uuid {
         columns.push("UUID");
     }
-    let mut text = aligned(&columns, &sorted(rows.collect(), by));
+    let mut text = aligned(&columns[skipped..], &sorted(rows.collect(), by));
     for pod in pods {
         for container in &pod.uncontrolled {
             let _ = writeln!(

@@ -83,18 +83,18 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
             "{check}: {found:?} of {answer}"
         );
     }
-    ensure!(code == Some(2), "{code:?}");
+    ensure!(code == Some(4), "{code:?}");
     let (code, _) = doctor(
         &stack,
         &[&["--wait", "--timeout", "1"][..], &cluster].concat(),
     )
     .await?;
-    ensure!(code == Some(2), "{code:?}");
+    ensure!(code == Some(4), "{code:?}");
 
     // The chart's policies are not installed here.
     let (code, answer) = doctor(&stack, &[&["--security"][..], &cluster].concat()).await?;
     ensure!(
-        code == Some(1) && grades(&answer, "admission-policies") == [("cluster", "warning")],
+        code == Some(3) && grades(&answer, "admission-policies") == [("cluster", "warning")],
         "{code:?}: {answer}"
     );
 
@@ -177,7 +177,7 @@ async fn moves(stack: &Stack) -> Result<()> {
             same.contains(&("Deployment doctor/same", "ok")),
             "{from}: {answer}"
         );
-        ensure!(code == Some(2), "{code:?}");
+        ensure!(code == Some(4), "{code:?}");
     }
     let (_, answer) = doctor(stack, &["--pre"]).await?;
     for (check, found) in [

@@ -106,6 +106,7 @@ async fn asked(stack: &Stack) -> Result<()> {
     }
     let table = user.output(&explain[..4]).await?;
     ensure!(table.contains("CardInsufficientMemory"), "{table}");
+    user.follows_context(&table).await?;
     let yaml = user.output(&["top", "-o", "yaml"]).await?;
     ensure!(yaml.contains("leads: true"), "{yaml}");
 
@@ -119,7 +120,7 @@ async fn asked(stack: &Stack) -> Result<()> {
     // And a pod that does not exist, in the scheduler's message.
     let refused = user.run(&["explain", "nobody", "-n", NAMESPACE]).await?;
     ensure!(
-        refused.code != Some(0) && refused.stderr.contains("nobody"),
+        refused.code == Some(1) && refused.stderr.contains("asked/nobody"),
         "{refused:?}"
     );
 
@@ -174,15 +175,24 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     let doctor = ["doctor", "-n", NAMESPACE];
     let report = all.run(&doctor).await?;
     ensure!(
-        report.code == Some(2) && report.stderr.is_empty(),
+        report.code == Some(4) && report.stderr.is_empty(),
         "{report:?}"
     );
     ensure!(
         report.stdout.contains("PROBLEM") && report.stdout.contains("    -> "),
         "{report:?}"
     );
-    let table = all.output(&["top", "pods"]).await?;
-    ensure!(table.contains("holds") && table.contains(NODE), "{table}");
+    let table = all.output(&["top", "pods", "-A"]).await?;
+    let mut rows = table.lines().map(|line| line.split_whitespace().take(2));
+    ensure!(
+        table.starts_with("NAMESPACE") && rows.any(|row| row.eq([NAMESPACE, "holds"])),
+        "{table}"
+    );
+    let none = all.run(&["top", "pods"]).await?;
+    ensure!(
+        none.code == Some(0) && none.stderr.contains("found in namespace default"),
+        "{none:?}"
+    );
     let manifest = |memory: u64| {
         let memory = memory.to_string();
         let mut pod = simple(NAMESPACE, "would-be", &[("gpu", "1"), ("gpumem", &memory)]);
@@ -217,14 +227,20 @@ async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more.
+/// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more: those to ask
+/// the scheduler, and to see the pods of the own namespace.
 async fn user(stack: &Stack) -> Result<PathBuf> {
     let accounts: Api<ServiceAccount> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let account = serde_json::from_value(json!({"metadata": {"name": "user"}}))?;
     accounts.create(&PostParams::default(), &account).await?;
-    let args = "create rolebinding aliquot-user -n aliquot-system --role=aliquot-user --serviceaccount=asked:user";
-    let args: Vec<&str> = args.split(' ').collect();
-    stack.cluster.kubectl(&args).await?.success()?;
+    for args in [
+        "create rolebinding aliquot-user -n aliquot-system --role=aliquot-user --serviceaccount=asked:user",
+        "create role pods -n asked --verb=list --resource=pods",
+        "create rolebinding pods -n asked --role=pods --serviceaccount=asked:user",
+    ] {
+        let args: Vec<&str> = args.split(' ').collect();
+        stack.cluster.kubectl(&args).await?.success()?;
+    }
     stack.cluster.kubeconfig_for(NAMESPACE, "user", None).await
 }
 
@@ -269,7 +285,7 @@ impl User<'_> {
         let port = self.stack.address(Kind::Scheduler).port().to_string();
         let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
         command.args(["kubectl", "aliquot"]).args(args);
-        if ["explain", "top", "doctor", "dashboard"].contains(&args[0]) && !args.contains(&"pods") {
+        if ["explain", "top", "doctor", "dashboard"].contains(&args[0]) {
             command.args(["--scheduler-port", &port]);
         }
         command
@@ -278,6 +294,36 @@ impl User<'_> {
             .stdin(std::process::Stdio::null())
             .kill_on_drop(true);
         Ok(command)
+    }
+
+    /// Without -n, commands are about the namespace that kubectl itself has set in the context.
+    async fn follows_context(&self, explained: &str) -> Result<()> {
+        let set = async |namespace: &str| {
+            let namespace = format!("--namespace={namespace}");
+            let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
+            let args = ["kubectl", "config", "set-context", "--current", &namespace];
+            command.args(args).env("KUBECONFIG", &self.kubeconfig);
+            let status = command.stdout(std::process::Stdio::null()).status().await?;
+            ensure!(status.success(), "{status}");
+            anyhow::Ok(())
+        };
+        set(NAMESPACE).await?;
+        let table = self.output(&["explain", "waits"]).await?;
+        ensure!(
+            table.lines().next() == explained.lines().next(),
+            "{table}: {explained}"
+        );
+        let table = self.output(&["top", "pods", "--no-usage"]).await?;
+        ensure!(
+            table.starts_with("POD ") && table.contains("holds ") && table.contains(NODE),
+            "{table}"
+        );
+        let refused = self.run(&["top", "pods", "-A"]).await?;
+        ensure!(
+            refused.code == Some(1) && refused.stderr.contains("cannot list pods"),
+            "{refused:?}"
+        );
+        set("").await
     }
 
     async fn output(&self, args: &[&str]) -> Result<String> {

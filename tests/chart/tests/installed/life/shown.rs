@@ -90,7 +90,31 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     let asked = format!("kubectl aliquot explain {waits}");
     screen("explain.txt", &[(&asked, &why)])?;
     doctor(world).await?;
+    in_a_pod(world).await?;
     page(world, waits).await
+}
+
+/// In the agent's container, without a kubeconfig: by the pod's service account, in its namespace.
+async fn in_a_pod(world: &World) -> Result<()> {
+    let label = "app.kubernetes.io/component=device-plugin";
+    let agents = world
+        .json(&["get", "pods", "-n", NAMESPACE, "-l", label])
+        .await?;
+    let agent = agents["items"][0]["metadata"]["name"].as_str();
+    let agent = agent.context("an agent")?;
+    let words = ["kubectl-aliquot", "resize", "nobody", "--gpucores", "5"];
+    let cluster = &world.cluster;
+    let output = cluster
+        .exec(NAMESPACE, agent, "device-plugin", &words)
+        .await?;
+    let refusal = format!("Error: cannot resize pod {NAMESPACE}/nobody: ");
+    ensure!(
+        output.code == Some(1)
+            && output.stderr.contains(&refusal)
+            && output.stderr.contains("pods \"nobody\""),
+        "{output:?}"
+    );
+    Ok(())
 }
 
 /// The doctor's report of a single webhook replica. The endpoint that is removed also causes a finding for
@@ -100,7 +124,7 @@ async fn reports_single_replica(world: &World) -> Result<String> {
         PATIENCE,
         "a finding about the single webhook replica",
         || async {
-            let report = output_of(world, &["doctor"], 1).await?;
+            let report = output_of(world, &["doctor"], 3).await?;
             let output = aliquot(world, &["doctor", "-o", "json"]).await?;
             let output: Value = serde_json::from_str(&output.text)?;
             let findings = output["findings"].as_array().context("findings")?;

@@ -67,7 +67,8 @@ async fn top(stack: &Stack) -> Result<()> {
 async fn used_by_b(stack: &Stack) -> Result<Value> {
     let program = stack.program(Kind::Scheduler);
     let mut command = Command::new(program.with_file_name("kubectl-aliquot"));
-    command.args(["top", "pods", "-o", "json", "--kubeconfig"]);
+    command.args(["top", "pods", "-n", "figures", "-o", "json"]);
+    command.arg("--kubeconfig");
     command.arg(stack.cluster.kubeconfig());
     let monitor = format!("{NODE}=http://{}", stack.address(Kind::Monitor));
     let output = command.args(["--monitor", &monitor]).kill_on_drop(true);

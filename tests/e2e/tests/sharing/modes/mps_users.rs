@@ -51,9 +51,10 @@ async fn holds(stack: &Stack, space: &str) -> Result<()> {
     let agent = format!("{NODE}=http://{}", stack.address(Kind::DevicePlugin));
     let kubeconfig = stack.kubeconfig(Kind::Scheduler).await?;
     let kubeconfig = kubeconfig.display().to_string();
-    let pods = ["pods", "--kubeconfig", &kubeconfig, "--agent", &agent];
     let server = format!("http://{}", stack.address(Kind::Scheduler));
     let gpus = ["gpus", "--server", &server, "--agent", &agent];
+    let own = ["-n", space, "--kubeconfig", &kubeconfig];
+    let pods = [&["pods"][..], &gpus[1..], &own].concat();
     eventually(PATIENCE, "the client in top", || async {
         let answer = top(stack, &pods).await?;
         let all = answer.as_array().context("pods")?;

@@ -1,0 +1,276 @@
+//! `kubectl-aliquot` as a process: which namespace it asks for, as kubectl would, and its exit codes.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+/// Contexts of a kubeconfig: each with its namespace.
+const CONTEXTS: [(&str, Option<&str>); 3] =
+    [("team", Some("team")), ("plain", None), ("empty", Some(""))];
+
+/// Answers every request with an empty list, and keeps the requests' first lines.
+struct ApiServer {
+    address: SocketAddr,
+    requests: Receiver<String>,
+}
+
+impl ApiServer {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let (seen, requests) = channel();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut connection = connection.expect("a connection");
+                let mut lines = BufReader::new(&connection).lines().map_while(Result::ok);
+                let first = lines.next().unwrap_or_default();
+                if seen.send(first).is_err() {
+                    // The test is over.
+                    return;
+                }
+                // The rest of the head.
+                let _ = lines.find(String::is_empty);
+                let body = r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}"#;
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                let length = body.len();
+                let answer = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+                // A client that has ended reads no answer.
+                let _ = connection.write_all(answer.as_bytes());
+            }
+        });
+        Self { address, requests }
+    }
+
+    fn kubeconfig(&self, folder: &Path) -> PathBuf {
+        let contexts = CONTEXTS.map(|(name, namespace)| {
+            let mut context = json!({"cluster": "here", "user": "me"});
+            if let Some(namespace) = namespace {
+                context["namespace"] = json!(namespace);
+            }
+            json!({"name": name, "context": context})
+        });
+        let file = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "team", "contexts": contexts,
+            "clusters": [{"name": "here", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "me", "user": {}}],
+        });
+        let path = folder.join("kubeconfig");
+        std::fs::write(&path, file.to_string()).expect("written");
+        path
+    }
+
+    /// The requests since the last call.
+    fn requests(&self) -> Vec<String> {
+        self.requests.try_iter().collect()
+    }
+}
+
+/// The program in a home directory without a kubeconfig.
+fn program(home: &TempDir, words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-aliquot"));
+    command.args(words.split(' ')).env("HOME", home.path());
+    for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "ALIQUOT_SERVER"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("started")
+}
+
+#[test]
+fn asks_in_namespace_of_context_or_flag() {
+    let home = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start();
+    let kubeconfig = server.kubeconfig(home.path());
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
+    let manifest = home.path().join("pod.json");
+    std::fs::write(&manifest, pod.to_string()).expect("written");
+    let direct = format!("--server http://{}", server.address);
+    let explain = format!("explain p {direct}");
+    let check = |words: &str, expected: &str| {
+        let mut command = program(&home, words);
+        let output = run(command.env("KUBECONFIG", &kubeconfig));
+        let seen = server.requests();
+        let asked = seen.iter().any(|line| line.starts_with(expected));
+        assert!(asked, "{words}: {expected} is not in {seen:#?}: {output:?}");
+    };
+    for (flags, namespace) in [
+        ("", "team"),
+        (" -n other", "other"),
+        (" --context plain", "default"),
+        (" --context empty", "default"),
+        (" --context plain --namespace other", "other"),
+    ] {
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        check(
+            &format!("{explain}{flags}"),
+            &format!("GET /explain/{namespace}/p "),
+        );
+        check(
+            &format!("resize pod/p --gpucores 5{flags}"),
+            &format!("GET {pods}/p "),
+        );
+        check(&format!("top pods{flags}"), &format!("GET {pods}?"));
+        check(
+            &format!("doctor{flags}"),
+            &format!("POST {pods}?&dryRun=All"),
+        );
+    }
+    check("top pods -A", "GET /api/v1/pods?");
+    check("top po -A -n other", "GET /api/v1/pods?");
+
+    let words = format!(
+        "simulate --from-cluster --json --pod {}",
+        manifest.display()
+    );
+    let mut command = program(&home, &words);
+    let output = run(command.env("KUBECONFIG", &kubeconfig));
+    let answer = text(&output.stdout);
+    assert!(answer.contains(r#""namespace": "team""#), "{output:?}");
+
+    // The pod's node and its GPUs are not asked for where there is no pod.
+    let mut command = program(&home, "top pods");
+    let output = run(command.env("KUBECONFIG", &kubeconfig));
+    assert_eq!(
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr)
+        ),
+        (
+            Some(0),
+            "",
+            "No pods with a share found in namespace team\n"
+        )
+    );
+    // The scheduler's address needs no kubeconfig; kubectl's namespace without one is default.
+    server.requests();
+    run(&mut program(&home, &explain));
+    assert_eq!(server.requests(), ["GET /explain/default/p HTTP/1.1"]);
+}
+
+#[test]
+fn reports_missing_context_and_missing_kubeconfig() {
+    let home = tempfile::tempdir().expect("a folder");
+    let kubeconfig = ApiServer::start().kubeconfig(home.path());
+    let check = |command: &mut Command, expected: &str| {
+        let output = run(command);
+        let error = text(&output.stderr);
+        assert!(error.contains(expected), "{command:?}: {error}");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(1), ""),
+            "{command:?}"
+        );
+    };
+    let direct = "--server http://127.0.0.1:1";
+    for words in ["top pods", "explain p", &*format!("explain p {direct}")] {
+        let words = format!("{words} --context gone");
+        check(
+            program(&home, &words).env("KUBECONFIG", &kubeconfig),
+            "Error: the kubeconfig has no context \"gone\"; expected for --context: team, plain, empty\n",
+        );
+        // A flag that names something that is missing is never replaced by the account of the pod.
+        check(
+            program(&home, &words).env("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+            "Error: cannot read the kubeconfig: ",
+        );
+    }
+    for words in ["top pods", "doctor", "resize p --gpucores 5"] {
+        let expected = "No such file or directory (os error 2); set --kubeconfig or KUBECONFIG\n";
+        check(&mut program(&home, words), expected);
+        let mut in_pod = program(&home, words);
+        in_pod.env("KUBERNETES_SERVICE_HOST", "127.0.0.1");
+        check(
+            in_pod.env("KUBERNETES_SERVICE_PORT", "1"),
+            "Error: there is no kubeconfig, and the pod's service account cannot be used: ",
+        );
+    }
+}
+
+#[test]
+fn exit_code_of_doctor_is_that_of_its_worst_finding() {
+    let home = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start();
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = ApiServer {
+        address: nobody.local_addr().expect("its address"),
+        requests: channel().1,
+    };
+    drop(nobody);
+    let check = |server: &ApiServer, words: &str, code: i32, last: &str, error: &str| {
+        let kubeconfig = server.kubeconfig(home.path());
+        let mut command = program(&home, words);
+        let output = run(command.env("KUBECONFIG", kubeconfig));
+        let printed = text(&output.stdout).lines().last().unwrap_or_default();
+        assert!(printed.starts_with(last), "{words}: {output:?}");
+        assert!(
+            text(&output.stderr).starts_with(error),
+            "{words}: {output:?}"
+        );
+        assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
+    };
+    // An empty cluster has no workload that would change, no GPU, and no part of Aliquot.
+    let moves = "doctor migrate --from hami";
+    check(
+        &server,
+        moves,
+        0,
+        "0 problems, 0 warnings, 0 not checked",
+        "",
+    );
+    check(&server, "doctor --pre", 3, "0 problems, 1 warning", "");
+    check(&server, "doctor", 4, "2 problems", "");
+    let waits = "doctor --wait --timeout 1";
+    check(
+        &server,
+        waits,
+        4,
+        "2 problems",
+        "not well after 1 s; still missing: ",
+    );
+    let nothing = "Error: nothing could be checked";
+    check(&silent, "doctor", 1, "0 problems, 0 warnings, ", nothing);
+    check(
+        &silent,
+        "doctor --pre",
+        1,
+        "0 problems, 0 warnings, ",
+        nothing,
+    );
+    check(&silent, moves, 1, "", "Error: cannot list pods: ");
+}
+
+#[test]
+fn exits_with_2_only_where_the_command_line_is_invalid() {
+    let home = tempfile::tempdir().expect("a folder");
+    for (words, expected) in [
+        ("top pods --gone", "--gone"),
+        ("top nodes -n team", "nodes and GPUs have no namespace"),
+        ("top gpus -A", "with top pods only"),
+        ("top pods --watch -o json", "expected: -o table or -o wide"),
+        ("explain default/p", "the namespace in --namespace"),
+        ("doctor --pre --security", "cannot be used with"),
+    ] {
+        let output = run(&mut program(&home, words));
+        let error = text(&output.stderr);
+        assert!(error.contains(expected), "{words}: {error}");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(2), ""),
+            "{words}"
+        );
+    }
+}
