@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-down check test test-all test-oldest chaos gangs admission hold image bench deny docs fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
+.PHONY: help demo demo-down check test lanes test-all test-oldest chaos gangs admission hold image bench deny docs fuzz reference screens newcomer lint cluster helm toolkit demo-binaries binaries build tests
 
 CARGO_TARGET_DIR ?= target
 DEMO := $(CARGO_TARGET_DIR)/debug/demo
@@ -15,8 +15,8 @@ GO_VET := CGO_ENABLED=0 go vet -trimpath -gcflags=all=-dwarf=false
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Start a real cluster with simulated GPUs, run the examples in it, and check their limits
-	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster' binaries='$(MAKE) --no-print-directory demo-binaries'
+demo: ## Install the chart on a real cluster with simulated GPUs, run the examples, and check their limits
+	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm toolkit' binaries='$(MAKE) --no-print-directory demo-binaries'
 	@$(DEMO) up
 
 demo-down: ## Remove everything that `make demo` started
@@ -31,7 +31,7 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
-	invalid ledger_model merged mutual old_driver peers protocol reference refused release rendered resolve simulation \
+	invalid kubectl ledger_model merged mutual old_driver peers protocol reference refused release rendered resolve simulation \
 	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
@@ -45,12 +45,23 @@ check: lint ## Formatting, lints, unit tests, the model of the ledger, the rende
 
 test: ## What every change must pass: check, and every promise that crosses programs, once
 	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm toolkit' build='$(MAKE) --no-print-directory lint build tests'
-	tests/side-by-side.sh \
-		check='$(CARGO_TEST) $(CHECK)' \
-		limiter='$(CARGO_TEST) $(LIMITER)' \
-		control-plane='$(CARGO_TEST) $(CONTROL_PLANE)' \
-		node='$(CARGO_TEST) --test node' \
-		sharing='$(CARGO_TEST) --test sharing'
+	@$(MAKE) --no-print-directory lanes
+
+# The lanes of `make test`, side by side. tests/repeat.sh runs them again and again.
+LANES := check limiter control-plane node sharing
+lanes:
+	@tests/side-by-side.sh $(foreach lane,$(LANES),$(lane)='$(MAKE) --no-print-directory lane-$(lane)')
+
+lane-check:
+	$(CARGO_TEST) $(CHECK)
+lane-limiter:
+	$(CARGO_TEST) $(LIMITER)
+lane-control-plane:
+	$(CARGO_TEST) $(CONTROL_PLANE)
+lane-node:
+	$(CARGO_TEST) --test node
+lane-sharing:
+	$(CARGO_TEST) --test sharing
 
 tests:
 	$(CARGO_TEST) $(CHECK) $(LIMITER) $(CONTROL_PLANE) --test node --test sharing --no-run
@@ -60,16 +71,29 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
+BOOTS := $(call named,burst whole rolled ending)
+MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs handover)
+# The lanes of `make test-all` beside those of `make test`; .github/workflows/nightly.yml has a job for each.
+LONG_LANES := docs test-oldest chaos gangs hold image admission lane-karpenter lane-boots lane-measured lane-long \
+	lane-harsh lane-model lane-packing
 
-test-all: test docs test-oldest chaos gangs hold image ## Also boots in random order, bursts, churn, packing, shares over time, long forms
+lane-karpenter:
 	$(CARGO_TEST) --test karpenter -- --ignored
-	$(CARGO_TEST) $(call named,burst whole compute_share priorities churn gpu_script oom_killer programs chaos handover rolled \
-		admission ending harness_control_plane harness_node)
+lane-boots:
+	$(CARGO_TEST) $(BOOTS)
+lane-measured:
+	$(CARGO_TEST) $(MEASURED)
+lane-long:
 	$(CARGO_TEST) $(call named,control_plane installed node sharing) -- --ignored
+lane-harsh:
 	GPUSIM_PROFILE=harsh $(CARGO_TEST) $(HARSH)
+lane-model:
 	ALIQUOT_STEPS=1000000 $(CARGO_TEST) --test ledger_model
+lane-packing:
 	cargo test --release --locked -p aliquot-packing
-	$(MAKE) --no-print-directory admission
+
+test-all: lint cluster helm toolkit build ## Everything: also boots in random order, chaos, bursts, churn, packing, shares over time; a table at the end
+	@tests/lanes.sh $(addprefix lane-,$(LANES)) $(LONG_LANES)
 
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
 # wakes a pending pod, the functions of CEL in the admission policies, the kubelet's checkpoint and
@@ -99,11 +123,11 @@ hold: ## A million random allocations at the limit, and a thousand kills, agains
 image: ## Build images/Dockerfile with buildah on base images of Debian's packages, and run its programs
 	cargo test --workspace --locked --test dockerfile
 
-bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds
+bench: cluster ## Measure what docs/SPECIFICATION.md promises, in release builds; an error if a target is not met
 	cargo build --release --quiet --locked -p aliquot-scheduler -p aliquot-device-plugin -p aliquot-monitor -p aliquot-performance
-	cargo run --release --quiet --locked -p aliquot-performance
 	cargo build --release --quiet --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
-	cargo run --release --quiet --locked -p aliquot-limiter-tests
+	@status=0; for bench in performance limiter-tests; do \
+		cargo run --release --quiet --locked -p aliquot-$$bench || status=1; done; exit $$status
 
 deny: ## Check dependencies with cargo-deny, with advisories of today (their database is on GitHub)
 	tests/style/deny.sh fetch
@@ -124,9 +148,9 @@ reference: ## Write docs/reference/the reference pages that are made from the co
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib metrics_reference_matches_declarations
 	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib xid_reference_matches_catalogue
 
-screens: build ## Write the pictures in docs/screens anew, by the tests
+screens: build ## Draw the pictures in docs/screens anew
 	UPDATE=1 cargo test --workspace --locked --test installed hami_12_pod_survives_chart_upgrade_and_uninstall
-	UPDATE=1 cargo test --workspace --locked --test page
+	cargo run --quiet --locked -p aliquot-page --bin screens
 
 lint: ## Formatting, lints of the Rust and Go code, spelling, links, and dependencies against deny.toml
 	cargo fmt --all --check
@@ -158,7 +182,7 @@ binaries:
 # Only what `make demo` starts.
 demo-binaries:
 	cargo build --locked -p aliquot-scheduler -p aliquot-webhook -p aliquot-device-plugin -p aliquot-monitor \
-		-p aliquot-cli -p aliquot-limiter -p aliquot-hook -p aliquot-gpusim -p aliquot-gpusim-cuda -p aliquot-e2e --bins --lib
+		-p aliquot-cli -p aliquot-limiter -p aliquot-hook -p aliquot-gpusim -p aliquot-gpusim-cuda -p aliquot-chart --bins --lib
 
 build: binaries
 	cargo build --workspace --locked --features aliquot-scheduler/fail-points --bin aliquot-scheduler-chaos

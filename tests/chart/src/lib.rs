@@ -4,6 +4,7 @@
 
 pub mod image;
 pub mod release;
+pub mod simulated_node;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -38,7 +38,7 @@ end() { # end NAME...: kills by the pid files that the processes wrote themselve
 }
 # Shims and runc carry the path of this cluster's containerd in their arguments.
 runtime() {
-  printf '%s/containerd/\n' "$STATE" "$STATE"/n1 "$STATE"/n2 | grep -lsF -f - /proc/[0-9]*/cmdline | cut -d/ -f3
+  printf '%s/containerd/\n' "$STATE" | grep -lsF -f - /proc/[0-9]*/cmdline | cut -d/ -f3
 }
 cgroups() { awk -v c="/$cgroup" '$3 ~ /^cgroup2?$/ {print $2 c}' /proc/mounts; }
 members() { cgroups | while read -r g; do [ ! -d "$g" ] || find "$g" -name cgroup.procs -exec cat {} + 2>/dev/null; done | sort -u; }
@@ -56,6 +56,7 @@ no_cgroup() {
 no_route() { ! grep -qE "[[:space:]][0-9A-F]{2}0[0-2]$(printf %02X "$subnet")0A[[:space:]]" /proc/net/route; }
 
 for f in "$STATE"/run/part-*.pid; do [ ! -e "$f" ] || end "$(basename "$f" .pid)"; done
+for f in "$STATE"/run/undo-*; do [ ! -e "$f" ] || sh "$f" || failed=1; done # what a part has left on the machine
 if [ -e "$STATE/run/node" ]; then
   read -r cgroup subnet <"$STATE/run/node"
   end kubelet containerd
@@ -78,11 +79,15 @@ if [ -e "$STATE/run/node" ]; then
   fi
   exec 7>&- 8>&-
 fi
+if [ -e "$STATE/run/service" ]; then # while etcd holds the lock on the ports, and so on the address
+  end apiserver
+  ip address del "$(cat "$STATE/run/service")" dev lo 2>/dev/null
+fi
 end scheduler controller-manager apiserver etcd # etcd last: it holds the lock on the ports
 
 [ -z "$failed" ] || how=keep
 cd "$STATE" || exit 1
-rm -rf --one-file-system parts pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts n1 n2 ./*.yaml
+rm -rf --one-file-system parts pki etcd run containerd cni kubelet cdi images manifests kubeconfigs kubectl hosts ./*.yaml
 if [ "$how" = remove ]; then rm -rf --one-file-system log down.sh; fi
 rm -f aliquot-cluster .down
 rmdir "$STATE" 2>/dev/null

@@ -34,6 +34,7 @@ pub struct Builder {
     scheduler_args: Vec<String>,
     chart_values: Vec<(String, Value)>,
     user_namespaces: bool,
+    serves_pods: bool,
     state: Option<PathBuf>,
     detached: bool,
 }
@@ -51,6 +52,7 @@ impl Cluster {
             scheduler_args: Vec::new(),
             chart_values: Vec::new(),
             user_namespaces: false,
+            serves_pods: false,
             state: None,
             detached: false,
         }
@@ -137,6 +139,14 @@ impl Builder {
         self
     }
 
+    /// Pods reach the API server at the Service `kubernetes`, whose address this machine has while
+    /// the cluster runs.
+    #[must_use]
+    pub fn serve_pods(mut self) -> Self {
+        self.serves_pods = true;
+        self
+    }
+
     /// The state directory (default: a new one under /tmp); at most 60 bytes. A cluster that an
     /// interrupted run left there is taken down first.
     #[must_use]
@@ -173,7 +183,7 @@ impl Builder {
         } else {
             Some(Watchdog::start(&layout)?)
         };
-        let server = control_plane::api_url(ports);
+        let server = control_plane::api_url(ports, self.serves_pods);
         let node = self.node.as_deref().unwrap_or("none");
         certificates(&binaries, &layout, &server, node).await?;
         let extender = match self.extender {
@@ -183,6 +193,7 @@ impl Builder {
         };
         let options = Options {
             node: self.node,
+            serves_pods: self.serves_pods,
             users,
             apiserver_args: self.apiserver_args,
             controller_manager_args: self.controller_manager_args,

@@ -32,6 +32,8 @@ pub(crate) const START: Duration = Duration::from_mins(4);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
+    /// The API server has the Service's address.
+    pub(crate) serves_pods: bool,
     /// The runc for pods with user namespaces of their own.
     pub(crate) users: Option<PathBuf>,
     /// Absent where no kube-scheduler runs from the start.
@@ -139,6 +141,12 @@ impl Cluster {
     async fn start_control_plane(&self, port_lock: File) -> Result<()> {
         *self.port_lock.lock() = Some(port_lock);
         self.launch(Member::Etcd)?;
+        if self.options.serves_pods {
+            let address = format!("{}/32", self.ports.service());
+            std::fs::write(self.layout.at("run/service"), &address)?;
+            let add = ["address", "replace", &address, "dev", "lo"];
+            self.tool("ip".as_ref(), &add).await?.success()?;
+        }
         self.start_apiserver().await?;
         self.launch(Member::ControllerManager)?;
         if let Some(options) = &self.options.scheduler {

@@ -25,9 +25,19 @@ fn url(scheme: &str, port: u16) -> String {
     format!("{scheme}://127.0.0.1:{port}")
 }
 
+/// Where the API server listens: where pods look for it, or else on loopback.
+pub(crate) fn api_address(ports: Ports, for_pods: bool) -> (String, u16) {
+    if for_pods {
+        (ports.service(), 443)
+    } else {
+        ("127.0.0.1".to_owned(), ports.port(Role::ApiServer))
+    }
+}
+
 /// The API server's address.
-pub(crate) fn api_url(ports: Ports) -> String {
-    url("https", ports.port(Role::ApiServer))
+pub(crate) fn api_url(ports: Ports, for_pods: bool) -> String {
+    let (host, port) = api_address(ports, for_pods);
+    format!("https://{host}:{port}")
 }
 
 pub(crate) fn etcd(layout: &Layout, ports: Ports) -> Vec<String> {
@@ -53,14 +63,16 @@ pub(crate) fn apiserver(
     layout: &Layout,
     ports: Ports,
     node: bool,
+    for_pods: bool,
     extra: &[String],
 ) -> Vec<String> {
     let pki = layout.text("pki");
+    let (host, port) = api_address(ports, for_pods);
     let mut args = vec![
         "apiserver".into(),
         format!("--etcd-servers={}", url("http", ports.port(Role::Etcd))),
-        "--bind-address=127.0.0.1".into(),
-        format!("--secure-port={}", ports.port(Role::ApiServer)),
+        format!("--bind-address={host}"),
+        format!("--secure-port={port}"),
         // A loopback address may not stand in an Endpoints object.
         "--endpoint-reconciler-type=none".into(),
         format!("--tls-cert-file={pki}/apiserver.crt"),
@@ -81,7 +93,7 @@ pub(crate) fn apiserver(
         format!("--proxy-client-key-file={pki}/front-proxy-client.key"),
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
-        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        format!("--service-cluster-ip-range={}/24", ports.service()),
         "--allow-privileged=true".into(),
         "--enable-priority-and-fairness=false".into(), // no throttling of a load test
     ];

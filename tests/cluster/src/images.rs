@@ -68,17 +68,6 @@ impl Cluster {
         self.layout.text(&file)
     }
 
-    /// Hands the first node's two images to another containerd.
-    pub(crate) async fn hand_on_busybox(&self, socket: &str) -> Result<()> {
-        let ctr = self.binaries.join("ctr");
-        for name in [PAUSE_IMAGE, BUSYBOX_IMAGE] {
-            let archive = self.archive(name);
-            let args = ["-a", socket, "-n", "k8s.io", "images", "import", &archive];
-            self.tool(&ctr, &args).await?.success()?;
-        }
-        Ok(())
-    }
-
     /// Sends a container's processes a signal past the kubelet, as `SIGKILL`; `id` as a pod's
     /// status has it.
     ///

@@ -79,7 +79,10 @@ impl Cluster {
     pub async fn listens(&self, member: Member) -> bool {
         let role = match member {
             Member::Etcd => Role::Etcd,
-            Member::ApiServer => Role::ApiServer,
+            Member::ApiServer => {
+                let address = control_plane::api_address(self.ports, self.options.serves_pods);
+                return TcpStream::connect(address).await.is_ok();
+            }
             Member::ControllerManager => Role::ControllerManager,
             Member::Scheduler => Role::Scheduler,
             Member::Kubelet => Role::KubeletHealth,
@@ -130,7 +133,9 @@ impl Cluster {
     fn apiserver(&self) -> Result<Program> {
         let node = self.options.node.as_deref();
         let extra = &self.options.apiserver_args;
-        let args = control_plane::apiserver(&self.layout, self.ports, node.is_some(), extra);
+        let for_pods = self.options.serves_pods;
+        let args =
+            control_plane::apiserver(&self.layout, self.ports, node.is_some(), for_pods, extra);
         let mut program = self.kubebox(args);
         if let Some(node) = node {
             std::fs::write(

@@ -1,4 +1,4 @@
-//! The node: mount namespace, containerd, kubelet. [`crate::further`] has those beside it.
+//! The node: mount namespace, containerd, kubelet.
 //! `down.sh` finds all of it through `run/node`.
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::wait::{OrNotYet as _, eventually};
 /// state folder may lie on an overlay, on which overlayfs cannot be stacked. Of a pod with a user
 /// namespace, runc bind-mounts the device nodes, so that a node for such pods ($2) has its own
 /// /dev with those of two GPUs.
-pub(crate) const MAKE_MOUNTS: &str = r#"set -e
+const MAKE_MOUNTS: &str = r#"set -e
 for d in /var/lib/kubelet /run/containerd /var/lib/cni /var/log/containers; do
   [ -d "$d" ] || { mkdir -p "$d"; echo "$d" >>/tmp/aliquot-cluster/made; }
 done
@@ -75,7 +75,7 @@ impl Cluster {
         self.daemons.start(Daemon::NodeLock, holder)?;
         self.make_mounts().await?;
         machine::make_cgroups(&self.cgroup())?;
-        let cni = node_files::cni(&self.layout, self.ports, 0).to_string();
+        let cni = node_files::cni(&self.layout, self.ports).to_string();
         std::fs::write(self.layout.at("cni/10-local.conflist"), cni)?;
         let config = node_files::containerd(
             &self.layout,

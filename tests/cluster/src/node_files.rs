@@ -86,7 +86,7 @@ SystemdCgroup = false
 
 /// One point-to-point link for each pod, no masquerading: no iptables rule is made.
 /// `n` is 0 for the first node.
-pub(crate) fn cni(layout: &Layout, ports: Ports, n: u16) -> Value {
+pub(crate) fn cni(layout: &Layout, ports: Ports) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": "local",
@@ -95,7 +95,7 @@ pub(crate) fn cni(layout: &Layout, ports: Ports, n: u16) -> Value {
             "ipMasq": false,
             "ipam": {
                 "type": "host-local",
-                "subnet": format!("10.{}.{n}.0/24", ports.subnet()),
+                "subnet": format!("10.{}.0.0/24", ports.subnet()),
                 "dataDir": layout.text("cni/leases"),
                 // Addresses of Services lead to the node.
                 "routes": [{"dst": "10.96.0.0/16"}],
@@ -149,27 +149,4 @@ pub(crate) fn kubelet(layout: &Layout, (port, health): (u16, u16), cgroup: &str)
         "makeIPTablesUtilChains": false,
         "protectKernelDefaults": false,
     })
-}
-
-/// The administrator's kubeconfig, made to act as the kubelet of this node; `None`
-/// where it has no user.
-pub(crate) fn as_kubelet(admin: &str, node: &str) -> Option<String> {
-    let user = "user: {";
-    let acting = format!("{user}as: 'system:node:{node}', as-groups: ['system:nodes'], ");
-    admin
-        .contains(user)
-        .then(|| admin.replacen(user, &acting, 1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kubelet_without_its_own_certificate_acts_as_its_node() {
-        let config = as_kubelet("- name: a\n  user: {client-key-data: k}", "n").unwrap();
-        let acting = "user: {as: 'system:node:n', as-groups: ['system:nodes'], client-key-data: k}";
-        assert_eq!(config, format!("- name: a\n  {acting}"));
-        assert_eq!(as_kubelet("users: []", "n"), None);
-    }
 }

@@ -12,9 +12,9 @@ impl Cluster {
         self.layout.at("pki/admin.kubeconfig")
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// `https://127.0.0.1:PORT`, or the Service's address (see [`crate::Builder::serve_pods`]).
     pub fn api_url(&self) -> String {
-        control_plane::api_url(self.ports)
+        control_plane::api_url(self.ports, self.options.serves_pods)
     }
 
     /// The n-th (0..10) of this cluster's own ports for parts under test; the first

@@ -29,12 +29,9 @@ pub(crate) enum Role {
     Scheduler,
     Kubelet,
     KubeletHealth,
-    /// Of the nodes beside the first.
-    SecondKubelet,
-    ThirdKubelet,
 }
 
-const ROLES: u16 = Role::ThirdKubelet as u16 + 1;
+const ROLES: u16 = Role::KubeletHealth as u16 + 1;
 /// Offset of the ports that are left to the parts under test.
 const PARTS: u16 = 10;
 
@@ -71,6 +68,11 @@ impl Ports {
     /// Second byte of the pods' network 10.x.0.0/24.
     pub(crate) fn subnet(self) -> u16 {
         200 + self.index % 56
+    }
+
+    /// The address of the Service `kubernetes`, the first of 10.96.x.0/24.
+    pub(crate) fn service(self) -> String {
+        format!("10.96.{}.1", self.subnet())
     }
 
     fn is_free(self) -> bool {

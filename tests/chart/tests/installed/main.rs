@@ -26,6 +26,11 @@ fn main() -> ExitCode {
         )
         .long(),
         scenario("quick_start_runs_as_written", life::quick_start).long(),
+        scenario(
+            "quick_start_runs_where_network_policies_are_enforced",
+            life::quick_start_where_policies_hold,
+        )
+        .long(),
     ];
     let releases = vec![scenario(
         "helm_lifecycle_leaves_nothing_behind",
@@ -53,6 +58,7 @@ impl ChartCluster {
     async fn start() -> Result<Self> {
         let cluster = Cluster::with_node()
             .node_name(life::NODE)
+            .serve_pods()
             // Aliquot's scheduler runs in its pods; the cluster's own serves other names.
             .chart_value("schedulerName", json!("unused"))
             // Without kube-proxy, the API server calls webhooks at their pods.

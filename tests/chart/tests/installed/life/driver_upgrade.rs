@@ -2,11 +2,12 @@
 //! its components, unloads the driver once nobody has it open, and resumes the node.
 
 use aliquot_chart::NAMESPACE;
-use aliquot_cluster::wait::eventually;
+use aliquot_chart::simulated_node::machine;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
 
-use super::made::machine;
 use super::world::{NODE, PATIENCE, World};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.device-plugin";
@@ -26,7 +27,7 @@ pub(crate) async fn driver_upgraded(world: &World) -> Result<()> {
         let list = ["get", "pods", "-n", NAMESPACE, "-l", component];
         let pods = world.json(&list).await?;
         let pods = pods["items"].as_array().context("no list")?.len();
-        ensure!(pods == 0, "{pods} pods");
+        until!(pods == 0, "{pods} pods");
         Ok(Some(()))
     })
     .await?;
@@ -34,8 +35,8 @@ pub(crate) async fn driver_upgraded(world: &World) -> Result<()> {
     machine.load(NEWER)?;
     label(world, "true").await?;
     eventually(PATIENCE, "the newer driver to be published", || async {
-        let published = world.inventory().await?["driver"].clone();
-        ensure!(published == NEWER, "{published}");
+        let published = world.inventory().await.or_not_yet()?["driver"].clone();
+        until!(published == NEWER, "{published}");
         Ok(Some(()))
     })
     .await?;

@@ -1,8 +1,8 @@
 //! The packaged chart on a real node, with images built here: its own pods with their own permissions,
-//! over the cluster's network. Only the GPU and the API server's Service address are simulated.
+//! over the cluster's network. Only the GPU is simulated.
 
 mod driver_upgrade;
-mod made;
+mod enforced;
 mod quick_start;
 mod registry;
 mod shown;
@@ -13,7 +13,8 @@ pub(crate) use world::NODE;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use world::{PATIENCE, World};
@@ -66,7 +67,7 @@ async fn scaled_is(world: &World, times: u64) -> Result<()> {
         let inventory = world.inventory().await?;
         let gpu = &inventory["gpus"][0];
         let (memory, scaled) = (gpu["memory"].as_u64(), gpu["scaled"].as_u64());
-        ensure!(memory.map(|memory| memory * times) == scaled, "{gpu}");
+        until!(memory.map(|memory| memory * times) == scaled, "{gpu}");
         Ok(Some(()))
     })
     .await?;
@@ -92,22 +93,23 @@ impl Before {
     /// Waits until only objects are left that existed before or whose name has this prefix.
     async fn again(&self, world: &World, but: &[&str]) -> Result<()> {
         eventually(PATIENCE, "nothing to be left", || async {
-            let now = Self::of(world).await?;
+            // What is being removed cannot be listed for a moment.
+            let now = Self::of(world).await.or_not_yet()?;
             let kept = |name: &&String| !but.iter().any(|begin| name.starts_with(begin));
             let left: Vec<&String> = now.objects.difference(&self.objects).filter(kept).collect();
-            ensure!(left.is_empty(), "{left:?}");
-            ensure!(now.node == self.node, "{}\nwas\n{}", now.node, self.node);
+            until!(left.is_empty(), "{left:?}");
+            until!(now.node == self.node, "{}\nwas\n{}", now.node, self.node);
             let node = world.json(&["get", "node", NODE]).await?;
             for place in ["capacity", "allocatable"] {
                 let replicas = node["status"][place][GPU].as_str();
-                ensure!(
+                until!(
                     replicas.is_none_or(|replicas| replicas == "0"),
                     "{place}: {replicas:?}"
                 );
             }
             if but.is_empty() {
                 let left: Vec<&String> = now.host.difference(&self.host).collect();
-                ensure!(left.is_empty(), "{left:?}");
+                until!(left.is_empty(), "{left:?}");
             }
             Ok(Some(()))
         })
@@ -258,6 +260,10 @@ pub(crate) async fn pod_survives(chart: Arc<ChartCluster>) -> Result<()> {
 
 pub(crate) async fn quick_start(chart: Arc<ChartCluster>) -> Result<()> {
     Box::pin(quick_start::runs(chart.cluster.clone())).await
+}
+
+pub(crate) async fn quick_start_where_policies_hold(chart: Arc<ChartCluster>) -> Result<()> {
+    Box::pin(enforced::runs(chart.cluster.clone())).await
 }
 
 pub(crate) async fn runs_share_from_registry(chart: Arc<ChartCluster>) -> Result<()> {

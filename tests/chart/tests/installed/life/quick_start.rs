@@ -6,28 +6,42 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+use aliquot_chart::simulated_node::{built, open_machine};
 use aliquot_chart::{NAMESPACE, helm_program, top};
 use aliquot_cluster::Cluster;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::limits_program;
 use anyhow::{Context as _, Result, ensure};
 
-use super::made::{built, open_machine};
 use super::world::{NODE, World};
 use super::{Before, removed};
 
 /// What the guide's reader puts in place of its words.
 const REPOSITORY: &str = "localhost/aliquot";
-/// The image of a distribution that the guide names.
-const DISTRIBUTION: &str = "docker.io/library/debian:12";
+/// The image with a compiler that the guide names.
+const COMPILER: &str = "docker.io/library/gcc:15";
+/// Prints the files that this machine's compiler needs for the program $1: its parts, headers and libraries.
+const COMPILER_FILES: &str = r#"
+set -eo pipefail
+programs=$(for name in cc1 collect2 as ld lto-wrapper; do command -v "$(cc -print-prog-name=$name)"; done)
+{
+  echo "$programs"
+  ldd /usr/bin/cc $programs | grep -o '/[^ :]*'
+  for name in liblto_plugin.so libc.so libgcc_s.so; do cc -print-file-name=$name; done
+  cc -O1 -M "$1" | tr ' \\' '\n\n'
+  cc -O1 -c -o "$2.o" "$1"
+  cc -o "$2" "$2.o" -ldl -Wl,--trace
+} | grep '^/' | xargs realpath -ms | sort -u
+"#;
 
-/// The commands of the first block under a heading of the guide.
-fn commands(heading: &str) -> Result<Vec<String>> {
+/// The commands of all blocks under a heading of the guide.
+pub(super) fn commands(heading: &str) -> Result<Vec<String>> {
     let guide = std::fs::read_to_string(top("docs/guides/quick-start.md"))?;
     let (_, section) = guide.split_once(heading).context(heading.to_owned())?;
-    let (_, block) = section.split_once("```sh\n").context("no commands")?;
-    let (block, _) = block.split_once("```").context("no end")?;
-    let lines = block.lines().map(|line| {
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let blocks = section.split("```sh\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or(rest));
+    let lines = blocks.flat_map(str::lines).map(|line| {
         let words = line.split(' ').map(|word| match word {
             "NODE" => NODE.to_owned(),
             word => word.replace("REPOSITORY", REPOSITORY),
@@ -40,14 +54,14 @@ fn commands(heading: &str) -> Result<Vec<String>> {
 }
 
 /// A folder like a clone of the repository, with the programs that the guide requires.
-struct Reader {
+pub(super) struct Reader {
     folder: PathBuf,
     kubeconfig: PathBuf,
 }
 
 impl Reader {
     /// `helm install` gets the values that only the simulated node needs.
-    fn new(world: &World) -> Result<Self> {
+    pub(super) fn new(world: &World, kubeconfig: &Path) -> Result<Self> {
         let folder = world.cluster.state_dir().join("reader");
         let programs = folder.join("bin");
         std::fs::create_dir_all(&programs)?;
@@ -62,23 +76,37 @@ impl Reader {
         let kubectl = world.cluster.binaries().join("kubebox");
         let kubectl = format!("exec {} kubectl \"$@\"\n", kubectl.display());
         write_program(&programs.join("kubectl"), &kubectl)?;
+        // k3s has a containerd of its own, as the test's node has.
+        let ctr = world.cluster.binaries().join("ctr");
+        let socket = world.cluster.state_dir().join("containerd/c.sock");
+        let (ctr, socket) = (ctr.display(), socket.display());
+        let k3s = format!("shift\nexec {ctr} -a {socket} -n k8s.io \"$@\"\n");
+        write_program(&programs.join("k3s"), &k3s)?;
+        let archive = world.cluster.state_dir().join("aliquot.tar");
+        std::os::unix::fs::symlink(archive, folder.join("aliquot.tar"))?;
         let plugin = built()?.join("kubectl-aliquot");
         std::os::unix::fs::symlink(plugin, programs.join("kubectl-aliquot"))?;
-        let kubeconfig = world.cluster.kubeconfig();
+        let kubeconfig = kubeconfig.to_owned();
         Ok(Self { folder, kubeconfig })
     }
 
-    /// Runs a command as a reader's shell does, and reports how long it took; what it printed.
-    fn sh(&self, line: &str) -> Result<String> {
+    /// A command in a reader's shell.
+    pub(super) fn command(&self, line: &str) -> Result<Command> {
         let path = std::env::var("PATH")?;
         let path = format!("{}:{path}", self.folder.join("bin").display());
-        let began = Instant::now();
-        let output = Command::new("bash")
+        let mut command = Command::new("bash");
+        command
             .args(["-o", "pipefail", "-c", line])
             .current_dir(&self.folder)
             .env("PATH", path)
-            .env("KUBECONFIG", &self.kubeconfig)
-            .output()?;
+            .env("KUBECONFIG", &self.kubeconfig);
+        Ok(command)
+    }
+
+    /// Runs it, and reports how long it took; what it printed.
+    pub(super) fn sh(&self, line: &str) -> Result<String> {
+        let began = Instant::now();
+        let output = self.command(line)?.output()?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{line}: {printed}{errors}");
@@ -93,6 +121,29 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     Ok(std::fs::set_permissions(path, mode)?)
 }
 
+/// Hands the node an image of a shell and this machine's compiler.
+async fn import_compiler(cluster: &Cluster) -> Result<()> {
+    let folder = cluster.state_dir();
+    let output = Command::new("bash")
+        .args(["-c", COMPILER_FILES, "bash", limits_program::SOURCE])
+        .arg(folder.join("compiled"))
+        .output()?;
+    let listed = String::from_utf8(output.stdout)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "files of cc: {listed}{errors}");
+    // It finds its other programs from its own place, which is not in the image's PATH.
+    let cc = folder.join("cc");
+    write_program(&cc, "PATH=$PATH:/usr/bin exec /usr/bin/cc \"$@\"\n")?;
+    let beside = [
+        (Path::new("/bin/busybox"), "/bin/sh"),
+        (&cc, "/bin/cc"),
+        (Path::new("/usr/bin/cc"), "/usr/bin/cc"),
+    ];
+    let listed = listed.lines().map(|path| (Path::new(path), path));
+    let files: Vec<_> = listed.chain(beside).collect();
+    cluster.import_image(COMPILER, "/bin/sh", &files).await
+}
+
 pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
     let world = World::on(cluster).await?;
     if let Err(error) = walk(&world).await {
@@ -102,13 +153,13 @@ pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
 }
 
 async fn walk(world: &World) -> Result<()> {
-    limits_program::import_image(&world.cluster, DISTRIBUTION).await?;
+    import_compiler(&world.cluster).await?;
     open_machine(&world.cluster)?;
     let before = Before::of(world).await?;
     // The reader creates it.
     let delete = ["delete", "namespace", NAMESPACE, "--wait"];
     world.cluster.kubectl(&delete).await?.success()?;
-    let reader = Reader::new(world)?;
+    let reader = Reader::new(world, &world.cluster.kubeconfig())?;
     for line in commands("## On k3s")? {
         reader.sh(&line)?;
     }
@@ -120,7 +171,7 @@ async fn walk(world: &World) -> Result<()> {
     for expected in [
         "limit 3000 MiB",
         "CUDA_ERROR_OUT_OF_MEMORY",
-        "limit 30 %",
+        "share 30 %",
         "gpu-pod",
     ] {
         ensure!(printed.contains(expected), "no {expected:?} in {printed}");

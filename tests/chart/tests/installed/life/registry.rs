@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_chart::release::{programs, script, success};
+use aliquot_chart::simulated_node::archive;
 use aliquot_chart::{NAMESPACE, top};
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part};
 use aliquot_e2e::figures::report;
 use anyhow::{Context as _, Result, ensure};
 use tokio::net::TcpStream;
 
-use super::made::archive;
 use super::world::{PATIENCE, World};
 use super::{Before, container_of, has_its_share, removed};
 
@@ -40,7 +40,7 @@ async fn registry(cluster: &Cluster) -> Result<(String, Part)> {
     let traces = [("OTEL_TRACES_EXPORTER", "none")];
     let part = cluster.start_part("registry", &program, &serve, &traces)?;
     eventually(PATIENCE, "the registry to listen", || async {
-        TcpStream::connect(address).await?;
+        TcpStream::connect(address).await.or_not_yet()?;
         Ok(Some(()))
     })
     .await?;
@@ -89,7 +89,13 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     let example = top("examples/gpu-pod.yaml");
     let apply = ["apply", "-f", &*example.to_string_lossy()];
     eventually(PATIENCE, "the webhook to admit the pod", || async {
-        world.cluster.kubectl(&apply).await?.success().map(Some)
+        world
+            .cluster
+            .kubectl(&apply)
+            .await?
+            .success()
+            .or_not_yet()
+            .map(Some)
     })
     .await?;
     has_its_share(&world, "gpu-pod", "aliquot-scheduler").await?;

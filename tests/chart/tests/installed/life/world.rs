@@ -1,70 +1,27 @@
-//! A cluster with a node on which pods reach the API server at the Service's address, with images and
-//! a simulated driver for the agent's pod.
+//! A cluster with a node, with images and a simulated driver for the agent's pod.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_chart::simulated_node::{image, kube_scheduler, values_for};
 use aliquot_chart::{NAMESPACE, chart, helm, top};
 use aliquot_cluster::Cluster;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
 
-use super::made::{image, kube_scheduler, values_for};
 use crate::helm_on;
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-/// The Service `kubernetes`, which only this test serves.
-const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 pub(crate) struct World {
     pub(crate) cluster: Arc<Cluster>,
-    _service: Service,
     package: String,
     values: String,
-}
-
-/// The Service's address on this machine, and the task that forwards its connections.
-struct Service(tokio::task::JoinHandle<()>);
-
-fn ip(verb: &str) -> Result<()> {
-    let address = format!("{SERVICE}/32");
-    let done = Command::new("ip")
-        .args(["address", verb, &address, "dev", "lo"])
-        .status()?;
-    ensure!(done.success(), "ip address {verb} {address}");
-    Ok(())
-}
-
-impl Service {
-    async fn start(api: &str) -> Result<Self> {
-        ip("replace")?;
-        let listener = TcpListener::bind((SERVICE, 443)).await?;
-        let api = api.trim_start_matches("https://").to_owned();
-        Ok(Self(tokio::spawn(async move {
-            while let Ok((mut from, _)) = listener.accept().await {
-                let api = api.clone();
-                tokio::spawn(async move {
-                    if let Ok(mut to) = TcpStream::connect(api).await {
-                        let _ended = tokio::io::copy_bidirectional(&mut from, &mut to).await;
-                    }
-                });
-            }
-        })))
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.0.abort();
-        let _gone = ip("del");
-    }
 }
 
 /// The commands under `## Uninstall` of the guide.
@@ -105,13 +62,11 @@ impl World {
     }
 
     async fn empty(cluster: Arc<Cluster>) -> Result<Self> {
-        let service = Service::start(&cluster.api_url()).await?;
         // By the time the image is loaded, Kubernetes has filled the namespace.
         cluster.namespace(NAMESPACE).await?;
         kube_scheduler(&cluster).await?;
         Ok(Self {
             cluster,
-            _service: service,
             package: String::new(),
             values: String::new(),
         })
@@ -151,7 +106,12 @@ impl World {
             ["kubectl", rest @ ..] => {
                 // The API server drops a policy a moment after its deletion.
                 eventually(PATIENCE, line, || async {
-                    self.cluster.kubectl(rest).await?.success().map(Some)
+                    self.cluster
+                        .kubectl(rest)
+                        .await?
+                        .success()
+                        .or_not_yet()
+                        .map(Some)
                 })
                 .await?;
             }
@@ -185,12 +145,12 @@ impl World {
             let pods = pods["items"].as_array().context("no list")?;
             // And the agent of the only node.
             let found = u64::try_from(pods.len())?;
-            ensure!(found == expected + 1, "{found} pods");
+            until!(found == expected + 1, "{found} pods");
             for pod in pods {
                 let conditions = pod["status"]["conditions"].as_array();
                 let mut conditions = conditions.into_iter().flatten();
                 let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
-                ensure!(conditions.any(ready), "{}", pod["metadata"]["name"]);
+                until!(conditions.any(ready), "{}", pod["metadata"]["name"]);
             }
             Ok(Some(()))
         })
@@ -202,7 +162,7 @@ impl World {
         eventually(PATIENCE, "the kubelet to count replicas", || async {
             let node = self.json(&["get", "node", NODE]).await?;
             let replicas = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
-            ensure!(
+            until!(
                 replicas.is_some_and(|replicas| replicas != "0"),
                 "{replicas:?}"
             );

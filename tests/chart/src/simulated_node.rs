@@ -1,22 +1,23 @@
-//! What the installation needs on the node: images built here, and a simulated driver with a CDI
-//! specification like the NVIDIA toolkit's.
+//! What an installation needs on a node without a GPU and a registry: images of the built programs, and
+//! a simulated driver with a CDI specification like the NVIDIA toolkit's.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_chart::top;
 use aliquot_cluster::Cluster;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::top;
+
 const IMAGE: &str = "localhost/aliquot:test";
 const KUBE_SCHEDULER: &str = "localhost/kube-scheduler:test";
 
 /// The directory of the built binaries.
-pub(crate) fn built() -> Result<PathBuf> {
+pub fn built() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let mut folders = program.ancestors().skip(1);
     let folder = folders.find(|folder| folder.join("aliquot-scheduler").is_file());
@@ -26,7 +27,7 @@ pub(crate) fn built() -> Result<PathBuf> {
 }
 
 /// Aliquot's image by images/build.sh, as an archive.
-pub(crate) async fn archive(archive: &Path) -> Result<()> {
+pub async fn archive(archive: &Path) -> Result<()> {
     let folder = built()?;
     let made = tokio::process::Command::new(top("images/build.sh"))
         .args([folder.as_os_str(), archive.as_os_str()])
@@ -44,18 +45,22 @@ pub(crate) async fn archive(archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads Aliquot's image.
-pub(crate) async fn image(cluster: &Cluster) -> Result<()> {
+/// Makes Aliquot's image and loads it.
+pub async fn image(cluster: &Cluster) -> Result<()> {
     let file = cluster.state_dir().join("aliquot.tar");
     archive(&file).await?;
-    let file = file.to_string_lossy().into_owned();
-    let import = ["images", "import", &file];
+    load(cluster, &file).await
+}
+
+/// Loads an archive of [`archive`].
+pub async fn load(cluster: &Cluster, archive: &Path) -> Result<()> {
+    let import = ["images", "import", &*archive.to_string_lossy()];
     cluster.ctr(&import).await?.success()?;
     Ok(())
 }
 
 /// Loads kube-scheduler's image.
-pub(crate) async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
+pub async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
     let folder = Command::new(top("tests/cluster/build.sh")).output()?;
     let kubebox = PathBuf::from(String::from_utf8(folder.stdout)?.trim()).join("kubebox");
     let file = [(kubebox.as_path(), "/kubebox")];
@@ -64,15 +69,19 @@ pub(crate) async fn kube_scheduler(cluster: &Cluster) -> Result<()> {
         .await
 }
 
+/// The folder of the simulated driver, in the place of a real one's libraries and device nodes.
+fn driver_folder(cluster: &Cluster) -> PathBuf {
+    cluster.state_dir().join("parts/driver")
+}
+
 /// The state file of the node's simulated driver.
-pub(crate) fn machine(cluster: &Cluster) -> PathBuf {
-    cluster.state_dir().join("driver/gpusim.state")
+pub fn machine(cluster: &Cluster) -> PathBuf {
+    driver_folder(cluster).join("gpusim.state")
 }
 
 /// Values that differ from a node with a real driver.
-pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
-    let state = cluster.state_dir();
-    let driver = state.join("driver");
+pub fn values_for(cluster: &Cluster) -> Result<Value> {
+    let (state, driver) = (cluster.state_dir(), driver_folder(cluster));
     std::fs::create_dir_all(&driver)?;
     // As on a host with NVIDIA's toolkit, below which Aliquot's files are.
     let toolkit = state.join("parts/etc-cdi");
@@ -87,23 +96,19 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
         toolkit.join("nvidia.json"),
         nvidia_spec(&driver, &machine).to_string(),
     )?;
-    let (image, tag) = IMAGE.split_once(':').context("no tag")?;
-    let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
-    Ok(json!({
-        "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
-        "scheduler": {"kubeScheduler": {
-            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
-            "imageTag": kube_tag,
-            "command": ["/kubebox", "scheduler"],
-        }},
-        "devicePlugin": {
+    let mut values = image_values()?;
+    values["devicePlugin"] = json!({
             "stateDir": state.join("parts/aliquot"),
             "cdiDir": cluster.cdi_dir(),
             "nvidiaCdiDir": toolkit,
             "nvmlLibrary": driver.join(place::LIBRARY_NAME),
             "env": [
                 {"name": STATE_VARIABLE, "value": machine},
+                // The node has a mount namespace of its own.
+                {"name": "ALIQUOT_HOST_ROOT", "value": format!("/proc/{}/root", cluster.pid("mounts")?)},
                 {"name": "ALIQUOT_PROC_DEVICES", "value": proc_folder(&machine).join("devices")},
+                // What the volumes below mount, which /proc/1/root may not show.
+                {"name": "ALIQUOT_HOST_ROOT", "value": "/"},
             ],
             // Not on the host as its first process sees it.
             "volumes": [
@@ -114,13 +119,27 @@ pub(crate) fn values_for(cluster: &Cluster) -> Result<Value> {
                 {"name": "simulated-driver", "mountPath": driver},
                 {"name": "nvidia-cdi", "mountPath": toolkit},
             ],
-        },
+    });
+    Ok(values)
+}
+
+/// Values by which the chart uses the loaded images.
+pub fn image_values() -> Result<Value> {
+    let (image, tag) = IMAGE.split_once(':').context("no tag")?;
+    let (kube, kube_tag) = KUBE_SCHEDULER.split_once(':').context("no tag")?;
+    Ok(json!({
+        "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
+        "scheduler": {"kubeScheduler": {
+            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
+            "imageTag": kube_tag,
+            "command": ["/kubebox", "scheduler"],
+        }},
     }))
 }
 
 /// Gives every user access to the machine, as to device nodes.
-pub(crate) fn open_machine(cluster: &Cluster) -> Result<()> {
-    let folder = cluster.state_dir().join("driver");
+pub fn open_machine(cluster: &Cluster) -> Result<()> {
+    let folder = driver_folder(cluster);
     let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
     open(&folder, 0o777)?;
     for file in std::fs::read_dir(&folder)? {
