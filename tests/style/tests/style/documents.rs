@@ -42,16 +42,17 @@ fn benchmarks_have_the_figures_of_the_specification() {
 }
 
 #[test]
-fn every_invariant_names_existing_tests() {
+fn every_invariant_and_feature_names_existing_tests() {
     let files = tree::files("rs").unwrap();
     let sources: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
     let architecture = tree::read("ARCHITECTURE.md").unwrap();
     assert!(!table_rows(section(&architecture, "Invariants")).is_empty());
+    let state = tree::read("docs/guides/support-matrix.md").unwrap();
+    assert!(!table_rows(section(&state, "State")).is_empty());
     for page in tree::files("md").unwrap() {
-        none(&unheld(
-            &table_rows(section(&page.text, "Invariants")),
-            &sources,
-        ));
+        for title in ["Invariants", "State"] {
+            none(&unheld(&table_rows(section(&page.text, title)), &sources));
+        }
     }
 }
 
