@@ -1,6 +1,10 @@
 {{/* The values, with HAMi's keys under this chart's names. */}}
 {{- define "aliquot.values" -}}
 {{- $v := .Values | toYaml | fromYaml -}}
+{{- /* helm renders no dependency whose condition is false. */ -}}
+{{- if eq (toString $v.enabled) "false" -}}
+{{- fail "enabled is false, expected: true or nothing, because only the condition of a parent chart's dependency turns this chart off" -}}
+{{- end -}}
 {{- if hasKey $v.scheduler "leaderElect" -}}
 {{- $_ := set $v.scheduler.kubeScheduler "leaderElect" $v.scheduler.leaderElect -}}
 {{- end -}}
@@ -52,15 +56,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not .v.image.repository -}}
 {{- fail "image.repository is empty, expected: the repository of an image that you built (docs/guides/install.md), because only the chart of a release names an image of its own" -}}
 {{- end -}}
-{{- $registry := default .v.global.imageRegistry .v.image.registry -}}
-{{- with $registry }}{{ . }}/{{ end }}{{ .v.image.repository }}
+{{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}
 {{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}
 {{- end -}}
 
 {{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix. */}}
 {{- define "aliquot.kubeSchedulerImage" -}}
 {{- $image := .v.scheduler.kubeScheduler.image -}}
-{{- with default .v.global.imageRegistry $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
+{{- with default $image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
 {{- end -}}
 
 {{- define "aliquot.kubeSchedulerTag" -}}
@@ -171,6 +174,21 @@ capabilities: {drop: [ALL]}
 
 {{/* Environment of the agent's containers. */}}
 {{- define "aliquot.agentEnv" -}}
+{{- $own := include "aliquot.ownAgentEnv" . -}}
+{{- $names := list -}}
+{{- range fromYamlArray $own }}{{ $names = append $names .name }}{{ end -}}
+{{- range $i, $variable := .devicePlugin.env -}}
+{{- if has $variable.name $names -}}
+{{- fail (printf "devicePlugin.env[%d].name is %q, expected: another name than those that the chart sets itself (%s)" $i $variable.name (join ", " $names)) -}}
+{{- end -}}
+{{- end -}}
+{{ $own }}
+{{- with .devicePlugin.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "aliquot.ownAgentEnv" -}}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 # For NVIDIA's runtime, which mounts the driver's libraries: all GPUs, and permission to
@@ -179,9 +197,6 @@ capabilities: {drop: [ALL]}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,utility"}
 - {name: NVIDIA_MIG_CONFIG_DEVICES, value: all}
 {{- include "aliquot.apiServerEnv" . }}
-{{- with .devicePlugin.env }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
 {{/* The API server's address, if not its Service. */}}

@@ -245,7 +245,7 @@ fn tokens(pods: &[Pod], about: &About) -> Finding {
     )
 }
 
-/// Whether every pod reaches the ports.
+/// Whether every pod reaches all ports.
 fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding {
     let check = "network-policies";
     let all = match &facts.network_policies {
@@ -261,13 +261,13 @@ fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding
     if missing.is_empty() {
         return about.ok(
             check,
-            "NetworkPolicies limit who reaches the ports for metrics and queries",
+            "NetworkPolicies close all ports of Aliquot's pods that it does not serve",
         );
     }
     about.warning(
         check,
         format!(
-            "there is no NetworkPolicy {}: every pod may connect to the ports for metrics and queries",
+            "there is no NetworkPolicy {}: every pod may connect to all ports of these pods",
             missing.join(", ")
         ),
         "set networkPolicy.enabled=true",

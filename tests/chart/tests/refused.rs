@@ -78,6 +78,36 @@ fn rejects_unknown_and_removed_device_list_strategies() {
 }
 
 #[test]
+fn rejects_variables_that_the_chart_sets_itself() {
+    let set = |name: &str| {
+        format!(
+            "devicePlugin.env[0].name=OWN,devicePlugin.env[0].value=1,devicePlugin.env[1].name={name}"
+        )
+    };
+    for name in ["NODE_NAME", "NVIDIA_VISIBLE_DEVICES"] {
+        let place = format!("devicePlugin.env[1].name is \"{name}\", expected: another name");
+        check(&set(name), &place, "(NODE_NAME, NVIDIA_VISIBLE_DEVICES, ");
+    }
+    let host = set("KUBERNETES_SERVICE_HOST");
+    rendered(&["--set", &host]).unwrap();
+    let place = "devicePlugin.env[1].name is \"KUBERNETES_SERVICE_HOST\"";
+    let both = format!("apiServer.host=10.0.0.1,{host}");
+    check(
+        &both,
+        place,
+        "KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT)",
+    );
+}
+
+#[test]
+fn rejects_a_condition_that_no_parent_chart_evaluates() {
+    rendered(&["--set=enabled=true"]).unwrap();
+    let expected = "expected: true or nothing";
+    check("enabled=false", "enabled is false", expected);
+    check("enabled=maybe", "at '/enabled'", "want boolean");
+}
+
+#[test]
 fn rejects_sizes_of_mps_shared_memory_that_are_no_mib() {
     let place = "/devicePlugin/mps/shmSize";
     for (size, accepted) in [

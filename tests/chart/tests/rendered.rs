@@ -2,6 +2,8 @@
 //! every supported Kubernetes version.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
+#[path = "rendered/dependency.rs"]
+mod dependency;
 #[path = "rendered/node.rs"]
 mod node;
 #[path = "rendered/ways.rs"]
@@ -452,7 +454,7 @@ fn renders_webhook_configuration_for_webhook_flags() {
 }
 
 #[test]
-fn opens_ports_only_to_accounts_and_peers_that_values_name() {
+fn narrows_ports_to_peers_that_values_name() {
     let plain = rendered(&[]).unwrap();
     let check = |object: &Object, name: &str| {
         let container = container(object, name);
@@ -474,11 +476,24 @@ fn opens_ports_only_to_accounts_and_peers_that_values_name() {
         let policy = one(objects, "NetworkPolicy", &format!("aliquot-{part}"));
         policy.0["spec"]["ingress"].clone()
     };
-    for part in ["scheduler", "device-plugin"] {
-        assert_eq!(ingress(&plain, part), json!([]), "{part}");
-    }
-    let called = json!([{"ports": [{"port": 8443}]}]);
-    assert_eq!(ingress(&plain, "webhook"), called);
+    let called = json!({"ports": [{"port": 8443}]});
+    let ports = |ports: &[u16], from: &Value| -> Value {
+        let ports: Vec<Value> = ports.iter().map(|port| json!({"port": port})).collect();
+        let mut rule = json!({ "ports": ports });
+        if !from.is_null() {
+            rule["from"] = from.clone();
+        }
+        rule
+    };
+    let opened = |objects: &[Object], from: &Value| {
+        let scheduler = json!([ports(&[9395], from)]);
+        assert_eq!(ingress(objects, "scheduler"), scheduler);
+        let agent = json!([ports(&[9394, 9396], from)]);
+        assert_eq!(ingress(objects, "device-plugin"), agent);
+        let webhook = json!([called, ports(&[8080], from)]);
+        assert_eq!(ingress(objects, "webhook"), webhook);
+    };
+    opened(&plain, &Value::Null);
     let bound = |one: &&Object| {
         one.kind() == "ClusterRoleBinding" && one.name() == "aliquot-metrics-reader"
     };
@@ -490,16 +505,7 @@ fn opens_ports_only_to_accounts_and_peers_that_values_name() {
     ])
     .unwrap();
     let scrapers = json!([{"namespaceSelector": {"matchLabels": {"a": "b"}}}]);
-    let ports = |ports: &[u16]| -> Value {
-        let ports: Vec<Value> = ports.iter().map(|port| json!({"port": port})).collect();
-        json!({"ports": ports, "from": scrapers})
-    };
-    assert_eq!(ingress(&named, "scheduler"), json!([ports(&[9395])]));
-    assert_eq!(
-        ingress(&named, "device-plugin"),
-        json!([ports(&[9394, 9396])])
-    );
-    assert_eq!(ingress(&named, "webhook")[1], ports(&[8080]));
+    opened(&named, &scrapers);
     let binding = named.iter().find(bound).unwrap();
     let reader =
         json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]);
