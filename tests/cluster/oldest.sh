@@ -3,28 +3,17 @@
 # installs on: kubebox with its API server, controller manager, scheduler, kubelet and
 # kubectl, and beside it the newest's etcd, clustertool and containerd.
 #   ALIQUOT_KUBERNETES=oldest cargo test -p aliquot-e2e --test node
-# Cache as build.sh's. Cold: about 8 minutes more on 2 cores.
+# Cold: about 8 minutes more on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")"
+. ./cache.sh
 newest=$(./build.sh)
 
-key=$(cat oldest.sh oldest/go.* oldest/*.go <(go version) <(echo "$newest") | sha256sum | cut -c1-16)
-dir=${ALIQUOT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/aliquot}/oldest-$key
-if [ ! -e "$dir/.complete" ]; then
-  mkdir -p "$dir"
-  exec 9>"$dir/.lock"
-  flock 9
-fi
-if [ ! -e "$dir/.complete" ]; then
-  k=$(sed -n 's|^\s*k8s.io/kubernetes v1\.\([0-9.]*\).*|\1|p' oldest/go.mod | head -1)
-  echo "building Kubernetes 1.$k from Go modules (once, about 8 minutes)" >&2
-  export CGO_ENABLED=0
-  ld="-s -w"
-  for p in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-    ld+=" -X $p.gitVersion=v1.$k -X $p.gitMajor=1 -X $p.gitMinor=${k%%.*} -X $p.gitTreeState=clean"
-  done
+build() {
+  echo "building the oldest Kubernetes from Go modules (once, about 8 minutes)"
   # providerless: without the clouds that were built in then.
-  (cd oldest && go build -trimpath -tags providerless -gcflags=all=-dwarf=false -ldflags="$ld" -o "$dir/kubernetes" .) >&2
+  kubernetes_build oldest -tags providerless -o "$dir/kubernetes" .
+  local tool
   for tool in clustertool containerd containerd-shim-runc-v2 ctr; do
     ln -sfn "$newest/$tool" "$dir/$tool"
   done
@@ -39,6 +28,6 @@ case \$1 in
 esac
 END
   chmod +x "$dir/kubebox"
-  : >"$dir/.complete"
-fi
+}
+kept oldest oldest.sh oldest/go.* oldest/*.go <(echo "$newest")
 echo "$dir"

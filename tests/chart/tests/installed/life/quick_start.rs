@@ -82,6 +82,8 @@ impl Reader {
         let (ctr, socket) = (ctr.display(), socket.display());
         let k3s = format!("shift\nexec {ctr} -a {socket} -n k8s.io \"$@\"\n");
         write_program(&programs.join("k3s"), &k3s)?;
+        // Tests are root already.
+        write_program(&programs.join("sudo"), "exec \"$@\"\n")?;
         let archive = world.cluster.state_dir().join("aliquot.tar");
         std::os::unix::fs::symlink(archive, folder.join("aliquot.tar"))?;
         let plugin = built()?.join("kubectl-aliquot");
