@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn says_why_a_file_cannot_be_resolved() {
+    fn reports_why_a_file_cannot_be_resolved() {
         let place = tempfile::tempdir().expect("tempdir");
         let root = place.path();
         fs::create_dir(root.join("folder")).expect("made");
