@@ -4,69 +4,68 @@
 use aliquot_cli::simulate::report::{Figure as Unallocated, Summary};
 use aliquot_cli::simulate::runs::{Policy, simulate};
 use aliquot_cli::simulate::trace::Trace;
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 
 use crate::pins::{Mix, PERCENTAGES};
-use crate::{FGD, LOAD, OTHERS, Openb, PUBLISHED, SEEDS};
+use crate::{FGD, LOAD, OTHERS, PUBLISHED, SEEDS};
 
 /// Draws the pins of the mixes.
 const PINS_SEED: u64 = 1;
 /// Of the runs on each mix.
 const PINS_SEEDS: [u64; 4] = [42, 43, 44, 45];
 
-/// A figure in percent of all GPUs.
-#[derive(Clone, Debug)]
-pub struct Figure {
-    /// Its name in docs/SPECIFICATION.md.
-    pub name: String,
-    /// As measured.
-    pub value: f64,
-    /// What it is compared with.
-    pub baseline: f64,
-    /// What was measured, and what the baseline is.
-    pub what: String,
-}
-
-/// All figures, or none where the traces are absent.
-pub fn measure() -> Result<Vec<Figure>> {
-    let Some(openb) = Openb::find() else {
-        return Ok(Vec::new());
-    };
-    let [fgd_early, fgd, ..] = FGD;
-    let mut figures = Vec::new();
-    let default = openb.trace("default")?;
-    for (policy, [_, published, ..]) in PUBLISHED {
+/// The policies with published figures, in our simulation.
+pub fn published() -> Result<Vec<Figure>> {
+    let default = crate::trace("default")?;
+    let figure = |(policy, [_, published, ..]): (Policy, [f64; 4])| {
         let what = format!(
             "{} in our simulation; baseline: as published",
             policy.name()
         );
         let found = at(&run(&default, policy)?, 100)?.mean;
-        figures.push(figure("default", &policy.name(), found, published, &what));
-    }
-    let ours = run(&default, Policy::Ours)?;
+        Ok(figure("default", &policy.name(), found, published, &what))
+    };
+    PUBLISHED.into_iter().map(figure).collect()
+}
+
+/// Aliquot's on every trace.
+pub fn ours() -> Result<Vec<Figure>> {
+    let [fgd_early, fgd, ..] = FGD;
+    let found = run(&crate::trace("default")?, Policy::Ours)?;
+    let (early, full) = (at(&found, 95)?, at(&found, 100)?);
     let what = |detail: &str| format!("Aliquot, {detail}; baseline: FGD as published");
-    let (early, full) = (at(&ours, 95)?, at(&ours, 100)?);
     let most = what("the worst of ten seeds");
-    figures.push(figure(
-        "default",
-        "ours_at_95",
-        early.mean,
-        fgd_early,
-        &what("at 95 % of load"),
-    ));
-    figures.push(figure("default", "ours", full.mean, fgd, &what("all pods")));
-    figures.push(figure("default", "ours_most", full.most, fgd, &most));
+    let at_95 = what("at 95 % of load");
+    let mut figures = vec![
+        figure("default", "ours_at_95", early.mean, fgd_early, &at_95),
+        figure("default", "ours", full.mean, fgd, &what("all pods")),
+        figure("default", "ours_most", full.most, fgd, &most),
+    ];
+    for (name, published) in OTHERS {
+        let found = at(&run(&crate::trace(name)?, Policy::Ours)?, 100)?.mean;
+        figures.push(figure(name, "ours", found, published, &what("all pods")));
+    }
+    Ok(figures)
+}
+
+/// Other forms of Aliquot on the default trace, and the worst of the mixes of pinned models.
+pub fn others() -> Result<Vec<Figure>> {
+    let default = crate::trace("default")?;
+    let full = |policy| anyhow::Ok(at(&run(&default, policy)?, 100)?.mean);
+    let mut figures = Vec::new();
+    let ours = full(Policy::Ours)?;
     for (policy, order) in [
         (Policy::DraFullestFirst, "the fullest first"),
         (Policy::DraFirstFit, "in a fixed order"),
     ] {
-        let found = at(&run(&default, policy)?, 100)?.mean;
         let what = format!(
             "nodes by Aliquot's score, GPUs by DRA's allocator, {order}; baseline: Aliquot"
         );
-        figures.push(figure("default", &policy.name(), found, full.mean, &what));
+        let found = full(policy)?;
+        figures.push(figure("default", &policy.name(), found, ours, &what));
     }
-    let stock = at(&run(&default, Policy::Hami)?, 100)?.mean;
+    let stock = full(Policy::Hami)?;
     for (policy, detail) in [
         (
             Policy::OursLearning,
@@ -81,16 +80,12 @@ pub fn measure() -> Result<Vec<Figure>> {
             "pods without GPU by LeastAllocated alone",
         ),
     ] {
-        let found = at(&run(&default, policy)?, 100)?.mean;
         let what = format!("Aliquot, {detail}; baseline: a model of stock HAMi");
+        let found = full(policy)?;
         figures.push(figure("default", &policy.name(), found, stock, &what));
     }
     for percent in PERCENTAGES {
-        figures.push(worst_with_pins(&openb, percent)?);
-    }
-    for (name, published) in OTHERS {
-        let found = at(&run(&openb.trace(name)?, Policy::Ours)?, 100)?.mean;
-        figures.push(figure(name, "ours", found, published, &what("all pods")));
+        figures.push(worst_with_pins(percent)?);
     }
     Ok(figures)
 }
@@ -112,14 +107,15 @@ pub fn above_fgd(trace: &Trace, seeds: &[u64]) -> Result<f64> {
 }
 
 /// The worst of the mixes with this percentage of pods pinned to models.
-fn worst_with_pins(openb: &Openb, percent: usize) -> Result<Figure> {
+fn worst_with_pins(percent: usize) -> Result<Figure> {
     let mut worst = f64::NEG_INFINITY;
     for mix in Mix::all(percent) {
-        worst = worst.max(above_fgd(&mix.trace(openb, PINS_SEED)?, &PINS_SEEDS)?);
+        worst = worst.max(above_fgd(&mix.trace(PINS_SEED)?, &PINS_SEEDS)?);
     }
     Ok(Figure {
         name: format!("unallocated_pins_{percent}_above_fgd"),
         value: worst,
+        unit: "%",
         baseline: 0.0,
         what: format!(
             "GPU unallocated with {percent} % of the GPU pods pinned to models, 100 % of load, worst of the mixes: Aliquot minus FGD; baseline: FGD"
@@ -135,6 +131,7 @@ fn figure(trace: &str, name: &str, value: f64, baseline: f64, what: &str) -> Fig
     Figure {
         name: format!("unallocated_{trace}_{}", name.replace('-', "_")),
         value,
+        unit: "%",
         baseline,
         what: format!(
             "GPU unallocated on openb {trace}, ten seeds, 100 % of load unless it says otherwise: {what}"

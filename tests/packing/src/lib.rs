@@ -1,15 +1,16 @@
 //! The public trace openb, and what was published about it.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stderr, reason = "its absence is reported")]
-
 pub mod figures;
 pub mod pins;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use aliquot_cli::simulate::runs::Policy;
-use aliquot_cli::simulate::trace::{Trace, TraceError};
+use aliquot_cli::simulate::trace::Trace;
+use anyhow::{Context as _, Result, ensure};
 
 /// Published means of ten seeds on the default trace: unallocated percent at 95, 100, 120 and 130 % of
 /// load.
@@ -35,28 +36,26 @@ pub const SEEDS: std::ops::RangeInclusive<u64> = 42..=51;
 /// The load that it reaches, in percent.
 pub const LOAD: u32 = 130;
 
-/// The folder of the traces.
-#[derive(Clone, Debug)]
-pub struct Openb(PathBuf);
+/// One of the traces in `traces`, by its name: `default`, or one of [`OTHERS`].
+pub fn trace(name: &str) -> Result<Trace> {
+    let folder = tempfile::tempdir()?;
+    let nodes = unpacked("openb_node_list_gpu_node.csv", folder.path())?;
+    let pods = unpacked(&format!("openb_pod_list_{name}.csv"), folder.path())?;
+    Ok(Trace::read(&nodes, &pods)?)
+}
 
-impl Openb {
-    /// The folder that `OPENB_DIR` names; `None`, with a message, where it is absent.
-    pub fn find() -> Option<Self> {
-        let usual = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/openb").into();
-        let folder: PathBuf = std::env::var_os("OPENB_DIR").map_or_else(usual, PathBuf::from);
-        if folder.is_dir() {
-            return Some(Self(folder));
-        }
-        eprintln!(
-            "nothing is simulated: directory {} of OPENB_DIR not found",
-            folder.display()
-        );
-        None
-    }
-
-    /// One of the traces, by its name.
-    pub fn trace(&self, name: &str) -> Result<Trace, TraceError> {
-        let nodes = self.0.join("openb_node_list_gpu_node.csv");
-        Trace::read(&nodes, &self.0.join(format!("openb_pod_list_{name}.csv")))
-    }
+fn unpacked(file: &str, folder: &Path) -> Result<PathBuf> {
+    let path = folder.join(file);
+    let packed = format!("{}/traces/{file}.gz", env!("CARGO_MANIFEST_DIR"));
+    let unpacking = Command::new("gzip")
+        .args(["-dc", &packed])
+        .stdout(File::create(&path)?)
+        .output()
+        .context("cannot run gzip")?;
+    let error = String::from_utf8_lossy(&unpacking.stderr);
+    ensure!(
+        unpacking.status.success(),
+        "cannot unpack {packed}: {error}"
+    );
+    Ok(path)
 }

@@ -1,9 +1,8 @@
 //! Traces whose pods name GPU models: those of openb with more or fewer pods pinned, drawn with a seed.
 
-use aliquot_cli::simulate::trace::{Models, PodRow, Trace, TraceError};
+use aliquot_cli::simulate::trace::{Models, PodRow, Trace};
+use anyhow::Result;
 use fastrand::Rng;
-
-use crate::Openb;
 
 /// How the models of a pod that becomes pinned are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +77,8 @@ impl Mix {
     }
 
     /// The trace itself.
-    pub fn trace(self, openb: &Openb, seed: u64) -> Result<Trace, TraceError> {
-        let (base, natural) = (openb.trace(self.base)?, openb.trace("gpuspec10")?);
+    pub fn trace(self, seed: u64) -> Result<Trace> {
+        let (base, natural) = (crate::trace(self.base)?, crate::trace("gpuspec10")?);
         Ok(pinned(&base, &natural, self.pins, self.percent, seed))
     }
 }
@@ -199,10 +198,7 @@ mod tests {
 
     #[test]
     fn pins_the_percentage_of_pods_and_repeats_by_seed() {
-        let Some(openb) = Openb::find() else {
-            return;
-        };
-        let read = |name| openb.trace(name).expect("the files of openb");
+        let read = |name| crate::trace(name).expect("the files of openb");
         let natural = read("gpuspec10");
         for (base, pins) in [("default", Pins::Several), ("gpuspec10", Pins::Copies)] {
             for percent in [0, 33] {
@@ -222,16 +218,13 @@ mod tests {
     /// With one node and one pod of ten a debug build takes seconds.
     #[test]
     fn strands_less_than_fgd_with_pinned_models_in_a_small_cluster() {
-        let Some(openb) = Openb::find() else {
-            return;
-        };
         for (pins, percent) in [(Pins::Copies, 33), (Pins::Uniform, 20)] {
             let mix = Mix {
                 base: "gpuspec10",
                 pins,
                 percent,
             };
-            let mut trace = mix.trace(&openb, 1).expect("the files of openb");
+            let mut trace = mix.trace(1).expect("the files of openb");
             trace.nodes = trace.nodes.into_iter().step_by(10).collect();
             trace.pods = trace.pods.into_iter().step_by(10).collect();
             let above = figures::above_fgd(&trace, &[42, 43]).expect("no pod is misplaced");

@@ -1,8 +1,8 @@
-//! docs/concepts/dra.md shows what `simulate` measures. Skipped without the files in `OPENB_DIR`.
+//! docs/concepts/dra.md shows what `simulate` measures.
 
 use aliquot_cli::simulate::report::Summary;
 use aliquot_cli::simulate::runs::{Policy, simulate};
-use aliquot_packing::{LOAD, OTHERS, Openb, SEEDS};
+use aliquot_packing::{LOAD, OTHERS, SEEDS};
 
 const PAGE: &str = include_str!("../../../docs/concepts/dra.md");
 /// The columns after the trace's name.
@@ -26,10 +26,7 @@ fn page_about_dra_has_the_figures_of_every_trace() {
         .into_iter()
         .chain(["default"])
     {
-        let Some(openb) = Openb::find() else {
-            return;
-        };
-        let read = openb.trace(trace).expect("the files of openb");
+        let read = aliquot_packing::trace(trace).expect("the files of openb");
         let outcomes = simulate(&read, &POLICIES, &seeds, LOAD, &|_, _| ());
         let outcomes = outcomes.expect("no pod is misplaced");
         let full = outcomes.iter().map(|outcome| {

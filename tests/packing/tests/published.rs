@@ -1,9 +1,9 @@
 //! `simulate` reproduces the published figures of six policies on openb's default trace, which validates
-//! its figures for Aliquot. Skipped without the files in `OPENB_DIR`.
+//! its figures for Aliquot.
 
 use aliquot_cli::simulate::report::Summary;
 use aliquot_cli::simulate::runs::simulate;
-use aliquot_packing::{LOAD, Openb, PUBLISHED, SEEDS};
+use aliquot_packing::{LOAD, PUBLISHED, SEEDS};
 
 /// How far a mean may be off.
 const TOLERANCE: f64 = 0.3;
@@ -20,10 +20,7 @@ fn check(summary: &Summary, expected: [f64; 4]) {
 
 #[test]
 fn reproduces_published_figures_of_six_policies() {
-    let Some(openb) = Openb::find() else {
-        return;
-    };
-    let trace = openb.trace("default").expect("the files of openb");
+    let trace = aliquot_packing::trace("default").expect("the files of openb");
     let policies = PUBLISHED.map(|(policy, _)| policy);
     let seeds: Vec<u64> = SEEDS.collect();
     let outcomes = simulate(&trace, &policies, &seeds, LOAD, &|_, _| ()).unwrap();

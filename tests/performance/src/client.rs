@@ -6,6 +6,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
@@ -13,7 +14,6 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -49,16 +49,6 @@ struct Sample {
     cpu: f64,
 }
 
-/// One figure, as `make bench` prints it.
-#[derive(Debug, Serialize)]
-pub(crate) struct Figure {
-    pub(crate) name: String,
-    pub(crate) value: f64,
-    pub(crate) unit: &'static str,
-    pub(crate) baseline: f64,
-    pub(crate) what: String,
-}
-
 /// The figures for a cluster of this many nodes.
 pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
     let server = Server::start(nodes).await?;
@@ -87,9 +77,9 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
     };
     let figure = |kind: &str, value: f64, baseline: f64, detail: &str| Figure {
         name: format!("filter_{kind}_ms_{names}_of_{nodes}"),
-        value: round(value),
+        value,
         unit: "ms",
-        baseline: round(baseline),
+        baseline,
         what: what(detail),
     };
     Ok(vec![
@@ -113,11 +103,6 @@ pub(crate) async fn measure(nodes: usize, names: usize) -> Result<Vec<Figure>> {
             "median latency of the first call of a shape, which evaluates every node,",
         ),
     ])
-}
-
-/// To thousandths.
-pub(crate) fn round(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
 }
 
 impl Sample {

@@ -1,11 +1,12 @@
-//! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises.
+//! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises, with a verdict;
+//! an error at the end if one is not met.
 //! Arguments name the groups to measure (`filter`, `scale`, `page`, `packing`, `mig`, `start`, `monitor`,
 //! `ports`, `node-added`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
 //! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
 //! `scale`, `page`, `node-added` and `throughput` it starts the scheduler, for `start` the node agent and for `monitor`
-//! the monitor, from the binaries beside its own. `packing` needs a trace.
+//! the monitor, from the binaries beside its own.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the figures are its output")]
@@ -16,7 +17,6 @@ mod cpu;
 mod fake_api;
 mod mig;
 mod monitor;
-mod packing;
 mod page;
 mod ports;
 mod scale;
@@ -24,6 +24,8 @@ mod server;
 mod start;
 mod throughput;
 
+use aliquot_packing::figures as packing;
+use aliquot_style::figures::{Figure, LIMITER, Report};
 use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
@@ -58,6 +60,13 @@ async fn main() -> Result<()> {
     );
     let is_selected =
         |group: &str| arguments.is_empty() || arguments.iter().any(|name| name == group);
+    let mut report = Report::new(|title| title != LIMITER)?;
+    let mut print = |figures: Vec<Figure>| {
+        figures.into_iter().try_for_each(|figure| {
+            println!("{}", report.line(figure)?);
+            anyhow::Ok(())
+        })
+    };
     if is_selected("filter") {
         for (nodes, names) in SIZES {
             print(client::measure(nodes, names).await?)?;
@@ -70,7 +79,9 @@ async fn main() -> Result<()> {
         print(page::measure().await?)?;
     }
     if is_selected("packing") {
-        print(packing::measure()?)?;
+        print(packing::published()?)?;
+        print(packing::ours()?)?;
+        print(packing::others()?)?;
     }
     if is_selected("mig") {
         print(mig::measure()?)?;
@@ -92,12 +103,5 @@ async fn main() -> Result<()> {
             print(Box::pin(throughput::measure(nodes, pods)).await?)?;
         }
     }
-    Ok(())
-}
-
-fn print(figures: Vec<client::Figure>) -> Result<()> {
-    for figure in figures {
-        println!("{}", serde_json::to_string(&figure)?);
-    }
-    Ok(())
+    report.end(arguments.is_empty())
 }

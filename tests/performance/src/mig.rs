@@ -17,9 +17,8 @@ use aliquot_core::{
     ContainerDemand, Demand, DeviceRules, GpuRequest, HostResources, Ledger, Memory, Mib, Percent,
     PodUid, Stage, allocation,
 };
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, bail, ensure};
-
-use crate::client::Figure;
 
 const MODEL: &str = "NVIDIA A100-SXM4-40GB";
 const GPUS: u32 = 8;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_core::usage::Stage;
 use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::allocation::accepted::Store;
@@ -17,13 +17,13 @@ use aliquot_device_plugin::allocation::limits;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::device_id::AnswerName;
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::client::{Figure, round};
 use crate::cpu;
 
 const SHARES: usize = 100;
@@ -48,7 +48,8 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let pid = monitor.id().context("it runs")?;
     eventually(PATIENCE, "the monitor's first sample", || async {
         Ok(get(address, "/readyz")
-            .await?
+            .await
+            .or_not_yet()?
             .starts_with("HTTP/1.1 200")
             .then_some(()))
     })
@@ -70,9 +71,9 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
         format!("the monitor of a node with {SHARES} shares on {GPUS} GPUs, no process on them");
     let figure = |name: &str, value: f64, unit, baseline: f64, words: &str| Figure {
         name: name.to_owned(),
-        value: round(value),
+        value,
         unit,
-        baseline: round(baseline),
+        baseline,
         what: format!("{words}; {what}"),
     };
     let of_core = spent.as_secs_f64() / REST.as_secs_f64() * 100.0;

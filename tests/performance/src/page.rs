@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::{Instant, interval, sleep_until};
 
-use crate::client::{Figure, Http, http, round};
+use crate::client::{Http, http};
 use crate::fake_api::Scale;
 use crate::scale::Api;
 use crate::{cluster, cpu};
@@ -46,9 +47,9 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     }
     Ok(vec![Figure {
         name: "page_percent_of_core".to_owned(),
-        value: round(percent[1] - percent[0]),
+        value: percent[1] - percent[0],
         unit: "%",
-        baseline: round(percent[0]),
+        baseline: percent[0],
         what: format!(
             "of one core that the scheduler uses more while {VIEWERS} viewers look at different nodes of the \
              cluster page, {} GPUs, {} pods a second go or come; baseline: without viewers",

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use aliquot_serve::access_control::{AccessControl, Reviewed, serve};
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 use axum::Router;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,8 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use crate::client::Figure;
 
 const CLIENTS: u32 = 256;
 /// Between two attempts of a client: 10,000 a second of all.

@@ -5,7 +5,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::wait::OrNotYet as _;
 use aliquot_serve::http;
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 use tempfile::TempDir;
@@ -13,7 +15,6 @@ use tokio::process::{Child, Command};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Figure, round};
 use crate::fake_api::{self, PAGE, Pages, Scale};
 
 const SCALE: Scale = Scale {
@@ -39,18 +40,18 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     Ok(vec![
         Figure {
             name: "list_to_ready_s".to_owned(),
-            value: round(scheduler.ready.as_secs_f64()),
+            value: scheduler.ready.as_secs_f64(),
             unit: "s",
-            baseline: round(floor),
+            baseline: floor,
             what: format!(
                 "start of the process to ready, {what}; baseline: the same pages fetched and discarded"
             ),
         },
         Figure {
             name: "resident_mib".to_owned(),
-            value: round(resident),
+            value: resident,
             unit: "MiB",
-            baseline: round(peak),
+            baseline: peak,
             what: format!(
                 "resident memory once ready, {what}; baseline: its highest value until then"
             ),
@@ -114,7 +115,10 @@ impl Api {
             .with_context(|| format!("{}", binary.display()))?;
         let (client, url) = (crate::client::http(), format!("http://{port}"));
         aliquot_cluster::wait::eventually(PATIENCE, "the scheduler to be ready", || async {
-            let answer = client.get(format!("{url}/readyz").parse()?).await?;
+            let answer = client
+                .get(format!("{url}/readyz").parse()?)
+                .await
+                .or_not_yet()?;
             Ok(answer.status().is_success().then_some(()))
         })
         .await?;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::eventually;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as protocol;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
+use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use protocol::device_plugin_client::DevicePluginClient;
@@ -21,7 +22,6 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tonic::transport::Channel;
 
-use crate::client::{Figure, round};
 use api::Api;
 use kubelet::Kubelet;
 
@@ -233,7 +233,7 @@ impl Times {
         let at = |times: &[f64], percent: usize| {
             let mut sorted = times.to_vec();
             sorted.sort_by(f64::total_cmp);
-            round(sorted[(sorted.len() - 1) * percent / 100])
+            sorted[(sorted.len() - 1) * percent / 100]
         };
         let what = |words: &str| {
             format!(

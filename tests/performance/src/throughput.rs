@@ -14,9 +14,9 @@ mod run;
 
 use std::time::Duration;
 
+use aliquot_style::figures::Figure;
 use anyhow::Result;
 
-use crate::client::{Figure, round};
 use cluster::BenchCluster;
 use run::WORKLOADS;
 
@@ -90,9 +90,9 @@ fn figures(nodes: usize, [one, three, shares, annotations]: &[Totals; 4]) -> Vec
     let against = |((prefix, form, pods), (suffix, plain, what)): (Form<'_>, Form<'_>)| {
         let figure = |name: &str, value: f64, unit, baseline: f64, of: &str| Figure {
             name: format!("{prefix}{name}_{nodes}{suffix}"),
-            value: round(value),
+            value,
             unit,
-            baseline: round(baseline),
+            baseline,
             what: format!(
                 "{of}, {nodes} nodes of 8 GPUs, {} pods in {RUNS} runs; baseline: the same \
                  kube-scheduler, pods with {what} and no extender",

@@ -5,6 +5,7 @@
 pub mod arrows;
 pub mod commands;
 pub mod documents;
+pub mod figures;
 pub mod layers;
 pub mod modes;
 pub mod site;

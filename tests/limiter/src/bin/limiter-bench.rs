@@ -1,8 +1,8 @@
 //! The limiter's part of `make bench`: one JSON line for each figure that SPECIFICATION.md promises
-//! about the compute share, launches and the OOM killer. Arguments select groups (`launch`, `start`,
-//! `share`, `long`, `tenants`, `harsh`, `arbiter`, `memory`, `lending`); without any, all are
-//! measured. Every figure is from the simulated driver. `limiter-bench host …` is the host of the
-//! programs of `memory` and `lending`.
+//! about the compute share, launches and the OOM killer, with a verdict; an error at the end if a target
+//! is not met. Arguments select groups (`launch`, `start`, `share`, `long`, `tenants`, `harsh`,
+//! `arbiter`, `memory`, `lending`); without any, all are measured. Every figure is from the simulated
+//! driver. `limiter-bench host …` is the host of the programs of `memory` and `lending`.
 //!
 //! `libvgpu.so` and the simulated driver must be built in the same target directory.
 
@@ -24,8 +24,8 @@ use aliquot_limiter_tests::oom_host;
 use aliquot_limiter_tests::share::{ShareScenario, TenantResult, run};
 use aliquot_limiter_tests::throttle::{measure_latency, percentile};
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
+use aliquot_style::figures::{Figure, LIMITER, Report};
 use anyhow::{Result, anyhow, ensure};
-use serde::Serialize;
 
 const GROUPS: [&str; 9] = [
     "launch", "start", "share", "long", "tenants", "harsh", "arbiter", "memory", "lending",
@@ -40,31 +40,26 @@ const SHARES: [u32; 6] = [10, 25, 30, 50, 75, 90];
 /// Windows of a second in a scene.
 const WINDOWS: usize = 8;
 
-#[derive(Serialize)]
-struct BenchFigure {
-    name: String,
-    value: f64,
-    #[serde(rename = "unit")]
-    dimension: &'static str,
-    baseline: f64,
-    what: String,
-}
+struct Bench(Report);
 
-fn figure(
-    name: &str,
-    (value, dimension): (f64, &'static str),
-    baseline: f64,
-    what: &str,
-) -> Result<()> {
-    let figure = BenchFigure {
-        name: name.to_owned(),
-        value: (value * 100.0).round() / 100.0,
-        dimension,
-        baseline: (baseline * 100.0).round() / 100.0,
-        what: format!("simulated: {what}"),
-    };
-    println!("{}", serde_json::to_string(&figure)?);
-    Ok(())
+impl Bench {
+    fn figure(
+        &mut self,
+        name: &str,
+        (value, unit): (f64, &'static str),
+        baseline: f64,
+        what: &str,
+    ) -> Result<()> {
+        let line = self.0.line(Figure {
+            name: name.to_owned(),
+            value,
+            unit,
+            baseline,
+            what: format!("simulated: {what}"),
+        })?;
+        println!("{line}");
+        Ok(())
+    }
 }
 
 fn main() -> Result<()> {
@@ -80,38 +75,39 @@ fn main() -> Result<()> {
         "unknown group {unknown:?}; expected: {GROUPS:?}"
     );
     let is_selected = |group: &str| groups.is_empty() || groups.iter().any(|name| name == group);
+    let mut bench = Bench(Report::new(|title| title == LIMITER)?);
     if is_selected("launch") {
-        launches()?;
+        launches(&mut bench)?;
     }
     if is_selected("start") {
-        starts()?;
+        starts(&mut bench)?;
     }
     if is_selected("share") {
-        shares()?;
+        shares(&mut bench)?;
     }
     if is_selected("long") {
-        long_kernels()?;
+        long_kernels(&mut bench)?;
     }
     if is_selected("tenants") {
-        tenants()?;
+        tenants(&mut bench)?;
     }
     if is_selected("harsh") {
-        harsh_shares()?;
+        harsh_shares(&mut bench)?;
     }
     if is_selected("arbiter") {
-        arbiter()?;
+        arbiter(&mut bench)?;
     }
     if is_selected("memory") {
-        memory()?;
+        memory(&mut bench)?;
     }
     if is_selected("lending") {
-        lending()?;
+        lending(&mut bench)?;
     }
-    Ok(())
+    bench.0.end(groups.is_empty())
 }
 
 /// The extra cost of a launch compared with the bare driver, which alternates with the limited one.
-fn launches() -> Result<()> {
+fn launches(bench: &mut Bench) -> Result<()> {
     let side = |method, cores| LaunchSide {
         method,
         cores,
@@ -128,7 +124,7 @@ fn launches() -> Result<()> {
         for (name, ours) in names.iter().zip(&found[1..]) {
             let what = "CPU time that a launch takes more; baseline: the bare driver's launch";
             let name = format!("launch_added_ns_{name}{of}");
-            figure(&name, (ours - found[0], "ns"), found[0], what)?;
+            bench.figure(&name, (ours - found[0], "ns"), found[0], what)?;
         }
     }
     let Some(found) = instructions(&sides)? else {
@@ -138,13 +134,13 @@ fn launches() -> Result<()> {
     for (name, ours) in names.iter().zip(&found[1..]) {
         let what = "instructions that a launch takes more (callgrind); baseline: the bare driver's";
         let name = format!("launch_added_instructions_{name}");
-        figure(&name, (ours - found[0], "instructions"), found[0], what)?;
+        bench.figure(&name, (ours - found[0], "instructions"), found[0], what)?;
     }
     Ok(())
 }
 
 /// Allocations, and starts of programs, under both injection methods.
-fn starts() -> Result<()> {
+fn starts(bench: &mut Bench) -> Result<()> {
     let sides = [
         InjectionMethod::NoLimiter,
         InjectionMethod::Replacement,
@@ -158,7 +154,7 @@ fn starts() -> Result<()> {
     let found = allocation(&sides[..2], LIVE, 3)?;
     let what = "CPU time that an allocation and its end take more beside 100,000; baseline: bare";
     let added = found[1] - found[0];
-    figure("alloc_free_added_ns", (added, "ns"), found[0], what)?;
+    bench.figure("alloc_free_added_ns", (added, "ns"), found[0], what)?;
     for (name, with_driver, what) in [
         ("start", false, "/bin/true ends later; baseline: bare"),
         (
@@ -170,7 +166,7 @@ fn starts() -> Result<()> {
         let found = start(&sides, with_driver, 3)?;
         for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
             let name = format!("{name}_added_us_{method}");
-            figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
+            bench.figure(&name, (ours - found[0], "microseconds"), found[0], what)?;
         }
     }
     let [instructions, calls] = init(&sides)?;
@@ -190,27 +186,33 @@ fn starts() -> Result<()> {
                 name
             };
             let name = format!("init_added_{name}_{method}");
-            figure(&name, (ours - found[0], dimension), found[0], &what)?;
+            bench.figure(&name, (ours - found[0], dimension), found[0], &what)?;
         }
     }
     let found = storm(&sides, STORM, 3)?;
     let what = "300 programs that call cuInit at once, by the time that the bare ones take";
     for (method, ours) in ["replacement", "preload"].iter().zip(&found[1..]) {
         let name = format!("init_300_{method}");
-        figure(&name, (ours / found[0], "times"), 1.0, what)?;
+        bench.figure(&name, (ours / found[0], "times"), 1.0, what)?;
     }
     Ok(())
 }
 
 /// Windows of a second, kernels up to 10 ms.
-fn shares() -> Result<()> {
+fn shares(bench: &mut Bench) -> Result<()> {
     for cores in SHARES {
         let kinds = ["plain k_ms_1", "plain k_ms_10"];
         let got =
             kinds.map(|work| run(&ShareScenario::seconds(WINDOWS, vec![tenant(cores, work)])));
         let [one, ten] = got;
         let all = [one?.remove(0), ten?.remove(0)];
-        share_figures(&format!("share_{cores}"), cores, &all, &kinds.join(", "))?;
+        share_figures(
+            bench,
+            &format!("share_{cores}"),
+            cores,
+            &all,
+            &kinds.join(", "),
+        )?;
     }
     let eight = ShareTenant {
         processes: 8,
@@ -232,14 +234,14 @@ fn shares() -> Result<()> {
         let got = run(&scene)?;
         let groups = &scene.tenants[0];
         let what = format!("{} % of {}", groups.cores, groups.work.join(" "));
-        share_figures(&format!("share_{name}"), groups.cores, &got, &what)?;
+        share_figures(bench, &format!("share_{name}"), groups.cores, &got, &what)?;
     }
     Ok(())
 }
 
 /// Windows of ten seconds, kernels of 200 ms. They hardly use this machine's processors, so all run
 /// at once.
-fn long_kernels() -> Result<()> {
+fn long_kernels(bench: &mut Bench) -> Result<()> {
     let scenes = SHARES.map(|cores| {
         thread::spawn(move || {
             let mut scene = ShareScenario::seconds(3, vec![tenant(cores, "plain k_ms_200")]);
@@ -251,13 +253,13 @@ fn long_kernels() -> Result<()> {
     for (cores, scene) in SHARES.into_iter().zip(scenes) {
         let got = scene.join().map_err(|_| anyhow!("a scene panicked"))??;
         let name = format!("share_{cores}_long");
-        share_figures(&name, cores, &got, "plain k_ms_200, windows of 10 s")?;
+        share_figures(bench, &name, cores, &got, "plain k_ms_200, windows of 10 s")?;
     }
     Ok(())
 }
 
 /// Several tenants that are always busy, with the host's arbiter.
-fn tenants() -> Result<()> {
+fn tenants(bench: &mut Bench) -> Result<()> {
     for (name, shares) in [
         ("3_tenants", vec![20, 30, 50]),
         ("10_tenants", vec![10; 10]),
@@ -272,20 +274,20 @@ fn tenants() -> Result<()> {
         let worst = worst.fold(0.0, f64::max);
         let all: f64 = got.iter().map(TenantResult::mean).sum();
         let what = format!("mean distance from the share, of the tenant with most; {shares:?} %");
-        figure(
+        bench.figure(
             &format!("share_error_{name}"),
             (worst, "points"),
             0.0,
             &what,
         )?;
         let what = "use of the whole GPU by all of them; baseline: the sum of the shares";
-        figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
+        bench.figure(&format!("share_used_{name}"), (all, "percent"), 100.0, what)?;
     }
     Ok(())
 }
 
 /// The profile `harsh`: a tenant alone, and several that are always busy.
-fn harsh_shares() -> Result<()> {
+fn harsh_shares(bench: &mut Bench) -> Result<()> {
     // Programs with tiny kernels keep a processor busy; the others run at once.
     let mut worst = 0.0;
     for work in ["k_us_3", "k_us_8", "k_us_100"] {
@@ -300,7 +302,7 @@ fn harsh_shares() -> Result<()> {
     }
     let what = "distance from 30 or 50 %, of a tenant alone; worst of kernels of 3 us to 200 ms";
     let name = "harsh_one_tenant_error_points";
-    figure(name, (worst, "points"), 0.0, what)?;
+    bench.figure(name, (worst, "points"), 0.0, what)?;
     let (mut below, mut lost, mut blind): (f64, f64, f64) = (0.0, 0.0, 0.0);
     for shares in [&[30, 60][..], &[20, 30, 40], &[9; 10]] {
         for (points, _) in harsh_tenants(shares, 0, HostRole::Arbiter)? {
@@ -317,13 +319,13 @@ fn harsh_shares() -> Result<()> {
     }
     let what = "below its share, the worst of busy tenants whose shares sum to 90 %";
     let name = "harsh_busy_tenants_below_share_points";
-    figure(name, (below, "points"), 0.0, what)?;
+    bench.figure(name, (below, "points"), 0.0, what)?;
     let what = "of its share, the worst of busy tenants whose shares sum to 100 %";
     let name = "harsh_full_lowest_part_of_share_percent";
-    figure(name, (100.0 - lost, "percent"), 100.0, what)?;
+    bench.figure(name, (100.0 - lost, "percent"), 100.0, what)?;
     let what = "distance from its share, the worst of tenants of a driver that reports no use";
     let name = "harsh_no_samples_error_points";
-    figure(name, (blind, "points"), 0.0, what)
+    bench.figure(name, (blind, "points"), 0.0, what)
 }
 
 fn harsh(tenants: Vec<ShareTenant>, host: HostRole) -> ShareScenario<'static> {
@@ -372,7 +374,7 @@ fn harsh_tenants(shares: &[u32], policy: u32, host: HostRole) -> Result<Vec<(f64
 }
 
 /// Priorities, loans, and how soon a throttle flag takes effect.
-fn arbiter() -> Result<()> {
+fn arbiter(bench: &mut Bench) -> Result<()> {
     let plain = |cores, priority| tenant(cores, "plain k_ms_1").priority(priority);
     for (name, tenants, expected) in [
         (
@@ -395,7 +397,7 @@ fn arbiter() -> Result<()> {
         let worst = errors.map(|(got, expected)| (got.mean() - expected).abs());
         let worst = worst.fold(0.0, f64::max);
         let what = format!("distance of GPU time from {expected:?} %, of the worse tenant");
-        figure(
+        bench.figure(
             &format!("share_error_{name}"),
             (worst, "points"),
             0.0,
@@ -424,15 +426,15 @@ fn arbiter() -> Result<()> {
         let times = figures.len();
         let what = format!("99th percentile of {times} times {what}; kernels of 1 ms");
         let value = percentile(figures, 99);
-        figure(&format!("{name}_p99_ms"), (value, "ms"), 0.0, &what)?;
+        bench.figure(&format!("{name}_p99_ms"), (value, "ms"), 0.0, &what)?;
     }
     let value = idle_cpu_percent(100, Duration::from_secs(10))?;
     let what = "of a core for 100 idle shares of 8 GPUs";
-    figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
+    bench.figure("arbiter_at_rest_100", (value, "percent"), 0.0, what)
 }
 
 /// Honest programs that fill their shares, and one that bypasses the limiter, beside the OOM killer.
-fn memory() -> Result<()> {
+fn memory(bench: &mut Bench) -> Result<()> {
     let scene = HonestScene::start(HONEST, "harsh")?;
     let result = scene.end_after(Duration::from_mins(5))?;
     let killed = f64::from(u32::try_from(result.killed)?);
@@ -440,7 +442,7 @@ fn memory() -> Result<()> {
         "of {HONEST} honest programs that fill their shares to the last byte for 5 minutes; they did so {} times",
         result.filled
     );
-    figure("harsh_honest_killed", (killed, "programs"), 0.0, &what)?;
+    bench.figure("harsh_honest_killed", (killed, "programs"), 0.0, &what)?;
     let scene = HonestScene::start(4, "harsh")?;
     let mut program = scene.bypass(SHARE + 2048)?;
     let begun = Instant::now();
@@ -450,11 +452,11 @@ fn memory() -> Result<()> {
     let took = begun.elapsed().as_secs_f64();
     let what =
         "until a program is killed that bypasses the limiter and takes 2 GiB more than the share";
-    figure("harsh_excess_killed_s", (took, "s"), 0.0, what)
+    bench.figure("harsh_excess_killed_s", (took, "s"), 0.0, what)
 }
 
 /// Ten tenants that may use more than they request, for ten minutes each.
-fn lending() -> Result<()> {
+fn lending(bench: &mut Bench) -> Result<()> {
     let grace = Duration::from_secs(5);
     for (limits, of, with) in [
         (Limits::Library(None), "library", "the library's limits"),
@@ -472,7 +474,7 @@ fn lending() -> Result<()> {
             "of {granted} allocations within the requests of ten tenants in 10 minutes, {with}"
         );
         let value = 100.0 * granted / (granted + refused);
-        figure(
+        bench.figure(
             &format!("lent_granted_{of}"),
             (value, "percent"),
             100.0,
@@ -480,12 +482,12 @@ fn lending() -> Result<()> {
         )?;
         let what = format!("the longest of them beyond the grace period of 5 s, {with}");
         let beyond = result.longest.saturating_sub(grace).as_secs_f64();
-        figure(&format!("lent_wait_{of}_s"), (beyond, "s"), 0.0, &what)?;
+        bench.figure(&format!("lent_wait_{of}_s"), (beyond, "s"), 0.0, &what)?;
         let what = format!(
             "of what two idle tenants leave, lent to others, the least of {} rounds, {with}",
             result.rounds
         );
-        figure(
+        bench.figure(
             &format!("lent_usable_{of}"),
             (result.usable, "percent"),
             100.0,
@@ -495,7 +497,7 @@ fn lending() -> Result<()> {
             "borrowers ended that were within their request, of {} ended, {with}",
             result.ended
         );
-        figure(
+        bench.figure(
             &format!("lent_wrong_{of}"),
             (number(result.wrong)?, "tenants"),
             0.0,
@@ -505,15 +507,21 @@ fn lending() -> Result<()> {
     Ok(())
 }
 
-fn share_figures(name: &str, cores: u32, got: &[TenantResult], what: &str) -> Result<()> {
+fn share_figures(
+    bench: &mut Bench,
+    name: &str,
+    cores: u32,
+    got: &[TenantResult],
+    what: &str,
+) -> Result<()> {
     let errors = got.iter().map(|got| got.error(cores));
     let worst = errors.fold(0.0, f64::max);
     let groups = format!("mean distance of windows from {cores} %; {what}");
-    figure(&format!("{name}_error"), (worst, "points"), 0.0, &groups)?;
+    bench.figure(&format!("{name}_error"), (worst, "points"), 0.0, &groups)?;
     let least = got.iter().map(|got| got.throughput(cores));
     let least = least.fold(f64::INFINITY, f64::min);
     let groups = format!("of the {cores} % that are permitted; {what}");
-    figure(
+    bench.figure(
         &format!("{name}_throughput"),
         (least, "percent"),
         100.0,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aliquot_cluster::wait::{eventually, give_up};
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_cluster::{Cluster, Part};
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -76,9 +76,8 @@ impl BenchCluster {
             .cluster
             .start_part(SCHEDULER, &self.program, &args, &[])?;
         eventually(PATIENCE, "aliquot-scheduler to be ready", || async {
-            part.check()
-                .map_err(|error| give_up(format!("{error:#}")))?;
-            self.get("readyz").await.map(Some)
+            part.check()?;
+            self.get("readyz").await.or_not_yet().map(Some)
         })
         .await?;
         Ok(part)

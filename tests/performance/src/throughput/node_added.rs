@@ -6,8 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use anyhow::{Result, ensure};
+use aliquot_style::figures::Figure;
+use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -15,7 +17,6 @@ use serde_json::json;
 
 use super::cluster::{BenchCluster, capacity, post};
 use super::run::Workload;
-use crate::client::{Figure, round};
 use crate::cluster;
 
 /// Nodes that are added for each form.
@@ -68,9 +69,9 @@ fn figures_of(form: &str, times: &[f64], plain: &[f64], within: Duration) -> [Fi
         },
         Figure {
             name: format!("node_added_p99_s_{form}"),
-            value: round(times[NODES * 99 / 100 - 1]),
+            value: times[NODES * 99 / 100 - 1],
             unit: "s",
-            baseline: round(plain[NODES * 99 / 100 - 1]),
+            baseline: plain[NODES * 99 / 100 - 1],
             what: format!("{what}, p99; {baseline}"),
         },
     ]
@@ -89,7 +90,7 @@ async fn times(cluster: &BenchCluster, workload: Workload, first: usize) -> Resu
         eventually(DEADLINE, "the pod to be refused", || async {
             let status = pods.get(&name).await?.status;
             let conditions = status.and_then(|status| status.conditions);
-            ensure!(
+            until!(
                 conditions
                     .iter()
                     .flatten()
@@ -104,7 +105,7 @@ async fn times(cluster: &BenchCluster, workload: Workload, first: usize) -> Resu
         eventually(DEADLINE, "the pod to be bound", || async {
             let pod = pods.get(&name).await?;
             let node = pod.spec.and_then(|spec| spec.node_name);
-            ensure!(node.is_some(), "{:?}", pod.status);
+            until!(node.is_some(), "{:?}", pod.status);
             Ok(Some(()))
         })
         .await?;
