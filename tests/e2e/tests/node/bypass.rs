@@ -84,6 +84,11 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     std::fs::write(&manifest, simple("static", "gpu", &LIMITS).to_string())?;
     let mirror = format!("gpu-{NODE}");
     let why = "is a static pod, which bypasses the scheduler";
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "static");
+    eventually(PATIENCE, "the static pod", || async {
+        Ok(pods.get_opt(&mirror).await?)
+    })
+    .await?;
     wait_blocked(stack, "static", &mirror, why).await?;
     wait_event(
         stack,
@@ -96,7 +101,6 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     // Refused later than the static pod, evicted: the static one's time has come.
     bind(stack, "static", "later", &json!({})).await?;
     wait_blocked(stack, "static", "later", "without an allocation").await?;
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "static");
     eventually(PATIENCE, "the later pod to be evicted", || async {
         Ok(pods.get_opt("later").await?.is_none().then_some(()))
     })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_cluster::until;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::clients::{answers, release};
 use aliquot_e2e::stack::{Kind, Stack};
 use aliquot_node_state::accepted::AcceptedAllocation;
@@ -57,7 +57,7 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
             eventually(PATIENCE, what, || async {
                 match fs::remove_file(&file) {
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-                    _ => put(what, &file, &others)?,
+                    _ => put(what, &file, &others).or_not_yet()?,
                 }
                 Ok(Some(()))
             })
