@@ -96,6 +96,10 @@ fn is_small(node: usize) -> bool {
     node % 3 == 1
 }
 
+fn namespace(node: usize, gpu: usize, share: usize) -> &'static str {
+    NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()]
+}
+
 fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
     let memory = memory(node, gpu, share);
     let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
@@ -105,15 +109,15 @@ fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
     let uid = format!("p{node}-{gpu}-{share}");
     Ok(serde_json::from_value(json!({
         "metadata": {"name": format!("job-{node}-{gpu}-{share}"), "uid": uid,
-            "namespace": NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()],
+            "namespace": namespace(node, gpu, share),
             "annotations": {ALLOCATION: allocation.to_string()}},
         "spec": {"nodeName": name, "containers": [{"name": "main"}]},
         "status": {"phase": "Running"},
     }))?)
 }
 
-/// What the monitor of a node answers through the API server's proxy: each share of its first GPU uses half of
-/// its memory, and more each half minute; its other GPUs are idle. The monitor of the second node is down.
+/// What the monitor of a node answers through the API server's proxy: each share of a GPU uses the same part of
+/// its memory, half on the first GPU, and more each half minute. The monitor of the second node is down.
 fn monitor(node: usize, is_history: bool) -> (u16, Value) {
     if node == 1 {
         return (
@@ -121,26 +125,29 @@ fn monitor(node: usize, is_history: bool) -> (u16, Value) {
             json!({"kind": "Status", "message": "dial tcp: connection refused"}),
         );
     }
-    let gpu = uuid(node, 0);
-    let share = |share: usize| {
-        let memory = memory(node, 0, share) / 2;
-        let hour = |value: usize| -> Vec<usize> { (1..=120).map(|at| value * at / 120).collect() };
-        let mut answer = json!({"gpu": gpu, "device": gpu, "container": "main",
-            "namespace": NAMESPACES[(node * 7 + share) % NAMESPACES.len()], "pod": format!("job-{node}-0-{share}"),
-            "limit": 2 * memory, "memory": memory, "sm": 10, "throttled": 5});
-        if is_history {
-            answer["memory"] = json!(hour(memory));
-            answer["sm"] = json!(hour(10));
+    let mut gpus = Vec::new();
+    let mut shares = Vec::new();
+    for index in 0..8 {
+        let gpu = uuid(node, index);
+        let (eighths, sm) = [(4, 10), (7, 9), (2, 3), (6, 10), (0, 0)][index % 5];
+        let mut used = 0;
+        for share in 0..5 {
+            let limit = memory(node, index, share);
+            let memory = limit * eighths / 8;
+            used += memory;
+            let hour =
+                |value: usize| -> Vec<usize> { (1..=120).map(|at| value * at / 120).collect() };
+            let mut answer = json!({"gpu": gpu, "device": gpu, "container": "main",
+                "namespace": namespace(node, index, share), "pod": format!("job-{node}-{index}-{share}"),
+                "limit": limit, "memory": memory, "sm": sm, "throttled": sm / 2});
+            if is_history {
+                answer["memory"] = json!(hour(memory));
+                answer["sm"] = json!(hour(sm));
+            }
+            shares.push(answer);
         }
-        answer
-    };
-    let gpus: Vec<Value> = (0..8)
-        .map(|index| {
-            json!({"gpu": uuid(node, index), "memory": if index == 0 { 21_000 } else { 0 },
-                "sm": if index == 0 { 50 } else { 0 }, "temperature": 40 + index, "power": 71})
-        })
-        .collect();
-    let shares: Vec<Value> = (0..5).map(share).collect();
+        gpus.push(json!({"gpu": gpu, "memory": used, "sm": 5 * sm, "temperature": 40 + index, "power": 71 + 4 * sm}));
+    }
     (
         200,
         json!({"node": format!("gpu-{node:03}"), "gpus": gpus, "shares": shares}),

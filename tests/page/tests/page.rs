@@ -2,9 +2,9 @@
 #![allow(clippy::print_stdout, reason = "measured times")]
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::starvation::{Attempts, Measurement};
 use aliquot_page::browser::Browser;
 use aliquot_page::cluster::{ledger, serve};
 use anyhow::{Context as _, Result, ensure};
@@ -38,29 +38,6 @@ async fn text(browser: &mut Browser, expression: &str) -> Result<String> {
     Ok(value.as_str().unwrap_or_default().to_owned())
 }
 
-fn docs(name: &str) -> PathBuf {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    top.join("docs/screens").join(name)
-}
-
-/// Checks that the picture shows something; with `UPDATE=1` also writes it for the documents.
-async fn picture(browser: &mut Browser, name: &str) -> Result<()> {
-    let png = browser.picture().await?;
-    ensure!(
-        png.len() > 10_000,
-        "{name}: {} bytes show nothing",
-        png.len()
-    );
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(docs(name), png)?;
-    }
-    ensure!(
-        docs(name).is_file(),
-        "docs/screens/{name} is missing: make screens"
-    );
-    Ok(())
-}
-
 #[tokio::test]
 async fn shows_finds_and_opens_every_share() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
@@ -82,7 +59,6 @@ async fn shows_finds_and_opens_every_share() -> Result<()> {
         pending.contains("ranking/large-0") && pending.contains("90000 MiB"),
         "{pending}"
     );
-    picture(&mut browser, "cluster-page.png").await?;
 
     // A click opens the pod.
     browser
@@ -138,7 +114,9 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
     browser.until(measured).await?;
     let now = texts(&mut browser, ".node:first-child .now").await?;
     ensure!(
-        now.starts_with("21000 MiB used · 50 % SM · 40 °C · 71 W\n0 MiB used · 0 % SM · 41 °C"),
+        now.starts_with(
+            "22500 MiB used · 50 % SM · 40 °C · 111 W\n39374 MiB used · 45 % SM · 41 °C"
+        ),
         "{now}"
     );
     let used = "[...document.querySelectorAll('.node:first-child .gpu:nth-of-type(1) button')]\
@@ -169,7 +147,6 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         points.split(' ').count() == 120 && points.ends_with("360.0,30.0"),
         "{points}"
     );
-    picture(&mut browser, "cluster-page-share.png").await?;
 
     // What would help, short names that differ, and the quota.
     let help = texts(&mut browser, "#waiting td:nth-child(4)").await?;
@@ -215,7 +192,6 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         contrast.as_f64().is_some_and(|ratio| ratio >= 4.5),
         "{contrast}"
     );
-    picture(&mut browser, "cluster-page-dark.png").await?;
     browser.stop().await?;
     stop.cancel();
     Ok(())
@@ -320,33 +296,39 @@ async fn scrolls_a_thousand_gpus_without_lag() -> Result<()> {
         const field = document.querySelector('[name=by]'); field.value = field.value === 'cores' ? 'memory' : 'cores'; \
         field.dispatchEvent(new Event('input', {bubbles: true})); \
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - began))); })";
-    // The machine does other work, too, so the best of three times counts.
-    let mut fastest = Duration::MAX;
-    for _ in 0..3 {
-        fastest = fastest.min(milliseconds(&browser.value(drawn).await?)?);
+    let mut attempts = Attempts::new(format!("{shares} shares drawn anew"));
+    loop {
+        let measured = Measurement::of_machine();
+        let took = milliseconds(&browser.value(drawn).await?)?;
+        println!("{shares} shares drawn anew in {took:?}");
+        if took < SOON {
+            break;
+        }
+        let missed = format!("{took:?}, allowed {SOON:?}");
+        attempts.again(missed, measured.starved())?;
     }
-    println!("{shares} shares drawn anew in {fastest:?}, the best of three times");
-    ensure!(
-        fastest < SOON,
-        "{shares} shares drawn anew: {fastest:?}, allowed {SOON:?}"
-    );
 
     browser
         .value("document.querySelector('#nodes button[tabindex=\"0\"]').focus()")
         .await?;
-    let mut keys = Vec::new();
-    for _ in 0..30 {
-        let began = Instant::now();
-        browser.press("ArrowDown").await?;
-        keys.push(began.elapsed());
+    let mut attempts = Attempts::new("a key that moves the focus");
+    loop {
+        let measured = Measurement::of_machine();
+        let mut keys = Vec::new();
+        for _ in 0..30 {
+            let began = Instant::now();
+            browser.press("ArrowDown").await?;
+            keys.push(began.elapsed());
+        }
+        keys.sort();
+        let (median, most) = (keys[keys.len() / 2], keys[keys.len() - 1]);
+        println!("a key moves the focus in {median:?} (median), {most:?} at most");
+        if median < AT_ONCE {
+            break;
+        }
+        let missed = format!("{median:?}, allowed {AT_ONCE:?}");
+        attempts.again(missed, measured.starved())?;
     }
-    keys.sort();
-    let quarter = keys[keys.len() / 4];
-    println!(
-        "a key moves the focus in {quarter:?} (quartile), {:?} at most",
-        keys[29]
-    );
-    ensure!(quarter < AT_ONCE, "a key: {quarter:?}, allowed {AT_ONCE:?}");
 
     // Unchanged nodes are not drawn again.
     let same = "(async () => { const first = document.querySelector('.node'); \
@@ -365,36 +347,4 @@ fn milliseconds(value: &Value) -> Result<Duration> {
     Ok(Duration::from_secs_f64(
         value.as_f64().context("a number")? / 1000.0,
     ))
-}
-
-/// tests/chart writes what the commands print as text; this test makes pictures of it.
-#[tokio::test]
-async fn shows_command_output_as_in_a_terminal() -> Result<()> {
-    let mut browser = Browser::start(1400, 640).await?;
-    for name in ["top", "explain", "doctor"] {
-        let printed = std::fs::read_to_string(docs(&format!("{name}.txt")))
-            .with_context(|| format!("docs/screens/{name}.txt: make screens"))?;
-        let quoted = Value::from(printed.clone()).to_string();
-        browser.open("about:blank").await?;
-        let shown = format!(
-            "document.body.style = 'margin:0;background:#14181c;color:#dfe6ea'; \
-             const pre = document.createElement('pre'); pre.textContent = {quoted}; \
-             pre.style = 'font:13px/1.45 monospace;margin:0;padding:18px;white-space:pre-wrap'; \
-             document.body.replaceChildren(pre); pre.textContent"
-        );
-        browser.until("document.readyState === 'complete'").await?;
-        let seen = browser.value(&format!("{{ {shown} }}")).await?;
-        ensure!(seen == printed, "{name}");
-        // As high as what is printed.
-        let height = browser
-            .value("document.querySelector('pre').scrollHeight")
-            .await?;
-        let size =
-            json!({"width": 1400, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        browser
-            .call("Emulation.setDeviceMetricsOverride", size)
-            .await?;
-        picture(&mut browser, &format!("{name}.png")).await?;
-    }
-    browser.stop().await
 }
