@@ -416,7 +416,3 @@ pub fn remove_process(gpu: &mut Gpu, pid: u32) -> Result<(), EditError> {
     gpu.process_count = u32::try_from(left.len()).expect("at most MAX_PROCESSES");
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "edit_tests.rs"]
-mod tests;

@@ -95,32 +95,3 @@ fn uniform() -> f64 {
 fn normal() -> f64 {
     (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(name: &str, median: u64, sigma: u32) {
-        let time = KernelTime::of(name);
-        assert_eq!((time.median, time.sigma), (median, sigma), "{name}");
-    }
-
-    #[test]
-    fn parses_kernel_time_from_its_name() {
-        check("k_us_500", 500_000, 0);
-        check("k_ms_2_sd_30", 2_000_000, 30);
-        check("k_ns_0", 0, 0);
-        check("gemm", OTHERWISE, 0);
-        check("k_us", OTHERWISE, 0);
-        assert!(KernelTime::of("k_us_5_touch").touches);
-    }
-
-    #[test]
-    fn half_of_all_draws_are_below_the_median() {
-        let time = KernelTime::of("k_us_500_sd_40");
-        let draws: Vec<u64> = (0..4000).map(|_| time.draw(0, 0)).collect();
-        let below = draws.iter().filter(|draw| **draw < 500_000).count();
-        assert!((1800..2200).contains(&below), "{below}");
-        assert!(draws.iter().any(|draw| *draw > 800_000));
-    }
-}

@@ -1,5 +1,7 @@
 //! CUDA processes under MPS: memory limits, concurrency, shared fatal errors, compute modes, limits
 //! on their number.
+//!
+//! Facts of: Multi-Process Service, Architecture and Appendix: Tools and Interface Reference.
 
 use std::time::Duration;
 

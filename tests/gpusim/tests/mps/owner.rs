@@ -1,4 +1,6 @@
 //! A daemon as its owner sees it: start, commands, answers, exit.
+//!
+//! Facts of: Multi-Process Service, Appendix: Tools and Interface Reference.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,7 @@
 //! MIG by raw NVML calls: what can be created where, the error codes, and the lifetime of handles,
 //! UUIDs and instances.
+//!
+//! Facts of: NVML API Reference, Multi Instance GPU Management; MIG User Guide.
 
 use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::{SimulatedMachine, proc_folder};

@@ -1,6 +1,6 @@
 //! What NVML shows of processes, on drivers that show less than others, or what is not so.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::{MIB, compute_process};
@@ -9,7 +9,6 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
-use crate::memory_limits::{context, cuda};
 
 /// The bytes of the only process on GPU 0.
 fn bytes(library: &NvmlLib) -> u64 {
@@ -124,54 +123,6 @@ fn process_bytes_lack_or_repeat_memory_by_setting() {
             switch(machine, field, "off");
         }
         assert_eq!(bytes(&library), 1000 * MIB);
-    });
-}
-
-#[test]
-fn cuda_managed_memory_is_missing_from_process_bytes() {
-    type Alloc = unsafe extern "C" fn(*mut u64, usize, c_uint) -> c_int;
-    type Prefetch = unsafe extern "C" fn(u64, usize, c_int, u64) -> c_int;
-    const MANAGED: usize = 100 << 20;
-    let name = "process_figures::cuda_managed_memory_is_missing_from_process_bytes";
-    on_machine(name, TWO_A100, |machine| {
-        context();
-        let mut pointer = 0;
-        // SAFETY: these are the calls' signatures; the place lives through the call.
-        unsafe {
-            let alloc: Alloc = std::mem::transmute(cuda("cuMemAllocManaged"));
-            let prefetch: Prefetch = std::mem::transmute(cuda("cuMemPrefetchAsync"));
-            assert_eq!(alloc(&raw mut pointer, MANAGED, 1), 0);
-            assert_eq!(prefetch(pointer, MANAGED, 0, 0), 0);
-        }
-        let library = opened();
-        assert_eq!(bytes(&library), (416 + 100) * MIB);
-        switch(machine, "bytesWithoutManaged", "on");
-        assert_eq!(bytes(&library), 416 * MIB);
-        assert_eq!(used(&library), (416 + 100) * MIB);
-    });
-}
-
-#[test]
-fn utilisation_calls_work_by_setting() {
-    let name = "process_figures::utilisation_calls_work_by_setting";
-    on_machine(name, TWO_A100, |machine| {
-        let busy = Process {
-            sm: 42,
-            ..compute_process(11, 100)
-        };
-        machine.add_process("0", busy).unwrap();
-        let library = opened();
-        let found: Result<Vec<Sample>, nvmlReturn_t> = Ok(vec![(11, 42)]);
-        for (value, legacy, newer) in [
-            ("ok", found.clone(), found.clone()),
-            ("legacyNotSupported", Err(NOT_SUPPORTED), found.clone()),
-            ("notSupported", Err(NOT_SUPPORTED), Err(NOT_SUPPORTED)),
-            ("ok", found.clone(), found),
-        ] {
-            switch(machine, "processUtilisation", value);
-            assert_eq!(legacy_samples(&library), legacy, "{value}");
-            assert_eq!(samples(&library), newer, "{value}");
-        }
     });
 }
 

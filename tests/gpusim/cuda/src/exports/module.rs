@@ -278,22 +278,3 @@ pub(super) fn entries(image: &[u8]) -> Option<HashSet<String>> {
     });
     Some(names.collect())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_local_memory_from_a_kernels_name() {
-        for (name, bytes) in [
-            ("k_us_500_sd_30_touch_local_800", 800),
-            ("k_local_16_us_5", 16),
-            ("k_us_5", 0),
-            ("k_local", 0),
-            ("k_local_x", 0),
-            ("k_local_9999999", MOST_LOCAL),
-        ] {
-            assert_eq!(local_bytes(name), bytes, "{name}");
-        }
-    }
-}

@@ -1,4 +1,7 @@
 //! Capture, the calls that it forbids, and graphs.
+//!
+//! Facts of: CUDA Driver API, Stream Management (`cuStreamBeginCapture`,
+//! `cuThreadExchangeStreamCaptureMode`) and Graph Management.
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine};

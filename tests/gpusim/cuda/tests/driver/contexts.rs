@@ -1,4 +1,7 @@
 //! Initialisation, devices and contexts.
+//!
+//! Facts of: CUDA Driver API, Initialization, Device Management, Primary Context Management and
+//! Context Management; CUDA Programming Guide, `CUDA_VISIBLE_DEVICES`.
 
 use std::ffi::{CStr, c_char};
 

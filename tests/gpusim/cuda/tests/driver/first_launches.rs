@@ -1,4 +1,7 @@
 //! What a context takes of its GPU when kernels are first launched in it.
+//!
+//! Facts of: CUDA Driver API, Execution Control (`CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`) and
+//! `cuCtxSetLimit`.
 
 use aliquot_gpusim::SimulatedMachine;
 
@@ -36,16 +39,6 @@ fn context_grows_once_at_its_first_launch() {
         ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
         ok!(cuda, cuCtxSetCurrent(u64: cuda.primary(0)));
         assert_eq!(used(machine), 300);
-    });
-}
-
-#[test]
-fn context_stays_as_it_is_without_growth() {
-    let name = "first_launches::context_stays_as_it_is_without_growth";
-    on_machine(name, TWO_A100, |machine| {
-        let cuda = Cuda::ready();
-        assert_eq!(cuda.launch(cuda.kernel("k_us_5"), 0), OK);
-        assert_eq!(used(machine), CONTEXT);
     });
 }
 

@@ -7,7 +7,6 @@ mod client;
 mod clients;
 mod common;
 mod contexts;
-mod copy_times;
 mod cudarc_client;
 mod first_launches;
 mod lookup;

@@ -1,4 +1,7 @@
 //! Managed memory that moves between host and GPU, and IPC between processes.
+//!
+//! Facts of: CUDA Driver API, Unified Addressing and Memory Management (`cuMemAllocManaged`,
+//! `cuIpcOpenMemHandle`).
 
 use aliquot_gpusim::SimulatedMachine;
 

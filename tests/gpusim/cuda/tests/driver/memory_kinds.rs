@@ -1,4 +1,6 @@
 //! Memory of every kind: what it is charged on the GPU, what is rejected, and that all is released.
+//!
+//! Facts of: CUDA Driver API, Memory Management.
 
 use aliquot_gpusim::SimulatedMachine;
 

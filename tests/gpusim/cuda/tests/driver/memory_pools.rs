@@ -1,4 +1,6 @@
 //! Pools reserve in chunks, and release what exceeds their threshold at the next synchronization.
+//!
+//! Facts of: CUDA Driver API, Stream Ordered Memory Allocator.
 
 use aliquot_gpusim::SimulatedMachine;
 

@@ -1,5 +1,7 @@
 //! Every name that a driver exports is there, the old ones answer as their new forms do, and what
 //! is not simulated says so.
+//!
+//! Facts of: the names of real drivers in `limiter/names`, and the CUDA Driver API.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,8 +15,6 @@ use crate::common::{TWO_A100, on_machine, until};
 const CUDA: &str = include_str!("../../../../../limiter/names/cuda-13.5.txt");
 const NVML: &str = include_str!("../../../../../limiter/names/nvml-13.5.txt");
 
-const NOT_SUPPORTED: u32 = 801;
-
 fn missing(library: Cuda, list: &str) -> Vec<&str> {
     let names = list.lines().filter(|line| !line.starts_with('#'));
     names.filter(|name| library.find(name).is_null()).collect()
@@ -25,21 +25,6 @@ fn exports_every_name_of_a_driver() {
     let nvml = Cuda::open_at(&place::library_path().unwrap());
     assert_eq!(missing(Cuda::open(), CUDA), [] as [&str; 0]);
     assert_eq!(missing(nvml, NVML), [] as [&str; 0]);
-}
-
-#[test]
-fn rejects_calls_that_are_not_simulated() {
-    let name = "names::rejects_calls_that_are_not_simulated";
-    on_machine(name, TWO_A100, |_| {
-        let cuda = Cuda::open();
-        let import = || {
-            let mut memory = 0;
-            call!(cuda, cuImportExternalMemory(*mut u64: &raw mut memory, u64: 0))
-        };
-        assert_eq!(import(), NOT_INITIALIZED);
-        ok!(cuda, cuInit(u32: 0));
-        assert_eq!(import(), NOT_SUPPORTED);
-    });
 }
 
 fn used(machine: &SimulatedMachine) -> u64 {

@@ -1,5 +1,8 @@
 //! Time: kernels take what their names specify, events measure it to the half microsecond, and
 //! processes share a GPU in time slices.
+//!
+//! Facts of: CUDA Driver API, Stream Synchronization Behavior, Event Management and Execution
+//! Control.
 
 use crate::client::*;
 use crate::common::{TWO_A100, on_machine, role, start, until};

@@ -34,38 +34,6 @@ fn work_forever(cuda: Cuda) -> ! {
 }
 
 #[test]
-fn switch_between_processes_takes_gpu_time() {
-    const NAME: &str = "unkind_time::switch_between_processes_takes_gpu_time";
-    on_machine(NAME, TWO_A100, |machine| {
-        let cuda = Cuda::ready();
-        if role().is_some() {
-            work_forever(cuda);
-        }
-        let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_1"));
-        let other = worker(NAME, machine);
-        // 50 slices of 2 ms, after each the other's.
-        for (switch, expected) in [("0", 200.0), ("500", 250.0)] {
-            machine.set("0", &[("switchUs", switch)]).unwrap();
-            let [before, after] = [cuda.event(), cuda.event()];
-            let theirs = busy(machine, other.id());
-            assert_eq!(cuda.record(before, stream), OK);
-            for _ in 0..100 {
-                assert_eq!(cuda.launch(kernel, stream), OK);
-            }
-            assert_eq!(cuda.record(after, stream), OK);
-            assert_eq!(cuda.synchronize(), OK);
-            let took = cuda.elapsed(before, after).unwrap();
-            assert!(
-                (expected - 6.0..expected + 20.0).contains(&took),
-                "{took} ms for 100 ms of work with switches of {switch} us, not {expected}"
-            );
-            assert!(busy(machine, other.id()) - theirs >= 90_000_000);
-        }
-        assert_eq!(busy(machine, std::process::id()), 200_000_000);
-    });
-}
-
-#[test]
 fn event_is_ready_some_time_after_it_is_recorded() {
     const LATE: Duration = Duration::from_millis(30);
     let name = "unkind_time::event_is_ready_some_time_after_it_is_recorded";
@@ -153,34 +121,6 @@ fn calls_that_launch_take_cpu_time() {
 }
 
 #[test]
-fn streams_of_one_process_overlap_where_set() {
-    let name = "unkind_time::streams_of_one_process_overlap_where_set";
-    on_machine(name, TWO_A100, |machine| {
-        let cuda = Cuda::ready();
-        let streams = [cuda.stream(), cuda.stream()];
-        let kernel = cuda.kernel("k_ms_200");
-        let mut before = 0;
-        for (overlap, expected) in [("off", 400..401), ("on", 200..400)] {
-            machine.set("0", &[("overlap", overlap)]).unwrap();
-            for stream in streams {
-                assert_eq!(cuda.launch(kernel, stream), OK);
-            }
-            assert_eq!(cuda.synchronize(), OK);
-            for stream in streams {
-                ok!(cuda, cuStreamQuery(u64: stream));
-            }
-            let now = busy(machine, std::process::id());
-            let ran = (now - before) / 1_000_000;
-            assert!(
-                expected.contains(&ran),
-                "busy for {ran} ms, overlap {overlap}"
-            );
-            before = now;
-        }
-    });
-}
-
-#[test]
 fn overlapping_streams_keep_order_of_events() {
     let name = "unkind_time::overlapping_streams_keep_order_of_events";
     let yaml = "gpus: [{model: Tesla T4, set: {overlap: on}}]";
@@ -208,37 +148,6 @@ fn overlapping_streams_keep_order_of_events() {
         assert_eq!((query(first), query(second)), (OK, OK));
         assert_eq!(cuda.elapsed(middle, end), Ok(30.0));
         assert!(cuda.elapsed(start, middle).unwrap() >= 500.0);
-    });
-}
-
-#[test]
-fn legacy_stream_waits_for_all_overlapping_streams() {
-    let name = "unkind_time::legacy_stream_waits_for_all_overlapping_streams";
-    let yaml = "gpus: [{model: Tesla T4, set: {overlap: on}}]";
-    on_machine(name, yaml, |_| {
-        let cuda = Cuda::ready();
-        let blocking = || {
-            let mut stream = 0;
-            ok!(cuda, cuStreamCreate(*mut u64: &raw mut stream, u32: 0));
-            stream
-        };
-        let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
-        let [first, second, free] = [blocking(), blocking(), cuda.stream()];
-        let [done, end, after] = [cuda.event(), cuda.event(), cuda.event()];
-        assert_eq!(cuda.launch(long, first), OK);
-        assert_eq!(cuda.record(done, first), OK);
-        assert_eq!(cuda.launch(short, second), OK);
-        assert_eq!(cuda.launch(short, 0), OK);
-        assert_eq!(cuda.record(end, 0), OK);
-        assert_eq!(cuda.launch(short, second), OK);
-        assert_eq!(cuda.record(after, second), OK);
-        // A stream that is not bound to the legacy one goes on.
-        assert_eq!(cuda.launch(short, free), OK);
-        ok!(cuda, cuStreamSynchronize(u64: free));
-        assert_eq!(cuda.query(done), NOT_READY);
-        assert_eq!(cuda.synchronize(), OK);
-        assert_eq!(cuda.elapsed(done, end), Ok(30.0));
-        assert_eq!(cuda.elapsed(end, after), Ok(30.0));
     });
 }
 

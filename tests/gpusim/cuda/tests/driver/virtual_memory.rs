@@ -1,4 +1,6 @@
 //! Virtual memory management: memory is charged until the last handle and mapping are gone.
+//!
+//! Facts of: CUDA Driver API, Virtual Memory Management.
 
 use aliquot_gpusim::SimulatedMachine;
 
