@@ -41,6 +41,9 @@ step() { # step WHAT COMMAND...
 shows() { # shows TEXT: fails unless the demo printed it
   grep -qF -- "$1" "$log" || { echo "the demo did not show $1:" >&2; cat "$log" >&2; exit 1; }
 }
+in_pod() { # in_pod VARIABLE=VALUE: fails unless the first pod's container has it
+  /tmp/aliquot-demo/parts/bin/kubectl exec gpu-pod -- env | grep -qxF -- "$1" || { echo "gpu-pod has no $1" >&2; exit 1; }
+}
 changed() { # changed FILE: fails unless sed changed it
   ! git diff --quiet -- "$1" || { echo "$1 no longer has such a line" >&2; exit 1; }
 }
@@ -55,20 +58,20 @@ mapfile -t readme < <(awk '/^## /{ inside = /^## Try it$/ } /^```/{ block = insi
 read -ra up <<<"${readme[0]}"
 read -ra down <<<"${readme[1]}"
 step "${up[*]}, from the sources of Kubernetes, containerd and Aliquot" "${up[@]}"
-shows CUDA_DEVICE_MEMORY_LIMIT_0=3000m
-shows 'gpu-pod: compute: limit 30 %; got '
+in_pod CUDA_DEVICE_MEMORY_LIMIT_0=3000m
+shows 'gpu-pod: compute: share 30 %; got '
 within
 awk -v s=$((SECONDS - began)) 'BEGIN {printf "%7.1f s from nothing to limits that hold\n", s}'
 sed -i 's|nvidia.com/gpumem: 3000|nvidia.com/gpumem: 4000|' examples/gpu-pod.yaml
 changed examples/gpu-pod.yaml
 step "examples/gpu-pod.yaml: 4000 MiB; ${up[*]}" "${up[@]}"
-shows CUDA_DEVICE_MEMORY_LIMIT_0=4000m
+in_pod CUDA_DEVICE_MEMORY_LIMIT_0=4000m
 within
 # The agent writes the container's compute limit.
 sed -i 's|"CUDA_DEVICE_SM_LIMIT={cores}"|"CUDA_DEVICE_SM_LIMIT={cores}.0"|' device-plugin/src/allocation/environment.rs
 changed device-plugin/src/allocation/environment.rs
 step "a line of the agent's code; ${up[*]}" "${up[@]}"
-shows CUDA_DEVICE_SM_LIMIT=30.0
+in_pod CUDA_DEVICE_SM_LIMIT=30.0
 within
 step "${down[*]}" "${down[@]}"
 step "docs/guides/quick-start.md on a node with simulated GPUs, with a build of all parts" bash -c \

@@ -1,11 +1,10 @@
-//! The node agent as a part, on the first node and on those beside it. Each has a simulated machine
-//! of its own, with its own GPU UUIDs.
+//! The node agent as a part, on a simulated machine.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_cluster::{FurtherNode, Part};
 use aliquot_device_plugin::fail_point::Point;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +12,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::json;
 
-use crate::http;
 use crate::stack::{Kind, NAMESPACE, NODE, PATIENCE, Stack};
 
 /// What a node offers.
@@ -130,10 +128,10 @@ impl Place {
         let mut flags = vec![
             ("--listen", self.listen.to_string()),
             ("--node-name", self.node.clone()),
-            // The agent runs outside a container, and may not follow /proc/1/root.
-            ("--host-root", "/".to_owned()),
             ("--kubelet-dir", text(&self.kubelet)),
             ("--kubelet-config", text(&self.kubelet_config)),
+            // The agent runs outside a container, and may not follow /proc/1/root.
+            ("--host-root", "/".to_owned()),
             ("--cdi-dir", text(&self.cdi)),
             ("--state-dir", text(&self.files.join("aliquot"))),
             ("--nvml-library", library),
@@ -346,40 +344,6 @@ impl Stack {
         self.kill(kind).await
     }
 
-    /// Starts the agent of a node beside the first, on a machine of its own, and waits until the
-    /// node offers its replicas. It ends with the returned value.
-    pub async fn start_agent_on(&self, node: &FurtherNode, port: u16) -> Result<Part> {
-        let place = Place {
-            node: node.name().to_owned(),
-            listen: self.cluster.part_address(port),
-            kubelet: node.kubelet_dir(),
-            kubelet_config: node.kubelet_dir().join("config.yaml"),
-            cdi: node.cdi_dir(),
-            runtime: None,
-            files: self.files().join(node.name()),
-            limiter: self.limiter(),
-        };
-        let options = NodeOptions::default();
-        let (mut flags, machine) = place.command(&options)?;
-        let account = Kind::DevicePlugin.name();
-        let on = Some(node.name());
-        let kubeconfig = self.cluster.kubeconfig_for(NAMESPACE, account, on).await?;
-        flags.extend(["--kubeconfig".to_owned(), text(&kubeconfig)]);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let name = format!("{account}-{}", node.name());
-        let program = self.program(Kind::DevicePlugin);
-        let env = [(STATE_VARIABLE, machine.as_str())];
-        let agent = self.cluster.start_part(&name, &program, &flags, &env)?;
-        eventually(PATIENCE, &format!("{name} to be ready"), || async {
-            agent.check()?;
-            http::get(place.listen, "/readyz").await.map(Some)
-        })
-        .await?;
-        let replicas = (options.split * 2).to_string();
-        self.wait_capacity_of(node.name(), &replicas).await?;
-        Ok(agent)
-    }
-
     fn gpu_count(&self, options: &NodeOptions) -> Result<u64> {
         if let Some(library) = &options.library {
             let real = aliquot_nvml::Options {
@@ -398,17 +362,13 @@ impl Stack {
 
     /// Waits until the node's allocatable `nvidia.com/gpu` is `replicas`.
     pub async fn wait_capacity(&self, replicas: &str) -> Result<()> {
-        self.wait_capacity_of(NODE, replicas).await
-    }
-
-    async fn wait_capacity_of(&self, node: &str, replicas: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.cluster.admin()?);
-        let what = format!("{replicas} allocatable nvidia.com/gpu on {node}");
+        let what = format!("{replicas} allocatable nvidia.com/gpu");
         eventually(PATIENCE, &what, || async {
-            let node = nodes.get(node).await?;
+            let node = nodes.get(NODE).await?;
             let allocatable = node.status.and_then(|s| s.allocatable).unwrap_or_default();
             let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
-            ensure!(found == Some(replicas), "{found:?}");
+            until!(found == Some(replicas), "{found:?}");
             Ok(Some(()))
         })
         .await

@@ -26,6 +26,17 @@ pub async fn compile(to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Share and measured compute in percent, as the program printed them.
+pub fn compute(printed: &str) -> Result<(f64, f64)> {
+    let line = printed.lines().find_map(|line| {
+        let (share, got) = line
+            .strip_prefix("compute: share ")?
+            .split_once(" %; got ")?;
+        Some((share.parse().ok()?, got.split(' ').next()?.parse().ok()?))
+    });
+    line.with_context(|| format!("no line about compute: {printed}"))
+}
+
 /// Hands the node an image of this name, of busybox and this machine's C library.
 pub async fn import_image(cluster: &Cluster, name: &str) -> Result<()> {
     // Linked like libvgpu.so and the simulated driver.

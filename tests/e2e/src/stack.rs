@@ -153,13 +153,6 @@ impl Stack {
         }
     }
 
-    /// Lets the parts outlive this value (the cluster must be detached too).
-    pub async fn leave_running(self) {
-        for (_, part) in std::mem::take(&mut *self.parts.lock().await) {
-            part.leave_running();
-        }
-    }
-
     /// Where a part serves health and metrics; the scheduler its verbs too.
     pub fn address(&self, kind: Kind) -> SocketAddr {
         match kind {
@@ -318,6 +311,13 @@ impl Stack {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
+        let part = self
+            .cluster
+            .start_part_on_node(kind.name(), program, &all, env)?;
+        self.parts.lock().await.insert(kind, part);
+        Ok(())
+    }
+
     /// Begins to measure for how long the machine gives no processor to these parts and these
     /// processes of the cluster.
     pub async fn measure_starvation(
@@ -333,13 +333,6 @@ impl Stack {
             pids.push(self.cluster.pid(name)?);
         }
         Ok(Measurement::of(pids))
-    }
-
-        let part = self
-            .cluster
-            .start_part_on_node(kind.name(), program, &all, env)?;
-        self.parts.lock().await.insert(kind, part);
-        Ok(())
     }
 
     /// A part's process.
