@@ -115,6 +115,7 @@ fn driver(stack: &Stack, version: &str) -> Result<Value> {
 /// The driver's files on the host that the agent's own specs mount.
 fn mounted_driver_files(stack: &Stack) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
+    let driver = folder(stack, "").to_string_lossy().into_owned();
     for entry in std::fs::read_dir(stack.cluster.cdi_dir())? {
         let path = entry?.path();
         if path.ends_with("nvidia.json") {
@@ -126,7 +127,7 @@ fn mounted_driver_files(stack: &Stack) -> Result<Vec<PathBuf>> {
         let edits = edits.chain([&spec["containerEdits"]]);
         let mounts = edits.flat_map(|edits| edits["mounts"].as_array().into_iter().flatten());
         let paths = mounts.filter_map(|mount| mount["hostPath"].as_str());
-        let own = paths.filter(|path| path.contains("/driver-"));
+        let own = paths.filter(|path| path.starts_with(&driver));
         files.extend(own.map(PathBuf::from));
     }
     Ok(files)
