@@ -52,6 +52,30 @@ fn demand_preserves_container_order_and_stages() {
 }
 
 #[test]
+fn hami_11_reads_requests_by_their_other_names() {
+    use aliquot_core::request::Resource;
+    let renamed = Resource::ALL.map(|resource| (resource, format!("x/{resource:?}")));
+    let settings = Settings {
+        names: ResourceNames::with(renamed),
+        ..Settings::default()
+    };
+    let read = |written: Value| {
+        let spec = json!({"containers": [{"name": "main", "resources": limits(&written)}]});
+        let demand = demand(&pod(&spec, &json!({})), &settings).unwrap();
+        let request = demand.containers[0].requests.first().cloned();
+        let amounts = request.map(|one| (one.count, one.memory, one.cores));
+        (amounts, demand.priority)
+    };
+    let all = json!({"x/Gpu": "2", "x/Memory": "3k", "x/Cores": "30", "x/Priority": "0"});
+    let amounts = (2, Memory::Mib(Mib(3000)), Percent(30));
+    assert_eq!(read(all), (Some(amounts), 0));
+    let part = json!({"x/Gpu": "1", "x/MemoryPercentage": "10"});
+    let amounts = (1, Memory::Share(Percent(10)), Percent(0));
+    assert_eq!(read(part), (Some(amounts), 1));
+    assert_eq!(read(json!({"nvidia.com/gpu": "1"})), (None, 1));
+}
+
+#[test]
 fn invalid_request_names_container_resource_and_value() {
     let spec = json!({"containers": [
         {"name": "main", "resources": limits(&json!({"nvidia.com/gpumem": "16Gi"}))},

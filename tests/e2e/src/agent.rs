@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::json;
 
-use crate::stack::{Kind, NAMESPACE, NODE, PATIENCE, Stack};
+use crate::stack::{Kind, NODE, PATIENCE, Stack};
 
 /// What a node offers.
 #[derive(Clone, Debug)]

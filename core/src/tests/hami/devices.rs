@@ -107,6 +107,44 @@ fn full_compute_share_excludes_all_and_zero_excludes_none() {
 }
 
 #[test]
+fn hami_3_fifty_percent_is_half_of_the_chosen_gpu() {
+    let half = GpuRequest {
+        memory: Memory::Share(Percent(50)),
+        ..request(1, 0, 0)
+    };
+    // The first GPU is smaller, and has a half of its own left, or one MiB less.
+    let small = |used| {
+        node_of(&[&[(used, 0)], &[(501, 0)]], |at, device| {
+            device.scaled = crate::Mib(if at == 0 { 400 } else { 1000 });
+        })
+    };
+    check("4.6.9", &small(200), &requests(half, &[]), "c0:0");
+    let why = "2 CardInsufficientMemory";
+    check("4.6.9", &small(201), &requests(half, &[]), why);
+}
+
+#[test]
+fn hami_10_memory_and_compute_go_in_steps_of_one_percent() {
+    let share = |percent| GpuRequest {
+        memory: Memory::Share(Percent(percent)),
+        ..request(1, 0, percent)
+    };
+    let used = |memory, cores| {
+        node_of(&[&[(memory, cores)]], |_, device| {
+            device.scaled = crate::Mib(1000)
+        })
+    };
+    let check = |node: &NodeState, percent, expected: &str| {
+        check("4.6.9", node, &requests(share(percent), &[]), expected);
+    };
+    check(&used(990, 99), 1, "c0:0");
+    check(&used(990, 99), 2, "1 CardInsufficientMemory");
+    check(&used(991, 99), 1, "1 CardInsufficientMemory");
+    check(&used(980, 99), 2, "1 CardInsufficientCore");
+    check(&used(980, 98), 2, "c0:0");
+}
+
+#[test]
 fn rounds_memory_percentage_down() {
     let third = GpuRequest {
         memory: Memory::Share(Percent(33)),

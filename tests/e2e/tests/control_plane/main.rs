@@ -9,8 +9,6 @@ use aliquot_e2e::stack::Stack;
 use anyhow::Result;
 
 mod bypass;
-#[path = "../preferences/cases.rs"]
-mod cases;
 mod cordoned;
 mod crash;
 mod device_class;

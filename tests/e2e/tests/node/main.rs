@@ -18,7 +18,6 @@ mod driver_upgrade;
 mod limits;
 mod losses;
 mod monitor;
-mod nodes;
 mod nvidia_runtime;
 mod preempted;
 mod preloads;
@@ -35,11 +34,7 @@ mod sick;
 fn main() -> ExitCode {
     let mut containers = shares_and_gpus();
     containers.extend(reports());
-    let worlds = vec![
-        world(usual, containers),
-        world(usual, monitor::scenarios()),
-        world(usual, nodes::scenarios()),
-    ];
+    let worlds = vec![world(usual, containers), world(usual, monitor::scenarios())];
     scenario::main(cluster, worlds)
 }
 

@@ -85,7 +85,28 @@ fn accepts_decimal_quantities() {
 }
 
 #[test]
-fn fills_in_configured_defaults() {
+fn hami_4_memory_or_compute_alone_gets_default_gpu_count() {
+    let mut settings = Settings::default();
+    for written in [
+        json!({MEM: "3k"}),
+        json!({PERCENT: "10"}),
+        json!({CORES: "30"}),
+    ] {
+        for (default, expected) in [(1, "1"), (2, "2")] {
+            settings.defaults.count = default;
+            let (after, ..) = admit(&asking(&written), &settings);
+            let limits = &after["spec"]["containers"][0]["resources"]["limits"];
+            assert_eq!(limits[GPU], expected, "{written}");
+        }
+        settings.defaults.count = 0;
+        let refused = refusals(&asking(&written), &settings);
+        let words = "requires nvidia.com/gpu of at least 1";
+        assert!(refused[0].contains(words), "{written}: {refused:?}");
+    }
+}
+
+#[test]
+fn hami_5_omitted_memory_and_compute_get_the_defaults() {
     let mut settings = Settings::default();
     settings.defaults.memory = Mib(0);
     check(
@@ -283,18 +304,35 @@ fn accepts_harmless_host_paths_and_mounts() {
 }
 
 #[test]
-fn reviews_resources_by_configured_names() {
+fn hami_11_all_five_resources_have_other_names_at_once() {
     use aliquot_core::request::{Resource, ResourceNames};
-    let names = ResourceNames::with([(Resource::Gpu, "example.com/vgpu".to_owned())]);
+    let names = [
+        (Resource::Gpu, "x/gpu"),
+        (Resource::Memory, "x/mem"),
+        (Resource::MemoryPercentage, "x/pct"),
+        (Resource::Cores, "x/cores"),
+        (Resource::Priority, "x/prio"),
+    ];
     let settings = Settings {
-        names,
+        names: ResourceNames::with(names.map(|(resource, name)| (resource, name.to_owned()))),
         ..Settings::default()
     };
-    let (after, ..) = admit(&asking(&json!({"example.com/vgpu": "1"})), &settings);
-    assert_eq!(
-        after["spec"]["containers"][0]["resources"]["limits"][MEM],
-        "5000"
-    );
+    for (written, expected) in [
+        (
+            json!({"x/gpu": "1"}),
+            json!({"x/gpu": "1", "x/mem": "5000", "x/cores": "0", "x/prio": "1"}),
+        ),
+        (
+            json!({"x/pct": "10"}),
+            json!({"x/gpu": "1", "x/pct": "10", "x/cores": "0", "x/prio": "1"}),
+        ),
+    ] {
+        let (after, ..) = admit(&asking(&written), &settings);
+        assert_eq!(
+            after["spec"]["containers"][0]["resources"]["limits"],
+            expected
+        );
+    }
     let (_, patch, _) = admit(&asking(&json!({GPU: "1"})), &settings);
     assert!(patch.is_empty());
 }

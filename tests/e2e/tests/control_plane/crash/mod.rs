@@ -5,7 +5,6 @@ use aliquot_e2e::scenario::{Scenario, scenario};
 
 mod binding;
 mod deletion;
-mod load;
 pub(crate) mod proxied;
 mod ready;
 mod restart;
@@ -53,10 +52,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "deletion_seen_only_by_a_list_frees_the_share",
             deletion::seen_by_a_list_only,
-        ),
-        scenario(
-            "five_kills_during_sixty_bindings_lose_and_double_nothing",
-            load::five_kills,
         ),
         scenario(
             "does_not_filter_before_the_first_list",

@@ -1,5 +1,5 @@
 //! HAMi's promises on a real node, row by row as docs/modes.md lists them, and the example pods of
-//! its repository. HAMI-2 is in `node`, HAMI-12 in tests/chart.
+//! its repository. HAMI-2 and HAMI-10 are in `node`, HAMI-12 in tests/chart; HAMI-3, 4, 5 and 11 need no node.
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
@@ -7,31 +7,13 @@ mod compute;
 mod counted;
 mod examples;
 mod memory;
-mod names;
 mod placed;
-mod requests;
 mod world;
 
 pub(crate) use world::start;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
-        scenario(
-            "hami_3_fifty_percent_is_half_of_the_chosen_gpu",
-            requests::half,
-        ),
-        scenario(
-            "hami_4_memory_or_compute_alone_gets_default_gpu_count",
-            requests::count,
-        ),
-        scenario(
-            "hami_5_omitted_memory_and_compute_get_the_defaults",
-            requests::defaults,
-        ),
-        scenario(
-            "hami_10_memory_and_compute_go_in_steps_of_one_percent",
-            requests::steps,
-        ),
         scenario(
             "hami_14_policy_places_pods_and_each_gpu_gives_the_same_slice",
             placed::by_policy,
@@ -63,10 +45,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "hami_1_each_gpu_counts_as_often_as_it_is_split",
             counted::split,
-        ),
-        scenario(
-            "hami_11_all_five_resources_have_other_names_at_once",
-            names::renamed,
         ),
     ]
 }

@@ -12,7 +12,7 @@ use aliquot_e2e::pods::parse_environment;
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::Value;
 
@@ -267,10 +267,4 @@ pub(crate) async fn takes(
     let (code, took) = answer.split_once(' ').context("code and time")?;
     ensure!(code == "0", "{output:?}");
     Ok(Duration::from_millis(took.parse()?))
-}
-
-/// A pod as the API server has it.
-pub(crate) async fn stored(stack: &Stack, namespace: &str, name: &str) -> Result<Value> {
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, namespace);
-    Ok(serde_json::to_value(pods.get(name).await?)?)
 }
