@@ -89,8 +89,8 @@ pub(crate) async fn shown(world: &World, waits: &str) -> Result<()> {
     ensure!(why.contains("CardInsufficientMemory"), "{why}");
     let asked = format!("kubectl aliquot explain {waits}");
     screen("explain.txt", &[(&asked, &why)])?;
-    doctor(world).await?;
     in_a_pod(world).await?;
+    doctor(world).await?;
     page(world, waits).await
 }
 
