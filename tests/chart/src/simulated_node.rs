@@ -107,8 +107,6 @@ pub fn values_for(cluster: &Cluster) -> Result<Value> {
                 // The node has a mount namespace of its own.
                 {"name": "ALIQUOT_HOST_ROOT", "value": format!("/proc/{}/root", cluster.pid("mounts")?)},
                 {"name": "ALIQUOT_PROC_DEVICES", "value": proc_folder(&machine).join("devices")},
-                // What the volumes below mount, which /proc/1/root may not show.
-                {"name": "ALIQUOT_HOST_ROOT", "value": "/"},
             ],
             // Not on the host as its first process sees it.
             "volumes": [
