@@ -302,6 +302,9 @@ async fn seen(url: &str, waits: &str) -> Result<()> {
         share.contains("gpu-pod") && share.contains("3000 of 81286 MiB"),
         "{share}"
     );
+    // What is used, which the scheduler asks the node's monitor for.
+    let used = r"/; used: \d+ of 3000 MiB/.test(document.querySelector('#nodes button').title)";
+    browser.until(used).await?;
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(docs("cluster-page-installed.png"), browser.picture().await?)?;
     }
