@@ -1,6 +1,6 @@
 //! Raw NVML calls: lists, fields, pairs of GPUs and events, as a C client sees them.
 //!
-//! Facts of: NVML API Reference, Device Queries, NvLink Methods, Field Value Queries and Event
+//! Facts of: NVML API Reference, Device Queries, `NvLink` Methods, Field Value Queries and Event
 //! Handling Methods.
 
 use std::ffi::{c_ulong, c_ulonglong};
