@@ -186,9 +186,10 @@ impl<T: Fixture, S: Future<Output = Result<T>>> Shared<T, S> {
             && let Err(error) = fixture.clear().await
         {
             let untidy = state.untidy;
-            let why = untidy.map_or("clear the cluster".to_owned(), |name| {
-                format!("remove what {name:?} left")
-            });
+            let why = match untidy {
+                Some(name) => format!("remove what {name:?} left"),
+                None => "clear the cluster".to_owned(),
+            };
             return Err(state.obstruct(Some(world), (&why, &error), untidy.is_some()));
         }
         state.world = Some(world);
@@ -279,7 +280,9 @@ where
     let Shared { runtime, state, .. } =
         Arc::into_inner(shared).expect("the trials have dropped theirs");
     let state = state.into_inner();
-    let mut success = !conclusions.iter().any(|one| one.has_failed());
+    let mut success = !conclusions
+        .iter()
+        .any(libtest_mimic::Conclusion::has_failed);
     for line in aliquot_cluster::starvation::repeated() {
         report(&line);
     }

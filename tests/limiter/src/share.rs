@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-use aliquot_cluster::starvation::{Attempts, Measurement, longest};
+use aliquot_cluster::starvation::{Attempts, Measurement, Starved, longest};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::Result;
 
@@ -214,15 +214,44 @@ impl Verdict {
 }
 
 /// Plays until a result is within its bounds. Only one that is too little is played again, and only
-/// where the machine starved it.
+/// where processes on this machine had to wait for a processor.
 ///
 /// # Panics
 /// A result was too much, or too little without an excuse; the message has all results.
 #[track_caller]
 pub fn holds_unless_starved<T: Debug>(
     what: &str,
+    play: impl FnMut() -> T,
+    judge: impl Fn(&T) -> Verdict,
+) {
+    play_again(what, play, judge, |_, of_machine| of_machine);
+}
+
+/// The same of what tenants get, where one of them, or the host, had to wait for a processor.
+///
+/// # Panics
+/// As above.
+#[track_caller]
+pub fn shares_hold_unless_starved(
+    what: &str,
+    play: impl FnMut() -> Vec<TenantResult>,
+    judge: impl Fn(&Vec<TenantResult>) -> Verdict,
+) {
+    play_again(what, play, judge, |got, of_machine| {
+        let each = got.iter().map(|one| mean(one.starved.iter().copied()));
+        Starved {
+            time: of_machine.of.mul_f64(each.fold(0.0, f64::max) / 100.0),
+            ..of_machine
+        }
+    });
+}
+
+#[track_caller]
+fn play_again<T: Debug>(
+    what: &str,
     mut play: impl FnMut() -> T,
     judge: impl Fn(&T) -> Verdict,
+    starved: impl Fn(&T, Starved) -> Starved,
 ) {
     let mut attempts = Attempts::new(what);
     loop {
@@ -232,7 +261,8 @@ pub fn holds_unless_starved<T: Debug>(
             Verdict::Holds => return,
             Verdict::TooMuch => panic!("{what}: too much: {got:?}"),
             Verdict::TooLittle => {
-                let again = attempts.again(format!("{got:?}"), measured.starved());
+                let starved = starved(&got, measured.starved());
+                let again = attempts.again(format!("{got:?}"), starved);
                 again.unwrap_or_else(|error| panic!("{error}"));
             }
         }

@@ -11,7 +11,7 @@ use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::launch::{LaunchSide, library_kernel, nanoseconds};
 use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
 use aliquot_limiter_tests::share::{
-    ShareScenario, TenantResult, Verdict, holds_unless_starved, run,
+    ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
 };
 use aliquot_limiter_tests::workers::tenant;
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
@@ -59,7 +59,7 @@ fn check_deviations(
 ) {
     let percent: Vec<f64> = cores.iter().copied().map(f64::from).collect();
     let lends = scene.host == HostRole::Arbiter;
-    holds_unless_starved(
+    shares_hold_unless_starved(
         what,
         || run_exclusively(scene),
         |got| {
@@ -374,7 +374,7 @@ fn limits_by_throttle_flag_and_policy() {
             scene.warm_up = Duration::ZERO;
         }
         let most = if stale_flag == Some(WAIT) { 0.0 } else { 10.0 };
-        holds_unless_starved(
+        shares_hold_unless_starved(
             &format!("policy {policy} and the flag {stale_flag:?}"),
             || run_exclusively(&scene),
             |got| Verdict::within([(got[0].deviation(expected), [-most, most])]),

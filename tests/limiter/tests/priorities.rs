@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::share::{
-    ShareScenario, TenantResult, Verdict, holds_unless_starved, run,
+    ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
 };
 use aliquot_limiter_tests::throttle;
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
@@ -48,7 +48,7 @@ fn high(cores: u32) -> ShareTenant {
 #[track_caller]
 fn check(tenants: &[ShareTenant], expected: &[f64], within: f64) {
     let what = format!("{expected:?} of {tenants:?}");
-    holds_unless_starved(
+    shares_hold_unless_starved(
         &what,
         || play(tenants.to_vec(), 3, 3),
         |got| {
@@ -94,7 +94,7 @@ fn yields_to_running_tenant_of_high_priority() {
 
 #[test]
 fn resumes_low_priority_when_high_priority_idles() {
-    holds_unless_starved(
+    shares_hold_unless_starved(
         "alone at first, then it waits, and goes on",
         || play(vec![low(50), high(30).from_to(3, 5)], 1, 6),
         |got| {
@@ -110,7 +110,7 @@ fn resumes_low_priority_when_high_priority_idles() {
 
 #[test]
 fn high_priority_takes_no_more_than_the_cap() {
-    holds_unless_starved(
+    shares_hold_unless_starved(
         "low priority waits for five seconds, then both get their shares",
         || play_with(HostRole::CappedArbiter(50), vec![low(50), high(50)], 1, 8),
         |got| {
@@ -133,7 +133,7 @@ fn lends_idle_compute_by_shares() {
 
 #[test]
 fn takes_back_lent_compute() {
-    holds_unless_starved(
+    shares_hold_unless_starved(
         "all of it, then its share, and all again",
         || play(vec![low(20), low(80).from_to(3, 7)], 1, 8),
         |got| {
@@ -150,7 +150,7 @@ fn takes_back_lent_compute() {
 
 #[test]
 fn keeps_average_share_of_tenant_that_forges_bucket() {
-    holds_unless_starved(
+    shares_hold_unless_starved(
         "who writes its own bucket, and its neighbour",
         || {
             let forger = tenant(30, "forge k_ms_1").priority(LOW);
