@@ -25,7 +25,10 @@ pub(crate) enum Extender {
 
 /// A cluster to be started.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 pub struct Builder {
     node: Option<String>,
     extender: Extender,

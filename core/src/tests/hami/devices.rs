@@ -131,7 +131,7 @@ fn hami_10_memory_and_compute_go_in_steps_of_one_percent() {
     };
     let used = |memory, cores| {
         node_of(&[&[(memory, cores)]], |_, device| {
-            device.scaled = crate::Mib(1000)
+            device.scaled = crate::Mib(1000);
         })
     };
     let check = |node: &NodeState, percent, expected: &str| {
