@@ -14,9 +14,7 @@ Each figure has `of_alone` beside it: the same figure by the one of the process 
 import contextlib
 import math
 import os
-import select
 import statistics
-import sys
 import time
 from ctypes import c_uint
 
@@ -84,9 +82,9 @@ def generation(model, prompts, count, wait):
 
 def asked_to_stop():
     """Whether there is a line of input, or its end; reads it."""
-    if not select.select([sys.stdin], [], [], 0)[0]:
+    if not parts.has_input():
         return False
-    sys.stdin.readline()
+    parts.next_input()
     return True
 
 

@@ -8,14 +8,14 @@ need nvidia-smi "NVIDIA's driver"
 
 mode=$(first_gpu_field mig.mode.current)
 echo "GPU: $(first_gpu_field name), driver $(first_gpu_field driver_version), MIG $mode"
-listed=$(nvidia-smi -L | grep -c 'MIG-' || true)
+listed=$(bounded nvidia-smi -L | grep -c 'MIG-' || true)
 case $mode in
 Enabled)
     if [ "$listed" -eq 0 ]; then
         for row in MIG-2 MIG-5 MIG-8 MIG-11; do skipped "$row" "MIG is enabled without instances"; done
     else
-        uuid=$(nvidia-smi -L | sed -n 's/.*(UUID: \(MIG-[^)]*\)).*/\1/p' | head -n 1)
-        alone=$(nvidia-smi -L | grep -c "$uuid" || true)
+        uuid=$(bounded nvidia-smi -L | sed -n 's/.*(UUID: \(MIG-[^)]*\)).*/\1/p' | head -n 1)
+        alone=$(bounded nvidia-smi -L | grep -c "$uuid" || true)
         if [ "$alone" -eq 1 ]; then
             seen MIG-2 "the driver lists $uuid once"
         else
@@ -25,13 +25,13 @@ Enabled)
         MIG-GPU-*) not_seen MIG-5 "$uuid is of the form before R470; pins take MIG-<uuid>" ;;
         *) seen MIG-5 "$uuid is of the form that pins take" ;;
         esac
-        gi=$(nvidia-smi mig -lgi | grep -c 'MIG ' || true)
+        gi=$(bounded nvidia-smi mig -lgi | grep -c 'MIG ' || true)
         if [ "$gi" -ge 1 ]; then
             seen MIG-8 "$gi GPU instances with their ids"
         else
             not_seen MIG-8 "no GPU instance beside $listed MIG devices"
         fi
-        used=$(nvidia-smi -q -x | grep -c '<mig_device>' || true)
+        used=$(bounded nvidia-smi -q -x | grep -c '<mig_device>' || true)
         if [ "$used" -ge 1 ]; then
             seen MIG-11 "memory of $used instances by the driver"
         else
@@ -47,7 +47,7 @@ esac
 
 # The placements from which dynamic MIG chooses. NVML reports them while MIG is disabled as well;
 # nvidia-smi lists them only for GPUs with MIG enabled.
-if placements=$(nvidia-smi mig -lgipp 2>/dev/null); then
+if placements=$(bounded nvidia-smi mig -lgipp 2>/dev/null); then
     count=$(echo "$placements" | grep -c '{' || true)
     if [ "$count" -ge 1 ]; then
         seen MIG-17 "$count profiles with their placements"

@@ -17,19 +17,19 @@ esac
 
 temp=$(mktemp -d)
 client=$temp/client
-nvcc -O2 -o "$client" "$here/client.cu"
+bounded nvcc -O2 -o "$client" "$here/client.cu"
 CUDA_VISIBLE_DEVICES=$(first_gpu)
 CUDA_MPS_PIPE_DIRECTORY=$temp/pipe
 CUDA_MPS_LOG_DIRECTORY=$temp/log
 export CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-control() { echo "$1" | nvidia-cuda-mps-control; }
+control() { echo "$1" | bounded nvidia-cuda-mps-control; }
 finish() {
     control quit >/dev/null 2>&1 || true
     rm -rf "$temp"
 }
 trap finish EXIT
-nvidia-cuda-mps-control -d
+bounded nvidia-cuda-mps-control -d
 
 # The daemon shows its clients one GPU, which has the number 0 for them.
 unset CUDA_VISIBLE_DEVICES
@@ -53,14 +53,15 @@ percent() {
 }
 daemon() { # arguments…
     for _ in 1 2 3 4 5 6 7 8 9 10; do
-        CUDA_VISIBLE_DEVICES=$(first_gpu) nvidia-cuda-mps-control "$@" -d && return 0
+        CUDA_VISIBLE_DEVICES=$(first_gpu) bounded nvidia-cuda-mps-control "$@" -d && return 0
         sleep 1 # the previous daemon has not exited yet
     done
     return 1
 }
+# A client, which ends within a minute: so does each `wait` for clients in the background.
 run() { # name, most MiB, ms, fault, variables…
     out=$temp/$1 && most=$2 && ms=$3 && fault=$4 && shift 4
-    env "$@" "$client" "$most" "$ms" "$fault" >"$out" 2>&1 || true
+    bounded env "$@" "$client" "$most" "$ms" "$fault" >"$out" 2>&1 || true
 }
 
 run alone "$total" 0 no
@@ -159,7 +160,7 @@ if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
     chmod -R a+rwX "$temp"
     control quit >/dev/null
     daemon -multiuser-server || refuse "no daemon for all users"
-    setpriv --reuid 65534 --regid 65534 --clear-groups "$client" 64 3000 no >"$temp/nobody" 2>&1 &
+    bounded setpriv --reuid 65534 --regid 65534 --clear-groups "$client" 64 3000 no >"$temp/nobody" 2>&1 &
     run root 64 3000 no
     wait
     if [ "$(field state "$temp/nobody")" = ok ] && [ "$(field state "$temp/root")" = ok ]; then

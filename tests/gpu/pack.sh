@@ -1,13 +1,14 @@
 #!/bin/sh
-# Puts all that facts.sh, time.sh and limited.sh need into FOLDER, in less than 50 MiB: the scripts,
-# libvgpu.so as it is shipped, and two programs of tests/limiter, which need this machine's libc or
-# a newer one.
+# Puts all that a machine with a GPU needs into FOLDER, in less than 50 MiB: these scripts,
+# libvgpu.so as it is shipped, and three programs of tests/limiter, which need this machine's libc
+# or a newer one.
 #
 # usage: pack.sh FOLDER [LIBVGPU PROGRAMS]
-# LIBVGPU, and the folder PROGRAMS with container-directory and arbiter, are taken as they are;
-# without them, cargo builds all three.
+# LIBVGPU, and the folder PROGRAMS with the programs, are taken as they are; without them, cargo
+# builds all.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+all="container-directory arbiter nvml-facts"
 mkdir -p "${1:?a folder}"
 folder=$(cd "$1" && pwd)
 if [ $# -ge 3 ]; then
@@ -15,14 +16,13 @@ if [ $# -ge 3 ]; then
 else
     cd "$here/../.."
     library=$(limiter/build.sh)
-    cargo build --quiet --release --locked -p aliquot-limiter-tests --bin container-directory --bin arbiter
+    # shellcheck disable=SC2046 # one word for each program
+    cargo build --quiet --release --locked -p aliquot-limiter-tests $(printf -- '--bin %s ' $all)
     programs=$(realpath "${CARGO_TARGET_DIR:-target}")/release
 fi
-for file in facts.sh time.sh limited.sh facts.py timing.py limited.py parts.py probe.py workload.py triton_program.py; do
-    cp "$here/$file" "$folder"
-done
+cp "$here"/*.py "$here"/*.sh "$here"/*.cu "$here/README.md" "$folder"
 strip -o "$folder/libvgpu.so" "$library"
-for program in container-directory arbiter; do
+for program in $all; do
     strip -o "$folder/$program" "$programs/$program"
     chmod 755 "$folder/$program"
 done

@@ -11,7 +11,11 @@ import statistics
 import time
 from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
+from parts import Unfit, scaled
+
 MIB = 1 << 20
+# The variable with the MiB that the driver shows to a limited process.
+SHARE = "ALIQUOT_LIMITED_SHARE"
 # CUresult
 NOT_READY = 600
 OUT_OF_MEMORY = 2
@@ -222,6 +226,11 @@ class Driver:
         self("cuInit", c_uint(0))
         self.device = c_int()
         self("cuDeviceGet", byref(self.device), 0)
+        # A tenant without its limit could take the whole GPU.
+        if share := os.environ.get(SHARE):
+            total = self.value(c_size_t, "cuDeviceTotalMem_v2", self.device)
+            if total != int(share) * MIB:
+                raise Unfit(f"this process sees {total / MIB} MiB; expected: its share of {share}")
         if context:
             handle = c_void_p()
             self("cuDevicePrimaryCtxRetain", byref(handle), self.device)
@@ -329,6 +338,21 @@ class Driver:
         address = self.allocate(8 * count)
         self("cuMemsetD8_v2", c_uint64(address), ctypes.c_ubyte(0), c_size_t(8 * count))
         return address
+
+
+class Attempts:
+    """Calls that a driver may refuse, or not have: the code of each is a fact."""
+
+    def __init__(self, driver):
+        self.driver, self.codes = driver, {}
+
+    def __call__(self, label, name, *arguments):
+        """Whether the call succeeded."""
+        try:
+            self.codes[label] = self.driver.ask(name, *arguments)
+        except AttributeError:
+            self.codes[label] = "not exported"
+        return self.codes[label] == 0
 
 
 class _MemoryV2(ctypes.Structure):
@@ -453,6 +477,24 @@ def summary(values, digits=2):
 
 
 ABSENT = "not measured: the kernel wrote nothing"
+
+
+# Names that cuGetProcAddress is asked for: one that the limiter replaces, one that it does not, and
+# one that no driver has.
+PROCEDURES = {"hooked": b"cuMemAlloc", "unhooked": b"cuStreamGetPriority", "absent": b"cuNoSuch"}
+
+
+def cost(work, baseline=0.0, iterations=None):
+    """Nanoseconds of a call: the least mean of some batches, less what Python takes."""
+    iterations = iterations or scaled(2000, 100)
+    best = None
+    for _ in range(7):
+        start = time.perf_counter_ns()
+        for _ in range(iterations):
+            work()
+        took = (time.perf_counter_ns() - start) / iterations
+        best = took if best is None else min(best, took)
+    return round(best - baseline, 1)
 
 
 def settled(read, seconds=3.0):

@@ -1,7 +1,6 @@
-"""What the clocks of a GPU report, and how it divides its time. See parts.py for how it runs."""
+"""What the clocks of a GPU report, and how it divides its time. Parts of facts.py."""
 
 import contextlib
-import sys
 import time
 from ctypes import Structure, byref, c_size_t, c_ubyte, c_uint, c_uint64
 
@@ -11,7 +10,9 @@ import workload
 from parts import report, scaled
 from probe import MIB, Driver, Nvml
 
-DURATIONS = [3, 10, 30, 100, 300, 1000, 3000, 10000, 50000]
+DURATIONS = [2, 5, 10, 30, 100, 300, 1000, 3000, 10000, 50000]
+# The same beside other processes, where each takes longer.
+FEW = [2, 10, 100, 1000, 10000]
 # Bytes between the places where launches write.
 SLOT = 32
 # Microseconds of the kernels of a busy process.
@@ -40,7 +41,7 @@ def busy_processes(count, rate, microseconds=BUSY, pause=0.0, warm=0.2, seconds=
         for worker in workers:
             worker.process.stdin.close()
         for worker in workers:
-            worker.process.wait()
+            worker.end()
 
 
 def clock():
@@ -117,13 +118,12 @@ def events(beside):
     driver = Driver()
     with busy_processes(beside, rate):
         for text in (probe.spin, probe.work):
-            found = {}
-            for microseconds in DURATIONS:
-                found[microseconds] = {
+            for microseconds in FEW if beside else DURATIONS:
+                found = {
                     name: measured(driver, text, microseconds, rate, in_a_row)
                     for name, in_a_row in (("idle_stream", False), ("in_a_row", True))
                 }
-                report(**{text.__name__: found})
+                report(**{f"{text.__name__}_of_{microseconds}_us": found})
 
 
 def events_alone():
@@ -185,7 +185,7 @@ def run_once(microseconds):
     out = driver.zeroed(2 * RUNS + 8)
     launch = driver.launcher(kernel, out, RUNS)
     report(ready=True)
-    sys.stdin.readline()
+    parts.next_input()
     launch()
     driver("cuCtxSynchronize")
     report(runs=runs_of(driver.numbers(out, 2 * RUNS + 8)))
@@ -234,6 +234,39 @@ def slices_of(found):
     }
 
 
+def streams():
+    """Kernels of 1 ms and of 10 us in several streams of one process: the time of all, and what
+    events around each stream's kernels say."""
+    driver = Driver()
+    rate, many = speed(), scaled(20, 4)
+    for microseconds in (1000, 10):
+        (kernel,) = driver.kernels(probe.timed(probe.work, microseconds))
+        for count in (1, 2, 4, 8):
+            all_streams = [driver.stream() for _ in range(count)]
+            iterations = int(rate * microseconds)
+            runs = [driver.launcher(kernel, 0, iterations, stream) for stream in all_streams]
+            events = [(driver.event(), driver.event()) for _ in all_streams]
+            for run, stream in zip(runs, all_streams):
+                run()
+                driver("cuStreamSynchronize", stream)
+            began = time.perf_counter()
+            for stream, (start, _) in zip(all_streams, events):
+                driver("cuEventRecord", start, stream)
+            for _ in range(many):
+                for run in runs:
+                    run()
+            for stream, (_, end) in zip(all_streams, events):
+                driver("cuEventRecord", end, stream)
+            driver("cuCtxSynchronize")
+            took = (time.perf_counter() - began) * 1e6
+            report(**{f"{count}_of_{microseconds}_us": {
+                "kernels_in_each": many,
+                "all_us": round(took, 1),
+                "all_of_one_us": round(took / count / many, 2),
+                "by_events_us": [round(driver.elapsed(*pair) / many, 2) for pair in events],
+            }})
+
+
 def slices_of_2():
     slices(2)
 
@@ -250,7 +283,7 @@ def throughput():
     report(own_us=own)
     for microseconds in kernels:
         for processes in (1, 2, 4):
-            seconds = 2 * parts.scale()
+            seconds = 1.5 * parts.scale()
             with busy_processes(processes, rate, microseconds, seconds=seconds) as workers:
                 for worker in workers:
                     worker.wait_for("runs")
@@ -315,25 +348,41 @@ def utilisation():
         ("two_busy", 2, 0.0),
     ]:
         with busy_processes(processes, rate, BUSY, pause) as workers:
-            time.sleep(1 * parts.scale())
+            # Until the driver has samples of them.
+            time.sleep(max(0.7, parts.scale()))
             answers = polled(nvml, 4 * parts.scale())
             pids = [worker.result["pid"] for worker in workers]
-        report(**{name: {"pids": pids, "answers": answers}})
+        by_call = {call: order_of(answers, call, pids) for call in ("legacy", "new")}
+        report(**{name: {"pids": pids, **by_call}})
+        report(**{f"{name}_answers": answers})
 
 
-PARTS = {
-    "clock": 30,
-    "events_alone": 60,
-    "slices_of_2": 30,
-    "slices_of_4": 40,
-    "throughput": 90,
-    "utilisation": 60,
-    "marks": 30,
-    "copies": 30,
-    "events_beside_1": 60,
-    "events_beside_2": 80,
-    "events_beside_4": 120,
-}
-
-if __name__ == "__main__":
-    parts.main("time", globals(), PARTS)
+def order_of(answers, call, pids):
+    """How the samples of the answers are ordered and stamped: whether all processes have the time
+    of their answer's newest, how far their times differ, how old the newest is, and how many
+    samples came twice."""
+    lists = [one[call]["samples"] for one in answers]
+    filled = [(one, samples) for one, samples in zip(answers, lists) if samples]
+    times = [[sample["at_us"] for sample in samples] for _, samples in filled]
+    keys = [(sample["pid"], sample["at_us"]) for _, samples in filled for sample in samples]
+    of_pid = [sorted({at for pid, at in keys if pid == one}) for one in pids]
+    own = [sample for _, samples in filled for sample in samples if sample["pid"] in pids]
+    return {
+        "codes": sorted({one[call]["code"] for one in answers}),
+        "answers_with_samples": len(filled),
+        "samples_of_each": probe.summary([len(one) for one in times]),
+        "ascending": all(one == sorted(one) for one in times),
+        "one_time_for_all": all(len(set(one)) == 1 for one in times),
+        "spread_us": probe.summary([max(one) - min(one) for one in times]),
+        "newest_is_old_us": probe.summary(
+            [one["now_us"] - max(at) for (one, _), at in zip(filled, times)]
+        ),
+        "between_samples_us": [
+            probe.summary([b - a for a, b in zip(one, one[1:])]) for one in of_pid
+        ],
+        "came_twice": len(keys) - len(set(keys)),
+        "own_samples": len(own),
+        "sm_percent": probe.summary([sample["sm"] for sample in own]),
+        "not_percent": sorted({sample["sm"] for sample in own if sample["sm"] > 100})[:8],
+        "of_unknown_processes": len(keys) - len(own),
+    }

@@ -1,7 +1,6 @@
 """Processes that keep a GPU busy, and how long their kernels take alone."""
 
 import os
-import sys
 import time
 from ctypes import byref, c_uint64, c_void_p
 
@@ -16,6 +15,8 @@ ITERATIONS = 200_000
 MEASURED = 10_000
 # Microseconds from which a run is waited for alone.
 LONG = 10_000
+# Microseconds of a batch of shorter ones.
+SHORT = 1_000
 
 
 def start(function, *arguments, environment=None):
@@ -57,21 +58,22 @@ def own_times(rate, *all_microseconds):
     report(own_us={us: own_time(driver, int(us), float(rate)) for us in all_microseconds})
 
 
-def launch_loop(driver, run, stream, batch, warm, seconds, pause, stopped):
-    """Launches until the input ends; reports the runs that ended in the time after the warm-up. One
-    batch is always queued behind the one that runs, unless it pauses."""
-    events = [driver.event(), driver.event()]
+def launch_loop(driver, run, streams, batch, warm, seconds, pause, stopped, of_run):
+    """Launches until the input ends; reports the kernels that ended in the time after the warm-up,
+    of which a run has `of_run`. One batch is always queued behind the one that runs, unless it
+    pauses."""
+    events = [[driver.event() for _ in streams] for _ in range(2)]
     done, begun, queued, newest = 0, None, False, 0
     began = time.monotonic()
     while not stopped.is_set():
         for _ in range(batch):
             run()
-        driver("cuEventRecord", events[newest], stream)
+        for event, stream in zip(events[newest], streams):
+            driver("cuEventRecord", event, stream)
+        for event in events[newest if pause else 1 - newest] if pause or queued else ():
+            driver("cuEventSynchronize", event)
         if pause:
-            driver("cuEventSynchronize", events[newest])
             time.sleep(pause)
-        elif queued:
-            driver("cuEventSynchronize", events[1 - newest])
         queued, newest = True, 1 - newest
         now = time.monotonic()
         if begun is None:
@@ -80,39 +82,66 @@ def launch_loop(driver, run, stream, batch, warm, seconds, pause, stopped):
         elif done is not None:
             done += batch
             if now - begun >= seconds:
-                report(runs=done, seconds=now - begun)
+                report(runs=done * of_run, seconds=now - begun)
                 done = None
-    driver("cuStreamSynchronize", stream)
+    driver("cuCtxSynchronize")
 
 
-def busy(microseconds, rate, warm, seconds, pause="0", graph_size="1"):
-    """Waits for a line, then launches `probe.work` until the input ends, in graphs if asked to."""
+def busy(
+    microseconds, rate, warm, seconds, pause="0", graph_size="1", streams="1", varying="0"
+):
+    """Waits for a line, then launches `probe.work` until the input ends: in graphs, in several
+    streams, or with every tenth launch a hundred times as long, if asked to."""
     driver = Driver()
-    microseconds, graph_size = int(microseconds), int(graph_size)
+    microseconds, graph_size, streams = int(microseconds), int(graph_size), int(streams)
     (kernel,) = driver.kernels(probe.timed(probe.work, microseconds))
-    stream = driver.stream()
-    run = driver.launcher(kernel, count=int(float(rate) * microseconds), stream=stream)
+    count = int(float(rate) * microseconds)
+    own = [driver.stream() for _ in range(streams)]
+    each = [driver.launcher(kernel, count=count, stream=stream) for stream in own]
+
+    def run_each():
+        for one in each:
+            one()
+
+    run, of_run = (run_each, streams) if streams > 1 else (each[0], 1)
+    if int(varying):
+        run, of_run = varied(each[0], count), 10
     if graph_size > 1:
-        run = graph_of(driver, run, stream, graph_size)
+        ready = captured(driver, run, own[0], graph_size)
+        run, of_run = lambda: driver("cuGraphLaunch", ready, own[0]), graph_size
     run()
-    driver("cuStreamSynchronize", stream)
+    driver("cuCtxSynchronize")
     report(ready=True, pid=os.getpid())
-    sys.stdin.readline()
+    parts.next_input()
     stopped = parts.ended_input()
-    # A long kernel is waited for alone, so that the time after the warm-up has whole runs.
-    batch = 1 if float(pause) or microseconds * graph_size >= LONG else 4
-    launch_loop(driver, run, stream, batch, float(warm), float(seconds), float(pause), stopped)
+    # A long run is waited for alone, so that the time after the warm-up has whole ones.
+    of_batch = microseconds * of_run
+    batch = 1 if float(pause) or of_batch >= LONG else max(4, SHORT // of_batch)
+    launch_loop(
+        driver, run, own, batch, float(warm), float(seconds), float(pause), stopped, of_run
+    )
 
 
-def graph_of(driver, run, stream, size):
-    """A function that launches a graph of so many launches."""
+def varied(run, count):
+    """Ten launches of one kernel, the last of which does a hundred times the work."""
+
+    def ten():
+        for factor in (1,) * 9 + (100,):
+            # The driver reads it at the launch.
+            run.values[1] = factor * count
+            run()
+
+    return ten
+
+
+def captured(driver, run, stream, size):
+    """A graph of so many runs, instantiated."""
     driver("cuStreamBeginCapture_v2", stream, 0)
     for _ in range(size):
         run()
     graph = c_void_p()
     driver("cuStreamEndCapture", stream, byref(graph))
-    ready = driver.value(c_void_p, "cuGraphInstantiateWithFlags", graph, c_uint64(0))
-    return lambda: driver("cuGraphLaunch", ready, stream)
+    return driver.value(c_void_p, "cuGraphInstantiateWithFlags", graph, c_uint64(0))
 
 
 if __name__ == "__main__":

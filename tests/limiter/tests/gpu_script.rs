@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_limiter_tests::scene::{CONTEXT, FIRST, device, machine};
-use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter, lines};
 use aliquot_region::limits::ContainerLimits;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -35,12 +35,26 @@ mount --bind "$driver" "$root/usr/local/nvidia/lib64"
 cd "$root"
 pivot_root . .old
 umount -l /.old
-exec "$@"
+"$@" || status=$?
+[ ! -e /.aliquot ] && [ ! -L /.aliquot ] || { echo "/.aliquot is left" >&2; exit 99; }
+exit "${status:-0}"
 "#;
 /// One script at a time, because they measure time.
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
-/// Parts that need a library which most machines lack.
-const OPTIONAL: [&str; 4] = ["torch", "triton", "jax", "cupy"];
+/// Parts that need a library or a tool which most machines lack.
+const OPTIONAL: [&str; 9] = [
+    "torch",
+    "triton",
+    "jax",
+    "cupy",
+    "torch_graph",
+    "torch_expandable",
+    "torch_malloc_async",
+    "torch_compile",
+    "tools",
+];
+/// Seconds in which a command must end where the limiter is not injected.
+const AT_ONCE: f64 = 10.0;
 
 /// The folder with `pack.sh`.
 fn scripts() -> PathBuf {
@@ -52,9 +66,15 @@ fn program_folder() -> &'static Path {
     program.parent().expect("a folder")
 }
 
-/// Runs a script of the folder that `pack.sh` makes for the tenth part of its time or less; the
-/// parts of its result.
-fn measure(machine: &SimulatedMachine, script: &str, scale: &str) -> BTreeMap<String, Value> {
+/// What a script of the folder that `pack.sh` makes did: its exit status and what it printed, and
+/// its result.
+struct Measured {
+    output: Output,
+    result: Value,
+}
+
+/// Runs a script for the part `scale` of its time, with this library as the limiter.
+fn run(machine: &SimulatedMachine, script: &str, scale: &str, library: &Path) -> Measured {
     let _exclusive = EXCLUSIVE.lock();
     let temp = tempfile::tempdir().expect("a folder");
     let at = |name: &str| temp.path().join(name);
@@ -67,11 +87,11 @@ fn measure(machine: &SimulatedMachine, script: &str, scale: &str) -> BTreeMap<St
     fs::copy(nvml, at("driver/libnvidia-ml.so.1")).expect("a copy");
     let packed = Command::new(scripts().join("pack.sh"))
         .arg(at("packed"))
-        .arg(limiter().expect("libvgpu.so"))
+        .arg(library)
         .arg(program_folder())
         .output();
     succeeds(&packed.expect("pack.sh runs"));
-    let measured = Command::new("unshare")
+    let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", ENTER])
         .arg("enter")
         .args([at("root"), at("driver"), at("packed").join(script)])
@@ -81,21 +101,40 @@ fn measure(machine: &SimulatedMachine, script: &str, scale: &str) -> BTreeMap<St
         .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
         .env(STATE_VARIABLE, machine.state())
         .output();
-    let measured = measured.expect("it runs");
+    let output = output.expect("it runs");
     let result = at("out").join(Path::new(script).with_extension("json"));
-    let text = fs::read_to_string(result).unwrap_or_else(|error| panic!("{error}: {measured:?}"));
-    let result: Value = serde_json::from_str(&text).expect("JSON");
+    let text = fs::read_to_string(result).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    Measured {
+        output,
+        result: serde_json::from_str(&text).expect("JSON"),
+    }
+}
+
+/// The parts of the result of a whole script, each of which was measured or, if it is optional,
+/// skipped with a reason, and was printed as it was measured.
+fn measure(machine: &SimulatedMachine, script: &str, scale: &str) -> BTreeMap<String, Value> {
+    let measured = run(machine, script, scale, &limiter().expect("libvgpu.so"));
     let parts: BTreeMap<String, Value> =
-        serde_json::from_value(result["parts"].clone()).expect("parts");
+        serde_json::from_value(measured.result["parts"].clone()).expect("parts");
     for (name, part) in &parts {
         assert!(part.get("error").is_none(), "{name}: {part:#}");
         let skipped = part.get("skipped").is_some();
         assert!(
-            !skipped || OPTIONAL.contains(&name.as_str()),
+            !skipped || OPTIONAL.contains(&name.as_str()) || script == "headline.sh",
             "{name}: {part:#}"
         );
     }
-    succeeds(&measured);
+    succeeds(&measured.output);
+    for line in lines(&measured.output) {
+        let fact: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let part = fact["part"].as_str().expect("a part");
+        let fields = fact.as_object().expect("an object");
+        let field = fields.keys().find(|name| *name != "part").expect("a field");
+        assert!(
+            field == "state" || parts[part].get(field).is_some(),
+            "{line}"
+        );
+    }
     parts
 }
 
@@ -125,7 +164,7 @@ fn facts_script_measures_harsh_simulated_gpu() {
     machine
         .set(FIRST, &[("profile", "harsh")])
         .expect("a profile");
-    let parts = measure(&machine, "facts.sh", "0.1");
+    let parts = measure(&machine, "facts.sh", "0.03");
     is_mib(
         number(&parts, "contexts", "/default/context/device_mib"),
         300,
@@ -134,7 +173,7 @@ fn facts_script_measures_harsh_simulated_gpu() {
         number(&parts, "contexts", "/default/launch/device_mib"),
         500,
     );
-    assert!(number(&parts, "local_memory", "/steps/1/launch_takes_mib") > 100.0);
+    assert!(number(&parts, "local_memory", "/step_1/launch_takes_mib") > 100.0);
     is_mib(number(&parts, "whole", "/could_not_get_mib"), 300);
     let others = parts["addresses"]["not_from_dlsym"].as_array();
     assert!(
@@ -149,28 +188,27 @@ fn facts_script_measures_harsh_simulated_gpu() {
         exported.is_some_and(|names| names.len() > 500),
         "{exported:?}"
     );
-}
-
-#[test]
-fn time_script_runs_whole_on_simulated_gpu() {
-    let (_temp, machine) = machine();
-    let parts = measure(&machine, "time.sh", "0.03");
+    let program = &parts["driver_program"];
+    assert_eq!(program["lists_all_processes"], true, "{program:#}");
+    let samples = program["monitor_samples"].as_array().expect("samples");
+    let busy = |one: &Value| one["busy"].as_array().is_some_and(|all| all.len() == 3);
+    assert!(samples.iter().any(busy), "{program:#}");
     let event = number(
         &parts,
         "events_alone",
-        "/spin/10000/in_a_row/event_us/median",
+        "/spin_of_10000_us/in_a_row/event_us/median",
     );
     assert!((10_000.0..20_000.0).contains(&event), "{event}");
-    let absent = parts["events_alone"].pointer("/spin/10000/in_a_row/timer_us");
+    let absent = parts["events_alone"].pointer("/spin_of_10000_us/in_a_row/timer_us");
     assert_eq!(
         absent,
         Some(&Value::from("not measured: the kernel wrote nothing"))
     );
-    assert!(
-        parts["utilisation"]
-            .pointer("/two_busy/answers/0/new/code")
-            .is_some()
-    );
+    assert!(number(&parts, "utilisation", "/two_busy/new/own_samples") >= 1.0);
+    for who in ["1_gib", "large", "kernel_runs", "forked_child"] {
+        assert!(number(&parts, "killed", &format!("/{who}/held_mib")) >= 1024.0);
+        is_mib(number(&parts, "killed", &format!("/{who}/left_mib")), 0);
+    }
 }
 
 #[test]
@@ -200,6 +238,83 @@ fn limited_script_runs_whole_on_simulated_gpu() {
         "/30_and_60_of_1000_us/polls/made",
     );
     assert!(polls >= 1.0);
+    let together = parts["processes"]["filled_mib"].as_array();
+    let together = together.expect("three figures").iter();
+    let together: f64 = together.filter_map(Value::as_f64).sum();
+    assert!(together < 3000.0, "{:#}", parts["processes"]);
+    let ratio = number(&parts, "share_of_varying", "/percent_of_bare");
+    assert!(
+        (20.0..40.0).contains(&ratio),
+        "{ratio} %; expected: about 30"
+    );
+}
+
+#[test]
+fn headline_script_skips_parts_without_libraries() {
+    let (_temp, machine) = machine();
+    let parts = measure(&machine, "headline.sh", "0.1");
+    is_mib(number(&parts, "prepare", "/context_mib"), 480);
+    assert!(parts["alone"].get("skipped").is_some(), "{parts:#?}");
+}
+
+#[test]
+fn limited_script_ends_at_once_where_limiter_is_not_injected() {
+    let (temp, machine) = machine();
+    let source = temp.path().join("none.c");
+    fs::write(&source, "").expect("a file");
+    let library = temp.path().join("libvgpu.so");
+    let compiled = Command::new("cc")
+        .args(["-shared", "-o"])
+        .args([&library, &source])
+        .output();
+    succeeds(&compiled.expect("cc runs"));
+    let measured = run(&machine, "limited.sh", "1", &library);
+    assert_eq!(
+        measured.output.status.code(),
+        Some(3),
+        "{:?}",
+        measured.output
+    );
+    let words = String::from_utf8_lossy(&measured.output.stderr);
+    for part in [
+        "the limiter does not limit",
+        "sees 81286.0 MiB",
+        "expected: total_mib 3000",
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
+    let parts = measured.result["parts"].as_object().expect("parts");
+    assert_eq!(parts.keys().collect::<Vec<_>>(), ["prepare"]);
+    let seconds = measured.result["seconds"].as_f64().expect("a number");
+    assert!(seconds < AT_ONCE, "{seconds} s");
+}
+
+/// A driver may hang, and with it whatever waits for it.
+#[test]
+fn no_script_waits_without_limit() {
+    let program = "
+import ast, glob
+RUN, WAIT = {'run', 'call', 'check_call', 'check_output'}, {'wait', 'join', 'communicate'}
+found = []
+for path in glob.glob('*.py'):
+    for node in ast.walk(ast.parse(open(path).read())):
+        if isinstance(node, ast.For) and getattr(node.iter, 'attr', '') in ('stdin', 'stdout'):
+            found.append((path, node.lineno, 'reads lines'))
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        name, owner = node.func.attr, getattr(node.func.value, 'id', '')
+        waits = name in WAIT and not node.args or name in RUN and owner == 'subprocess'
+        if waits and not any(word.arg == 'timeout' for word in node.keywords):
+            found.append((path, node.lineno, name))
+        if name in ('readline', 'readlines') or name == 'read' and 'std' in ast.dump(node.func.value):
+            found.append((path, node.lineno, name))
+assert not found, found
+";
+    let checked = Command::new("python3")
+        .args(["-B", "-c", program])
+        .current_dir(scripts())
+        .output();
+    succeeds(&checked.expect("Python runs"));
 }
 
 #[test]
@@ -219,6 +334,18 @@ assert timing.slices_of([one, []]) == {'slices': probe.ABSENT}
 found = timing.compared([10.5, 11.5], [1000, 11000, 0, 0, 12000, 22000, 0, 0])
 assert found['timer_us']['mean'] == 10 and found['event_more_us']['mean'] == 1, found
 assert found['between_launches_us']['mean'] == 1, found
+sample = lambda pid, at: {'pid': pid, 'at_us': at, 'sm': 50, 'memory': 0}
+answers = [
+    {'new': {'code': 0, 'samples': [sample(1, 20), sample(2, 10), sample(9, 20)]}, 'now_us': 50},
+    {'new': {'code': 6, 'samples': []}, 'now_us': 60},
+    {'new': {'code': 0, 'samples': [sample(1, 40), sample(1, 20)]}, 'now_us': 70},
+]
+found = timing.order_of(answers, 'new', [1, 2])
+assert found['codes'] == [0, 6] and found['answers_with_samples'] == 2, found
+assert not found['ascending'] and not found['one_time_for_all'], found
+assert found['spread_us']['most'] == 20 and found['newest_is_old_us']['mean'] == 30, found
+assert found['came_twice'] == 1 and found['of_unknown_processes'] == 1, found
+assert found['between_samples_us'][0]['mean'] == 20 and found['between_samples_us'][1] is None
 found = timing.steps_of([100, 32, 64, 3200, 6400])
 assert found['mean_step_ns'] == 32 and found['clock_mhz'] == 2000, found
 ";
