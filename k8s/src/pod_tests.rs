@@ -62,7 +62,7 @@ fn hami_11_reads_requests_by_their_other_names() {
     let read = |written: Value| {
         let spec = json!({"containers": [{"name": "main", "resources": limits(&written)}]});
         let demand = demand(&pod(&spec, &json!({})), &settings).unwrap();
-        let request = demand.containers[0].requests.first().cloned();
+        let request = demand.containers[0].requests.first().copied();
         let amounts = request.map(|one| (one.count, one.memory, one.cores));
         (amounts, demand.priority)
     };

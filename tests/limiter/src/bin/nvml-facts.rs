@@ -2,6 +2,8 @@
 //! JSON line for each question, with the error where NVML refuses. It creates no context and changes
 //! nothing. `tests/gpu/facts.sh` runs it beside busy processes; it is not shipped.
 
+#![allow(clippy::print_stdout, reason = "the facts are its output")]
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
