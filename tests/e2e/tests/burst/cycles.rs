@@ -41,7 +41,7 @@ pub(crate) async fn on_a_full_cluster(stack: Arc<Stack>) -> Result<()> {
     let mut attempts = Attempts::new("99 of 100 freed shares are used at once");
     for attempt in 0.. {
         let first = attempt * CYCLES;
-        let cluster = ["kube-scheduler", "kube-apiserver", "etcd"];
+        let cluster = ["scheduler", "apiserver", "etcd"];
         let measured = stack
             .measure_starvation(&[Kind::Scheduler], &cluster)
             .await?;

@@ -25,7 +25,7 @@ const ALLOWED: Duration = Duration::from_secs(2);
 pub(crate) async fn forty_pods(stack: Arc<Stack>) -> Result<()> {
     let mut attempts = Attempts::new("40 pods of one job bound within two seconds");
     for name in ["forty", "forty-again", "forty-at-last"] {
-        let cluster = ["kube-scheduler", "kube-apiserver", "etcd"];
+        let cluster = ["scheduler", "apiserver", "etcd"];
         let measured = stack
             .measure_starvation(&[Kind::Scheduler], &cluster)
             .await?;
