@@ -1,6 +1,6 @@
-//! The quick start where the cluster's network enforces NetworkPolicies: kube-router, whose code k3s
-//! has too. As a node's own addresses pass all of them, commands go to a second API server, which has
-//! a pod's address, as that of a control plane on another machine is not the node's.
+//! The quick start where the cluster's network enforces policies, by kube-router, whose code k3s has too.
+//! A node's own addresses pass all of them, so commands go to a second API server, at a pod's address:
+//! a control plane on another machine does not have the node's either.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use aliquot_chart::release::{script, success};
 use aliquot_chart::{NAMESPACE, top};
-use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
-use aliquot_cluster::{Cluster, Part};
+use aliquot_cluster::{Cluster, Part, until};
 use aliquot_e2e::http;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -28,6 +27,8 @@ use super::world::{NODE, PATIENCE, World};
 const MONITORING: &str = "monitoring";
 const CONTROL_PLANE: &str = "control-plane";
 const API_PORT: u16 = 6443;
+/// A token that nobody issued.
+const MADE_UP: &str = "made-up";
 /// What `top` says of figures that no scheduler gave.
 const COMPUTED: &str = "computed from the nodes' inventories";
 /// kube-router's rules would hold for the next pods with these addresses.
@@ -108,10 +109,13 @@ enum Scrape {
 }
 
 /// An API server of the same cluster at a pod's address.
-struct Away {
-    place: Place,
+struct Away<'a> {
+    cluster: &'a Cluster,
+    address: Ipv4Addr,
     kubeconfig: PathBuf,
-    _server: Part,
+    /// nsenter's.
+    arguments: Vec<String>,
+    server: Option<Part>,
     _etcd: Forwarder,
 }
 
@@ -139,19 +143,18 @@ impl Drop for Forwarder {
     }
 }
 
-impl Away {
-    async fn start(world: &World) -> Result<Self> {
+impl<'a> Away<'a> {
+    async fn start(world: &'a World) -> Result<Self> {
         let cluster = &world.cluster;
         let place = Place::new(world, CONTROL_PLANE).await?;
         let first = std::fs::read(format!("/proc/{}/cmdline", cluster.pid("apiserver")?))?;
         let first = String::from_utf8(first)?;
         let first: Vec<&str> = first.split_terminator('\0').collect();
         let (program, first) = first.split_first().context("no arguments")?;
-        let etcd = |one: &&str| {
-            one.strip_prefix("--etcd-servers=http://")
-                .map(str::to_owned)
-        };
-        let etcd = first.iter().find_map(etcd).context("it names no etcd")?;
+        let mut etcd = first
+            .iter()
+            .map(|one| one.strip_prefix("--etcd-servers=http://"));
+        let etcd = etcd.find_map(|one| one).context("it names no etcd")?;
         // The node's side of the pod's link.
         let [a, b, c, _] = place.address.octets();
         let listener = TcpListener::bind((Ipv4Addr::new(a, b, c, 1), 0)).await?;
@@ -160,45 +163,55 @@ impl Away {
             format!("--secure-port={API_PORT}"),
             format!("--etcd-servers=http://{}", listener.local_addr()?),
         ];
-        let etcd = Forwarder::start(listener, etcd);
         let mut arguments = place.enter(program);
         arguments.extend(first);
         // The last one of a flag counts.
         arguments.extend(own.iter().map(String::as_str));
-        let server = cluster.start_part("apiserver-away", Path::new("nsenter"), &arguments, &[])?;
 
         let admin = std::fs::read_to_string(cluster.kubeconfig())?;
-        let (here, there) = (
-            cluster.api_url(),
-            format!("https://{}:{API_PORT}", place.address),
-        );
+        let here = cluster.api_url();
         // Its certificate is the first one's.
-        let there = format!("{there:?}, tls-server-name: localhost");
-        let config = admin.replace(&format!("{here:?}"), &there);
+        let there = format!(
+            "https://{}:{API_PORT}\", tls-server-name: \"localhost",
+            place.address
+        );
+        let config = admin.replace(&here, &there);
         ensure!(
             config != admin,
-            "{here} is not in the administrator's kubeconfig"
+            "the administrator's kubeconfig has no {here}"
         );
         let kubeconfig = cluster.state_dir().join("away.kubeconfig");
         std::fs::write(&kubeconfig, config)?;
-        let config = format!("--kubeconfig={}", kubeconfig.display());
+        let mut away = Self {
+            cluster,
+            address: place.address,
+            kubeconfig,
+            arguments: arguments.into_iter().map(str::to_owned).collect(),
+            server: None,
+            _etcd: Forwarder::start(listener, etcd.to_owned()),
+        };
+        away.restart().await?;
+        Ok(away)
+    }
+
+    /// Ends its connections to pods, which outlive the policies that allowed them.
+    async fn restart(&mut self) -> Result<()> {
+        drop(self.server.take());
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let server = Path::new("nsenter");
+        let server = self
+            .cluster
+            .start_part("apiserver-away", server, &arguments, &[])?;
+        let config = format!("--kubeconfig={}", self.kubeconfig.display());
         eventually(PATIENCE, "the second API server to be ready", || async {
             server.check()?;
             let ready = ["get", "--raw", "/readyz", &config];
-            cluster
-                .kubectl(&ready)
-                .await?
-                .success()
-                .or_not_yet()
-                .map(Some)
+            let ready = self.cluster.kubectl(&ready).await?;
+            Ok(Some(ready.success().or_not_yet()?))
         })
         .await?;
-        Ok(Self {
-            place,
-            kubeconfig,
-            _server: server,
-            _etcd: etcd,
-        })
+        self.server = Some(server);
+        Ok(())
     }
 }
 
@@ -259,7 +272,7 @@ pub(crate) async fn runs(cluster: Arc<Cluster>) -> Result<()> {
 async fn walk(world: &World) -> Result<()> {
     let cluster = &world.cluster;
     let prometheus = Place::new(world, MONITORING).await?;
-    let away = Away::start(world).await?;
+    let mut away = Away::start(world).await?;
     // The reader creates it.
     let delete = ["delete", "namespace", NAMESPACE, "--wait"];
     cluster.kubectl(&delete).await?.success()?;
@@ -276,11 +289,14 @@ async fn walk(world: &World) -> Result<()> {
         .context("the node's own address passes")?;
     let what = "a port that no policy opens to be closed";
     eventually(PATIENCE, what, || async {
-        let answer = prometheus.scrape(cluster, &closed, "")?;
+        let answer = prometheus.scrape(cluster, &closed, MADE_UP)?;
         Ok(matches!(answer, Scrape::Closed).then_some(()))
     })
     .await?;
-    reached.ways(true, true).await.context("by default")?;
+    reached
+        .ways(&mut away, true, true)
+        .await
+        .context("by default")?;
     dashboard(&reader).await?;
     // Its webhook is called from the same address.
     let example = top("examples/gpu-pod.yaml");
@@ -290,11 +306,11 @@ async fn walk(world: &World) -> Result<()> {
         reader.sh("kubectl aliquot top pods")?.contains("gpu-pod"),
         "top pods"
     );
-    // Without a token, the port answers whoever reaches it that it needs one.
-    let refused = prometheus.scrape(cluster, &reached.scheduler(9395), "")?;
+    // Who reaches the port has nothing of it.
+    let refused = prometheus.scrape(cluster, &reached.scheduler(9395), MADE_UP)?;
     ensure!(
-        matches!(&refused, Scrape::Answer(answer) if answer.contains("Unauthorized")),
-        "without a token: {refused:?}"
+        matches!(&refused, Scrape::Answer(answer) if answer.contains("must be logged in")),
+        "with a token that is made up: {refused:?}"
     );
 
     // What was the default before.
@@ -313,27 +329,35 @@ async fn walk(world: &World) -> Result<()> {
         ];
         cluster.kubectl(&patch).await?.success()?;
     }
-    reached.ways(false, false).await.context("nobody")?;
+    reached
+        .ways(&mut away, false, false)
+        .await
+        .context("nobody")?;
+    let waits = reader.sh("! kubectl aliquot doctor --wait --timeout 5 2>&1")?;
+    ensure!(waits.contains("not well after 5 s"), "{waits}");
     let upgrade = "helm upgrade aliquot charts/aliquot -n aliquot-system --reset-then-reuse-values";
     let monitoring = format!(
         "{upgrade} --set 'networkPolicy.scrapers[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name={MONITORING}'"
     );
     let notes = reader.sh(&monitoring)?;
     ensure!(notes.contains("networkPolicy.scrapers is set"), "{notes}");
-    reached.ways(false, true).await.context("only Prometheus")?;
-    let api_server = format!(
-        "networkPolicy.scrapers[0].ipBlock.cidr={}/32",
-        away.place.address
-    );
+    reached
+        .ways(&mut away, false, true)
+        .await
+        .context("only Prometheus")?;
+    let api_server = format!("networkPolicy.scrapers[0].ipBlock.cidr={}/32", away.address);
     reader.sh(&format!(
         "{upgrade} --set-json networkPolicy.scrapers=[] --set '{api_server}'"
     ))?;
     reached
-        .ways(true, false)
+        .ways(&mut away, true, false)
         .await
         .context("only the API server")?;
     reader.sh(&format!("{upgrade} --set-json networkPolicy.scrapers=[]"))?;
-    reached.ways(true, true).await.context("by default again")?;
+    reached
+        .ways(&mut away, true, true)
+        .await
+        .context("by default again")?;
     reader.sh("kubectl aliquot doctor --wait")?;
 
     cluster.delete_pod("default", "gpu-pod").await?;
@@ -395,7 +419,8 @@ impl<'a> Reached<'a> {
 
     /// Waits until `kubectl aliquot` reaches the scheduler and the node's parts through the API server,
     /// or not, and Prometheus its targets, or not.
-    async fn ways(&self, api_server: bool, prometheus: bool) -> Result<()> {
+    async fn ways(&self, away: &mut Away<'_>, api_server: bool, prometheus: bool) -> Result<()> {
+        away.restart().await?;
         let targets = [
             (self.scheduler(9395), "aliquot_scheduler_"),
             (format!("{}:9394", self.agent), "aliquot_"),
