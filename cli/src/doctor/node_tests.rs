@@ -212,12 +212,12 @@ fn reports_agent_conditions_with_reason() {
         &[("compute-correction", warns)],
     );
     check(&with(uncorrected, "True", "PartitionedGpus"), &[]);
-    check(&with("AliquotProfile", "True", "Holds"), &[]);
     let failed = "HousekeepingFailed";
     check(
         &with("AliquotHousekeepingFailed", "True", failed),
         &[("housekeeping", warns)],
     );
+    check(&with("AliquotProfile", "True", "Holds"), &[]);
     check(
         &with("AliquotProfile", "False", "GivenUp"),
         &[("profile", warns)],

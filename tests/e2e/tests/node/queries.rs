@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::http;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::stack::{Kind, NAMESPACE as SYSTEM, NODE, Stack};
@@ -70,7 +71,7 @@ async fn start(stack: &Stack) -> Result<()> {
     stack.cluster.wait_running(SYSTEM, SCHEDULER).await?;
     eventually(PATIENCE, "the scheduler in its pod to be ready", || async {
         let address = stack.address(Kind::Scheduler);
-        http::get(address, "/readyz").await.map(Some)
+        http::get(address, "/readyz").await.or_not_yet().map(Some)
     })
     .await
     .map(drop)
@@ -91,7 +92,7 @@ async fn asked(stack: &Stack) -> Result<()> {
     let explain = ["explain", "waits", "-n", NAMESPACE, "-o", "json"];
     let answer = eventually(PATIENCE, "the pod to be refused", || async {
         let answer = user.json(&explain).await?;
-        ensure!(answer["refused"].is_object(), "{answer}");
+        until!(answer["refused"].is_object(), "{answer}");
         Ok(Some(answer))
     })
     .await?;

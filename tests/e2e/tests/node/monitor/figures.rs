@@ -83,8 +83,8 @@ async fn used_by_b(stack: &Stack) -> Result<Value> {
     Ok(used.clone())
 }
 
-async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
 /// The median of a few scrapes.
+async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
     const QUICK: Duration = Duration::from_millis(100);
     let mut attempts = Attempts::new("a scrape of the monitor");
     loop {

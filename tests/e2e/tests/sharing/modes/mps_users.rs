@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
+use aliquot_cluster::{not_yet, until};
 use aliquot_core::Mib;
 use aliquot_e2e::clients::{answers, answers_until_released, with_python};
 use aliquot_e2e::stack::{Kind, NODE, Stack};
 use aliquot_node_state::mps::{self, DaemonStatus};
 use aliquot_node_state::state::StateDirectory;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -59,10 +60,10 @@ async fn holds(stack: &Stack, space: &str) -> Result<()> {
         let answer = top(stack, &pods).await?;
         let all = answer.as_array().context("pods")?;
         let of = |name: &str| all.iter().find(|pod| pod["name"] == name);
-        let client = of("client").context("the pod")?;
-        ensure!(client["mps"][&gpu] == expected, "{client}");
-        let idle = of("idle").context("the other pod")?;
-        ensure!(idle.get("mps").is_none(), "{idle}");
+        let client = of("client").context("no client").or_not_yet()?;
+        until!(client["mps"][&gpu] == expected, "{client}");
+        let idle = of("idle").context("no idle pod").or_not_yet()?;
+        until!(idle.get("mps").is_none(), "{idle}");
         Ok(Some(()))
     })
     .await?;
@@ -184,11 +185,11 @@ async fn clients(stack: &Stack, gpu: &str, count: usize) -> Result<()> {
     let root = StateDirectory(&stack.agent_state()).mps();
     let status = root.join(gpu).join(mps::STATUS);
     eventually(PATIENCE, &format!("{count} clients"), || async {
-        let status: DaemonStatus = serde_json::from_slice(&std::fs::read(&status)?)?;
+        let status: DaemonStatus = serde_json::from_slice(&std::fs::read(&status).or_not_yet()?)?;
         let [server] = status.servers.as_slice() else {
-            bail!("{status:?}");
+            not_yet!("{status:?}");
         };
-        ensure!(server.clients.len() == count, "{status:?}");
+        until!(server.clients.len() == count, "{status:?}");
         Ok(Some(()))
     })
     .await
