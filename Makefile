@@ -72,7 +72,7 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 BOOTS := $(call named,burst whole rolled ending)
-MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs handover)
+MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
 # The lanes of `make test-all` beside those of `make test`; .github/workflows/nightly.yml has a job for each.
 LONG_LANES := docs test-oldest chaos gangs hold image admission lane-karpenter lane-boots lane-measured lane-long \
 	lane-harsh lane-model lane-packing

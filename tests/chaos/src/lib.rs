@@ -1,13 +1,12 @@
 //! Two replicas under load, killed at every fail-point of the scheduler.
 //!
-//! [`handover`] kills the leader in the middle of a preemption, [`gangs`] while gangs are bound. The rest starts with [`run`]:
+//! [`gangs`] kills the leader while gangs are bound. The rest starts with [`run`]:
 //! [`places`] lists the fail-points, [`replicas`] the processes, [`observer`] checks what must hold
 //! all the time and [`rest`] what must hold in the end.
 
 #![forbid(unsafe_code)]
 
 pub mod gangs;
-pub mod handover;
 pub mod load;
 pub mod observer;
 pub mod places;

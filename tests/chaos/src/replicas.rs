@@ -37,8 +37,6 @@ const PROGRAM: &str = "aliquot-scheduler-chaos";
 enum ProcessState {
     Runs(Part),
     Ended(Instant),
-    /// Not started again.
-    Down,
 }
 
 /// One replica.
@@ -263,17 +261,8 @@ impl Pair {
 
     /// Kills both processes now; they are started again.
     pub async fn kill(&self) -> Result<()> {
-        self.end(|| ProcessState::Ended(Instant::now())).await
-    }
-
-    /// Kills both processes, which are not restarted.
-    pub async fn kill_for_good(&self) -> Result<()> {
-        self.end(|| ProcessState::Down).await
-    }
-
-    async fn end(&self, becomes: impl Fn() -> ProcessState) -> Result<()> {
         for process in [&self.scheduler, &self.extender] {
-            let life = std::mem::replace(&mut *process.lock(), becomes());
+            let life = std::mem::replace(&mut *process.lock(), ProcessState::Ended(Instant::now()));
             if let ProcessState::Runs(part) = life {
                 part.kill().await?;
             }
@@ -293,7 +282,7 @@ fn restart_if_due(
             *life = ProcessState::Ended(Instant::now());
         }
         ProcessState::Ended(at) if at.elapsed() >= RESTART => *life = ProcessState::Runs(start()?),
-        ProcessState::Runs(_) | ProcessState::Ended(_) | ProcessState::Down => {}
+        ProcessState::Runs(_) | ProcessState::Ended(_) => {}
     }
     Ok(())
 }
