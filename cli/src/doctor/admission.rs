@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
-use crate::components::{is_ready, running_pods};
+use crate::components::{UNREADY, is_ready, running_pods};
 
 /// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -111,6 +111,7 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
                     count,
                     "no GPU pod can be created until one is ready: read their logs",
                 ),
+                some if some < all => about.problem(check, count, UNREADY),
                 1 => about.warning(
                     check,
                     count,

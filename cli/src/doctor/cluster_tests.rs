@@ -187,6 +187,15 @@ fn reports_missing_single_or_leaderless_scheduler() {
         |known| retain(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
     );
+    // Where no setting is to blame.
+    let starts = |known: &mut ClusterFacts| {
+        for pod in known.pods.as_mut().unwrap() {
+            if ["s-0", "w-0"].contains(&name(pod)) {
+                pod.status.as_mut().unwrap().conditions = None;
+            }
+        }
+    };
+    check(starts, &[("scheduler", BAD), ("webhook-pods", BAD)]);
     let alone = |known: &mut ClusterFacts| {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         let pods = known.pods.as_mut().unwrap();

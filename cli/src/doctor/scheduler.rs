@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
-use crate::components::{NAMES, flag, is_ready, name, names, running_pods};
+use crate::components::{NAMES, UNREADY, flag, is_ready, name, names, running_pods};
 
 /// Two replicas are ready and one of them is the leader; or the scheduler runs without a pod.
 pub(super) fn replicas(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -36,6 +36,7 @@ pub(super) fn replicas(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         .iter()
         .any(|pod| flag(pod, "--scheduler-lease").is_some());
     let mut found = vec![match ready.len() {
+        some if some < all.len() => about.problem(check, count, UNREADY),
         1 if elects => about.warning(
             check,
             count,
