@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the lanes of `make test` N times, and prints for each run how long it took and what failed, and at
-# the end each test that failed once, with its count. Ends with an error when one failed.
+# Runs the lanes of `make test` N times, and prints for each run how long it took, what failed, and what
+# was repeated or not run; at the end each test that failed once, with its count. Ends with an error when
+# one failed.
 #   tests/repeat.sh N [BUSY]    BUSY: so many loops that use a CPU run beside them
 set -u
 cd "$(dirname "$0")/.."
@@ -17,6 +18,7 @@ for run in $(seq "$runs"); do
   awk '/^failures:$/ { listed = 1; next } /^test result/ { listed = 0 } listed && /^    [^ ]/ { print $1 }
     /^failed: / { print "lane:" $0 }' "$logs/$run" | sort -u >"$logs/$run.failed"
   echo "run $run: $state after $((SECONDS - began)) s $(tr '\n' ' ' <"$logs/$run.failed")"
+  grep -hE '^ *(repeated|scenarios not run): ' "$logs/$run"
 done
 cat "$logs"/*.failed | sort | uniq -c | sort -rn
 ! grep -q . "$logs"/*.failed

@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_limiter_tests::scene::{CONTEXT, FIRST, device, machine};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer, limiter, lines};
+use aliquot_node_state::limits::UtilizationPolicy;
 use aliquot_region::limits::ContainerLimits;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -366,6 +367,7 @@ fn builds_container_directory_like_node_agent() {
         .arg(&library)
         .args(["/driver/cuda", "/driver/nvml", FIRST, "3000", "30"])
         .arg(CONTEXT.to_string())
+        .env("GPU_CORE_UTILIZATION_POLICY", "force")
         .status();
     assert!(status.expect("container-directory").success());
     let mut share = device(FIRST, 3000);
@@ -375,6 +377,7 @@ fn builds_container_directory_like_node_agent() {
         InjectionMethod::Replacement,
         ContainerLimits {
             priority: 1,
+            policy: UtilizationPolicy::Force.word(),
             ..ContainerLimits::default()
         },
         &[share],
