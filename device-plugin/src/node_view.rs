@@ -86,25 +86,3 @@ fn resources(node: &api::Node) -> BTreeMap<String, (String, String)> {
     });
     both.collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn reads_annotation_and_condition_of_the_node() {
-        let node = json!({
-            "metadata": {"name": "n1", "annotations": {"a/b": "x"}},
-            "status": {"conditions": [
-                {"type": "Ready", "status": "True"},
-                {"type": "Lost", "status": "True", "message": "m"}]},
-        });
-        let node: api::Node = serde_json::from_value(node).expect("a node");
-        let found = NodeView::read(&node);
-        assert_eq!(found.annotation("a/b"), Some("x"));
-        let lost = ("True".to_owned(), "m".to_owned());
-        assert_eq!(found.conditions.get("Lost"), Some(&lost));
-    }
-}

@@ -130,30 +130,15 @@ mod tests {
 
     #[test]
     fn parses_selinux_labels() {
+        let own = "system_u:object_r:container_file_t:s0:c1,c2";
         for (text, expected) in [
             ("auto", Some(Label::Auto)),
             ("none", Some(Label::Off)),
-            (
-                CONTAINER_FILE,
-                Some(Label::Fixed(CONTAINER_FILE.to_owned())),
-            ),
-            (
-                "system_u:object_r:container_file_t:s0:c1,c2",
-                Some(Label::Fixed(
-                    "system_u:object_r:container_file_t:s0:c1,c2".to_owned(),
-                )),
-            ),
+            (own, Some(Label::Fixed(own.to_owned()))),
             ("container_file_t", None),
             ("", None),
         ] {
-            let found = text.parse::<Label>();
-            assert!(
-                found.is_ok()
-                    || found
-                        .clone()
-                        .is_err_and(|e| e.contains("expected: auto, none"))
-            );
-            assert_eq!(found.ok(), expected, "{text:?}");
+            assert_eq!(text.parse::<Label>().ok(), expected, "{text:?}");
         }
     }
 
@@ -179,11 +164,8 @@ mod tests {
         assert_eq!(relabel(&fixed, &folders).expect("labelled"), 4);
         assert_eq!(label_of(&slots).as_deref(), Some(own));
         assert_eq!(relabel(&fixed, &folders).expect("again"), 0);
-        assert_ne!(
-            label_of(&other).as_deref(),
-            Some(own),
-            "only the host uses it"
-        );
+        let of_host = label_of(&other);
+        assert_ne!(of_host.as_deref(), Some(own), "only the host uses it");
         // As on a host whose files have labels.
         assert_eq!(relabel(&Label::Auto, &folders).expect("labelled"), 4);
         assert_eq!(label_of(&slots).as_deref(), Some(CONTAINER_FILE));

@@ -1,14 +1,20 @@
 //! Values for tests: a pod, devices, grants, with defaults that a test overrides.
 
 use aliquot_core::inventory::{self, Gpu, Health, Mode};
+use aliquot_core::mig::published::{FixedInstance, Mig, MigPlacement};
 use aliquot_core::usage::Stage;
 use aliquot_core::{Allocation, Grant, Inventory, Mib, Percent, Scaling};
+use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::checkpoint::CheckpointEntry;
 use aliquot_node_state::device_id::AnswerName;
+use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
+use aliquot_nvml::{DeviceHealth, DriverHealth, GpuInstance, MigDevice};
 use aliquot_profiles::Defaults;
 
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
+use crate::gpus::device_failures::NodeFailures;
+use crate::gpus::inventory::{GpuReadings, NodePublisher};
 use crate::pods::pod::{Container, Phase, Pod};
 
 /// The resource of all test values.
@@ -86,6 +92,17 @@ pub(crate) fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
     }
 }
 
+/// A share of an instance that is made on a GPU with dynamic MIG.
+pub(crate) fn instance_grant(gpu: &str, profile: &str, start: u8) -> Grant {
+    Grant {
+        mig: Some(MigPlacement {
+            profile: profile.to_owned(),
+            start,
+        }),
+        ..grant(gpu, 1, 100)
+    }
+}
+
 /// An allocation on `n1` with these app containers.
 pub(crate) fn allocation(containers: &[(&str, &[Grant])]) -> Allocation {
     Allocation {
@@ -123,6 +140,34 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
     }
 }
 
+/// What is published of an instance in a layout of this GPU.
+pub(crate) fn fixed_instance(parent: &str, profile: &str) -> Option<Mig> {
+    Some(Mig::Fixed(FixedInstance {
+        parent: parent.into(),
+        profile: profile.to_owned(),
+        start: 0,
+        gi: 1,
+        ci: 0,
+    }))
+}
+
+/// A complete instance as the driver reports it: the UUID that it keeps, and that of this boot.
+pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInstance {
+    GpuInstance {
+        profile: "1g.5gb".to_owned(),
+        start,
+        size: 1,
+        memory: Mib(4864),
+        id: 7 + u32::from(start),
+        devices: vec![MigDevice {
+            uuid: uuid.to_owned(),
+            current: current.to_owned(),
+            id: 0,
+            whole: true,
+        }],
+    }
+}
+
 /// An inventory of healthy GPUs with these UUIDs.
 pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
     Inventory {
@@ -145,19 +190,24 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
     }
 }
 
-/// The accepted allocation of a pod.
-pub(crate) fn accepted(
-    uid: &str,
-    allocation: Allocation,
-) -> aliquot_node_state::accepted::AcceptedAllocation {
-    let name = uid.to_owned();
-    aliquot_node_state::accepted::AcceptedAllocation::new(
-        uid.into(),
-        "default".to_owned(),
-        name,
-        allocation,
-        Vec::new(),
-    )
+/// The accepted allocation of a pod with the container `main`.
+pub(crate) fn accepted(uid: &str, allocation: Allocation) -> AcceptedAllocation {
+    let main = AcceptedContainer {
+        name: "main".to_owned(),
+        stage: Stage::App,
+        effective: EffectiveLimits {
+            oom_killer: true,
+            ..EffectiveLimits::default()
+        },
+    };
+    let (namespace, name) = ("default".to_owned(), uid.to_owned());
+    AcceptedAllocation::new(uid.into(), namespace, name, allocation, vec![main])
+}
+
+/// A pod's share of each of these devices.
+pub(crate) fn share_of(uid: &str, gpus: &[&str]) -> AcceptedAllocation {
+    let grants: Vec<Grant> = gpus.iter().map(|gpu| grant(gpu, 3000, 30)).collect();
+    accepted(uid, allocation(&[("main", &grants)]))
 }
 
 /// A layout with mode vgpu and two replicas on each of these GPUs.
@@ -167,6 +217,27 @@ pub(crate) fn layout_of(uuids: &[&str]) -> NodeLayout {
         memory_scaling: Scaling::ONE,
     };
     NodeLayout::built_in(&facts(uuids), RESOURCE, &defaults)
+}
+
+/// The publisher of a node with these healthy GPUs in [`layout_of`].
+pub(crate) fn published(uuids: &[&str]) -> NodePublisher {
+    NodePublisher::new(facts(uuids), Vec::new(), layout_of(uuids))
+}
+
+/// Readings of these GPUs in which these failed.
+pub(crate) fn readings(uuids: &[&str], failures: NodeFailures) -> GpuReadings {
+    GpuReadings {
+        facts: facts(uuids),
+        health: Vec::new(),
+        failures,
+    }
+}
+
+pub(crate) fn health(gpu: &str, health: DriverHealth) -> DeviceHealth {
+    DeviceHealth {
+        uuid: gpu.to_owned(),
+        health,
+    }
 }
 
 /// A layout of three GPUs: vgpu with two replicas, an exclusive one, and time-slicing with three replicas under
@@ -245,12 +316,12 @@ impl aliquot_nvml::Driver for IdleDriver {
     }
 }
 
-/// The status of an MPS daemon that serves.
-pub(crate) fn served(spec: DaemonSpec) -> DaemonStatus {
+/// The status of an MPS daemon.
+pub(crate) fn daemon_status(phase: DaemonPhase, spec: Option<DaemonSpec>) -> DaemonStatus {
     DaemonStatus {
         v: 1,
-        phase: DaemonPhase::Running,
-        spec: Some(spec),
+        phase,
+        spec,
         daemon: Some(7),
         since: 0,
         restarts: 0,

@@ -386,24 +386,16 @@ mod tests {
                 scope.spawn(|| sender.send(queue.detach(7)).expect("a receiver"));
                 // However late it begins, it must not return.
                 let early = receiver.recv_timeout(Duration::from_millis(100));
-                assert_eq!(
-                    early,
-                    Err(RecvTimeoutError::Timeout),
-                    "the event is being queried"
-                );
+                assert_eq!(early, Err(RecvTimeoutError::Timeout));
                 queue.finish_query(taken.0, (!is_ready).then_some(taken.1));
-                let detached = receiver
-                    .recv_timeout(Duration::from_mins(1))
-                    .expect("it ends");
+                let detached = receiver.recv_timeout(Duration::from_mins(1));
+                let detached = detached.expect("it ends");
                 let expected = if is_ready { vec!["c"] } else { vec!["c", "a"] };
                 assert_eq!(detached, expected);
             });
             assert_eq!(queue.detach(9), [""; 0]);
-            assert_eq!(
-                queue.begin_query(),
-                Some((8, "b")),
-                "others' are not waited for"
-            );
+            // Those of others are not waited for.
+            assert_eq!(queue.begin_query(), Some((8, "b")));
             assert_eq!(queue.begin_query(), None);
         }
     }

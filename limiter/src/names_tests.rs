@@ -41,38 +41,21 @@ const TAKE: [&str; 21] = [
     "cuVDPAUCtxCreate",
 ];
 
+const BY_LAUNCH: &str = "passed through; its memory is charged when the graph is launched";
+const BY_CREATOR: &str = "passed through: the process that created it is charged";
+const OF_HOST: &str = "passed through: host memory";
+
 /// Those of them that are passed through, and why.
 const PASS: [(&str, &str); 9] = [
-    (
-        "cuGraphAddNode",
-        "passed through; its memory is charged when the graph is launched",
-    ),
-    (
-        "cuGraphAddMemAllocNode",
-        "passed through; its memory is charged when the graph is launched",
-    ),
-    (
-        "cuImportExternalMemory",
-        "passed through: the process that created it is charged",
-    ),
-    (
-        "cuIpcOpenMemHandle",
-        "passed through: the process that created it is charged",
-    ),
-    (
-        "cuIpcOpenMemHandle_v2",
-        "passed through: the process that created it is charged",
-    ),
-    ("cuMemAllocHost", "passed through: host memory"),
-    ("cuMemAllocHost_v2", "passed through: host memory"),
-    (
-        "cuMemImportFromShareableHandle",
-        "passed through: the process that created it is charged",
-    ),
-    (
-        "cuMemPoolImport",
-        "passed through: the process that created it is charged",
-    ),
+    ("cuGraphAddNode", BY_LAUNCH),
+    ("cuGraphAddMemAllocNode", BY_LAUNCH),
+    ("cuImportExternalMemory", BY_CREATOR),
+    ("cuIpcOpenMemHandle", BY_CREATOR),
+    ("cuIpcOpenMemHandle_v2", BY_CREATOR),
+    ("cuMemAllocHost", OF_HOST),
+    ("cuMemAllocHost_v2", OF_HOST),
+    ("cuMemImportFromShareableHandle", BY_CREATOR),
+    ("cuMemPoolImport", BY_CREATOR),
 ];
 
 /// Prefixes of calls that share memory with graphics.

@@ -139,15 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn clears_eviction_requests_of_earlier_monitor() {
-        let dir = crate::testing::state_directory();
-        let file = dir.path().join("evict.json");
-        fs::write(&file, "[{}]").expect("written");
-        EvictionRequests::new(dir.path()).write(&Pods::default());
-        assert_eq!(fs::read_to_string(file).expect("read"), "[]");
-    }
-
-    #[test]
     fn retries_writing_eviction_requests() {
         let dir = tempfile::tempdir().expect("tempdir");
         let state = dir.path().join("state");
@@ -175,5 +166,8 @@ mod tests {
         requests.written = Instant::now().checked_sub(EVICTION_RENEWAL * 2);
         requests.write(&pods);
         assert!(file.exists(), "asked for again");
+        // The next monitor begins without them.
+        EvictionRequests::new(&state).write(&pods);
+        assert_eq!(fs::read_to_string(file).expect("read"), "[]");
     }
 }

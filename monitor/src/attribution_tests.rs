@@ -24,6 +24,17 @@ fn named(rows: &[(&str, &str, &str)]) -> NodeContext {
     }
 }
 
+/// Process 7 of a pod's container, or of the host, on GPU-a.
+fn of(pod: Option<&str>, id: &str) -> ProcessSample {
+    process_sample("GPU-a", process(7, pod, id), 1)
+}
+
+const HOST: Owner = Owner::Unmanaged(UnmanagedReason::Host);
+const NO_SHARE: Owner = Owner::Unmanaged(UnmanagedReason::NoShare);
+const FOREIGN: Owner = Owner::Unmanaged(UnmanagedReason::Foreign);
+const OTHER_GPU: Owner = Owner::Unmanaged(UnmanagedReason::OtherGpu);
+const OTHER_CONTAINER: Owner = Owner::Unmanaged(UnmanagedReason::OtherContainer);
+
 #[test]
 fn attributes_process_by_cgroup_and_gpu() {
     let containers = [
@@ -37,50 +48,18 @@ fn attributes_process_by_cgroup_and_gpu() {
         ("u2", "r", "right"),
         ("u2", "x", "side"),
     ]);
-    let of = |pod: Option<&str>, id: &str, gpu: &str| process_sample(gpu, process(7, pod, id), 1);
-    let rows = [
-        (
-            "the only container",
-            of(Some("u1"), "c", "GPU-b"),
-            Owner::Share(0, 1),
-        ),
-        (
-            "one of two",
-            of(Some("u2"), "r", "GPU-b"),
-            Owner::Share(2, 0),
-        ),
-        (
-            "another GPU",
-            of(Some("u2"), "l", "GPU-b"),
-            Owner::Unmanaged(UnmanagedReason::OtherGpu),
-        ),
-        (
-            "a side-car",
-            of(Some("u2"), "x", "GPU-a"),
-            Owner::Unmanaged(UnmanagedReason::OtherContainer),
-        ),
-        (
-            "not reported yet",
-            of(Some("u2"), "new", "GPU-a"),
-            Owner::UnknownContainer,
-        ),
-        (
-            "not reported yet, of a pod with one share",
-            of(Some("u1"), "side", "GPU-a"),
-            Owner::UnknownContainer,
-        ),
-        (
-            "a pod without a share",
-            of(Some("u3"), "c", "GPU-a"),
-            Owner::Unmanaged(UnmanagedReason::NoShare),
-        ),
-        (
-            "the host",
-            of(None, "", "GPU-a"),
-            Owner::Unmanaged(UnmanagedReason::Host),
-        ),
-    ];
-    for (what, one, expected) in rows {
+    let on_b = |pod, id| ProcessSample {
+        gpu: "GPU-b".to_owned(),
+        ..of(Some(pod), id)
+    };
+    for (what, one, expected) in [
+        ("the only container", on_b("u1", "c"), Owner::Share(0, 1)),
+        ("one of two", on_b("u2", "r"), Owner::Share(2, 0)),
+        ("another GPU", on_b("u2", "l"), OTHER_GPU),
+        ("a side-car", of(Some("u2"), "x"), OTHER_CONTAINER),
+        ("a pod without a share", of(Some("u3"), "c"), NO_SHARE),
+        ("the host", of(None, ""), HOST),
+    ] {
         check(what, &one, &containers, &two, expected);
     }
 }
@@ -96,79 +75,64 @@ fn distinguishes_mps_servers_and_foreign_pods() {
         pods: [("u9".into(), foreign), ("u8".into(), PodInfo::default())].into(),
         ..named(&[("u1", "c", "main")])
     };
-    let server = |pod| process_sample("GPU-a", process(7, pod, "c"), 1);
-    check("a server", &server(None), &[], &context, Owner::MpsServer);
-    check(
-        "in its supervisor's pod",
-        &server(Some("supervisor")),
-        &[],
-        &context,
-        Owner::MpsServer,
-    );
+    // Its supervisor has not reported it yet.
     let new = NodeContext {
         mps_pods: ["supervisor".into()].into(),
         ..NodeContext::default()
     };
-    for (what, pod, expected) in [
+    let supervisor = of(Some("supervisor"), "c");
+    let own = [container("s", "u1", "main", &["GPU-a"])];
+    let other = |pod| process_sample("GPU-a", process(8, Some(pod), "c"), 1);
+    for (what, one, containers, context, expected) in [
         (
-            "that its supervisor has not reported yet",
-            "supervisor",
+            "a server",
+            of(None, "c"),
+            &[][..],
+            &context,
             Owner::MpsServer,
         ),
         (
-            "of another",
-            "other",
-            Owner::Unmanaged(UnmanagedReason::NoShare),
+            "in its pod",
+            supervisor.clone(),
+            &[],
+            &context,
+            Owner::MpsServer,
         ),
+        ("a new one", supervisor, &[], &new, Owner::MpsServer),
+        ("of another", of(Some("other"), "c"), &[], &new, NO_SHARE),
+        (
+            "its id in a share",
+            of(Some("u1"), "c"),
+            &own,
+            &context,
+            Owner::Share(0, 0),
+        ),
+        ("foreign", other("u9"), &[], &context, FOREIGN),
+        ("no share", other("u8"), &[], &context, NO_SHARE),
     ] {
-        check(what, &server(Some(pod)), &[], &new, expected);
+        check(what, &one, containers, context, expected);
     }
-    let own = [container("s", "u1", "main", &["GPU-a"])];
-    check(
-        "its id in a share",
-        &server(Some("u1")),
-        &own,
-        &context,
-        Owner::Share(0, 0),
-    );
-    let other = |pod| process_sample("GPU-a", process(8, Some(pod), "c"), 1);
-    check(
-        "foreign",
-        &other("u9"),
-        &[],
-        &context,
-        Owner::Unmanaged(UnmanagedReason::Foreign),
-    );
-    check(
-        "no share",
-        &other("u8"),
-        &[],
-        &context,
-        Owner::Unmanaged(UnmanagedReason::NoShare),
-    );
 }
 
 #[test]
 fn waits_for_container_name_before_attribution() {
     let containers = [container("s0", "u1", "main", &["GPU-a"])];
-    let side = process_sample("GPU-a", process(7, Some("u1"), "side"), 1);
+    let side = of(Some("u1"), "side");
+    let (unknown, known) = (NodeContext::default(), named(&[("u1", "side", "side")]));
     check(
         "not reported",
         &side,
         &containers,
-        &NodeContext::default(),
+        &unknown,
         Owner::UnknownContainer,
     );
-    let named_side = named(&[("u1", "side", "side")]);
-    let other = Owner::Unmanaged(UnmanagedReason::OtherContainer);
-    check("reported", &side, &containers, &named_side, other);
+    check("reported", &side, &containers, &known, OTHER_CONTAINER);
 }
 
 #[test]
 fn attributes_nothing_when_share_is_unreadable() {
-    let one = process_sample("GPU-a", process(7, Some("u1"), "c"), 1);
-    let none = Owner::Unmanaged(UnmanagedReason::NoShare);
-    check("no share", &one, &[], &NodeContext::default(), none);
+    let (one, host) = (of(Some("u1"), "c"), of(None, ""));
+    check("no share", &one, &[], &NodeContext::default(), NO_SHARE);
     let damaged = NodeContext {
         accepted: ["u1".into()].into(),
         ..NodeContext::default()
@@ -179,68 +143,12 @@ fn attributes_nothing_when_share_is_unreadable() {
         ..NodeContext::default()
     };
     check("no list", &one, &[], &unlisted, Owner::Unknown);
-    let host = process_sample("GPU-a", process(7, None, ""), 1);
-    let of_host = Owner::Unmanaged(UnmanagedReason::Host);
-    check("the host's", &host, &[], &unlisted, of_host);
+    check("the host's", &host, &[], &unlisted, HOST);
 }
 
-#[test]
-fn mig_11_attributes_process_on_instance_to_its_container() {
-    let mut context = named(&[("u1", "c", "main")]);
-    for (numbers, profile, uuid) in [((1, 0), "3g.20gb", "MIG-3"), ((7, 0), "1g.5gb", "MIG-1")] {
-        let instance = MigInstance {
-            profile: profile.to_owned(),
-            uuid: uuid.to_owned(),
-        };
-        context
-            .instances
-            .insert(("GPU-a".to_owned(), numbers), instance);
-    }
-    let on = |numbers| ProcessSample {
-        instance: Some(numbers),
-        ..process_sample("GPU-a", process(7, Some("u1"), "c"), 1)
-    };
-    let both = container("s", "u1", "main", &["MIG-1", "MIG-3"]);
-    check(
-        "of two, by uuid",
-        &on((1, 0)),
-        std::slice::from_ref(&both),
-        &context,
-        Owner::Share(0, 1),
-    );
-    let mut made = container("s", "u1", "main", &["GPU-a", "GPU-a"]);
-    made.devices[0].profile = Some("1g.5gb".to_owned());
-    made.devices[1].profile = Some("3g.20gb".to_owned());
-    check(
-        "made for it",
-        &on((1, 0)),
-        &[made],
-        &context,
-        Owner::Share(0, 1),
-    );
-    let whole = container("s", "u1", "main", &["GPU-a"]);
-    let other = Owner::Unmanaged(UnmanagedReason::OtherGpu);
-    check(
-        "the whole GPU",
-        &on((7, 0)),
-        std::slice::from_ref(&whole),
-        &context,
-        other,
-    );
-    check(
-        "on no instance",
-        &process_sample("GPU-a", process(7, Some("u1"), "c"), 1),
-        &[both],
-        &NodeContext {
-            current_uuids: vec![vec!["MIG-1".to_owned(), "MIG-3".to_owned()]],
-            ..context
-        },
-        other,
-    );
-}
-
-/// A GPU with these MIG instances, each with its uuid and profile, and the container of pod u1.
-fn partitioned(instances: &[(u32, &str, &str)]) -> NodeContext {
+/// A GPU with these MIG instances, each with its number, uuid and profile, and the container of pod
+/// u1, whose devices have these uuids now.
+fn partitioned(instances: &[(u32, &str, &str)], current: &[&str]) -> NodeContext {
     let mut context = named(&[("u1", "c", "main")]);
     for (number, uuid, profile) in instances {
         let instance = MigInstance {
@@ -250,59 +158,98 @@ fn partitioned(instances: &[(u32, &str, &str)]) -> NodeContext {
         let key = ("GPU-a".to_owned(), (*number, 0));
         context.instances.insert(key, instance);
     }
+    let current = current.iter().map(|uuid| (*uuid).to_owned());
+    context.current_uuids = vec![current.collect()];
     context
+}
+
+fn on_instance(number: u32) -> ProcessSample {
+    ProcessSample {
+        instance: Some((number, 0)),
+        ..of(Some("u1"), "c")
+    }
+}
+
+/// A container with an instance of each of these profiles, made for it.
+fn made(profiles: [&str; 2]) -> ManagedContainer {
+    let mut made = container("s", "u1", "main", &["GPU-a", "GPU-a"]);
+    for (device, profile) in made.devices.iter_mut().zip(profiles) {
+        device.profile = Some(profile.to_owned());
+    }
+    made
+}
+
+#[test]
+fn mig_11_attributes_process_on_instance_to_its_container() {
+    let both = ["MIG-1", "MIG-3"];
+    let instances = [(1, "MIG-3", "3g.20gb"), (7, "MIG-1", "1g.5gb")];
+    let fixed = |devices: &[&str]| container("s", "u1", "main", devices);
+    let by_profile = made(["1g.5gb", "3g.20gb"]);
+    let second = Owner::Share(0, 1);
+    let whole = of(Some("u1"), "c");
+    for (what, one, owner, current, expected) in [
+        (
+            "of two, by uuid",
+            on_instance(1),
+            fixed(&both),
+            &[][..],
+            second,
+        ),
+        ("made for it", on_instance(1), by_profile, &[], second),
+        (
+            "the whole GPU",
+            on_instance(7),
+            fixed(&["GPU-a"]),
+            &[],
+            OTHER_GPU,
+        ),
+        ("on no instance", whole, fixed(&both), &both, OTHER_GPU),
+    ] {
+        check(
+            what,
+            &one,
+            &[owner],
+            &partitioned(&instances, current),
+            expected,
+        );
+    }
+    // Two of one profile.
+    let two = [(7, "MIG-7", "1g.5gb"), (8, "MIG-8", "1g.5gb")];
+    let context = partitioned(&two, &["MIG-7", "MIG-8"]);
+    for (number, device) in [(7, 0), (8, 1)] {
+        let owner = [made(["1g.5gb"; 2])];
+        let expected = Owner::Share(0, device);
+        check("its own", &on_instance(number), &owner, &context, expected);
+    }
 }
 
 #[test]
 fn attributes_renamed_instances_by_current_uuids() {
-    let context = partitioned(&[(1, "MIG-new3", "3g.20gb"), (7, "MIG-new1", "1g.5gb")]);
+    let instances = [(1, "MIG-new3", "3g.20gb"), (7, "MIG-new1", "1g.5gb")];
     let allocated = [container("s", "u1", "main", &["MIG-old1", "MIG-old3"])];
-    let check = |current_uuids: &[&str], expected: [Owner; 2]| {
-        let current_uuids = current_uuids
-            .iter()
-            .map(|uuid| (*uuid).to_owned())
-            .collect();
-        let context = NodeContext {
-            current_uuids: vec![current_uuids],
-            ..context.clone()
-        };
-        for (number, expected) in [7, 1].into_iter().zip(expected) {
-            let one = ProcessSample {
-                instance: Some((number, 0)),
-                ..process_sample("GPU-a", process(7, Some("u1"), "c"), 1)
-            };
-            super::tests::check("renamed", &one, &allocated, &context, expected);
-        }
-    };
     let both = [Owner::Share(0, 0), Owner::Share(0, 1)];
-    check(&["MIG-new1", "MIG-new3"], both);
-    check(&["MIG-new3", "MIG-new1"], [both[1], both[0]]);
-    let other = Owner::Unmanaged(UnmanagedReason::OtherGpu);
-    check(&["MIG-new1", "MIG-x"], [both[0], other]);
-    // The page cannot be read.
-    check(&[], [Owner::Unknown; 2]);
-}
-
-#[test]
-fn distinguishes_two_instances_of_one_profile() {
-    let mut context = partitioned(&[(7, "MIG-7", "1g.5gb"), (8, "MIG-8", "1g.5gb")]);
-    context.current_uuids = vec![vec!["MIG-7".to_owned(), "MIG-8".to_owned()]];
-    let mut made = [container("s", "u1", "main", &["GPU-a", "GPU-a"])];
-    for device in &mut made[0].devices {
-        device.profile = Some("1g.5gb".to_owned());
-    }
-    for (number, device) in [(7, 0), (8, 1)] {
-        let one = ProcessSample {
-            instance: Some((number, 0)),
-            ..process_sample("GPU-a", process(7, Some("u1"), "c"), 1)
-        };
-        check("its own", &one, &made, &context, Owner::Share(0, device));
+    for (current, expected) in [
+        (&["MIG-new1", "MIG-new3"][..], both),
+        (&["MIG-new3", "MIG-new1"], [both[1], both[0]]),
+        (&["MIG-new1", "MIG-x"], [both[0], OTHER_GPU]),
+        // The page cannot be read.
+        (&[], [Owner::Unknown; 2]),
+    ] {
+        let context = partitioned(&instances, current);
+        for (number, expected) in [7, 1].into_iter().zip(expected) {
+            check(
+                "renamed",
+                &on_instance(number),
+                &allocated,
+                &context,
+                expected,
+            );
+        }
     }
 }
 
 #[test]
 fn reports_lost_share_without_state_directory() {
-    let one = process_sample("GPU-a", process(7, Some("u1"), "c"), 1);
     let allocated = PodInfo {
         allocated: true,
         ..PodInfo::default()
@@ -312,16 +259,16 @@ fn reports_lost_share_without_state_directory() {
         ..named(&[("u1", "c", "main")])
     };
     let lost = Owner::Unmanaged(UnmanagedReason::LostShare);
+    let one = of(Some("u1"), "c");
     check("no accepted shares at all", &one, &[], &context, lost);
-    let ended: Vec<UnmanagedReason> = UnmanagedReason::ALL
+    let killed = UnmanagedReason::ALL
         .into_iter()
-        .filter(|one| one.may_be_killed())
-        .collect();
+        .filter(|why| why.may_be_killed());
     let expected = [
         UnmanagedReason::NoShare,
         UnmanagedReason::OtherContainer,
         UnmanagedReason::OtherGpu,
         UnmanagedReason::NoLimiter,
     ];
-    assert_eq!(ended, expected);
+    assert_eq!(killed.collect::<Vec<_>>(), expected);
 }

@@ -111,6 +111,10 @@ impl UtilizationSamples {
 mod tests {
     use super::*;
 
+    const fn used(pid: u32, busy: u32, at: u64) -> ProcessUtilization {
+        ProcessUtilization { pid, busy, at }
+    }
+
     /// Checks the use of the processes after each sample, half a second apart; a sample has those of
     /// processes 1, 2, …, or none.
     fn check(samples_of_processes: &[&[u32]], expected: &[&[(u32, u32)]]) {
@@ -118,13 +122,9 @@ mod tests {
         let begun = Instant::now();
         for (i, (sample, expected)) in (0_u32..).zip(samples_of_processes.iter().zip(expected)) {
             let now = begun + i * Duration::from_millis(500);
-            let found: Vec<ProcessUtilization> = (1..)
-                .zip(sample.iter())
-                .map(|(pid, busy)| ProcessUtilization {
-                    pid,
-                    busy: *busy,
-                    at: u64::from(i) + 7,
-                })
+            let all = (1..).zip(sample.iter());
+            let found: Vec<ProcessUtilization> = all
+                .map(|(pid, busy)| used(pid, *busy, u64::from(i) + 7))
                 .collect();
             let taken = samples.take("GPU-a", &found, |_| true, now);
             assert_eq!(taken, !found.is_empty());
@@ -138,20 +138,11 @@ mod tests {
     fn keeps_utilization_between_driver_samples() {
         let full: &[(u32, u32)] = &[(1, 99)];
         check(&[&[99], &[], &[99], &[], &[]], &[full; 5]);
-    }
-
-    #[test]
-    fn reports_process_missing_in_newest_sample_as_idle() {
+        // A process that is missing in the newest sample is idle.
         check(&[&[60, 40], &[70]], &[&[(1, 60), (2, 40)], &[(1, 70)]]);
-    }
-
-    #[test]
-    fn reports_gpu_without_samples_as_idle_after_two_seconds() {
-        let busy: &[(u32, u32)] = &[(1, 50)];
-        check(
-            &[&[50], &[], &[], &[], &[], &[]],
-            &[busy, busy, busy, busy, &[], &[]],
-        );
+        // So is a GPU without samples for two seconds.
+        let samples: [&[u32]; 6] = [&[99], &[], &[], &[], &[], &[]];
+        check(&samples, &[full, full, full, full, &[], &[]]);
     }
 
     #[test]
@@ -159,13 +150,9 @@ mod tests {
         let mut samples = UtilizationSamples::default();
         let now = Instant::now();
         let mut check_take = |all: &[(u32, u32)], expected: &[(u32, u32)]| {
-            let found: Vec<ProcessUtilization> = (0..)
-                .zip(all)
-                .map(|(at, (pid, busy))| ProcessUtilization {
-                    pid: *pid,
-                    busy: *busy,
-                    at: 7 + at,
-                })
+            let all_found = (7..).zip(all);
+            let found: Vec<ProcessUtilization> = all_found
+                .map(|(at, (pid, busy))| used(*pid, *busy, at))
                 .collect();
             // Process 9 has ended.
             assert!(samples.take("GPU-a", &found, |pid| pid != 9, now));
@@ -175,21 +162,15 @@ mod tests {
         check_take(&[(1, 101), (2, 40), (9, 50)], &[(2, 40)]);
         check_take(&[(1, 30), (2, 4000)], &[(1, 30), (2, 40)]);
         // It has a valid one besides.
-        check_take(
-            &[(1, 60), (1, 250), (2, 250), (2, 100)],
-            &[(1, 60), (2, 100)],
-        );
+        let both = [(1, 60), (1, 250), (2, 250), (2, 100)];
+        check_take(&both, &[(1, 60), (2, 100)]);
         check_take(&[(9, 50)], &[]);
     }
 
     #[test]
     fn requests_only_new_samples() {
         let mut samples = UtilizationSamples::default();
-        let at = |at| ProcessUtilization {
-            pid: 1,
-            busy: 1,
-            at,
-        };
+        let at = |at| used(1, 1, at);
         assert_eq!(samples.since("GPU-a"), 0);
         let all = [at(5), at(9), at(7)];
         samples.take("GPU-a", &all, |_| true, Instant::now());
@@ -202,11 +183,7 @@ mod tests {
     fn accepts_new_samples_after_clock_is_set_back() {
         let begun = Instant::now();
         let day = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
-        let at = |seconds: u64, busy| ProcessUtilization {
-            pid: 1,
-            busy,
-            at: seconds * SECOND,
-        };
+        let at = |seconds: u64, busy| used(1, busy, seconds * SECOND);
         let mut samples = UtilizationSamples::default();
         let mut check_at =
             |now: u64, found: &[ProcessUtilization], expected: (bool, Option<u32>)| {

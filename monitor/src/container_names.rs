@@ -112,34 +112,19 @@ mod tests {
         let mut first = ContainerNames::of(dir.path());
         assert_eq!(first.update(Some(&set(&["u1", "u2"])), &pods).len(), 2);
         first.write().expect("written");
-        // The API server and the list of shares are unavailable, then a pod is gone.
+        // The API server and the list of shares are unavailable, then a share is gone.
         let mut next = ContainerNames::of(dir.path());
         assert_eq!(next.update(None, &BTreeMap::new()).len(), 2);
-        let left = next.update(Some(&set(&["u1"])), &BTreeMap::new()).clone();
+        let left = next.update(Some(&set(&["u1"])), &pods).clone();
         assert_eq!(
             left,
             [(("u1".into(), "aa".to_owned()), "main".to_owned())].into()
         );
-        fs::remove_file(StateDirectory(dir.path()).container_names()).expect("it was written");
+        let file = StateDirectory(dir.path()).container_names();
+        fs::remove_file(&file).expect("it was written");
         next.write().expect("nothing to write");
-        assert!(
-            !StateDirectory(dir.path()).container_names().exists(),
-            "the agent was removed"
-        );
-    }
-
-    #[test]
-    fn does_not_rewrite_unchanged_file() {
-        let dir = state_directory();
-        let pods = [("u1".into(), Arc::new(pod("u1", &[("aa", "main")])))].into();
-        let mut names = ContainerNames::of(dir.path());
-        names.update(Some(&set(&["u1"])), &pods);
-        names.write().expect("written");
-        fs::remove_file(StateDirectory(dir.path()).container_names()).expect("removed");
-        names.update(Some(&set(&["u1"])), &pods);
-        names.write().expect("nothing to write");
-        assert!(!StateDirectory(dir.path()).container_names().exists());
-        fs::write(StateDirectory(dir.path()).container_names(), "[[").expect("written");
+        assert!(!file.exists(), "nothing changed, or the agent was removed");
+        fs::write(file, "[[").expect("written");
         assert_eq!(ContainerNames::of(dir.path()).known.len(), 0, "half a file");
     }
 

@@ -85,16 +85,19 @@ impl Metered {
     }
 
     fn update(&mut self, number: u32, all: &[(&str, ProcessFigures)], launches: u64) {
+        self.update_with(number, &sample(all, launches));
+    }
+
+    fn update_with(&mut self, number: u32, (sample, evaluation): &(NodeSample, Evaluation)) {
         let gpus = [GpuSample {
             uuid: "GPU-a".to_owned(),
             model: "NVIDIA A100".to_owned(),
             driver_version: "580.82.07".to_owned(),
             ..GpuSample::default()
         }];
-        let (sample, evaluation) = sample(all, launches);
         for _ in 0..number {
-            self.meter
-                .update(&sample, &evaluation, &gpus, |_, _| Some(CHARGE));
+            let meter = &mut self.meter;
+            meter.update(sample, evaluation, &gpus, |_, _| Some(CHARGE));
         }
     }
 
@@ -111,48 +114,25 @@ impl Metered {
 
 #[test]
 fn measures_only_processes_with_exactly_one_context() {
-    let check = |figures: ProcessFigures, expected: Option<u64>| {
-        assert_eq!(
-            figures.context(),
-            expected.map(|mib| mib * MIB),
-            "{figures:?}"
-        );
-    };
     let plain = figures(1300, 1420);
-    check(plain, Some(300));
-    check(figures(1700, 1420), Some(700));
-    check(figures(900, 1420), None);
-    let two = 2 * CHARGE;
-    check(
-        ProcessFigures {
-            contexts: two,
-            ..plain
-        },
-        None,
-    );
-    check(
-        ProcessFigures {
-            contexts: 0,
-            ..plain
-        },
-        None,
-    );
-    // Local memory, a module, a heap.
-    let more = CHARGE + 2 * MIB;
-    check(
-        ProcessFigures {
-            contexts: more,
-            ..plain
-        },
-        None,
-    );
-    check(
-        ProcessFigures {
-            managed: 2 * MIB,
-            ..plain
-        },
-        None,
-    );
+    let with_contexts = |contexts| ProcessFigures { contexts, ..plain };
+    let managed = ProcessFigures {
+        managed: 2 * MIB,
+        ..plain
+    };
+    for (figures, expected) in [
+        (plain, Some(300)),
+        (figures(1700, 1420), Some(700)),
+        (figures(900, 1420), None),
+        (with_contexts(2 * CHARGE), None),
+        (with_contexts(0), None),
+        // Local memory, a module, a heap.
+        (with_contexts(CHARGE + 2 * MIB), None),
+        (managed, None),
+    ] {
+        let expected = expected.map(|mib| mib * MIB);
+        assert_eq!(figures.context(), expected, "{figures:?}");
+    }
 }
 
 #[test]
@@ -177,66 +157,31 @@ fn learns_larger_context_from_several_containers() {
     let large = figures(1500, 1420);
     metered.update(SETTLED, &[("s0", large)], 1);
     assert_eq!(metered.size(), 420, "one container may forge its counters");
-    metered.update(SETTLED, &[("s0", large), ("s1", large)], 1);
-    assert_eq!(metered.size(), 500);
-}
-
-#[test]
-fn continues_context_sizes_after_monitor_restart() {
-    let mut metered = Metered::new();
-    metered.update(SETTLED, &[("s0", figures(1500, 1420))], 1);
+    // The sizes stay when the monitor restarts.
     metered.meter = ContextMeter::new(metered.state.path());
-    metered.update(SETTLED, &[("s1", figures(1500, 1420))], 1);
+    metered.update(SETTLED, &[("s1", large)], 1);
     assert_eq!(metered.size(), 500);
 }
 
 #[test]
-fn does_not_measure_contexts_of_unlimited_containers() {
-    let gpus = [GpuSample {
-        uuid: "GPU-a".to_owned(),
-        ..GpuSample::default()
-    }];
-    let check = |change: fn(&mut ManagedContainer)| {
+fn does_not_measure_contexts_where_other_memory_counts() {
+    let check = |change: fn(&mut NodeSample, &mut ManagedContainer)| {
         let mut metered = Metered::new();
         let (mut sample, evaluation) = sample(&[("s0", figures(1300, 1420))], 1);
         let mut containers = ManagedContainers::clone(&sample.containers);
-        change(&mut containers.all[0]);
+        change(&mut sample, &mut containers.all[0]);
         sample.containers = Arc::new(containers);
-        for _ in 0..SETTLED * 2 {
-            metered
-                .meter
-                .update(&sample, &evaluation, &gpus, |_, _| Some(CHARGE));
-        }
-        assert!(
-            !StateDirectory(metered.state.path())
-                .context_sizes()
-                .exists()
-        );
+        metered.update_with(SETTLED * 2, &(sample, evaluation));
+        let file = StateDirectory(metered.state.path()).context_sizes();
+        assert!(!file.exists());
     };
-    check(|container| container.limited = false);
-    check(|container| container.effective.uncontrolled = true);
-    check(|container| container.effective.oversubscribe = true);
-}
-
-#[test]
-fn does_not_measure_contexts_beside_imported_memory() {
-    let gpus = [GpuSample {
-        uuid: "GPU-a".to_owned(),
-        ..GpuSample::default()
-    }];
-    let mut metered = Metered::new();
-    let (mut sample, evaluation) = sample(&[("s0", figures(1300, 1420))], 1);
-    let exporter = process_sample("GPU-a", process(PID, Some("s0"), "s0"), 1420 * MIB);
-    sample.processes.push(exporter);
-    sample.in_use.insert("GPU-a".to_owned(), 1418 * MIB);
-    for _ in 0..SETTLED * 2 {
-        metered
-            .meter
-            .update(&sample, &evaluation, &gpus, |_, _| Some(CHARGE));
-    }
-    assert!(
-        !StateDirectory(metered.state.path())
-            .context_sizes()
-            .exists()
-    );
+    check(|_, container| container.limited = false);
+    check(|_, container| container.effective.uncontrolled = true);
+    check(|_, container| container.effective.oversubscribe = true);
+    // Imported memory.
+    check(|sample, _| {
+        let exporter = process_sample("GPU-a", process(PID, Some("s0"), "s0"), 1420 * MIB);
+        sample.processes.push(exporter);
+        sample.in_use.insert("GPU-a".to_owned(), 1418 * MIB);
+    });
 }

@@ -91,13 +91,19 @@ mod tests {
         }
     }
 
+    const fn measured(container_pid: Option<u32>, bytes: Option<u64>) -> MeasuredProcess {
+        MeasuredProcess {
+            container_pid,
+            bytes,
+        }
+    }
+
     /// The counted bytes of processes with these pids and sizes on the second device.
     fn counted(processes: &[(Option<u32>, u64)], slots: &[(Option<u32>, u64)]) -> Vec<u64> {
-        let measured = processes.iter().map(|(pid, bytes)| MeasuredProcess {
-            container_pid: *pid,
-            bytes: Some(*bytes),
-        });
-        let measured: Vec<_> = measured.collect();
+        let all = processes.iter();
+        let measured: Vec<_> = all
+            .map(|(pid, bytes)| measured(*pid, Some(*bytes)))
+            .collect();
         let slots = snapshot(slots);
         let counted = counted_memory(&measured, (&slots, &slots), 1, 10);
         counted.iter().map(|one| one.bytes).collect()
@@ -106,20 +112,12 @@ mod tests {
     #[test]
     fn matches_processes_with_slots_by_pid() {
         let processes = [(Some(1), 50), (Some(2), 60)];
-        assert_eq!(
-            counted(&processes, &[(Some(2), 40), (Some(1), 30)]),
-            [30, 40]
-        );
-        assert_eq!(
-            counted(&processes, &[(Some(3), 90), (Some(1), 30)]),
-            [30, 50]
-        );
+        let found = counted(&processes, &[(Some(2), 40), (Some(1), 30)]);
+        assert_eq!(found, [30, 40]);
+        let found = counted(&processes, &[(Some(3), 90), (Some(1), 30)]);
+        assert_eq!(found, [30, 50]);
         assert_eq!(counted(&processes, &[]), [0, 0]);
-        let slots = snapshot(&[(Some(1), 30)]);
-        let process = MeasuredProcess {
-            container_pid: Some(1),
-            bytes: None,
-        };
+        let (slots, process) = (snapshot(&[(Some(1), 30)]), measured(Some(1), None));
         let found = counted_memory(&[process], (&slots, &slots), 1, 10);
         let expected = CountedMemory {
             bytes: 30,
@@ -141,10 +139,7 @@ mod tests {
     fn takes_larger_count_around_reading_of_driver() {
         let (less, more) = (snapshot(&[(Some(1), 30)]), snapshot(&[(Some(1), 50)]));
         let other = snapshot(&[(Some(2), 90)]);
-        let process = MeasuredProcess {
-            container_pid: Some(1),
-            bytes: Some(50),
-        };
+        let process = measured(Some(1), Some(50));
         let bytes = |before: &CountersSnapshot, after: &CountersSnapshot| {
             counted_memory(&[process], (before, after), 1, 10)[0].bytes
         };

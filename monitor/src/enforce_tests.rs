@@ -47,86 +47,69 @@ fn both(bytes: u64) -> CgroupLimits {
 }
 
 fn sample(containers: Vec<ManagedContainer>, cgroup: &str) -> NodeSample {
-    let key = |container: &ManagedContainer| (container.pod.clone(), container.name.clone());
-    NodeSample {
-        limits: containers
-            .iter()
-            .map(|container| vec![100; container.devices.len()])
-            .collect(),
-        requests: containers
-            .iter()
-            .map(|container| vec![100; container.devices.len()])
-            .collect(),
-        cgroups: containers
-            .iter()
-            .map(|container| (key(container), [cgroup.to_owned()].into()))
-            .collect(),
-        containers: Arc::new(ManagedContainers {
-            all: containers,
-            ..ManagedContainers::default()
-        }),
-        ..NodeSample::default()
+    let mut sample = NodeSample::default();
+    for container in &containers {
+        let limits = vec![100; container.devices.len()];
+        sample.limits.push(limits.clone());
+        sample.requests.push(limits);
+        let key = (container.pod.clone(), container.name.clone());
+        sample.cgroups.insert(key, [cgroup.to_owned()].into());
     }
+    sample.containers = Arc::new(ManagedContainers {
+        all: containers,
+        ..ManagedContainers::default()
+    });
+    sample
 }
 
-fn one(change: impl FnOnce(&mut ManagedContainer)) -> Vec<ManagedContainer> {
-    let mut container = container("s0", "u1", "main", &["GPU-a"]);
-    change(&mut container);
-    vec![container]
+fn one() -> Vec<ManagedContainer> {
+    vec![container("s0", "u1", "main", &["GPU-a"])]
 }
 
-#[track_caller]
-fn check(containers: Vec<ManagedContainer>, cgroup: &str, expected: &[&str]) {
-    let enforced_by =
-        Enforcements::new(Arc::new(Fake::default())).enforce(&sample(containers, cgroup));
+/// What enforces the limit of a changed container.
+fn check(change: impl FnOnce(&mut ManagedContainer), cgroup: &str, expected: &[&str]) {
+    let mut containers = one();
+    change(&mut containers[0]);
+    let mut enforcements = Enforcements::new(Arc::new(Fake::default()));
+    let enforced_by = enforcements.enforce(&sample(containers, cgroup));
     assert_eq!(enforced_by, [[expected]]);
 }
 
 #[test]
 fn enforces_limit_by_all_applicable_means() {
-    check(one(|_| ()), "/k/a", &["library", "driver"]);
-    check(
-        one(|container| container.limited = false),
-        "/k/a",
-        &["driver"],
-    );
-    check(one(|_| ()), "/k/gone", &["library"]);
-    let mps = one(|container| {
+    check(|_| (), "/k/a", &["library", "driver"]);
+    check(|container| container.limited = false, "/k/a", &["driver"]);
+    check(|_| (), "/k/gone", &["library"]);
+    let mps = |container: &mut ManagedContainer| {
         container.limited = false;
         container.devices[0].mode = Mode::Mps;
-    });
+    };
     check(mps, "/k/a", &["mps", "driver"]);
 }
 
 #[test]
 fn sets_no_driver_limit_for_whole_gpu_or_instance() {
+    let check = |change: &dyn Fn(&mut ManagedContainer)| check(change, "/k/a", &["library"]);
     for mode in [Mode::Exclusive, Mode::Timeslice, Mode::Mig] {
-        let containers = one(|container| container.devices[0].mode = mode);
-        check(containers, "/k/a", &["library"]);
+        check(&|container| container.devices[0].mode = mode);
     }
-    let instance = one(|container| container.devices[0].uuid = "MIG-a".into());
-    check(instance, "/k/a", &["library"]);
-    let made = one(|container| container.devices[0].profile = Some("1g.5gb".to_owned()));
-    check(made, "/k/a", &["library"]);
-    check(
-        one(|container| container.effective.uncontrolled = true),
-        "/k/a",
-        &["library"],
-    );
+    check(&|container| container.devices[0].uuid = "MIG-a".into());
+    check(&|container| container.devices[0].profile = Some("1g.5gb".to_owned()));
+    check(&|container| container.effective.uncontrolled = true);
 }
 
 #[test]
 fn sets_limit_once_per_cgroup_and_value() {
     let fake = Arc::new(Fake::default());
     let mut all = Enforcements::new(fake.clone());
-    let mut first = sample(one(|_| ()), "/k/a");
+    let mut first = sample(one(), "/k/a");
     all.enforce(&first);
     all.enforce(&first);
     first.limits = vec![vec![200]];
     first.requests = vec![vec![200]];
     all.enforce(&first);
     // The container started again.
-    let second = sample(one(|_| ()), "/k/b");
+    let second = sample(one(), "/k/b");
     all.enforce(&second);
     let set = fake.set.lock().clone();
     let path = |name: &str| format!("/sys/fs/cgroup/k/{name}");
@@ -136,42 +119,32 @@ fn sets_limit_once_per_cgroup_and_value() {
 
 #[test]
 fn guarantees_all_of_limit_that_is_device_memory() {
-    let check = |physical: &[u64], expected: u64| {
+    for (physical, request, soft) in [
+        (&[100][..], 100, 100),
+        // With memory scaling.
+        (&[40], 100, 40),
+        (&[200], 100, 100),
+        // Where the part is not known, a soft limit of 0 would let the driver evict everything.
+        (&[0], 100, 100),
+        (&[], 100, 100),
+        // The driver may evict what is lent.
+        (&[], 70, 70),
+    ] {
         let fake = Arc::new(Fake::default());
-        let mut one = sample(one(|_| ()), "/k/a");
+        let mut one = sample(one(), "/k/a");
         one.physical = physical.iter().map(|bytes| vec![*bytes]).collect();
+        one.requests = vec![vec![request]];
         Enforcements::new(fake.clone()).enforce(&one);
-        let set = fake.set.lock()[0].2;
-        let limits = CgroupLimits {
-            soft: expected,
-            hard: 100,
-        };
-        assert_eq!(set, limits, "{physical:?}");
-    };
-    check(&[100], 100);
-    // With memory scaling.
-    check(&[40], 40);
-    check(&[200], 100);
-    // Where the part is not known, a soft limit of 0 would let the driver evict everything.
-    check(&[0], 100);
-    check(&[], 100);
-}
-
-#[test]
-fn driver_may_evict_what_is_lent() {
-    let fake = Arc::new(Fake::default());
-    let mut one = sample(one(|_| ()), "/k/a");
-    one.requests = vec![vec![70]];
-    Enforcements::new(fake.clone()).enforce(&one);
-    let (soft, hard) = (70, 100);
-    assert_eq!(fake.set.lock()[0].2, CgroupLimits { soft, hard });
+        let limits = CgroupLimits { soft, hard: 100 };
+        assert_eq!(fake.set.lock()[0].2, limits, "{physical:?}");
+    }
 }
 
 #[test]
 fn limits_live_cgroup_beside_removed_one() {
     let fake = Arc::new(Fake::default());
     let mut all = Enforcements::new(fake.clone());
-    let mut both = sample(one(|_| ()), "/k/a-gone");
+    let mut both = sample(one(), "/k/a-gone");
     for cgroups in both.cgroups.values_mut() {
         cgroups.insert("/k/b".to_owned());
     }
@@ -186,8 +159,7 @@ fn limits_live_cgroup_beside_removed_one() {
 fn renews_driver_limit_periodically() {
     let fake = Arc::new(Fake::default());
     let mut driver = DriverLimits::new(fake.clone());
-    let long_ago = Instant::now().checked_sub(RETRY * 2);
-    let Some(long_ago) = long_ago else {
+    let Some(long_ago) = Instant::now().checked_sub(RETRY * 2) else {
         return; // The machine was started a moment ago.
     };
     let mut check = |then: Instant, times: usize| {
@@ -204,7 +176,8 @@ fn renews_driver_limit_periodically() {
 fn does_not_retry_unsupported_driver_in_every_sample() {
     let fake = Arc::new(Fake::default());
     let mut all = Enforcements::new(fake.clone());
-    let containers = one(|container| container.devices[0].uuid = "GPU-old".into());
+    let mut containers = one();
+    containers[0].devices[0].uuid = "GPU-old".into();
     let sample = sample(containers, "/k/a");
     for _ in 0..20 {
         assert_eq!(all.enforce(&sample), [[["library"]]]);
@@ -216,15 +189,11 @@ fn does_not_retry_unsupported_driver_in_every_sample() {
 fn limits_candidate_cgroups_before_id_is_reported() {
     let fake = Arc::new(Fake::default());
     let mut all = Enforcements::new(fake.clone());
-    let mut sample = sample(one(|_| ()), "/k/a");
+    let mut sample = sample(one(), "/k/a");
     sample.candidates = std::mem::take(&mut sample.cgroups);
     for _ in 0..2 {
         let enforced_by = all.enforce(&sample);
-        assert_eq!(
-            enforced_by,
-            [[["library"]]],
-            "the container's cgroup is not known yet"
-        );
+        assert_eq!(enforced_by, [[["library"]]], "its cgroup is not known yet");
     }
     let path = "/sys/fs/cgroup/k/a".to_owned();
     assert_eq!(*fake.set.lock(), [("GPU-a".to_owned(), path, both(100))]);

@@ -28,22 +28,23 @@ pub(super) fn rules(unmanaged: OnUnmanaged) -> Rules {
 
 /// A counters file with these process slots for one device.
 fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
-    let process_usage = |(slot, (pid, used)): (usize, &(Option<u32>, u64))| ProcessUsage {
-        slot,
-        pid: *pid,
-        used: vec![*used],
-        contexts: vec![0],
-        managed: vec![0],
-        refused: vec![0],
-    };
-    let usages: Vec<ProcessUsage> = slots.iter().enumerate().map(process_usage).collect();
     let total = slots.iter().map(|(_, used)| used).sum();
-    CountersSnapshot {
-        processes: usages,
+    let mut report = CountersSnapshot {
         totals: vec![total],
         peaks: vec![total],
         ..CountersSnapshot::default()
+    };
+    for (slot, &(pid, used)) in slots.iter().enumerate() {
+        report.processes.push(ProcessUsage {
+            slot,
+            pid,
+            used: vec![used],
+            contexts: vec![0],
+            managed: vec![0],
+            refused: vec![0],
+        });
     }
+    report
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "other entries may be errors")]
@@ -96,6 +97,17 @@ pub(super) fn evaluate_lasting(sample: impl Fn() -> NodeSample, rules: &Rules) -
     evaluate_all(&samples.collect::<Vec<_>>(), rules)
 }
 
+/// A process of this pod that no slot counts.
+pub(super) fn uncounted(pod: &str, bytes: u64) -> NodeSample {
+    sample([counters(&[]), counters(&[])], &[(1009, pod, bytes)])
+}
+
+/// What all evaluations of three such samples decide.
+pub(super) fn actions_of(sample: impl Fn() -> NodeSample, rules: &Rules) -> Vec<Action> {
+    let evaluations = evaluate_thrice(sample, rules).into_iter();
+    evaluations.flat_map(|one| one.actions).collect()
+}
+
 pub(super) fn evaluate_thrice(sample: impl Fn() -> NodeSample, rules: &Rules) -> Vec<Evaluation> {
     evaluate_all(&[sample(), sample(), sample()], rules)
 }
@@ -103,14 +115,9 @@ pub(super) fn evaluate_thrice(sample: impl Fn() -> NodeSample, rules: &Rules) ->
 #[test]
 fn computes_use_of_each_container() {
     let both = || {
-        let counters = [
-            counters(&[(Some(1), 40)]),
-            counters(&[(Some(2), 20), (Some(3), 10)]),
-        ];
-        sample(
-            counters,
-            &[(1001, "u1", 50), (1002, "u2", 22), (1003, "u2", 10)],
-        )
+        let of_u2 = counters(&[(Some(2), 20), (Some(3), 10)]);
+        let processes = [(1001, "u1", 50), (1002, "u2", 22), (1003, "u2", 10)];
+        sample([counters(&[(Some(1), 40)]), of_u2], &processes)
     };
     let evaluations = evaluate_thrice(both, &rules(OnUnmanaged::Kill));
     let last = &evaluations[2];
@@ -127,11 +134,8 @@ fn computes_use_of_each_container() {
         vec![(2, 0, Some(22)), (3, 0, Some(10))],
     ];
     assert_eq!(last.process_lists, process_lists.map(Some));
-    assert!(
-        evaluations
-            .iter()
-            .all(|one| one.actions.is_empty() && one.unmanaged.is_empty())
-    );
+    let clean = |one: &Evaluation| one.actions.is_empty() && one.unmanaged.is_empty();
+    assert!(evaluations.iter().all(clean));
 }
 
 #[test]
@@ -141,26 +145,22 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
         sample(counters, &[(1001, "u1", 40), (1009, "u1", 30)])
     };
     let evaluations = evaluate_thrice(one, &rules(OnUnmanaged::Kill));
-    assert_eq!(evaluations[0].charges[0], [Some(30)]);
-    assert_eq!(evaluations[0].actions, []);
+    let (first, second) = (&evaluations[0], &evaluations[1]);
+    assert_eq!(first.charges[0], [Some(30)]);
+    assert_eq!(first.actions, []);
     let [
         Action::ReportUnmanaged(reported, 1009),
         Action::KillUnmanaged(identity, location, _),
-    ] = &evaluations[1].actions[..]
+    ] = &second.actions[..]
     else {
-        panic!("{:?}", evaluations[1].actions)
+        panic!("{:?}", second.actions)
     };
+    let (reason, bytes) = (reported.reason, reported.bytes);
+    assert_eq!((reason, bytes), (UnmanagedReason::NoLimiter, Some(30)));
+    assert_eq!((identity.pid, &location.pod), (1009, &Some("u1".into())));
+    assert_eq!(second.unmanaged.len(), 1);
     assert_eq!(
-        (reported.reason, reported.bytes),
-        (UnmanagedReason::NoLimiter, Some(30))
-    );
-    assert_eq!(
-        (identity.pid, location.pod.clone()),
-        (1009, Some("u1".into()))
-    );
-    assert_eq!(evaluations[1].unmanaged.len(), 1);
-    assert_eq!(
-        evaluations[1].uses[1][0].measured, 0,
+        second.uses[1][0].measured, 0,
         "the neighbour has nothing of it"
     );
 }
@@ -168,39 +168,24 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
 #[test]
 fn accepts_shared_last_slot_and_exiting_process() {
     let shared = || {
-        sample(
-            [counters(&[(None, 40)]), counters(&[])],
-            &[(1009, "u1", 40)],
-        )
+        let counters = [counters(&[(None, 40)]), counters(&[])];
+        sample(counters, &[(1009, "u1", 40)])
     };
-    let exiting = || {
-        let mut one = sample([counters(&[]), counters(&[])], &[(1009, "u1", 40)]);
-        one.processes[0].process.exiting = true;
+    let exiting = |pod: Option<&str>, exiting: bool| {
+        let mut one = uncounted("u1", 40);
+        one.processes[0].process = process(1009, pod, "u1");
+        one.processes[0].process.exiting = exiting;
         one
     };
-    for evaluations in [
-        evaluate_thrice(shared, &rules(OnUnmanaged::Kill)),
-        evaluate_thrice(exiting, &rules(OnUnmanaged::Kill)),
-    ] {
-        assert!(evaluations.iter().all(|one| one.unmanaged.is_empty()));
-    }
-}
-
-#[test]
-fn ignores_exiting_process_without_cgroup() {
-    let reported = |exiting: bool| {
-        let one = || {
-            let mut one = sample([counters(&[]), counters(&[])], &[]);
-            let mut process = process(1009, None, "");
-            process.exiting = exiting;
-            one.processes.push(process_sample("GPU-a", process, 40));
-            one
-        };
-        evaluate_thrice(one, &rules(OnUnmanaged::Report))[2]
-            .unmanaged
-            .len()
+    let reported = |sample: &dyn Fn() -> NodeSample| {
+        let evaluations = evaluate_thrice(sample, &rules(OnUnmanaged::Report));
+        evaluations[2].unmanaged.len()
     };
-    assert_eq!((reported(true), reported(false)), (0, 1));
+    assert_eq!(reported(&shared), 0);
+    assert_eq!(reported(&|| exiting(Some("u1"), true)), 0);
+    // It has no cgroup any more.
+    assert_eq!(reported(&|| exiting(None, true)), 0);
+    assert_eq!(reported(&|| exiting(None, false)), 1);
 }
 
 #[test]
@@ -230,21 +215,6 @@ fn names_corrupt_counters_without_affecting_others() {
 }
 
 #[test]
-fn ignores_counters_file_removed_with_container() {
-    let gone = || CountersReadError::Io {
-        step: "opened",
-        source: std::io::ErrorKind::NotFound.into(),
-    };
-    let one = || sample([Err(gone()), counters(&[])], &[(1001, "u1", 40)]);
-    let evaluations = evaluate_thrice(one, &rules(OnUnmanaged::Kill));
-    assert!(
-        evaluations
-            .iter()
-            .all(|one| one.corrupt_counters.is_empty() && one.actions.is_empty())
-    );
-}
-
-#[test]
 fn kills_nobody_for_forged_pid_in_counters_file() {
     // u1 writes the ids of u2's processes into its file, with sizes above its limit.
     let forged = || {
@@ -254,11 +224,7 @@ fn kills_nobody_for_forged_pid_in_counters_file() {
         ];
         sample(counters, &[(1001, "u1", 40), (1002, "u2", 90)])
     };
-    let evaluations = evaluate_thrice(forged, &rules(OnUnmanaged::Kill));
-    assert!(
-        evaluations.iter().all(|one| one.actions.is_empty()),
-        "{evaluations:?}"
-    );
+    assert_eq!(actions_of(forged, &rules(OnUnmanaged::Kill)), []);
     // Above its limit by the driver, only its own process is killed.
     let above = || {
         let mut one = forged();
@@ -270,70 +236,54 @@ fn kills_nobody_for_forged_pid_in_counters_file() {
     let [Action::KillOverLimit(identity, location, 0, 0, _)] = &killed[..] else {
         panic!("{killed:?}")
     };
-    assert_eq!(
-        (identity.pid, location.pod.clone()),
-        (1001, Some("u1".into()))
-    );
+    assert_eq!((identity.pid, &location.pod), (1001, &Some("u1".into())));
 }
 
 #[test]
 fn keeps_charges_of_unreadable_gpu() {
     let one = || {
-        sample(
-            [counters(&[(Some(1), 40)]), counters(&[])],
-            &[(1001, "u1", 60)],
-        )
+        let counters = [counters(&[(Some(1), 40)]), counters(&[])];
+        sample(counters, &[(1001, "u1", 60)])
     };
     let mut blind = one();
     blind.blind.insert("GPU-a".to_owned());
     blind.processes.clear();
-    let evaluations = evaluate_all(
-        &[one(), one(), one(), blind, one()],
-        &rules(OnUnmanaged::Kill),
-    );
+    let samples = [one(), one(), one(), blind, one()];
+    let evaluations = evaluate_all(&samples, &rules(OnUnmanaged::Kill));
     let charges: Vec<_> = evaluations.iter().map(|one| one.charges[0][0]).collect();
     assert_eq!(charges, [Some(0), Some(0), Some(20), None, Some(20)]);
     let shown = |one: &Evaluation| (one.uses[0][0].blind, one.process_lists[0].is_none());
     let blind: Vec<_> = evaluations.iter().map(shown).collect();
     let sees = (false, false);
-    assert_eq!(
-        blind,
-        [sees, sees, sees, (true, true), sees],
-        "figures of 0 were shown"
-    );
+    let expected = [sees, sees, sees, (true, true), sees];
+    assert_eq!(blind, expected, "figures of 0 were shown");
 }
 
 #[test]
 fn only_reports_processes_in_exempt_namespaces() {
-    let mut rules = rules(OnUnmanaged::Kill);
-    rules.exempt.insert("u9".into());
-    let one = || sample([counters(&[]), counters(&[])], &[(1009, "u9", 1)]);
-    let evaluations = evaluate_thrice(one, &rules);
-    assert!(matches!(
-        evaluations[1].actions[..],
-        [Action::ReportUnmanaged(..)]
-    ));
-    let evaluations = evaluate_thrice(one, &self::rules(OnUnmanaged::Evict));
-    assert!(matches!(evaluations[1].actions[..], [_, Action::Evict(..)]));
+    let mut exempt = rules(OnUnmanaged::Kill);
+    exempt.exempt.insert("u9".into());
+    let actions = actions_of(|| uncounted("u9", 1), &exempt);
+    assert!(matches!(actions[..], [Action::ReportUnmanaged(..)]));
+    let actions = actions_of(|| uncounted("u9", 1), &rules(OnUnmanaged::Evict));
+    assert!(matches!(actions[..], [_, Action::Evict(..)]));
 }
 
 #[test]
 fn kills_no_process_of_unknown_pod() {
-    let actions = |known: bool, pod: &str| {
+    let kills = |known: bool, pod: &str| {
         let one = || {
-            let mut one = sample([counters(&[]), counters(&[])], &[(1009, pod, 1)]);
-            one.context.pods.clear();
-            if known {
-                one.context.pods.insert(pod.into(), PodInfo::default());
-            }
+            let mut one = uncounted(pod, 1);
+            let pods = known.then(|| (pod.into(), PodInfo::default()));
+            one.context.pods = pods.into_iter().collect();
             one
         };
-        let evaluations = evaluate_thrice(one, &rules(OnUnmanaged::Kill));
-        let all = evaluations.into_iter().flat_map(|one| one.actions);
-        all.filter(|action| matches!(action, Action::KillUnmanaged(..)))
-            .count()
+        let actions = actions_of(one, &rules(OnUnmanaged::Kill)).into_iter();
+        let kills = actions.filter(|action| matches!(action, Action::KillUnmanaged(..)));
+        kills.count()
     };
-    assert_eq!((actions(false, "u9"), actions(true, "u9")), (0, 1));
-    // A process of a container with a share is killed even if its pod is unknown: it bypasses the limiter.
-    assert_eq!(actions(false, "u1"), 1);
+    assert_eq!((kills(false, "u9"), kills(true, "u9")), (0, 1));
+    // A process of a container with a share is killed even if its pod is unknown: it bypasses the
+    // limiter.
+    assert_eq!(kills(false, "u1"), 1);
 }

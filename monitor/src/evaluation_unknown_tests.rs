@@ -3,9 +3,7 @@
 use aliquot_region::host::CountersReadError;
 use rustix::io::Errno;
 
-use super::tests::{
-    FAR_ABOVE, counters, evaluate_all, evaluate_lasting, evaluate_thrice, rules, sample,
-};
+use super::tests::{FAR_ABOVE, counters, evaluate_all, evaluate_lasting, rules, sample, uncounted};
 use super::*;
 use crate::pods::PodInfo;
 use crate::settings::OnUnmanaged;
@@ -34,42 +32,49 @@ const KNOWN: [Option<u64>; 3] = [Some(20); 3];
 fn keeps_charge_while_a_process_is_unknown() {
     let away = then(|sample| sample.context.container_names.clear());
     assert_eq!(charges(&away), [KNOWN, [None; 3]].concat());
-    let of = |evaluation: &Evaluation, at: usize| {
-        (
-            evaluation.uses[at][0].blind,
-            evaluation.uses[at][0].overhead,
-        )
+    let of = |container: usize| {
+        let found = away[5].uses[container][0];
+        (found.blind, found.overhead)
     };
-    assert_eq!(of(&away[5], 0), (true, 20));
-    assert_eq!(
-        of(&away[5], 1),
-        (false, 0),
-        "the neighbour's process is not in doubt"
-    );
+    assert_eq!(of(0), (true, 20));
+    assert_eq!(of(1), (false, 0), "the neighbour's process is not in doubt");
     assert!(away.iter().all(|one| one.actions.is_empty()));
 }
 
 #[test]
-fn kills_grower_above_limit_beside_unknown_process() {
-    let above = || {
-        let counters = [counters(&[(Some(1), 40)]), counters(&[])];
-        let mut sample = sample(counters, &[(1001, "u1", FAR_ABOVE)]);
-        let new = crate::testing::process(1005, Some("u1"), "new");
-        sample
-            .processes
-            .push(crate::testing::process_sample("GPU-a", new, 1));
+fn kills_above_limit_beside_unknown_process_but_not_by_unread_counters() {
+    let above = |counters, beside: bool| {
+        let mut sample = sample([counters, self::counters(&[])], &[(1001, "u1", FAR_ABOVE)]);
+        if beside {
+            let new = crate::testing::process(1005, Some("u1"), "new");
+            let new = crate::testing::process_sample("GPU-a", new, 1);
+            sample.processes.push(new);
+        }
         sample
     };
-    let above = evaluate_lasting(above, &rules(OnUnmanaged::Kill));
-    let killed = above.iter().flat_map(|one| &one.actions);
-    let killed: Vec<_> = killed
-        .filter(|action| matches!(action, Action::KillOverLimit(..)))
-        .collect();
-    assert_eq!(killed.len(), 1, "{killed:?}");
+    let unread = || {
+        Err(CountersReadError::Io {
+            step: "opened",
+            source: Errno::MFILE.into(),
+        })
+    };
+    let actions = |sample: &dyn Fn() -> NodeSample| {
+        let all = evaluate_lasting(sample, &rules(OnUnmanaged::Report));
+        all.into_iter()
+            .flat_map(|one| one.actions)
+            .collect::<Vec<_>>()
+    };
+    let killed = actions(&|| above(counters(&[(Some(1), 40)]), true));
+    assert!(
+        matches!(killed[..], [Action::KillOverLimit(..)]),
+        "{killed:?}"
+    );
+    assert_eq!(actions(&|| above(unread(), false)), []);
 }
 
 #[test]
 fn keeps_charge_when_host_cannot_read_counters() {
+    use Errno as E;
     let found = |error: Errno| {
         then(|sample| {
             sample.counters[0] = Some(Err(CountersReadError::Io {
@@ -78,14 +83,8 @@ fn keeps_charge_when_host_cannot_read_counters() {
             }));
         })
     };
-    for error in [
-        Errno::NFILE,
-        Errno::MFILE,
-        Errno::NOMEM,
-        Errno::IO,
-        Errno::NOLCK,
-        Errno::NOENT,
-    ] {
+    // The last is that of a file that was removed with its container.
+    for error in [E::NFILE, E::MFILE, E::NOMEM, E::IO, E::NOLCK, E::NOENT] {
         let found = found(error);
         assert_eq!(charges(&found), [KNOWN, [None; 3]].concat(), "{error}");
         let clean = |one: &Evaluation| one.actions.is_empty() && one.corrupt_counters.is_empty();
@@ -102,13 +101,18 @@ fn keeps_charge_when_host_cannot_read_counters() {
 
 #[test]
 fn reports_process_in_no_container_after_a_while() {
-    let reported = |id: Option<&str>, known: bool, fresh: bool| {
+    for (what, id, known, fresh, expected) in [
+        ("in the cgroup of its pod", None, true, true, Some(2)),
+        ("in a sandbox", Some("sandbox"), true, true, Some(21)),
+        ("without the API server", Some("sandbox"), true, false, None),
+        ("its pod is not known", None, false, true, None),
+    ] {
         let rules = Rules {
             fresh,
             ..rules(OnUnmanaged::Kill)
         };
         let one = || {
-            let mut sample = sample([counters(&[]), counters(&[])], &[(1009, "u1", 30)]);
+            let mut sample = uncounted("u1", 30);
             sample.processes[0].process.location.container = id.map(str::to_owned);
             if known {
                 sample.context.pods.insert("u1".into(), PodInfo::default());
@@ -116,58 +120,17 @@ fn reports_process_in_no_container_after_a_while() {
             sample
         };
         let samples: Vec<NodeSample> = (0..30).map(|_| one()).collect();
-        let evaluations = evaluate_all(&samples, &rules);
-        let actions = evaluations.iter().enumerate();
-        let actions =
-            actions.flat_map(|(at, one)| one.actions.iter().map(move |action| (at + 1, action)));
-        let actions: Vec<_> = actions.collect();
-        let first = actions.first().map(|(at, action)| {
-            let Action::ReportUnmanaged(process, 1009) = action else {
-                panic!("{action:?}")
-            };
-            assert_eq!(process.reason, UnmanagedReason::NoContainer);
-            *at
-        });
-        assert!(
-            actions.len() < 2,
-            "reported once and never killed: {actions:?}"
-        );
-        first
-    };
-    assert_eq!(
-        reported(None, true, true),
-        Some(2),
-        "in the cgroup of its pod"
-    );
-    assert_eq!(reported(Some("sandbox"), true, true), Some(21));
-    assert_eq!(
-        reported(Some("sandbox"), true, false),
-        None,
-        "without the API server"
-    );
-    assert_eq!(reported(None, false, true), None, "its pod is not known");
-}
-
-#[test]
-fn only_reports_processes_of_lost_share() {
-    let one = || {
-        let mut sample = sample([counters(&[]), counters(&[])], &[(1009, "u7", 30)]);
-        let allocated = PodInfo {
-            allocated: true,
-            ..PodInfo::default()
-        };
-        sample.context.pods.insert("u7".into(), allocated);
-        sample
-    };
-    for policy in [OnUnmanaged::Kill, OnUnmanaged::Evict] {
-        let actions: Vec<Action> = evaluate_thrice(one, &rules(policy))
-            .into_iter()
-            .flat_map(|one| one.actions)
-            .collect();
-        let [Action::ReportUnmanaged(process, 1009)] = &actions[..] else {
-            panic!("{actions:?}")
-        };
-        assert_eq!(process.reason, UnmanagedReason::LostShare);
+        let mut reported = None;
+        for (at, evaluation) in (1..).zip(evaluate_all(&samples, &rules)) {
+            for action in evaluation.actions {
+                let Action::ReportUnmanaged(process, 1009) = action else {
+                    panic!("{what}: {action:?}")
+                };
+                assert_eq!(process.reason, UnmanagedReason::NoContainer);
+                assert_eq!(reported.replace(at), None, "{what}: reported twice");
+            }
+        }
+        assert_eq!(reported, expected, "{what}");
     }
 }
 
@@ -176,11 +139,9 @@ fn charges_nothing_on_bytes_that_are_not_available() {
     // The container of u1 with an overhead of 20 by its first process, and another one.
     let charge = |second: Option<u64>, counted: u64| {
         let one = || {
-            let counters = [
-                counters(&[(Some(1), 40), (Some(2), counted)]),
-                counters(&[]),
-            ];
-            let mut sample = sample(counters, &[(1001, "u1", 60), (1002, "u1", 0)]);
+            let of_u1 = counters(&[(Some(1), 40), (Some(2), counted)]);
+            let processes = [(1001, "u1", 60), (1002, "u1", 0)];
+            let mut sample = sample([of_u1, counters(&[])], &processes);
             sample.processes[1].bytes = second;
             sample
         };
@@ -196,7 +157,7 @@ fn charges_nothing_on_bytes_that_are_not_available() {
     assert_eq!(charge(None, 50), (Some(20), 1));
     // One that bypasses the limiter is reported, and neither charged nor killed for what it may use.
     let unknown = || {
-        let mut sample = sample([counters(&[]), counters(&[])], &[(1001, "u1", 0)]);
+        let mut sample = uncounted("u1", 0);
         sample.processes[0].bytes = None;
         sample
     };
@@ -206,19 +167,6 @@ fn charges_nothing_on_bytes_that_are_not_available() {
     assert_eq!(last.unmanaged[0].bytes, None);
     let mut actions = evaluations.iter().flat_map(|one| &one.actions);
     assert!(actions.all(|action| matches!(action, Action::ReportUnmanaged(..))));
-}
-
-#[test]
-fn kills_nobody_while_counters_are_unreadable() {
-    let above = || {
-        let unread = Err(CountersReadError::Io {
-            step: "opened",
-            source: Errno::MFILE.into(),
-        });
-        sample([unread, counters(&[])], &[(1001, "u1", FAR_ABOVE)])
-    };
-    let evaluations = evaluate_lasting(above, &rules(OnUnmanaged::Report));
-    assert!(evaluations.iter().all(|one| one.actions.is_empty()));
 }
 
 #[test]
@@ -246,10 +194,8 @@ fn accounts_for_imported_memory_reported_twice() {
 
 #[test]
 fn lists_gpus_whose_processes_are_unmeasured() {
-    let mut sample = sample(
-        [counters(&[]), counters(&[])],
-        &[(1001, "u1", 40), (1002, "u2", 40)],
-    );
+    let processes = [(1001, "u1", 40), (1002, "u2", 40)];
+    let mut sample = sample([counters(&[]), counters(&[])], &processes);
     let found = |sample: &NodeSample| {
         let (unmeasured, unknown) = sample.unmeasured(["GPU-a", "GPU-b"].into_iter());
         let text = |gpus: BTreeSet<String>| gpus.into_iter().collect::<Vec<_>>().join(" ");

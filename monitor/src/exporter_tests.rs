@@ -52,13 +52,17 @@ fn gpus() -> [GpuSample; 1] {
     }]
 }
 
-fn scrape(families: &[Family]) -> String {
-    scrape_with(families, |_| ())
-}
-
 /// The scrape of a changed sample.
 fn scrape_with(families: &[Family], change: impl FnOnce(&mut NodeSample)) -> String {
     scrape_evaluated(families, change, |_| ())
+}
+
+/// Compares the values of a series.
+fn check_lines(text: &str, series: &str, expected: &[&str]) {
+    let begin = format!("{series}{{");
+    let lines = text.lines().filter(|line| line.starts_with(&begin));
+    let values = lines.filter_map(|line| Some(line.rsplit_once(' ')?.1));
+    assert_eq!(values.collect::<Vec<_>>(), expected, "{series}");
 }
 
 /// A changed sample with a changed evaluation.
@@ -143,7 +147,7 @@ fn scrape_evaluated(
 #[test]
 fn exports_exactly_the_declared_metrics() {
     let families = [Family::Own, Family::Hami, Family::Dcgm];
-    let text = scrape(&families);
+    let text = scrape_with(&families, |_| ());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
     let kind = |kind| match kind {
@@ -153,22 +157,17 @@ fn exports_exactly_the_declared_metrics() {
     let declared: BTreeMap<_, _> = ALL.iter().map(|one| (one.name, kind(one.kind))).collect();
     assert_eq!(found, declared);
     assert_eq!(declared.len(), ALL.len());
-    let lines: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.rsplit_once(' '))
-        .map(|both| both.0)
-        .collect();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
-    assert_eq!(
-        lines.iter().filter(|line| !line.starts_with('#')).count(),
-        samples.count()
-    );
-    let own = scrape(&[Family::Own]);
+    let series = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0));
+    let series: Vec<&str> = series.collect();
+    let distinct: BTreeSet<&str> = series.iter().copied().collect();
+    assert_eq!(distinct.len(), series.len());
+    let own = scrape_with(&[Family::Own], |_| ());
     assert!(!own.contains("hami_") && !own.contains("DCGM_"));
 }
 
 fn check(line: &str) {
-    let text = scrape(&[Family::Own, Family::Hami, Family::Dcgm]);
+    let text = scrape_with(&[Family::Own, Family::Hami, Family::Dcgm], |_| ());
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
 }
 
@@ -185,17 +184,17 @@ fn exports_share_under_own_and_hami_names() {
     ours("compute_seconds_total", "1.5");
     ours("throttled_seconds_total", "0.25");
     ours("last_kernel_seconds", "2.0");
-    check(
-        "hami_vgpu_memory_used_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 3221225472",
-    );
+    let theirs = "namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"";
+    check(&format!(
+        "hami_vgpu_memory_used_bytes{{{theirs}}} 3221225472"
+    ));
+    check(&format!(
+        "hami_vgpu_memory_buffer_bytes{{{theirs}}} 2147483648"
+    ));
     for by in ["library", "driver"] {
-        check(&format!(
-            "aliquot_share_memory_enforced{{{labels},by=\"{by}\"}} 1"
-        ));
+        let labels = format!("{labels},by=\"{by}\"");
+        check(&format!("aliquot_share_memory_enforced{{{labels}}} 1"));
     }
-    check(
-        "hami_vgpu_memory_buffer_bytes{namespace=\"default\",pod=\"pod-u1\",container=\"main\",vdevice_index=\"0\",device_uuid=\"GPU-a\"} 2147483648",
-    );
     check(
         "DCGM_FI_DEV_FB_FREE{gpu=\"3\",UUID=\"GPU-a\",pci_bus_id=\"00000000:07:00.0\",device=\"nvidia3\",modelName=\"NVIDIA A100\",hostname=\"n1\"} 77824",
     );
@@ -208,83 +207,59 @@ fn exports_share_under_own_and_hami_names() {
 
 #[test]
 fn reports_memory_beyond_the_request() {
-    let check = |request: u64, lent: &str| {
+    // 0: unknown.
+    for (request, lent) in [(GIB, Some("2147483648")), (4 * GIB, Some("0")), (0, None)] {
         let text = scrape_with(&[Family::Own], |sample| {
             sample.requests = vec![vec![request]; 2];
         });
-        let all = text.lines();
-        let mut lines = all.filter(|line| line.starts_with("aliquot_share_memory_lent_bytes{"));
-        let line = lines.next().unwrap_or_default();
-        assert!(line.ends_with(lent), "{line}");
-        assert_eq!(line.is_empty(), lent.is_empty(), "{line}");
-        let request = format!(" {request}");
-        let mut lines = text
-            .lines()
-            .filter(|line| line.starts_with("aliquot_share_memory_request_bytes{"));
-        assert!(lines.all(|line| line.ends_with(&request)), "{text}");
-    };
-    check(GIB, " 2147483648");
-    check(4 * GIB, " 0");
-    // Unknown.
-    check(0, "");
+        let lent: Vec<&str> = lent.into_iter().cycle().take(2).collect();
+        check_lines(&text, "aliquot_share_memory_lent_bytes", &lent);
+        let request = request.to_string();
+        let both = [&*request; 2];
+        check_lines(&text, "aliquot_share_memory_request_bytes", &both);
+    }
 }
 
 #[test]
 fn container_without_control_has_no_limit_in_metrics() {
-    let limits = [
-        "aliquot_share_memory_limit_bytes{",
-        "aliquot_share_memory_request_bytes{",
-        "aliquot_share_memory_lent_bytes{",
-        "aliquot_share_core_limit_ratio{",
-        "hami_vgpu_memory_limit_bytes{",
-    ];
-    let check = |uncontrolled: bool| {
+    for uncontrolled in [false, true] {
         let text = scrape_with(&[Family::Own, Family::Hami], |sample| {
             let containers = Arc::make_mut(&mut sample.containers);
             containers.all[0].effective.uncontrolled = uncontrolled;
         });
-        let own: Vec<&str> = text
-            .lines()
-            .filter(|line| line.contains("pod=\"pod-u1\""))
-            .collect();
-        for limit in limits {
-            let claimed = own.iter().any(|line| line.starts_with(limit));
-            assert_eq!(claimed, !uncontrolled, "{limit}");
+        let own = text.lines().filter(|line| line.contains("pod=\"pod-u1\""));
+        let own: String = own.map(|line| format!("{line}\n")).collect();
+        for limit in [
+            "aliquot_share_memory_limit_bytes{",
+            "aliquot_share_memory_request_bytes{",
+            "aliquot_share_memory_lent_bytes{",
+            "aliquot_share_core_limit_ratio{",
+            "hami_vgpu_memory_limit_bytes{",
+        ] {
+            assert_eq!(own.contains(limit), !uncontrolled, "{limit}");
         }
-        let flag = format!(" {}", u8::from(uncontrolled));
-        let marked = |line: &&&str| line.starts_with("aliquot_share_uncontrolled{");
-        assert!(
-            own.iter()
-                .find(marked)
-                .is_some_and(|line| line.ends_with(&flag))
-        );
-    };
-    check(false);
-    check(true);
+        let flag = u8::from(uncontrolled).to_string();
+        check_lines(&own, "aliquot_share_uncontrolled", &[&flag]);
+    }
 }
 
 #[test]
 fn reports_processes_whose_memory_is_not_available() {
-    let processes = |bytes: [Option<u64>; 2]| {
+    for (first, unavailable, used) in [(Some(1), 0, [2, 2, 1]), (None, 1, [1, 1, 0])] {
         let on = |bytes| ProcessSample {
             bytes,
             ..process_sample("GPU-a", process(7, Some("u1"), "main"), 0)
         };
-        bytes.map(on).to_vec()
-    };
-    let check = |bytes: [Option<u64>; 2], unavailable: u64, used: [usize; 3]| {
         let text = scrape_evaluated(
             &[Family::Own, Family::Hami],
-            |sample| sample.processes = processes(bytes),
+            |sample| sample.processes = vec![on(first), on(Some(2))],
             |evaluation| {
                 evaluation.uses[0][0].unavailable = unavailable;
-                evaluation.unmanaged[0].bytes = bytes[0];
+                evaluation.unmanaged[0].bytes = first;
             },
         );
-        let all = text.lines();
-        let mut lines = all.filter(|line| line.starts_with("aliquot_gpu_unavailable_processes{"));
-        let line = lines.next().expect("one GPU");
-        assert!(line.ends_with(&format!(" {unavailable}")), "{line}");
+        let shown = unavailable.to_string();
+        check_lines(&text, "aliquot_gpu_unavailable_processes", &[&shown]);
         let series = [
             "\naliquot_share_memory_used_bytes{",
             "\nhami_vgpu_memory_used_bytes{",
@@ -292,42 +267,33 @@ fn reports_processes_whose_memory_is_not_available() {
         ];
         assert_eq!(series.map(|name| text.matches(name).count()), used);
         assert_eq!(text.matches("\naliquot_share_clients{").count(), 2);
-    };
-    check([Some(1), Some(2)], 0, [2, 2, 1]);
-    check([None, Some(2)], 1, [1, 1, 0]);
+    }
 }
 
 #[test]
 fn reports_where_compute_is_not_corrected() {
-    let check = |uncorrected: &[&str], expected: &str| {
+    // Of a GPU and of a MIG instance.
+    for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
         let text = scrape_with(&[Family::Own], |sample| {
-            sample.uncorrected = uncorrected.iter().map(|gpu| (*gpu).to_owned()).collect();
+            sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
         });
-        let all = text.lines();
-        let mut lines = all.filter(|line| line.starts_with("aliquot_gpu_compute_corrected{"));
-        let line = lines.next().expect("one GPU");
-        assert!(line.ends_with(expected), "{line}");
-        // Of a GPU and of a MIG instance.
-        let used = text.matches("\naliquot_share_core_used_ratio{").count();
-        assert_eq!(used, if uncorrected.is_empty() { 2 } else { 0 });
-    };
-    check(&[], " 1");
-    check(&["GPU-a"], " 0");
+        check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);
+        let found = text.matches("\naliquot_share_core_used_ratio{").count();
+        assert_eq!(found, used);
+    }
 }
 
 #[test]
 fn mig_11_exports_series_for_each_instance() {
     let labels = "node=\"n1\",gpu=\"3\",uuid=\"MIG-1\",mode=\"vgpu\",profile=\"3g.40gb\",namespace=\"default\",pod=\"pod-u2\",container=\"main\",pod_uid=\"u2\"";
-    check(&format!(
-        "aliquot_share_memory_used_bytes{{{labels}}} 3221225472"
-    ));
+    let used = "aliquot_share_memory_used_bytes";
+    check(&format!("{used}{{{labels}}} 3221225472"));
     let instance = "node=\"n1\",gpu=\"3\",uuid=\"MIG-1\",profile=\"3g.40gb\",gi=\"2\",ci=\"0\"";
-    check(&format!(
-        "aliquot_instance_memory_used_bytes{{{instance}}} 3221225472"
-    ));
-    check(&format!(
-        "aliquot_instance_memory_total_bytes{{{instance}}} 85899345920"
-    ));
+    for (name, value) in [("used", "3221225472"), ("total", "85899345920")] {
+        check(&format!(
+            "aliquot_instance_memory_{name}_bytes{{{instance}}} {value}"
+        ));
+    }
 }
 
 #[test]

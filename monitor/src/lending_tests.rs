@@ -59,24 +59,35 @@ fn calls_back_at_once_and_ends_largest_borrowers_after_grace() {
 
 #[test]
 fn ends_as_many_borrowers_at_once_as_it_takes() {
-    let mut lending = lending();
-    let shares = [
-        share(0, 0, 1500),
-        share(1, 2600, 0),
-        share(2, 3000, 0),
-        share(3, 2300, 0),
-    ];
-    decide(&mut lending, &shares, 0, 0);
-    assert_eq!(decide(&mut lending, &shares, 0, 10).end, [2, 1]);
+    // What the driver takes beyond a share, and a share whose limits page cannot be read.
+    let plain = LentShare {
+        limit: 2000 * MIB,
+        ..share(1, 2400, 0)
+    };
+    let unknown = LentShare {
+        request: 0,
+        limit: 0,
+        ..share(2, 5000, 0)
+    };
+    for (others, expected) in [
+        (
+            [share(1, 2600, 0), share(2, 3000, 0), share(3, 2300, 0)],
+            &[2, 1][..],
+        ),
+        ([plain, unknown, share(3, 2100, 0)], &[3]),
+    ] {
+        let mut lending = lending();
+        let shares = [[share(0, 0, 1500)].as_slice(), &others].concat();
+        decide(&mut lending, &shares, 0, 0);
+        assert_eq!(decide(&mut lending, &shares, 0, 10).end, expected);
+    }
 }
 
 #[test]
 fn lends_again_when_nothing_was_lacking_for_two_seconds() {
     let mut lending = lending();
-    let (full, fits) = (
-        [share(0, 0, 500), share(1, 3000, 0)],
-        [share(0, 500, 0), share(1, 3000, 0)],
-    );
+    let full = [share(0, 0, 500), share(1, 3000, 0)];
+    let fits = [share(0, 500, 0), share(1, 3000, 0)];
     assert!(decide(&mut lending, &full, 0, 0).called_back);
     assert!(decide(&mut lending, &fits, 0, 1).called_back);
     assert!(!decide(&mut lending, &fits, 0, 2).called_back);
@@ -113,24 +124,6 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
     let shares = [share(0, 1900, 50_000), share(1, 2200, 0), share(2, 2300, 0)];
     decide(&mut one, &shares, 0, 0);
     assert_eq!(decide(&mut one, &shares, 0, 10).end, [2]);
-}
-
-#[test]
-fn never_ends_share_that_borrows_nothing() {
-    let mut lending = lending();
-    // What the driver takes beyond a share, and a share whose limits page cannot be read.
-    let plain = LentShare {
-        limit: 2000 * MIB,
-        ..share(1, 2400, 0)
-    };
-    let unknown = LentShare {
-        request: 0,
-        limit: 0,
-        ..share(2, 5000, 0)
-    };
-    let shares = [share(0, 0, 1500), plain, unknown, share(3, 2100, 0)];
-    decide(&mut lending, &shares, 0, 0);
-    assert_eq!(decide(&mut lending, &shares, 0, 10).end, [3]);
 }
 
 #[test]

@@ -83,13 +83,18 @@ fn verdicts(
         .collect()
 }
 
-/// The first process that is killed, and in which sample.
-fn first_killed(processes: impl Fn(u64) -> Vec<ProcessMemory>) -> Option<(u64, u32)> {
-    let first = verdicts(RULE, processes).into_iter().next();
-    first.map(|(sample, verdict)| match verdict {
+/// The processes that are killed, and in which sample.
+fn killed(processes: impl Fn(u64) -> Vec<ProcessMemory>) -> Vec<(u64, u32)> {
+    let found = verdicts(RULE, processes).into_iter();
+    let killed = found.map(|(sample, verdict)| match verdict {
         OomVerdict::Kill { identity, .. } => (sample, identity.pid),
         other => panic!("{other:?}"),
-    })
+    });
+    killed.collect()
+}
+
+fn first_killed(processes: impl Fn(u64) -> Vec<ProcessMemory>) -> Option<(u64, u32)> {
+    killed(processes).first().copied()
 }
 
 #[test]
@@ -131,50 +136,42 @@ fn kills_for_large_excess_that_lasts_ten_seconds() {
     assert_eq!((verdict(45_056), verdict(45_057) > 0), (0, true));
     // It begins anew after each sample that is not far above the limit.
     let now_and_then = |sample: u64| {
-        let mib = if sample.is_multiple_of(20) {
-            4500
-        } else {
-            9000
-        };
-        vec![bypassing(1, mib)]
+        let is_less = sample.is_multiple_of(20);
+        vec![bypassing(1, if is_less { 4500 } else { 9000 })]
     };
     assert_eq!(first_killed(now_and_then), None);
-    assert_eq!(
-        verdicts(OomRule { limit: 0, ..RULE }, |_| vec![bypassing(1, 9000)]),
-        []
-    );
+    let unlimited = OomRule { limit: 0, ..RULE };
+    assert_eq!(verdicts(unlimited, |_| vec![bypassing(1, 9000)]), []);
 }
 
 #[test]
 fn kills_uncounted_process_that_grew_last() {
     let grown = |sample: u64, before: u64, after: u64| if sample > 1 { after } else { before };
-    assert_eq!(
-        first_killed(|_| vec![counted(1, 3500, 3500), bypassing(2, 2048)]),
-        Some((LASTING, 2)),
-        "not the honest one, which is larger"
+    let honest = |sample| {
+        let size = grown(sample, 500, 3500);
+        counted(1, size, size)
+    };
+    let check = |what: &str, kills: (u64, u32), processes: &dyn Fn(u64) -> [ProcessMemory; 2]| {
+        let found = first_killed(|sample| processes(sample).to_vec());
+        assert_eq!(found, Some(kills), "{what}");
+    };
+    check("not the honest one, which is larger", (LASTING, 2), &|_| {
+        [counted(1, 3500, 3500), bypassing(2, 2048)]
+    });
+    check(
+        "nor the honest one that grew last",
+        (LASTING + 1, 2),
+        &|sample| [honest(sample), bypassing(2, 2048)],
     );
-    assert_eq!(
-        first_killed(|sample| vec![
-            counted(1, grown(sample, 500, 3500), grown(sample, 500, 3500)),
-            bypassing(2, 2048)
-        ]),
-        Some((LASTING + 1, 2)),
-        "nor the honest one that grew last"
-    );
-    assert_eq!(
-        first_killed(|sample| vec![bypassing(1, grown(sample, 3000, 5000)), bypassing(2, 2000)]),
-        Some((LASTING, 1))
-    );
-    assert_eq!(
-        first_killed(|_| vec![bypassing(1, 3000), bypassing(2, 3000)]),
-        Some((LASTING, 2)),
-        "of equals the youngest"
-    );
-    assert_eq!(
-        first_killed(|_| vec![counted(1, 1000, 1000), counted(2, 9000, 9000)]),
-        Some((LASTING, 2)),
-        "with a forged limit"
-    );
+    check("the one that grew", (LASTING, 1), &|sample| {
+        [bypassing(1, grown(sample, 3000, 5000)), bypassing(2, 2000)]
+    });
+    check("of equals the youngest", (LASTING, 2), &|_| {
+        [bypassing(1, 3000), bypassing(2, 3000)]
+    });
+    check("with a forged limit", (LASTING, 2), &|_| {
+        [counted(1, 1000, 1000), counted(2, 9000, 9000)]
+    });
 }
 
 #[test]
@@ -228,10 +225,7 @@ fn tolerates_imported_memory_that_is_reported_twice() {
     };
     assert_eq!(found(2000), []);
     assert_eq!(found(2000 + 512 + 608), []);
-    assert_eq!(
-        found(2000 + 512 + 609).first().map(|one| one.0),
-        Some(LASTING)
-    );
+    assert_eq!(found(2000 + 512 + 609)[0].0, LASTING);
 }
 
 #[test]
@@ -269,45 +263,30 @@ fn distinguishes_later_process_with_same_pid() {
 #[test]
 fn kills_no_other_process_while_first_releases_memory() {
     // The second grows while the first, which was killed, still exists.
-    let found = verdicts(RULE, |sample| {
+    let found = killed(|sample| {
         let grown = sample.saturating_sub(LASTING);
         vec![bypassing(1, 6000), bypassing(2, 10 + grown)]
     });
-    let kills = found.iter().filter_map(|(sample, verdict)| match verdict {
-        OomVerdict::Kill { identity, .. } => Some((*sample, identity.pid)),
-        _ => None,
-    });
-    let kills: Vec<(u64, u32)> = kills.collect();
     let again = LASTING + KILL_RETRY;
-    assert_eq!(kills[..2], [(LASTING, 1), (again, 1)]);
-    assert!(kills.iter().all(|(_, pid)| *pid == 1), "{kills:?}");
-}
-
-#[test]
-fn kills_next_process_after_another_ten_seconds() {
-    let found = verdicts(RULE, |sample| {
+    assert_eq!(found[..2], [(LASTING, 1), (again, 1)]);
+    assert!(found.iter().all(|(_, pid)| *pid == 1), "{found:?}");
+    // The first ends.
+    let found = killed(|sample| {
         let both = [bypassing(1, 6000), bypassing(2, 6000)];
         both.into_iter()
             .filter(|one| one.identity.pid == 1 || sample <= LASTING)
             .collect()
     });
-    let killed = found.iter().map(|(sample, verdict)| match verdict {
-        OomVerdict::Kill { identity, .. } => (*sample, identity.pid),
-        other => panic!("{other:?}"),
-    });
-    let killed: Vec<(u64, u32)> = killed.collect();
-    assert_eq!(killed[..2], [(LASTING, 2), (2 * LASTING, 1)]);
+    assert_eq!(found[..2], [(LASTING, 2), (2 * LASTING, 1)]);
 }
 
 #[test]
 fn ignores_memory_of_exiting_process() {
-    let found = first_killed(|_| {
-        let old = ProcessMemory {
-            exiting: true,
-            ..bypassing(1, 6000)
-        };
-        vec![old, counted(2, 4000, 4000)]
-    });
+    let old = ProcessMemory {
+        exiting: true,
+        ..bypassing(1, 6000)
+    };
+    let found = first_killed(|_| vec![old, counted(2, 4000, 4000)]);
     assert_eq!(found, None);
 }
 

@@ -126,44 +126,36 @@ mod tests {
 
     #[test]
     fn charges_lasting_difference_and_drops_it_at_once() {
-        let mut overhead = Overhead::default();
-        let mut check =
-            |sample: MemorySample, expected: u64| assert_eq!(overhead.update(sample, 0), expected);
-        check(steady(100, 80), 0);
-        check(steady(100, 80), 0);
-        check(steady(130, 80), 20);
-        check(steady(130, 80), 20);
-        check(steady(130, 80), 50);
-        check(steady(80, 80), 0);
-        check(steady(70, 80), 0);
-    }
-
-    #[test]
-    fn ignores_difference_while_counters_change() {
-        let mut overhead = Overhead::default();
-        for _ in 0..3 {
-            overhead.update(steady(100, 90), 0);
-        }
         let moving = MemorySample {
             with_slot: 500,
-            counted_before: 90,
+            counted_before: 80,
             counted_after: 400,
             ..MemorySample::default()
         };
-        for _ in 0..10 {
-            assert_eq!(overhead.update(moving, 10), 10);
-        }
-    }
-
-    #[test]
-    fn charges_processes_without_slot_at_once() {
-        let mut overhead = Overhead::default();
         let without_slot = MemorySample {
             without_slot: 70,
-            ..steady(100, 100)
+            ..steady(80, 80)
         };
-        assert_eq!(overhead.update(without_slot, 0), 70);
-        assert_eq!(overhead.update(steady(100, 100), 70), 0);
+        let (mut overhead, mut charged) = (Overhead::default(), 0);
+        for (at, (sample, expected)) in [
+            (steady(100, 80), 0),
+            (steady(100, 80), 0),
+            (steady(130, 80), 20),
+            (steady(130, 80), 20),
+            (steady(130, 80), 50),
+            // The counters change.
+            (moving, 50),
+            (moving, 50),
+            (steady(80, 80), 0),
+            (without_slot, 70),
+            (steady(80, 80), 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            charged = overhead.update(sample, charged);
+            assert_eq!(charged, expected, "{at}: {sample:?}");
+        }
     }
 
     #[test]

@@ -254,10 +254,8 @@ mod tests {
     #[test]
     fn keeps_pod_despite_forged_annotation_of_another() {
         let reference = |uid: &str, annotations: Value| {
-            pod(
-                json!({"metadata": {"uid": uid, "name": uid, "annotations": annotations},
-                       "spec": {"containers": []}}),
-            )
+            let metadata = json!({"uid": uid, "name": uid, "annotations": annotations});
+            pod(json!({"metadata": metadata, "spec": {"containers": []}}))
         };
         let hash = json!({"kubernetes.io/config.hash": "victim"});
         let mirror = json!({"kubernetes.io/config.hash": "victim",
@@ -280,50 +278,32 @@ mod tests {
             check(&pods);
         }
         let pods = Pods::default();
-        pods.apply(reference(
-            "tenant",
-            json!({"kubernetes.io/config.hash": "x"}),
-        ));
-        assert!(
-            pods.get(&"tenant".into()).is_some(),
-            "found under its own uid"
-        );
+        let hash = json!({"kubernetes.io/config.hash": "x"});
+        pods.apply(reference("tenant", hash));
+        assert!(pods.get(&"tenant".into()).is_some(), "under its own uid");
     }
 
     #[test]
     fn detects_gpu_of_other_device_plugin() {
-        let check = |resource: &str, quantity: &str, annotations: Value, expected| {
+        let (none, ours) = (json!({}), json!({"aliquot.dev/allocation": "{}"}));
+        for (resource, quantity, annotations, expected) in [
+            ("cpu", "1", &none, false),
+            ("nvidia.com/gpu", "1", &none, true),
+            ("nvidia.com/mig-1g.5gb", "10", &none, true),
+            ("example.com/gpu-mem", "1Gi", &none, true),
+            ("nvidia.com/gpu", "1", &ours, false),
+            ("nvidia.com/gpu", "0", &none, false),
+            ("nvidia.com/gpu", "0.0e5", &none, false),
+            ("example.com/x", "1", &none, false),
+            ("rdma/hca", "1", &none, false),
+        ] {
             let pod = pod(json!({
                 "metadata": {"uid": "u", "name": "p", "annotations": annotations},
                 "spec": {"containers": [{"name": "c",
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert_eq!(found.info.foreign, expected, "{resource}");
-        };
-        let ours = json!({"aliquot.dev/allocation": "{}"});
-        check("cpu", "1", json!({}), false);
-        check("nvidia.com/gpu", "1", json!({}), true);
-        check("nvidia.com/mig-1g.5gb", "10", json!({}), true);
-        check("example.com/gpu-mem", "1Gi", json!({}), true);
-        check("nvidia.com/gpu", "1", ours, false);
-    }
-
-    #[test]
-    fn ignores_zero_quantities_and_non_gpu_resources() {
-        for (resource, quantity) in [
-            ("nvidia.com/gpu", "0"),
-            ("nvidia.com/gpu", "0.0e5"),
-            ("example.com/x", "1"),
-            ("rdma/hca", "1"),
-        ] {
-            let pod = pod(json!({
-                "metadata": {"uid": "u", "name": "p"},
-                "spec": {"containers": [{"name": "c",
-                    "resources": {"limits": {resource: quantity}}}]},
-            }));
-            let (_, found) = read(&pod).expect("read");
-            assert!(!found.info.foreign, "{resource}: {quantity}");
+            assert_eq!(found.info.foreign, expected, "{resource}: {quantity}");
         }
     }
 }

@@ -184,10 +184,8 @@ fn marks_gpu_missing_in_inventory_as_blind() {
     *node.driver.gpus.lock() = Some(vec!["GPU-a"]);
     let begun = Instant::now();
     while sampler.sample().0.blind.contains("GPU-a") {
-        assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "the inventory is not read again"
-        );
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(30), "it is not read again");
     }
 }
 
@@ -251,11 +249,8 @@ fn reads_current_device_uuid_from_limits_page() {
     let node = node();
     let (sample, _) = node.sampler().sample();
     assert_eq!(sample.context.current_uuids, [["GPU-a"]]);
-    let page = node
-        .dir
-        .path()
-        .join(format!("state/seats/{CONTAINER_DIR}/limits"));
-    fs::remove_file(page).expect("removed");
+    let page = format!("state/seats/{CONTAINER_DIR}/limits");
+    fs::remove_file(node.dir.path().join(page)).expect("removed");
     let mut sampler = node.sampler();
     let (sample, _) = sampler.sample();
     assert_eq!(sample.context.current_uuids, [[""; 0]]);
@@ -267,20 +262,17 @@ fn reads_current_device_uuid_from_limits_page() {
 fn treats_process_as_exiting_for_limited_time() {
     let mut exiting = ExitingProcesses::default();
     let mut sample = |pids: &[u32]| {
-        let mut all: Vec<ProcessSample> = pids
-            .iter()
-            .flat_map(|pid| {
-                let mut one = process(*pid, Some("u1"), "c");
-                one.exiting = *pid != 9;
-                // On two GPUs.
-                ["GPU-a", "GPU-b"].map(|gpu| process_sample(gpu, one.clone(), 1))
-            })
-            .collect();
+        let mut all = Vec::new();
+        for pid in pids {
+            let mut one = process(*pid, Some("u1"), "c");
+            one.exiting = *pid != 9;
+            // On two GPUs.
+            all.extend(["GPU-a", "GPU-b"].map(|gpu| process_sample(gpu, one.clone(), 1)));
+        }
         exiting.update(&mut all);
-        let exiting = all.iter().filter(|one| one.process.exiting);
-        exiting
-            .map(|one| one.process.identity.pid)
-            .collect::<Vec<_>>()
+        all.retain(|one| one.process.exiting);
+        let pids = all.iter().map(|one| one.process.identity.pid);
+        pids.collect::<Vec<_>>()
     };
     for _ in 0..MAX_EXITING {
         assert_eq!(sample(&[7, 9]), [7, 7]);

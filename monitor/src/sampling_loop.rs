@@ -290,20 +290,14 @@ mod tests {
             let on_overdue = || {
                 late.set(late.get() + 1);
                 if late.get() == expected {
-                    answer
-                        .take()
-                        .expect("first time")
-                        .send(())
-                        .expect("it waits");
+                    let answer = answer.take().expect("first time");
+                    answer.send(()).expect("it waits");
                 }
             };
-            await_reporting_overdue(answered, on_overdue)
-                .await
-                .expect("answered");
-            assert_eq!(
-                (late.get(), begun.elapsed()),
-                (expected, expected * OVERDUE)
-            );
+            let found = await_reporting_overdue(answered, on_overdue).await;
+            found.expect("answered");
+            assert_eq!(late.get(), expected);
+            assert_eq!(begun.elapsed(), expected * OVERDUE);
         };
         check(1).await;
         check(100).await;

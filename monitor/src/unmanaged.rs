@@ -109,21 +109,13 @@ mod tests {
         use OnUnmanaged as Policy;
         use UnmanagedAction::{Evict, Kill, Report};
         let one: &[(u32, UnmanagedReason)] = &[(7, UnmanagedReason::NoLimiter)];
-        check(
-            Policy::Report,
-            &[one, one, one],
-            &[&[], &[(7, Report)], &[]],
-        );
-        check(
-            Policy::Kill,
-            &[one, one, one],
-            &[&[], &[(7, Report), (7, Kill)], &[]],
-        );
-        check(
-            Policy::Evict,
-            &[one, one],
-            &[&[], &[(7, Report), (7, Evict)]],
-        );
+        let then = |actions: &[UnmanagedAction], policy| {
+            let actions: Vec<_> = actions.iter().map(|action| (7, *action)).collect();
+            check(policy, &[one, one, one], &[&[], &actions, &[]]);
+        };
+        then(&[Report], Policy::Report);
+        then(&[Report, Kill], Policy::Kill);
+        then(&[Report, Evict], Policy::Evict);
         check(Policy::Kill, &[one, &[], one], &[&[], &[], &[]]);
     }
 

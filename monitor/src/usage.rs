@@ -94,24 +94,15 @@ mod tests {
     fn reports_shares_and_instances_and_nothing_unknown_as_zero() {
         let (usage, waited) = of(&snapshot(|_| (), |_| ()));
         assert_eq!((usage.node.as_str(), usage.taken_at), ("n1", 7));
-        let gpus: Vec<_> = usage
-            .gpus
-            .iter()
-            .map(|one| (one.gpu.as_str(), one.sm))
-            .collect();
-        assert_eq!(gpus, [("MIG-1", None), ("GPU-a", Some(Percent(50)))]);
+        let gpus = usage.gpus.iter().map(|one| (one.gpu.as_str(), one.sm));
+        let expected = [("MIG-1", None), ("GPU-a", Some(Percent(50)))];
+        assert_eq!(gpus.collect::<Vec<_>>(), expected);
         let share = &usage.shares[1];
-        let place = (
-            share.name.gpu.as_str(),
-            share.name.device.as_str(),
-            &*share.name.pod,
-        );
-        assert_eq!(place, ("GPU-a", "MIG-1", "pod-u2"));
-        let amounts = (share.limit, share.used.memory, share.used.sm);
-        assert_eq!(
-            amounts,
-            (Some(Mib(4096)), Some(Mib(3072)), Some(Percent(0)))
-        );
+        let place = (share.name.gpu.as_str(), share.name.device.as_str());
+        assert_eq!((place, &*share.name.pod), (("GPU-a", "MIG-1"), "pod-u2"));
+        assert_eq!(share.limit, Some(Mib(4096)));
+        let used = (share.used.memory, share.used.sm);
+        assert_eq!(used, (Some(Mib(3072)), Some(Percent(0))));
         assert_eq!(waited[1], Duration::from_millis(250));
         assert_eq!(share.request, None);
 

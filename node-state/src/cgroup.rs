@@ -103,50 +103,35 @@ mod tests {
 
     #[test]
     fn parses_paths_of_every_cgroup_driver_and_version() {
-        let check = |cgroups: &str, container: Option<&str>| {
-            let found = location(cgroups);
+        let (a, node, static_pod) = (id("a"), id("b"), &id("c")[..32]);
+        let pod = format!("pod{}", UID.replace('-', "_"));
+        let guaranteed = format!("kubepods.slice/kubepods-{pod}.slice");
+        let slice =
+            format!("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-{pod}.slice");
+        let own = format!("kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-{pod}.slice");
+        for cgroups in [
+            format!("0::/kubepods/burstable/pod{UID}/{a}\n"),
+            format!("0::/kubepods/pod{UID}/{a}"),
+            format!("0::/{slice}/cri-containerd-{a}.scope"),
+            format!("0::/{slice}/crio-{a}.scope"),
+            format!("0::/{slice}/docker-{a}.scope"),
+            format!("0::/{guaranteed}/cri-containerd-{a}.scope"),
+            format!("12:pids:/user.slice\n3:memory:/kubepods/pod{UID}/{a}\n1:name=systemd:/x"),
+            // A node in a container, and a reader in a namespace of cgroups.
+            format!("0::/docker/{node}/kubelet/kubepods/pod{UID}/{a}"),
+            format!("0::/../../kubepods/pod{UID}/{a}"),
+            format!("0::/{node}/{own}/cri-containerd-{a}.scope/init"),
+        ] {
+            let found = location(&cgroups);
             assert_eq!(found.pod, Some(UID.into()), "{cgroups}");
-            assert_eq!(found.container.as_deref(), container, "{cgroups}");
+            assert_eq!(found.container.as_ref(), Some(&a), "{cgroups}");
             assert!(cgroups.contains(&found.path) && found.path.starts_with('/'));
-        };
-        let (a, underscores) = (id("a"), UID.replace('-', "_"));
-        let some = Some(a.as_str());
-        check(&format!("0::/kubepods/burstable/pod{UID}/{a}\n"), some);
-        check(&format!("0::/kubepods/pod{UID}/{a}"), some);
-        check(&format!("0::/kubepods/besteffort/pod{UID}"), None);
-        let slice = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort";
-        for scope in ["cri-containerd", "crio", "docker"] {
-            check(
-                &format!("0::/{slice}-pod{underscores}.slice/{scope}-{a}.scope"),
-                some,
-            );
         }
-        let guaranteed = format!("kubepods.slice/kubepods-pod{underscores}.slice");
-        check(&format!("0::/{guaranteed}/cri-containerd-{a}.scope"), some);
-        check(
-            &format!("12:pids:/user.slice\n3:memory:/kubepods/pod{UID}/{a}\n1:name=systemd:/x"),
-            some,
-        );
-        // A node in a container, and a reader in a namespace of cgroups.
-        let node = id("b");
-        check(
-            &format!("0::/docker/{node}/kubelet/kubepods/pod{UID}/{a}"),
-            some,
-        );
-        check(&format!("0::/../../kubepods/pod{UID}/{a}"), some);
-        let kind =
-            format!("kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{underscores}");
-        check(
-            &format!("0::/{node}/{kind}.slice/cri-containerd-{a}.scope/init"),
-            some,
-        );
-    }
-
-    #[test]
-    fn parses_static_pod_uid_without_dashes() {
-        let (uid, a) = (id("c")[..32].to_owned(), id("a"));
-        let found = location(&format!("0::/kubepods/pod{uid}/{a}"));
-        assert_eq!(found.pod, Some(uid.as_str().into()));
+        let found = location(&format!("0::/kubepods/besteffort/pod{UID}"));
+        assert_eq!((found.pod, found.container), (Some(UID.into()), None));
+        // The UID of a static pod has no dashes.
+        let found = location(&format!("0::/kubepods/pod{static_pod}/{a}"));
+        assert_eq!(found.pod, Some(static_pod.into()));
     }
 
     #[test]

@@ -100,22 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_evictions_of_a_stopped_monitor() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("evict.json");
-        let one = r#"[{"pod":"u1","namespace":"d","name":"p","reason":"r"}]"#;
-        fs::write(&path, one).expect("written");
-        let found = || evictions(&path, |_| true).len();
-        assert_eq!(found(), 1);
-        let file = fs::File::options().append(true).open(&path);
-        let long_ago = std::time::SystemTime::now() - EVICTIONS_VALID * 2;
-        file.and_then(|file| file.set_modified(long_ago))
-            .expect("set");
-        assert_eq!(found(), 0);
-    }
-
-    #[test]
-    fn reads_only_pods_of_this_node() {
+    fn reads_only_recent_evictions_of_pods_of_this_node() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("evict.json");
         let found = || {
@@ -127,6 +112,14 @@ mod tests {
             |uid: &str| format!(r#"{{"pod":"{uid}","namespace":"d","name":"{uid}","reason":"r"}}"#);
         fs::write(&path, format!("[{},{}]", one("u1"), one("gone"))).expect("written");
         assert_eq!(found(), ["u1"]);
+        // The monitor stopped.
+        let file = fs::File::options()
+            .append(true)
+            .open(&path)
+            .expect("opened");
+        let long_ago = std::time::SystemTime::now() - EVICTIONS_VALID * 2;
+        file.set_modified(long_ago).expect("set");
+        assert!(found().is_empty());
         fs::write(&path, "[{").expect("written");
         assert!(found().is_empty());
     }
@@ -145,11 +138,8 @@ mod tests {
             reason: "r".to_owned(),
         };
         write(&path, &[&refused]).expect("written");
-        let text = fs::read_to_string(&path).expect("read");
-        assert_eq!(
-            text,
-            r#"[{"pod":"u1","namespace":"d","name":"p","reason":"r"}]"#
-        );
+        let expected = r#"[{"pod":"u1","namespace":"d","name":"p","reason":"r"}]"#;
+        assert_eq!(fs::read_to_string(&path).expect("read"), expected);
         assert_eq!(evictions(&path, |_| true), [refused]);
     }
 

@@ -146,13 +146,6 @@ fn score(level: Option<&TopologyLevel>, nvlinks: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn check(a: LinkEnds, b: LinkEnds, level: Option<&TopologyLevel>, expected: u32) {
-        let ends = [a, b];
-        let (there, back) = (nvlinks(&ends, 0, 1), nvlinks(&ends, 1, 0));
-        assert_eq!(there, back);
-        assert_eq!(score(level, there), expected);
-    }
-
     fn ends(switches: u32, gpus: &[u32]) -> LinkEnds {
         LinkEnds {
             switches,
@@ -162,39 +155,23 @@ mod tests {
 
     #[test]
     fn scores_nvlinks_above_pcie_and_counts_lesser_side() {
-        check(ends(0, &[]), ends(0, &[]), None, 0);
-        check(ends(0, &[]), ends(0, &[]), Some(&TopologyLevel::System), 10);
-        check(
-            ends(0, &[]),
-            ends(0, &[]),
-            Some(&TopologyLevel::Internal),
-            60,
-        );
-        check(
-            ends(12, &[]),
-            ends(12, &[]),
-            Some(&TopologyLevel::Node),
-            1220,
-        );
-        check(
-            ends(12, &[]),
-            ends(11, &[]),
-            Some(&TopologyLevel::System),
-            1110,
-        );
-        check(ends(12, &[]), ends(0, &[]), Some(&TopologyLevel::Node), 20);
-        check(
-            ends(0, &[0, 4]),
-            ends(0, &[4, 0]),
-            Some(&TopologyLevel::Single),
-            450,
-        );
-        check(
-            ends(0, &[0, 4]),
-            ends(0, &[3, 0]),
-            Some(&TopologyLevel::Single),
-            350,
-        );
-        check(ends(1, &[0, 2]), ends(1, &[2]), None, 300);
+        use TopologyLevel::{Internal, Node, Single, System};
+        let none = || ends(0, &[]);
+        for (a, b, level, expected) in [
+            (none(), none(), None, 0),
+            (none(), none(), Some(System), 10),
+            (none(), none(), Some(Internal), 60),
+            (ends(12, &[]), ends(12, &[]), Some(Node), 1220),
+            (ends(12, &[]), ends(11, &[]), Some(System), 1110),
+            (ends(12, &[]), none(), Some(Node), 20),
+            (ends(0, &[0, 4]), ends(0, &[4, 0]), Some(Single), 450),
+            (ends(0, &[0, 4]), ends(0, &[3, 0]), Some(Single), 350),
+            (ends(1, &[0, 2]), ends(1, &[2]), None, 300),
+        ] {
+            let ends = [a, b];
+            let (there, back) = (nvlinks(&ends, 0, 1), nvlinks(&ends, 1, 0));
+            assert_eq!(there, back);
+            assert_eq!(score(level.as_ref(), there), expected);
+        }
     }
 }

@@ -32,30 +32,3 @@ impl IgnoredXids {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(ignored: &IgnoredXids, code: u64, expected: bool) {
-        assert_eq!(ignored.contains(code), expected, "{code}");
-    }
-
-    #[test]
-    fn ignores_application_errors_but_not_gpu_errors() {
-        let ignored = IgnoredXids::default();
-        for code in APPLICATION_XIDS {
-            check(&ignored, code, true);
-        }
-        for code in [48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 140] {
-            check(&ignored, code, false);
-        }
-    }
-
-    #[test]
-    fn ignores_all_but_listed_xids() {
-        let ignored = IgnoredXids::AllBut([79].into());
-        check(&ignored, 79, false);
-        check(&ignored, 48, true);
-    }
-}

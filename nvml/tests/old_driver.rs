@@ -39,11 +39,9 @@ fn open(folder: &Path, defines: &[&str]) -> Nvml {
 
 #[test]
 fn reads_fabric_by_call_without_version() {
+    let waiting = DriverHealth::FabricNotReady(UnfinishedRegistration::InProgress);
     for (state, expected) in [
-        (
-            "-DFABRIC_STATE=2",
-            DriverHealth::FabricNotReady(UnfinishedRegistration::InProgress),
-        ),
+        ("-DFABRIC_STATE=2", waiting),
         ("-DFABRIC_STATE=3", DriverHealth::Ok),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -61,29 +59,18 @@ fn reports_known_facts_of_old_driver_and_notes_the_rest() {
     assert_eq!(inventory.driver_version, "470.57.02");
     assert_eq!(inventory.gpus.len(), 1);
     let gpu = &inventory.gpus[0];
-    assert_eq!(
-        (gpu.uuid.as_str(), gpu.model.as_str()),
-        ("GPU-a", "Tesla V100")
-    );
+    assert_eq!((&*gpu.uuid, &*gpu.model), ("GPU-a", "Tesla V100"));
     assert_eq!((gpu.memory, gpu.reserved), (Mib(16_384), None));
     assert_eq!(gpu.usable(), Mib(16_384));
-    assert_eq!(
-        (gpu.minor, gpu.numa, gpu.compute_capability),
-        (None, None, None)
-    );
-    assert_eq!(
-        (gpu.pci_bus_id.as_ref(), gpu.mig),
-        (None, MigMode::default())
-    );
+    let numbers = (gpu.minor, gpu.numa, gpu.compute_capability);
+    assert_eq!(numbers, (None, None, None));
+    assert_eq!(gpu.pci_bus_id, None);
+    assert_eq!(gpu.mig, MigMode::default());
 
     let noted = |gpu: Option<&str>, call: &str| {
-        let found = |note: &&aliquot_nvml::Note| note.gpu.as_deref() == gpu && note.call == call;
-        assert_eq!(
-            inventory.notes.iter().filter(found).count(),
-            1,
-            "{call}: {:?}",
-            inventory.notes
-        );
+        let notes = inventory.notes.iter();
+        let found = notes.filter(|note| note.gpu.as_deref() == gpu && note.call == call);
+        assert_eq!(found.count(), 1, "{call}: {:?}", inventory.notes);
     };
     noted(Some("GPU-b"), "nvmlDeviceGetName");
     for call in [

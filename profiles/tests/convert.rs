@@ -27,7 +27,7 @@ fn check(name: &str, converted: &Result<Converted, ProfileErrors>) {
 }
 
 #[test]
-fn converts_nvidia_files_with_devices_and_rename() {
+fn converts_files_of_other_projects() {
     for name in [
         "nvidia-time-slicing.yaml",
         "nvidia-groups.yaml",
@@ -37,79 +37,63 @@ fn converts_nvidia_files_with_devices_and_rename() {
     ] {
         check(name, &nvidia::convert(&text(name), "nvidia"));
     }
-}
-
-#[test]
-fn converts_each_mig_parted_configuration_to_a_profile() {
-    check(
-        "mig-parted.yaml",
-        &mig_parted::convert(&text("mig-parted.yaml")),
-    );
-}
-
-#[test]
-fn converts_hami_files_to_default_and_node_profiles() {
+    let parted = "mig-parted.yaml";
+    check(parted, &mig_parted::convert(&text(parted)));
     let nodes = text("hami-nodes.json");
-    check(
-        "hami.yaml",
-        &hami::convert(&text("hami.yaml"), Some(&nodes)),
-    );
-}
-
-fn check_refused(converted: Result<Converted, ProfileErrors>, message: &str) {
-    assert_eq!(
-        converted.map_err(|f| f.to_string()),
-        Err(message.to_owned())
-    );
-}
-
-#[test]
-fn names_key_that_nvidia_plugin_ignores() {
-    check_refused(
-        nvidia::convert("version: v1\nflags: {renameByDefault: true}", "nvidia"),
-        "flags.renameByDefault: unknown key; expected: migStrategy, failOnInitError, mpsRoot, nvidiaDriverRoot, nvidiaDevRoot, gdrcopyEnabled, gdsEnabled, mofedEnabled, useNodeFeatureAPI, deviceDiscoveryStrategy, plugin, gfd",
-    );
+    let converted = hami::convert(&text("hami.yaml"), Some(&nodes));
+    check("hami.yaml", &converted);
 }
 
 #[test]
 fn reports_errors_by_paths_of_original_format() {
+    let nvidia = |text: &str| nvidia::convert(&format!("version: v1\n{text}"), "nvidia");
     let sharing = |way: &str, resource: &str| {
-        let text = format!("version: v1\nsharing: {{{way}: {{resources: [{{{resource}}}]}}}}");
-        nvidia::convert(&text, "nvidia")
+        nvidia(&format!(
+            "sharing: {{{way}: {{resources: [{{{resource}}}]}}}}"
+        ))
     };
-    check_refused(
-        sharing("timeSlicing", "name: nvidia.com/gpu, replicas: 1"),
-        "sharing.timeSlicing.resources[0].replicas: 1 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
-    );
-    check_refused(
-        sharing("mps", "name: nvidia.com/gpu, replicas: 60"),
-        "sharing.mps.resources[0].replicas: 60 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
-    );
-    check_refused(
-        sharing("mps", "name: nvidia.com/tpu, replicas: 2"),
-        "sharing.mps.resources[0].name: \"nvidia.com/tpu\" is not a GPU resource; expected: nvidia.com/gpu, nvidia.com/mig-<profile>",
-    );
     let parted = |entry: &str| {
         mig_parted::convert(&format!("version: v1\nmig-configs: {{lab: [{{{entry}}}]}}"))
     };
-    check_refused(
-        parted("devices: 0, mig-enabled: false"),
-        "mig-configs.lab[0].devices: 0 does not name GPUs; expected: all, or a list of GPU indices",
-    );
-    check_refused(
-        parted("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
-        "mig-configs.lab[0].mig-devices: lists instances of GPUs without MIG; expected: mig-devices with mig-enabled: true, or {}",
-    );
-    check_refused(
-        parted("devices: all, mig-enabled: false, device-filter: A100"),
-        "mig-configs.lab[0].device-filter: \"A100\" is not a PCI device id; expected: such as 0x20B010DE, or a list of these",
-    );
-    check_refused(
-        hami::convert("nvidia: {deviceSplitCounts: 4}", None),
-        "nvidia.deviceSplitCounts: unknown key; expected: deviceSplitCount, deviceMemoryScaling, deviceCoreScaling, preConfiguredDeviceMemory, libCudaLogLevel, enableNumaTopology, resourceCountName, resourceMemoryName, resourceMemoryPercentageName, resourceCoreName, resourcePriorityName, overwriteEnv, defaultMemory, defaultCores, defaultGPUNum, memoryFactor, disableCoreLimit, gpuCorePolicy, runtimeClassName, migProfileAllowlist, knownMigGeometries",
-    );
-    check_refused(
-        hami::convert("nvidia: {}", Some("nodeconfig: [{name: n1}, {name: n1}]")),
-        "nodeconfig: \"n1\" is a duplicate, or the name of the default profile; expected: each node once",
-    );
+    for (converted, message) in [
+        (
+            nvidia("flags: {renameByDefault: true}"),
+            "flags.renameByDefault: unknown key; expected: migStrategy, failOnInitError, mpsRoot, nvidiaDriverRoot, nvidiaDevRoot, gdrcopyEnabled, gdsEnabled, mofedEnabled, useNodeFeatureAPI, deviceDiscoveryStrategy, plugin, gfd",
+        ),
+        (
+            sharing("timeSlicing", "name: nvidia.com/gpu, replicas: 1"),
+            "sharing.timeSlicing.resources[0].replicas: 1 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
+        ),
+        (
+            sharing("mps", "name: nvidia.com/gpu, replicas: 60"),
+            "sharing.mps.resources[0].replicas: 60 is out of range; expected: 2 or more with timeSlicing, 1 to 48 with mps",
+        ),
+        (
+            sharing("mps", "name: nvidia.com/tpu, replicas: 2"),
+            "sharing.mps.resources[0].name: \"nvidia.com/tpu\" is not a GPU resource; expected: nvidia.com/gpu, nvidia.com/mig-<profile>",
+        ),
+        (
+            parted("devices: 0, mig-enabled: false"),
+            "mig-configs.lab[0].devices: 0 does not name GPUs; expected: all, or a list of GPU indices",
+        ),
+        (
+            parted("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
+            "mig-configs.lab[0].mig-devices: lists instances of GPUs without MIG; expected: mig-devices with mig-enabled: true, or {}",
+        ),
+        (
+            parted("devices: all, mig-enabled: false, device-filter: A100"),
+            "mig-configs.lab[0].device-filter: \"A100\" is not a PCI device id; expected: such as 0x20B010DE, or a list of these",
+        ),
+        (
+            hami::convert("nvidia: {deviceSplitCounts: 4}", None),
+            "nvidia.deviceSplitCounts: unknown key; expected: deviceSplitCount, deviceMemoryScaling, deviceCoreScaling, preConfiguredDeviceMemory, libCudaLogLevel, enableNumaTopology, resourceCountName, resourceMemoryName, resourceMemoryPercentageName, resourceCoreName, resourcePriorityName, overwriteEnv, defaultMemory, defaultCores, defaultGPUNum, memoryFactor, disableCoreLimit, gpuCorePolicy, runtimeClassName, migProfileAllowlist, knownMigGeometries",
+        ),
+        (
+            hami::convert("nvidia: {}", Some("nodeconfig: [{name: n1}, {name: n1}]")),
+            "nodeconfig: \"n1\" is a duplicate, or the name of the default profile; expected: each node once",
+        ),
+    ] {
+        let found = converted.map_err(|errors| errors.to_string());
+        assert_eq!(found, Err(message.to_owned()));
+    }
 }

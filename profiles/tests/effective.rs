@@ -33,6 +33,10 @@ fn check(gpus: &[Value], expected: Result<&str, &str>) {
 
 #[test]
 fn merges_gpus_with_same_mode_into_one_entry() {
+    let built_in = "{gpus: [{select: {all: true}, optional: true, mode: vgpu}]}";
+    check(&[], Ok(built_in));
+    let message = "gpus[0].mode: \"mig\" cannot be expressed by this release; expected: vgpu, exclusive, timeslice, mps";
+    check(&[gpu(0, "mig", "nvidia.com/gpu", 7, 1000)], Err(message));
     let vgpu = |index| gpu(index, "vgpu", "nvidia.com/gpu", 10, 1500);
     check(
         &[vgpu(0), vgpu(1)],
@@ -54,24 +58,6 @@ fn merges_gpus_with_same_mode_into_one_entry() {
     );
 }
 
-#[test]
-fn node_without_gpus_has_built_in_profile() {
-    check(
-        &[],
-        Ok("{gpus: [{select: {all: true}, optional: true, mode: vgpu}]}"),
-    );
-}
-
-#[test]
-fn rejects_mode_without_settings_in_inventory() {
-    check(
-        &[gpu(0, "mig", "nvidia.com/gpu", 7, 1000)],
-        Err(
-            "gpus[0].mode: \"mig\" cannot be expressed by this release; expected: vgpu, exclusive, timeslice, mps",
-        ),
-    );
-}
-
 fn strict(mut gpu: Value) -> Value {
     gpu["strict"] = json!(true);
     gpu
@@ -79,18 +65,22 @@ fn strict(mut gpu: Value) -> Value {
 
 /// An instance of GPU 0.
 fn instance(profile: &str, start: u8, mode: &str, replicas: u32) -> Value {
-    let mut instance = gpu(
-        0,
-        mode,
-        &format!("nvidia.com/mig-{profile}"),
-        replicas,
-        1000,
-    );
+    let resource = format!("nvidia.com/mig-{profile}");
+    let mut instance = gpu(0, mode, &resource, replicas, 1000);
     let parent = instance["uuid"].clone();
     instance["uuid"] = json!(format!("MIG-{start}"));
     instance["mig"] =
         json!({"parent": parent, "profile": profile, "start": start, "gi": 0, "ci": 0});
     instance
+}
+
+/// A GPU with dynamic MIG of one profile, and what is reserved of it.
+fn dynamic_mig(reserved: &[Value]) -> Value {
+    let mut dynamic = gpu(1, "mig", "nvidia.com/gpu", 0, 1000);
+    let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0, 1], "most": 7});
+    dynamic["mig"] =
+        json!({"compute": 7, "profiles": [profile], "instances": [], "reserved": reserved});
+    dynamic
 }
 
 #[test]
@@ -100,19 +90,10 @@ fn shows_partitioned_gpus_as_layout_or_dynamic() {
         instance("1g.5gb", 1, "exclusive", 1),
         instance("3g.20gb", 4, "mps", 3),
     ];
-    check(
-        &instances,
-        Ok(
-            "{gpus: [{select: {all: true}, mode: mig, strategy: mixed, layout: [{profile: 1g.5gb, count: 2}, {profile: 3g.20gb, count: 1, on: {mode: mps, replicas: 3, strict: false}}]}]}",
-        ),
-    );
-    let mut dynamic = gpu(1, "mig", "nvidia.com/gpu", 0, 1000);
-    let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0], "most": 7});
-    dynamic["mig"] = json!({"compute": 7, "profiles": [profile], "instances": []});
-    check(
-        &[dynamic],
-        Ok("{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}"),
-    );
+    let layout = "{gpus: [{select: {all: true}, mode: mig, strategy: mixed, layout: [{profile: 1g.5gb, count: 2}, {profile: 3g.20gb, count: 1, on: {mode: mps, replicas: 3, strict: false}}]}]}";
+    check(&instances, Ok(layout));
+    let dynamic = "{gpus: [{select: {all: true}, mode: mig, dynamic: true, allow: [1g.5gb]}]}";
+    check(&[dynamic_mig(&[])], Ok(dynamic));
 }
 
 #[test]
@@ -126,28 +107,14 @@ fn mig_15_shows_reservations_for_namespaces() {
         reserved(instance("1g.5gb", 1, "exclusive", 1)),
         instance("1g.5gb", 2, "exclusive", 1),
     ];
-    check(
-        &instances,
-        Ok(
-            "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, count: 2, namespaces: [monitoring]}], mode: mig, layout: [{profile: 1g.5gb, count: 3}]}]}",
-        ),
-    );
+    let layout = "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, count: 2, namespaces: [monitoring]}], mode: mig, layout: [{profile: 1g.5gb, count: 3}]}]}";
+    check(&instances, Ok(layout));
     let whole = |index| gpu(index, "exclusive", "nvidia.com/gpu", 1, 1000);
-    check(
-        &[whole(0), reserved(whole(1))],
-        Ok("{gpus: [
+    let entries = "{gpus: [
             {select: {uuid: GPU-00000000-0000-0000-0000-000000000000}, mode: exclusive},
-            {select: {uuid: GPU-00000001-0000-0000-0000-000000000000}, reserve: [{namespaces: [monitoring]}], mode: exclusive}]}"),
-    );
-    let mut dynamic = gpu(1, "mig", "nvidia.com/gpu", 0, 1000);
-    let profile = json!({"name": "1g.5gb", "compute": 1, "size": 1, "memory": 4864, "starts": [0, 1], "most": 7});
+            {select: {uuid: GPU-00000001-0000-0000-0000-000000000000}, reserve: [{namespaces: [monitoring]}], mode: exclusive}]}";
+    check(&[whole(0), reserved(whole(1))], Ok(entries));
     let placement = json!({"profile": "1g.5gb", "start": 1, "namespaces": ["monitoring"]});
-    dynamic["mig"] =
-        json!({"compute": 7, "profiles": [profile], "instances": [], "reserved": [placement]});
-    check(
-        &[dynamic],
-        Ok(
-            "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, namespaces: [monitoring]}], mode: mig, dynamic: true, allow: [1g.5gb]}]}",
-        ),
-    );
+    let dynamic = "{gpus: [{select: {all: true}, reserve: [{profile: 1g.5gb, namespaces: [monitoring]}], mode: mig, dynamic: true, allow: [1g.5gb]}]}";
+    check(&[dynamic_mig(&[placement])], Ok(dynamic));
 }

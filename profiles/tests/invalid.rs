@@ -2,30 +2,25 @@
 
 use aliquot_profiles::read;
 
-/// A configuration with one profile, `lab`.
-fn lab(profile: &str) -> String {
-    let profile = profile.replace('\n', "\n    ");
-    format!("apiVersion: aliquot.dev/v1alpha1\nprofiles:\n  lab:\n    {profile}\n")
-}
-
-/// A profile with one entry that selects GPU 0.
-fn first(mode: &str) -> String {
-    lab(&format!("gpus: [{{select: {{index: 0}}, {mode}}}]"))
-}
-
-/// A profile with one entry and this selector.
-fn select(select: &str) -> String {
-    lab(&format!(
-        "gpus: [{{select: {{{select}}}, mode: exclusive}}]"
-    ))
-}
-
 fn check(broken: &str, message: &str) {
     let found = match read(broken) {
         Ok(config) => panic!("accepted: {broken}\nas {config:?}"),
         Err(errors) => errors.to_string(),
     };
     assert_eq!(found, message, "\n{broken}");
+}
+
+/// Checks a table: the profile `lab` in one line, its errors in the indented lines after it.
+fn check_profiles(table: &str) {
+    let mut lines = table.trim().lines().peekable();
+    while let Some(profile) = lines.next() {
+        let mut errors = Vec::new();
+        while let Some(error) = lines.next_if(|line| line.starts_with("  ")) {
+            errors.push(error.trim_start());
+        }
+        let broken = format!("apiVersion: aliquot.dev/v1alpha1\nprofiles: {{lab: {profile}}}\n");
+        check(&broken, &errors.join("\n"));
+    }
 }
 
 #[test]
@@ -51,279 +46,141 @@ fn reports_each_invalid_file() {
 
 #[test]
 fn reports_each_invalid_profile() {
-    let table = [
-        (
-            lab("{}"),
-            "profiles.lab: has neither gpus nor rest; expected: gpus, rest, or both",
-        ),
-        (
-            lab("gpu: [{select: {all: true}, mode: vgpu}]"),
-            r"profiles.lab.gpu: unknown key; expected: nodeSelector, gpus, rest, transition",
-        ),
-        (
-            lab("nodeSelector: {pool: 7}\nrest: vgpu"),
-            "profiles.lab.nodeSelector.pool: 7 is a number (quote it to make it text); expected: a label value, quoted if it looks like a number or a boolean",
-        ),
-        (
-            lab("gpus: {select: {all: true}, mode: vgpu}"),
-            r#"profiles.lab.gpus: {"mode":"vgpu","select":{"all":true}} is a mapping; expected: a list of: the key mode (vgpu, exclusive, timeslice, mps, mig, unmanaged) and that mode's keys"#,
-        ),
-        (
-            lab("gpus: [{select: {all: true}, mode: vgpu}]\nrest: exclusive"),
-            "profiles.lab.rest: has no effect: gpus[0] selects all GPUs; expected: either rest or select.all",
-        ),
-        (
-            lab("rest: shared"),
-            r#"profiles.lab.rest.mode: "shared" is not a mode; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged"#,
-        ),
-        (
-            lab("rest: timeslice"),
-            "profiles.lab.rest.replicas: is missing; expected: an integer from 2 to 1000",
-        ),
-        (
-            lab("rest: vgpu\ntransition: {policy: force}"),
-            r#"profiles.lab.transition.policy: "force" is not a valid value; expected: wait, evict"#,
-        ),
-        (
-            lab("rest: vgpu\ntransition: {timeout: 30}"),
-            "profiles.lab.transition.timeout: 30 is a number (quote it to make it text); expected: a duration such as 30s, 10m or 2h, at most 168h",
-        ),
-        (
-            lab("rest: vgpu\ntransition: {timeout: 30min}"),
-            r#"profiles.lab.transition.timeout: "30min" has the wrong format; expected: a duration such as 30s, 10m or 2h, at most 168h"#,
-        ),
-        (
-            lab("gpus: [{mode: vgpu}]"),
-            "profiles.lab.gpus[0].select: is missing; expected: the keys all, index, uuid, pci, product",
-        ),
-        (
-            lab("gpus: [{select: {}, mode: vgpu}]"),
-            "profiles.lab.gpus[0].select: selects no GPU; expected: all: true, or one or more of index, uuid, pci, product",
-        ),
-        (
-            lab(
-                "gpus:\n- {select: {index: [0, 1]}, mode: vgpu}\n- {select: {index: 1}, mode: exclusive}",
-            ),
-            "profiles.lab.gpus[1].select.index: 1 is also selected by gpus[0]; expected: each GPU in one entry; rest applies to all others",
-        ),
-        (
-            lab(
-                "gpus:\n- {select: {all: true}, mode: vgpu}\n- {select: {product: '*A30*'}, mode: exclusive}",
-            ),
-            r#"profiles.lab.gpus[1].select.product: "*A30*" is also selected by gpus[0]; expected: each GPU in one entry; rest applies to all others"#,
-        ),
-    ];
-    for (broken, message) in &table {
-        check(broken, message);
-    }
+    check_profiles(
+        r#"
+{}
+  profiles.lab: has neither gpus nor rest; expected: gpus, rest, or both
+{gpu: [{select: {all: true}, mode: vgpu}]}
+  profiles.lab.gpu: unknown key; expected: nodeSelector, gpus, rest, transition
+{nodeSelector: {pool: 7}, rest: vgpu}
+  profiles.lab.nodeSelector.pool: 7 is a number (quote it to make it text); expected: a label value, quoted if it looks like a number or a boolean
+{gpus: {select: {all: true}, mode: vgpu}}
+  profiles.lab.gpus: {"mode":"vgpu","select":{"all":true}} is a mapping; expected: a list of: the key mode (vgpu, exclusive, timeslice, mps, mig, unmanaged) and that mode's keys
+{gpus: [{select: {all: true}, mode: vgpu}], rest: exclusive}
+  profiles.lab.rest: has no effect: gpus[0] selects all GPUs; expected: either rest or select.all
+{rest: shared}
+  profiles.lab.rest.mode: "shared" is not a mode; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged
+{rest: timeslice}
+  profiles.lab.rest.replicas: is missing; expected: an integer from 2 to 1000
+{rest: vgpu, transition: {policy: force}}
+  profiles.lab.transition.policy: "force" is not a valid value; expected: wait, evict
+{rest: vgpu, transition: {timeout: 30}}
+  profiles.lab.transition.timeout: 30 is a number (quote it to make it text); expected: a duration such as 30s, 10m or 2h, at most 168h
+{rest: vgpu, transition: {timeout: 30min}}
+  profiles.lab.transition.timeout: "30min" has the wrong format; expected: a duration such as 30s, 10m or 2h, at most 168h
+{gpus: [{mode: vgpu}]}
+  profiles.lab.gpus[0].select: is missing; expected: the keys all, index, uuid, pci, product
+{gpus: [{select: {}, mode: vgpu}]}
+  profiles.lab.gpus[0].select: selects no GPU; expected: all: true, or one or more of index, uuid, pci, product
+{gpus: [{select: {index: [0, 1]}, mode: vgpu}, {select: {index: 1}, mode: exclusive}]}
+  profiles.lab.gpus[1].select.index: 1 is also selected by gpus[0]; expected: each GPU in one entry; rest applies to all others
+{gpus: [{select: {all: true}, mode: vgpu}, {select: {product: '*A30*'}, mode: exclusive}]}
+  profiles.lab.gpus[1].select.product: "*A30*" is also selected by gpus[0]; expected: each GPU in one entry; rest applies to all others
+"#,
+    );
 }
 
 #[test]
 fn reports_each_invalid_selector() {
-    let table = [
-        (
-            select("all: true, index: 0"),
-            "profiles.lab.gpus[0].select: combines all with other keys; expected: all: true alone, or other keys",
-        ),
-        (
-            select("index: -1"),
-            "profiles.lab.gpus[0].select.index: -1 is not a non-negative integer; expected: an integer from 0 to 1023",
-        ),
-        (
-            select("index: [0, '1']"),
-            r#"profiles.lab.gpus[0].select.index[1]: "1" is a string; expected: an integer from 0 to 1023"#,
-        ),
-        (
-            select("index: [2, 2]"),
-            "profiles.lab.gpus[0].select.index[1]: 2 is a duplicate; expected: each entry once",
-        ),
-        (
-            select("uuid: MIG-11111111-2222-3333-4444-555555555555"),
-            r#"profiles.lab.gpus[0].select.uuid: "MIG-11111111-2222-3333-4444-555555555555" has the wrong format; expected: a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)"#,
-        ),
-        (
-            select("uuid: GPU-1111"),
-            r#"profiles.lab.gpus[0].select.uuid: "GPU-1111" has the wrong format; expected: a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)"#,
-        ),
-        (
-            select("pci: 65:00"),
-            r#"profiles.lab.gpus[0].select.pci: "65:00" has the wrong format; expected: a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE"#,
-        ),
-        (
-            select("pci: 0x20B010DE"),
-            "profiles.lab.gpus[0].select.pci: 548409566 is a number (quote it to make it text); expected: a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE",
-        ),
-        (
-            select("product: []"),
-            "profiles.lab.gpus[0].select.product: [] is an empty list; expected: a product as the driver names it, with * for any text and ? for any character, such as *A100*, or a list of these",
-        ),
-        (
-            select("model: A30"),
-            r"profiles.lab.gpus[0].select.model: unknown key; expected: all, index, uuid, pci, product",
-        ),
-    ];
-    for (broken, message) in &table {
-        check(broken, message);
-    }
+    check_profiles(
+        r#"
+{gpus: [{select: {all: true, index: 0}, mode: exclusive}]}
+  profiles.lab.gpus[0].select: combines all with other keys; expected: all: true alone, or other keys
+{gpus: [{select: {index: -1}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.index: -1 is not a non-negative integer; expected: an integer from 0 to 1023
+{gpus: [{select: {index: [0, '1']}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.index[1]: "1" is a string; expected: an integer from 0 to 1023
+{gpus: [{select: {index: [2, 2]}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.index[1]: 2 is a duplicate; expected: each entry once
+{gpus: [{select: {uuid: MIG-11111111-2222-3333-4444-555555555555}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.uuid: "MIG-11111111-2222-3333-4444-555555555555" has the wrong format; expected: a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)
+{gpus: [{select: {uuid: GPU-1111}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.uuid: "GPU-1111" has the wrong format; expected: a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)
+{gpus: [{select: {pci: 65:00}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.pci: "65:00" has the wrong format; expected: a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE
+{gpus: [{select: {pci: 0x20B010DE}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.pci: 548409566 is a number (quote it to make it text); expected: a quoted PCI address such as 0000:65:00.0, or a PCI device id such as 0x20B010DE
+{gpus: [{select: {product: []}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.product: [] is an empty list; expected: a product as the driver names it, with * for any text and ? for any character, such as *A100*, or a list of these
+{gpus: [{select: {model: A30}, mode: exclusive}]}
+  profiles.lab.gpus[0].select.model: unknown key; expected: all, index, uuid, pci, product
+"#,
+    );
 }
 
 #[test]
 fn reports_each_invalid_mode() {
-    let table = [
-        (
-            first("modus: vgpu"),
-            "profiles.lab.gpus[0].mode: is missing; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged",
-        ),
-        (
-            first("mode: timeslicing"),
-            r#"profiles.lab.gpus[0].mode: "timeslicing" is not a mode; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged"#,
-        ),
-        (
-            first("mode: vgpu, split: 0"),
-            "profiles.lab.gpus[0].split: 0 is too small; expected: an integer from 1 to 1000",
-        ),
-        (
-            first("mode: vgpu, memoryScaling: 20"),
-            "profiles.lab.gpus[0].memoryScaling: 20 is not a valid scaling; expected: 0.1 to 16, with at most three decimals",
-        ),
-        (
-            first("mode: vgpu, replicas: 4"),
-            "profiles.lab.gpus[0].replicas: unknown key; expected: mode, select, optional, reserve, split, memoryScaling, graphics, video",
-        ),
-        (
-            first("mode: timeslice, replicas: 1"),
-            "profiles.lab.gpus[0].replicas: 1 is too small; expected: an integer from 2 to 1000",
-        ),
-        (
-            first("mode: timeslice, replicas: ten"),
-            r#"profiles.lab.gpus[0].replicas: "ten" is a string; expected: an integer from 2 to 1000"#,
-        ),
-        (
-            first("mode: timeslice, replicas: 4, rename: gpu.shared"),
-            r#"profiles.lab.gpus[0].rename: "gpu.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared"#,
-        ),
-        (
-            first("mode: timeslice, replicas: 4, sliceLength: 2ms"),
-            r#"profiles.lab.gpus[0].sliceLength: "2ms" is not a valid value; expected: default, short, medium, long"#,
-        ),
-        (
-            first("mode: timeslice, replicas: 4, strict: 'yes'"),
-            r#"profiles.lab.gpus[0].strict: "yes" is a string; expected: true or false"#,
-        ),
-        (
-            first("mode: mps, replicas: 49"),
-            "profiles.lab.gpus[0].replicas: 49 is too large; expected: an integer from 1 to 48",
-        ),
-        (
-            first("mode: mps, replicas: 2.5"),
-            "profiles.lab.gpus[0].replicas: 2.5 is not a non-negative integer; expected: an integer from 1 to 48",
-        ),
-        (
-            first("mode: mps, replicas: 4, memory: 4Gi"),
-            r#"profiles.lab.gpus[0].memory: "4Gi" is not a valid value; expected: even, full"#,
-        ),
-        (
-            first("mode: mig"),
-            "profiles.lab.gpus[0]: has neither a layout nor dynamic: true; expected: one of the two",
-        ),
-        (
-            first("mode: mig, dynamic: true, layout: [{profile: 1g.5gb}]"),
-            "profiles.lab.gpus[0]: has both a layout and dynamic: true; expected: one of the two",
-        ),
-        (
-            first("mode: mig, layout: [{profile: 1g}]"),
-            r#"profiles.lab.gpus[0].layout[0].profile: "1g" has the wrong format; expected: a MIG profile such as 1g.10gb, 1g.10gb+me or 3g.40gb"#,
-        ),
-        (
-            first("mode: mig, layout: [{profile: 3g.20gb, count: 3}]"),
-            "profiles.lab.gpus[0].layout: 9 compute slices exceed those of any GPU; expected: at most 7 in total",
-        ),
-        (
-            first("mode: mig, layout: [{profile: 1g.5gb, on: mps}]"),
-            "profiles.lab.gpus[0].layout[0].on.replicas: is missing; expected: an integer from 1 to 48",
-        ),
-        (
-            first("mode: mig, layout: [{profile: 1g.5gb, on: {mode: exclusive}}]"),
-            r#"profiles.lab.gpus[0].layout[0].on.mode: "exclusive" is not a mode; expected: vgpu, timeslice, mps"#,
-        ),
-        (
-            first("mode: mig, layout: [{profile: 1g.5gb}], allow: [1g.5gb]"),
-            r#"profiles.lab.gpus[0].allow: ["1g.5gb"] applies to dynamic MIG only; expected: allow with dynamic: true"#,
-        ),
-        (
-            first("mode: mig, strategy: single, layout: [{profile: 1g.5gb}, {profile: 2g.10gb}]"),
-            r#"profiles.lab.gpus[0].strategy: "single" requires identical instances; expected: a layout of one profile, or strategy mixed"#,
-        ),
-        (
-            first("mode: mig, dynamic: true, strategy: single"),
-            r#"profiles.lab.gpus[0].strategy: "single" requires identical instances; expected: a layout of one profile, or strategy mixed"#,
-        ),
-        (
-            first("mode: exclusive, split: 4, rename: 5"),
-            "profiles.lab.gpus[0].split: unknown key; expected: mode, select, optional, reserve, rename\nprofiles.lab.gpus[0].rename: 5 is a number (quote it to make it text); expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
-        ),
-    ];
-    for (broken, message) in &table {
-        check(broken, message);
-    }
+    check_profiles(
+        r#"
+{gpus: [{select: {index: 0}, modus: vgpu}]}
+  profiles.lab.gpus[0].mode: is missing; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged
+{gpus: [{select: {index: 0}, mode: timeslicing}]}
+  profiles.lab.gpus[0].mode: "timeslicing" is not a mode; expected: vgpu, exclusive, timeslice, mps, mig, unmanaged
+{gpus: [{select: {index: 0}, mode: vgpu, split: 0}]}
+  profiles.lab.gpus[0].split: 0 is too small; expected: an integer from 1 to 1000
+{gpus: [{select: {index: 0}, mode: vgpu, memoryScaling: 20}]}
+  profiles.lab.gpus[0].memoryScaling: 20 is not a valid scaling; expected: 0.1 to 16, with at most three decimals
+{gpus: [{select: {index: 0}, mode: vgpu, replicas: 4}]}
+  profiles.lab.gpus[0].replicas: unknown key; expected: mode, select, optional, reserve, split, memoryScaling, graphics, video
+{gpus: [{select: {index: 0}, mode: timeslice, replicas: 1}]}
+  profiles.lab.gpus[0].replicas: 1 is too small; expected: an integer from 2 to 1000
+{gpus: [{select: {index: 0}, mode: timeslice, replicas: ten}]}
+  profiles.lab.gpus[0].replicas: "ten" is a string; expected: an integer from 2 to 1000
+{gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, rename: gpu.shared}]}
+  profiles.lab.gpus[0].rename: "gpu.shared" has the wrong format; expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared
+{gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, sliceLength: 2ms}]}
+  profiles.lab.gpus[0].sliceLength: "2ms" is not a valid value; expected: default, short, medium, long
+{gpus: [{select: {index: 0}, mode: timeslice, replicas: 4, strict: 'yes'}]}
+  profiles.lab.gpus[0].strict: "yes" is a string; expected: true or false
+{gpus: [{select: {index: 0}, mode: mps, replicas: 49}]}
+  profiles.lab.gpus[0].replicas: 49 is too large; expected: an integer from 1 to 48
+{gpus: [{select: {index: 0}, mode: mps, replicas: 2.5}]}
+  profiles.lab.gpus[0].replicas: 2.5 is not a non-negative integer; expected: an integer from 1 to 48
+{gpus: [{select: {index: 0}, mode: mps, replicas: 4, memory: 4Gi}]}
+  profiles.lab.gpus[0].memory: "4Gi" is not a valid value; expected: even, full
+{gpus: [{select: {index: 0}, mode: mig}]}
+  profiles.lab.gpus[0]: has neither a layout nor dynamic: true; expected: one of the two
+{gpus: [{select: {index: 0}, mode: mig, dynamic: true, layout: [{profile: 1g.5gb}]}]}
+  profiles.lab.gpus[0]: has both a layout and dynamic: true; expected: one of the two
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g}]}]}
+  profiles.lab.gpus[0].layout[0].profile: "1g" has the wrong format; expected: a MIG profile such as 1g.10gb, 1g.10gb+me or 3g.40gb
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 3g.20gb, count: 3}]}]}
+  profiles.lab.gpus[0].layout: 9 compute slices exceed those of any GPU; expected: at most 7 in total
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, on: mps}]}]}
+  profiles.lab.gpus[0].layout[0].on.replicas: is missing; expected: an integer from 1 to 48
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, on: {mode: exclusive}}]}]}
+  profiles.lab.gpus[0].layout[0].on.mode: "exclusive" is not a mode; expected: vgpu, timeslice, mps
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb}], allow: [1g.5gb]}]}
+  profiles.lab.gpus[0].allow: ["1g.5gb"] applies to dynamic MIG only; expected: allow with dynamic: true
+{gpus: [{select: {index: 0}, mode: mig, strategy: single, layout: [{profile: 1g.5gb}, {profile: 2g.10gb}]}]}
+  profiles.lab.gpus[0].strategy: "single" requires identical instances; expected: a layout of one profile, or strategy mixed
+{gpus: [{select: {index: 0}, mode: mig, dynamic: true, strategy: single}]}
+  profiles.lab.gpus[0].strategy: "single" requires identical instances; expected: a layout of one profile, or strategy mixed
+{gpus: [{select: {index: 0}, mode: exclusive, split: 4, rename: 5}]}
+  profiles.lab.gpus[0].split: unknown key; expected: mode, select, optional, reserve, rename
+  profiles.lab.gpus[0].rename: 5 is a number (quote it to make it text); expected: a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared
+"#,
+    );
 }
 
 #[test]
 fn mig_15_reports_each_invalid_reservation() {
-    let reserve = |rest: &str| first(rest);
-    let layout = "mode: mig, layout: [{profile: 1g.5gb, count: 2}]";
-    let at = "profiles.lab.gpus[0].reserve";
-    let table = [
-        (
-            reserve("mode: exclusive, reserve: []"),
-            format!(
-                "{at}: [] has too few entries; expected: at least 1 of: the keys profile, count, namespaces"
-            ),
-        ),
-        (
-            reserve("mode: exclusive, reserve: [{namespaces: [Team_A]}]"),
-            format!(
-                "{at}[0].namespaces[0]: \"Team_A\" has the wrong format; expected: a namespace: 1 to 63 lower-case letters, digits and '-', not starting or ending with '-'"
-            ),
-        ),
-        (
-            reserve("mode: exclusive, reserve: [{count: 2, namespaces: [a]}]"),
-            format!(
-                "{at}[0].count: 2 requires a profile; expected: count together with profile; without a profile the whole GPU is reserved"
-            ),
-        ),
-        (
-            reserve("mode: exclusive, reserve: [{profile: 1g.5gb, namespaces: [a]}]"),
-            format!(
-                "{at}[0].profile: \"1g.5gb\" requires mode mig; expected: no profile: without MIG the whole GPU is reserved"
-            ),
-        ),
-        (
-            reserve(&format!(
-                "{layout}, reserve: [{{namespaces: [a]}}, {{profile: 1g.5gb, namespaces: [b]}}]"
-            )),
-            format!(
-                "{at}[0]: reserves the whole GPU, but another entry reserves part of it; expected: one of the two"
-            ),
-        ),
-        (
-            reserve(&format!(
-                "{layout}, reserve: [{{profile: 1g.5gb, count: 2, namespaces: [a]}}, {{profile: 1g.5gb, namespaces: [b]}}]"
-            )),
-            format!(
-                "{at}[0].profile: \"1g.5gb\" is reserved 3 times, but the GPU has 2; expected: at most as many as the layout has, or dynamic allows"
-            ),
-        ),
-        (
-            reserve(
-                "mode: mig, dynamic: true, allow: [1g.5gb], reserve: [{profile: 3g.20gb, namespaces: [a]}]",
-            ),
-            format!(
-                "{at}[0].profile: \"3g.20gb\" is reserved 1 times, but the GPU has 0; expected: at most as many as the layout has, or dynamic allows"
-            ),
-        ),
-    ];
-    for (broken, message) in &table {
-        check(broken, message);
-    }
+    check_profiles(
+        r#"
+{gpus: [{select: {index: 0}, mode: exclusive, reserve: []}]}
+  profiles.lab.gpus[0].reserve: [] has too few entries; expected: at least 1 of: the keys profile, count, namespaces
+{gpus: [{select: {index: 0}, mode: exclusive, reserve: [{namespaces: [Team_A]}]}]}
+  profiles.lab.gpus[0].reserve[0].namespaces[0]: "Team_A" has the wrong format; expected: a namespace: 1 to 63 lower-case letters, digits and '-', not starting or ending with '-'
+{gpus: [{select: {index: 0}, mode: exclusive, reserve: [{count: 2, namespaces: [a]}]}]}
+  profiles.lab.gpus[0].reserve[0].count: 2 requires a profile; expected: count together with profile; without a profile the whole GPU is reserved
+{gpus: [{select: {index: 0}, mode: exclusive, reserve: [{profile: 1g.5gb, namespaces: [a]}]}]}
+  profiles.lab.gpus[0].reserve[0].profile: "1g.5gb" requires mode mig; expected: no profile: without MIG the whole GPU is reserved
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, count: 2}], reserve: [{namespaces: [a]}, {profile: 1g.5gb, namespaces: [b]}]}]}
+  profiles.lab.gpus[0].reserve[0]: reserves the whole GPU, but another entry reserves part of it; expected: one of the two
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, count: 2}], reserve: [{profile: 1g.5gb, count: 2, namespaces: [a]}, {profile: 1g.5gb, namespaces: [b]}]}]}
+  profiles.lab.gpus[0].reserve[0].profile: "1g.5gb" is reserved 3 times, but the GPU has 2; expected: at most as many as the layout has, or dynamic allows
+{gpus: [{select: {index: 0}, mode: mig, dynamic: true, allow: [1g.5gb], reserve: [{profile: 3g.20gb, namespaces: [a]}]}]}
+  profiles.lab.gpus[0].reserve[0].profile: "3g.20gb" is reserved 1 times, but the GPU has 0; expected: at most as many as the layout has, or dynamic allows
+"#,
+    );
 }

@@ -152,12 +152,11 @@ impl AllowedCapabilities {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::mig::published::FixedInstance;
     use aliquot_profiles::mode::{LayoutEntry, Mig as MigSettings, Vgpu};
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{gpu, layout_of};
+    use crate::testing::{fixed_instance, gpu, layout_of};
 
     const LIBRARIES: [&str; 9] = [
         "libcuda.so.580.82",
@@ -279,13 +278,7 @@ mod tests {
             ..MigSettings::default()
         });
         let mut instance = gpu("MIG-1", 0);
-        instance.mig = Some(Mig::Fixed(FixedInstance {
-            parent: "GPU-a".into(),
-            profile: "3g.20gb".to_owned(),
-            start: 4,
-            gi: 1,
-            ci: 0,
-        }));
+        instance.mig = fixed_instance("GPU-a", "3g.20gb");
         let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
         assert_eq!(allowed.names(), ["compute", "utility", "video"]);
         assert_eq!(allowed.first_disallowed("utility, compute,video"), None);

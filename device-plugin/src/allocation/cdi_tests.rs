@@ -40,13 +40,8 @@ fn name() -> AnswerName {
 #[test]
 fn renders_spec_for_runtime() {
     let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})]);
-    let spec = spec(
-        &name(),
-        vec!["A=1".to_owned()],
-        "/s/seats/n",
-        &driver,
-        false,
-    );
+    let variables = vec!["A=1".to_owned()];
+    let spec = spec(&name(), variables, "/s/seats/n", &driver, false);
     assert_eq!(
         serde_json::to_value(&spec).expect("json"),
         json!({
@@ -76,19 +71,15 @@ fn repeats_variables_but_not_mounts_for_further_names() {
 #[test]
 fn takes_only_container_gpus_from_nvidia_spec() {
     let gpus = [gpu("GPU-b", 1), gpu("GPU-a", 0)];
-    let driver = nvidia().edits_for(&gpus).expect("both are described");
-    let paths: Vec<&str> = driver
-        .edits
+    let edits = nvidia().edits_for(&gpus).expect("both are described").edits;
+    let paths: Vec<_> = edits
         .device_nodes
         .iter()
-        .filter_map(|node| node["path"].as_str())
+        .map(|node| &node["path"])
         .collect();
     assert_eq!(paths, ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"]);
-    assert_eq!(driver.edits.other["additionalGids"], json!([44, 45]));
-    assert_eq!(
-        driver.edits.other["hooks"].as_array().map(Vec::len),
-        Some(1)
-    );
+    assert_eq!(edits.other["additionalGids"], json!([44, 45]));
+    assert_eq!(edits.other["hooks"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]

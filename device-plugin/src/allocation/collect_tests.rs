@@ -1,16 +1,10 @@
 //! Tables for housekeeping.
 
 use super::*;
-use crate::testing::{allocation, entry, grant, pod};
+use crate::testing::{allocation, entry, grant, instance_grant, pod, share_of};
 
 fn accepted(pod: &str, names: &[&str]) -> AcceptedAllocation {
-    let mut share = AcceptedAllocation::new(
-        pod.into(),
-        "default".to_owned(),
-        pod.to_owned(),
-        allocation(&[("main", &[grant("GPU-a", 3000, 30)])]),
-        Vec::new(),
-    );
+    let mut share = share_of(pod, &["GPU-a"]);
     share.names = names.iter().map(|&name| name.to_owned()).collect();
     share
 }
@@ -30,74 +24,33 @@ fn names(pairs: &[(&str, &str)]) -> BTreeMap<GpuUuid, GpuUuid> {
         .collect()
 }
 
-struct Case {
-    listed: bool,
-    present: bool,
-    alive: bool,
-}
-
-/// One accepted pod `u1` with the file `n1`.
-fn check(case: &Case, expect_garbage: bool) {
-    let entries = [entry("u1", Some("n1"), &["GPU-a::0"])];
-    let found = garbage(
-        &entries[..usize::from(case.listed)],
-        &pods(&["u1"])[..usize::from(case.present)],
-        [accepted("u1", &["n1"])].iter(),
-        &set(&[]),
-        &if case.alive { set(&["u1"]) } else { set(&[]) },
-        &set(&["n1"]),
-    );
-    let expected = if expect_garbage {
-        Garbage {
-            names: set(&["n1"]),
-            pods: set(&["u1"]),
-        }
-    } else {
-        Garbage::default()
-    };
-    assert_eq!(found, expected);
-}
-
 #[test]
 fn collects_only_after_entry_pod_and_processes_end() {
-    for listed in [false, true] {
-        for present in [false, true] {
-            for alive in [false, true] {
-                let case = Case {
-                    listed,
-                    present,
-                    alive,
-                };
-                check(&case, !listed && !present && !alive);
-            }
+    // One accepted pod `u1` with the file `n1`.
+    let (entries, here) = ([entry("u1", Some("n1"), &["GPU-a::0"])], pods(&["u1"]));
+    let (share, files) = ([accepted("u1", &["n1"])], set(&["n1"]));
+    for case in 0..8 {
+        let [listed, present, alive] = [1, 2, 4].map(|bit| case & bit != 0);
+        let found = garbage(
+            &entries[..usize::from(listed)],
+            &here[..usize::from(present)],
+            share.iter(),
+            &set(&[]),
+            &set(if alive { &["u1"] } else { &[] }),
+            &files,
+        );
+        let mut expected = Garbage::default();
+        if case == 0 {
+            (expected.names, expected.pods) = (set(&["n1"]), set(&["u1"]));
         }
+        assert_eq!(found, expected, "{listed} {present} {alive}");
     }
-}
-
-#[test]
-fn collects_unowned_name_unless_in_checkpoint() {
-    let found = garbage(
-        &[entry("u2", Some("n2"), &["GPU-a::1"])],
-        &[],
-        [].iter(),
-        &set(&[]),
-        &set(&[]),
-        &set(&["n2", "orphan"]),
-    );
-    assert_eq!(found.names, set(&["orphan"]));
-}
-
-#[test]
-fn retains_older_name_of_present_pod() {
-    let found = garbage(
-        &[entry("u1", Some("new"), &["GPU-a::1"])],
-        &pods(&["u1"]),
-        [accepted("u1", &["old", "new"])].iter(),
-        &set(&[]),
-        &set(&[]),
-        &set(&["old", "new"]),
-    );
-    assert_eq!(found, Garbage::default());
+    // Of no accepted pod, and an older name of a present one.
+    let entries = [entry("u2", Some("n2"), &["GPU-a::1"])];
+    let share = [accepted("u1", &["old", "n1"])];
+    let files = set(&["n1", "n2", "old", "orphan"]);
+    let found = garbage(&entries, &here, share.iter(), &set(&[]), &set(&[]), &files);
+    assert_eq!((found.names, found.pods), (set(&["orphan"]), set(&[])));
 }
 
 #[test]
@@ -116,16 +69,10 @@ fn reports_running_pods_without_checkpoint_entry() {
 }
 
 #[test]
-fn reports_devices_of_departed_pod_as_lingering() {
+fn finds_departed_pods() {
     let shares = [accepted("u1", &[]), accepted("u2", &[])];
-    assert_eq!(
-        departed(&pods(&["u1"]), shares.iter().map(|s| &s.pod)),
-        set(&["u2"])
-    );
-    let left = lingering(&set(&["u2"]), shares.iter());
-    assert_eq!(left.len(), 1);
-    assert_eq!(left[0].pod, "u2".into());
-    assert_eq!((left[0].memory.0, left[0].cores.0), (3000, 30));
+    let found = departed(&pods(&["u1"]), shares.iter().map(|share| &share.pod));
+    assert_eq!(found, set(&["u2"]));
 }
 
 #[test]
@@ -150,18 +97,20 @@ fn counts_whole_gpu_for_pods_of_another_plugin() {
 
 #[test]
 fn counts_gpus_of_hami_pods_by_id_and_by_annotation() {
-    let devices = names(&[("GPU-a", "GPU-a")]);
-    let entries = [entry("u1", None, &["GPU-a-3"])];
-    let found = foreign(&entries, &pods(&["u1"]), &devices);
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].gpu, "GPU-a".into());
-    let mut known = pod("u1");
-    known.hami_allocation = Some("GPU-b,NVIDIA,1,1:;".to_owned());
     let devices = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
-    let found = foreign(&entries, &[Arc::new(known)], &devices);
-    let gpus: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
-    assert_eq!(gpus, ["GPU-a", "GPU-b"], "by its id and by its annotation");
-    assert!(found.iter().all(|one| one.hami == Some("u1".into())));
+    let entries = [entry("u1", None, &["GPU-a-3"])];
+    let mut theirs = pod("u1");
+    for (allocation, expected) in [
+        (None, &["GPU-a"][..]),
+        (Some("GPU-b,NVIDIA,1,1:;"), &["GPU-a", "GPU-b"]),
+    ] {
+        theirs.hami_allocation = allocation.map(str::to_owned);
+        let found = foreign(&entries, &[Arc::new(theirs.clone())], &devices);
+        let gpus: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
+        assert_eq!(gpus, expected);
+        let hami = allocation.map(|_| PodUid::from("u1"));
+        assert!(found.iter().all(|one| one.hami == hami), "{found:?}");
+    }
 }
 
 #[test]
@@ -225,15 +174,7 @@ fn counts_foreign_pod_on_dynamic_mig_instance() {
 
 #[test]
 fn lingering_retains_replicas_and_instances() {
-    let placed = |profile: &str, start| aliquot_core::mig::published::MigPlacement {
-        profile: profile.to_owned(),
-        start,
-    };
-    let instance = |start| aliquot_core::Grant {
-        burst: None,
-        mig: Some(placed("1g.5gb", start)),
-        ..grant("GPU-b", 5, 14)
-    };
+    let instance = |start| instance_grant("GPU-b", "1g.5gb", start);
     let twice = aliquot_core::Grant {
         replicas: 2,
         ..grant("GPU-a", 3000, 30)
@@ -244,6 +185,10 @@ fn lingering_retains_replicas_and_instances() {
     let found: Vec<_> = left.iter().map(|l| (l.gpu.as_str(), l.replicas)).collect();
     let expected = [("GPU-a", 2), ("GPU-b/1g.5gb@0", 1), ("GPU-b/1g.5gb@6", 1)];
     assert_eq!(found, expected);
+    assert_eq!(
+        (left[0].pod.as_str(), left[0].memory.0, left[0].cores.0),
+        ("u1", 3000, 30)
+    );
 }
 
 #[test]

@@ -62,23 +62,9 @@ fn size(measured: &ContextSizes, grant: &Grant, node: &PublishedNode) -> Mib {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::Percent;
-
     use super::*;
     use crate::gpus::inventory::NodePublisher;
-    use crate::testing::{facts, layout_of};
-
-    fn grant() -> Grant {
-        Grant {
-            resource: "nvidia.com/gpu".to_owned(),
-            gpu: "GPU-a".into(),
-            memory: Mib(3000),
-            cores: Percent(30),
-            replicas: 1,
-            burst: None,
-            mig: None,
-        }
-    }
+    use crate::testing::{facts, grant, layout_of};
 
     #[test]
     fn charges_contexts_by_measurement_unless_value_is_set() {
@@ -87,7 +73,9 @@ mod tests {
         let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a"]));
         let node = published.get();
         let state = tempfile::tempdir().expect("a folder");
-        let size = |fixed| ContextMemory::new(fixed, state.path()).sizes(&[grant()], &node);
+        let size = |fixed| {
+            ContextMemory::new(fixed, state.path()).sizes(&[grant("GPU-a", 3000, 30)], &node)
+        };
         assert_eq!(size(None), [Mib(420)], "the starting value");
         let mut measured = ContextSizes::default();
         let kind = ContextKind::new("NVIDIA A100-SXM4-80GB", "580.1", None, false);

@@ -106,26 +106,7 @@ fn corrects_numbers_of_nodes_in_older_spec() {
 }
 
 #[test]
-fn reports_required_node_without_known_numbers() {
-    let uvm = required_of(&["nvidia-uvm"]);
-    let unlisted = vec![RequiredNode::Unlisted("/caps/gi1/access".into())];
-    let named = [json!({"path": "/dev/nvidia-uvm"})];
-    for (what, nodes, required, missing) in [
-        ("of no spec", &[][..], &uvm, Some(&uvm[0])),
-        ("of a spec", &named[..], &uvm, Some(&uvm[0])),
-        ("an instance's", &[][..], &unlisted, Some(&unlisted[0])),
-        ("optional", &[][..], &vec![], None),
-    ] {
-        let found = completed(nodes, required, WITHOUT_UVM, &NOTHING);
-        assert_eq!(found.1.as_ref(), missing, "{what}");
-    }
-    // Windows' Linux has one node for all.
-    let wsl = [json!({"path": "/dev/dxg"})];
-    assert_eq!(completed(&wsl, &uvm, "", &NOTHING), (wsl.to_vec(), None));
-}
-
-#[test]
-fn missing_node_error_names_node_place_and_command() {
+fn names_required_node_without_known_numbers() {
     let folder = tempfile::tempdir().expect("tempdir");
     let proc_devices = folder.path().join("devices");
     fs::write(&proc_devices, WITHOUT_UVM).expect("written");
@@ -133,26 +114,32 @@ fn missing_node_error_names_node_place_and_command() {
         here: folder.path().to_owned(),
         host: Some("/run/nvidia/driver/dev".into()),
     };
-    let text = |required: &[RequiredNode], proc_devices: &Path| {
-        let missing = nodes.complete(&mut Edits::default(), required, proc_devices);
-        missing.expect_err("missing").to_string()
+    let named = |name: &str| json!({"path": format!("/dev/{name}")});
+    let check = |of_spec: &[&str], required: &[RequiredNode], list: &Path, expected: &str| {
+        let mut edits = Edits {
+            device_nodes: of_spec.iter().map(|name| named(name)).collect(),
+            ..Edits::default()
+        };
+        let found = nodes.complete(&mut edits, required, list);
+        let text = found.map_or_else(|missing| missing.to_string(), |()| String::new());
+        assert_eq!(text, expected);
     };
-    let list = proc_devices.display();
-    assert_eq!(
-        text(&required_of(&["nvidia-uvm"]), &proc_devices),
-        format!(
-            "/dev/nvidia-uvm: {list} does not list nvidia-uvm, and /run/nvidia/driver/dev/nvidia-uvm does not exist on the host; expected `nvidia-modprobe -u -c0` on the node"
-        )
+    let uvm = required_of(&["nvidia-uvm"]);
+    let text = format!(
+        "/dev/nvidia-uvm: {} does not list nvidia-uvm, and /run/nvidia/driver/dev/nvidia-uvm does not exist on the host; expected `nvidia-modprobe -u -c0` on the node",
+        proc_devices.display()
     );
-    assert_eq!(
-        text(&required_of(&["nvidia0"]), Path::new("/nonexistent")),
-        "/dev/nvidia0: /nonexistent does not list nvidia, and /run/nvidia/driver/dev/nvidia0 does not exist on the host; expected `nvidia-smi` on the node"
-    );
+    check(&[], &uvm, &proc_devices, &text);
+    check(&["nvidia-uvm"], &uvm, &proc_devices, &text);
+    check(&[], &[], &proc_devices, "");
+    // Windows' Linux has one node for all.
+    check(&["dxg"], &uvm, &proc_devices, "");
+    let nowhere = Path::new("/nonexistent");
+    let text = "/dev/nvidia0: /nonexistent does not list nvidia, and /run/nvidia/driver/dev/nvidia0 does not exist on the host; expected `nvidia-smi` on the node";
+    check(&[], &required_of(&["nvidia0"]), nowhere, text);
     let unlisted = [RequiredNode::Unlisted("/caps/gi1/access".into())];
-    assert_eq!(
-        text(&unlisted, &proc_devices),
-        "the capability node of its MIG instance: /caps/gi1/access has no DeviceFileMinor; expected `nvidia-smi` on the node"
-    );
+    let text = "the capability node of its MIG instance: /caps/gi1/access has no DeviceFileMinor; expected `nvidia-smi` on the node";
+    check(&[], &unlisted, &proc_devices, text);
 }
 
 #[test]

@@ -111,23 +111,10 @@ fn is_false(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::{Mib, Percent};
-
     use super::*;
+    use crate::testing::grant;
 
     const NODE: NodeRules = NodeRules::new(true);
-
-    fn grant(gpu: &str, memory: u64, cores: u32) -> Grant {
-        Grant {
-            resource: "nvidia.com/gpu".to_owned(),
-            gpu: gpu.into(),
-            memory: Mib(memory),
-            cores: Percent(cores),
-            replicas: 1,
-            burst: None,
-            mig: None,
-        }
-    }
 
     fn effective(env: &[(&str, &str)], node: NodeRules) -> EffectiveLimits {
         let env = env
@@ -207,52 +194,21 @@ mod tests {
 
     #[test]
     fn applies_limit_settings_of_pod_spec() {
-        let check = |env: &[(&str, &str)], utilization, oom_killer, uncontrolled| {
-            let found = effective(env, NODE);
-            assert_eq!(
-                (found.utilization, found.oom_killer, found.uncontrolled),
-                (utilization, oom_killer, uncontrolled),
-                "{env:?}"
-            );
-        };
-        check(&[], UtilizationPolicy::Default, true, false);
-        check(&[(POLICY, "FORCE")], UtilizationPolicy::Force, true, false);
-        check(
-            &[(POLICY, "disable")],
-            UtilizationPolicy::Disable,
-            true,
-            false,
-        );
-        check(
-            &[(POLICY, "sometimes")],
-            UtilizationPolicy::Default,
-            true,
-            false,
-        );
-        check(
-            &[(OOM_KILLER, "false")],
-            UtilizationPolicy::Default,
-            false,
-            false,
-        );
-        check(
-            &[(OOM_KILLER, "yes")],
-            UtilizationPolicy::Default,
-            true,
-            false,
-        );
-        check(
-            &[(DISABLE_CONTROL, "1")],
-            UtilizationPolicy::Default,
-            true,
-            true,
-        );
-    }
-
-    #[test]
-    fn node_without_core_limits_overrides_pod() {
-        let free = NodeRules::new(false);
-        let found = effective(&[(POLICY, "force")], free);
-        assert_eq!(found.utilization, UtilizationPolicy::Disable);
+        use UtilizationPolicy::{Default, Disable, Force};
+        for (name, value, expected) in [
+            ("PATH", "/bin", (Default, true, false)),
+            (POLICY, "FORCE", (Force, true, false)),
+            (POLICY, "disable", (Disable, true, false)),
+            (POLICY, "sometimes", (Default, true, false)),
+            (OOM_KILLER, "false", (Default, false, false)),
+            (OOM_KILLER, "yes", (Default, true, false)),
+            (DISABLE_CONTROL, "1", (Default, true, true)),
+        ] {
+            let found = effective(&[(name, value)], NODE);
+            let found = (found.utilization, found.oom_killer, found.uncontrolled);
+            assert_eq!(found, expected, "{name}={value}");
+        }
+        let without_limits = effective(&[(POLICY, "force")], NodeRules::new(false));
+        assert_eq!(without_limits.utilization, Disable);
     }
 }

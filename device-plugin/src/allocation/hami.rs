@@ -63,23 +63,12 @@ mod tests {
     #[test]
     fn counts_hami_pod_by_annotation_not_by_device_ids() {
         check(|_| {}, None, "u1 GPU-a 3000 MiB");
-        check(
-            |pod| pod.hami_allocation = Some("?".to_owned()),
-            None,
-            "u1 unreadable",
-        );
+        let unreadable = |pod: &mut Pod| pod.hami_allocation = Some("?".to_owned());
+        check(unreadable, None, "u1 unreadable");
         // Device ids of ours, a pod that ended, an allocation of ours, no annotation.
         check(|_| {}, Some("n1"), "");
         check(|pod| pod.phase = Phase::Ended, None, "");
         check(|pod| pod.allocation = Some("{}".to_owned()), None, "");
         check(|pod| pod.hami_allocation = None, None, "");
-    }
-
-    #[test]
-    fn reads_gpu_from_hami_device_id() {
-        let gpu = |id| gpu_of(id).map(|gpu| gpu.to_string());
-        assert_eq!(gpu("GPU-8f-11").as_deref(), Some("GPU-8f"));
-        assert_eq!(gpu("GPU-8f"), None);
-        assert_eq!(gpu("GPU"), None);
     }
 }

@@ -73,12 +73,8 @@ fn reads_yaml_and_json_specs_and_skips_broken_files() {
         let dir = tempfile::tempdir().expect("tempdir");
         fs::write(dir.path().join("a.yaml"), "nvidia.com/gpu: [").expect("written");
         fs::write(dir.path().join(file), text).expect("written");
-        let found = driver(
-            &usable(&[NOWHERE.as_ref(), dir.path()]),
-            dir.path(),
-            NOWHERE.as_ref(),
-            &[device(0)],
-        );
+        let specs = usable(&[NOWHERE.as_ref(), dir.path()]);
+        let found = driver(&specs, dir.path(), NOWHERE.as_ref(), &[device(0)]);
         assert_eq!(paths(&found), ["/dev/from-spec"], "{file}");
     }
 }
@@ -89,12 +85,7 @@ fn gives_existing_device_nodes_without_spec() {
     for node in ["nvidia3", "nvidia4", "nvidiactl"] {
         fs::write(dev.path().join(node), "").expect("written");
     }
-    let found = driver(
-        &usable(&[NOWHERE.as_ref()]),
-        dev.path(),
-        NOWHERE.as_ref(),
-        &[device(3)],
-    );
+    let found = driver(&[], dev.path(), NOWHERE.as_ref(), &[device(3)]);
     assert_eq!(paths(&found), ["/dev/nvidia3", "/dev/nvidiactl"]);
     let simulated = driver(&[], NOWHERE.as_ref(), NOWHERE.as_ref(), &[device(3)]);
     assert_eq!(paths(&simulated), [""; 0]);
@@ -156,12 +147,8 @@ fn prefers_generated_spec_then_kind_then_later_folder() {
     let [own, etc, run] = ["generated", "etc", "run"].map(|name| dir.path().join(name));
     let folders = [own.as_path(), &etc, &run];
     let check = |expected: &[&str]| {
-        let found = driver(
-            &usable(&folders),
-            &dir.path().join("dev"),
-            &own,
-            &[device(0)],
-        );
+        let dev = dir.path().join("dev");
+        let found = driver(&usable(&folders), &dev, &own, &[device(0)]);
         assert_eq!(paths(&found), expected);
     };
     check(&[]);
@@ -238,20 +225,14 @@ fn refuses_spec_with_missing_host_path() {
         host_root: host,
         ..folders_of(&[NOWHERE.as_ref(), &specs])
     });
-    let files: Vec<&Path> = found
-        .usable
-        .iter()
-        .map(|spec| spec.file.as_path())
-        .collect();
+    let files: Vec<&Path> = found.usable.iter().map(|spec| &*spec.file).collect();
     assert_eq!(files, [specs.join("c.json")]);
     let texts: Vec<String> = found.refused.iter().map(ToString::to_string).collect();
-    let expected =
-        [("a", "/bin/nvidia-cdi-hook"), ("b", "/lib/libcuda.so.570")].map(|(file, path)| {
-            let file = specs.join(format!("{file}.json"));
-            format!(
-                "{} names {path}, which does not exist on the host",
-                file.display()
-            )
-        });
-    assert_eq!(texts, expected);
+    let specs = specs.display();
+    let expected = [
+        "a.json names /bin/nvidia-cdi-hook",
+        "b.json names /lib/libcuda.so.570",
+    ];
+    let text = |text| format!("{specs}/{text}, which does not exist on the host");
+    assert_eq!(texts, expected.map(text));
 }

@@ -311,15 +311,4 @@ mod tests {
         assert!(update_lost(&mut known, BTreeSet::new(), false));
         assert_eq!(known, Some(BTreeSet::new()));
     }
-
-    #[test]
-    fn removes_directories_preallocated_by_earlier_release() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let folder = dir.path().join("spare");
-        remove_preallocated(&folder).expect("there is none");
-        std::fs::create_dir_all(folder.join("seat-1/counters")).expect("made");
-        std::fs::write(folder.join("share-1"), "").expect("written");
-        remove_preallocated(&folder).expect("removed");
-        assert!(!folder.exists());
-    }
 }

@@ -310,55 +310,46 @@ mod tests {
     }
 
     fn pairs(edits: &Edits) -> Vec<(&str, &str)> {
-        let text = |value: &Value| value.as_str().map(str::len);
-        let known = edits
-            .mounts
-            .iter()
-            .filter(|one| text(&one["hostPath"]).is_some());
-        known
+        let mounts = edits.mounts.iter();
+        mounts
             .filter_map(|one| Some((one["hostPath"].as_str()?, one["containerPath"].as_str()?)))
             .collect()
     }
 
     #[test]
     fn swaps_driver_libraries_with_shims() {
-        let lib = "/usr/lib/x86_64-linux-gnu";
+        let (cuda, debugger, nvml) = (
+            "libcuda.so.580.82",
+            "libcudadebugger.so.580.82",
+            "libnvidia-ml.so.580.82",
+        );
+        let host = |name: &str| format!("/host/{name}");
+        let lib = |name: &str| format!("/usr/lib/x86_64-linux-gnu/{name}");
         let mut edits = Edits {
-            mounts: [
-                "libcuda.so.580.82",
-                "libcudadebugger.so.580.82",
-                "libnvidia-ml.so.580.82",
-            ]
-            .map(|name| mount(&format!("/host/{name}"), &format!("{lib}/{name}")))
-            .into(),
+            mounts: [cuda, debugger, nvml]
+                .map(|name| mount(&host(name), &lib(name)))
+                .into(),
             ..Edits::default()
         };
         let installed = InstalledLimiter("/l/1".into());
-        let shims = DriverShims::from([("libcuda.so.1", "/l/1/driver-2/libcuda.so.1".into())]);
+        let shim = "/l/1/driver-2/libcuda.so.1";
+        let shims = DriverShims::from([("libcuda.so.1", shim.into())]);
         inject(&mut edits, "/directory", &installed, &shims);
-        assert_eq!(
-            pairs(&edits),
-            [
-                (
-                    "/l/1/driver-2/libcuda.so.1",
-                    "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82"
-                ),
-                (
-                    "/host/libcudadebugger.so.580.82",
-                    "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.580.82"
-                ),
-                (
-                    "/l/1/libnvidia-ml.so.1",
-                    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82"
-                ),
-                ("/host/libcuda.so.580.82", "/.aliquot/lib/libcuda-real.so.1"),
-                (
-                    "/host/libnvidia-ml.so.580.82",
-                    "/.aliquot/lib/libnvidia-ml-real.so.1"
-                ),
-                ("/directory/ld.so.preload", "/etc/ld.so.preload"),
-            ]
-        );
+        let expected = [
+            (shim, lib(cuda)),
+            (&host(debugger), lib(debugger)),
+            ("/l/1/libnvidia-ml.so.1", lib(nvml)),
+            (&host(cuda), "/.aliquot/lib/libcuda-real.so.1".to_owned()),
+            (
+                &host(nvml),
+                "/.aliquot/lib/libnvidia-ml-real.so.1".to_owned(),
+            ),
+            ("/directory/ld.so.preload", "/etc/ld.so.preload".to_owned()),
+        ];
+        let expected = expected
+            .each_ref()
+            .map(|(host, container)| (*host, &**container));
+        assert_eq!(pairs(&edits), expected);
     }
 
     #[test]
@@ -475,26 +466,17 @@ mod tests {
         fs::write(&spec, format!("{}/libcuda.so.1", second.0.display())).expect("written");
         assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
         assert!(!first.0.exists() && second.0.exists());
+        // A shim and a placeholder for each compat library of an image.
         let names = files::names(&directory.join(LIB)).expect("list");
         let compat = (0..COMPAT_LIBRARIES).map(compat_folder);
         let others = ["libcuda-real.so.1", "libnvidia-ml-real.so.1", "libvgpu.so"];
         let expected: Vec<String> = compat.chain(others.map(str::to_owned)).collect();
         assert_eq!(names, expected);
-    }
-
-    #[test]
-    fn installs_shim_and_placeholder_for_each_compat_library() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let source = dir.path().join("libvgpu.so");
-        fs::write(&source, "one").expect("written");
-        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
-        let directory = dir.path().join("directory");
-        add_to_directory(&directory, &installed).expect("added");
         for index in 0..COMPAT_LIBRARIES {
             let folder = directory.join(LIB).join(compat_folder(index));
             let placeholder = fs::read(folder.join("libcuda-real.so.1")).expect("there");
             assert!(placeholder.is_empty());
-            let shim = fs::read(installed.0.join(compat_shim(index))).expect("installed");
+            let shim = fs::read(second.0.join(compat_shim(index))).expect("installed");
             let machine = Architecture::HERE.expect("a shim library");
             assert_eq!(shim, build_compat_shim(index, machine));
         }

@@ -1,35 +1,20 @@
 //! Containers that see the allocated instance, and some that do not.
 
-use aliquot_core::mig::published::MigPlacement;
-use aliquot_nvml::{GpuInstance, MigDevice, MigLayout};
+use aliquot_nvml::MigLayout;
 
 use super::*;
 use crate::gpus::inventory::NodePublisher;
-use crate::testing::{accepted, allocation, facts, grant, layout_of};
-
-const PLACE: &str = "1g.5gb";
+use crate::testing::{
+    accepted, allocation, facts, grant, instance_grant, layout_of, reported_instance, share_of,
+};
 
 fn node() -> PublishedNode {
     let mut facts = facts(&["GPU-a"]);
-    let device = |uuid: &str, current: &str| MigDevice {
-        uuid: uuid.to_owned(),
-        current: current.to_owned(),
-        id: 0,
-        whole: true,
-    };
-    let instance = |start, device| GpuInstance {
-        profile: PLACE.to_owned(),
-        start,
-        size: 1,
-        memory: aliquot_core::Mib(1),
-        id: 7 + u32::from(start),
-        devices: vec![device],
-    };
     facts.gpus[0].layout = MigLayout {
         geometry: None,
         instances: vec![
-            instance(0, device("MIG-known", "MIG-now")),
-            instance(6, device("MIG-made", "MIG-made")),
+            reported_instance(0, "MIG-known", "MIG-now"),
+            reported_instance(6, "MIG-made", "MIG-made"),
         ],
     };
     let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a"]));
@@ -38,10 +23,7 @@ fn node() -> PublishedNode {
 
 fn check(grants: &[Grant], has: &str, expected: &[&str]) {
     let share = accepted("u1", allocation(&[("main", grants)]));
-    let shares = [
-        share,
-        accepted("u2", allocation(&[("main", &[grant("GPU-a", 1, 1)])])),
-    ];
+    let shares = [share, share_of("u2", &["GPU-a"])];
     let found = [
         ("u1".into(), has.to_owned()),
         ("u2".into(), "GPU-z".to_owned()),
@@ -51,46 +33,23 @@ fn check(grants: &[Grant], has: &str, expected: &[&str]) {
     assert_eq!(texts, expected, "{has}");
 }
 
-fn made(start: u8) -> Grant {
-    Grant {
-        burst: None,
-        mig: Some(MigPlacement {
-            profile: PLACE.to_owned(),
-            start,
-        }),
-        ..grant("GPU-a", 1, 100)
-    }
-}
-
 #[test]
 fn mig_13_reports_container_with_wrong_instance() {
+    let made = |start| instance_grant("GPU-a", "1g.5gb", start);
+    let text = |has: &str, expected: &str| {
+        format!(
+            "a container was started with the device {has}, expected {expected}: delete the pod and create it again"
+        )
+    };
     let known = [grant("MIG-known", 1, 100)];
     check(&known, "MIG-now", &[]);
     check(&known, "void", &[]);
-    check(
-        &known,
-        "MIG-made",
-        &[
-            "a container was started with the device MIG-made, expected MIG-now: delete the pod and create it again",
-        ],
-    );
+    check(&known, "MIG-made", &[&text("MIG-made", "MIG-now")]);
     check(&[made(6)], "MIG-made", &[]);
-    check(
-        &[made(6)],
-        "all",
-        &[
-            "a container was started with the device all, expected MIG-made: delete the pod and create it again",
-        ],
-    );
+    check(&[made(6)], "all", &[&text("all", "MIG-made")]);
     let both = [grant("MIG-known", 1, 100), made(6)];
     check(&both, "MIG-now,MIG-made", &[]);
     // A missing instance cannot be compared.
     check(&[made(3)], "MIG-made", &[]);
-    assert!(
-        pods_with_instances(&[accepted(
-            "u2",
-            allocation(&[("main", &[grant("GPU-a", 1, 1)])])
-        )])
-        .is_empty()
-    );
+    assert!(pods_with_instances(&[share_of("u2", &["GPU-a"])]).is_empty());
 }

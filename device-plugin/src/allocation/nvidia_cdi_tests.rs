@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::symlink;
 
-use aliquot_core::Mib;
-use aliquot_nvml::{GpuFacts, GpuInstance, MigDevice, MigLayout, MigMode};
+use aliquot_nvml::{GpuFacts, MigMode};
 use serde_json::json;
 
 use super::*;
+use crate::testing;
 
 fn put(root: &Path, file: &str, content: &str) -> PathBuf {
     let file = root.join(file.trim_start_matches('/'));
@@ -18,42 +18,19 @@ fn put(root: &Path, file: &str, content: &str) -> PathBuf {
     file
 }
 
-fn gpu(uuid: &str, mig: bool, instances: &[&str]) -> GpuFacts {
-    let device = |uuid: &&str| MigDevice {
-        uuid: format!("stable-{uuid}"),
-        current: (*uuid).to_owned(),
-        id: 0,
-        whole: true,
+/// A GPU with an instance, which may be complete.
+fn gpu(uuid: &str, mig: bool, complete: bool) -> GpuFacts {
+    let mut gpu = testing::facts(&[uuid]).gpus.remove(0);
+    gpu.mig = MigMode {
+        capable: true,
+        enabled: mig,
+        pending: mig,
     };
-    GpuFacts {
-        uuid: uuid.to_owned(),
-        index: 0,
-        minor: Some(0),
-        pci_bus_id: None,
-        pci_device_id: None,
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(81_920),
-        reserved: None,
-        compute_capability: None,
-        numa: None,
-        mig: MigMode {
-            capable: true,
-            enabled: mig,
-            pending: mig,
-        },
-        layout: MigLayout {
-            geometry: None,
-            instances: vec![GpuInstance {
-                profile: "1g.10gb".to_owned(),
-                start: 0,
-                size: 1,
-                memory: Mib(9_728),
-                id: 1,
-                devices: instances.iter().map(device).collect(),
-            }],
-        },
-        links: std::collections::BTreeMap::new(),
+    gpu.layout.instances = vec![testing::reported_instance(0, "MIG-stable", "MIG-a")];
+    if !complete {
+        gpu.layout.instances[0].devices.clear();
     }
+    gpu
 }
 
 fn facts(gpus: &[GpuFacts]) -> DriverInventory {
@@ -144,31 +121,17 @@ fn asks_for_names_by_uuid_of_the_host_driver() {
         ];
         assert_eq!(inputs.arguments(), all.map(OsString::from));
     };
-    let nvml = ["--mode=nvml", "--vendor=nvidia.com"];
-    let on_host = [nvml[0], nvml[1], "--driver-root=/", "--dev-root=/"];
-    check(None, false, &[gpu("GPU-a", false, &[])], on_host);
+    let (mode, vendor) = ("--mode=nvml", "--vendor=nvidia.com");
+    let on_host = [mode, vendor, "--driver-root=/", "--dev-root=/"];
+    check(None, false, &[gpu("GPU-a", false, false)], on_host);
     let container = "--driver-root=/run/nvidia/driver";
     let root = Some("/run/nvidia/driver");
-    let instance = gpu("GPU-a", true, &["MIG-a"]);
-    check(
-        root,
-        false,
-        &[instance],
-        [nvml[0], nvml[1], container, "--dev-root=/"],
-    );
+    let expected = [mode, vendor, container, "--dev-root=/"];
+    check(root, false, &[gpu("GPU-a", true, true)], expected);
     // There is no device to name.
-    let management = ["--mode=management", "--vendor=management.nvidia.com"];
-    check(
-        root,
-        true,
-        &[gpu("GPU-a", true, &[])],
-        [
-            management[0],
-            management[1],
-            container,
-            "--dev-root=/run/nvidia/driver",
-        ],
-    );
+    let (mode, vendor) = ("--mode=management", "--vendor=management.nvidia.com");
+    let expected = [mode, vendor, container, "--dev-root=/run/nvidia/driver"];
+    check(root, true, &[gpu("GPU-a", true, false)], expected);
 }
 
 #[test]
@@ -221,49 +184,36 @@ fn program(place: &Path, kind: &str, library: &str) {
     put(place, "nvidia-ctk", &script);
 }
 
-fn runs(place: &Path) -> usize {
-    let runs = fs::read_to_string(place.join("runs")).unwrap_or_default();
-    runs.lines().count()
-}
-
 #[tokio::test]
 async fn generates_spec_again_when_its_inputs_change() {
     let place = tempfile::tempdir().expect("tempdir");
     let place = place.path();
     let generator = Arc::new(generator(place));
     let stored = place.join("state/nvidia-cdi/nvidia.json");
-    program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
-    let mut facts = facts(&[gpu("GPU-a", false, &[])]);
-    for expected in [1, 1] {
-        generator.update(&facts).await;
+    let update = async |facts: &DriverInventory, expected: usize| {
+        generator.update(facts).await;
         assert!(generator.problem().is_none() && stored.is_file());
-        assert_eq!(runs(place), expected);
-    }
+        let runs = fs::read_to_string(place.join("runs")).expect("written");
+        assert_eq!(runs.lines().count(), expected);
+    };
+    program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
+    let mut facts = facts(&[gpu("GPU-a", false, false)]);
+    update(&facts, 1).await;
+    update(&facts, 1).await;
     facts.driver_version = "590.44.01".to_owned();
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 2);
-    facts.gpus.push(gpu("GPU-b", false, &[]));
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 3);
-    facts.gpus[1].layout.instances[0].devices.push(MigDevice {
-        uuid: "MIG-a".to_owned(),
-        current: "MIG-a".to_owned(),
-        id: 0,
-        whole: true,
-    });
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 4);
+    update(&facts, 2).await;
+    facts.gpus.push(gpu("GPU-b", false, false));
+    update(&facts, 3).await;
+    facts.gpus[1] = gpu("GPU-b", false, true);
+    update(&facts, 4).await;
     // The program is another one.
     program(place, "nvidia.com/gpu", "libcuda.so.590.44.01");
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 5);
+    update(&facts, 5).await;
     // A file that the stored spec names is gone.
     fs::remove_file(place.join("libcuda.so.590.44.01")).expect("removed");
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 6);
+    update(&facts, 6).await;
     facts.gpus.clear();
-    generator.update(&facts).await;
-    assert_eq!(runs(place), 6);
+    update(&facts, 6).await;
 }
 
 #[tokio::test]
@@ -272,39 +222,34 @@ async fn removes_stored_spec_when_generation_fails() {
     let place = place.path();
     let generator = Arc::new(generator(place));
     let stored = place.join("state/nvidia-cdi/nvidia.json");
-    let facts = facts(&[gpu("GPU-a", false, &[])]);
+    let facts = facts(&[gpu("GPU-a", false, false)]);
+    let (kind, library) = ("nvidia.com/gpu", "libcuda.so.580.82.07");
+    let script = |text: &'static str| move || drop(put(place, "nvidia-ctk", text));
     let failed = "#!/bin/sh\necho 'a warning' >&2\necho 'failed to initialize NVML' >&2\nexit 3\n";
-    let cases = [
+    let cases: [(&dyn Fn(), &str); 5] = [
         (
-            failed,
+            &script(failed),
             "nvidia-ctk cdi generate failed (exit status: 3): failed to initialize NVML",
         ),
-        ("#!/bin/sh\necho none\n", "wrote no CDI spec: expected"),
-        ("no program", "cannot start"),
-    ];
-    for (script, expected) in cases {
-        program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
-        generator.update(&facts).await;
-        assert!(generator.problem().is_none() && stored.is_file());
-        put(place, "nvidia-ctk", script);
-        generator.update(&facts).await;
-        let problem = generator.problem().expect("a problem").to_string();
-        assert!(problem.contains(expected), "{problem}");
-        assert!(!stored.exists(), "{expected}");
-    }
-    for (kind, library, expected) in [
         (
-            "vendor.com/gpu",
-            "libcuda.so.1",
+            &script("#!/bin/sh\necho none\n"),
+            "wrote no CDI spec: expected",
+        ),
+        (&script("no program"), "cannot start"),
+        (
+            &|| program(place, "vendor.com/gpu", library),
             "of kind vendor.com/gpu, expected one of nvidia.com/gpu",
         ),
         (
-            "nvidia.com/gpu",
-            "libnvidia-ml.so.1",
+            &|| program(place, kind, "libnvidia-ml.so.1"),
             "found no libcuda.so below /",
         ),
-    ] {
+    ];
+    for (spoil, expected) in cases {
         program(place, kind, library);
+        generator.update(&facts).await;
+        assert!(generator.problem().is_none() && stored.is_file());
+        spoil();
         generator.update(&facts).await;
         let problem = generator.problem().expect("a problem").to_string();
         assert!(problem.contains(expected), "{problem}");
@@ -323,7 +268,7 @@ fn installs_programs_of_the_image_where_the_host_has_none() {
         ..generator(place.path())
     };
     let problem = || {
-        let inputs = without.inputs(&facts(&[gpu("GPU-a", false, &[])]));
+        let inputs = without.inputs(&facts(&[gpu("GPU-a", false, false)]));
         inputs.expect_err("no programs").to_string()
     };
     // That it cannot be read is no sign that the host has no program.

@@ -1,15 +1,11 @@
 //! Which allocations fit what Allocate answered without CDI.
 
-use aliquot_core::mig::published::MigPlacement;
-
 use super::*;
-use crate::gpus::inventory::NodePublisher;
-use crate::testing::{entry, facts, grant, layout_of, pod};
+use crate::testing::{entry, grant, instance_grant, pod, published};
 use aliquot_node_state::allocate_answer::NonCdiAnswer;
 
 fn node() -> std::sync::Arc<PublishedNode> {
-    let gpus = ["GPU-a", "GPU-b"];
-    NodePublisher::new(facts(&gpus), Vec::new(), layout_of(&gpus)).get()
+    published(&["GPU-a", "GPU-b"]).get()
 }
 
 /// A checkpoint entry whose answer named these GPUs, with a preload list or without; `None`: a CDI
@@ -46,28 +42,19 @@ fn check(gpus: &[&str], grants: &[Grant], mode: Mode, env: &str, expected: &[&st
 fn starts_only_with_gpus_named_at_allocate() {
     let one = [grant("GPU-a", 3000, 30)];
     let two = [grant("GPU-b", 3000, 30), grant("GPU-a", 1, 1)];
-    check(&["GPU-a"], &one, Mode::Vgpu, "", &[]);
-    check(&["GPU-a", "GPU-b"], &two, Mode::Vgpu, "", &[]);
+    let made = [instance_grant("GPU-a", "1g.5gb", 0)];
     let other = [
         "Allocate named GPU-b",
         "allocation has GPU-a",
         "create it again",
     ];
+    let more = ["Allocate named GPU-a", "allocation has GPU-a,GPU-b"];
+    check(&["GPU-a"], &one, Mode::Vgpu, "", &[]);
+    check(&["GPU-a", "GPU-b"], &two, Mode::Vgpu, "", &[]);
     check(&["GPU-b"], &one, Mode::Vgpu, "", &other);
-    check(
-        &["GPU-a"],
-        &two,
-        Mode::Vgpu,
-        "",
-        &["Allocate named GPU-a", "allocation has GPU-a,GPU-b"],
-    );
+    check(&["GPU-a"], &two, Mode::Vgpu, "", &more);
     check(&["GPU-a"], &one, Mode::Mps, "", &["mode mps", "CDI"]);
-    let mut made = grant("GPU-a", 0, 0);
-    made.mig = Some(MigPlacement {
-        profile: "1g.5gb".to_owned(),
-        start: 0,
-    });
-    check(&["GPU-a"], &[made], Mode::Mig, "", &["MIG instance", "CDI"]);
+    check(&["GPU-a"], &made, Mode::Mig, "", &["MIG instance", "CDI"]);
     check(&["GPU-a"], &one, Mode::Exclusive, "", &[]);
 }
 
@@ -77,8 +64,8 @@ fn rejects_capabilities_beyond_profile_in_pod_env() {
     check(&["GPU-a"], &one, Mode::Vgpu, "utility,compute", &[]);
     let parts = ["\"all\"", "compute,utility", "profile that allows it"];
     check(&["GPU-a"], &one, Mode::Vgpu, "all", &parts);
-    let parts = ["\"graphics\""];
-    check(&["GPU-a"], &one, Mode::Vgpu, "compute,graphics", &parts);
+    let parts = &parts[1..];
+    check(&["GPU-a"], &one, Mode::Vgpu, "compute,graphics", parts);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use aliquot_core::Grant;
 use aliquot_core::usage::{DeviceUse, Stage};
 
 use super::*;
-use crate::testing::{RESOURCE, allocation, container, grant, inventory, layout_of, pod};
+use crate::testing::{RESOURCE, accepted, allocation, container, grant, inventory, layout_of, pod};
 
 const RULES: NodeRules = NodeRules::new(true);
 
@@ -17,16 +17,6 @@ fn entry(container: &str, replicas: usize) -> CheckpointEntry {
         name: None,
         non_cdi: None,
     }
-}
-
-fn other(uid: &str, grants: &[Grant]) -> AcceptedAllocation {
-    AcceptedAllocation::new(
-        uid.into(),
-        "default".to_owned(),
-        uid.to_owned(),
-        allocation(&[("main", grants)]),
-        Vec::new(),
-    )
 }
 
 struct Case {
@@ -220,29 +210,25 @@ fn starts_bound_pods_on_cordoned_but_not_changing_gpu() {
 
 #[test]
 fn rejects_allocations_over_device_capacity() {
-    let others = |grants: &[Grant]| vec![other("u2", grants)];
-    check(|c| c.others = others(&[grant("GPU-a", 7000, 70)]), &[]);
+    let others = |grant| vec![accepted("u2", allocation(&[("main", &[grant])]))];
+    check(|c| c.others = others(grant("GPU-a", 7000, 70)), &[]);
     check(
-        |c| c.others = others(&[grant("GPU-a", 7001, 0)]),
+        |c| c.others = others(grant("GPU-a", 7001, 0)),
         &[
             "CardInsufficientMemory",
             "3000 MiB",
             "7001 MiB of 10000 MiB",
         ],
     );
-    check(
-        |c| c.others = others(&[grant("GPU-a", 1, 71)]),
-        &["CardInsufficientCore"],
-    );
-    check(
-        |c| c.others = others(&[grant("GPU-a", 1, 100)]),
-        &["CardInsufficientCore"],
-    );
-    check(|c| c.others = others(&[grant("GPU-b", 10_000, 100)]), &[]);
+    for cores in [71, 100] {
+        let full = &["CardInsufficientCore"];
+        check(|c| c.others = others(grant("GPU-a", 1, cores)), full);
+    }
+    check(|c| c.others = others(grant("GPU-b", 10_000, 100)), &[]);
     check(
         |c| {
             c.inventory.gpus[0].replicas = 1;
-            c.others = others(&[grant("GPU-a", 1, 1)]);
+            c.others = others(grant("GPU-a", 1, 1));
         },
         &["CardTimeSlicingExhausted", "1 of 1 replicas"],
     );
@@ -264,76 +250,50 @@ fn init_containers_share_with_later_containers() {
     );
 }
 
+/// Pods whose allocation is not in the store, HAMi's and those with a damaged file.
 #[test]
-fn counts_running_pods_of_hami() {
-    let uses = |memory: u64| {
-        let used = DeviceUse::of(aliquot_core::Mib(memory), aliquot_core::Percent(0));
-        (
-            "hami".into(),
-            AllocatedUse::Known([("GPU-a".into(), used)].into()),
-        )
-    };
-    let free = inventory(&["GPU-a"]).gpus[0].scaled.0 - 3000;
-    check(|case| case.hami = vec![uses(free)], &[]);
-    check(
-        |case| case.hami = vec![uses(free + 1)],
-        &["GPU-a", "CardInsufficientMemory"],
-    );
-    check(
-        |case| case.hami = vec![("hami".into(), AllocatedUse::Unreadable)],
-        &[
-            "uid hami",
-            "hami.io/vgpu-devices-allocated",
-            "delete that pod",
-        ],
-    );
-}
-
-#[test]
-fn counts_pods_with_damaged_stored_share() {
-    let uses = |memory: u64| {
+fn counts_pods_of_hami_and_with_damaged_share() {
+    let known = |memory: u64| {
         let used = DeviceUse::of(Mib(memory), Percent(0));
-        (
-            "u2".into(),
-            AllocatedUse::Known([("GPU-a".into(), used)].into()),
-        )
+        AllocatedUse::Known([("GPU-a".into(), used)].into())
     };
-    check(|case| case.damaged = vec![uses(7000)], &[]);
-    check(
-        |case| case.damaged = vec![uses(7001)],
-        &["GPU-a", "CardInsufficientMemory"],
-    );
-    check(
-        |case| case.damaged = vec![("u2".into(), AllocatedUse::Unreadable)],
-        &["uid u2", "delete that pod"],
-    );
+    let full = ["GPU-a", "CardInsufficientMemory"];
+    let unread = ["uid other", "delete that pod"];
+    let of_hami = [
+        "uid other",
+        "hami.io/vgpu-devices-allocated",
+        "delete that pod",
+    ];
+    for (used, of_damaged, of_hami) in [
+        (known(7000), &[][..], &[][..]),
+        (known(7001), &full, &full),
+        (AllocatedUse::Unreadable, &unread, &of_hami),
+    ] {
+        let pods = vec![("other".into(), used)];
+        check(|case| case.damaged = pods.clone(), of_damaged);
+        check(|case| case.hami = pods, of_hami);
+    }
 }
 
 #[test]
 fn rejects_amounts_on_gpu_that_became_timeslice() {
-    let shared = |case: &mut Case, mode, given: Grant| {
-        case.inventory.gpus[0].mode = mode;
-        case.pod = Some(self::given(&[given]));
-    };
-    let refused = ["GPU-a", "3000 MiB", "30 % compute", "timeslice"];
-    let share = || grant("GPU-a", 3000, 30);
-    check(|c| shared(c, Mode::Timeslice, share()), &refused);
-    check(
-        |c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 30)),
-        &["timeslice"],
-    );
-    check(
-        |c| shared(c, Mode::Timeslice, grant("GPU-a", 3000, 0)),
-        &["timeslice"],
-    );
-    check(|c| shared(c, Mode::Timeslice, grant("GPU-a", 0, 0)), &[]);
-    check(|c| shared(c, Mode::Exclusive, share()), &[]);
-    check(|c| shared(c, Mode::Mps, share()), &[]);
+    let refused = ["GPU-a", "timeslice", "3000 MiB", "30 % compute"];
     // A grant without amounts would be unlimited in these modes.
-    for mode in [Mode::Vgpu, Mode::Mps] {
-        check(
-            |c| shared(c, mode, grant("GPU-a", 0, 0)),
-            &["allocation of GPU-a has no amounts", "now requires amounts"],
-        );
+    let amounts = ["allocation of GPU-a has no amounts", "now requires amounts"];
+    for (mode, memory, cores, expected) in [
+        (Mode::Timeslice, 3000, 30, &refused[..]),
+        (Mode::Timeslice, 0, 30, &refused[..2]),
+        (Mode::Timeslice, 3000, 0, &refused[..2]),
+        (Mode::Timeslice, 0, 0, &[]),
+        (Mode::Exclusive, 3000, 30, &[]),
+        (Mode::Mps, 3000, 30, &[]),
+        (Mode::Vgpu, 0, 0, &amounts),
+        (Mode::Mps, 0, 0, &amounts),
+    ] {
+        let became = |case: &mut Case| {
+            case.inventory.gpus[0].mode = mode;
+            case.pod = Some(given(&[grant("GPU-a", memory, cores)]));
+        };
+        check(became, expected);
     }
 }

@@ -3,7 +3,6 @@
 use aliquot_core::Mib;
 use aliquot_core::inventory::{EvenShare, Mode as Shared};
 use aliquot_profiles::mode::Mps;
-use serde_json::json;
 
 use super::*;
 use crate::testing::{RESOURCE, facts, mixed_layout};
@@ -12,34 +11,19 @@ use crate::testing::{RESOURCE, facts, mixed_layout};
 fn mode_determines_allocatable_device() {
     let facts = facts(&["GPU-a", "GPU-b", "GPU-c", "GPU-new"]);
     let devices = allocatable_devices(&facts, &[], &mixed_layout());
-    let actual: Vec<_> = devices
+    let amounts = devices
         .iter()
-        .map(|u| {
-            (
-                u.uuid.as_str(),
-                u.mode,
-                u.replicas,
-                u.scaled.0,
-                u.resource.as_str(),
-                u.strict,
-            )
-        })
-        .collect();
-    assert_eq!(
-        actual,
-        [
-            ("GPU-a", Shared::Vgpu, 2, 15_000, RESOURCE, false),
-            ("GPU-b", Shared::Exclusive, 1, 10_000, RESOURCE, false),
-            (
-                "GPU-c",
-                Shared::Timeslice,
-                3,
-                10_000,
-                "nvidia.com/gpu.shared",
-                true
-            ),
-        ]
-    );
+        .map(|gpu| (gpu.uuid.as_str(), gpu.mode, gpu.replicas, gpu.scaled.0));
+    let expected = [
+        ("GPU-a", Shared::Vgpu, 2, 15_000),
+        ("GPU-b", Shared::Exclusive, 1, 10_000),
+        ("GPU-c", Shared::Timeslice, 3, 10_000),
+    ];
+    assert_eq!(amounts.collect::<Vec<_>>(), expected);
+    let resources = devices.iter().map(|gpu| (&*gpu.resource, gpu.strict));
+    let shared = ("nvidia.com/gpu.shared", true);
+    let expected = [(RESOURCE, false), (RESOURCE, false), shared];
+    assert_eq!(resources.collect::<Vec<_>>(), expected);
 }
 
 /// A GPU of 10,000 MiB, of which the driver reserves 500.
@@ -65,11 +49,8 @@ fn promises_memory_without_what_the_driver_reserves() {
 }
 
 fn gpu_device(settings: &Mps) -> Gpu {
-    let whole: Gpu = serde_json::from_value(json!({
-        "uuid": "GPU-a", "index": 0, "model": "A100", "memory": 40_960, "scaled": 40_960,
-        "cores": 100, "seats": 0, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
-    }))
-    .expect("a GPU");
+    let mut whole = crate::testing::gpu("GPU-a", 0);
+    (whole.memory, whole.scaled) = (Mib(40_960), Mib(40_960));
     mps(whole, settings)
 }
 
@@ -81,13 +62,10 @@ fn mps_1_advertises_one_device_id_per_replica() {
         cores: Percent(25),
     };
     assert_eq!((four.replicas, four.even_share), (4, Some(even)));
-    assert_eq!(
-        (four.resource.as_str(), four.strict),
-        ("nvidia.com/gpu", true)
-    );
-    for (gpus, seats) in [(1, 4), (4, 16), (8, 32)] {
+    assert_eq!((&*four.resource, four.strict), ("nvidia.com/gpu", true));
+    for (gpus, replicas) in [(1, 4), (4, 16), (8, 32)] {
         let sum: u32 = (0..gpus).map(|_| gpu_device(&Mps::new(4)).replicas).sum();
-        assert_eq!(sum, seats, "{gpus} gpus");
+        assert_eq!(sum, replicas, "{gpus} GPUs");
     }
 }
 

@@ -37,12 +37,10 @@ fn gpu<'a>(device: &Gpu, facts: &'a DriverInventory) -> Option<&'a GpuFacts> {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::mig::published::{FixedInstance, Mig};
-
     use super::*;
     use crate::gpus::allocatable::allocatable_devices;
     use crate::gpus::inventory::NodePublisher;
-    use crate::testing::{facts, layout_of};
+    use crate::testing::{facts, fixed_instance, layout_of, mixed_layout};
 
     /// What is published of a GPU of 10,000 MiB, of which the driver reserves 600: what it promises,
     /// and what of that is in its own memory.
@@ -78,31 +76,16 @@ mod tests {
         devices[0].uuid = "MIG-a".into();
         devices[0].memory = Mib(3_600);
         devices[0].scaled = Mib(8_000);
-        devices[0].mig = Some(Mig::Fixed(FixedInstance {
-            parent: "GPU-a".into(),
-            profile: "3g.20gb".to_owned(),
-            start: 0,
-            gi: 1,
-            ci: 0,
-        }));
+        devices[0].mig = fixed_instance("GPU-a", "3g.20gb");
         cap_promised(&mut devices, Some(Mib(5_000)), &facts);
         assert_eq!(devices[0].scaled, Mib(3_600 + 2_000));
     }
 
     #[test]
     fn publishes_memory_capped_by_host_reserve() {
-        let mut layout = layout_of(&["GPU-a"]);
-        for gpu_layout in layout.gpus.values_mut() {
-            let settings = aliquot_profiles::mode::Vgpu {
-                split: Some(2),
-                memory_scaling: aliquot_core::Scaling::parse("2"),
-                ..aliquot_profiles::mode::Vgpu::default()
-            };
-            gpu_layout.mode = aliquot_profiles::Mode::Vgpu(settings);
-        }
-        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout);
+        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), mixed_layout());
         let scaled = || published.get().inventory.gpus[0].scaled;
-        assert_eq!(scaled(), Mib(20_000));
+        assert_eq!(scaled(), Mib(15_000));
         published.set_host_reserve(Some(Mib(3_000)));
         assert_eq!(scaled(), Mib(13_000));
     }

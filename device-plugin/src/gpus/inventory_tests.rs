@@ -1,28 +1,14 @@
 //! What is published, and to whom.
 
 use super::*;
-use crate::testing::{facts, layout_of};
-
-#[test]
-fn annotation_round_trips_published_inventory() {
-    let facts = facts(&["GPU-a", "GPU-b"]);
-    let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
-    let inventory = published.get().inventory.clone();
-    assert_eq!(inventory.gpus.len(), 2);
-    let text = inventory.encode().expect("json");
-    assert_eq!(Inventory::decode(&text).expect("json"), inventory);
-}
+use crate::testing::{facts, layout_of, published, readings, reported_instance};
 
 #[test]
 fn notifies_readers_only_of_changes() {
-    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let published = published(&["GPU-a"]);
     let changes = published.subscribe();
-    let readings = GpuReadings {
-        facts: facts(&["GPU-a"]),
-        health: Vec::new(),
-        failures: NodeFailures::default(),
-    };
-    published.set_readings(readings, AllocatedIds::new());
+    let same = readings(&["GPU-a"], NodeFailures::default());
+    published.set_readings(same, AllocatedIds::new());
     assert_eq!(changes.has_changed().ok(), Some(false));
     let refused = |reason: &str| RefusedPod {
         pod: "u1".into(),
@@ -40,16 +26,13 @@ fn notifies_readers_only_of_changes() {
 
 #[test]
 fn publishes_gpus_whose_processes_are_unmeasured() {
-    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
-    let unmeasured = |gpus: Option<&[&str]>| {
-        let gpus = gpus.map(|gpus| gpus.iter().map(|gpu| (*gpu).to_owned()).collect());
-        published.set_unmeasured(gpus.as_ref());
+    let published = published(&["GPU-a"]);
+    let unmeasured = |gpus: Option<[&str; 2]>| {
+        published.set_unmeasured(gpus.map(|gpus| gpus.map(str::to_owned).into()).as_ref());
         published.get().inventory.unmeasured.clone()
     };
-    assert_eq!(
-        unmeasured(Some(&["GPU-a", "GPU-gone"])),
-        [GpuUuid::from("GPU-a")]
-    );
+    let found = unmeasured(Some(["GPU-a", "GPU-gone"]));
+    assert_eq!(found, [GpuUuid::from("GPU-a")]);
     let text = published.get().inventory.encode().expect("json");
     assert!(text.contains(r#""unmeasured":["GPU-a"]"#), "{text}");
     assert!(unmeasured(None).is_empty());
@@ -57,7 +40,7 @@ fn publishes_gpus_whose_processes_are_unmeasured() {
 
 #[test]
 fn cordons_gpus_whose_resource_another_plugin_serves() {
-    let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
+    let published = published(&["GPU-a"]);
     let taken = |resource: &str| TakenResource {
         resource: resource.to_owned(),
         ids: ["0".to_owned()].into_iter().collect(),
@@ -79,21 +62,8 @@ fn cordons_gpus_whose_resource_another_plugin_serves() {
 #[test]
 fn maps_instance_to_itself_or_its_gpu_in_the_ledger() {
     let mut facts = facts(&["GPU-a", "GPU-b"]);
-    let instance = |uuid: &str, current: &str| nvml::GpuInstance {
-        profile: "1g.5gb".to_owned(),
-        start: 6,
-        size: 1,
-        memory: aliquot_core::Mib(4864),
-        id: 13,
-        devices: vec![nvml::MigDevice {
-            uuid: uuid.to_owned(),
-            current: current.to_owned(),
-            id: 0,
-            whole: true,
-        }],
-    };
-    facts.gpus[0].layout.instances = vec![instance("MIG-1", "MIG-1now")];
-    facts.gpus[1].layout.instances = vec![instance("MIG-2", "MIG-2")];
+    facts.gpus[0].layout.instances = vec![reported_instance(6, "MIG-1", "MIG-1now")];
+    facts.gpus[1].layout.instances = vec![reported_instance(6, "MIG-2", "MIG-2")];
     let mut layout = layout_of(&["GPU-a", "GPU-b"]);
     let mig = aliquot_profiles::mode::Mig {
         layout: vec![aliquot_profiles::mode::LayoutEntry {

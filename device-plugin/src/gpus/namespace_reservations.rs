@@ -77,25 +77,13 @@ mod tests {
 
     use super::*;
     use crate::gpus::allocatable::{GpuLayout, NodeLayout, allocatable_devices};
-    use crate::testing::{RESOURCE, facts};
+    use crate::testing::{RESOURCE, facts, reported_instance};
 
     /// Checks what is reserved of one GPU in this mode, as `device or placement: namespaces`.
     fn check(mode: Mode, reserve: &str, expected: &[&str]) {
         let mut facts = facts(&["GPU-a"]);
         let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
-        let instance = |start: u8| nvml::GpuInstance {
-            profile: "1g.5gb".to_owned(),
-            start,
-            size: 1,
-            memory: aliquot_core::Mib(4_864),
-            id: 7 + u32::from(start),
-            devices: vec![nvml::MigDevice {
-                uuid: format!("MIG-{start}"),
-                current: format!("MIG-{start}"),
-                id: 0,
-                whole: true,
-            }],
-        };
+        let instance = |start| reported_instance(start, &format!("MIG-{start}"), "");
         let dynamic = matches!(&mode, Mode::Mig(settings) if settings.dynamic);
         facts.gpus[0].layout = nvml::MigLayout {
             geometry: Some(geometry),
@@ -117,25 +105,19 @@ mod tests {
         };
         let devices = allocatable_devices(&facts, &[], &layout);
         let mut actual = Vec::new();
+        let list = |all: &[aliquot_core::Namespace]| {
+            let names: Vec<&str> = all.iter().map(aliquot_core::Namespace::as_str).collect();
+            names.join(",")
+        };
         for device in &devices {
-            let list = |all: &[aliquot_core::Namespace]| {
-                let names: Vec<&str> = all.iter().map(aliquot_core::Namespace::as_str).collect();
-                names.join(",")
-            };
             if !device.reserved.is_empty() {
                 actual.push(format!("{}: {}", device.uuid, list(&device.reserved)));
             }
             let dynamic = device.mig.as_ref().and_then(Mig::dynamic);
-            actual.extend(
-                dynamic
-                    .into_iter()
-                    .flat_map(|dynamic| &dynamic.reserved)
-                    .map(|reservation| {
-                        let (place, whose) =
-                            (&reservation.placement, list(&reservation.namespaces));
-                        format!("{}@{}: {whose}", place.profile, place.start)
-                    }),
-            );
+            for reservation in dynamic.into_iter().flat_map(|dynamic| &dynamic.reserved) {
+                let (place, whose) = (&reservation.placement, list(&reservation.namespaces));
+                actual.push(format!("{}@{}: {whose}", place.profile, place.start));
+            }
         }
         assert_eq!(actual, expected);
     }

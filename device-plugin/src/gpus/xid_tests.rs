@@ -49,30 +49,22 @@ fn application_xids_keep_gpu_in_service_unless_named() {
 }
 
 #[test]
-fn unknown_xid_takes_gpu_out_of_service() {
-    for code in [1, 999, 65_535] {
-        check("", code, XidAction::ResetGpu);
-        check("unknown=ignore", code, XidAction::Ignore);
+fn overrides_actions_of_single_and_unknown_xids() {
+    let unknown = "unknown=restart-application";
+    for (changes, code, expected) in [
+        ("79=ignore", 79, XidAction::Ignore),
+        (" 94 = reset-gpu , 13=drain-node,", 94, XidAction::ResetGpu),
+        ("94=reset-gpu,13=drain-node", 13, XidAction::DrainNode),
+        ("94=reset-gpu", 95, XidAction::ResetGpu),
+        ("", 1, XidAction::ResetGpu),
+        ("", 65_535, XidAction::ResetGpu),
+        ("unknown=ignore", 999, XidAction::Ignore),
+        ("unknown=ignore", 79, XidAction::DrainNode),
+        (unknown, 7, XidAction::RestartApplication),
+        (&format!("{unknown},7=drain-node"), 7, XidAction::DrainNode),
+    ] {
+        check(changes, code, expected);
     }
-    check("unknown=ignore", 79, XidAction::DrainNode);
-}
-
-#[test]
-fn overrides_actions_of_single_xids() {
-    check("79=ignore", 79, XidAction::Ignore);
-    check(" 94 = reset-gpu , 13=drain-node,", 94, XidAction::ResetGpu);
-    check("94=reset-gpu,13=drain-node", 13, XidAction::DrainNode);
-    check("94=reset-gpu", 95, XidAction::ResetGpu);
-    check(
-        "unknown=restart-application,7=drain-node",
-        7,
-        XidAction::DrainNode,
-    );
-    check(
-        "unknown=restart-application",
-        7,
-        XidAction::RestartApplication,
-    );
 }
 
 #[test]
@@ -93,12 +85,6 @@ fn rejects_invalid_override_with_expected_values() {
     refused("all=ignore", &["\"all\"", "`unknown`"]);
     refused("79=ignore,79=drain-node", &["79", "twice"]);
     refused("unknown=ignore,unknown=ignore", &["unknown", "twice"]);
-}
-
-#[test]
-fn catalogue_is_sorted_without_duplicates() {
-    let codes: Vec<u64> = CATALOGUE.iter().map(|row| row.0).collect();
-    assert!(codes.is_sorted_by(|a, b| a < b), "{codes:?}");
 }
 
 /// `UPDATE=1` writes the page instead: `make reference`.

@@ -352,10 +352,10 @@ fn restore_layouts(
 mod tests {
     use std::future::pending;
 
-    use aliquot_nvml::{DriverInventory, GpuInstance, MigLayout, MigMode, Note};
+    use aliquot_nvml::{DriverInventory, MigLayout, MigMode, Note};
 
     use super::*;
-    use crate::testing::facts;
+    use crate::testing::{facts, reported_instance};
 
     #[tokio::test(start_paused = true)]
     async fn reports_driver_that_does_not_answer() {
@@ -384,15 +384,7 @@ mod tests {
                 enabled: true,
                 pending: true,
             };
-            let instance = GpuInstance {
-                profile: "1g.5gb".to_owned(),
-                start: 6,
-                size: 1,
-                memory: aliquot_core::Mib(4864),
-                id: 13,
-                devices: Vec::new(),
-            };
-            gpu.layout.instances = vec![instance];
+            gpu.layout.instances = vec![reported_instance(6, "MIG-1", "MIG-1")];
         }
         facts
     }

@@ -321,84 +321,61 @@ mod tests {
 
     fn status(phase: DaemonPhase, losses: u64, faults: u64) -> DaemonStatus {
         DaemonStatus {
-            v: 1,
-            phase,
-            spec: None,
-            daemon: None,
-            since: 0,
-            restarts: 0,
             losses,
             faults,
-            servers: Vec::new(),
-            shm: None,
-            one_user: false,
+            ..testing::daemon_status(phase, None)
         }
     }
 
     fn daemon_health(losses: u64, faults: u64) -> DaemonHealth {
         let now = SystemTime::now();
-        DaemonHealth::of(
-            Ok(Some(status(DaemonPhase::Running, losses, faults))),
-            Some(now),
-            now,
-        )
+        let status = status(DaemonPhase::Running, losses, faults);
+        DaemonHealth::of(Ok(Some(status)), Some(now), now)
     }
 
     #[test]
     fn daemon_is_up_while_its_status_is_fresh() {
         let now = SystemTime::now();
-        let check = |phase: Option<DaemonPhase>, age: u64, expected: Option<&str>| {
+        let ended = DaemonPhase::Down("it ended".to_owned());
+        let unchecked = "the MPS supervisor (DaemonSet aliquot-mps) does not check it";
+        let unanswered = "the MPS supervisor (DaemonSet aliquot-mps) has not answered";
+        for (phase, age, expected) in [
+            (Some(DaemonPhase::Running), 1, None),
+            (Some(DaemonPhase::Running), 16, Some(unchecked)),
+            (Some(ended), 1, Some("it ended")),
+            (None, 1, Some(unanswered)),
+        ] {
             let last_checked = now - Duration::from_secs(age);
             let found = phase.map(|phase| status(phase, 0, 0));
             let daemon_health = DaemonHealth::of(Ok(found), Some(last_checked), now);
             assert_eq!(daemon_health.down.as_deref(), expected);
-        };
-        check(Some(DaemonPhase::Running), 1, None);
-        check(
-            Some(DaemonPhase::Running),
-            16,
-            Some("the MPS supervisor (DaemonSet aliquot-mps) does not check it"),
-        );
-        check(
-            Some(DaemonPhase::Down("it ended".to_owned())),
-            1,
-            Some("it ended"),
-        );
-        check(
-            None,
-            1,
-            Some("the MPS supervisor (DaemonSet aliquot-mps) has not answered"),
-        );
+        }
     }
 
     #[test]
     fn mps_11_reports_each_loss_once_with_pod_and_gpu() {
         let device = GpuUuid::from("GPU-a");
-        let of = |daemon_health: DaemonHealth| BTreeMap::from([(device.clone(), daemon_health)]);
-        let check = |old: BTreeMap<_, _>, new: DaemonHealth, expected: &[ClientFailure]| {
-            let found: Vec<ClientFailure> = new_failures(&old, &of(new))
+        let of =
+            |(losses, faults)| BTreeMap::from([(device.clone(), daemon_health(losses, faults))]);
+        for (old, new, expected) in [
+            (None, (3, 1), &[][..]),
+            (Some((3, 1)), (3, 1), &[]),
+            (Some((3, 1)), (4, 1), &[ClientFailure::Lost]),
+            (
+                Some((3, 1)),
+                (4, 2),
+                &[ClientFailure::Lost, ClientFailure::Fault],
+            ),
+        ] {
+            let old = old.map(of).unwrap_or_default();
+            let found = new_failures(&old, &of(new))
                 .into_iter()
-                .map(|(_, b)| b)
-                .collect();
-            assert_eq!(found, expected);
-        };
-        check(BTreeMap::new(), daemon_health(3, 1), &[]);
-        check(of(daemon_health(3, 1)), daemon_health(3, 1), &[]);
-        check(
-            of(daemon_health(3, 1)),
-            daemon_health(4, 1),
-            &[ClientFailure::Lost],
-        );
-        check(
-            of(daemon_health(3, 1)),
-            daemon_health(4, 2),
-            &[ClientFailure::Lost, ClientFailure::Fault],
-        );
+                .map(|(_, failure)| failure);
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+        }
         let event = failure_event(&testing::pod("u1"), &device, ClientFailure::Lost);
-        assert_eq!(
-            (event.pod.name.as_str(), event.reason),
-            ("u1", "MpsServerLost")
-        );
+        let (pod, reason) = (event.pod.name.as_str(), event.reason);
+        assert_eq!((pod, reason), ("u1", "MpsServerLost"));
         assert!(event.text.contains("GPU-a") && event.text.contains("must restart"));
     }
 

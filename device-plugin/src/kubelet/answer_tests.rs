@@ -5,7 +5,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{facts, layout_of};
+use crate::testing::published;
 
 const NAME: &str = "GPU-a-0-0000000000000001";
 
@@ -16,12 +16,11 @@ fn allocate(
 ) -> api::ContainerAllocateResponse {
     use clap::Parser as _;
     let line = ["agent", "--node-name=n1", "--driver-root=/nonexistent"];
-    let gpus = ["GPU-a", "GPU-b"];
     let answers = AllocateAnswers {
         device_list,
         limits,
         paths: crate::settings::Settings::parse_from(line).paths(),
-        published: NodePublisher::new(facts(&gpus), Vec::new(), layout_of(&gpus)),
+        published: published(&["GPU-a", "GPU-b"]),
     };
     let ids: DeviceIds = ids.iter().map(|&id| id.to_owned()).collect();
     answers.answer(&AnswerName::parse(NAME).expect("a name"), &ids)
@@ -39,36 +38,22 @@ fn as_json(answer: &api::ContainerAllocateResponse) -> Value {
 #[test]
 fn passes_gpus_by_environment_without_cdi() {
     let directory = format!("/var/lib/aliquot/seats/{NAME}");
-    let common = [
+    let mut mounts = vec![
         format!("{directory}:/.aliquot:ro"),
         format!("{directory}/counters/slots:/.aliquot/counters/slots:rw"),
     ];
-    let list = format!("{directory}/ld.so.preload:/etc/ld.so.preload:ro");
-    let limited = allocate(DeviceListStrategy::Envvar, &["GPU-b::1", "GPU-a::0"], true);
-    assert_eq!(
-        as_json(&limited),
-        json!({
-            "envs": {
-                "ALIQUOT_VISIBLE_DEVICES": "GPU-a,GPU-b",
-                "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/.aliquot/counters/slots",
-                "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-                "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
-            },
-            "mounts": [common[0], common[1], list],
-        })
-    );
-    let unlimited = allocate(DeviceListStrategy::Envvar, &["GPU-a::0"], false);
-    assert_eq!(
-        as_json(&unlimited),
-        json!({
-            "envs": {
-                "ALIQUOT_VISIBLE_DEVICES": "GPU-a",
-                "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-                "NVIDIA_VISIBLE_DEVICES": "GPU-a",
-            },
-            "mounts": common,
-        })
-    );
+    let mut envs = json!({
+        "ALIQUOT_VISIBLE_DEVICES": "GPU-a,GPU-b",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+    });
+    let ids = ["GPU-b::1", "GPU-a::0"];
+    let unlimited = allocate(DeviceListStrategy::Envvar, &ids, false);
+    assert_eq!(as_json(&unlimited), json!({"envs": envs, "mounts": mounts}));
+    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = json!("/.aliquot/counters/slots");
+    mounts.push(format!("{directory}/ld.so.preload:/etc/ld.so.preload:ro"));
+    let limited = allocate(DeviceListStrategy::Envvar, &ids, true);
+    assert_eq!(as_json(&limited), json!({"envs": envs, "mounts": mounts}));
     // A GPU that is gone makes none visible.
     let gone = allocate(DeviceListStrategy::Envvar, &["GPU-z::0"], true);
     assert_eq!(gone.envs["NVIDIA_VISIBLE_DEVICES"], "void");

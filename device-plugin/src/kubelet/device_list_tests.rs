@@ -9,14 +9,7 @@ use super::*;
 use crate::gpus::allocatable::{AllocatedIds, GpuLayout};
 use crate::gpus::device_failures::NodeFailures;
 use crate::gpus::inventory::{GpuReadings, NodePublisher};
-use crate::testing::{RESOURCE, facts, layout_of, mixed_layout};
-
-fn health(uuid: &str, health: nvml::DriverHealth) -> nvml::DeviceHealth {
-    nvml::DeviceHealth {
-        uuid: uuid.to_owned(),
-        health,
-    }
-}
+use crate::testing::{RESOURCE, facts, health, layout_of, mixed_layout};
 
 fn readings(facts: &nvml::DriverInventory, health: &[nvml::DeviceHealth]) -> GpuReadings {
     GpuReadings {
@@ -38,11 +31,8 @@ fn shown(node: &PublishedNode, resource: &str) -> Vec<String> {
 fn keeps_replicas_of_changing_gpu_cordoned() {
     let mut changing = mixed_layout();
     let why = "changes from exclusive to vgpu".to_owned();
-    let gpu = changing
-        .gpus
-        .get_mut(&GpuUuid::from("GPU-b"))
-        .expect("there");
-    gpu.cordon = Some(why.clone());
+    let gpu = changing.gpus.get_mut(&GpuUuid::from("GPU-b"));
+    gpu.expect("there").cordon = Some(why.clone());
     let published = NodePublisher::new(facts(&["GPU-a", "GPU-b"]), Vec::new(), changing);
     let node = published.get();
     assert_eq!(node.inventory.gpus[1].cordon, Some(why));
@@ -82,22 +72,16 @@ fn replica_health_follows_device_health() {
     let layout = layout_of(&["GPU-a", "GPU-b", "GPU-c"]);
     let published = NodePublisher::new(facts, sick, layout);
     let node = published.get();
-    assert_eq!(
-        node.inventory.gpus[0].health,
-        Health::Unhealthy("xid 79".to_owned())
-    );
-    assert_eq!(
-        shown(&node, RESOURCE),
-        ["!GPU-a::0", "!GPU-a::1", "GPU-b::0", "GPU-b::1"]
-    );
+    let xid = Health::Unhealthy("xid 79".to_owned());
+    assert_eq!(node.inventory.gpus[0].health, xid);
+    let expected = ["!GPU-a::0", "!GPU-a::1", "GPU-b::0", "GPU-b::1"];
+    assert_eq!(shown(&node, RESOURCE), expected);
     let unregistered = nvml::DriverHealth::FabricNotReady(nvml::UnfinishedRegistration::NotStarted);
     let facts = &node.readings.facts;
     let readings = readings(facts, &[health("GPU-a", unregistered)]);
     published.set_readings(readings, AllocatedIds::new());
-    assert_eq!(
-        published.get().inventory.gpus[0].health,
-        Health::Unhealthy("fabric registration not started".to_owned())
-    );
+    let waiting = Health::Unhealthy("fabric registration not started".to_owned());
+    assert_eq!(published.get().inventory.gpus[0].health, waiting);
 }
 
 #[test]
@@ -125,9 +109,8 @@ fn hides_replicas_still_allocated_under_old_name() {
         rename: Some("nvidia.com/gpu.shared".to_owned()),
         ..Timeslice::new(3)
     };
-    renamed
-        .gpus
-        .insert("GPU-a".into(), GpuLayout::serving(Mode::Timeslice(slices)));
+    let gpu = GpuLayout::serving(Mode::Timeslice(slices));
+    renamed.gpus.insert("GPU-a".into(), gpu);
     let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), renamed);
     let allocated = |ids: &[&str]| {
         let ids: DeviceIds = ids.iter().map(|&id| id.to_owned()).collect();
@@ -136,12 +119,7 @@ fn hides_replicas_still_allocated_under_old_name() {
         let node = published.get();
         [RESOURCE, "nvidia.com/gpu.shared"].map(|resource| shown(&node, resource))
     };
-    assert_eq!(
-        allocated(&["GPU-a::0", "GPU-a::1"]),
-        [vec!["GPU-a::0", "GPU-a::1"], vec!["GPU-a::2"]]
-    );
-    assert_eq!(
-        allocated(&[]),
-        [vec![], vec!["GPU-a::0", "GPU-a::1", "GPU-a::2"]]
-    );
+    let all = ["GPU-a::0", "GPU-a::1", "GPU-a::2"];
+    assert_eq!(allocated(&all[..2]), [&all[..2], &all[2..]]);
+    assert_eq!(allocated(&[]), [&[], &all[..]]);
 }

@@ -106,7 +106,7 @@ mod tests {
     use aliquot_core::usage::Stage;
 
     use super::*;
-    use crate::testing::{RESOURCE, allocation, container, grant, pod};
+    use crate::testing::{RESOURCE, allocation, container, entry, grant, instance_grant, pod};
 
     fn check(available: &[&str], must: &[&str], size: usize, granted: &[&str], expected: &[&str]) {
         let texts = |ids: &[&str]| -> Vec<String> { ids.iter().map(|&i| i.to_owned()).collect() };
@@ -149,15 +149,7 @@ mod tests {
         check(&all, &[], 1, &["a@4"], &["a::4"]);
         // The number differs where somebody else took the granted one.
         check(&all, &[], 1, &["a@6"], &["a::0"]);
-        let placed = |gpu: &str, start| aliquot_core::Grant {
-            burst: None,
-            mig: Some(aliquot_core::mig::published::MigPlacement {
-                profile: "3g.20gb".to_owned(),
-                start,
-            }),
-            ..grant(gpu, 1, 1)
-        };
-        let pods = [waiting("u1", &[placed("a", 4)])];
+        let pods = [waiting("u1", &[instance_grant("a", "3g.20gb", 4)])];
         assert_eq!(devices(&pods, &[], 1), ["a@4"]);
     }
 
@@ -169,12 +161,8 @@ mod tests {
 
     fn served(pod: &str, container: &str) -> CheckpointEntry {
         CheckpointEntry {
-            pod: pod.into(),
             container: container.to_owned(),
-            resource: RESOURCE.to_owned(),
-            ids: std::collections::BTreeSet::new(),
-            name: None,
-            non_cdi: None,
+            ..entry(pod, None, &[])
         }
     }
 

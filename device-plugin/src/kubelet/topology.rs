@@ -177,29 +177,28 @@ pub fn refresh(policy: TopologyPolicy, files: &[PathBuf], published: &NodePublis
 mod tests {
     use super::*;
     use crate::kubelet::device_list::plugin_devices;
-    use crate::testing::{RESOURCE, facts, layout_of};
+    use crate::testing::{RESOURCE, facts, layout_of, published};
 
     #[test]
     fn reads_policy_from_kubelet_configuration() {
         let dir = tempfile::tempdir().expect("tempdir");
         let file = dir.path().join("config.yaml");
         let files = [file.clone()];
-        let check = |text: &str, expected: &str| {
+        let nothing = ("none".to_owned(), TopologyScope::Container);
+        assert_eq!(read_kubelet_config(&files).expect("absent"), nothing);
+        let json = r#"{"topologyManagerPolicy": "single-numa-node"}"#;
+        for (text, expected) in [
+            ("kind: KubeletConfiguration\nport: 10250\n", "none"),
+            ("topologyManagerPolicy: restricted\nport: 1\n", "restricted"),
+            (json, "single-numa-node"),
+            ("topologyManagerPolicy: \"\"\n", "none"),
+            ("topologyManagerPolicy: [1]\n", "config.yaml"),
+        ] {
             std::fs::write(&file, text).expect("written");
             let found = read_kubelet_config(&files).map(|(policy, _)| policy);
             let found = found.unwrap_or_else(|error| error.to_string());
             assert!(found.contains(expected), "{text:?}: {found}");
-        };
-        let nothing = ("none".to_owned(), TopologyScope::Container);
-        assert_eq!(read_kubelet_config(&files).expect("absent"), nothing);
-        check("kind: KubeletConfiguration\nport: 10250\n", "none");
-        check("topologyManagerPolicy: restricted\nport: 1\n", "restricted");
-        check(
-            r#"{"topologyManagerPolicy": "single-numa-node"}"#,
-            "single-numa-node",
-        );
-        check("topologyManagerPolicy: \"\"\n", "none");
-        check("topologyManagerPolicy: [1]\n", "config.yaml");
+        }
     }
 
     /// In the kubelet's order: by name, a directory's files in its place, only `.conf`.
@@ -231,29 +230,36 @@ mod tests {
     }
 
     #[test]
-    fn reads_topology_manager_scope() {
+    fn publishes_scope_and_last_readable_policy() {
+        use TopologyPolicy::{Auto, Restricted, SingleNumaNode};
         let dir = tempfile::tempdir().expect("tempdir");
         let file = dir.path().join("config.yaml");
-        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
-        let check = |policy: TopologyPolicy, text: &str, scope: TopologyScope| {
-            std::fs::write(&file, text).expect("written");
-            let files = [file.clone()];
-            refresh(policy, &files, &published);
-            assert_eq!(published.get().inventory.topology_scope, scope, "{text}");
-        };
+        let published = published(&["GPU-a"]);
         let pod = "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n";
-        check(TopologyPolicy::Auto, pod, TopologyScope::Pod);
-        check(
-            TopologyPolicy::Auto,
-            "topologyManagerScope: container\n",
-            TopologyScope::Container,
-        );
-        check(TopologyPolicy::Restricted, pod, TopologyScope::Pod);
-        check(
-            TopologyPolicy::Restricted,
-            "port: [",
-            TopologyScope::Container,
-        );
+        let container = "topologyManagerPolicy: restricted\ntopologyManagerScope: container\n";
+        for (policy, text, scope, shown) in [
+            (Auto, pod, TopologyScope::Pod, "single-numa-node"),
+            (Auto, container, TopologyScope::Container, "restricted"),
+            (
+                Auto,
+                "topologyManagerPolicy: [",
+                TopologyScope::Container,
+                "restricted",
+            ),
+            (SingleNumaNode, pod, TopologyScope::Pod, "single-numa-node"),
+            (
+                Restricted,
+                "port: [",
+                TopologyScope::Container,
+                "restricted",
+            ),
+        ] {
+            std::fs::write(&file, text).expect("written");
+            refresh(policy, std::slice::from_ref(&file), &published);
+            let inventory = &published.get().inventory;
+            assert_eq!(inventory.topology_scope, scope, "{text}");
+            assert_eq!(inventory.topology_policy, shown, "{text}");
+        }
     }
 
     #[test]
@@ -280,20 +286,5 @@ mod tests {
         );
         check(TopologyPolicy::Restricted, [Some(0), Some(1), None]);
         check(TopologyPolicy::None, [None; 3]);
-    }
-
-    #[test]
-    fn keeps_policy_when_configuration_is_unreadable() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let file = dir.path().join("config.yaml");
-        let published = NodePublisher::new(facts(&["GPU-a"]), Vec::new(), layout_of(&["GPU-a"]));
-        std::fs::write(&file, "topologyManagerPolicy: restricted\n").expect("written");
-        let files = [file.clone()];
-        refresh(TopologyPolicy::Auto, &files, &published);
-        std::fs::write(&file, "topologyManagerPolicy: [").expect("written");
-        refresh(TopologyPolicy::Auto, &files, &published);
-        assert_eq!(published.get().inventory.topology_policy, "restricted");
-        let error = read_kubelet_config(&files).expect_err("not YAML");
-        assert!(error.to_string().contains("config.yaml"), "{error}");
     }
 }

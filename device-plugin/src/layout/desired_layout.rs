@@ -135,6 +135,8 @@ mod tests {
     use aliquot_core::Scaling;
 
     use super::*;
+    use crate::gpus::allocatable::{GpuLayout, NodeLayout};
+    use crate::gpus::inventory::NodePublisher;
     use crate::testing::facts;
 
     const CONFIG: &str = "
@@ -145,8 +147,9 @@ profiles:
   lab:
     gpus:
     - {select: {index: 0}, mode: exclusive}
-    - {select: {pci: '0000:07:00.0'}, mode: timeslice, replicas: 3}
+    - {select: {pci: '0000:07:00.0', product: '*A30'}, mode: timeslice, replicas: 3}
     transition: {policy: evict, timeout: 5m}
+  model: {gpus: [{select: {pci: '0x20B710DE'}, mode: exclusive}], rest: vgpu}
   third: {gpus: [{select: {index: 7}, mode: exclusive}], rest: vgpu}
 ";
 
@@ -155,6 +158,8 @@ profiles:
         let labels = label.map(|value| ("aliquot.dev/profile".to_owned(), value.to_owned()));
         let mut facts = facts(&["GPU-a", "GPU-b"]);
         facts.gpus[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
+        facts.gpus[1].pci_device_id = Some(0x20B7_10DE);
+        facts.gpus[1].model = "NVIDIA A30".to_owned();
         let defaults = Defaults {
             split: 4,
             memory_scaling: Scaling::ONE,
@@ -176,60 +181,18 @@ profiles:
 
     #[test]
     fn resolves_mode_from_configuration_labels_and_gpus() {
-        check(None, None, Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
-        check(None, Some("lab"), Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
-        check(Some(CONFIG), None, Ok(&["Vgpu(Vg", "Vgpu(Vg"]));
+        let vgpu = Ok(&["Vgpu(Vg", "Vgpu(Vg"][..]);
+        let broken = Err(("ConfigurationBroken", "line 1"));
+        let unknown = Err(("ProfileUnknown", "\"labb\" is not a profile"));
+        let unfit = Err(("ProfileDoesNotFit", "7 selects no GPU"));
+        check(None, None, vgpu);
+        check(None, Some("lab"), vgpu);
+        check(Some(CONFIG), None, vgpu);
         check(Some(CONFIG), Some("lab"), Ok(&["Exclusi", "Timesli"]));
-        check(
-            Some("profiles: ["),
-            None,
-            Err(("ConfigurationBroken", "line 1")),
-        );
-        check(
-            Some(CONFIG),
-            Some("labb"),
-            Err(("ProfileUnknown", "\"labb\" is not a profile")),
-        );
-        check(
-            Some(CONFIG),
-            Some("third"),
-            Err(("ProfileDoesNotFit", "7 selects no GPU")),
-        );
-    }
-
-    #[test]
-    fn ts_9_selects_gpu_by_index_uuid_pci_or_product() {
-        let uuid = |n: u32| format!("GPU-{n:08x}-0000-0000-0000-000000000000");
-        let (a, b) = (uuid(1), uuid(2));
-        let mut facts = facts(&[&a, &b]);
-        facts.gpus[1].pci_bus_id = Some("00000000:07:00.0".to_owned());
-        facts.gpus[1].pci_device_id = Some(0x20B7_10DE);
-        facts.gpus[1].model = "NVIDIA A30".to_owned();
-        let defaults = Defaults {
-            split: 4,
-            memory_scaling: Scaling::ONE,
-        };
-        let ask = |select: &str| {
-            let head = "apiVersion: aliquot.dev/v1alpha1\ndefault: p\nprofiles:\n  p:";
-            let text = format!(
-                "{head}\n    gpus: [{{select: {{{select}}}, mode: exclusive}}]\n    rest: vgpu\n"
-            );
-            let found = determine(Some(&text), &BTreeMap::new(), &facts, &defaults)?;
-            let whole = found.gpus.into_iter();
-            let whole = whole.filter(|(_, mode)| matches!(mode, Mode::Exclusive(_)));
-            Ok::<_, DesiredLayoutError>(whole.map(|(uuid, _)| uuid.to_string()).collect::<Vec<_>>())
-        };
-        for select in [
-            "index: 1",
-            &format!("uuid: {b}"),
-            "pci: '0000:07:00.0'",
-            "pci: '0x20b710de'",
-            "product: '*A30'",
-        ] {
-            assert_eq!(ask(select), Ok(vec![b.clone()]), "{select}");
-        }
-        let error = ask("product: '*H100*'").expect_err("hits nothing");
-        assert!(error.text.contains("selects no GPU"), "{}", error.text);
+        check(Some(CONFIG), Some("model"), Ok(&["Vgpu(Vg", "Exclusi"]));
+        check(Some("profiles: ["), None, broken);
+        check(Some(CONFIG), Some("labb"), unknown);
+        check(Some(CONFIG), Some("third"), unfit);
     }
 
     #[test]
@@ -240,13 +203,13 @@ profiles:
             memory_scaling: Scaling::ONE,
         };
         let found = determine(None, &BTreeMap::new(), &facts, &defaults).expect("built in");
-        let open = |(uuid, mode)| (uuid, crate::gpus::allocatable::GpuLayout::serving(mode));
-        let layout = crate::gpus::allocatable::NodeLayout {
+        let open = |(uuid, mode)| (uuid, GpuLayout::serving(mode));
+        let layout = NodeLayout {
             default_resource: crate::testing::RESOURCE.to_owned(),
             gpus: found.gpus.into_iter().map(open).collect(),
-            ..crate::gpus::allocatable::NodeLayout::default()
+            ..NodeLayout::default()
         };
-        let published = crate::gpus::inventory::NodePublisher::new(facts, Vec::new(), layout);
+        let published = NodePublisher::new(facts, Vec::new(), layout);
         let inventory = &published.get().inventory;
         let config = aliquot_profiles::effective::effective("n1", inventory).expect("can be shown");
         let yaml = config.to_yaml().expect("yaml");
@@ -257,32 +220,21 @@ profiles:
     #[test]
     fn reads_file_or_mounted_config_map() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let check = |name: &str, expected: Result<Option<&str>, &str>| match (
-            read_configuration(&dir.path().join(name)),
-            expected,
-        ) {
-            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
-            (found, expected) => {
-                assert_eq!(
-                    found.as_ref().map(Option::as_deref).ok(),
-                    expected.ok(),
-                    "{name}"
-                );
-            }
-        };
-        check("none", Ok(None));
+        let read = |name: &str| read_configuration(&dir.path().join(name));
+        assert_eq!(read("none"), Ok(None));
         std::fs::write(dir.path().join("a.yaml"), "one").expect("written");
-        check("a.yaml", Ok(Some("one")));
+        assert_eq!(read("a.yaml"), Ok(Some("one".to_owned())));
         // As the kubelet mounts it: a link to a link to the file of this version.
         let data = dir.path().join("map/..v1");
         std::fs::create_dir_all(&data).expect("made");
-        check("map", Ok(None));
+        assert_eq!(read("map"), Ok(None));
         std::fs::write(data.join("profiles.yaml"), "two").expect("written");
         let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, dir.path().join(at));
         link("..v1", "map/..data").expect("linked");
         link("..data/profiles.yaml", "map/profiles.yaml").expect("linked");
-        check("map", Ok(Some("two")));
+        assert_eq!(read("map"), Ok(Some("two".to_owned())));
         std::fs::write(dir.path().join("map/more.json"), "").expect("written");
-        check("map", Err("2 configuration files"));
+        let error = read("map").expect_err("two files");
+        assert!(error.contains("2 configuration files"), "{error}");
     }
 }

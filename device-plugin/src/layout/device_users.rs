@@ -115,11 +115,10 @@ pub fn may_stay(users: &DeviceUsers, from: Option<&Mode>, to: &Mode) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::mig::published::{FixedInstance, Mig};
     use aliquot_profiles::mode::{Exclusive, Scaling, Timeslice, Vgpu};
 
     use super::*;
-    use crate::testing::{allocation, grant, inventory, pod};
+    use crate::testing::{allocation, fixed_instance, grant, inventory, pod, share_of};
 
     fn vgpu(split: u32, scaling: &str) -> Mode {
         Mode::Vgpu(Vgpu {
@@ -133,31 +132,13 @@ mod tests {
     /// ended.
     fn with_sources(check: impl FnOnce(UserSources<'_>)) {
         let mut inventory = inventory(&["GPU-a", "MIG-1"]);
-        inventory.gpus[1].mig = Some(Mig::Fixed(FixedInstance {
-            parent: "GPU-b".into(),
-            profile: "1g.5gb".to_owned(),
-            start: 0,
-            gi: 1,
-            ci: 0,
-        }));
+        inventory.gpus[1].mig = fixed_instance("GPU-b", "1g.5gb");
         let foreign = ForeignAllocation {
             gpu: "GPU-c".into(),
             pod: "default/old".to_owned(),
             hami: None,
         };
         let given = |gpu: &str| allocation(&[("main", &[grant(gpu, 3000, 10)])]);
-        let accepted = |uid: &str, gpu: &str| {
-            let (uid, name) = (PodUid::from(uid), uid.to_owned());
-            let container = aliquot_node_state::accepted::AcceptedContainer {
-                name: "main".to_owned(),
-                stage: aliquot_core::usage::Stage::App,
-                effective: aliquot_node_state::limits::EffectiveLimits {
-                    oom_killer: true,
-                    ..Default::default()
-                },
-            };
-            AcceptedAllocation::new(uid, "default".to_owned(), name, given(gpu), vec![container])
-        };
         let mut over = pod("over").with(&given("GPU-a"));
         over.phase = Phase::Ended;
         let pods = [
@@ -166,7 +147,7 @@ mod tests {
             pod("instance").with(&given("MIG-1")),
             over,
         ];
-        let shares = [accepted("u1", "GPU-a"), accepted("left", "GPU-d")].map(Arc::new);
+        let shares = [share_of("u1", &["GPU-a"]), share_of("left", &["GPU-d"])].map(Arc::new);
         check(UserSources {
             inventory: &inventory,
             foreign: &[foreign],
@@ -209,10 +190,9 @@ mod tests {
             };
             let exclusive = || Mode::Exclusive(Exclusive::default());
             let timeslice = |n| Mode::Timeslice(Timeslice::new(n));
-            check(Some(vgpu(10, "1")), vgpu(2, "1"), true);
-            check(Some(vgpu(10, "1")), vgpu(1, "1"), true);
-            check(Some(vgpu(10, "1")), vgpu(10, "0.6"), true);
-            check(Some(vgpu(10, "1")), vgpu(10, "0.5"), true);
+            for (split, scaling) in [(2, "1"), (1, "1"), (10, "0.6"), (10, "0.5")] {
+                check(Some(vgpu(10, "1")), vgpu(split, scaling), true);
+            }
             check(Some(vgpu(10, "1")), exclusive(), false);
             check(Some(timeslice(10)), timeslice(2), true);
             check(Some(timeslice(10)), vgpu(10, "1"), false);

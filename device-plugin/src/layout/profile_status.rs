@@ -210,50 +210,48 @@ mod tests {
             }),
             ..present.clone()
         };
-        check(
-            present.clone(),
-            None,
-            None,
-            ["True", "Applied", "profile lab"],
-        );
+        let change = "GPU-a changes from vgpu to exclusive";
+        let stays = "GPU-a stays vgpu instead of changing to exclusive";
+        let failed = Some(StepError::Failed("no".to_owned()));
+        let reset = Some(StepError::NeedsAction("reset it".to_owned()));
+        for (gpu, failure, reason, message) in [
+            (
+                changing(ChangeStep::Draining),
+                None,
+                "Changing",
+                format!("{change} and waits for these pods to end: default/p"),
+            ),
+            (
+                changing(ChangeStep::Entering),
+                failed,
+                "Changing",
+                format!("{change}, which failed and will be retried: no"),
+            ),
+            (
+                changing(ChangeStep::Entering),
+                reset,
+                "Changing",
+                format!("{change} and needs an action: reset it"),
+            ),
+            (
+                unchanged(None),
+                None,
+                "GivenUp",
+                format!("{stays}: it was still in use when the timeout expired"),
+            ),
+            (
+                unchanged(Some("no")),
+                None,
+                "GivenUp",
+                format!("{stays}: switching failed: no"),
+            ),
+        ] {
+            check(gpu, None, failure, ["False", reason, &message]);
+        }
+        let applied = ["True", "Applied", "profile lab"];
+        check(present.clone(), None, None, applied);
         let message = "\"x\" is not a profile; the last valid profile stays in effect: lab";
         let error = Some("\"x\" is not a profile");
-        check(
-            present.clone(),
-            error,
-            None,
-            ["False", "ProfileUnknown", message],
-        );
-        let message =
-            "GPU-a changes from vgpu to exclusive and waits for these pods to end: default/p";
-        check(
-            changing(ChangeStep::Draining),
-            None,
-            None,
-            ["False", "Changing", message],
-        );
-        let message = "GPU-a changes from vgpu to exclusive, which failed and will be retried: no";
-        check(
-            changing(ChangeStep::Entering),
-            None,
-            Some(StepError::Failed("no".to_owned())),
-            ["False", "Changing", message],
-        );
-        let message = "GPU-a changes from vgpu to exclusive and needs an action: reset it";
-        check(
-            changing(ChangeStep::Entering),
-            None,
-            Some(StepError::NeedsAction("reset it".to_owned())),
-            ["False", "Changing", message],
-        );
-        let message = "GPU-a stays vgpu instead of changing to exclusive: it was still in use when the timeout expired";
-        check(unchanged(None), None, None, ["False", "GivenUp", message]);
-        let message = "GPU-a stays vgpu instead of changing to exclusive: switching failed: no";
-        check(
-            unchanged(Some("no")),
-            None,
-            None,
-            ["False", "GivenUp", message],
-        );
+        check(present, error, None, ["False", "ProfileUnknown", message]);
     }
 }

@@ -165,7 +165,7 @@ mod tests {
     use aliquot_profiles::mode::{Exclusive, Vgpu};
 
     use super::*;
-    use crate::layout::transition::ModeChange;
+    use crate::layout::transition::{AbandonedChange, ModeChange};
 
     #[test]
     fn reads_back_stored_layout() {
@@ -181,19 +181,19 @@ mod tests {
         let gpu = GpuState {
             mode: Some(Mode::Vgpu(Vgpu::default())),
             change: Some(change),
-            given_up: None,
+            given_up: Some(AbandonedChange {
+                to: Mode::Exclusive(Exclusive::default()),
+                since: 3,
+                refused: Some("no".to_owned()),
+            }),
         };
         layout.gpus.insert("GPU-a".into(), gpu);
         layout.store(&path).expect("stored");
-        assert_eq!(
-            StoredLayout::load(&path).expect("read"),
-            Some(layout.clone())
-        );
+        let read = StoredLayout::load(&path).expect("read");
+        assert_eq!(read.as_ref(), Some(&layout));
         let gpu_layout = &layout.node_layout("nvidia.com/gpu").gpus["GPU-a"];
-        assert_eq!(
-            gpu_layout.cordon.as_deref(),
-            Some("changes from vgpu to exclusive")
-        );
+        let cordon = gpu_layout.cordon.as_deref();
+        assert_eq!(cordon, Some("changes from vgpu to exclusive"));
         assert!(gpu_layout.switching);
     }
 

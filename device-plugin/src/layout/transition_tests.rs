@@ -102,10 +102,7 @@ fn drains_and_cordons_before_leaving_mode() {
     assert_eq!(after_action(&goes), enters);
     assert_eq!(pending_action(&enters), PendingAction::Enter(&exclusive()));
     assert_eq!(after_action(&enters), on(exclusive()));
-}
-
-#[test]
-fn changes_numbers_without_leaving_mode() {
+    // Where only numbers differ, the mode is not left.
     let waits = to(vgpu(10), vgpu(4), Draining, 90);
     let enters = to(vgpu(10), vgpu(4), Entering, 100);
     check(&waits, Some(vgpu(4)), true, true, &enters);
@@ -156,11 +153,8 @@ fn keeps_mode_after_timeout_until_gpu_is_free() {
 #[test]
 fn gives_up_refused_mode_until_new_profile_or_restart() {
     let enters = to(vgpu(10), exclusive(), Entering, 90);
-    let back = given_up(
-        to(exclusive(), vgpu(10), Leaving, 90),
-        exclusive(),
-        Some("no"),
-    );
+    let leaves = to(exclusive(), vgpu(10), Leaving, 90);
+    let back = given_up(leaves, exclusive(), Some("no"));
     let mut expected = back.clone();
     expected.given_up.as_mut().expect("given up").since = 90;
     assert_eq!(abandon(&enters, "no"), expected);
@@ -179,22 +173,17 @@ fn gives_up_refused_mode_until_new_profile_or_restart() {
     assert_eq!(abandon(&first, "no"), first);
 }
 
+const DRAINING: Stage = Stage::Changing(Draining);
+const LEAVING: Stage = Stage::Changing(Leaving);
+const ENTERING: Stage = Stage::Changing(Entering);
+
 /// The whole table: in each stage the next one after each event, as its first letter; two letters:
 /// otherwise, and where only numbers differ; `-`: the event changes nothing.
 const TABLE: [(Stage, [&str; 7]); 4] = [
     (Stage::Settled, ["E", "D", "S", "-", "-", "-", "-"]),
-    (
-        Stage::Changing(Draining),
-        ["-", "D", "E", "LE", "E", "-", "-"],
-    ),
-    (
-        Stage::Changing(Leaving),
-        ["-", "L", "-", "-", "-", "E", "-"],
-    ),
-    (
-        Stage::Changing(Entering),
-        ["-", "LD", "-", "-", "-", "S", "LE"],
-    ),
+    (DRAINING, ["-", "D", "E", "LE", "E", "-", "-"]),
+    (LEAVING, ["-", "L", "-", "-", "-", "E", "-"]),
+    (ENTERING, ["-", "LD", "-", "-", "-", "S", "LE"]),
 ];
 const EVENTS: [Event; 7] = [
     Event::Restored,
@@ -388,15 +377,4 @@ fn never_switches_gpu_in_use_across_restarts() {
         assert_eq!(model.gpu.change, None, "seed {seed}");
         assert!(model.real.is_some(), "seed {seed}");
     }
-}
-
-#[test]
-fn state_round_trips_through_json() {
-    let gpu = given_up(
-        to(vgpu(10), timeslice(3), Leaving, 9),
-        exclusive(),
-        Some("no"),
-    );
-    let text = serde_json::to_string(&gpu).expect("json");
-    assert_eq!(serde_json::from_str::<GpuState>(&text).expect("json"), gpu);
 }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_pods_in_arrival_order() {
+    fn orders_pods_by_arrival_and_relisted_ones_by_age() {
         let pods = Pods::default();
         pods.apply(pod("b").named("late-name"));
         pods.apply(pod("a").named("early-name"));
@@ -124,21 +124,15 @@ mod tests {
         assert_eq!(names(&pods), ["late-name", "early-name"]);
         pods.delete(&"b".into());
         assert_eq!(names(&pods), ["early-name"]);
-    }
-
-    #[test]
-    fn relist_orders_new_pods_and_drops_missing_ones() {
-        let pods = Pods::default();
-        pods.apply(pod("gone"));
-        pods.apply(pod("retained"));
         assert!(!pods.synced());
         pods.reset(vec![
             pod("young").created_at(20),
-            pod("retained").created_at(30),
+            pod("a").created_at(30),
             pod("old").created_at(10),
         ]);
         assert!(pods.synced());
-        assert_eq!(names(&pods), ["retained", "old", "young"]);
-        assert!(pods.get(&"gone".into()).is_none());
+        assert_eq!(names(&pods), ["a", "old", "young"]);
+        pods.reset(vec![pod("old")]);
+        assert!(pods.get(&"young".into()).is_none());
     }
 }

@@ -257,45 +257,35 @@ mod tests {
 
     #[test]
     fn derives_phase_from_status_and_deletion() {
-        let check = |status: serde_json::Value, deleted: Option<&str>, expected| {
+        let read = |status: &serde_json::Value, deleted: Option<&str>| {
             let pod = read(&json!({
                 "metadata": {"uid": "u", "name": "p", "deletionTimestamp": deleted},
                 "spec": {"nodeName": "n1", "containers": []},
                 "status": status,
             }));
-            assert_eq!(pod.map(|p| p.phase), Some(expected), "{status}");
+            pod.expect("bound").phase
         };
-        let running = json!({"phase": "Running", "containerStatuses": [
-            {"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-             "state": {"running": {}}}]});
-        let now = Some("2026-11-21T10:00:00Z");
-        check(json!({"phase": "Pending"}), None, Phase::Starting);
-        check(running.clone(), None, Phase::Running);
-        check(running, now, Phase::Terminating);
-        check(json!({"phase": "Failed"}), now, Phase::Ended);
-    }
-
-    #[test]
-    fn treats_failed_restart_as_running_pod() {
-        let waiting = |last: serde_json::Value| {
-            let pod = read(&json!({
-                "metadata": {"uid": "u", "name": "p"},
-                "spec": {"nodeName": "n1", "containers": []},
-                "status": {"phase": "Running", "containerStatuses": [
-                    {"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-                     "state": {"waiting": {"reason": "CreateContainerConfigError"}},
-                     "lastState": last}]},
-            }));
-            pod.map(|p| p.phase)
+        let container = |state: serde_json::Value, last: serde_json::Value| {
+            json!({"phase": "Running", "containerStatuses": [
+                {"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                 "state": state, "lastState": last}]})
         };
-        assert_eq!(waiting(json!({})), Some(Phase::Starting));
+        let running = container(json!({"running": {}}), json!({}));
+        let waiting = json!({"waiting": {"reason": "CreateContainerConfigError"}});
         let ended = json!({"terminated": {"exitCode": 0}});
-        assert_eq!(waiting(ended), Some(Phase::Running));
-    }
-
-    #[test]
-    fn ignores_unbound_pod() {
-        let pod = json!({"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": []}});
-        assert_eq!(read(&pod), None);
+        let now = Some("2026-11-21T10:00:00Z");
+        for (status, deleted, expected) in [
+            (json!({"phase": "Pending"}), None, Phase::Starting),
+            (running.clone(), None, Phase::Running),
+            (running, now, Phase::Terminating),
+            (json!({"phase": "Failed"}), now, Phase::Ended),
+            (container(waiting.clone(), json!({})), None, Phase::Starting),
+            // A failed restart.
+            (container(waiting, ended), None, Phase::Running),
+        ] {
+            assert_eq!(read(&status, deleted), expected, "{status}");
+        }
+        let unbound = json!({"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": []}});
+        assert_eq!(self::read(&unbound), None);
     }
 }

@@ -129,14 +129,12 @@ mod tests {
     /// A pod whose containers request this memory.
     fn asking(uid: &str, containers: &[(Stage, u64)]) -> Arc<Pod> {
         let mut pod = pod(uid);
-        pod.containers = containers
-            .iter()
-            .map(|&(stage, memory)| {
-                let mut container = container("c", stage);
-                container.requested.insert(MEMORY.to_owned(), memory);
-                container
-            })
-            .collect();
+        pod.containers.clear();
+        for &(stage, memory) in containers {
+            let mut container = container("c", stage);
+            container.requested.insert(MEMORY.to_owned(), memory);
+            pod.containers.push(container);
+        }
         Arc::new(pod)
     }
 
@@ -199,12 +197,8 @@ mod tests {
         check(Some(90_000), &seen(Some("80k"), ours), false, more);
         // The node's pods are not known yet.
         check(Some(70_000), &seen(Some("80k"), ours), false, Value::Null);
-        check(
-            None,
-            &seen(Some("80k"), ours),
-            true,
-            json!([{MEMORY: null}, null]),
-        );
+        let none = json!([{MEMORY: null}, null]);
+        check(None, &seen(Some("80k"), ours), true, none);
         // Another owner's stays.
         check(None, &seen(Some("80k"), None), true, Value::Null);
     }

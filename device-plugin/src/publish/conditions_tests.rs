@@ -3,14 +3,11 @@
 use super::*;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::NodeFailures;
-use crate::gpus::inventory::{
-    GpuReadings, NodePublisher, RuntimeProblem, RuntimeStatus, TakenResource,
-};
-use crate::testing::{facts, layout_of};
+use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus, TakenResource};
+use crate::testing::{facts, layout_of, readings};
 
 fn published() -> NodePublisher {
-    let gpus = ["GPU-a", "GPU-b"];
-    NodePublisher::new(facts(&gpus), Vec::new(), layout_of(&gpus))
+    crate::testing::published(&["GPU-a", "GPU-b"])
 }
 
 /// The condition that is written, which the node shows then.
@@ -33,38 +30,23 @@ fn words(condition: Option<&[String; 3]>) -> Option<[&str; 2]> {
     condition.map(|[status, reason, _]| [status.as_str(), reason.as_str()])
 }
 
-fn showing(kind: &str, status: Option<&str>) -> NodeView {
-    let shown = status.map(|status| (kind.to_owned(), (status.to_owned(), String::new())));
-    NodeView {
-        conditions: shown.into_iter().collect(),
-        ..NodeView::default()
-    }
-}
-
 #[test]
 fn sets_and_clears_checkpoint_lost_condition() {
     let node = published().get();
-    let check = |lost: &[&str], status: Option<&str>, expected: Option<&str>| {
-        let lost = lost.iter().map(|&uid| uid.into()).collect();
-        let mut view = showing(CHECKPOINT_LOST, status);
-        let found = written(CHECKPOINT_LOST, &node, &[], Some(&lost), &mut view);
+    let mut view = NodeView::default();
+    for (lost, expected) in [
+        (&[][..], None),
+        (&["u1"], Some("True")),
+        // It is not written again.
+        (&["u1"], None),
+        (&[], Some("False")),
+        (&["u1"], Some("True")),
+    ] {
+        let pods = lost.iter().map(|&uid| uid.into()).collect();
+        let found = written(CHECKPOINT_LOST, &node, &[], Some(&pods), &mut view);
         let status = found.as_ref().map(|[status, ..]| status.as_str());
         assert_eq!(status, expected, "{lost:?}");
-    };
-    check(&[], None, None);
-    check(&["u1"], None, Some("True"));
-    check(&["u1"], Some("False"), Some("True"));
-    check(&[], Some("True"), Some("False"));
-}
-
-#[test]
-fn does_not_rewrite_current_condition() {
-    let node = published().get();
-    let lost = ["u1".into()].into();
-    let mut view = NodeView::default();
-    let mut write = || written(CHECKPOINT_LOST, &node, &[], Some(&lost), &mut view);
-    assert!(write().is_some());
-    assert_eq!(write(), None);
+    }
 }
 
 #[test]
@@ -77,15 +59,11 @@ fn sets_gpu_sick_condition_until_gpu_recovers() {
     let published = published();
     let mut view = NodeView::default();
     let mut check = |devices: &[DeviceFailure], expected: Option<[&str; 2]>| {
-        let readings = GpuReadings {
-            facts: facts(&["GPU-a"]),
-            health: Vec::new(),
-            failures: NodeFailures {
-                devices: devices.to_vec(),
-                ..NodeFailures::default()
-            },
+        let failures = NodeFailures {
+            devices: devices.to_vec(),
+            ..NodeFailures::default()
         };
-        published.set_readings(readings, AllocatedIds::new());
+        published.set_readings(readings(&["GPU-a"], failures), AllocatedIds::new());
         let found = written(GPU_SICK, &published.get(), &[], None, &mut view);
         assert_eq!(words(found.as_ref()), expected, "{devices:?}");
     };

@@ -216,10 +216,4 @@ mod tests {
         check(&["cards.json", "seats/a/limits"], true);
         check(&["cards.json", "mps/GPU-a/wish"], false);
     }
-
-    #[test]
-    fn finds_host_folder_through_parent_process() {
-        let found = path_in_root_of(7, Path::new("/var/lib/aliquot"));
-        assert_eq!(found, Path::new("/proc/7/root/var/lib/aliquot"));
-    }
 }

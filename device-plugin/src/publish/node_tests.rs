@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::NodeFailures;
-use crate::gpus::inventory::GpuReadings;
+use crate::testing::readings;
 
 #[tokio::test]
 async fn patches_taint_over_latest_resource_version() {
@@ -36,21 +36,12 @@ async fn patches_taint_over_latest_resource_version() {
             Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(answer)?)
         }
     });
-    let published = NodePublisher::new(
-        crate::testing::facts(&["GPU-a"]),
-        Vec::new(),
-        crate::testing::layout_of(&["GPU-a"]),
-    );
+    let published = crate::testing::published(&["GPU-a"]);
     let drained = NodeFailures {
         drain_reason: Some("XID 79".to_owned()),
         ..NodeFailures::default()
     };
-    let readings = GpuReadings {
-        facts: crate::testing::facts(&["GPU-a"]),
-        health: Vec::new(),
-        failures: drained,
-    };
-    published.set_readings(readings, AllocatedIds::new());
+    published.set_readings(readings(&["GPU-a"], drained), AllocatedIds::new());
     let known: api::Node = serde_json::from_value(node.lock().clone()).expect("a node");
     let writer = NodeWriter {
         nodes: Api::all(kube::Client::new(service, "default")),

@@ -6,18 +6,6 @@ use super::*;
 const SECTION_3: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
 const SECTION_2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n";
 
-/// A node with one GPU that NVIDIA's CDI spec contains, on this runtime with this configuration.
-fn check(version: &str, config: &Result<RuntimeConfig, String>, expected: &[(&str, bool, &str)]) {
-    let driver = DriverSources::default();
-    check_all(
-        version,
-        config,
-        &driver,
-        &RuntimeClassState::Unknown,
-        expected,
-    );
-}
-
 /// No CDI spec has the driver for GPU-a.
 fn without_spec() -> DriverSources {
     DriverSources {
@@ -27,13 +15,15 @@ fn without_spec() -> DriverSources {
 }
 
 fn check_all(
-    version: &str,
     config: &Result<RuntimeConfig, String>,
     driver: &DriverSources,
     class: &RuntimeClassState,
     expected: &[(&str, bool, &str)],
 ) {
-    check_facts(&facts(version, config, driver, class), expected);
+    check_facts(
+        &facts("containerd://2.4.2", config, driver, class),
+        expected,
+    );
 }
 
 fn facts<'a>(
@@ -84,52 +74,61 @@ fn written(kind: RuntimeKind, text: &str) -> Result<RuntimeConfig, String> {
 fn mig_14_reports_runtime_without_cdi_and_remedy() {
     let none = Ok(RuntimeConfig::default());
     let unread = Err("it does not exist".to_owned());
-    let of = |text: &str| written(RuntimeKind::Containerd, text);
-    check("containerd://2.4.2", &none, &[]);
-    check("containerd://2.4.2", &unread, &[]);
-    check("containerd://2.4.2-rc.1", &of(SECTION_3), &[]);
-    let off = &of(&format!("{SECTION_3}enable_cdi = false\n"));
-    check(
-        "containerd://2.1.0",
-        off,
-        &[("CdiOff", true, "enable_cdi = true")],
-    );
-    check(
-        "containerd://1.6.20",
-        &none,
-        &[("CdiOff", true, "1.6.20 does not support CDI")],
-    );
-    let by_itself = &of(SECTION_2);
-    check(
-        "containerd://1.7.24",
-        by_itself,
-        &[("CdiOff", true, "enable_cdi = true")],
-    );
-    let on = &of(&format!("{SECTION_2}enable_cdi = true\n"));
-    check("containerd://1.7.24", on, &[]);
-    check(
-        "containerd://1.7.24",
-        &unread,
-        &[("CdiUnknown", false, "cannot be read: it does not exist")],
-    );
-    // It supported CDI only by annotations, which nobody writes.
-    check("cri-o://1.27.8", &none, &[("CdiOff", true, "1.28")]);
-    check("cri-o://1.28.0", &none, &[]);
-    check("cri-o://1.31.2", &none, &[]);
-    check(
-        "docker://27.1",
-        &unread,
-        &[("CdiUnknown", false, "containerd 1.7 or newer")],
-    );
-    let elsewhere = &of(&format!("{SECTION_3}cdi_spec_dirs = [\"/opt/cdi\"]\n"));
-    let words = "from /opt/cdi, but the agent writes them to /var/run/cdi";
-    check(
-        "containerd://2.4.2",
-        elsewhere,
-        &[("CdiDirectory", false, words)],
-    );
-    let same = &of(&format!("{SECTION_3}cdi_spec_dirs = [\"/run/cdi\"]\n"));
-    check("containerd://2.4.2", same, &[]);
+    let of = |section: &str, line: &str| {
+        let text = format!("{section}{line}\n");
+        written(RuntimeKind::Containerd, &text)
+    };
+    let (default_2, default_3) = (of(SECTION_2, ""), of(SECTION_3, ""));
+    let on = of(SECTION_2, "enable_cdi = true");
+    let off = of(SECTION_3, "enable_cdi = false");
+    let elsewhere = of(SECTION_3, "cdi_spec_dirs = [\"/opt/cdi\"]");
+    let same = of(SECTION_3, "cdi_spec_dirs = [\"/run/cdi\"]");
+    let is_off = |why| Some(("CdiOff", true, why));
+    let unknown = |why| Some(("CdiUnknown", false, why));
+    let other_folder = "from /opt/cdi, but the agent writes them to /var/run/cdi";
+    for (version, config, expected) in [
+        ("containerd://2.4.2", &none, None),
+        ("containerd://2.4.2", &unread, None),
+        ("containerd://2.4.2-rc.1", &default_3, None),
+        ("containerd://2.1.0", &off, is_off("enable_cdi = true")),
+        (
+            "containerd://1.6.20",
+            &none,
+            is_off("1.6.20 does not support CDI"),
+        ),
+        (
+            "containerd://1.7.24",
+            &default_2,
+            is_off("enable_cdi = true"),
+        ),
+        ("containerd://1.7.24", &on, None),
+        (
+            "containerd://1.7.24",
+            &unread,
+            unknown("cannot be read: it does not exist"),
+        ),
+        // It supported CDI only by annotations, which nobody writes.
+        ("cri-o://1.27.8", &none, is_off("1.28")),
+        ("cri-o://1.28.0", &none, None),
+        ("docker://27.1", &unread, unknown("containerd 1.7 or newer")),
+        (
+            "containerd://2.4.2",
+            &elsewhere,
+            Some(("CdiDirectory", false, other_folder)),
+        ),
+        ("containerd://2.4.2", &same, None),
+    ] {
+        let (driver, class) = (DriverSources::default(), RuntimeClassState::Unknown);
+        check_facts(
+            &facts(version, config, &driver, &class),
+            expected.as_slice(),
+        );
+    }
+}
+
+fn cdi_off() -> Result<RuntimeConfig, String> {
+    let text = format!("{SECTION_3}enable_cdi = false\n");
+    written(RuntimeKind::Containerd, &text)
 }
 
 /// Writes below a node's root.
@@ -149,25 +148,16 @@ fn reads_host_configuration_when_none_is_mounted() {
     for part in ["none of", "/etc/cri/containerd.toml", "exists"] {
         assert!(missing.contains(part), "{missing}");
     }
-    put(
-        &host,
-        "/etc/containerd/config.toml",
-        "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
-    );
+    let text = "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n";
+    put(&host, "/etc/containerd/config.toml", text);
     assert_eq!(of(RuntimeKind::Containerd).expect("read").cdi, None);
-    put(
-        &host,
-        "/etc/containerd/conf.d/cdi.toml",
-        &format!("{SECTION_2}enable_cdi = false\n"),
-    );
+    let text = format!("{SECTION_2}enable_cdi = false\n");
+    put(&host, "/etc/containerd/conf.d/cdi.toml", &text);
     let imported = of(RuntimeKind::Containerd).expect("imported");
     assert_eq!(imported.cdi, Some(false));
     assert_eq!(imported.file, Path::new("/etc/containerd/config.toml"));
-    put(
-        &host,
-        "/etc/crio/crio.conf.d/10-nvidia.conf",
-        "[crio.runtime.runtimes.nvidia]\n",
-    );
+    let text = "[crio.runtime.runtimes.nvidia]\n";
+    put(&host, "/etc/crio/crio.conf.d/10-nvidia.conf", text);
     let handlers = of(RuntimeKind::Crio).expect("CRI-O's").handlers;
     assert!(handlers.contains("nvidia"), "{handlers:?}");
 }
@@ -226,17 +216,11 @@ fn merges_imported_sections_as_containerd_does() {
     let node = tempfile::tempdir().expect("tempdir");
     let main = "imports = [\"/a.toml\", \"/b.toml\"]\n";
     let plugin = "[plugins.'io.containerd.grpc.v1.cri']\n";
-    put(
-        node.path(),
-        "/etc/containerd/config.toml",
-        &format!("{main}{plugin}enable_cdi = true\n"),
-    );
+    let text = format!("{main}{plugin}enable_cdi = true\n");
+    put(node.path(), "/etc/containerd/config.toml", &text);
     // It imports itself, and a file that is read after b.toml.
-    put(
-        node.path(),
-        "/a.toml",
-        "imports = [\"/last.toml\", \"/a.toml\"]\n",
-    );
+    let text = "imports = [\"/last.toml\", \"/a.toml\"]\n";
+    put(node.path(), "/a.toml", text);
     let runtime = "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = ";
     put(node.path(), "/b.toml", &format!("{runtime}'b'\n"));
     put(node.path(), "/last.toml", &format!("{runtime}'last'\n"));
@@ -255,57 +239,41 @@ fn mig_14_reports_missing_toolkit_and_runtime_class() {
         RuntimeKind::Containerd,
         &format!("{SECTION_3}[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"),
     );
-    let check =
-        |driver: &DriverSources, class: &RuntimeClassState, expected: &[(&str, bool, &str)]| {
-            check_all("containerd://2.4.2", &config, driver, class, expected);
-        };
     let (complete, none) = (DriverSources::default(), without_spec());
-    let found_class =
-        |handler: &str| RuntimeClassState::Found("gpu".to_owned(), handler.to_owned());
-    check(&complete, &RuntimeClassState::Unknown, &[]);
-    let words = "no CDI spec for nvidia.com/gpu found in /etc/cdi, /var/run/cdi, so no container";
-    check(
-        &none,
-        &RuntimeClassState::Unknown,
-        &[("ToolkitMissing", true, words)],
-    );
     let injected = DriverSources {
         injected: true,
         ..none.clone()
     };
-    let words = "so containers get the driver from NVIDIA's container runtime only";
-    check(
-        &injected,
-        &RuntimeClassState::Unknown,
-        &[("ToolkitMissing", false, words)],
-    );
     let older = DriverSources {
         has_spec: true,
         ..none.clone()
     };
-    let words = "no CDI spec of NVIDIA's has the driver for GPU-a, so no container";
-    check(
-        &older,
-        &RuntimeClassState::Unknown,
-        &[("ToolkitMissing", true, words)],
-    );
-    check(&complete, &found_class("runc"), &[]);
-    let words = "handler nvidia of RuntimeClass gpu";
-    check(
-        &complete,
-        &found_class("nvidia"),
-        &[("RuntimeClassMissing", false, words)],
-    );
-    let missing = RuntimeClassState::Missing("gpu".to_owned());
-    let words = "no RuntimeClass gpu";
-    check(
-        &none,
-        &missing,
-        &[
-            ("ToolkitMissing", true, "nvidia-ctk"),
-            ("RuntimeClassMissing", false, words),
-        ],
-    );
+    let handled = |by: &str| RuntimeClassState::Found("gpu".to_owned(), by.to_owned());
+    let unknown = || RuntimeClassState::Unknown;
+    let toolkit = |blocks, words| ("ToolkitMissing", blocks, words);
+    let class = |words| ("RuntimeClassMissing", false, words);
+    let nowhere = "no CDI spec for nvidia.com/gpu found in /etc/cdi, /var/run/cdi, so no container";
+    let by_runtime = "so containers get the driver from NVIDIA's container runtime only";
+    let outdated = "no CDI spec of NVIDIA's has the driver for GPU-a, so no container";
+    for (driver, state, expected) in [
+        (&complete, unknown(), vec![]),
+        (&none, unknown(), vec![toolkit(true, nowhere)]),
+        (&injected, unknown(), vec![toolkit(false, by_runtime)]),
+        (&older, unknown(), vec![toolkit(true, outdated)]),
+        (&complete, handled("runc"), vec![]),
+        (
+            &complete,
+            handled("nvidia"),
+            vec![class("handler nvidia of RuntimeClass gpu")],
+        ),
+        (
+            &none,
+            RuntimeClassState::Missing("gpu".to_owned()),
+            vec![toolkit(true, "nvidia-ctk"), class("no RuntimeClass gpu")],
+        ),
+    ] {
+        check_all(&config, driver, &state, &expected);
+    }
 }
 
 #[test]
@@ -337,7 +305,7 @@ fn refused_specs_block_only_without_another_spec() {
         };
         let none = Ok(RuntimeConfig::default());
         let class = RuntimeClassState::NotSet;
-        check_all("containerd://2.4.2", &none, &driver, &class, expected);
+        check_all(&none, &driver, &class, expected);
     };
     let words = [
         "/etc/cdi/nvidia.yaml names /usr/lib64/libcuda.so.570, which does not exist on the host: the spec is not used",
@@ -350,12 +318,9 @@ fn refused_specs_block_only_without_another_spec() {
         (failed, "nvidia-ctk cdi generate did not end within 30 s"),
         (absent, "there is no nvidia-ctk on the host at /usr/bin"),
     ] {
-        let missing = ("ToolkitMissing", true, words);
-        check(
-            &["GPU-a"],
-            generation,
-            &[&[missing], &all(true)[..]].concat(),
-        );
+        let mut expected = vec![("ToolkitMissing", true, words)];
+        expected.extend(all(true));
+        check(&["GPU-a"], generation, &expected);
     }
 }
 
@@ -400,22 +365,14 @@ fn reads_configuration_with_imports() {
 
 #[test]
 fn reports_no_cdi_problem_when_cdi_is_unused() {
-    let off = written(
-        RuntimeKind::Containerd,
-        &format!("{SECTION_3}enable_cdi = false\n"),
-    );
+    let off = cdi_off();
     let class = RuntimeClassState::Missing("nvidia".to_owned());
     let none = without_spec();
     let by_cdi = facts("containerd://1.6.9", &off, &none, &class);
     let missing = ("RuntimeClassMissing", false, "nvidia");
-    check_facts(
-        &by_cdi,
-        &[
-            ("CdiOff", true, "1.7 or newer"),
-            ("ToolkitMissing", true, "no CDI spec for nvidia.com/gpu"),
-            missing,
-        ],
-    );
+    let cdi = ("CdiOff", true, "1.7 or newer");
+    let toolkit = ("ToolkitMissing", true, "no CDI spec for nvidia.com/gpu");
+    check_facts(&by_cdi, &[cdi, toolkit, missing]);
     let by_env = RuntimeFacts {
         device_list: DeviceListStrategy::Envvar,
         ..by_cdi.clone()
@@ -425,21 +382,14 @@ fn reports_no_cdi_problem_when_cdi_is_unused() {
 
 #[test]
 fn names_chart_value_where_nvidia_runtime_can_replace_cdi() {
-    let off = written(
-        RuntimeKind::Containerd,
-        &format!("{SECTION_3}enable_cdi = false\n"),
-    );
+    let off = cdi_off();
     for injected in [true, false] {
         let driver = DriverSources {
             injected,
             ..DriverSources::default()
         };
-        let facts = facts(
-            "containerd://2.1.0",
-            &off,
-            &driver,
-            &RuntimeClassState::NotSet,
-        );
+        let class = RuntimeClassState::NotSet;
+        let facts = facts("containerd://2.1.0", &off, &driver, &class);
         let status = status(&facts);
         let why = status.without_cdi.expect("CDI is off");
         assert!(why.contains("enable_cdi = true"), "{why}");

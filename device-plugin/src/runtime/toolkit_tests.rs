@@ -36,11 +36,8 @@ fn on_node(
 
 fn check(text: &str, class: &RuntimeClassState, toolkit: Option<&str>, expected: Option<bool>) {
     let config = written(RuntimeKind::Containerd, text);
-    assert_eq!(
-        on_node(&config, class, toolkit),
-        expected,
-        "{text} {toolkit:?}"
-    );
+    let found = on_node(&config, class, toolkit);
+    assert_eq!(found, expected, "{text} {toolkit:?}");
 }
 
 #[test]

@@ -15,62 +15,48 @@ use aliquot_k8s::event;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::kubelet::{DEADLINE, Kubelet, prestart};
+use crate::kubelet::{DEADLINE, Kubelet};
 use crate::node::{Node, RESOURCE, node, node_with_unknown_runtime, pod};
 
 /// Failed registrations after which the pause between them is 3.2 s.
 const TRIES: u64 = 5;
 
-type Plugin = api::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
-
 #[tokio::test(flavor = "multi_thread")]
 async fn mig_14_refuses_start_under_runtime_without_cdi() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    node.kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
-    let found = |why: Option<&str>| {
-        node.allocations.published.set_runtime(RuntimeStatus {
-            without_cdi: why.map(str::to_owned),
-            ..RuntimeStatus::default()
-        });
-    };
+    let mut node = node().connected().await;
+    node.bind("u1", "GPU-a", 1);
+    node.admit("u1", "GPU-a::0").await;
     let old = "containerd 1.6.20 does not support CDI";
-    found(Some(old));
-    let refused = prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect_err("refused");
-    assert!(refused.contains("1.6.20 does not support CDI"), "{refused}");
+    let without = RuntimeStatus {
+        without_cdi: Some(old.to_owned()),
+        ..RuntimeStatus::default()
+    };
+    node.allocations.published.set_runtime(without);
+    let refused = node.start("GPU-a::0").await.expect_err("refused");
+    assert!(refused.contains(old), "{refused}");
     assert_eq!(node.files(), 0);
-    found(None);
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
+    let with = RuntimeStatus::default();
+    node.allocations.published.set_runtime(with);
+    node.start("GPU-a::0").await.expect("accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_for_runtime_inspection_before_first_start() {
-    let mut node = node_with_unknown_runtime(&[]);
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    let ids = ["GPU-a::0"];
-    node.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
-    let early = tokio::time::timeout(Duration::from_secs(1), prestart(&mut plugin, &ids)).await;
+    let mut node = node_with_unknown_runtime(&[]).connected().await;
+    node.bind("u1", "GPU-a", 1);
+    node.admit("u1", "GPU-a::0").await;
+    let early = tokio::time::timeout(Duration::from_secs(1), node.start("GPU-a::0")).await;
     assert!(early.is_err(), "it did not wait: {early:?}");
     assert_eq!(node.files(), 0);
-    node.allocations
-        .published
-        .set_runtime(RuntimeStatus::default());
-    prestart(&mut plugin, &ids).await.expect("accepted");
+    let found = RuntimeStatus::default();
+    node.allocations.published.set_runtime(found);
+    node.start("GPU-a::0").await.expect("accepted");
     // An accepted pod starts again, although the restarted agent knows nothing yet.
-    let mut later = node_with_unknown_runtime(&[]);
+    let mut later = node_with_unknown_runtime(&[]).connected().await;
     let accepted = node.allocations.paths.accepted.clone();
     *later.allocations.store.lock() = Store::open(accepted).expect("opened");
-    let mut plugin = later.kubelet.plugin().await;
-    later.kubelet.admit(&mut plugin, "u1", "main", &ids).await;
-    prestart(&mut plugin, &ids).await.expect("served");
+    later.admit("u1", "GPU-a::0").await;
+    later.start("GPU-a::0").await.expect("served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,46 +84,31 @@ async fn housekeeping_continues_after_failed_removal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_damaged_share_by_annotation_or_as_everything() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    let accepted = node.allocations.paths.accepted.join("u1.json");
-    std::fs::write(&accepted, r#"{"v":1,"pod":"u1","#).expect("half of a share");
-    let store = Store::open(node.allocations.paths.accepted.clone()).expect("opened");
-    *node.allocations.store.lock() = store;
-    let start = async |node: &mut Node, plugin: &mut Plugin, uid: &str, id: &str| {
-        node.kubelet.admit(plugin, uid, "main", &[id]).await;
-        prestart(plugin, &[id]).await
+    let mut node = node().connected().await;
+    let accepted = node.allocations.paths.accepted.clone();
+    std::fs::write(accepted.join("u1.json"), r#"{"v":1,"pod":"u1","#).expect("half of a share");
+    *node.allocations.store.lock() = Store::open(accepted).expect("opened");
+    let start = async |node: &mut Node, uid: &str, gpu: &str, memory: u64, id: &str| {
+        node.bind(uid, gpu, memory);
+        node.admit(uid, id).await;
+        node.start(id).await
     };
     // Its annotation names its share of one GPU.
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
-    node.pods
-        .apply(pod("u2", &[("main", false, "GPU-a", 3000)]));
-    let refused = start(&mut node, &mut plugin, "u2", "GPU-a::1").await;
+    node.bind("u1", "GPU-a", 8000);
+    let refused = start(&mut node, "u2", "GPU-a", 3000, "GPU-a::1").await;
     let refused = refused.expect_err("it does not fit");
     assert!(refused.contains("CardInsufficientMemory"), "{refused}");
-    node.pods
-        .apply(pod("u3", &[("main", false, "GPU-b", 3000)]));
-    start(&mut node, &mut plugin, "u3", "GPU-b::0")
-        .await
-        .expect("another GPU");
+    node.run("u3", "GPU-b", 3000, "GPU-b::0").await;
     // Without an annotation its share is unknown.
     let mut silent = pod("u1", &[("main", false, "GPU-a", 8000)]);
     silent.allocation = None;
     node.pods.apply(silent);
-    node.pods.apply(pod("u4", &[("main", false, "GPU-b", 1)]));
-    let refused = start(&mut node, &mut plugin, "u4", "GPU-b::1").await;
+    let refused = start(&mut node, "u4", "GPU-b", 1, "GPU-b::1").await;
     let refused = refused.expect_err("the free capacity is unknown");
     assert!(refused.contains("uid u1"), "{refused}");
     // Its next start is validated again, and it counts like all others.
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 8000)]));
-    start(&mut node, &mut plugin, "u1", "GPU-a::0")
-        .await
-        .expect("validated again");
-    prestart(&mut plugin, &["GPU-b::1"])
-        .await
-        .expect("all is known");
+    node.run("u1", "GPU-a", 8000, "GPU-a::0").await;
+    node.start("GPU-b::1").await.expect("all is known");
     assert!(node.allocations.store.lock().damaged().is_empty());
 }
 
@@ -189,9 +160,8 @@ async fn registers_lost_socket_again_under_another_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_other_plugin_by_event_metric_and_node_state() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    let lists = plugin.list_and_watch(api::Empty {}).await;
+    let mut node = node().connected().await;
+    let lists = node.plugin().list_and_watch(api::Empty {}).await;
     let mut lists = lists.expect("streamed").into_inner();
     lists.message().await.expect("read").expect("a list");
     let (notes, mut events) = event::queue();
@@ -219,10 +189,8 @@ async fn reports_other_plugin_by_event_metric_and_node_state() {
     std::fs::rename(path.with_extension("new"), path).expect("renamed");
     let event = tokio::time::timeout(DEADLINE, events.recv()).await;
     let event = event.expect("in time").expect("an event");
-    assert_eq!(
-        (event.pod.name.as_str(), event.reason),
-        ("n1", "ResourceTaken")
-    );
+    let (name, reason) = (event.pod.name.as_str(), event.reason);
+    assert_eq!((name, reason), ("n1", "ResourceTaken"));
     let expected = "nvidia.com/gpu (1 device id, such as GPU-a)";
     assert!(event.text.contains(expected), "{}", event.text);
     assert_eq!(node.metrics.foreign_device_ids.get(), 1);

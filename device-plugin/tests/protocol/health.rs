@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Health;
 use aliquot_device_plugin::gpus::device_failures::{FailurePodPolicy, NodeFailures};
+use aliquot_device_plugin::gpus::inventory::PublishedNode;
 use aliquot_device_plugin::gpus::xid::XidActions;
 use aliquot_device_plugin::health::gpus::{FailureHandling, HealthMonitor};
 use aliquot_device_plugin::kubelet::proto::HEALTHY;
@@ -21,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 
-use crate::kubelet::{DEADLINE, prestart};
-use crate::node::{Node, TwoGpus, node, pod};
+use crate::kubelet::DEADLINE;
+use crate::node::{Node, TwoGpus, node};
 
 /// The promised time from a failure to the kubelet's new list.
 const PROMISED: Duration = Duration::from_secs(1);
@@ -82,12 +83,9 @@ async fn watched(pods: FailurePodPolicy) -> Watched {
 
 /// The same with these pods: UID, GPU and device id.
 async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> Watched {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
+    let mut node = node().connected().await;
     for &(uid, gpu, id) in users {
-        node.pods.apply(pod(uid, &[("main", false, gpu, 100)]));
-        node.kubelet.admit(&mut plugin, uid, "main", &[id]).await;
-        prestart(&mut plugin, &[id]).await.expect("accepted");
+        node.run(uid, gpu, 100, id).await;
     }
     let (events, event_rx) = channel();
     let driver = Arc::new(Scripted {
@@ -112,7 +110,7 @@ async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> W
     let stop = CancellationToken::new();
     tokio::spawn(Arc::clone(&watch).watch_driver(|_| {}, stop.clone()));
     tokio::spawn(Arc::clone(&watch).watch_pods(stop.clone()));
-    let devices = plugin.list_and_watch(api::Empty {}).await;
+    let devices = node.plugin().list_and_watch(api::Empty {}).await;
     let mut devices = devices.expect("streamed").into_inner();
     assert_eq!(healthy(&mut devices).await.len(), 20);
     Watched {
@@ -130,6 +128,10 @@ impl Watched {
     fn set_health(&self, health: DriverHealth, event: GpuEvent) {
         *self.driver.health.lock() = health;
         self.events.send(Ok(event)).expect("received");
+    }
+
+    fn published(&self) -> Arc<PublishedNode> {
+        self.node.allocations.published.get()
     }
 
     async fn next_event(&mut self) -> (String, &'static str, String) {
@@ -184,81 +186,17 @@ async fn unhealthy_gpu_withdraws_free_replicas_within_1s() {
     let (pod, reason, text) = watched.next_event().await;
     assert_eq!((pod.as_str(), reason), ("u1", "GpuSick"));
     assert!(text.contains("GPU-a") && text.contains("XID 79"), "{text}");
-    let evict = watched
-        .node
-        .allocations
-        .published
-        .get()
-        .inventory
-        .evict
-        .clone();
-    assert_eq!(
-        evict.len(),
-        1,
-        "u2 has only a device id of GPU-a: {evict:?}"
-    );
-    assert_eq!(evict[0].name, "u1");
+    let evict = &watched.published().inventory.evict;
+    let names: Vec<&str> = evict.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["u1"], "u2 has only a device id of GPU-a");
 
     watched.node.pods.delete(&"u1".into());
     assert_eq!(healthy_on_a(&mut watched.devices).await, ["GPU-a::1"]);
-    assert!(
-        watched
-            .node
-            .allocations
-            .published
-            .get()
-            .inventory
-            .evict
-            .is_empty()
-    );
+    assert!(watched.published().inventory.evict.is_empty());
 
-    watched.set_health(
-        DriverHealth::Ok,
-        GpuEvent::Lost {
-            uuid: "GPU-b".to_owned(),
-        },
-    );
+    let uuid = "GPU-b".to_owned();
+    watched.set_health(DriverHealth::Ok, GpuEvent::Lost { uuid });
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn notifies_remaining_pods_when_gpu_recovers() {
-    let mut watched = watched(FailurePodPolicy::Keep).await;
-    watched.set_health(DriverHealth::Xid(48), xid(48));
-    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
-    assert_eq!(watched.next_event().await.1, "GpuSick");
-    let node = watched.node.allocations.published.get();
-    assert!(node.inventory.evict.is_empty());
-
-    watched.set_health(DriverHealth::Ok, xid(43));
-    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);
-    let (pod, reason, _) = watched.next_event().await;
-    assert_eq!((pod.as_str(), reason), ("u1", "GpuRecovered"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn reports_application_xid_once_without_withdrawing() {
-    let mut watched = watched(FailurePodPolicy::Evict).await;
-    watched.set_health(DriverHealth::Ok, xid(94));
-    watched.set_health(DriverHealth::Ok, xid(94));
-    let (pod, reason, text) = watched.next_event().await;
-    assert_eq!((pod.as_str(), reason), ("u1", "GpuError"));
-    assert!(text.contains("XID 94"), "{text}");
-    // The next event is about another code.
-    watched.set_health(DriverHealth::Ok, xid(31));
-    let (.., text) = watched.next_event().await;
-    assert!(text.contains("XID 31"), "{text}");
-    assert!(
-        watched
-            .node
-            .allocations
-            .published
-            .get()
-            .readings
-            .failures
-            .devices
-            .is_empty()
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +208,8 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
     ];
     let mut watched = watched_with(FailurePodPolicy::Drain, &users).await;
     let ignored = XidActions::default().ignored();
-    for code in APPLICATION_XIDS {
+    // A pod is told of each once.
+    for code in [13].into_iter().chain(APPLICATION_XIDS) {
         if !ignored.contains(code) {
             *watched.driver.health.lock() = DriverHealth::Xid(code);
         }
@@ -288,7 +227,7 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
         notified.sort_unstable();
         assert_eq!(notified, ["u1", "u2", "u3"]);
     }
-    let node = watched.node.allocations.published.get();
+    let node = watched.published();
     assert_eq!(node.readings.failures, NodeFailures::default());
     assert!(node.inventory.evict.is_empty());
     for gpu in &node.inventory.gpus {
@@ -299,8 +238,15 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
 #[tokio::test(flavor = "multi_thread")]
 async fn detects_lost_gpu_without_driver_events() {
     let mut watched = watched(FailurePodPolicy::Keep).await;
+    // The driver is gone for a while.
+    watched.driver.gone.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        watched.events.send(Err(no_driver())).expect("received");
+    }
+    assert_eq!(watched.published().inventory.gpus.len(), 2);
     let lost = DriverHealth::Lost("GPU is lost".to_owned());
     *watched.driver.health.lock() = lost;
+    watched.driver.gone.store(false, Ordering::SeqCst);
     watched.events.send(Err(no_driver())).expect("received");
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
     let (.., text) = watched.next_event().await;
@@ -308,32 +254,13 @@ async fn detects_lost_gpu_without_driver_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retries_driver_after_it_is_gone() {
-    let mut watched = watched(FailurePodPolicy::Evict).await;
-    watched.driver.gone.store(true, Ordering::SeqCst);
-    for _ in 0..3 {
-        watched.events.send(Err(no_driver())).expect("received");
-    }
-    let known = watched.node.allocations.published.get();
-    assert_eq!(known.inventory.gpus.len(), 2);
-    watched.driver.gone.store(false, Ordering::SeqCst);
-    watched.set_health(DriverHealth::Xid(79), xid(79));
-    assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn drains_node_until_owner_clears_gpu() {
     let mut watched = watched(FailurePodPolicy::Drain).await;
     watched.set_health(DriverHealth::Xid(79), xid(79));
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 2);
-    let node = watched.node.allocations.published.get();
-    let leaving: Vec<&str> = node
-        .inventory
-        .evict
-        .iter()
-        .map(|r| r.name.as_str())
-        .collect();
-    assert_eq!(leaving, ["u1", "u2"]);
+    let node = watched.published();
+    let leaving = node.inventory.evict.iter().map(|pod| pod.name.as_str());
+    assert_eq!(leaving.collect::<Vec<_>>(), ["u1", "u2"]);
     for gpu in &node.inventory.gpus {
         let why = gpu.cordon.as_deref().unwrap_or_default();
         assert!(why.contains("drained") && why.contains("XID 79"), "{gpu:?}");
@@ -341,17 +268,16 @@ async fn drains_node_until_owner_clears_gpu() {
     for _ in 0..2 {
         let (pod, reason, text) = watched.next_event().await;
         assert_eq!(reason, "GpuSick");
-        assert!(
-            text.contains("XID 79") && text.contains("evicted"),
-            "{pod}: {text}"
-        );
+        for part in ["XID 79", "evicted"] {
+            assert!(text.contains(part), "{pod}: {text}");
+        }
     }
 
     let watch = Arc::clone(&watched.watch);
     let clear = move || watch.clear(&["GPU-a".to_owned()]);
     let cleared = tokio::task::spawn_blocking(clear).await.expect("ended");
     cleared.expect("asked");
-    let node = watched.node.allocations.published.get();
+    let node = watched.published();
     assert!(node.inventory.evict.is_empty());
     assert!(node.inventory.gpus.iter().all(|gpu| gpu.cordon.is_none()));
     assert_eq!(healthy_on_a(&mut watched.devices).await.len(), 10);

@@ -17,8 +17,7 @@ use aliquot_serve::telemetry::{LogFormat, subscriber};
 use aliquot_shim::{Architecture, LIBRARIES, build_driver_shim};
 use parking_lot::Mutex;
 
-use crate::kubelet::prestart;
-use crate::node::{Node, node_with, pod};
+use crate::node::{Node, node_with};
 
 /// Seconds by the clock of the log.
 static SECONDS: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +72,8 @@ async fn housekeeping_logs_each_lasting_cause_once_and_its_end() {
     let host = place.path().join("host");
     // Nothing below it can be read, by root either.
     fs::write(&host, "").expect("written");
-    let mut node = node_with(&[&format!("--host-root={}", host.display())]);
+    let flag = format!("--host-root={}", host.display());
+    let mut node = node_with(&[&flag]).connected().await;
     fs::create_dir(node.dir.path().join("proc")).expect("made");
     let library = node.dir.path().join("nvidia/libcuda.so.580.82");
     let machine = Architecture::HERE.expect("a shim library");
@@ -83,14 +83,7 @@ async fn housekeeping_logs_each_lasting_cause_once_and_its_end() {
     for file in [&limiter, &limiter.with_file_name("aliquot-hook")] {
         fs::write(file, "ours").expect("written");
     }
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    node.kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
+    node.run("u1", "GPU-a", 1, "GPU-a::0").await;
 
     let (log, once) = (Log::default(), LogOnce::new(now));
     let writer = log.clone();

@@ -28,25 +28,16 @@ use node::{Node, RESOURCE, TwoGpus, node, pod, settings, spec, variables};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delivers_share_through_whole_protocol() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    let options = plugin.get_device_plugin_options(api::Empty {}).await;
+    let mut node = node().connected().await;
+    let options = node.plugin().get_device_plugin_options(api::Empty {}).await;
     let options = options.expect("answered").into_inner();
     assert!(options.pre_start_required && options.get_preferred_allocation_available);
-    let list = plugin
-        .list_and_watch(api::Empty {})
-        .await
-        .expect("streamed");
-    let list = list
-        .into_inner()
-        .message()
-        .await
-        .expect("read")
-        .expect("a list");
+    let list = node.plugin().list_and_watch(api::Empty {}).await;
+    let list = list.expect("streamed").into_inner().message().await;
+    let list = list.expect("read").expect("a list");
     assert_eq!(list.devices.len(), 20);
 
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-b", 3000)]));
+    node.bind("u1", "GPU-b", 3000);
     let available: Vec<String> = list.devices.into_iter().map(|device| device.id).collect();
     let request = api::PreferredAllocationRequest {
         container_requests: vec![api::ContainerPreferredAllocationRequest {
@@ -55,21 +46,14 @@ async fn delivers_share_through_whole_protocol() {
             allocation_size: 1,
         }],
     };
-    let preferred = plugin
-        .get_preferred_allocation(request)
-        .await
-        .expect("answered");
-    let preferred = &preferred.get_ref().container_responses[0].device_i_ds;
+    let preferred = node.plugin().get_preferred_allocation(request).await;
+    let preferred = preferred.expect("answered").into_inner();
+    let preferred = &preferred.container_responses[0].device_i_ds;
     assert_eq!(*preferred, ["GPU-b::0"]);
 
-    let name = node
-        .kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-b::0"])
-        .await;
+    let name = node.admit("u1", "GPU-b::0").await;
     assert_eq!(node.files(), 0, "Allocate writes nothing");
-    prestart(&mut plugin, &["GPU-b::0"])
-        .await
-        .expect("accepted");
+    node.start("GPU-b::0").await.expect("accepted");
     let spec = node.spec(&name);
     for expected in [
         "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
@@ -78,43 +62,33 @@ async fn delivers_share_through_whole_protocol() {
     ] {
         assert!(variables(&spec).contains(&expected), "{expected}");
     }
-    for mount in spec["devices"][0]["containerEdits"]["mounts"]
-        .as_array()
-        .expect("mounts")
-    {
+    let mounts = &spec["devices"][0]["containerEdits"]["mounts"];
+    for mount in mounts.as_array().expect("mounts") {
         let path = mount["hostPath"].as_str().expect("a path");
         assert!(Path::new(path).exists(), "{path}");
     }
 
     // When the annotation changes, the pod's next start retains what was accepted.
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-b", 9000)]));
-    prestart(&mut plugin, &["GPU-b::0"]).await.expect("served");
+    node.bind("u1", "GPU-b", 9000);
+    node.start("GPU-b::0").await.expect("served");
     assert_eq!(node.spec(&name), spec);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn init_and_app_container_have_own_limits() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
+    let mut node = node().connected().await;
     let shares = [
         ("first", true, "GPU-a", 500),
         ("main", false, "GPU-a", 3000),
     ];
     node.pods.apply(pod("u1", &shares));
     // The kubelet passes the init container's device on.
-    let first = node
-        .kubelet
-        .admit(&mut plugin, "u1", "first", &["GPU-a::0"])
-        .await;
-    let main = node
-        .kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
+    let plugin = node.plugin.as_mut().expect("connected");
+    let ids = ["GPU-a::0"];
+    let first = node.kubelet.admit(plugin, "u1", "first", &ids).await;
+    let main = node.admit("u1", "GPU-a::0").await;
     assert_ne!(first, main);
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
+    node.start("GPU-a::0").await.expect("accepted");
     for (name, expected) in [(&first, "500m"), (&main, "3000m")] {
         let spec = node.spec(name);
         let limit = format!("CUDA_DEVICE_MEMORY_LIMIT_0={expected}");
@@ -124,109 +98,55 @@ async fn init_and_app_container_have_own_limits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_pod_leaves_only_inventory_entry() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
+    let mut node = node().connected().await;
     let mut bare = pod("u1", &[("main", false, "GPU-a", 1)]);
     bare.allocation = None;
     node.pods.apply(bare);
-    node.kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
-    let refused = prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect_err("refused");
-    assert!(
-        refused.contains("schedulerName: aliquot-scheduler"),
-        "{refused}"
-    );
+    node.admit("u1", "GPU-a::0").await;
+    let refused = node.start("GPU-a::0").await.expect_err("refused");
+    let how = "schedulerName: aliquot-scheduler";
+    assert!(refused.contains(how), "{refused}");
     assert_eq!(node.files(), 0);
     let published = node.allocations.published.get();
     assert_eq!(published.inventory.refused[0].name, "u1");
 
     // An annotation added later makes it start.
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
-    assert!(
-        node.allocations
-            .published
-            .get()
-            .inventory
-            .refused
-            .is_empty()
-    );
+    node.bind("u1", "GPU-a", 1);
+    node.start("GPU-a::0").await.expect("accepted");
+    let published = node.allocations.published.get();
+    assert!(published.inventory.refused.is_empty());
 
     // The next pod does not fit beside it.
-    node.pods
-        .apply(pod("u2", &[("main", false, "GPU-a", 10_000)]));
-    node.kubelet
-        .admit(&mut plugin, "u2", "main", &["GPU-a::1"])
-        .await;
-    let refused = prestart(&mut plugin, &["GPU-a::1"])
-        .await
-        .expect_err("refused");
+    node.bind("u2", "GPU-a", 10_000);
+    node.admit("u2", "GPU-a::1").await;
+    let refused = node.start("GPU-a::1").await.expect_err("refused");
     assert!(refused.contains("CardInsufficientMemory"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn removes_files_after_pod_and_checkpoint_entry_end() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    node.kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
-    let metrics = Metrics::default();
-    let proc = node.dir.path().join("proc");
-    std::fs::create_dir(&proc).expect("made");
-    let check = |node: &Node, files: usize| {
-        housekeeping::run_once(&node.preparer, &proc, &metrics).expect("a run");
-        assert_eq!(node.files(), files);
-    };
-    check(&node, 3);
-    node.pods.delete(&"u1".into());
-    check(&node, 3);
-    node.pods.apply(pod("u1", &[("main", false, "GPU-a", 1)]));
-    node.kubelet.forget("u1");
-    check(&node, 3);
-    node.pods.delete(&"u1".into());
-    check(&node, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn removes_files_of_completed_pod() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
+async fn removes_files_after_pod_checkpoint_entry_and_processes_end() {
+    let mut node = node().connected().await;
     let uid = "0123456789abcdef0123456789abcdef";
-    let mut ended = pod(uid, &[("main", false, "GPU-a", 1)]);
-    node.pods.apply(ended.clone());
-    node.kubelet
-        .admit(&mut plugin, uid, "main", &["GPU-a::0"])
-        .await;
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
-    ended.phase = Phase::Ended;
-    node.pods.apply(ended);
+    node.run(uid, "GPU-a", 1, "GPU-a::0").await;
     let proc = node.dir.path().join("proc");
     std::fs::create_dir_all(proc.join("7")).expect("made");
+    let check = |node: &Node, files: usize, lingering: usize| {
+        housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
+        let inventory = &node.allocations.published.get().inventory;
+        let found = (node.files(), inventory.lingering.len());
+        assert_eq!(found, (files, lingering));
+    };
+    check(&node, 3, 0);
+    node.pods.delete(&uid.into());
+    check(&node, 3, 0);
+    node.bind(uid, "GPU-a", 1);
+    node.kubelet.forget(uid);
+    check(&node, 3, 0);
+    let mut ended = pod(uid, &[("main", false, "GPU-a", 1)]);
+    ended.phase = Phase::Ended;
+    node.pods.apply(ended);
     let cgroup = format!("0::/kubepods/pod{uid}/x\n");
     std::fs::write(proc.join("7/cgroup"), cgroup).expect("written");
-    let check = |node: &Node, files: usize, lingering: usize| {
-        let metrics = Metrics::default();
-        housekeeping::run_once(&node.preparer, &proc, &metrics).expect("a run");
-        let inventory = &node.allocations.published.get().inventory;
-        assert_eq!(
-            (node.files(), inventory.lingering.len()),
-            (files, lingering)
-        );
-    };
-    check(&node, 3, 1);
-    node.kubelet.forget(uid);
     check(&node, 3, 1);
     std::fs::remove_dir_all(proc.join("7")).expect("it ended");
     check(&node, 0, 0);
@@ -234,41 +154,25 @@ async fn removes_files_of_completed_pod() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn distinguishes_foreign_devices_and_bad_checkpoint() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    let missing = prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect_err("no holder");
+    let mut node = node().connected().await;
+    let missing = node.start("GPU-a::0").await.expect_err("no holder");
     assert!(missing.contains("lists no container"), "{missing}");
-    let checkpoint = &node.allocations.paths.checkpoint;
+    let checkpoint = node.allocations.paths.checkpoint.clone();
     let foreign = json!({"Data": {"PodDeviceEntries": [
         {"PodUID": "old", "ContainerName": "main", "ResourceName": RESOURCE,
          "DeviceIDs": {"-1": ["GPU-a::0"]}, "AllocResp": ""}]}});
-    std::fs::write(checkpoint, foreign.to_string()).expect("written");
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("untouched");
-    std::fs::write(checkpoint, "{").expect("written");
-    let broken = prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect_err("unreadable");
+    std::fs::write(&checkpoint, foreign.to_string()).expect("written");
+    node.start("GPU-a::0").await.expect("untouched");
+    std::fs::write(&checkpoint, "{").expect("written");
+    let broken = node.start("GPU-a::0").await.expect_err("unreadable");
     assert!(broken.contains("kubelet_internal_checkpoint"), "{broken}");
     assert_eq!(node.files(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn serves_share_after_restarts_without_api_server() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 3000)]));
-    let name = node
-        .kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
+    let mut node = node().connected().await;
+    let name = node.run("u1", "GPU-a", 3000, "GPU-a::0").await;
     let Node {
         dir,
         mut kubelet,
@@ -285,23 +189,15 @@ async fn serves_share_after_restarts_without_api_server() {
     let client = kube::Client::try_from(nowhere).expect("a client");
     let stop = CancellationToken::new();
     let readiness = Readiness::new([admin::REGISTERED]);
-    let running = agent::run(
-        settings,
-        Arc::new(TwoGpus),
-        client,
-        readiness.clone(),
-        stop.clone(),
-    );
+    let driver = Arc::new(TwoGpus);
+    let running = agent::run(settings, driver, client, readiness, stop.clone());
     let running = tokio::spawn(running);
     let mut plugin = kubelet.plugin().await;
     prestart(&mut plugin, &["GPU-a::0"]).await.expect("served");
     assert_eq!(spec(dir.path(), &name), spec_before);
-    kubelet
-        .admit(&mut plugin, "u2", "main", &["GPU-a::1"])
-        .await;
-    let unknown = prestart(&mut plugin, &["GPU-a::1"])
-        .await
-        .expect_err("first start");
+    let ids = ["GPU-a::1"];
+    kubelet.admit(&mut plugin, "u2", "main", &ids).await;
+    let unknown = prestart(&mut plugin, &ids).await.expect_err("first start");
     assert!(unknown.contains("cannot read pod u2"), "{unknown}");
 
     // The kubelet restarts: its sockets are new, its checkpoint stays.

@@ -56,21 +56,6 @@ fn edits(spec: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn registers_plugin_with_own_devices_per_resource() {
-    let (_node, plugins) = two_modes().await;
-    for (name, expected) in [
-        (RESOURCE, vec!["GPU-a::0"]),
-        (SHARED, vec!["GPU-b::0", "GPU-b::1", "GPU-b::2"]),
-    ] {
-        let list = plugins[name].clone().list_and_watch(api::Empty {}).await;
-        let mut list = list.expect("streamed").into_inner();
-        let devices = list.message().await.expect("read").expect("a list").devices;
-        let ids: Vec<String> = devices.into_iter().map(|device| device.id).collect();
-        assert_eq!(ids, expected, "{name}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn merges_two_resources_into_one_environment() {
     let (mut node, mut plugins) = two_modes().await;
     let grants = json!({"main": [

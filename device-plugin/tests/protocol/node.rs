@@ -20,6 +20,7 @@ use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
 use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
 use aliquot_device_plugin::kubelet::plugin::CallHandlers;
 use aliquot_device_plugin::kubelet::plugins::register_all;
+use aliquot_device_plugin::kubelet::proto::v1beta1::device_plugin_client::DevicePluginClient;
 use aliquot_device_plugin::kubelet::resource_owner::AdvertisedLists;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::modes::SharingModes;
@@ -32,8 +33,9 @@ use clap::Parser as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::Channel;
 
-use crate::kubelet::Kubelet;
+use crate::kubelet::{Kubelet, prestart};
 
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
@@ -118,6 +120,8 @@ fn write_driver_spec(dir: &Path) {
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) kubelet: Kubelet,
+    /// The kubelet's connection, after [`Node::connected`].
+    pub(crate) plugin: Option<DevicePluginClient<Channel>>,
     pub(crate) pods: Pods,
     pub(crate) allocations: Arc<NodeAllocations>,
     pub(crate) preparer: Arc<Preparer>,
@@ -134,9 +138,8 @@ pub(crate) fn node() -> Node {
 /// The same with further flags.
 pub(crate) fn node_with(flags: &[&str]) -> Node {
     let node = node_with_unknown_runtime(flags);
-    node.allocations
-        .published
-        .set_runtime(RuntimeStatus::default());
+    let runtime = RuntimeStatus::default();
+    node.allocations.published.set_runtime(runtime);
     node
 }
 
@@ -202,6 +205,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     Node {
         dir,
         kubelet,
+        plugin: None,
         pods,
         allocations,
         preparer,
@@ -213,6 +217,40 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
 }
 
 impl Node {
+    /// After the kubelet has connected to the plugin.
+    pub(crate) async fn connected(mut self) -> Self {
+        self.plugin = Some(self.kubelet.plugin().await);
+        self
+    }
+
+    pub(crate) fn plugin(&mut self) -> &mut DevicePluginClient<Channel> {
+        self.plugin.as_mut().expect("connected")
+    }
+
+    /// Binds a pod whose container `main` has this share of one GPU.
+    pub(crate) fn bind(&self, uid: &str, gpu: &str, memory: u64) {
+        self.pods.apply(pod(uid, &[("main", false, gpu, memory)]));
+    }
+
+    /// Allocates a device id for that container, as at admission; what the answer names.
+    pub(crate) async fn admit(&mut self, uid: &str, id: &str) -> String {
+        let plugin = self.plugin.as_mut().expect("connected");
+        self.kubelet.admit(plugin, uid, "main", &[id]).await
+    }
+
+    /// Starts the container that has this device id.
+    pub(crate) async fn start(&mut self, id: &str) -> Result<(), String> {
+        prestart(self.plugin(), &[id]).await
+    }
+
+    /// All three; the container starts.
+    pub(crate) async fn run(&mut self, uid: &str, gpu: &str, memory: u64, id: &str) -> String {
+        self.bind(uid, gpu, memory);
+        let name = self.admit(uid, id).await;
+        self.start(id).await.expect("accepted");
+        name
+    }
+
     pub(crate) fn spec(&self, qualified: &str) -> Value {
         spec(self.dir.path(), qualified)
     }

@@ -15,7 +15,7 @@ use aliquot_region::slot::ProcessSlot;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::kubelet::{DEADLINE, prestart};
+use crate::kubelet::DEADLINE;
 use crate::node::{Node, RESOURCE, node, pod};
 
 const MIB: u64 = 1 << 20;
@@ -40,6 +40,12 @@ async fn report(node: &Node, generation: u64) -> ResizeReport {
     reported(node, |report| report.generation == generation).await
 }
 
+/// That it is applied.
+async fn applied(node: &Node, generation: u64) {
+    let applied = |report: &ResizeReport| report.generation == generation && report.waits.is_none();
+    assert_eq!(reported(node, applied).await.refused, None);
+}
+
 async fn reported(node: &Node, wanted: impl Fn(&ResizeReport) -> bool) -> ResizeReport {
     let mut published = node.allocations.published.subscribe();
     let found = published.wait_for(|node| node.inventory.resizes.iter().any(&wanted));
@@ -57,14 +63,9 @@ fn limits(directory: &Path) -> (u64, u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resizes_running_container_but_never_below_its_use() {
-    let mut node = node();
-    let mut plugin = node.kubelet.plugin().await;
-    node.pods
-        .apply(pod("u1", &[("main", false, "GPU-a", 3000)]));
-    let name = node
-        .kubelet
-        .admit(&mut plugin, "u1", "main", &["GPU-a::0"])
-        .await;
+    let mut node = node().connected().await;
+    node.bind("u1", "GPU-a", 3000);
+    let name = node.admit("u1", "GPU-a::0").await;
     let before = allocation("GPU-a", 3000, 30);
     let stop = CancellationToken::new();
     let resizing = tokio::spawn(resize::run(Arc::clone(&node.starter), stop.clone()));
@@ -78,9 +79,7 @@ async fn resizes_running_container_but_never_below_its_use() {
         Some("the pod has not started on its node")
     );
     grant(&node, 1, &before, &before);
-    prestart(&mut plugin, &["GPU-a::0"])
-        .await
-        .expect("accepted");
+    node.start("GPU-a::0").await.expect("accepted");
     let directory = node
         .allocations
         .paths
@@ -89,11 +88,7 @@ async fn resizes_running_container_but_never_below_its_use() {
     assert_eq!(limits(&directory), (3000, 30));
 
     grant(&node, 2, &larger, &larger);
-    let applied = reported(&node, |report| {
-        report.generation == 2 && report.waits.is_none()
-    })
-    .await;
-    assert_eq!(applied.refused, None);
+    applied(&node, 2).await;
     assert_eq!(limits(&directory), (8000, 50));
 
     // The container's processes are counted, as with the limiter.
@@ -117,11 +112,7 @@ async fn resizes_running_container_but_never_below_its_use() {
         "its next allocation must not fail"
     );
     process.release(0, 1000 * MIB);
-    let applied = reported(&node, |report| {
-        report.generation == 3 && report.waits.is_none()
-    })
-    .await;
-    assert_eq!(applied.refused, None);
+    applied(&node, 3).await;
     assert_eq!(limits(&directory), (4000, 20));
 
     // A stored share survives a restart, and an older grant changes nothing.

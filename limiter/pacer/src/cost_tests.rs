@@ -15,23 +15,39 @@ fn alone(took: u64) -> LaunchSample {
     }
 }
 
+fn exclusive(took: u64) -> LaunchSample {
+    LaunchSample {
+        exclusive: true,
+        ..alone(took)
+    }
+}
+
+fn overlapped(took: u64) -> LaunchSample {
+    LaunchSample {
+        overlapped: true,
+        ..alone(took)
+    }
+}
+
+fn beside(sharing: u32, took: u64) -> LaunchSample {
+    LaunchSample {
+        sharing,
+        ..alone(took)
+    }
+}
+
 #[test]
 fn limits_unmeasured_launches_of_unknown_kernel() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    assert_eq!(
-        (kernel.cost(), kernel.is_at_unmeasured_limit()),
-        (UNKNOWN_COST, false)
-    );
+    let state = || (kernel.cost(), kernel.is_at_unmeasured_limit());
+    assert_eq!(state(), (UNKNOWN_COST, false));
     kernel.begin_measurement();
     kernel.begin_measurement();
     assert!(kernel.is_at_unmeasured_limit());
     kernel.end_measurement();
     assert_eq!(kernel.learn(alone(5_000)), Some(5_000));
-    assert_eq!(
-        (kernel.cost(), kernel.is_at_unmeasured_limit()),
-        (5_000, false)
-    );
+    assert_eq!(state(), (5_000, false));
 }
 
 #[test]
@@ -74,18 +90,12 @@ fn remembers_kernels_that_share_full_set() {
 
 #[test]
 fn excludes_time_of_other_tenants_from_cost() {
-    for (sharing, overlapped) in [(3, false), (1, true)] {
+    for sample in [|took| beside(3, took), overlapped] {
         let costs = Costs::default();
         let kernel = costs.kernel(key([1, 2, 3]));
         for i in 0..400 {
             // Every other launch waits for slices of 2 ms of others.
-            let sample = LaunchSample {
-                sharing,
-                exclusive: false,
-                overlapped,
-                ..alone(1_000_000 + i % 2 * (i % 5) * 2_000_000)
-            };
-            kernel.learn(sample);
+            kernel.learn(sample(1_000_000 + i % 2 * (i % 5) * 2_000_000));
         }
         let cost = kernel.cost();
         assert!((1_000_000..1_080_000).contains(&cost), "{kernel:?}");
@@ -96,29 +106,18 @@ fn excludes_time_of_other_tenants_from_cost() {
 fn undisturbed_launches_decide_cost_beside_others() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    let beside = LaunchSample {
-        sharing: 2,
-        ..alone(44_000_000)
-    };
     // In step with another tenant, every launch takes 44 ms.
     for _ in 0..100 {
-        kernel.learn(beside);
+        kernel.learn(beside(2, 44_000_000));
     }
     assert!(kernel.cost() > 30_000_000, "{kernel:?}");
-    let exclusive = LaunchSample {
-        exclusive: true,
-        ..alone(20_000_000)
-    };
-    assert_eq!(kernel.learn(exclusive), Some(20_000_000));
+    assert_eq!(kernel.learn(exclusive(20_000_000)), Some(20_000_000));
     for _ in 0..100 {
-        assert_eq!(kernel.learn(beside), Some(20_000_000));
+        assert_eq!(kernel.learn(beside(2, 44_000_000)), Some(20_000_000));
     }
     assert_eq!(kernel.cost(), 20_000_000);
     // One that took longer than time slices explain.
-    let long = kernel.learn(LaunchSample {
-        sharing: 2,
-        ..alone(200_000_000)
-    });
+    let long = kernel.learn(beside(2, 200_000_000));
     assert!(long > Some(80_000_000), "{long:?}");
 }
 
@@ -126,12 +125,8 @@ fn undisturbed_launches_decide_cost_beside_others() {
 fn exclusive_launch_replaces_one_that_seemed_alone() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    let exclusive = LaunchSample {
-        exclusive: true,
-        ..alone(1_000_000)
-    };
     kernel.learn(alone(3_400_000));
-    assert_eq!(kernel.learn(exclusive), Some(1_000_000));
+    assert_eq!(kernel.learn(exclusive(1_000_000)), Some(1_000_000));
     assert_eq!(kernel.cost(), 1_000_000);
     assert_eq!(kernel.learn(alone(3_400_000)), None, "another one started");
     assert_eq!(kernel.cost(), 1_000_000);
@@ -151,11 +146,7 @@ fn charges_long_launches_of_mixed_kernel_beside_other_tenants() {
         let (mut charged, mut own) = (0, 0);
         for i in 0..500 {
             let took = if i % 100 == 0 { 1_000 } else { 200_000_000 };
-            let sample = LaunchSample {
-                sharing,
-                exclusive: false,
-                ..alone(took * u64::from(sharing))
-            };
+            let sample = beside(sharing, took * u64::from(sharing));
             charged += kernel.learn(sample).unwrap_or_default();
             own += took;
         }
@@ -174,10 +165,8 @@ fn excludes_wait_for_throttled_device_from_cost() {
             // device.
             let delayed = i % 2 * 50_000_000;
             let sample = LaunchSample {
-                sharing,
-                exclusive: false,
                 delayed,
-                ..alone(1_000_000 + delayed)
+                ..beside(sharing, 1_000_000 + delayed)
             };
             charged += kernel.learn(sample).unwrap_or_default();
             own += 1_000_000;
@@ -185,10 +174,8 @@ fn excludes_wait_for_throttled_device_from_cost() {
         assert!(charged < own / 10 * 12, "{charged} of {own}: {kernel:?}");
         // What exceeds that wait is its own time.
         let long = LaunchSample {
-            sharing,
-            exclusive: false,
             delayed: 5_000_000,
-            ..alone(200_000_000)
+            ..beside(sharing, 200_000_000)
         };
         assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
     }
@@ -209,10 +196,7 @@ fn keeps_samples_within_kernels_own_spread() {
             reason = "about a million"
         )]
         let took = (1e6 * (0.3 * normal).exp()) as u64;
-        kernel.learn(LaunchSample {
-            overlapped: true,
-            ..alone(took)
-        });
+        kernel.learn(overlapped(took));
         if i > 100 {
             #[expect(clippy::cast_precision_loss, reason = "about a million")]
             let cost = kernel.cost() as f64;
@@ -228,16 +212,12 @@ fn keeps_samples_within_kernels_own_spread() {
 fn accepts_longer_duration_after_many_samples() {
     let costs = Costs::default();
     let kernel = costs.kernel(key([1, 2, 3]));
-    let mixed = |took| LaunchSample {
-        overlapped: true,
-        ..alone(took)
-    };
     for _ in 0..100 {
-        kernel.learn(mixed(1_000));
+        kernel.learn(overlapped(1_000));
     }
-    assert_eq!(kernel.learn(mixed(50_000)), None);
+    assert_eq!(kernel.learn(overlapped(50_000)), None);
     for _ in 0..1_500 {
-        kernel.learn(mixed(50_000));
+        kernel.learn(overlapped(50_000));
     }
     assert!(kernel.cost() > 40_000, "{kernel:?}");
 }
@@ -260,19 +240,6 @@ fn learns_only_upper_bound_from_disturbed_launch() {
         (1..=3).contains(&taken),
         "where nothing better comes: {taken}"
     );
-}
-
-#[test]
-fn evicts_single_kernels_from_full_table() {
-    let costs = Costs::default();
-    for function in 0..20_000 {
-        let kernel = costs.kernel(key([function, 1, 1]));
-        kernel.learn(alone(7_000));
-        assert_eq!(costs.kernel(key([function, 1, 1])).cost(), 7_000);
-    }
-    let newest = 19_900..20_000;
-    let known = newest.filter(|one| costs.kernel(key([*one, 1, 1])).is_known());
-    assert!(known.count() > 80);
 }
 
 proptest! {

@@ -169,11 +169,7 @@ mod tests {
         assert!(!credit.spend(1, STREAM, 1), "another thread has its own");
         assert_eq!(credit.take_launches(0, 0), 4);
         assert_eq!(credit.take_launches(0, 0), 0);
-    }
-
-    #[test]
-    fn charges_large_kernel_exactly() {
-        let credit = Credit::default();
+        // A large kernel is charged exactly.
         assert_eq!(credit.chunk(3, 7_000_000), 7_000_000);
         credit.grant(3, 7_000_000, 7_000_000);
         assert!(!credit.spend(3, STREAM, 1));

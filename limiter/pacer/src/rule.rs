@@ -147,44 +147,35 @@ mod tests {
 
     #[test]
     fn decides_limit_by_policy_and_throttle_flag() {
-        for (policy, throttle_flag, expected) in [
-            (DEFAULT, RUN, LIMITED),
-            (DEFAULT, UNLIMITED, EXEMPT),
-            (DEFAULT, EXCLUSIVE, LaunchRule::Exclusive(Rate(300_000))),
-            (DEFAULT, WAIT, LaunchRule::Wait),
-            (FORCE, RUN, LIMITED),
-            (FORCE, UNLIMITED, LIMITED),
-            (FORCE, EXCLUSIVE, LaunchRule::Exclusive(Rate(300_000))),
-            (FORCE, WAIT, LaunchRule::Wait),
-            (DISABLE, RUN, LaunchRule::Unlimited),
-            (DISABLE, UNLIMITED, LaunchRule::Unlimited),
-            (DISABLE, EXCLUSIVE, LaunchRule::Unlimited),
-            (DISABLE, WAIT, LaunchRule::Wait),
-            (9, UNLIMITED, EXEMPT),
-            (9, RUN, LIMITED),
-            (DEFAULT, 9, LIMITED),
+        const EXCLUSIVELY: LaunchRule = LaunchRule::Exclusive(Rate(300_000));
+        const NONE: LaunchRule = LaunchRule::Unlimited;
+        const WAITS: LaunchRule = LaunchRule::Wait;
+        let flags = [RUN, UNLIMITED, EXCLUSIVE, WAIT, 9];
+        for (policy, expected) in [
+            (DEFAULT, [LIMITED, EXEMPT, EXCLUSIVELY, WAITS, LIMITED]),
+            (FORCE, [LIMITED, LIMITED, EXCLUSIVELY, WAITS, LIMITED]),
+            (DISABLE, [NONE, NONE, NONE, WAITS, NONE]),
+            (9, [LIMITED, EXEMPT, EXCLUSIVELY, WAITS, LIMITED]),
         ] {
-            check(
-                LimitWords {
+            for (throttle_flag, expected) in flags.into_iter().zip(expected) {
+                let words = LimitWords {
                     policy,
                     throttle_flag,
                     ..THIRTY_PERCENT
-                },
-                expected,
-            );
+                };
+                check(words, expected);
+            }
         }
     }
 
     #[test]
     fn treats_zero_and_full_share_as_unlimited() {
         for cores in [0, 100, 200] {
-            check(
-                LimitWords {
-                    cores,
-                    ..THIRTY_PERCENT
-                },
-                LaunchRule::Unlimited,
-            );
+            let words = LimitWords {
+                cores,
+                ..THIRTY_PERCENT
+            };
+            check(words, LaunchRule::Unlimited);
         }
     }
 

@@ -168,10 +168,7 @@ mod tests {
             let right = took / 2..=took * 3 / 2;
             assert!(right.contains(&cost), "{cost} of {took}, {rate} a second");
         }
-    }
-
-    #[test]
-    fn keeps_unknown_cost_where_host_measures_nothing() {
+        // The host measures nothing.
         assert_eq!(learnt(20, 100, 5_000_000, 0, false), UNKNOWN_COST);
     }
 

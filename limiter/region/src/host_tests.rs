@@ -29,6 +29,10 @@ impl CountersFile {
         let path = CString::new(self.path().to_str().unwrap()).unwrap();
         ProcessSlot::take(&path).unwrap()
     }
+    fn writable(&self) -> File {
+        let mut options = File::options();
+        options.read(true).write(true).open(self.path()).unwrap()
+    }
     /// Replaces the file by what `make` puts in its place, and checks the reader's error, which
     /// must come without waiting.
     fn check(make: impl FnOnce(&Path), expected: &str) {
@@ -83,15 +87,11 @@ fn reads_managed_memory_and_refusals_of_each_process() {
         details.collect::<Vec<_>>()
     };
     let of_other = (vec![0, 2 * MIB], vec![1, 2]);
-    assert_eq!(
-        details(),
-        [(vec![6 * MIB, 0], vec![0; 2]), of_other.clone()]
-    );
+    let of_one = (vec![6 * MIB, 0], vec![0; 2]);
+    assert_eq!(details(), [of_one, of_other.clone()]);
     drop(one);
-    assert!(
-        other.settle(2).unwrap(),
-        "the slot of the ended process is cleared"
-    );
+    // The slot of the ended process is cleared.
+    assert!(other.settle(2).unwrap());
     let next = counters_file.slot();
     assert_eq!(next.index(), 0);
     assert_eq!(details(), [(vec![0; 2], vec![0; 2]), of_other]);
@@ -100,52 +100,39 @@ fn reads_managed_memory_and_refusals_of_each_process() {
 #[test]
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
-    let file: OwnedFd = File::options()
-        .read(true)
-        .write(true)
-        .open(counters_file.path())
-        .unwrap()
-        .into();
+    let file: OwnedFd = counters_file.writable().into();
     for slot in 0..SHARED {
         for byte in [0, 7, 400] {
             assert!(lock::set(&file, start(slot) + byte, lock::LockMode::Exclusive).unwrap());
         }
     }
     let begun = Instant::now();
-    assert_eq!(
-        read(&counters_file.path(), 33).unwrap().processes.len(),
-        SHARED
-    );
+    let found = read(&counters_file.path(), 33).unwrap();
+    assert_eq!(found.processes.len(), SHARED);
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
 fn rejects_anything_but_counters_file_at_once() {
     CountersFile::check(|path| fs::remove_file(path).unwrap(), "opened");
-    CountersFile::check(
-        |path| {
-            let moved = path.with_extension("aside");
-            fs::rename(path, &moved).unwrap();
-            symlink(moved, path).unwrap();
-        },
-        "opened",
-    );
-    CountersFile::check(
-        |path| {
-            fs::remove_file(path).unwrap();
-            let path = CString::new(path.to_str().unwrap()).unwrap();
-            // SAFETY: a C string.
-            assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
-        },
-        "not a regular file",
-    );
-    CountersFile::check(
-        |path| {
-            fs::remove_file(path).unwrap();
-            fs::create_dir(path).unwrap();
-        },
-        "not a regular file",
-    );
+    let link = |path: &Path| {
+        let moved = path.with_extension("aside");
+        fs::rename(path, &moved).unwrap();
+        symlink(moved, path).unwrap();
+    };
+    CountersFile::check(link, "opened");
+    let fifo = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
+    };
+    CountersFile::check(fifo, "not a regular file");
+    let folder = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        fs::create_dir(path).unwrap();
+    };
+    CountersFile::check(folder, "not a regular file");
     let sized = |size: u64| {
         move |path: &Path| {
             let file = File::options().write(true).open(path).unwrap();
@@ -164,10 +151,7 @@ fn rejects_anything_but_counters_file_at_once() {
 #[test]
 fn reads_garbage_behind_valid_header_without_harm() {
     let counters_file = CountersFile::new();
-    let file = File::options()
-        .write(true)
-        .open(counters_file.path())
-        .unwrap();
+    let file = counters_file.writable();
     let noise = vec![0xff; usize::try_from(SIZE).unwrap() - 12];
     let slot = counters_file.slot();
     file.write_all_at(&noise, 12).unwrap();
@@ -189,17 +173,14 @@ fn reports_figures_that_driver_contradicts() {
             slack: 100 * MIB,
         }]
     };
-    let inconsistencies = |measurement: &[DeviceMeasurement]| {
-        read(&counters_file.path(), 1)
-            .unwrap()
-            .inconsistencies(measurement)
+    let check = |measured: u64, limit: u64, expected: &[Inconsistency]| {
+        let found = read(&counters_file.path(), 1).unwrap();
+        let found = found.inconsistencies(&measurement(measured, limit));
+        assert_eq!(found, expected, "{measured} of {limit}");
     };
-    assert_eq!(inconsistencies(&measurement(700, 3000)), []);
-    assert_eq!(
-        inconsistencies(&measurement(0, 600)),
-        [],
-        "the driver is asked later"
-    );
+    check(700, 3000, &[]);
+    // The driver is asked later.
+    check(0, 600, &[]);
     let uncounted = |mib: u64| Inconsistency::Uncounted {
         device: 0,
         bytes: mib * MIB,
@@ -208,26 +189,17 @@ fn reports_figures_that_driver_contradicts() {
         device: 0,
         bytes: mib * MIB,
     };
-    assert_eq!(inconsistencies(&measurement(701, 3000)), [uncounted(1)]);
-    assert_eq!(
-        inconsistencies(&measurement(9000, 3000)),
-        [uncounted(8300), above(5900)]
-    );
-    assert_eq!(inconsistencies(&measurement(0, 300)), [above(200)]);
+    check(701, 3000, &[uncounted(1)]);
+    check(9000, 3000, &[uncounted(8300), above(5900)]);
+    check(0, 300, &[above(200)]);
     // A tenant writes that nothing is used, and forges its parts.
-    let file = File::options()
-        .write(true)
-        .open(counters_file.path())
-        .unwrap();
+    let file = counters_file.writable();
     let total = u64::try_from(counters::device_offset(0, 0)).unwrap();
     file.write_all_at(&[0; 8], total).unwrap();
-    assert_eq!(
-        inconsistencies(&measurement(600, 3000)),
-        [Inconsistency::TotalTooLow { device: 0 }]
-    );
+    check(600, 3000, &[Inconsistency::TotalTooLow { device: 0 }]);
     let used = u64::try_from(counters::slot_device_offset(slot.index(), 0)).unwrap();
     file.write_all_at(&[0; 8], used).unwrap();
-    assert_eq!(inconsistencies(&measurement(600, 3000)), [uncounted(500)]);
+    check(600, 3000, &[uncounted(500)]);
 }
 
 #[test]
@@ -263,18 +235,12 @@ fn rereads_launch_counters_from_open_file() {
         contended: 10,
     };
     assert_eq!(reader.read().unwrap()[1], expected);
-    let file = File::options()
-        .write(true)
-        .open(counters_file.path())
-        .unwrap();
+    let file = counters_file.writable();
     file.set_len(4096).unwrap();
     assert!(reader.read().is_err(), "it was cut");
     file.set_len(1 << 40).unwrap();
     assert_eq!(reader.read().unwrap()[0], LaunchCounters::default());
-    fs::write(
-        counters_file.path(),
-        vec![7; usize::try_from(SIZE).unwrap()],
-    )
-    .unwrap();
+    let noise = vec![7; usize::try_from(SIZE).unwrap()];
+    fs::write(counters_file.path(), noise).unwrap();
     assert!(LaunchReader::open(&counters_file.path(), 1).is_err());
 }

@@ -66,14 +66,11 @@ fn keeps_host_measurements_across_page_update() {
     measured[16..32].fill(7);
     measured[64 + 52..64 + 72].fill(7);
     assert!(same_limits(&one, &measured));
-    let mut next = page(
-        CONTAINER,
-        &[DeviceLimits {
-            cores: 31,
-            ..device("GPU-a")
-        }],
-    )
-    .unwrap();
+    let more = DeviceLimits {
+        cores: 31,
+        ..device("GPU-a")
+    };
+    let mut next = page(CONTAINER, &[more]).unwrap();
     assert!(!same_limits(&measured, &next));
     copy_measurements(&measured, &mut next);
     assert_eq!(next[24..32], [7; 8]);

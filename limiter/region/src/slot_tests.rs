@@ -196,20 +196,14 @@ fn shares_last_slot_among_excess_processes() {
     }
     let first = &slots[0];
     assert_eq!(first.used(1), 515);
-    assert_eq!(
-        first.processes(1).last(),
-        Some(SlotProcess { pid: None, used: 3 })
-    );
+    let shared = SlotProcess { pid: None, used: 3 };
+    assert_eq!(first.processes(1).last(), Some(shared));
     let mut slots = slots.into_iter();
     let first = slots.next().unwrap();
     let last = slots.next_back().unwrap();
     drop(slots);
     assert!(first.settle(2).unwrap());
-    assert_eq!(
-        first.used(1),
-        4,
-        "what is shared goes with the last of them"
-    );
+    assert_eq!(first.used(1), 4, "what is shared goes with the last");
     drop(last);
     assert!(first.settle(2).unwrap());
     assert_eq!(first.used(1), 1);

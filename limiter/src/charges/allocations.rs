@@ -219,11 +219,8 @@ mod tests {
         assert_eq!(allocations.insert(at, pointer(512)), BLOCK);
         assert_eq!(allocations.insert(at + 512, pointer(512)), 0);
         assert_eq!(allocations.insert(at + BLOCK - 512, pointer(1024)), BLOCK);
-        for (address, size, back) in [
-            (at, 512, 0),
-            (at + 512, 512, 0),
-            (at + BLOCK - 512, 1024, 2),
-        ] {
+        let last = (at + BLOCK - 512, 1024, 2);
+        for (address, size, back) in [(at, 512, 0), (at + 512, 512, 0), last] {
             let entry = allocations.remove(address).unwrap();
             assert_eq!(entry, pointer(size));
             assert_eq!(allocations.release(address, entry), back * BLOCK);
@@ -236,11 +233,8 @@ mod tests {
         let allocations = Allocations::new();
         for (size, blocks) in [(1, 1), (BLOCK, 1), (BLOCK + 1, 2), (100 * BLOCK, 100)] {
             let at = 1 << 40;
-            assert_eq!(
-                allocations.insert(at, pointer(size)),
-                blocks * BLOCK,
-                "{size}"
-            );
+            let charged = allocations.insert(at, pointer(size));
+            assert_eq!(charged, blocks * BLOCK, "{size}");
             assert_eq!(in_blocks(size), Some(blocks * BLOCK), "{size}");
             let entry = allocations.remove(at).unwrap();
             assert_eq!(allocations.release(at, entry), blocks * BLOCK, "{size}");
@@ -261,14 +255,11 @@ mod tests {
     fn removes_all_allocations_of_a_context() {
         let allocations = Allocations::new();
         for i in 0..100 {
-            let context = usize::try_from(i % 2).unwrap();
-            allocations.insert(
-                i * BLOCK,
-                DeviceAllocation {
-                    context,
-                    ..pointer(1)
-                },
-            );
+            let one = DeviceAllocation {
+                context: usize::try_from(i % 2).unwrap(),
+                ..pointer(1)
+            };
+            allocations.insert(i * BLOCK, one);
         }
         assert_eq!(allocations.remove_context(1).len(), 50);
         assert_eq!(allocations.remove_context(1).len(), 0);

@@ -171,43 +171,36 @@ fn size(one: Array3dDescriptor, levels: c_uint) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn check(extent: [usize; 3], format: c_uint, levels: c_uint, expected: Option<u64>) {
+        let [width, height, depth] = extent;
+        let one = Array3dDescriptor {
+            width,
+            height,
+            depth,
+            format,
+            channels: 4,
+            flags: 0,
+        };
+        assert_eq!(
+            size(one, levels),
+            expected,
+            "{extent:?} {format:#x} {levels}"
+        );
+    }
+
     #[test]
     fn counts_array_rows_with_padding() {
-        let check = |width, height, depth, levels, expected: Option<u64>| {
-            let one = Array3dDescriptor {
-                width,
-                height,
-                depth,
-                format: 0x20,
-                channels: 4,
-                flags: 0,
-            };
-            assert_eq!(
-                size(one, levels),
-                expected,
-                "{width} {height} {depth} {levels}"
-            );
-        };
-        check(1, 0, 0, 1, Some(64));
-        check(1024, 1024, 0, 1, Some(16 << 20));
-        check(5, 9, 3, 1, Some(128 * 16 * 3));
-        check(1024, 1024, 0, 2, Some(20 << 20));
-        check(usize::MAX, 2, 0, 1, None);
+        let float = 0x20;
+        check([1, 0, 0], float, 1, Some(64));
+        check([1024, 1024, 0], float, 1, Some(16 << 20));
+        check([5, 9, 3], float, 1, Some(128 * 16 * 3));
+        check([1024, 1024, 0], float, 2, Some(20 << 20));
+        check([usize::MAX, 2, 0], float, 1, None);
     }
 
     #[test]
     fn charges_formats_with_fixed_channels_by_their_size() {
-        let check = |format, expected: u64| {
-            let one = Array3dDescriptor {
-                width: 64,
-                height: 8,
-                depth: 0,
-                format,
-                channels: 4,
-                flags: 0,
-            };
-            assert_eq!(size(one, 1), Some(64 * 8 * expected), "{format:#x}");
-        };
+        let check = |format, bytes: u64| check([64, 8, 0], format, 1, Some(64 * 8 * bytes));
         for (first, bytes) in [(0xc0, 1), (0xc3, 2), (0xc6, 1), (0xc9, 2)] {
             check(first, bytes);
             check(first + 1, 2 * bytes);

@@ -228,29 +228,30 @@ mod tests {
 
     #[test]
     fn picks_newest_variant_for_client_version() {
-        let check = |stem: &str, version, flags, expected: Option<&str>| {
+        let with_flags = "cuGraphInstantiateWithFlags";
+        for (stem, version, flags, expected) in [
+            ("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3")),
+            ("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4")),
+            ("cuCtxCreate", 2_000, 0, Some("cuCtxCreate")),
+            ("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz")),
+            ("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync")),
+            ("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2")),
+            ("cuNothing", 13_000, 0, None),
+            ("cuGraphInstantiate", 10_000, 0, Some("cuGraphInstantiate")),
+            (
+                "cuGraphInstantiate",
+                11_080,
+                0,
+                Some("cuGraphInstantiate_v2"),
+            ),
+            ("cuGraphInstantiate", 12_000, 0, Some(with_flags)),
+            ("cuGraphInstantiate", 13_000, 2, Some(with_flags)),
+            (with_flags, 11_040, 0, Some(with_flags)),
+        ] {
             let found = variant(stem.as_bytes(), version, flags, |_| true);
             let found = found.map(|hook| hook.name);
             assert_eq!(found, expected, "{stem} {version} {flags}");
-        };
-        check("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3"));
-        check("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4"));
-        check("cuCtxCreate", 2_000, 0, Some("cuCtxCreate"));
-        check("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz"));
-        check("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync"));
-        check("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2"));
-        check("cuNothing", 13_000, 0, None);
-        let with_flags = Some("cuGraphInstantiateWithFlags");
-        check("cuGraphInstantiate", 10_000, 0, Some("cuGraphInstantiate"));
-        check(
-            "cuGraphInstantiate",
-            11_080,
-            0,
-            Some("cuGraphInstantiate_v2"),
-        );
-        check("cuGraphInstantiate", 12_000, 0, with_flags);
-        check("cuGraphInstantiate", 13_000, 2, with_flags);
-        check("cuGraphInstantiateWithFlags", 11_040, 0, with_flags);
+        }
         // A driver of CUDA 12.4 lacks the newest.
         let old = variant(b"cuCtxCreate", 13_000, 0, |hook| hook.since < 12_050);
         assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));

@@ -60,13 +60,19 @@ mod tests {
 
     #[test]
     fn ignores_sample_that_is_not_new() {
-        let check = |newly_sampled: &[&str], blind: bool, expected: Option<u64>| {
+        for (newly_sampled, blind, expected) in [
+            (Some("GPU-a"), false, Some(30)),
+            (Some("GPU-b"), false, None),
+            (None, false, None),
+            // An unknown process may be its own; taking it for idle would raise its rate.
+            (Some("GPU-a"), true, None),
+        ] {
             let sample = NodeSample {
                 containers: Arc::new(ManagedContainers {
                     all: vec![container("s0", "u1", "main", &["GPU-a"])],
                     ..ManagedContainers::default()
                 }),
-                newly_sampled: newly_sampled.iter().map(|gpu| (*gpu).to_owned()).collect(),
+                newly_sampled: newly_sampled.into_iter().map(str::to_owned).collect(),
                 ..NodeSample::default()
             };
             let used = ContainerUse {
@@ -79,17 +85,9 @@ mod tests {
                 ..Evaluation::default()
             };
             let found = measurements(&sample, &evaluation, 7)["s0"][0];
-            assert_eq!(
-                found.map(|one| one.used / PERCENT),
-                expected,
-                "{newly_sampled:?}"
-            );
-        };
-        check(&["GPU-a"], false, Some(30));
-        check(&["GPU-b"], false, None);
-        check(&[], false, None);
-        // An unknown process may be its own; taking it for idle would raise its rate.
-        check(&["GPU-a"], true, None);
+            let used = found.map(|one| one.used / PERCENT);
+            assert_eq!(used, expected, "{newly_sampled:?}");
+        }
     }
 
     #[test]

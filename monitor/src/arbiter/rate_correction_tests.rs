@@ -12,6 +12,14 @@ fn reported(used: Ppm, demands_more: bool) -> ReportedUse {
     }
 }
 
+/// The factor of a tenant with [`SHARE`] that demands more, measured at this time to use `used` of
+/// the device, of which `charged` was charged.
+fn update(rate: &mut RateCorrection, at: u64, used: Ppm, charged: Ppm) -> u32 {
+    let measured = Some(Measurement { used, at });
+    rate.update(measured, [SHARE; 2], reported(charged, true), at);
+    rate.factor(SHARE, SHARE)
+}
+
 /// Lets a tenant use what `takes` returns for a minute, measured `hertz` times a second; returns its
 /// average use of the device over the second half, in percent.
 fn run(hertz: u64, takes: impl Fn(&RateCorrection) -> Ppm) -> (Ppm, RateCorrection) {
@@ -20,9 +28,8 @@ fn run(hertz: u64, takes: impl Fn(&RateCorrection) -> Ppm) -> (Ppm, RateCorrecti
     for step in 1..60 * hertz {
         let now = 100 * SECOND + step * SECOND / hertz;
         let used = if rate.is_stopped() { 0 } else { takes(&rate) };
-        let measured = Measurement { used, at: now };
         let charged = Ppm::from(rate.factor(SHARE, SHARE)) * 30 / 100;
-        rate.update(Some(measured), [SHARE; 2], reported(charged, true), now);
+        update(&mut rate, now, used, charged);
         if step > 30 * hertz {
             sum += used;
             count += 1;
@@ -52,32 +59,18 @@ fn limits_tenant_that_ignores_its_rate_to_its_share() {
 
 #[test]
 fn stops_tenant_with_false_counters_sooner() {
-    let seconds = |claimed: Ppm| {
+    let seconds = |used: Ppm, claimed: Ppm| {
         let mut rate = RateCorrection::default();
         (1..100).find(|second| {
-            let now = (100 + second) * SECOND;
-            let measured = Measurement {
-                used: SHARE + 8 * PERCENT,
-                at: now,
-            };
-            rate.update(Some(measured), [SHARE; 2], reported(claimed, true), now);
+            update(&mut rate, (100 + second) * SECOND, SHARE + used, claimed);
             rate.is_stopped()
         })
     };
-    assert_eq!((seconds(0), seconds(SHARE)), (Some(10), Some(13)));
-    let mut rate = RateCorrection::default();
-    for second in 1..100 {
-        let now = (100 + second) * SECOND;
-        let measured = Measurement {
-            used: SHARE + 2 * PERCENT,
-            at: now,
-        };
-        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
-    }
-    assert!(
-        !rate.is_stopped(),
-        "two points may be an error of measurement"
-    );
+    let excess = 8 * PERCENT;
+    let found = (seconds(excess, 0), seconds(excess, SHARE));
+    assert_eq!(found, (Some(10), Some(13)));
+    // Two points may be an error of measurement.
+    assert_eq!(seconds(2 * PERCENT, SHARE), None);
 }
 
 /// The outcome for a tenant.
@@ -131,30 +124,18 @@ fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> 
     }
 }
 
+/// The share for the first part of each period, then all of the device.
+const fn in_turn(ms: u64, period: u64, shared: u64) -> Ppm {
+    let is_shared = ms % period < shared;
+    if is_shared { SHARE } else { FULL_DEVICE }
+}
+
 /// Allowances that change: other tenants come and go, or leave a part.
 const CHANGES: [fn(u64) -> Ppm; 6] = [
     |_| SHARE,
-    |ms| {
-        if ms % 2_000 < 1_000 {
-            SHARE
-        } else {
-            FULL_DEVICE
-        }
-    },
-    |ms| {
-        if ms % 10_000 < 7_000 {
-            SHARE
-        } else {
-            FULL_DEVICE
-        }
-    },
-    |ms| {
-        if ms % 3_100 < 3_000 {
-            SHARE
-        } else {
-            FULL_DEVICE
-        }
-    },
+    |ms| in_turn(ms, 2_000, 1_000),
+    |ms| in_turn(ms, 10_000, 7_000),
+    |ms| in_turn(ms, 3_100, 3_000),
     |ms| if ms % 5_000 < 2_600 { SHARE } else { 2 * SHARE },
     |ms| SHARE + PERCENT * (ms / 20 % 40),
 ];
@@ -165,18 +146,17 @@ fn limits_excess_use_under_changing_allowance() {
         for delay in [0, 160, 700, 1_500, 1_980] {
             // All of the device, or half of it.
             for contested in [FULL_DEVICE, 50 * PERCENT] {
-                let takes = |allowed: Ppm| {
-                    if allowed == FULL_DEVICE {
-                        FULL_DEVICE
+                let is_alone = |allowed| allowed == FULL_DEVICE;
+                let takes = |allowed| {
+                    if is_alone(allowed) {
+                        allowed
                     } else {
                         contested
                     }
                 };
                 let outcome = play(delay, allows, takes);
-                assert!(
-                    outcome.used <= outcome.allowed + 3,
-                    "{i} {delay} {contested}: {outcome:?}"
-                );
+                let is_limited = outcome.used <= outcome.allowed + 3;
+                assert!(is_limited, "{i} {delay} {contested}: {outcome:?}");
             }
         }
     }
@@ -190,11 +170,8 @@ fn does_not_stop_tenant_after_its_allowance_falls() {
             assert_eq!(outcome.stopped, 0, "{i} {delay}: {outcome:?}");
         }
     }
-    let outcome = play(
-        1_900,
-        |ms| if ms < 60_000 { FULL_DEVICE } else { SHARE },
-        |all| all,
-    );
+    let for_a_minute = |ms| if ms < 60_000 { FULL_DEVICE } else { SHARE };
+    let outcome = play(1_900, for_a_minute, |all| all);
     assert_eq!(outcome.stopped, 0, "it was alone for a minute: {outcome:?}");
 }
 
@@ -202,18 +179,17 @@ fn does_not_stop_tenant_after_its_allowance_falls() {
 fn releases_tenant_soon_after_long_excess() {
     let mut rate = RateCorrection::default();
     let mut now = 100 * SECOND;
-    let mut update = |rate: &mut RateCorrection, used| {
+    let mut sample = |rate: &mut RateCorrection, used| {
         now += SECOND / 2;
-        let measured = Measurement { used, at: now };
-        rate.update(Some(measured), [SHARE; 2], reported(0, true), now);
+        update(rate, now, used, 0);
     };
     for _ in 0..10_000 {
-        update(&mut rate, FULL_DEVICE);
+        sample(&mut rate, FULL_DEVICE);
     }
     assert!(rate.is_stopped());
     // It ended, and another process of that container starts.
     let samples = (1..100).find(|_| {
-        update(&mut rate, 0);
+        sample(&mut rate, 0);
         !rate.is_stopped()
     });
     assert!(samples.is_some_and(|samples| samples < 25), "{samples:?}");
@@ -225,11 +201,7 @@ fn releases_stopped_tenant_on_idle_gpu() {
     let mut now = 100 * SECOND;
     while !rate.is_stopped() {
         now += SECOND;
-        let measured = Measurement {
-            used: FULL_DEVICE,
-            at: now,
-        };
-        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
+        update(&mut rate, now, FULL_DEVICE, SHARE);
     }
     let last = Measurement {
         used: FULL_DEVICE,
@@ -251,13 +223,8 @@ fn ignores_measurement_of_earlier_allowance() {
     rate.unlimited_sample(None, FULL_DEVICE, 99 * SECOND);
     for step in 1..=3 {
         let now = 100 * SECOND + step * SECOND / 2;
-        let measured = Measurement {
-            used: FULL_DEVICE,
-            at: now,
-        };
-        rate.update(Some(measured), [SHARE; 2], reported(SHARE, true), now);
+        assert_eq!(update(&mut rate, now, FULL_DEVICE, SHARE), 1_000_000);
     }
-    assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
     assert!(!rate.is_stopped());
 }
 
@@ -266,12 +233,9 @@ fn does_not_raise_rate_by_late_measurement() {
     let mut rate = RateCorrection::default();
     let mut update = |second: u64, used, demands_more| {
         let at = (100 + second) * SECOND;
-        rate.update(
-            Some(Measurement { used, at }),
-            [SHARE; 2],
-            reported(if demands_more { SHARE } else { used }, demands_more),
-            at,
-        );
+        let charged = if demands_more { SHARE } else { used };
+        let measured = Some(Measurement { used, at });
+        rate.update(measured, [SHARE; 2], reported(charged, demands_more), at);
         rate.factor(SHARE, SHARE)
     };
     for second in 1..10 {
@@ -309,17 +273,10 @@ fn does_not_raise_rate_of_tenant_charged_for_what_it_uses() {
 #[test]
 fn does_not_raise_rate_without_demand() {
     let mut rate = RateCorrection::default();
-    for second in 1..60 {
-        let measured = Measurement {
-            used: PERCENT,
-            at: second * SECOND,
-        };
-        rate.update(
-            Some(measured),
-            [SHARE; 2],
-            reported(PERCENT, false),
-            second * SECOND,
-        );
+    for at in (1..60).map(|second| second * SECOND) {
+        let used = PERCENT;
+        let measured = Some(Measurement { used, at });
+        rate.update(measured, [SHARE; 2], reported(used, false), at);
     }
     assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
     assert_eq!(rate.factor(3 * SHARE, SHARE), 3_000_000, "what is lent");

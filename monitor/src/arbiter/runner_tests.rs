@@ -102,6 +102,11 @@ fn node() -> Node {
     }
 }
 
+/// Containers of high and of low priority.
+fn pair(dir: &tempfile::TempDir) -> [ManagedContainer; 2] {
+    [("h", 0), ("l", 1)].map(|(name, priority)| container(dir.path(), name, priority, 30))
+}
+
 #[test]
 fn writes_measured_use_to_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,10 +130,7 @@ fn writes_measured_use_to_page() {
 #[test]
 fn writes_pages_as_containers_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
-    let (high, low) = (
-        container(dir.path(), "h", 0, 30),
-        container(dir.path(), "l", 1, 30),
-    );
+    let [high, low] = pair(&dir);
     let mut node = node();
     node.set_containers(&[&high]);
     node.tick(&[&high]);
@@ -138,28 +140,18 @@ fn writes_pages_as_containers_come_and_go() {
     assert_eq!(node.tick(&[&high, &low]), [2, 1], "the low one waits");
     let bytes = fs::read(low.directory.limits()).unwrap();
     assert_eq!(bytes[24..32], node.now.to_le_bytes(), "a sign of life");
+    write(&low.directory.limits(), THROTTLE, &[2, 0, 0, 0]);
+    assert_eq!(
+        node.tick(&[&high, &low])[1],
+        1,
+        "overwritten flags do not last"
+    );
     node.set_containers(&[&low]);
     assert_eq!(node.rest(&[&low]), [2], "the high one is gone");
     assert_eq!(node.arbiter.containers.len(), 1);
     node.arbiter.release();
     let bytes = fs::read(low.directory.limits()).unwrap();
     assert_eq!((throttle(&low), &bytes[24..32]), (0, &[0; 8][..]));
-}
-
-#[test]
-fn corrects_overwritten_throttle_flag_in_next_tick() {
-    let dir = tempfile::tempdir().unwrap();
-    let (high, low) = (
-        container(dir.path(), "h", 0, 30),
-        container(dir.path(), "l", 1, 30),
-    );
-    let both = [&high, &low];
-    let mut node = node();
-    node.set_containers(&both);
-    node.tick(&both);
-    assert_eq!(node.tick(&both)[1], 1);
-    write(&low.directory.limits(), THROTTLE, &[2, 0, 0, 0]);
-    assert_eq!(node.tick(&both)[1], 1);
 }
 
 #[test]
@@ -179,10 +171,7 @@ fn isolates_tenants_from_corrupt_counters_of_one() {
     ];
     for corrupt in corrupt {
         let dir = tempfile::tempdir().unwrap();
-        let (high, low) = (
-            container(dir.path(), "h", 0, 30),
-            container(dir.path(), "l", 1, 30),
-        );
+        let [high, low] = pair(&dir);
         let other = container(dir.path(), "o", 1, 30);
         let all = [&high, &low, &other];
         let mut node = node();

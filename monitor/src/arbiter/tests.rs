@@ -89,28 +89,23 @@ impl SimulatedGpu {
             for ((spec, counters), decision) in self.tenants.iter_mut().zip(&self.decisions) {
                 work(*spec, counters, *decision, now);
             }
-            let mut shown: Vec<LaunchCounters> =
-                self.tenants.iter().map(|(_, counters)| *counters).collect();
-            for (i, counters) in shown.iter_mut().enumerate() {
-                falsify(i, counters);
-            }
-            let names: Vec<String> = (0..shown.len()).map(|i| format!("container-{i}")).collect();
-            let samples: Vec<TenantSample> = self
-                .tenants
-                .iter()
-                .zip(&shown)
-                .zip(&names)
-                .map(|(((spec, _), counters), container)| TenantSample {
+            let names: Vec<String> = (0..self.tenants.len()).map(|i| i.to_string()).collect();
+            let tenants = self.tenants.iter().zip(&names).enumerate();
+            let samples = tenants.map(|(i, ((spec, counters), container))| {
+                let mut counters = *counters;
+                falsify(i, &mut counters);
+                TenantSample {
                     container,
                     device: "GPU-a",
                     high_priority: spec.high,
                     policy: spec.policy,
                     cores: spec.cores,
                     cores_limit: spec.cores_limit,
-                    counters: Some(*counters),
+                    counters: Some(counters),
                     measured: spec.measured.map(|used| Measurement { used, at: now }),
-                })
-                .collect();
+                }
+            });
+            let samples: Vec<TenantSample> = samples.collect();
             self.decisions = decide(&samples, &mut self.state, now);
         }
         self
@@ -161,42 +156,42 @@ fn work(spec: TenantSpec, counters: &mut LaunchCounters, decision: TenantDecisio
     }
 }
 
+/// What each may use after 400 ms of the same work.
 #[test]
-fn lone_tenant_has_no_limit_unless_forced() {
-    SimulatedGpu::new(&[low(30)]).pass(200).check(&[100]);
-    SimulatedGpu::new(&[high(30)]).pass(200).check(&[100]);
-    SimulatedGpu::new(&[forced(low(30))]).pass(200).check(&[30]);
-    SimulatedGpu::new(&[low(30), idle(low(50)), idle(high(20))])
-        .pass(200)
-        .check(&[100, 50, 20]);
-}
-
-#[test]
-fn tenant_gets_idle_compute_up_to_its_limit_even_alone() {
+fn decides_by_priority_policy_and_idle_compute() {
+    let disabled = |spec| TenantSpec {
+        policy: UtilizationPolicy::Disable,
+        ..spec
+    };
     let capped = TenantSpec {
         cores_limit: 60,
         ..low(30)
     };
-    SimulatedGpu::new(&[capped]).pass(200).check(&[60]);
-    SimulatedGpu::new(&[capped, idle(low(50))])
-        .pass(200)
-        .check(&[60, 50]);
-    SimulatedGpu::new(&[capped, low(20)])
-        .pass(200)
-        .check(&[60, 40]);
-}
-
-#[test]
-fn high_priority_tenants_have_no_limit_among_themselves() {
-    SimulatedGpu::new(&[high(30), high(30)])
-        .pass(200)
-        .check(&[100, 100]);
-    SimulatedGpu::new(&[high(30), forced(high(30))])
-        .pass(200)
-        .check(&[100, 30]);
-    SimulatedGpu::new(&[high(30), high(30), idle(low(40))])
-        .pass(200)
-        .check(&[50, 50, 0]);
+    let check = |tenants: &[TenantSpec], expected: &[u32]| {
+        SimulatedGpu::new(tenants).pass(400).check(expected);
+    };
+    // One that is alone has no limit, unless it is forced.
+    check(&[low(30)], &[100]);
+    check(&[high(30)], &[100]);
+    check(&[forced(low(30))], &[30]);
+    check(&[low(30), idle(low(50)), idle(high(20))], &[100, 50, 20]);
+    // Idle compute is given up to a tenant's limit, even if it is alone.
+    check(&[capped], &[60]);
+    check(&[capped, idle(low(50))], &[60, 50]);
+    check(&[capped, low(20)], &[60, 40]);
+    // Those of high priority have no limit among themselves.
+    check(&[high(30), high(30)], &[100, 100]);
+    check(&[high(30), forced(high(30))], &[100, 30]);
+    check(&[high(30), high(30), idle(low(40))], &[50, 50, 0]);
+    // All of low priority yield to them.
+    let yields = [forced(low(30)), disabled(low(30)), low(0), high(50)];
+    check(&yields, &[0, 0, 0, 100]);
+    // A forced one borrows nothing and lends its rest.
+    check(&[forced(low(30)), low(20)], &[30, 70]);
+    check(&[forced(idle(low(30))), low(20), low(20)], &[30, 50, 50]);
+    // Nothing is lent beside an unlimited one.
+    check(&[low(0), low(20)], &[100, 20]);
+    check(&[disabled(low(40)), low(20)], &[100, 20]);
 }
 
 #[test]
@@ -235,17 +230,6 @@ fn priority_gives_nothing_with_cap_of_0() {
 }
 
 #[test]
-fn forced_or_unlimited_low_priority_yields_too() {
-    let disabled = TenantSpec {
-        policy: UtilizationPolicy::Disable,
-        ..low(30)
-    };
-    SimulatedGpu::new(&[forced(low(30)), disabled, low(0), high(50)])
-        .pass(100)
-        .check(&[0, 0, 0, 100]);
-}
-
-#[test]
 fn lends_idle_compute_by_shares_and_takes_it_back() {
     let mut gpu = SimulatedGpu::new(&[low(30), low(10), idle(low(60))]);
     gpu.pass(400).check(&[75, 25, 60]);
@@ -256,30 +240,6 @@ fn lends_idle_compute_by_shares_and_takes_it_back() {
     gpu.tenants[0].0.wants = 0;
     gpu.tenants[2].0.wants = 0;
     gpu.pass(2_000).check(&[30, 100, 60]);
-}
-
-#[test]
-fn forced_tenant_borrows_nothing_and_lends_its_rest() {
-    SimulatedGpu::new(&[forced(low(30)), low(20)])
-        .pass(400)
-        .check(&[30, 70]);
-    SimulatedGpu::new(&[forced(idle(low(30))), low(20), low(20)])
-        .pass(400)
-        .check(&[30, 50, 50]);
-}
-
-#[test]
-fn lends_nothing_beside_unlimited_tenant() {
-    SimulatedGpu::new(&[low(0), low(20)])
-        .pass(400)
-        .check(&[100, 20]);
-    let disabled = TenantSpec {
-        policy: UtilizationPolicy::Disable,
-        ..low(40)
-    };
-    SimulatedGpu::new(&[disabled, low(20)])
-        .pass(400)
-        .check(&[100, 20]);
 }
 
 #[test]
@@ -356,7 +316,13 @@ fn removes_tenant_without_sample() {
 
 #[test]
 fn decides_for_each_device_separately() {
-    let sample = |container, device, high_priority| TenantSample {
+    let tenants = [
+        ("a", "GPU-a", true),
+        ("b", "GPU-b", false),
+        ("a", "GPU-b", true),
+        ("c", "GPU-c", false),
+    ];
+    let samples = tenants.map(|(container, device, high_priority)| TenantSample {
         container,
         device,
         high_priority,
@@ -369,20 +335,10 @@ fn decides_for_each_device_separately() {
             ..LaunchCounters::default()
         }),
         measured: None,
-    };
-    let samples = [
-        sample("a", "GPU-a", true),
-        sample("b", "GPU-b", false),
-        sample("a", "GPU-b", true),
-        sample("c", "GPU-c", false),
-    ];
+    });
     let decisions = decide(&samples, &mut ArbiterState::default(), START + MILLISECOND);
-    let gates: Vec<ThrottleFlag> = decisions.iter().map(|decision| decision.throttle).collect();
-    let expected = [
-        ThrottleFlag::Unlimited,
-        ThrottleFlag::Wait,
-        ThrottleFlag::Unlimited,
-        ThrottleFlag::Unlimited,
-    ];
-    assert_eq!(gates, expected);
+    let flags = decisions.iter().map(|decision| decision.throttle);
+    let mut expected = [ThrottleFlag::Unlimited; 4];
+    expected[1] = ThrottleFlag::Wait;
+    assert_eq!(flags.collect::<Vec<_>>(), expected);
 }

@@ -187,16 +187,9 @@ fn derived_name(kind: c_uint, slices: c_uint, memory: u64, gpu: Mib) -> String {
 mod tests {
     use super::*;
 
-    fn check(gpu: u64, info: &[(c_uint, c_uint, u64)], names: &str) {
-        let made = info
-            .iter()
-            .map(|(kind, slices, memory)| derived_name(*kind, *slices, *memory, Mib(gpu)));
-        assert_eq!(made.collect::<Vec<_>>().join(" "), names);
-    }
-
     #[test]
     fn derives_profile_names_like_nvidia_tools() {
-        let a100 = [
+        let a100: &[_] = &[
             (0, 1, 4864),
             (7, 1, 4864),
             (9, 1, 9856),
@@ -204,29 +197,29 @@ mod tests {
             (2, 3, 19_968),
             (4, 7, 40_192),
         ];
-        check(
-            40_960,
-            &a100,
-            "1g.5gb 1g.5gb+me 1g.10gb 2g.10gb 3g.20gb 7g.40gb",
-        );
-        let nvl = [
+        let nvl: &[_] = &[
             (0, 1, 10_880),
             (9, 1, 22_016),
             (2, 3, 47_232),
             (4, 7, 95_232),
         ];
-        check(95_830, &nvl, "1g.12gb 1g.24gb 3g.47gb 7g.94gb");
-        let rtx = [
+        let rtx: &[_] = &[
             (0, 1, 24_064),
             (10, 1, 24_064),
             (13, 1, 24_064),
             (15, 1, 24_064),
         ];
-        check(
-            97_887,
-            &rtx,
-            "1g.24gb 1g.24gb+gfx 1g.24gb-me 1g.24gb+me.all",
-        );
-        check(183_359, &[(0, 1, 22_016)], "1g.23gb");
+        let of_a100 = "1g.5gb 1g.5gb+me 1g.10gb 2g.10gb 3g.20gb 7g.40gb";
+        for (gpu, info, names) in [
+            (40_960, a100, of_a100),
+            (95_830, nvl, "1g.12gb 1g.24gb 3g.47gb 7g.94gb"),
+            (97_887, rtx, "1g.24gb 1g.24gb+gfx 1g.24gb-me 1g.24gb+me.all"),
+            (183_359, &[(0, 1, 22_016)], "1g.23gb"),
+        ] {
+            let made = info.iter();
+            let made =
+                made.map(|&(kind, slices, memory)| derived_name(kind, slices, memory, Mib(gpu)));
+            assert_eq!(made.collect::<Vec<_>>().join(" "), names);
+        }
     }
 }

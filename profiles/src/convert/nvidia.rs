@@ -287,14 +287,6 @@ fn notes(file: &File) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn check(devices: &Value, expected: &Result<Vec<GpuSelector>, &str>) {
-        let found = select(devices, "devices").map_err(|error| error.to_string());
-        assert_eq!(
-            found.as_ref().map_err(String::as_str),
-            expected.as_ref().map_err(|e| *e)
-        );
-    }
-
     #[test]
     fn parses_devices_as_all_number_or_list() {
         let index = |index: &[u32]| GpuSelector {
@@ -306,28 +298,21 @@ mod tests {
             uuid: vec![uuid.into()],
             ..GpuSelector::default()
         };
-        check(&Value::Null, &Ok(vec![GpuSelector::all()]));
-        check(&json!("all"), &Ok(vec![GpuSelector::all()]));
-        check(&json!(2), &Ok(vec![index(&[0, 1])]));
-        check(&json!([0, "3"]), &Ok(vec![index(&[0, 3])]));
-        check(&json!([uuid, 1]), &Ok(vec![index(&[1]), by_uuid]));
-        check(
-            &json!(0),
-            &Err(
-                "devices: 0 is not a number of GPUs; expected: all, a number, or a list of GPU indices and uuids",
-            ),
-        );
-        check(
-            &json!(["0:1"]),
-            &Err(
-                "devices[0]: \"0:1\" does not name a GPU; expected: a GPU's index or uuid (to share a MIG instance, use its MIG layout)",
-            ),
-        );
-        check(
-            &json!([]),
-            &Err(
-                "devices: [] does not name GPUs; expected: all, a number, or a list of GPU indices and uuids",
-            ),
-        );
+        let zero = "devices: 0 is not a number of GPUs; expected: all, a number, or a list of GPU indices and uuids";
+        let instance = "devices[0]: \"0:1\" does not name a GPU; expected: a GPU's index or uuid (to share a MIG instance, use its MIG layout)";
+        let none = "devices: [] does not name GPUs; expected: all, a number, or a list of GPU indices and uuids";
+        for (devices, expected) in [
+            (Value::Null, Ok(vec![GpuSelector::all()])),
+            (json!("all"), Ok(vec![GpuSelector::all()])),
+            (json!(2), Ok(vec![index(&[0, 1])])),
+            (json!([0, "3"]), Ok(vec![index(&[0, 3])])),
+            (json!([uuid, 1]), Ok(vec![index(&[1]), by_uuid])),
+            (json!(0), Err(zero.to_owned())),
+            (json!(["0:1"]), Err(instance.to_owned())),
+            (json!([]), Err(none.to_owned())),
+        ] {
+            let found = select(&devices, "devices").map_err(|error| error.to_string());
+            assert_eq!(found, expected, "{devices}");
+        }
     }
 }

@@ -241,27 +241,15 @@ impl Driver for StableNameDriver {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::Mib;
-    use aliquot_nvml::MigDevice;
-
     use super::*;
+    use crate::testing::reported_instance;
 
     /// The instance at one placement, as the driver names it; without a UUID, an incomplete one.
     fn instance(uuid: Option<&str>) -> GpuInstance {
-        let device = |uuid: &str| MigDevice {
-            current: uuid.to_owned(),
-            uuid: uuid.to_owned(),
-            id: 0,
-            whole: true,
-        };
-        GpuInstance {
-            profile: "1g.5gb".to_owned(),
-            start: 2,
-            size: 1,
-            memory: Mib(4864),
-            id: 7,
-            devices: uuid.map(device).into_iter().collect(),
-        }
+        let name = uuid.unwrap_or_default();
+        let mut instance = reported_instance(2, name, name);
+        instance.devices.truncate(uuid.into_iter().count());
+        instance
     }
 
     fn name(table: &mut NameTable, uuid: &str) -> String {

@@ -4,7 +4,8 @@ use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
 use aliquot_core::mig::table;
-use aliquot_core::{Grant, Mib, Percent, PodUid, inventory};
+use aliquot_core::{Mib, PodUid, inventory};
+use aliquot_node_state::mps::DaemonPhase;
 use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
 
@@ -80,33 +81,18 @@ impl Driver for FakeGpus {
         }
         let id = self.made.fetch_add(1, Ordering::Relaxed).into();
         let uuid = format!("MIG-{id}");
-        let made = nvml::GpuInstance {
-            profile: profile.to_owned(),
-            start,
-            size: 1,
-            memory: Mib(4864),
-            id,
-            devices: vec![nvml::MigDevice {
-                current: uuid.clone(),
-                uuid,
-                id: 0,
-                whole: true,
-            }],
-        };
+        let mut made = crate::testing::reported_instance(start, &uuid, &uuid);
+        (made.profile, made.id) = (profile.to_owned(), id);
         let mut layouts = self.layouts.lock();
-        layouts
-            .entry(gpu.to_owned())
-            .or_default()
-            .push(made.clone());
+        let instances = layouts.entry(gpu.to_owned()).or_default();
+        instances.push(made.clone());
         Ok(made)
     }
 
     fn destroy_instance(&self, gpu: &str, id: u32) -> Result<(), MigError> {
         let mut layouts = self.layouts.lock();
-        layouts
-            .entry(gpu.to_owned())
-            .or_default()
-            .retain(|one| one.id != id);
+        let instances = layouts.entry(gpu.to_owned()).or_default();
+        instances.retain(|one| one.id != id);
         Ok(())
     }
 }
@@ -144,20 +130,9 @@ impl Fixture {
         found.iter().map(text).collect()
     }
 
-    fn add_edits(&self, gpu: &str, profile: &str, start: u8) -> Result<(), ModeError> {
-        let placed = MigPlacement {
-            profile: profile.to_owned(),
-            start,
-        };
-        let grant = Grant {
-            resource: "nvidia.com/mig".to_owned(),
-            gpu: gpu.into(),
-            memory: Mib(1),
-            cores: Percent(100),
-            replicas: 1,
-            burst: None,
-            mig: Some(placed),
-        };
+    /// Of a container with an instance of profile `1g.5gb`.
+    fn add_edits(&self, gpu: &str) -> Result<(), ModeError> {
+        let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
             container: "main",
@@ -172,8 +147,16 @@ impl Fixture {
             },
             other_instances: &[],
         };
-        self.partitioner
-            .add_edits(&share, &mut ModeEdits::default())
+        let mut edits = ModeEdits::default();
+        self.partitioner.add_edits(&share, &mut edits)
+    }
+
+    fn enter(&self, gpu: &GpuFacts, mode: &Mode) {
+        self.partitioner.enter(gpu, mode).expect("entered");
+    }
+
+    fn leave(&self, gpu: &GpuFacts, from: &Mode, to: &Mode) {
+        self.partitioner.leave(gpu, from, to).expect("left");
     }
 }
 
@@ -212,14 +195,14 @@ fn repartitions_without_toggling_mig_mode() {
     let fixture = Fixture::new();
     let gpu = facts("GPU-a");
     let check = |from: &Mode, to: &Mode, left: &[&str], then: &[&str]| {
-        fixture.partitioner.leave(&gpu, from, to).expect("left");
+        fixture.leave(&gpu, from, to);
         assert_eq!(fixture.instances("GPU-a"), left);
-        fixture.partitioner.enter(&gpu, to).expect("entered");
+        fixture.enter(&gpu, to);
         assert_eq!(fixture.instances("GPU-a"), then);
         assert_eq!(fixture.gpus.switched.load(Ordering::Relaxed), 1);
     };
     let first = layout(&[("3g.20gb", None), ("1g.5gb", None)]);
-    fixture.partitioner.enter(&gpu, &first).expect("entered");
+    fixture.enter(&gpu, &first);
     let existing = ["3g.20gb@0 0", "1g.5gb@4 1"];
     assert_eq!(fixture.instances("GPU-a"), existing);
     // What is in both layouts stays.
@@ -228,10 +211,7 @@ fn repartitions_without_toggling_mig_mode() {
     // What pods may be given stays for them.
     let dynamic = dynamic_mig(&["2g.10gb"]);
     check(&second, &dynamic, &["2g.10gb@4 2"], &["2g.10gb@4 2"]);
-    fixture
-        .partitioner
-        .leave(&gpu, &dynamic, &shares())
-        .expect("left");
+    fixture.leave(&gpu, &dynamic, &shares());
     assert_eq!(fixture.gpus.switched.load(Ordering::Relaxed), 2);
     assert!(fixture.instances("GPU-a").is_empty());
 }
@@ -250,23 +230,17 @@ fn waits_for_gpu_reset_to_change_mig_mode() {
     open(true);
     waits(fixture.partitioner.enter(&gpu, &mig));
     open(false);
-    fixture.partitioner.enter(&gpu, &mig).expect("entered");
+    fixture.enter(&gpu, &mig);
     open(true);
     waits(fixture.partitioner.leave(&gpu, &mig, &shares()));
     open(false);
-    fixture
-        .partitioner
-        .leave(&gpu, &mig, &shares())
-        .expect("left");
+    fixture.leave(&gpu, &mig, &shares());
 }
 
 #[test]
 fn signals_reread_after_instance_creation_not_during() {
     let fixture = Arc::new(Fixture::new());
-    fixture
-        .partitioner
-        .enter(&facts("GPU-a"), &dynamic_mig(&[]))
-        .expect("entered");
+    fixture.enter(&facts("GPU-a"), &dynamic_mig(&[]));
     assert!(fixture.partitioner.take_layout_changed());
     let asked = Arc::downgrade(&fixture);
     *fixture.gpus.making.lock() = Some(Box::new(move || {
@@ -276,7 +250,7 @@ fn signals_reread_after_instance_creation_not_during() {
             "there is nothing to read yet"
         );
     }));
-    fixture.add_edits("GPU-a", "1g.5gb", 6).expect("made");
+    fixture.add_edits("GPU-a").expect("made");
     assert!(fixture.partitioner.take_layout_changed());
     assert!(!fixture.partitioner.take_layout_changed(), "reported once");
 }
@@ -285,10 +259,7 @@ fn signals_reread_after_instance_creation_not_during() {
 fn creates_instances_while_waiting_for_mps_daemon() {
     let fixture = Fixture::new();
     let (one, other) = (facts("GPU-a"), facts("GPU-b"));
-    fixture
-        .partitioner
-        .enter(&other, &dynamic_mig(&[]))
-        .expect("entered");
+    fixture.enter(&other, &dynamic_mig(&[]));
     let shared = layout(&[("3g.20gb", Some(InstanceSharing::Mps(Mps::new(2))))]);
     std::thread::scope(|threads| {
         let entering = threads.spawn(|| fixture.partitioner.enter(&one, &shared));
@@ -300,14 +271,12 @@ fn creates_instances_while_waiting_for_mps_daemon() {
             assert!(Instant::now() < deadline, "no spec");
             std::thread::yield_now();
         };
-        fixture.add_edits("GPU-b", "1g.5gb", 6).expect("made");
-        fixture.add_edits("GPU-a", "1g.5gb", 6).expect("made");
+        fixture.add_edits("GPU-b").expect("made");
+        fixture.add_edits("GPU-a").expect("made");
         assert!(!entering.is_finished(), "its daemon is not running yet");
-        let status = crate::testing::served(spec);
-        fixture
-            .daemon("MIG-0")
-            .put_status(&status)
-            .expect("written");
+        let status = crate::testing::daemon_status(DaemonPhase::Running, Some(spec));
+        let written = fixture.daemon("MIG-0").put_status(&status);
+        written.expect("written");
         entering.join().expect("no panic").expect("entered");
     });
 }
@@ -317,15 +286,15 @@ fn stops_daemons_of_instances_lost_in_reboot() {
     let check = |from: Mode, to: Option<Mode>| {
         let fixture = Fixture::new();
         let gpu = facts("GPU-a");
-        fixture.partitioner.enter(&gpu, &from).expect("entered");
+        fixture.enter(&gpu, &from);
         let daemon = fixture.daemon("MIG-0");
         let spec = daemon_spec("MIG-0", Mib(19_968), &Mps::new(2), None);
         daemon.put_spec(&spec).expect("written");
         // Instances do not outlive a reboot; on some GPUs, MIG mode does not either.
         fixture.gpus.layouts.lock().clear();
         match &to {
-            Some(to) => fixture.partitioner.leave(&gpu, &from, to).expect("left"),
-            None => fixture.partitioner.enter(&gpu, &from).expect("entered"),
+            Some(to) => fixture.leave(&gpu, &from, to),
+            None => fixture.enter(&gpu, &from),
         }
         assert_eq!(daemon.spec().expect("read"), None, "{to:?}");
     };

@@ -31,24 +31,13 @@ fn places(text: &str) -> Vec<MigPlacement> {
 fn found(text: &str) -> Vec<nvml::GpuInstance> {
     let instance = |(id, word): (u32, &str)| {
         let place = places(word.trim_end_matches('!')).remove(0);
-        let device = nvml::MigDevice {
-            uuid: format!("MIG-{id}"),
-            current: format!("MIG-{id}"),
-            id: 0,
-            whole: true,
-        };
-        nvml::GpuInstance {
-            profile: place.profile,
-            start: place.start,
-            size: 1,
-            memory: aliquot_core::Mib(1),
-            id,
-            devices: if word.ends_with('!') {
-                vec![]
-            } else {
-                vec![device]
-            },
+        let uuid = format!("MIG-{id}");
+        let mut instance = crate::testing::reported_instance(place.start, &uuid, &uuid);
+        (instance.profile, instance.id) = (place.profile, id);
+        if word.ends_with('!') {
+            instance.devices.clear();
         }
+        instance
     };
     (0..).zip(text.split_whitespace()).map(instance).collect()
 }
@@ -65,20 +54,11 @@ fn listed(places: &[MigPlacement]) -> String {
 /// Expected on an A100: kept, destroyed, created.
 fn check(layout: &str, existing: &str, before: &str, expected: (&str, &[u32], &str)) {
     let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
-    let plan = plan_layout(
-        &geometry,
-        &slices(layout),
-        &found(existing),
-        &places(before),
-    );
-    let plan = plan.expect("it fits");
-    let outcome = (listed(&plan.keep), plan.destroy, listed(&plan.create));
-    let expected = (
-        expected.0.to_owned(),
-        expected.1.to_vec(),
-        expected.2.to_owned(),
-    );
-    assert_eq!(outcome, expected, "{layout} on {existing}");
+    let (slices, existing) = (slices(layout), found(existing));
+    let plan = plan_layout(&geometry, &slices, &existing, &places(before)).expect("it fits");
+    let (keep, create) = (listed(&plan.keep), listed(&plan.create));
+    let outcome = (keep.as_str(), plan.destroy.as_slice(), create.as_str());
+    assert_eq!(outcome, expected, "{layout} on {existing:?}");
 }
 
 #[test]
@@ -92,21 +72,13 @@ fn places_large_instances_first_on_empty_gpu() {
 #[test]
 fn keeps_matching_instances_and_destroys_only_others() {
     check("3g.20gb", "3g.20gb@4", "", ("3g.20gb@4", &[], ""));
-    check(
-        "3g.20gb 4g.20gb",
-        "3g.20gb@4",
-        "",
-        ("3g.20gb@4", &[], "4g.20gb@0"),
-    );
+    let more = ("3g.20gb@4", &[][..], "4g.20gb@0");
+    check("3g.20gb 4g.20gb", "3g.20gb@4", "", more);
     // The existing instance stays, whichever of the two comes first.
     let both = ("2g.10gb@4", &[1][..], "3g.20gb@0");
     check("2g.10gb 3g.20gb", "2g.10gb@4 1g.5gb@0", "", both);
-    check(
-        "2*1g.5gb",
-        "1g.5gb@6 1g.5gb@2 1g.5gb@4",
-        "",
-        ("1g.5gb@2 1g.5gb@4", &[0], ""),
-    );
+    let two = ("1g.5gb@2 1g.5gb@4", &[0][..], "");
+    check("2*1g.5gb", "1g.5gb@6 1g.5gb@2 1g.5gb@4", "", two);
     check("1g.5gb", "1g.5gb+me@0", "", ("", &[0], "1g.5gb@0"));
 }
 

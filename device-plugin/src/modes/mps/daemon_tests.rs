@@ -15,10 +15,8 @@ fn counts_loss_only_for_server_with_clients() {
         let found = lost_clients(&servers(old), &servers(new));
         assert_eq!(found, expected, "{old} -> {new}");
     };
-    let (idle, used) = (
-        r#"[{"pid":7,"clients":[]}]"#,
-        r#"[{"pid":7,"clients":[9]}]"#,
-    );
+    let idle = r#"[{"pid":7,"clients":[]}]"#;
+    let used = r#"[{"pid":7,"clients":[9]}]"#;
     check(idle, "[]", false);
     check(used, "[]", true);
     check(used, idle, false);

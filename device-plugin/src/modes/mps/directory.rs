@@ -235,14 +235,11 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let deep = root.path().join("x".repeat(100));
         let spec = super::super::plan::daemon_spec("GPU-a", Mib(4000), &Mps::new(4), None);
-        let error = DaemonDirectory::new(&deep, "GPU-a")
-            .put_spec(&spec)
-            .expect_err("too long");
-        let text = error.to_string();
-        assert!(
-            text.contains("--state-dir") && text.contains("at most 107"),
-            "{text}"
-        );
+        let refused = DaemonDirectory::new(&deep, "GPU-a").put_spec(&spec);
+        let text = refused.expect_err("too long").to_string();
+        for part in ["--state-dir", "at most 107"] {
+            assert!(text.contains(part), "{text}");
+        }
         assert!(!deep.exists());
     }
 

@@ -66,34 +66,18 @@ mod tests {
 
     #[test]
     fn mps_3_limits_daemon_to_even_memory_and_threads() {
-        let check = |memory: u64, replicas: u32, expected: [&str; 2]| {
+        for (memory, replicas, limit, threads) in [
+            (40_960, 4, "10240M", 25),
+            (40_537, 3, "13512M", 33),
+            (40_960, 1, "40960M", 100),
+        ] {
             let spec = daemon_spec("GPU-a", Mib(memory), &Mps::new(replicas), Some("GPU-a"));
+            let expected = [
+                format!("set_default_device_pinned_mem_limit 0 {limit}"),
+                format!("set_default_active_thread_percentage {threads}"),
+            ];
             assert_eq!(commands(&spec, &[]), expected, "{memory} MiB by {replicas}");
-        };
-        check(
-            40_960,
-            4,
-            [
-                "set_default_device_pinned_mem_limit 0 10240M",
-                "set_default_active_thread_percentage 25",
-            ],
-        );
-        check(
-            40_537,
-            3,
-            [
-                "set_default_device_pinned_mem_limit 0 13512M",
-                "set_default_active_thread_percentage 33",
-            ],
-        );
-        check(
-            40_960,
-            1,
-            [
-                "set_default_device_pinned_mem_limit 0 40960M",
-                "set_default_active_thread_percentage 100",
-            ],
-        );
+        }
     }
 
     #[test]
@@ -125,54 +109,41 @@ mod tests {
     }
 
     #[test]
-    fn counts_clients_by_slices_of_the_gpu() {
-        let a30 = Some((8, 0));
-        let of = |slices| max_clients(a30, Some((slices, 4)));
-        assert_eq!([1, 2, 4].map(of), [12, 24, 48]);
-    }
-
-    #[test]
     fn accepts_daemon_with_higher_limits_than_needed() {
         let spec = daemon_spec("GPU-a", Mib(40_960), &Mps::new(4), Some("GPU-a"));
-        let check =
-            |served: &DaemonSpec, expected: bool| assert_eq!(served.satisfies(&spec), expected);
-        check(&spec, true);
-        check(&spec.with_at_least(Mib(20_000), Percent(50)), true);
-        let less = |memory, threads| DaemonSpec {
-            memory: Mib(memory),
-            threads: Percent(threads),
-            ..spec.clone()
+        let check = |expected: bool, change: &dyn Fn(&mut DaemonSpec)| {
+            let mut served = spec.clone();
+            change(&mut served);
+            assert_eq!(served.satisfies(&spec), expected, "{served:?}");
         };
-        check(&less(10_239, 50), false);
-        check(&less(20_000, 24), false);
-        let other = |device: &str| DaemonSpec {
-            device: device.to_owned(),
-            ..spec.clone()
-        };
-        check(&other("GPU-b"), false);
-        let open = DaemonSpec {
-            exclusive: None,
-            ..spec.clone()
-        };
-        check(&open, false);
+        check(true, &|_| ());
+        check(true, &|one| {
+            *one = one.with_at_least(Mib(20_000), Percent(50))
+        });
+        check(false, &|one| one.memory = Mib(10_239));
+        check(false, &|one| one.threads = Percent(24));
+        check(false, &|one| one.device = "GPU-b".to_owned());
+        check(false, &|one| one.exclusive = None);
     }
 
     #[test]
     fn mps_15_limits_clients_by_architecture_and_instance() {
-        let check = |capability, part, most| {
-            assert_eq!(
-                max_clients(capability, part),
-                most,
-                "{capability:?} {part:?}"
-            );
-        };
-        check(None, None, 48);
-        check(Some((9, 0)), None, 48);
-        // V100, which NVIDIA's plugin treats as an older GPU.
-        check(Some((7, 0)), None, 48);
-        check(Some((6, 1)), None, 16);
-        check(Some((8, 0)), Some((3, 7)), 20);
-        check(Some((8, 0)), Some((1, 7)), 6);
+        for (capability, part, most) in [
+            (None, None, 48),
+            (Some((9, 0)), None, 48),
+            // V100, which NVIDIA's plugin treats as an older GPU.
+            (Some((7, 0)), None, 48),
+            (Some((6, 1)), None, 16),
+            (Some((8, 0)), Some((3, 7)), 20),
+            (Some((8, 0)), Some((1, 7)), 6),
+            // An A30 has four slices.
+            (Some((8, 0)), Some((1, 4)), 12),
+            (Some((8, 0)), Some((2, 4)), 24),
+            (Some((8, 0)), Some((4, 4)), 48),
+        ] {
+            let found = max_clients(capability, part);
+            assert_eq!(found, most, "{capability:?} {part:?}");
+        }
         assert_eq!(refusal(48, None, None), None);
         let text = refusal(17, Some((6, 0)), None).expect("refused");
         assert!(text.contains("17") && text.contains("1 to 16"), "{text}");

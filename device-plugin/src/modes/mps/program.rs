@@ -199,19 +199,14 @@ mod tests {
         };
         check(PROGRAM, None);
         // A link starts at the root, as in a container with that root.
-        put(place, "two/opt/nvidia-cuda-mps-control");
+        let target = "two/opt/nvidia-cuda-mps-control";
+        put(place, target);
         fs::create_dir_all(place.join("two/usr/bin")).expect("made");
-        symlink(
-            "/opt/nvidia-cuda-mps-control",
-            place.join("two/usr/bin").join(PROGRAM),
-        )
-        .expect("linked");
-        check(
-            PROGRAM,
-            Some(("two/opt/nvidia-cuda-mps-control", Some("two"))),
-        );
-        put(place, "one/usr/local/bin/nvidia-cuda-mps-control");
+        let link = place.join("two/usr/bin").join(PROGRAM);
+        symlink("/opt/nvidia-cuda-mps-control", link).expect("linked");
+        check(PROGRAM, Some((target, Some("two"))));
         let below = "one/usr/local/bin/nvidia-cuda-mps-control";
+        put(place, below);
         check(PROGRAM, Some((below, Some("one"))));
         put(place, "own/bin/nvidia-cuda-mps-control");
         check(PROGRAM, Some(("own/bin/nvidia-cuda-mps-control", None)));
@@ -244,24 +239,17 @@ mod tests {
     #[test]
     fn program_of_root_finds_its_server_and_libraries() {
         let place = tempfile::tempdir().expect("tempdir");
-        let search = search(place.path(), PROGRAM);
-        let check = |root: Option<&str>, expected: &[(&str, String)]| {
-            let program = ControlProgram {
-                file: "/root/usr/bin/nvidia-cuda-mps-control".into(),
-                root: root.map(PathBuf::from),
-            };
-            let found = search.environment(&program);
-            let expected: Vec<_> = expected
-                .iter()
-                .map(|(name, value)| (*name, OsString::from(value)))
-                .collect();
-            assert_eq!(found, expected);
-        };
         let here = place.path().display();
-        let path = ("PATH", format!("/root/usr/bin:{here}/own/bin"));
-        check(None, std::slice::from_ref(&path));
-        let libraries = ("LD_LIBRARY_PATH", format!("{here}/state/driver"));
-        check(Some("/root"), &[path, libraries]);
+        let all = [
+            ("PATH", format!("/root/usr/bin:{here}/own/bin").into()),
+            ("LD_LIBRARY_PATH", format!("{here}/state/driver").into()),
+        ];
+        for (root, expected) in [(None, &all[..1]), (Some("/root".into()), &all[..])] {
+            let file = "/root/usr/bin/nvidia-cuda-mps-control".into();
+            let program = ControlProgram { file, root };
+            let found = search(place.path(), PROGRAM).environment(&program);
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -45,49 +45,26 @@ impl Fixture {
 
     fn report_with_shm(&self, phase: DaemonPhase, spec: Option<DaemonSpec>, shm: PathBuf) {
         let status = DaemonStatus {
-            v: 1,
-            phase,
-            spec,
-            daemon: Some(7),
-            since: 0,
-            restarts: 0,
-            losses: 0,
-            faults: 0,
-            servers: Vec::new(),
             shm: Some(shm),
-            one_user: false,
+            ..testing::daemon_status(phase, spec)
         };
         self.directory().put_status(&status).expect("written");
     }
 
-    fn edits_for(
-        &self,
-        gpu: &str,
-        memory: u64,
-        cores: u32,
-        edits: &mut ModeEdits,
-    ) -> Result<(), String> {
-        self.edits_for_instance(None, gpu, memory, cores, edits)
+    /// What a container gets with this share of [`GPU`].
+    fn edits_for(&self, memory: u64, cores: u32) -> Result<ModeEdits, String> {
+        self.edits_on(None, memory, cores)
     }
 
-    /// The same on an instance.
-    fn edits_for_instance(
+    /// The same, if the device is an instance.
+    fn edits_on(
         &self,
         part: Option<InstanceIds>,
-        gpu: &str,
         memory: u64,
         cores: u32,
-        edits: &mut ModeEdits,
-    ) -> Result<(), String> {
-        let grant = Grant {
-            resource: "nvidia.com/gpu".to_owned(),
-            gpu: gpu.into(),
-            memory: Mib(memory),
-            cores: Percent(cores),
-            replicas: 1,
-            burst: None,
-            mig: None,
-        };
+    ) -> Result<ModeEdits, String> {
+        let mut edits = ModeEdits::default();
+        let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
             container: "main",
@@ -95,15 +72,19 @@ impl Fixture {
             index: 0,
             mode: inventory::Mode::Mps,
             device: &HostDevice {
-                uuid: gpu.into(),
+                uuid: GPU.into(),
                 index: 0,
                 minor: Some(0),
                 instance: part,
             },
             other_instances: &[],
         };
-        let edited = self.daemons.add_edits(&share, edits);
-        edited.map_err(|error| error.to_string())
+        let edited = self.daemons.add_edits(&share, &mut edits);
+        edited.map(|()| edits).map_err(|error| error.to_string())
+    }
+
+    fn spec(&self) -> DaemonSpec {
+        self.directory().spec().expect("read").expect("a spec")
     }
 }
 
@@ -121,91 +102,53 @@ fn target() -> DaemonTarget<'static> {
 #[test]
 fn gives_container_its_limits_and_daemon() {
     let fixture = Fixture::served(true);
-    let mut edits = ModeEdits::default();
-    fixture
-        .edits_for(GPU, 3000, 20, &mut edits)
-        .expect("edits added");
-    assert_eq!(
-        edits.variables,
-        [
-            "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
-        ]
-    );
+    let edits = fixture.edits_for(3000, 20).expect("edits added");
+    let variables = [
+        "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+    ];
+    assert_eq!(edits.variables, variables);
     assert_eq!(edits.visible, [GPU]);
     let pipe = fixture.root.path().join("GPU-a/pipe");
     assert_eq!(edits.mounts[0]["hostPath"], json!(pipe));
     assert_eq!(edits.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
     assert_eq!(edits.mounts[1]["containerPath"], json!("/dev/shm"));
     assert!(edits.limited, "the total of its clients is libvgpu.so's");
-}
-
-#[test]
-fn sets_no_limit_variable_for_unlimited_share() {
-    let fixture = Fixture::served(true);
-    let mut free = ModeEdits::default();
-    fixture
-        .edits_for(GPU, 0, 0, &mut free)
-        .expect("edits added");
-    assert_eq!(free.variables, ["CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps"]);
+    let free = fixture.edits_for(0, 0).expect("edits added");
+    assert_eq!(free.variables, variables[..1]);
     assert!(!free.limited);
 }
 
 #[test]
 fn refuses_container_while_daemon_is_down() {
-    let down = Fixture::served(true);
-    down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
-    let check = |fixture: &Fixture, gpu: &str, edits: &mut ModeEdits, expected: &str| {
-        let text = fixture.edits_for(gpu, 3000, 20, edits).expect_err(expected);
-        assert!(text.contains(expected), "{text}");
-    };
-    check(&down, GPU, &mut ModeEdits::default(), "it ended by itself");
-    let none = Fixture::served(false);
-    check(&none, GPU, &mut ModeEdits::default(), "leaving mode mps");
-}
-
-#[test]
-fn refuses_daemon_of_instance_from_before_reboot() {
-    let fixture = Fixture::served(true);
-    let part = |current: &str| {
-        Some(InstanceIds {
+    let check = |fixture: &Fixture, current: Option<&str>, expected: &str| {
+        let part = current.map(|current| InstanceIds {
             current: current.to_owned(),
             gpu_instance: 1,
             compute_instance: 0,
-        })
+        });
+        let text = fixture.edits_on(part, 3000, 20).expect_err(expected);
+        assert!(text.contains(expected), "{text}");
     };
-    let edits_for = |current| {
-        fixture.edits_for_instance(part(current), GPU, 3000, 20, &mut ModeEdits::default())
-    };
-    let text = edits_for("MIG-new").expect_err("another daemon");
-    assert!(text.contains("it is being restarted for MIG-new"), "{text}");
-    edits_for(GPU).expect("its own daemon");
-}
-
-#[test]
-fn refuses_container_when_status_is_unreadable() {
+    let down = Fixture::served(true);
+    down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
+    check(&down, None, "it ended by itself");
+    check(&Fixture::served(false), None, "leaving mode mps");
+    // Of an instance from before a reboot.
     let fixture = Fixture::served(true);
+    let other = "it is being restarted for MIG-new";
+    check(&fixture, Some("MIG-new"), other);
+    // After a restart of the node, the directory of its memory is on its disk.
+    let shm = fixture.directory().shm();
+    std::fs::create_dir(&shm).expect("made");
+    fixture.report_with_shm(DaemonPhase::Running, Some(fixture.spec()), shm.clone());
+    let text = format!("no memory is mounted at {}", shm.display());
+    check(&fixture, None, &text);
+    // Nothing is known of the daemon.
     let status = fixture.directory().path().join("status.json");
     std::fs::write(&status, "{").expect("written");
-    let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
-    refused.expect_err("nothing is known of the daemon");
-}
-
-/// After a restart of the node, the directory is on its disk.
-#[test]
-fn refuses_container_while_shared_memory_is_not_mounted() {
-    let fixture = Fixture::served(true);
-    let (directory, shm) = (fixture.directory(), fixture.directory().shm());
-    std::fs::create_dir(&shm).expect("made");
-    let spec = directory.spec().expect("read");
-    fixture.report_with_shm(DaemonPhase::Running, spec, shm.clone());
-    let refused = fixture.edits_for(GPU, 3000, 20, &mut ModeEdits::default());
-    let text = refused.expect_err("not mounted");
-    assert!(
-        text.contains(&format!("no memory is mounted at {}", shm.display())),
-        "{text}"
-    );
+    check(&fixture, None, GPU);
 }
 
 #[test]
@@ -234,13 +177,11 @@ fn finds_mps_device_beside_others_in_any_order() {
 #[test]
 fn waits_until_daemon_allows_larger_share() {
     let fixture = Fixture::served(true);
-    let directory = fixture.directory();
     std::thread::scope(|threads| {
-        let started =
-            threads.spawn(|| fixture.edits_for(GPU, 20_000, 50, &mut ModeEdits::default()));
+        let started = threads.spawn(|| fixture.edits_for(20_000, 50));
         let deadline = Instant::now() + Duration::from_mins(1);
         let raised = loop {
-            let spec = directory.spec().expect("read").expect("a spec");
+            let spec = fixture.spec();
             if spec.memory == Mib(20_000) {
                 break spec;
             }
@@ -252,18 +193,15 @@ fn waits_until_daemon_allows_larger_share() {
         started.join().expect("no panic").expect("edits added");
     });
     // Raised limits stay when the agent restarts.
-    fixture
-        .daemons
-        .start(target(), &Mps::new(4))
-        .expect("it serves");
-    let spec = directory.spec().expect("read").expect("a spec");
+    let started = fixture.daemons.start(target(), &Mps::new(4));
+    started.expect("it serves");
+    let spec = fixture.spec();
     assert_eq!((spec.memory, spec.threads), (Mib(20_000), Percent(50)));
 }
 
 #[test]
 fn lowers_limits_when_largest_share_has_ended() {
     let fixture = Fixture::served(true);
-    let directory = fixture.directory();
     let started = fixture.daemons.start(target(), &Mps::new(4));
     started.expect("it serves");
     let accepted = |uid: &str, memory, cores, mode| {
@@ -279,7 +217,7 @@ fn lowers_limits_when_largest_share_has_ended() {
     let check = |shares: &[&AcceptedAllocation], memory, threads| {
         let shares = largest_shares(shares.iter().copied());
         fixture.daemons.lower(&shares);
-        let spec = directory.spec().expect("read").expect("a spec");
+        let spec = fixture.spec();
         assert_eq!((spec.memory, spec.threads), (Mib(memory), Percent(threads)));
     };
     check(&[&small, &large, &other], 20_000, 60);
@@ -300,16 +238,14 @@ fn concurrent_shares_never_lower_daemon_limits() {
         (30_000, 40),
     ];
     let fixture = Fixture::served(true);
-    let directory = fixture.directory();
     std::thread::scope(|threads| {
         let fixture = &fixture;
-        let started = SHARES.map(|(memory, cores)| {
-            threads.spawn(move || fixture.edits_for(GPU, memory, cores, &mut ModeEdits::default()))
-        });
+        let start = |(memory, cores)| threads.spawn(move || fixture.edits_for(memory, cores));
+        let started = SHARES.map(start);
         // A supervisor that serves the current spec, which never has lower limits than before.
-        let mut last = directory.spec().expect("read").expect("a spec");
+        let mut last = fixture.spec();
         while !started.iter().all(ScopedJoinHandle::is_finished) {
-            let spec = directory.spec().expect("read").expect("a spec");
+            let spec = fixture.spec();
             assert!(spec.satisfies(&last), "{spec:?} after {last:?}");
             fixture.report(DaemonPhase::Running, Some(spec.clone()));
             last = spec;
@@ -319,7 +255,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
             one.join().expect("no panic").expect("edits added");
         }
     });
-    let spec = directory.spec().expect("read").expect("a spec");
+    let spec = fixture.spec();
     assert_eq!((spec.memory, spec.threads), (Mib(39_000), Percent(99)));
 }
 
@@ -336,10 +272,6 @@ fn rejects_too_many_replicas_before_any_change() {
     let refused = fixture.daemons.start(place, &Mps::new(21));
     let text = refused.expect_err("too many").to_string();
     assert!(text.contains("1 to 20"), "{text}");
-    assert!(
-        DaemonDirectory::new(fixture.root.path(), "MIG-a")
-            .spec()
-            .expect("read")
-            .is_none()
-    );
+    let directory = DaemonDirectory::new(fixture.root.path(), "MIG-a");
+    assert_eq!(directory.spec().expect("read"), None);
 }

@@ -97,36 +97,25 @@ mod tests {
     #[test]
     fn writes_restores_and_removes_own_labels() {
         let both = format!("{MODE},{COUNT}");
-        let owned = [(OWNED, both.as_str())];
-        let auto = LabelPolicy::Auto;
-        check(
-            &node(&[], &[]),
-            auto,
-            &json!([{COUNT: "2", MODE: "2"}, both]),
-        );
-        let right = [(COUNT, "2"), (MODE, "2")];
-        check(&node(&right, &owned), auto, &Value::Null);
-        let wrong = [(COUNT, "3"), (MODE, "2")];
-        check(&node(&wrong, &owned), auto, &json!([{COUNT: "2"}, both]));
         let more = format!("{both},{OTHERS}");
+        let auto = LabelPolicy::Auto;
+        let (right, wrong) = ([(COUNT, "2"), (MODE, "2")], [(COUNT, "3"), (MODE, "2")]);
         let old = [(COUNT, "2"), (MODE, "2"), (OTHERS, "gone")];
+        let ours = |labels: &[(&str, &str)]| node(labels, &[(OWNED, &both)]);
+        let none = node(&[], &[]);
+        let all = json!([{COUNT: "2", MODE: "2"}, both]);
+        check(&none, auto, &all);
+        check(&ours(&right), auto, &Value::Null);
+        check(&ours(&wrong), auto, &json!([{COUNT: "2"}, both]));
         let seen = node(&old, &[(OWNED, &more)]);
         check(&seen, auto, &json!([{OTHERS: null}, both]));
         let off = json!([{COUNT: null, MODE: null}, null]);
-        check(&node(&right, &owned), LabelPolicy::Off, &off);
-        check(&node(&[], &[]), LabelPolicy::Off, &Value::Null);
-    }
-
-    #[test]
-    fn leaves_foreign_labels_unless_policy_is_on() {
+        check(&ours(&right), LabelPolicy::Off, &off);
+        check(&none, LabelPolicy::Off, &Value::Null);
+        // Of another owner.
         let by_hand = node(&[(COUNT, "7")], &[]);
-        check(&by_hand, LabelPolicy::Auto, &json!([{MODE: "2"}, MODE]));
-        let both = format!("{MODE},{COUNT}");
-        check(
-            &by_hand,
-            LabelPolicy::On,
-            &json!([{COUNT: "2", MODE: "2"}, both]),
-        );
+        check(&by_hand, auto, &json!([{MODE: "2"}, MODE]));
+        check(&by_hand, LabelPolicy::On, &all);
         check(&by_hand, LabelPolicy::Off, &Value::Null);
     }
 
