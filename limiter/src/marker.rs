@@ -214,7 +214,7 @@ impl Markers {
                 self.pending.finish_query(context, None);
                 learn(LaunchMeasurement {
                     launch: pending.launch,
-                    took: took.map(|took| took - pending.gap.min(took - took / 8)),
+                    took: took.map(|took| own_time(took, pending.gap, pending.disturbed)),
                     disturbed: pending.disturbed,
                 });
             }
@@ -281,6 +281,17 @@ fn is_idle(stream: Handle, cost: u64) -> bool {
             return false;
         }
     }
+}
+
+/// Nanoseconds of a launch itself, of those between its events, in which the device waited for us for
+/// `gap`. A thread that was delayed may have been so after the launch reached the device, which worked
+/// meanwhile: then all of the time counts, or a program on a crowded machine would be charged for less
+/// than it uses.
+fn own_time(took: u64, gap: u64, disturbed: bool) -> u64 {
+    if disturbed {
+        return took;
+    }
+    took - gap.min(took - took / 8)
 }
 
 /// Nanoseconds between the events of a pair.
@@ -372,6 +383,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn thread_that_is_delayed_during_launch_makes_it_no_cheaper() {
+        const MS: u64 = 1_000_000;
+        assert_eq!(own_time(10 * MS, 9 * MS, true), 10 * MS);
+        assert_eq!(own_time(10 * MS, 20_000, false), 10 * MS - 20_000);
+        assert_eq!(own_time(8_000, 50_000, false), 1_000, "never nothing");
+    }
 
     #[test]
     fn detach_waits_for_event_query_in_same_context() {
