@@ -38,7 +38,7 @@ CHECK := --lib --bins $(call named,config convert corpus dashboards document doc
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
 	injection lent_memory linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
 	mps_supervisor page schemas toolkit)
-CONTROL_PLANE := $(call named,control_plane gangs installed)
+CONTROL_PLANE := $(call named,control_plane chaos gangs installed)
 
 check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
 	$(CARGO_TEST) $(CHECK)
@@ -71,7 +71,7 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
-BOOTS := $(call named,burst whole rolled ending)
+BOOTS := $(call named,burst rolled)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
 # The lanes of `make test-all` beside those of `make test`; .github/workflows/nightly.yml has a job for each.
 LONG_LANES := docs test-oldest chaos gangs hold image admission lane-karpenter lane-boots lane-measured lane-long \
@@ -106,7 +106,7 @@ test-oldest: cluster helm build ## Binding, policies, nudge and checkpoint on th
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node pod_created_during_an_agent_restart
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node runs_init_containers_whose_shares
 
-chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods
+chaos: cluster build ## Kill every process of two scheduler replicas at every fail-point, 10,000 pods; also the agent
 	ALIQUOT_CHAOS_PODS=5000 cargo test --workspace --locked --test chaos
 
 gangs: cluster build ## 500 rounds of two gangs that compete for room for one and a half, 50 with a leader killed

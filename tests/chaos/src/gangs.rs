@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually, give_up};
+use aliquot_e2e::figures::print_line;
 use aliquot_e2e::ledger::reported_ledger;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::{Shape, node_of};
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::places::{PLACES, Place, Victims};
-use crate::replicas::{Pair, Replicas, print_line};
+use crate::replicas::{Pair, Replicas};
 use crate::run::on_stack;
 
 /// Turns gangs on in kube-apiserver and kube-scheduler.

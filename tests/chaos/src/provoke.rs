@@ -22,7 +22,7 @@ pub const FORGED: &str = "forged-";
 
 /// Of Bindings neither the answer arrives nor, every other time, the request.
 pub async fn lose_answers(proxy: &Proxy) -> Result<()> {
-    let mut trap = proxy.trap(&[Traffic::Binding]);
+    let mut trap = proxy.trap(Traffic::Binding);
     loop {
         drop(trap.next().await?);
         let answered = trap.next().await?.forward().await?;
@@ -36,7 +36,7 @@ pub async fn lose_answers(proxy: &Proxy) -> Result<()> {
 
 /// Bindings are refused and never arrive.
 pub async fn reject(proxy: &Proxy) -> Result<()> {
-    let mut trap = proxy.trap(&[Traffic::Binding]);
+    let mut trap = proxy.trap(Traffic::Binding);
     loop {
         let _sent = trap.next().await?.answer(StatusCode::FORBIDDEN);
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_cluster::{Part, Replica};
+use aliquot_e2e::figures::print_line;
 use aliquot_e2e::http;
 use aliquot_e2e::proxy::Proxy;
 use aliquot_e2e::stack::{Kind, NAMESPACE, Stack};
@@ -150,11 +151,11 @@ impl Replicas {
         .await
     }
 
-    /// The identity of the kube-scheduler that has the lease.
+    /// The identity of the kube-scheduler that has the lease; nothing before the first one made it.
     pub async fn holder(&self) -> Result<String> {
         let leases: Api<Lease> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
-        let spec = leases.get(LEASE).await?.spec.unwrap_or_default();
-        Ok(spec.holder_identity.unwrap_or_default())
+        let spec = leases.get_opt(LEASE).await?.and_then(|lease| lease.spec);
+        Ok(spec.and_then(|s| s.holder_identity).unwrap_or_default())
     }
 
     async fn keep_alive(self: Arc<Self>, stop: CancellationToken) {
@@ -285,10 +286,4 @@ fn restart_if_due(
         ProcessState::Runs(_) | ProcessState::Ended(_) => {}
     }
     Ok(())
-}
-
-/// Prints a line between those of the runs.
-pub fn print_line(line: &str) {
-    let line = format!("    {line}\n");
-    let _unheard = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

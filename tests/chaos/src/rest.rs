@@ -6,9 +6,10 @@ use std::time::Duration;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::ledger::{Amount, LedgerSummary, reported_ledger};
+use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::node_of;
 use aliquot_e2e::stack::Stack;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
@@ -149,15 +150,38 @@ fn fitting_gpu<'a>(
     found.map(|(gpu, _)| gpu)
 }
 
-/// Waits until the real node runs what is bound there.
+/// The memory limit of the first GPU on a container's limits page.
+const LIMIT: [&str; 10] = [
+    "od",
+    "-A",
+    "n",
+    "-t",
+    "u8",
+    "-j",
+    "104",
+    "-N",
+    "8",
+    "/.aliquot/limits",
+];
+
+/// Waits until the real node runs what is bound there, with the limits of its allocation.
 async fn running(stack: &Stack, patience: Duration) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     eventually(patience, "the real node to run its pods", || async {
         for pod in pods.list(&ListParams::default()).await? {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-            let expected = name.starts_with(RUN) && node_of(&pod).is_some();
-            until!(!expected || phase == Some("Running"), "{name} is {phase:?}");
+            if !name.starts_with(RUN) || node_of(&pod).is_none() {
+                continue;
+            }
+            until!(phase == Some("Running"), "{name} is {phase:?}");
+            let granted = allocation(&pod)?.grants("main").context("a share")?[0].memory;
+            let limit = stack.cluster.exec(NAMESPACE, name, "main", &LIMIT);
+            let limit = limit.await?.success().or_not_yet()?;
+            until!(
+                limit.trim() == granted.bytes().to_string(),
+                "{name} was granted {granted:?}, its limits page has {limit}"
+            );
         }
         Ok(Some(()))
     })

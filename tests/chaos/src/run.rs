@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::INVENTORY;
-use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
+use aliquot_e2e::figures::print_line;
+use aliquot_e2e::stack::{NODE, NodeOptions, Point, Stack};
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -18,7 +19,7 @@ use crate::load::{self, Load, NAMESPACE};
 use crate::observer::Observer;
 use crate::places::{PLACES, Place, Provocation, Victims};
 use crate::provoke::{self, FORGED};
-use crate::replicas::{Pair, Replicas, print_line};
+use crate::replicas::{Pair, Replicas};
 use crate::rest;
 
 /// From the node's refusal to the eviction of the pod.
@@ -54,7 +55,7 @@ pub async fn run(seed: u64, size: Size) -> Result<()> {
     print_line(&format!("seed {seed}, {} pods", size.pods));
     let cluster = Cluster::with_node().node_name(NODE).without_scheduler();
     let stack = Stack::on(Box::pin(cluster.start()).await?).await?;
-    stack.start_device_plugin(&NodeOptions::default()).await?;
+    stack.start_device_plugin(&agent()).await?;
     load::nodes(&stack).await?;
     let body = async |stack, stop| Box::pin(on(stack, seed, size, stop)).await;
     let outcome = on_stack(stack, body).await;
@@ -119,6 +120,9 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
             paused.as_secs_f64()
         ));
     }
+    for point in [Point::ResizeStored, Point::ResizeWritten] {
+        kill_agent(&stack, point).await?;
+    }
     replicas.whole().await?;
     let last = Instant::now();
     // The long run must meet the specified time.
@@ -135,6 +139,25 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
     ));
     load.clear().await?;
     rest::emptied(&stack, &replicas).await
+}
+
+/// The agent that can be killed.
+fn agent() -> NodeOptions {
+    NodeOptions {
+        chaos: true,
+        ..NodeOptions::default()
+    }
+}
+
+/// Kills the agent of the real node while it resizes a running share, and starts it again.
+async fn kill_agent(stack: &Stack, point: Point) -> Result<()> {
+    stack.kill_at(point)?;
+    tokio::select! {
+        killed = stack.killed() => killed.with_context(|| format!("{point:?}"))?,
+        failed = provoke::resize(stack) => failed?,
+    }
+    print_line(&format!("the agent was killed at {point:?}"));
+    stack.start_device_plugin(&agent()).await
 }
 
 /// The kills, in a random order.

@@ -1,9 +1,8 @@
 //! Processes of two replicas are killed at every named place of the
 //! scheduler while pods come and go.
 //!
-//! `make test` runs it with a thousand pods at every place in one order and at
-//! a third of them in another, `make chaos` twice with five thousand pods and every
-//! victim at every place.
+//! `make test` runs it with a thousand pods at a third of the places in a random order; `make chaos`
+//! with five thousand pods and every victim at every place, in that order and in a fixed one.
 
 use std::process::ExitCode;
 
@@ -28,7 +27,8 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("shipped_scheduler_has_no_fail_points", shipped),
         trial("kills_a_process_at_every_fail_point", every_point),
-        trial("kills_at_every_point_in_fixed_order", || chaos(FIXED, 1)),
+        trial("kills_at_every_point_in_fixed_order", || chaos(FIXED, 1))
+            .with_ignored_flag(std::env::var_os(PODS).is_none()),
         trial("kills_at_points_in_random_order", || {
             let seed = number(SEED)?;
             chaos(seed.unwrap_or_else(|| fastrand::u64(..)), 3)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use aliquot_chaos::gangs::{Size, Tally, run};
-use aliquot_chaos::replicas::print_line;
+use aliquot_e2e::figures::print_line;
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 

@@ -14,15 +14,6 @@ use crate::ports::Ports;
 use crate::scheduler_config::SchedulerOptions;
 use crate::watchdog::{DOWN, Logs, Watchdog};
 
-/// Where kube-scheduler finds the extender.
-#[derive(Debug, Clone)]
-pub(crate) enum Extender {
-    None,
-    /// At the first of the cluster's ports for parts.
-    OwnPort,
-    Url(String),
-}
-
 /// A cluster to be started.
 #[derive(Debug, Clone)]
 #[expect(
@@ -31,7 +22,7 @@ pub(crate) enum Extender {
 )]
 pub struct Builder {
     node: Option<String>,
-    extender: Extender,
+    extender: bool,
     scheduler: bool,
     apiserver_args: Vec<String>,
     controller_manager_args: Vec<String>,
@@ -49,7 +40,7 @@ impl Cluster {
     pub fn control_plane() -> Builder {
         Builder {
             node: None,
-            extender: Extender::None,
+            extender: false,
             scheduler: true,
             apiserver_args: Vec::new(),
             controller_manager_args: Vec::new(),
@@ -89,14 +80,7 @@ impl Builder {
     /// this cluster's own, so that several can run side by side.
     #[must_use]
     pub fn extender(mut self) -> Self {
-        self.extender = Extender::OwnPort;
-        self
-    }
-
-    /// kube-scheduler calls the extender at this URL.
-    #[must_use]
-    pub fn extender_url(mut self, url: &str) -> Self {
-        self.extender = Extender::Url(url.to_owned());
+        self.extender = true;
         self
     }
 
@@ -190,11 +174,7 @@ impl Builder {
         let server = control_plane::api_url(ports, self.serves_pods);
         let node = self.node.as_deref().unwrap_or("none");
         certificates(&binaries, &layout, &server, node).await?;
-        let extender = match self.extender {
-            Extender::None => None,
-            Extender::OwnPort => Some(format!("http://{}", ports.part(0))),
-            Extender::Url(url) => Some(url),
-        };
+        let extender = self.extender.then(|| format!("http://{}", ports.part(0)));
         let options = Options {
             node: self.node,
             serves_pods: self.serves_pods,
@@ -215,7 +195,6 @@ impl Builder {
             }
             return Err(error.context(format!("start a cluster (logs: {})", layout.text("log"))));
         }
-        cluster.record()?;
         Ok(cluster)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,11 +12,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Daemons};
-use crate::layout::{Layout, MARKER};
+use crate::layout::Layout;
 use crate::machine;
 use crate::members::Member;
 use crate::ports::{Ports, Role};
@@ -29,7 +28,7 @@ use crate::watchdog::{Logs, Watchdog};
 pub(crate) const START: Duration = Duration::from_mins(4);
 
 /// The options with which the cluster was started.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) node: Option<String>,
     /// The API server has the Service's address.
@@ -40,14 +39,6 @@ pub(crate) struct Options {
     pub(crate) scheduler: Option<SchedulerOptions>,
     pub(crate) apiserver_args: Vec<String>,
     pub(crate) controller_manager_args: Vec<String>,
-}
-
-/// A running cluster on disk.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    base: u16,
-    binaries: PathBuf,
-    options: Options,
 }
 
 /// A running cluster. It ends with this value: [`Cluster::stop`] is the end of a
@@ -88,38 +79,6 @@ impl Cluster {
             config,
             watchdog,
         })
-    }
-
-    /// A detached cluster that another process started (see [`crate::Builder::detached`]):
-    /// clients, identities and parts, but its own processes cannot be restarted.
-    ///
-    /// # Errors
-    /// The folder holds no complete cluster.
-    pub async fn attach(state: &Path) -> Result<Self> {
-        let layout = Layout::new(state)?;
-        let record = std::fs::read_to_string(layout.at(MARKER))
-            .with_context(|| format!("{} holds no cluster", state.display()))?;
-        let Record {
-            base,
-            binaries,
-            options,
-        } = serde_json::from_str(&record)
-            .with_context(|| format!("the cluster in {} is not complete", state.display()))?;
-        let ports = Ports::from_base(base).with_context(|| format!("no ports at {base}"))?;
-        Self::assemble(layout, ports, options, binaries, None).await
-    }
-
-    /// Writes what [`Cluster::attach`] reads.
-    pub(crate) fn record(&self) -> Result<()> {
-        let record = Record {
-            base: self.ports.base(),
-            binaries: self.binaries.clone(),
-            options: self.options.clone(),
-        };
-        Ok(std::fs::write(
-            self.layout.at(MARKER),
-            serde_json::to_vec(&record)?,
-        )?)
     }
 
     /// Starts everything; etcd holds the lock on the ports from here on.

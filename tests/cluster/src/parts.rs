@@ -1,7 +1,7 @@
 //! Parts under test (scheduler, webhook, device plugin) as processes beside the
 //! cluster: logged with it, and ended with it whatever happens to the owner.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 
 use anyhow::{Context as _, Result, bail};
@@ -113,11 +113,6 @@ impl Part {
             None => Ok(()),
             Some(status) => bail!("{} ended with {status}:\n{}", self.name, self.log_tail()),
         }
-    }
-
-    /// Its log file.
-    pub fn log(&self) -> PathBuf {
-        self.layout.log(&self.name)
     }
 
     /// The last lines of its log.

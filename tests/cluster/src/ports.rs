@@ -55,12 +55,6 @@ impl Ports {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.base() + PARTS + n))
     }
 
-    /// The block that begins at this port.
-    pub(crate) fn from_base(base: u16) -> Option<Self> {
-        let index = base.checked_sub(FIRST)? / BLOCK;
-        (index < BLOCKS).then_some(Self { index })
-    }
-
     pub(crate) fn base(self) -> u16 {
         FIRST + BLOCK * self.index
     }

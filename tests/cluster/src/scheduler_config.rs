@@ -9,7 +9,7 @@ use crate::chart;
 const FILE: &str = "files/kube-scheduler.yaml";
 
 /// What a [`crate::Builder`] wants of kube-scheduler.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct SchedulerOptions {
     /// Where the extender is, if there is one.
     pub(crate) extender: Option<String>,

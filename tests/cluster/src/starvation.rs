@@ -163,14 +163,6 @@ impl Attempts {
     /// # Errors
     /// The machine did not starve that one, or it was the third: the test has failed.
     pub fn again(&mut self, missed: impl Display, starved: Starved) -> Result<()> {
-        let line = self.permitted(missed, starved)?;
-        // Not println: the test harness would keep it to itself.
-        let _closed = std::io::stderr().write_all(format!("{line}\n").as_bytes());
-        REPEATED.lock().push(line);
-        Ok(())
-    }
-
-    fn permitted(&mut self, missed: impl Display, starved: Starved) -> Result<String> {
         let line = format!("repeated: {} ({starved}): {missed}", self.name);
         self.missed.push(format!("{missed} ({starved})"));
         let all = self.missed.join("; ");
@@ -181,78 +173,14 @@ impl Attempts {
         );
         let name = &self.name;
         ensure!(self.missed.len() < MOST, "{name}: {MOST} attempts: {all}");
-        Ok(line)
+        // Not println: the test harness would keep it to itself.
+        let _closed = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+        REPEATED.lock().push(line);
+        Ok(())
     }
 }
 
 /// A line for each repetition so far in this process.
 pub fn repeated() -> Vec<String> {
     REPEATED.lock().clone()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takes_longest_wait_of_any_thread() {
-        let waits = |all: &[(&str, u64)]| -> Waits {
-            let all = all
-                .iter()
-                .map(|(name, wait)| ((7, (*name).to_owned()), *wait));
-            all.collect()
-        };
-        let before = waits(&[("1", 100), ("2", 5), ("gone", 9)]);
-        let after = waits(&[("1", 130), ("2", 50), ("new", 8)]);
-        assert_eq!(longest(&before, &after), 45);
-        assert_eq!(longest(&after, &after), 0);
-        assert_eq!(longest(&before, &Waits::new()), 0);
-    }
-
-    #[test]
-    fn only_a_starved_attempt_is_repeated_and_only_twice() {
-        let starved = |time| Starved {
-            time: Duration::from_millis(time),
-            of: Duration::from_secs(1),
-        };
-        let mut quiet = Attempts::new("a quiet test");
-        let error = quiet.permitted("10 s", starved(99)).expect_err("no excuse");
-        assert!(
-            error.to_string().contains("starved 99 ms of 1000 ms"),
-            "{error}"
-        );
-        let mut busy = Attempts::new("a starved test");
-        for _ in 0..2 {
-            let line = busy.permitted("10 s", starved(100)).expect("an attempt");
-            let expected = "repeated: a starved test (starved 100 ms of 1000 ms): 10 s";
-            assert_eq!(line, expected);
-        }
-        let error = busy.permitted("11 s", starved(900)).expect_err("the last");
-        assert!(error.to_string().contains("3 attempts: 10 s"), "{error}");
-    }
-
-    #[test]
-    fn measures_a_thread_that_has_to_wait() {
-        // As many busy threads as processors, and one more: one of them always waits.
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let measured = Measurement::of([]);
-        let busy = || {
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(300) {}
-        };
-        std::thread::scope(|scope| {
-            let all: Vec<_> = (0..2 * processors).map(|_| scope.spawn(busy)).collect();
-            // Before they end, as ended threads are not counted.
-            while !all.iter().any(std::thread::ScopedJoinHandle::is_finished) {
-                let starved = measured.starved();
-                if starved.time > Duration::from_millis(20) {
-                    return;
-                }
-            }
-            assert!(
-                fs::metadata("/proc/self/schedstat").is_err(),
-                "nothing was measured"
-            );
-        });
-    }
 }

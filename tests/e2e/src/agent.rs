@@ -54,9 +54,7 @@ impl Default for NodeOptions {
 const SPECS: &str = "--nvidia-cdi-dirs";
 /// The file that arms a fail-point.
 const FAIL_POINT: &str = "fail-point";
-/// The same for the scheduler.
-const SCHEDULER_FAIL_POINT: &str = "scheduler-fail-point";
-/// Names that file to a part.
+/// Names that file to it.
 const FAIL_POINT_FILE: &str = "ALIQUOT_FAIL_POINT_FILE";
 
 /// Where an agent works.
@@ -198,8 +196,7 @@ impl Stack {
         Ok(std::fs::rename(new, path)?)
     }
 
-    /// Starts the supervisor of MPS daemons beside the first node's agent, or again after
-    /// [`Stack::kill_mps_supervisor`].
+    /// Starts the supervisor of MPS daemons beside the first node's agent.
     pub async fn start_mps_supervisor(&self) -> Result<()> {
         let place = self.first_place();
         let driver = place.files.join("driver");
@@ -251,15 +248,6 @@ impl Stack {
             .await
     }
 
-    /// Kills the supervisor of MPS daemons with -9.
-    pub async fn kill_mps_supervisor(&self) -> Result<()> {
-        let supervisor = self.mps_supervisor.lock().await.take();
-        supervisor
-            .context("the MPS supervisor does not run")?
-            .kill()
-            .await
-    }
-
     /// Starts the node agent on the simulated machine, created if there is none yet, and waits
     /// until the node offers its replicas.
     pub async fn start_device_plugin(&self, options: &NodeOptions) -> Result<()> {
@@ -293,35 +281,6 @@ impl Stack {
             .await
     }
 
-    /// Starts the scheduler's build with fail-points, and waits until its ledger is listed.
-    pub async fn start_chaos_scheduler(&self) -> Result<()> {
-        let kind = Kind::Scheduler;
-        let program = self.program(kind).with_file_name("aliquot-scheduler-chaos");
-        ensure!(program.is_file(), "no {}: make build", program.display());
-        let kubeconfig = self.kubeconfig(kind).await?;
-        let listen = self.address(kind).to_string();
-        let point = text(&self.files().join(SCHEDULER_FAIL_POINT));
-        let (args, env) = (["--listen", &*listen], [(FAIL_POINT_FILE, &*point)]);
-        self.start_program(kind, &program, &kubeconfig, &args, &env)
-            .await?;
-        self.wait_ready(kind).await
-    }
-
-    /// Has it killed at the next passage of this fail-point.
-    pub async fn kill_scheduler_at(&self, point: &str) -> Result<()> {
-        let file = self.files().join(SCHEDULER_FAIL_POINT);
-        let _none_before = std::fs::remove_file(file.with_extension("fired"));
-        let order = file.with_extension("order");
-        let pid = self.pid(Kind::Scheduler).await?;
-        std::fs::write(&order, format!("{point} 1 {pid}"))?;
-        Ok(std::fs::rename(order, file)?)
-    }
-
-    /// Waits until it was killed there.
-    pub async fn scheduler_killed(&self) -> Result<()> {
-        self.killed_by(Kind::Scheduler, SCHEDULER_FAIL_POINT).await
-    }
-
     /// Has an agent with fail-points killed at the next passage of this one.
     pub fn kill_at(&self, point: Point) -> Result<()> {
         let file = self.files().join(FAIL_POINT);
@@ -331,17 +290,12 @@ impl Stack {
 
     /// Waits until it was killed there.
     pub async fn killed(&self) -> Result<()> {
-        self.killed_by(Kind::DevicePlugin, FAIL_POINT).await
-    }
-
-    async fn killed_by(&self, kind: Kind, file: &str) -> Result<()> {
-        let fired = self.files().join(file).with_extension("fired");
-        let what = format!("{} to be killed", kind.name());
-        eventually(PATIENCE, &what, || async {
+        let fired = self.files().join(FAIL_POINT).with_extension("fired");
+        eventually(PATIENCE, "the agent to be killed", || async {
             Ok(fired.exists().then_some(()))
         })
         .await?;
-        self.kill(kind).await
+        self.kill(Kind::DevicePlugin).await
     }
 
     fn gpu_count(&self, options: &NodeOptions) -> Result<u64> {

@@ -184,52 +184,6 @@ pub fn with_python(
     Ok(pod)
 }
 
-/// The same, in which NVIDIA's client of Python can run: its files are where they are on the host.
-pub fn with_nvml(
-    stack: &Stack,
-    namespace: &str,
-    name: &str,
-    limits: &[(&str, &str)],
-) -> Result<Value> {
-    let mut pod = with_python(stack, namespace, name, limits)?;
-    let folders = [("packages", packages()?), ("scripts", nvml_scripts()?)];
-    for (name, path) in folders {
-        let volume = json!({"name": name, "hostPath": {"path": path}});
-        let mount = json!({"name": name, "mountPath": path, "readOnly": true});
-        let spec = &mut pod["spec"];
-        let lists = [("/volumes", volume), ("/containers/0/volumeMounts", mount)];
-        for (at, value) in lists {
-            let list = spec.pointer_mut(at).and_then(Value::as_array_mut);
-            list.context("a list")?.push(value);
-        }
-    }
-    Ok(pod)
-}
-
-/// What that client lists of the GPUs that it sees in a pod.
-pub async fn nvml(stack: &Stack, namespace: &str, pod: &str) -> Result<Value> {
-    let (packages, scripts) = (packages()?, nvml_scripts()?);
-    let line = format!("PYTHONPATH={packages} exec /usr/bin/python3 {scripts}/gpus.py");
-    let words = ["sh", "-c", line.as_str()];
-    let output = stack.cluster.exec(namespace, pod, "main", &words).await?;
-    Ok(serde_json::from_str(&output.success()?)?)
-}
-
-/// The Python packages of the independent clients.
-fn packages() -> Result<String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
-    let mut command = std::process::Command::new(script);
-    let output = command.args(["packages", "-"]).env("GPUSIM_STATE", "none");
-    let output = output.output()?;
-    anyhow::ensure!(output.status.success(), "{output:?}");
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-}
-
-fn nvml_scripts() -> Result<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients");
-    Ok(std::fs::canonicalize(folder)?.display().to_string())
-}
-
 /// The directory of the client, as Kubernetes accepts it: without `..`.
 fn clients() -> Result<String> {
     Ok(std::fs::canonicalize(CLIENTS)?.display().to_string())

@@ -50,17 +50,11 @@ pub fn simple(namespace: &str, name: &str, limits: &[(&str, &str)]) -> Value {
     pod(namespace, name, &[container("main", limits)])
 }
 
-/// Makes the priority classes where they are missing: `batch` 1, `normal` 10,
-/// `urgent` 1000, and `patient`, as high as that but without preemption.
+/// Makes the priority classes where they are missing: `batch` 1, `normal` 10, `urgent` 1000.
 pub async fn classes(stack: &Stack) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
-    for (name, value, policy) in [
-        ("batch", 1, "PreemptLowerPriority"),
-        ("normal", 10, "PreemptLowerPriority"),
-        ("urgent", 1000, "PreemptLowerPriority"),
-        ("patient", 1000, "Never"),
-    ] {
-        let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": policy});
+    for (name, value) in [("batch", 1), ("normal", 10), ("urgent", 1000)] {
+        let class = json!({"metadata": {"name": name}, "value": value});
         let class = serde_json::from_value(class)?;
         match classes.create(&PostParams::default(), &class).await {
             // Another scenario made it.
@@ -92,6 +86,21 @@ impl Stack {
             .exec(namespace, pod, container, &["env"])
             .await?;
         Ok(parse_environment(&output.success()?))
+    }
+
+    /// The pod, which was created, once it runs. A kubelet that admits it before a plugin is registered
+    /// rejects it for good: then it is made again.
+    pub async fn runs_or_is_made_again(&self, pod: Value) -> Result<Pod> {
+        let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default();
+        let (namespace, name) = (text("namespace"), text("name"));
+        match self.cluster.wait_running(namespace, name).await {
+            Err(error) if format!("{error:#}").contains("UnexpectedAdmissionError") => {
+                self.cluster.delete_pod(namespace, name).await?;
+                self.cluster.create_pod(pod.clone()).await?;
+                self.cluster.wait_running(namespace, name).await
+            }
+            outcome => outcome,
+        }
     }
 
     /// The text of every event about a pod, as `reason: message`.

@@ -7,15 +7,13 @@ mod reply;
 mod traffic;
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aliquot_cluster::starvation::{Attempts, Measurement};
 use aliquot_cluster::wait::PATIENCE;
-use anyhow::{Context as _, Result, anyhow};
-use futures::{StreamExt as _, stream};
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
@@ -29,38 +27,28 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use reply::{Reply, status_reply};
 pub use traffic::Traffic;
-use traffic::is_watch;
 
-enum Action {
-    /// The test decides.
-    Stop(mpsc::UnboundedSender<StoppedRequest>),
-    /// 503 at once.
-    Refuse,
-}
-
+/// From now on the test decides about these requests.
 struct Rule {
     id: u64,
-    traffic: Vec<Traffic>,
-    action: Action,
+    traffic: Traffic,
+    trap: mpsc::UnboundedSender<StoppedRequest>,
 }
 
 struct Shared {
     upstream: Client,
     rules: Mutex<Vec<Rule>>,
-    /// A change of it ends every running watch.
-    breaks: watch::Sender<u64>,
 }
 
 /// What becomes of a request.
 enum RequestOutcome {
     Passes(Box<Request<Bytes>>),
     Waits(oneshot::Receiver<Reply>),
-    Refused,
 }
 
 /// The proxy; it ends with this value.
@@ -70,17 +58,12 @@ pub struct Proxy {
     server: AbortHandle,
 }
 
-/// A rule that applies until this value is dropped.
-#[must_use = "the rule ends with it"]
-pub struct ActiveRule {
-    id: u64,
-    shared: Arc<Shared>,
-}
-
 /// Requests that wait for the test's decision. When it is dropped, later ones pass.
+#[must_use = "the rule ends with it"]
 pub struct Trap {
     stopped: mpsc::UnboundedReceiver<StoppedRequest>,
-    _rule: ActiveRule,
+    id: u64,
+    shared: Arc<Shared>,
 }
 
 /// A request that has not been forwarded. If it is dropped, its connection ends without a response.
@@ -106,7 +89,6 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream: Client::try_from(config)?,
             rules: Mutex::default(),
-            breaks: watch::Sender::new(0),
         });
         let through = through(kubeconfig, listener.local_addr()?)?;
         let server = tokio::spawn(serve(listener, shared.clone())).abort_handle();
@@ -123,35 +105,17 @@ impl Proxy {
     }
 
     /// From now on these requests wait for the test's decision.
-    pub fn trap(&self, traffic: &[Traffic]) -> Trap {
-        let (sender, stopped) = mpsc::unbounded_channel();
-        Trap {
-            stopped,
-            _rule: self.rule(traffic, Action::Stop(sender)),
-        }
-    }
-
-    /// From now on these requests are answered with 503.
-    pub fn refuse(&self, traffic: &[Traffic]) -> ActiveRule {
-        self.rule(traffic, Action::Refuse)
-    }
-
-    /// Breaks every watch that runs now.
-    pub fn break_watches(&self) {
-        self.shared.breaks.send_modify(|breaks| *breaks += 1);
-    }
-
-    fn rule(&self, traffic: &[Traffic], action: Action) -> ActiveRule {
+    pub fn trap(&self, traffic: Traffic) -> Trap {
+        let (trap, stopped) = mpsc::unbounded_channel();
         let mut rules = self.shared.rules.lock();
         let id = rules.last().map_or(0, |rule| rule.id + 1);
-        let traffic = traffic.to_vec();
-        rules.push(Rule {
-            id,
-            traffic,
-            action,
-        });
+        rules.push(Rule { id, traffic, trap });
         let shared = self.shared.clone();
-        ActiveRule { id, shared }
+        Trap {
+            stopped,
+            id,
+            shared,
+        }
     }
 }
 
@@ -161,7 +125,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Drop for ActiveRule {
+impl Drop for Trap {
     fn drop(&mut self) {
         self.shared.rules.lock().retain(|rule| rule.id != self.id);
     }
@@ -187,11 +151,6 @@ impl StoppedRequest {
     /// Answers with this status, and forwards nothing.
     pub fn answer(self, status: StatusCode) -> Result<()> {
         send(self.reply, status_reply(status)?)
-    }
-
-    /// Answers a watch that its resource version is expired, as the API server does.
-    pub fn answer_expired(self) -> Result<()> {
-        send(self.reply, reply::expired()?)
     }
 }
 
@@ -219,52 +178,34 @@ impl Shared {
         match self.decide(request)? {
             RequestOutcome::Passes(request) => self.forward(*request).await,
             RequestOutcome::Waits(answer) => answer.await.context("the test dropped the request"),
-            RequestOutcome::Refused => status_reply(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 
     /// Hands the request to the trap that matches.
     fn decide(self: &Arc<Self>, request: Request<Bytes>) -> Result<RequestOutcome> {
         let rules = self.rules.lock();
-        let rule = rules.iter().find(|rule| {
-            let mut traffic = rule.traffic.iter();
-            traffic.any(|traffic| traffic.is(&request))
-        });
-        match rule.map(|rule| &rule.action) {
-            None => Ok(RequestOutcome::Passes(Box::new(request))),
-            Some(Action::Refuse) => Ok(RequestOutcome::Refused),
-            Some(Action::Stop(trap)) => {
-                let (reply, answer) = oneshot::channel();
-                let shared = self.clone();
-                let stopped = StoppedRequest {
-                    request,
-                    shared,
-                    reply,
-                };
-                trap.send(stopped)
-                    .ok()
-                    .context("the test has dropped the trap")?;
-                Ok(RequestOutcome::Waits(answer))
-            }
-        }
+        let Some(rule) = rules.iter().find(|rule| rule.traffic.is(&request)) else {
+            return Ok(RequestOutcome::Passes(Box::new(request)));
+        };
+        let (reply, answer) = oneshot::channel();
+        let shared = self.clone();
+        let stopped = StoppedRequest {
+            request,
+            shared,
+            reply,
+        };
+        let sent = rule.trap.send(stopped);
+        sent.ok().context("the test has dropped the trap")?;
+        Ok(RequestOutcome::Waits(answer))
     }
 
     async fn forward(&self, mut request: Request<Bytes>) -> Result<Reply> {
-        let watched = is_watch(&request);
         for header in [HOST, AUTHORIZATION] {
             request.headers_mut().remove(header);
         }
         let response = self.upstream.send(request.map(Body::from)).await?;
         let (parts, body) = response.into_parts();
         let body = BodyStream::new(body).map(|frame| frame.map_err(anyhow::Error::from));
-        if !watched {
-            let body = StreamBody::new(body).boxed_unsync();
-            return Ok(Response::from_parts(parts, body));
-        }
-        let mut breaks = self.breaks.subscribe();
-        let broken = async move { breaks.changed().await };
-        let end = stream::once(async { Err(anyhow!("the test broke the watch")) });
-        let body = body.take_until(broken).chain(end);
         let body = StreamBody::new(body).boxed_unsync();
         Ok(Response::from_parts(parts, body))
     }
@@ -295,42 +236,7 @@ fn through(kubeconfig: &Path, address: SocketAddr) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The sender of a request has given up before it was answered: it waits 3 s for its Binding, and
-/// the machine did other work.
-#[derive(Clone, Copy, Debug)]
-pub struct SenderGaveUp;
-
-impl std::fmt::Display for SenderGaveUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the sender of the request no longer waits")
-    }
-}
-
-impl std::error::Error for SenderGaveUp {}
-
-/// Plays a scenario under a name of its own, and once more, three times at most, where a request's
-/// sender had given up before it could be answered, and the machine was to blame.
-pub async fn in_time<F: Future<Output = Result<()>>>(
-    name: &'static str,
-    mut play: impl FnMut(&'static str) -> F,
-) -> Result<()> {
-    let mut attempts = Attempts::new(name);
-    let mut played = name;
-    loop {
-        let measured = Measurement::of_machine();
-        match play(played).await {
-            Err(error) if error.is::<SenderGaveUp>() => {
-                attempts.again(format!("{error:#}"), measured.starved())?;
-            }
-            outcome => return outcome,
-        }
-        played = format!("{played}-again").leak();
-    }
-}
-
 fn send(to: oneshot::Sender<Reply>, reply: Reply) -> Result<()> {
-    if to.send(reply).is_err() {
-        return Err(anyhow::Error::new(SenderGaveUp));
-    }
-    Ok(())
+    let sent = to.send(reply).ok();
+    sent.context("the sender of the request no longer waits")
 }

@@ -248,20 +248,6 @@ where
 {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(SIDE_BY_SIDE));
-    let (_, success) = run(&arguments, start, worlds);
-    ExitCode::from(u8::from(!success))
-}
-
-/// What libtest-mimic counted in each world, and whether all that was selected ran and passed.
-fn run<T, S>(
-    arguments: &Arguments,
-    start: fn() -> S,
-    worlds: Vec<World<T>>,
-) -> (Vec<libtest_mimic::Conclusion>, bool)
-where
-    T: Fixture,
-    S: Future<Output = Result<T>> + 'static,
-{
     let shared = Arc::new(Shared {
         start,
         runtime: Runtime::new().expect("a runtime can be made"),
@@ -273,16 +259,14 @@ where
             not_run: 0,
         }),
     });
-    let worlds = worlds.into_iter().enumerate();
-    let conclusions: Vec<_> = worlds
-        .map(|(number, world)| libtest_mimic::run(arguments, trials(number, world, &shared)))
-        .collect();
+    let mut success = true;
+    for (number, world) in worlds.into_iter().enumerate() {
+        let conclusion = libtest_mimic::run(&arguments, trials(number, world, &shared));
+        success &= !conclusion.has_failed();
+    }
     let Shared { runtime, state, .. } =
         Arc::into_inner(shared).expect("the trials have dropped theirs");
     let state = state.into_inner();
-    let mut success = !conclusions
-        .iter()
-        .any(libtest_mimic::Conclusion::has_failed);
     for line in aliquot_cluster::starvation::repeated() {
         report(&line);
     }
@@ -298,7 +282,7 @@ where
         ));
         success = false;
     }
-    (conclusions, success)
+    ExitCode::from(u8::from(!success))
 }
 
 fn report(line: &str) {
@@ -327,126 +311,4 @@ where
         Trial::ignorable_test(name, run).with_ignored_flag(long)
     };
     scenarios.into_iter().map(trial).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use anyhow::ensure;
-
-    use super::*;
-
-    /// What a scenario leaves behind is its count of pods.
-    #[derive(Default)]
-    struct Pods {
-        left: AtomicUsize,
-        stays: bool,
-    }
-
-    impl Fixture for Pods {
-        async fn clear(&self) -> Result<()> {
-            ensure!(!self.stays, "a pod does not go");
-            self.left.store(0, Ordering::Relaxed);
-            Ok(())
-        }
-
-        async fn stop(self) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    async fn cluster() -> Result<Pods> {
-        Ok(Pods::default())
-    }
-
-    async fn parts(_: Arc<Pods>) -> Result<()> {
-        Ok(())
-    }
-
-    async fn leaves_a_pod_and_fails(pods: Arc<Pods>) -> Result<()> {
-        pods.left.fetch_add(1, Ordering::Relaxed);
-        anyhow::bail!("wrong")
-    }
-
-    async fn panics(pods: Arc<Pods>) -> Result<()> {
-        pods.left.fetch_add(1, Ordering::Relaxed);
-        panic!("wrong")
-    }
-
-    async fn counts_all(pods: Arc<Pods>) -> Result<()> {
-        let left = pods.left.load(Ordering::Relaxed);
-        ensure!(left == 0, "{left} pods");
-        Ok(())
-    }
-
-    /// Passed, failed and not run of each world, and the whole.
-    fn counts<S>(start: fn() -> S, worlds: Vec<World<Pods>>) -> (Vec<[u64; 3]>, bool)
-    where
-        S: Future<Output = Result<Pods>> + 'static,
-    {
-        let arguments = Arguments {
-            test_threads: Some(1),
-            logfile: Some("/dev/null".to_owned()),
-            ..Arguments::default()
-        };
-        let (found, success) = run(&arguments, start, worlds);
-        let counts = found.iter();
-        let counts = counts.map(|one| [one.num_passed, one.num_failed, one.num_ignored]);
-        (counts.collect(), success)
-    }
-
-    #[test]
-    fn failed_scenario_is_reported_once_and_leaves_nothing_to_the_next() {
-        for fails in [
-            scenario("fails", leaves_a_pod_and_fails),
-            scenario("fails", panics),
-            side_by_side("fails", leaves_a_pod_and_fails),
-        ] {
-            let all = vec![fails, scenario("counts", counts_all)];
-            let next = vec![scenario("counts too", counts_all)];
-            let worlds = vec![world(parts, all), world(parts, next)];
-            assert_eq!(counts(cluster, worlds), (vec![[1, 1, 0], [1, 0, 0]], false));
-        }
-    }
-
-    #[test]
-    fn scenarios_after_one_that_cannot_be_removed_are_not_run() {
-        async fn cluster() -> Result<Pods> {
-            let stays = true;
-            Ok(Pods {
-                stays,
-                ..Pods::default()
-            })
-        }
-        let all = vec![
-            scenario("fails", leaves_a_pod_and_fails),
-            scenario("counts", counts_all),
-        ];
-        let next = vec![scenario("counts too", counts_all)];
-        let worlds = vec![world(parts, all), world(parts, next)];
-        assert_eq!(counts(cluster, worlds), (vec![[0, 1, 1], [0, 0, 1]], false));
-    }
-
-    #[test]
-    fn world_or_cluster_that_does_not_start_is_one_failure() {
-        async fn broken(_: Arc<Pods>) -> Result<()> {
-            anyhow::bail!("a part does not start")
-        }
-        async fn no_cluster() -> Result<Pods> {
-            anyhow::bail!("no room")
-        }
-        let both = || vec![scenario("one", counts_all), scenario("two", counts_all)];
-        let worlds = || vec![world(broken, both()), world(parts, both())];
-        assert_eq!(
-            counts(cluster, worlds()),
-            (vec![[0, 1, 1], [2, 0, 0]], false)
-        );
-        assert_eq!(
-            counts(no_cluster, worlds()),
-            (vec![[0, 1, 1], [0, 0, 2]], false)
-        );
-        let whole = vec![world(parts, both())];
-        assert_eq!(counts(cluster, whole), (vec![[2, 0, 0]], true));
-    }
 }

@@ -25,6 +25,7 @@ use tokio::sync::Mutex;
 
 pub use crate::agent::NodeOptions;
 use crate::http;
+pub use aliquot_device_plugin::fail_point::Point;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -213,7 +214,7 @@ impl Stack {
         let listen = self.address(Kind::Scheduler).to_string();
         let mut args = vec!["--listen", &listen];
         args.extend_from_slice(more);
-        self.start(Kind::Scheduler, kubeconfig, &args, &[]).await
+        self.start(Kind::Scheduler, kubeconfig, &args).await
     }
 
     /// Starts the webhook and waits until its certificates are in its configuration.
@@ -230,7 +231,7 @@ impl Stack {
         let mut args = vec!["--listen", &listen, "--admin-listen", &admin, "--url", &url];
         args.extend_from_slice(more);
         let kubeconfig = self.kubeconfig(Kind::Webhook).await?;
-        self.start(Kind::Webhook, &kubeconfig, &args, &[]).await
+        self.start(Kind::Webhook, &kubeconfig, &args).await
     }
 
     /// Where the API server reaches the webhook.
@@ -270,36 +271,17 @@ impl Stack {
         parts.get(&kind).is_some_and(|part| part.check().is_ok())
     }
 
-    pub(crate) async fn start(
-        &self,
-        kind: Kind,
-        kubeconfig: &Path,
-        args: &[&str],
-        env: &[(&str, &str)],
-    ) -> Result<()> {
-        let program = self.program(kind);
-        self.start_program(kind, &program, kubeconfig, args, env)
-            .await
-    }
-
-    /// The same with another build of the part.
-    pub(crate) async fn start_program(
-        &self,
-        kind: Kind,
-        program: &Path,
-        kubeconfig: &Path,
-        args: &[&str],
-        env: &[(&str, &str)],
-    ) -> Result<()> {
+    async fn start(&self, kind: Kind, kubeconfig: &Path, args: &[&str]) -> Result<()> {
         let kubeconfig = kubeconfig.to_string_lossy();
         let mut all = vec!["--kubeconfig", &*kubeconfig];
         all.extend_from_slice(args);
-        let part = self.cluster.start_part(kind.name(), program, &all, env)?;
+        let program = self.program(kind);
+        let part = self.cluster.start_part(kind.name(), &program, &all, &[])?;
         self.parts.lock().await.insert(kind, part);
         Ok(())
     }
 
-    /// The same in the node's mount namespace.
+    /// Starts this build of a part in the node's mount namespace.
     pub(crate) async fn start_on_node(
         &self,
         kind: Kind,

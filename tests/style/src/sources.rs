@@ -24,12 +24,12 @@ const SLEEPERS: &[(&str, &str)] = &[
     ),
     ("serve/src/http.rs", "deadline of the drain"),
     (
-        "tests/e2e/tests/control_plane/rotation.rs",
-        "load for as long as the promise is for",
+        "tests/e2e/tests/control_plane/harmless.rs",
+        "until certificates have ended",
     ),
     (
-        "tests/e2e/tests/whole/away.rs",
-        "until certificates have ended",
+        "tests/e2e/tests/control_plane/rotation.rs",
+        "load for as long as the promise is for",
     ),
     (
         "webhook/src/reconciler.rs",

@@ -1,5 +1,4 @@
-//! Responses of the proxy itself, in the API server's form. None is a success, except the head of a
-//! watch.
+//! Responses of the proxy itself, in the API server's form. None is a success.
 
 use anyhow::Result;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -12,32 +11,19 @@ use serde_json::json;
 /// An answer, its own or one passed on.
 pub(super) type Reply = Response<UnsyncBoxBody<Bytes, anyhow::Error>>;
 
-fn status(code: StatusCode) -> serde_json::Value {
-    json!({
+/// An error of this status.
+pub(super) fn status_reply(code: StatusCode) -> Result<Reply> {
+    let status = json!({
         "apiVersion": "v1",
         "kind": "Status",
         "status": "Failure",
         "message": "answered by the test's proxy",
         "reason": "Proxy",
         "code": code.as_u16(),
-    })
-}
-
-/// An error of this status.
-pub(super) fn status_reply(code: StatusCode) -> Result<Reply> {
-    reply(code, status(code).to_string())
-}
-
-fn reply(code: StatusCode, text: String) -> Result<Reply> {
-    let body = Full::from(text)
+    });
+    let body = Full::from(status.to_string())
         .map_err(|never| match never {})
         .boxed_unsync();
     let answer = Response::builder().status(code);
     Ok(answer.header(CONTENT_TYPE, "application/json").body(body)?)
-}
-
-/// A watch with the error that its resource version is expired.
-pub(super) fn expired() -> Result<Reply> {
-    let event = json!({"type": "ERROR", "object": status(StatusCode::GONE)});
-    reply(StatusCode::OK, format!("{event}\n"))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::{container, pod, simple};
 use aliquot_e2e::stack::{Kind, Stack};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
@@ -114,8 +114,7 @@ pub(crate) async fn closed(stack: Arc<Stack>) -> Result<()> {
         "{refusal}"
     );
     ephemeral(&stack).await.context("an ephemeral container")?;
-    words(&stack).await?;
-    while_away(&stack).await
+    words(&stack).await
 }
 
 async fn check(stack: &Stack, case: &Case) -> Result<()> {
@@ -126,9 +125,8 @@ async fn check(stack: &Stack, case: &Case) -> Result<()> {
         ..PostParams::default()
     };
     let made = made(case)?;
-    let stored = pods
-        .create(&trial, &serde_json::from_value(made.clone())?)
-        .await?;
+    let pod = serde_json::from_value(made.clone())?;
+    let stored = pods.create(&trial, &pod).await?;
     let stored = serde_json::to_value(stored)?;
     let env = &stored["spec"]["containers"][0]["env"];
     let reviewed = reviews(stack).await? > before;
@@ -192,43 +190,4 @@ async fn words(stack: &Stack) -> Result<()> {
     let refusal = stack.refusal(pod).await?.context("it was admitted")?;
     ensure!(refusal.contains("bypass the scheduler"), "{refusal}");
     Ok(())
-}
-
-/// Pods that are not reviewed do not wait for a webhook that is down; the others do.
-async fn while_away(stack: &Stack) -> Result<()> {
-    stack.kill(Kind::Webhook).await?;
-    let mut wrong = Vec::new();
-    for case in cases() {
-        match tried(stack, &case).await {
-            Ok(created) if created == case.expected.is_none() => {}
-            other => wrong.push(format!("{}: {other:?}", case.name)),
-        }
-    }
-    // First of all back to what the next scenario expects.
-    stack.start_webhook(&[]).await?;
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(())
-}
-
-/// It would be created; else it was the webhook that was missed.
-async fn tried(stack: &Stack, case: &Case) -> Result<bool> {
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
-    let trial = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    match pods
-        .create(&trial, &serde_json::from_value(made(case)?)?)
-        .await
-    {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) => {
-            let missed = "failed calling webhook \"pods.aliquot.dev\"";
-            if !status.message.contains(missed) {
-                bail!("{}", status.message);
-            }
-            Ok(false)
-        }
-        Err(error) => Err(error.into()),
-    }
 }

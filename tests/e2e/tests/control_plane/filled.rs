@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_e2e::pods::{allocation, simple};
-use aliquot_e2e::pool::{GPU_MEMORY, Pool, Shape};
+use aliquot_e2e::pods::allocation;
+use aliquot_e2e::pool::{Pool, Shape};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -42,36 +42,6 @@ fn cases() -> Vec<Case> {
             grants: &[(3000, 0)],
         },
         Case {
-            name: "only-percentage",
-            written: json!({"nvidia.com/gpumem-percentage": 50}),
-            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50",
-                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_GPU, NO_CORES],
-            defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0",
-                "nvidia.com/priority": "1"}),
-            grants: &[(GPU_MEMORY / 2, 0)],
-        },
-        Case {
-            name: "only-cores",
-            written: json!({"nvidia.com/gpucores": 30}),
-            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
-                "nvidia.com/gpucores": "30", "nvidia.com/priority": "1"}),
-            warnings: &[NO_GPU, NO_MEMORY],
-            defaulted: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000",
-                "nvidia.com/priority": "1"}),
-            grants: &[(5000, 30)],
-        },
-        Case {
-            name: "bare-gpu",
-            written: json!({"nvidia.com/gpu": 1}),
-            stored: json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5k",
-                "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-            warnings: &[NO_MEMORY, NO_CORES],
-            defaulted: json!({"nvidia.com/gpumem": "5000", "nvidia.com/gpucores": "0",
-                "nvidia.com/priority": "1"}),
-            grants: &[(5000, 0)],
-        },
-        Case {
             name: "two-gpus",
             written: json!({"nvidia.com/gpu": 2}),
             stored: json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "5k",
@@ -83,6 +53,7 @@ fn cases() -> Vec<Case> {
         },
     ]
 }
+
 pub(crate) async fn defaults(stack: Arc<Stack>) -> Result<()> {
     let pool = one_node(&stack, "filled").await?;
     for case in cases() {
@@ -178,29 +149,4 @@ pub(crate) async fn stripped(stack: Arc<Stack>) -> Result<()> {
         "{annotations:?}"
     );
     pool.close().await
-}
-
-/// Which schedulers' pods the webhook moves to ours.
-pub(crate) async fn schedulers(stack: Arc<Stack>) -> Result<()> {
-    const NAMESPACE: &str = "schedulers";
-    stack.cluster.namespace(NAMESPACE).await?;
-    for (named, stored) in [
-        ("default-scheduler", "aliquot-scheduler"),
-        ("hami-scheduler", "aliquot-scheduler"),
-        ("aliquot-scheduler", "aliquot-scheduler"),
-        ("volcano", "volcano"),
-    ] {
-        let mut pod = simple(NAMESPACE, named, &[("gpu", "1")]);
-        pod["spec"]["schedulerName"] = json!(named);
-        let pod = serde_json::to_value(stack.cluster.create_pod(pod).await?)?;
-        ensure!(pod["spec"]["schedulerName"] == stored, "{named}: {pod}");
-        let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
-        let filled = limits.get("nvidia.com/gpumem").is_some();
-        ensure!(
-            filled == (stored == "aliquot-scheduler"),
-            "{named}: {limits}"
-        );
-        stack.cluster.delete_pod(NAMESPACE, named).await?;
-    }
-    Ok(())
 }

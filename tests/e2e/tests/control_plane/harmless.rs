@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_cluster::wait::sleep;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::{container, pod, simple};
@@ -15,6 +16,8 @@ use serde_json::{Value, json};
 
 /// Every optional field absent, empty or strange; none requests a GPU.
 const ODD: &str = include_str!("odd-pods.json");
+/// Of the webhook's CA while it is away.
+const LIFE: Duration = Duration::from_secs(6);
 /// Longest wait for an unrelated pod: a call to a webhook that is down takes 5 s.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
@@ -59,10 +62,15 @@ pub(crate) async fn odd_pods(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// `failurePolicy: Fail` delays no other pod.
+/// `failurePolicy: Fail` delays no other pod, also when the certificates that the API server knows
+/// have ended.
 pub(crate) async fn webhook_away(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("away").await?;
+    stack.terminate(Kind::Webhook).await?;
+    let lifetimes = ["--leaf-lifetime", "3s", "--ca-lifetime", "6s"];
+    stack.start_webhook(&lifetimes).await?;
     stack.kill(Kind::Webhook).await?;
+    sleep(2 * LIFE).await;
     let start = Instant::now();
     let plain = stack.refusal(simple("away", "plain", &[])).await?;
     let took = start.elapsed();

@@ -9,24 +9,21 @@ use aliquot_e2e::stack::Stack;
 use anyhow::Result;
 
 mod bypass;
-mod cordoned;
-mod crash;
 mod device_class;
 mod doctor;
 mod filled;
 mod harmless;
 mod integrations;
 mod job;
-mod leader;
+mod late_binding;
 mod ledger;
 mod ports;
 mod preemption;
 mod preferences;
-mod quota;
+mod proxied;
 mod refused;
 mod request_form;
 mod rotation;
-mod scraped;
 mod waiting;
 
 fn main() -> ExitCode {
@@ -38,14 +35,9 @@ fn main() -> ExitCode {
         .long(),
         side_by_side("fills_in_defaults_and_warns_of_them", filled::defaults),
         side_by_side("strips_copied_allocation_with_a_warning", filled::stripped),
-        side_by_side("leaves_pods_of_other_schedulers_alone", filled::schedulers),
         side_by_side(
             "refuses_bad_input_with_field_value_and_expected_form",
             refused::pods,
-        ),
-        side_by_side(
-            "ephemeral_container_gets_no_gpu_and_no_exemption",
-            refused::ephemeral_containers,
         ),
         scenario(
             "neither_reviews_nor_changes_odd_but_harmless_pods",
@@ -56,10 +48,6 @@ fn main() -> ExitCode {
             bypass::closed,
         ),
         scenario("without_webhook_only_gpu_pods_wait", harmless::webhook_away),
-        side_by_side(
-            "reports_refusal_and_runs_the_pod_when_another_ends",
-            waiting::until_another_ends,
-        ),
         side_by_side(
             "every_way_a_pod_ends_lets_the_next_one_run",
             waiting::hand_over,
@@ -85,24 +73,12 @@ fn main() -> ExitCode {
             rotation::under_load,
         ),
         side_by_side(
-            "ranks_decide_unless_the_pod_states_a_preference",
+            "hami_14_ranks_decide_unless_the_pod_states_a_preference",
             preferences::each_decides,
-        ),
-        side_by_side(
-            "quotas_hold_under_load_and_requeue_pods_when_raised",
-            quota::many_at_once,
-        ),
-        side_by_side(
-            "quota_counts_init_containers_and_percentages_effectively",
-            quota::init_containers,
         ),
         side_by_side(
             "both_forms_of_requests_count_side_by_side",
             request_form::both,
-        ),
-        scenario(
-            "exactly_the_documented_metrics_are_scraped",
-            scraped::against_the_reference,
         ),
         scenario(
             "doctor_checks_a_real_cluster_and_predicts_a_migration",
@@ -113,18 +89,16 @@ fn main() -> ExitCode {
             device_class::over_our_resource,
         ),
         side_by_side(
-            "cordoned_gpu_gets_no_new_pods_until_uncordoned",
-            cordoned::until_uncordoned,
-        ),
-        side_by_side(
             "api_server_accepts_manifests_of_integrations",
             integrations::manifests,
         )
         .long(),
-        scenario("only_the_replica_with_the_lease_binds", leader::lease),
+        scenario(
+            "binding_of_a_killed_scheduler_changes_nothing",
+            late_binding::of_a_killed_scheduler,
+        ),
         scenario("ports_answer_only_accounts_with_the_right", ports::guarded),
     ];
-    all.extend(crash::scenarios());
     all.extend(preemption::scenarios());
     scenario::main(cluster, vec![world(parts, all)])
 }

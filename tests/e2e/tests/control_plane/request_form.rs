@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_e2e::http::metric;
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::{Pool, Shape};
-use aliquot_e2e::stack::Stack;
+use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-
-use crate::quota::{create, known};
 
 const REQUEST: &str = "aliquot.dev/request";
 const LIMITS: [(&str, &str); 2] = [("gpumem", "1000"), ("gpucores", "10")];
@@ -43,9 +42,18 @@ pub(crate) async fn both(stack: Arc<Stack>) -> Result<()> {
     ensure!(annotation.is_none(), "{annotation:?}");
     pool.bound("in-resources").await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), "forms");
-    let hard = json!({"spec": {"hard": {"requests.nvidia.com/gpumem": "2500"}}});
-    create(&quotas, "team", hard).await?;
-    known(&stack, "forms", "team", 2500.0).await?;
+    let quota = json!({"metadata": {"name": "team"},
+        "spec": {"hard": {"requests.nvidia.com/gpumem": "2500"}}});
+    let quota = serde_json::from_value(quota)?;
+    quotas.create(&PostParams::default(), &quota).await?;
+    let scheduler = stack.address(Kind::Scheduler);
+    eventually(PATIENCE, "the quota in the ledger", || async {
+        let labels = ["namespace=\"forms\""];
+        let found = metric(scheduler, "aliquot_scheduler_quota_limit", &labels).await?;
+        until!(found > 0.0, "{found}");
+        Ok(Some(()))
+    })
+    .await?;
 
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let label = json!({"metadata": {"labels": {"aliquot.dev/request-as": "annotation"}}});

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::wait::throughout;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::http::metric;
+use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use serde_json::json;
 
 /// The specified time between a pod's end and another's Binding.
@@ -25,61 +25,6 @@ const LATEST: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_secs(20);
 const TRIES: f64 = 3.0;
 const WHOLE: (&str, &str) = ("gpumem", "81920");
-
-/// The reasons by count, then the requeue.
-pub(crate) async fn until_another_ends(stack: Arc<Stack>) -> Result<()> {
-    let shape = |gpus| Shape { gpus, replicas: 10 };
-    let nodes = [
-        ("notified-memory".to_owned(), shape(2)),
-        ("notified-alone".to_owned(), shape(1)),
-    ];
-    let pool = Pool::open(&stack, "notified", &nodes).await?;
-    // No agent there, but replicas that something else published.
-    let replicas = [("nvidia.com/gpu", "10")];
-    stack
-        .cluster
-        .fake_node("notified-nobody", &[("pool", "notified")], &replicas)
-        .await?;
-    for (name, node, limits) in [
-        ("full-0", "notified-memory", [WHOLE, ("gpucores", "0")]),
-        ("full-1", "notified-memory", [WHOLE, ("gpucores", "0")]),
-        (
-            "alone",
-            "notified-alone",
-            [("gpumem", "100"), ("gpucores", "100")],
-        ),
-    ] {
-        let mut pod = pool.pod(name, &limits);
-        // The fake nodes have no kubernetes.io/hostname label.
-        pod["spec"]["affinity"] = json!({"nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
-            ]},
-        }});
-        stack.cluster.create_pod(pod).await?;
-        pool.bound(name).await?;
-    }
-
-    pool.create("notified", &[("gpumem", "4000")]).await?;
-    let why = "GPU request fits none of 3 nodes: 2 CardInsufficientMemory, \
-               1 CardComputeUnitsExhausted, 1 NodeNotRegistered";
-    let event = pool.event("notified", "Refused: ").await?;
-    ensure!(event.starts_with(&format!("Refused: {why}")), "{event}");
-    let event = pool.event("notified", "FailedScheduling: ").await?;
-    ensure!(event.contains(why), "{event}");
-    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "notified");
-    ensure!(node_of(&pods.get("notified").await?).is_none());
-
-    stack.cluster.delete_pod("notified", "full-1").await?;
-    let start = Instant::now();
-    let bound = pool.bound("notified").await?;
-    let took = start.elapsed();
-    report("a refused pod bound after another's end", took);
-    ensure!(node_of(&bound) == Some("notified-memory"), "{bound:?}");
-    ensure!(took < LATEST, "{took:?}, allowed {LATEST:?}");
-    stack.delete_node("notified-nobody").await?;
-    pool.close().await
-}
 
 /// kube-scheduler may see an end before our ledger does; in either order, and whatever is under way
 /// then, the next pod is requeued.
@@ -173,12 +118,7 @@ pub(crate) async fn high_priority(stack: Arc<Stack>) -> Result<()> {
 }
 
 async fn quiet_refusal(stack: &Stack) -> Result<()> {
-    let classes: Api<PriorityClass> = Api::all(stack.cluster.admin()?);
-    for (name, value) in [("quiet-humble", 1), ("quiet-urgent", 1000)] {
-        let class = json!({"metadata": {"name": name}, "value": value});
-        let class = serde_json::from_value(class)?;
-        classes.create(&PostParams::default(), &class).await?;
-    }
+    classes(stack).await?;
     let shape = Shape {
         gpus: 2,
         replicas: 10,
@@ -188,7 +128,7 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();
     try_join_all(names.iter().map(|name| async {
         let mut pod = pool.pod(name, &[WHOLE]);
-        pod["spec"]["priorityClassName"] = json!("quiet-humble");
+        pod["spec"]["priorityClassName"] = json!("batch");
         stack.cluster.create_pod(pod).await
     }))
     .await?;
@@ -207,7 +147,7 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     };
     let before = calls().await?;
     let mut pod = pool.pod("urgent", &[("gpumem", "4000")]);
-    pod["spec"]["priorityClassName"] = json!("quiet-urgent");
+    pod["spec"]["priorityClassName"] = json!("urgent");
     let start = Instant::now();
     stack.cluster.create_pod(pod).await?;
     let why = "GPU request fits none of 30 nodes: 60 CardInsufficientMemory";

@@ -1,20 +1,21 @@
 //! Without CDI: the environment configures the container runtime, and the limits are enforced.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aliquot_cluster::until;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
 use aliquot_e2e::pods::allocation;
-use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::limits::{limited, unlimited};
 use crate::running::PATIENCE;
-use crate::runtime::wait_condition;
 
 const SPACE: &str = "limits";
 
@@ -49,17 +50,12 @@ pub(crate) fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
     let program = beside("nvidia-container-runtime");
     std::fs::write(&program, "")?;
     let path = beside("nvidia-runtime.toml");
-    std::fs::write(&path, with_program(&real, &program)?)?;
-    Ok(path)
-}
-
-/// This configuration of containerd, with `program` as its default OCI runtime.
-pub(crate) fn with_program(config: &str, program: &Path) -> Result<String> {
     let runc = "SystemdCgroup = false";
     let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
-    let changed = config.replacen(runc, &binary, 1);
-    ensure!(changed != config, "{config}");
-    Ok(changed)
+    let changed = real.replacen(runc, &binary, 1);
+    ensure!(changed != real, "{real}");
+    std::fs::write(&path, changed)?;
+    Ok(path)
 }
 
 pub(crate) async fn handed_over(stack: Arc<Stack>) -> Result<()> {
@@ -93,7 +89,7 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&by_cdi).await?;
     let words = ["CDI is disabled", "devicePlugin.deviceList=envvar"];
-    wait_condition(stack, "CdiOff", &words, &[]).await?;
+    wait_cdi_off(stack, &words).await?;
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&options).await?;
     let before = specs(stack)?;
@@ -154,4 +150,23 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     let output = answers(stack, SPACE, "one", &["init", "info"]).await?;
     ensure!(output[1] == "info: 0 2488 3000", "{output:?}");
     Ok(())
+}
+
+/// Waits until the node's condition reports that CDI is off, in a message with these words.
+async fn wait_cdi_off(stack: &Stack, words: &[&str]) -> Result<()> {
+    let nodes = Api::<Node>::all(stack.cluster.admin()?);
+    eventually(PATIENCE, "the node's condition", || async {
+        let status = nodes.get(NODE).await?.status.unwrap_or_default();
+        let mut all = status.conditions.unwrap_or_default().into_iter();
+        let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
+        let found = found.context("no such condition").or_not_yet()?;
+        let message = found.message.clone().unwrap_or_default();
+        let named = words.iter().all(|word| message.contains(word));
+        until!(
+            found.reason.as_deref() == Some("CdiOff") && named,
+            "{found:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
 }

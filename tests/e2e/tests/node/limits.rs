@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use crate::running::PATIENCE;
 
 const MIB: u64 = 1 << 20;
-const CONTEXT: u64 = 512;
 
 /// A share of 3000 MiB is what NVML shows, what can be allocated, and the most that is ever in use;
 /// the neighbour on the GPU is not affected.
@@ -98,42 +97,6 @@ pub(crate) async fn memory_limit(stack: Arc<Stack>) -> Result<()> {
     ensure!(beside == expected, "{beside:?}");
 
     unlimited(stack, &["tenant", "neighbour"]).await
-}
-
-/// What is called free can be allocated, and no block more.
-pub(crate) async fn percents(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    limited(stack, &nvidia_spec(stack)?).await?;
-    let names = [99, 37, 2, 1].map(|percent| (format!("percent-{percent}"), percent.to_string()));
-    for (name, percent) in &names {
-        let limits = [("gpu", "1"), ("gpumem-percentage", percent.as_str())];
-        let pod = with_python(stack, "limits", name, &limits)?;
-        stack.cluster.create_pod(pod).await?;
-    }
-    for (name, percent) in &names {
-        let pod = stack.cluster.wait_running("limits", name).await?;
-        let grant = allocation(&pod)?.grants("main").context("a share")?[0].clone();
-        let mib = grant.memory.0;
-        // Of 81,920 MiB the driver reserves 634.
-        let gpu = 81_286;
-        ensure!(
-            mib == gpu * percent.parse::<u64>()? / 100,
-            "{percent}: {mib}"
-        );
-        let free = (mib - CONTEXT) / 2 * 2;
-        let all = format!("alloc,{free}");
-        let commands = ["init", "info", &all, "alloc,2"];
-        let output = answers(stack, "limits", name, &commands).await?;
-        let info = format!("info: 0 {free} {mib}");
-        let whole = format!("{all}: 0");
-        let expected = ["init: 0", &info, &whole, "alloc,2: 2"];
-        ensure!(output == expected, "{percent}: {output:?}");
-        let holders = stack.machine().process_usage(grant.gpu.as_str())?;
-        let peak = holders.iter().map(|one| one.peak).max().unwrap_or(0);
-        ensure!(peak <= mib * MIB, "{percent}: {peak}");
-    }
-    let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
-    unlimited(stack, &names).await
 }
 
 /// A plain user, root, and root of a user namespace of its own, all with a read-only root file

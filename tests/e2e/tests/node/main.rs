@@ -8,25 +8,17 @@ use aliquot_e2e::scenario::{self, Scenario, scenario, world};
 use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::Result;
 
-mod at_once;
 mod before_driver;
 mod by_env;
 mod bypass;
-mod disk;
-mod drained;
-mod driver_upgrade;
 mod limits;
 mod losses;
 mod monitor;
-mod nvidia_runtime;
-mod preempted;
-mod preloads;
 mod queries;
+mod rebooted;
 mod resized;
-mod resized_kills;
 mod restarts;
 mod running;
-mod runtime;
 mod shares;
 mod shown;
 mod sick;
@@ -34,7 +26,11 @@ mod sick;
 fn main() -> ExitCode {
     let mut containers = shares_and_gpus();
     containers.extend(reports());
-    let worlds = vec![world(usual, containers), world(usual, monitor::scenarios())];
+    let worlds = vec![
+        world(usual, containers),
+        world(usual, monitor::scenarios()),
+        world(with_monitor, rebooted::scenarios()),
+    ];
     scenario::main(cluster, worlds)
 }
 
@@ -48,6 +44,11 @@ async fn usual(stack: Arc<Stack>) -> Result<()> {
     stack.start_scheduler(&[]).await?;
     stack.start_webhook(&[]).await?;
     stack.start_device_plugin(&NodeOptions::default()).await
+}
+
+async fn with_monitor(stack: Arc<Stack>) -> Result<()> {
+    usual(stack.clone()).await?;
+    stack.start_monitor(&NodeOptions::default(), &[]).await
 }
 
 fn shares_and_gpus() -> Vec<Scenario> {
@@ -81,10 +82,6 @@ fn shares_and_gpus() -> Vec<Scenario> {
             limits::users,
         ),
         scenario(
-            "hami_10_memory_limit_in_percent_holds_in_a_pod",
-            limits::percents,
-        ),
-        scenario(
             "running_program_gets_more_and_less_without_a_restart",
             resized::program,
         ),
@@ -93,15 +90,6 @@ fn shares_and_gpus() -> Vec<Scenario> {
             resized::hundred,
         )
         .long(),
-        scenario(
-            "random_resizes_survive_kills_at_every_fail_point",
-            resized_kills::random,
-        )
-        .long(),
-        scenario(
-            "merges_the_preloads_of_an_image_with_ours",
-            preloads::merged,
-        ),
         scenario(
             "reports_a_lost_checkpoint_and_keeps_allocations",
             losses::checkpoint,
@@ -115,20 +103,8 @@ fn shares_and_gpus() -> Vec<Scenario> {
             losses::api_server,
         ),
         scenario(
-            "unhealthy_gpu_gets_no_new_pods_and_keeps_its_own",
-            sick::keeps,
-        ),
-        scenario(
             "dead_gpu_loses_its_pods_and_the_other_gpu_fills_up",
             sick::evicts,
-        ),
-        scenario(
-            "drains_gpu_pods_from_a_node_where_its_owner_asks_for_it",
-            drained::drains,
-        ),
-        scenario(
-            "driver_upgrade_passes_after_the_node_is_drained",
-            driver_upgrade::after_drain,
         ),
     ]
 }
@@ -136,20 +112,8 @@ fn shares_and_gpus() -> Vec<Scenario> {
 fn reports() -> Vec<Scenario> {
     vec![
         scenario(
-            "labels_the_node_with_its_gpus_and_keeps_other_labels",
-            shown::labels,
-        ),
-        scenario(
             "kubelet_counts_published_memory_and_evicts_nothing",
             shown::capacity,
-        ),
-        scenario(
-            "mig_16_pod_and_gpus_share_the_numa_node_the_kubelet_aligns",
-            shown::aligned,
-        ),
-        scenario(
-            "preemption_on_a_full_real_pair_evicts_three_pods",
-            preempted::full_pair,
         ),
         scenario(
             "user_queries_the_scheduler_through_the_api_server",
@@ -164,22 +128,12 @@ fn reports() -> Vec<Scenario> {
             bypass::static_pod,
         ),
         scenario(
-            "mig_14_reports_a_runtime_without_cdi_and_starts_no_container",
-            runtime::lacks,
-        ),
-        scenario(
             "limits_hold_for_a_gpu_injected_by_environment",
             by_env::handed_over,
-        ),
-        scenario(
-            "limits_hold_under_nvidias_runtime_as_the_default_one",
-            nvidia_runtime::default_one,
         ),
         scenario(
             "agent_waits_for_the_driver_at_boot_and_serves_then",
             before_driver::waits,
         ),
-        scenario("sixty_four_pods_start_at_once", at_once::sixty_four).long(),
-        scenario("collects_the_files_of_ended_pods_only", disk::collected),
     ]
 }

@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::running::{PATIENCE, Running};
@@ -107,9 +106,6 @@ async fn asked(stack: &Stack) -> Result<()> {
     }
     let table = user.output(&explain[..4]).await?;
     ensure!(table.contains("CardInsufficientMemory"), "{table}");
-    user.follows_context(&table).await?;
-    let yaml = user.output(&["top", "-o", "yaml"]).await?;
-    ensure!(yaml.contains("leads: true"), "{yaml}");
 
     // Where a pod is.
     let explain = ["explain", "holds", "-n", NAMESPACE, "-o", "json"];
@@ -143,89 +139,8 @@ async fn asked(stack: &Stack) -> Result<()> {
         );
     }
 
-    dashboard(&user).await?;
-    Box::pin(simulated(stack, &user)).await?;
     stack.cluster.delete_pod(NAMESPACE, "waits").await?;
     holder.delete(stack).await
-}
-
-/// The page at an address of this machine, with the user's rights and no others.
-async fn dashboard(user: &User<'_>) -> Result<()> {
-    let mut command = user.command(&["dashboard", "--no-browser"])?;
-    let mut program = command.stdout(std::process::Stdio::piped()).spawn()?;
-    let lines = program.stdout.take().context("its output")?;
-    let mut lines = BufReader::new(lines).lines();
-    let url = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
-    let url = url.context("an address")?;
-    let parts = url
-        .strip_prefix("http://")
-        .and_then(|url| url.split_once('/'));
-    let (address, path) = parts.context(url.clone())?;
-    let state = http::get(address.parse()?, &format!("/{path}state")).await?;
-    ensure!(state.contains(NODE), "{state}");
-    Ok(program.kill().await?)
-}
-
-/// Whether a pod would fit; this needs the right to see all nodes and pods.
-async fn simulated(stack: &Stack, user: &User<'_>) -> Result<()> {
-    let all = User {
-        stack,
-        kubeconfig: stack.cluster.kubeconfig(),
-    };
-    // A user who may see everything gets the problems here: parts that are no pods.
-    let doctor = ["doctor", "-n", NAMESPACE];
-    let report = all.run(&doctor).await?;
-    ensure!(
-        report.code == Some(4) && report.stderr.is_empty(),
-        "{report:?}"
-    );
-    ensure!(
-        report.stdout.contains("PROBLEM") && report.stdout.contains("    -> "),
-        "{report:?}"
-    );
-    let table = all.output(&["top", "pods", "-A"]).await?;
-    let mut rows = table.lines().map(|line| line.split_whitespace().take(2));
-    ensure!(
-        table.starts_with("NAMESPACE") && rows.any(|row| row.eq([NAMESPACE, "holds"])),
-        "{table}"
-    );
-    let none = all.run(&["top", "pods"]).await?;
-    ensure!(
-        none.code == Some(0) && none.stderr.contains("found in namespace default"),
-        "{none:?}"
-    );
-    let manifest = |memory: u64| {
-        let memory = memory.to_string();
-        let mut pod = simple(NAMESPACE, "would-be", &[("gpu", "1"), ("gpumem", &memory)]);
-        pod["kind"] = json!("Pod");
-        stack.write(&format!("would-be-{memory}.json"), &pod.to_string())
-    };
-    let ask = async |user: &User<'_>, path: &Path, more: &[&str]| {
-        let path = path.to_string_lossy();
-        let mut args = vec!["simulate", "--from-cluster", "--pod", &path];
-        args.extend_from_slice(more);
-        user.run(&args).await
-    };
-    let (fits, waits) = (manifest(60_000)?, manifest(TOO_MUCH)?);
-    let answer = ask(&all, &fits, &["--json"]).await?.success()?;
-    let answer: Value = serde_json::from_str(&answer)?;
-    ensure!(answer["ranks"][0][0] == NODE, "{answer}");
-    let answer = ask(&all, &waits, &["--json"]).await?.success()?;
-    let answer: Value = serde_json::from_str(&answer)?;
-    let change = "memory: at most 81286 MiB on each GPU";
-    ensure!(answer["ranks"] == json!([]), "{answer}");
-    ensure!(answer["changes"][0]["change"] == change, "{answer}");
-    let table = ask(&all, &waits, &[]).await?.success()?;
-    ensure!(
-        table.contains("The pod would stay pending.") && table.contains(change),
-        "{table}"
-    );
-    let refused = ask(user, &fits, &[]).await?;
-    ensure!(
-        refused.code != Some(0) && refused.stderr.contains("cannot list nodes"),
-        "{refused:?}"
-    );
-    Ok(())
 }
 
 /// A user with the rights that docs/guides/why-is-my-pod-pending.md names, and no more: those to ask
@@ -270,7 +185,19 @@ impl Answer {
 impl User<'_> {
     /// `kubectl aliquot`, by the real kubectl, which finds it in the path.
     async fn run(&self, args: &[&str]) -> Result<Answer> {
-        let output = self.command(args)?.output();
+        let plugins = self.stack.program(Kind::Scheduler);
+        let plugins = plugins.parent().context("a directory")?;
+        let port = self.stack.address(Kind::Scheduler).port().to_string();
+        let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
+        command
+            .args(["kubectl", "aliquot"])
+            .args(args)
+            .args(["--scheduler-port", &port])
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("PATH", plugins)
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true);
+        let output = command.output();
         let output = tokio::time::timeout(PATIENCE, output).await??;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ok(Answer {
@@ -278,53 +205,6 @@ impl User<'_> {
             stdout: text(output.stdout),
             stderr: text(output.stderr),
         })
-    }
-
-    fn command(&self, args: &[&str]) -> Result<Command> {
-        let plugins = self.stack.program(Kind::Scheduler);
-        let plugins = plugins.parent().context("a directory")?;
-        let port = self.stack.address(Kind::Scheduler).port().to_string();
-        let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
-        command.args(["kubectl", "aliquot"]).args(args);
-        if ["explain", "top", "doctor", "dashboard"].contains(&args[0]) {
-            command.args(["--scheduler-port", &port]);
-        }
-        command
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("PATH", plugins)
-            .stdin(std::process::Stdio::null())
-            .kill_on_drop(true);
-        Ok(command)
-    }
-
-    /// Without -n, commands are about the namespace that kubectl itself has set in the context.
-    async fn follows_context(&self, explained: &str) -> Result<()> {
-        let set = async |namespace: &str| {
-            let namespace = format!("--namespace={namespace}");
-            let mut command = Command::new(self.stack.cluster.binaries().join("kubebox"));
-            let args = ["kubectl", "config", "set-context", "--current", &namespace];
-            command.args(args).env("KUBECONFIG", &self.kubeconfig);
-            let status = command.stdout(std::process::Stdio::null()).status().await?;
-            ensure!(status.success(), "{status}");
-            anyhow::Ok(())
-        };
-        set(NAMESPACE).await?;
-        let table = self.output(&["explain", "waits"]).await?;
-        ensure!(
-            table.lines().next() == explained.lines().next(),
-            "{table}: {explained}"
-        );
-        let table = self.output(&["top", "pods", "--no-usage"]).await?;
-        ensure!(
-            table.starts_with("POD ") && table.contains("holds ") && table.contains(NODE),
-            "{table}"
-        );
-        let refused = self.run(&["top", "pods", "-A"]).await?;
-        ensure!(
-            refused.code == Some(1) && refused.stderr.contains("cannot list pods"),
-            "{refused:?}"
-        );
-        set("").await
     }
 
     async fn output(&self, args: &[&str]) -> Result<String> {

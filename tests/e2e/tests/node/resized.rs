@@ -9,16 +9,18 @@ use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
     answers, answers_until_released, beside, nvidia_spec, release, with_python,
 };
+use aliquot_e2e::figures::print_line;
 use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Context as _, Result, ensure};
 use futures::try_join;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::process::Command;
 
 use crate::limits::{limited, unlimited};
 use crate::running::{PATIENCE, main_status};
 
-pub(crate) const SPACE: &str = "limits";
+const SPACE: &str = "limits";
 /// Of the pod, and by how much it grows each time.
 const MEMORY: u64 = 3000;
 const STEP: u64 = 10;
@@ -63,7 +65,7 @@ pub(crate) async fn program(stack: Arc<Stack>) -> Result<()> {
     )
     .await?;
     ensure!(cuda[1..] == ["alloc,1490: 2", "alloc,1488: 0"], "{cuda:?}");
-    let pod = untouched(stack, "tenant").await?;
+    let pod = untouched(stack).await?;
     let grant = &allocation(&pod)?.grants("main").context("a share")?[0].clone();
     ensure!((grant.memory.0, grant.cores.0) == (2000, 40), "{grant:?}");
     let events = stack.event_texts(SPACE, "tenant").await?;
@@ -80,14 +82,14 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     start(stack).await?;
     let mut took = grow(stack, 100, async { Ok(()) }).await?;
-    untouched(stack, "tenant").await?;
+    untouched(stack).await?;
     took.sort();
     let line = format!(
         "100 growths felt: median {:?}, 99th {:?}",
         took[49], took[98]
     );
-    let line = format!("    {line}, last {:?}\n", took[99]);
-    std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes())?;
+    let line = format!("{line}, last {:?}", took[99]);
+    print_line(&line);
     ensure!(took[98] <= PROMISED, "{line}");
     unlimited(stack, &["tenant"]).await
 }
@@ -175,12 +177,9 @@ async fn refused(stack: &Stack, flags: &[&str], expected: &[&str]) -> Result<()>
 }
 
 /// The pod, whose container was never restarted.
-pub(crate) async fn untouched(
-    stack: &Stack,
-    name: &str,
-) -> Result<k8s_openapi::api::core::v1::Pod> {
-    let pod = stack.cluster.wait_running(SPACE, name).await?;
+async fn untouched(stack: &Stack) -> Result<Pod> {
+    let pod = stack.cluster.wait_running(SPACE, "tenant").await?;
     let status = main_status(&pod).context("a status")?;
-    ensure!(status.restart_count == 0, "{name}: {status:?}");
+    ensure!(status.restart_count == 0, "{status:?}");
     Ok(pod)
 }

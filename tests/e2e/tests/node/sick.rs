@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
-use aliquot_core::inventory::Health;
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pod_resources::{self, AllocatableResourcesRequest};
 use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
@@ -15,67 +14,11 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 
-use crate::losses::{inventory, refused};
+use crate::losses::inventory;
 use crate::running::Running;
 
 /// On an idle machine it takes one second: `protocol/health.rs` of the device plugin checks that.
 const SOON: Duration = Duration::from_secs(10);
-
-/// An XID makes a GPU unhealthy: its replicas go, new pods go elsewhere, running ones stay; the GPU
-/// is healthy again when the driver reports it so. GPUs are chosen by `spread`, so that each has a
-/// pod.
-pub(crate) async fn keeps(stack: Arc<Stack>) -> Result<()> {
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&["--gpu-policy", "spread"]).await?;
-    let outcome = check_keeps(&stack).await;
-    stack.terminate(Kind::Scheduler).await?;
-    stack.start_scheduler(&[]).await?;
-    outcome
-}
-
-async fn check_keeps(stack: &Stack) -> Result<()> {
-    stack.cluster.namespace("sick").await?;
-    let first = Running::start(stack, "sick", "first", 2000).await?;
-    let second = Running::start(stack, "sick", "second", 2000).await?;
-    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
-    let (on_sick, other) = if first.share.gpu() == sick {
-        (first, second)
-    } else {
-        (second, first)
-    };
-    ensure!(on_sick.share.gpu() == sick && other.share.gpu() != sick);
-
-    stack.machine().xid("0", 79)?;
-    wait_health(stack, Health::Unhealthy("xid 79".to_owned())).await?;
-    // Ten of the other GPU, and the one that `on_sick` has.
-    stack.wait_capacity("11").await?;
-    let mut new = Vec::new();
-    for name in ["n1", "n2", "n3"] {
-        let pod = Running::start(stack, "sick", name, 1000).await?;
-        ensure!(pod.share.gpu() == other.share.gpu(), "{name} on {sick}");
-        new.push(pod);
-    }
-    Running::create(stack, "sick", "large", 80000).await?;
-    refused(stack, "sick", "large", "CardNotHealth").await?;
-    stack.cluster.delete_pod("sick", "large").await?;
-    on_sick.untouched(stack).await?;
-    other.untouched(stack).await?;
-    let texts = [&*sick, "XID 79", "keeps running"];
-    wait_event(stack, &on_sick.name, "GpuSick", &texts).await?;
-
-    stack.machine().set("0", &[("health", "ok")])?;
-    wait_health(stack, Health::Ok).await?;
-    stack.wait_capacity("20").await?;
-    wait_event(stack, &on_sick.name, "GpuRecovered", &[&sick]).await?;
-    let events = stack.event_texts("sick", &other.name).await?;
-    ensure!(!events.iter().any(|e| e.contains("Gpu")), "{events:?}");
-    let healed = Running::start(stack, "sick", "healed", 1000).await?;
-    ensure!(healed.share.gpu() == sick, "healed on the fuller GPU");
-    on_sick.untouched(stack).await?;
-    new.extend([on_sick, other, healed]);
-    try_join_all(new.iter().map(|pod| pod.delete(stack))).await?;
-    Ok(())
-}
 
 /// With `--sick-pods evict`: XID 79 on one of two GPUs with five pods each.
 pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
@@ -128,8 +71,8 @@ async fn evicted(stack: &Stack) -> Result<()> {
         })
         .await?;
         let why = [&*sick, "XID 79", "this pod is evicted"];
-        wait_event_in(stack, "dead", &pod.name, "GpuSick", &why).await?;
-        wait_event_in(stack, "dead", &pod.name, "EvictedFromGpu", &why[..2]).await?;
+        wait_event(stack, &pod.name, "GpuSick", &why).await?;
+        wait_event(stack, &pod.name, "EvictedFromGpu", &why[..2]).await?;
     }
     eventually(PATIENCE, "no replica of the unhealthy GPU", || async {
         Ok((allocatable(stack, &sick).await? == 0).then_some(()))
@@ -146,7 +89,7 @@ async fn evicted(stack: &Stack) -> Result<()> {
     }
     Running::create(stack, "dead", "waits", 1000).await?;
     let full = ["1 CardNotHealth, 1 CardTimeSlicingExhausted"];
-    wait_event_in(stack, "dead", "waits", "FailedScheduling", &full).await?;
+    wait_event(stack, "waits", "FailedScheduling", &full).await?;
     stack.cluster.delete_pod("dead", "waits").await?;
     try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;
 
@@ -171,21 +114,11 @@ async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
     Ok(ids.filter(|id| id.starts_with(gpu)).count())
 }
 
-async fn wait_event(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
-    wait_event_in(stack, "sick", name, reason, parts).await
-}
-
 /// Waits until an event of this reason contains all of this.
-async fn wait_event_in(
-    stack: &Stack,
-    namespace: &str,
-    name: &str,
-    reason: &str,
-    parts: &[&str],
-) -> Result<()> {
+async fn wait_event(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
     let what = format!("an event {reason} about {name} with {parts:?}");
     eventually(PATIENCE, &what, || async {
-        let events = stack.event_texts(namespace, name).await?;
+        let events = stack.event_texts("dead", name).await?;
         let start = format!("{reason}: ");
         let matches = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
         until!(events.iter().find(matches).is_some(), "{events:?}");
@@ -211,19 +144,6 @@ async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str
             "{} {:?} {message}",
             found.status,
             found.reason
-        );
-        Ok(Some(()))
-    })
-    .await
-}
-
-async fn wait_health(stack: &Stack, health: Health) -> Result<()> {
-    let what = format!("an inventory with GPU 0 {health:?}");
-    eventually(PATIENCE, &what, || async {
-        let gpus = inventory(&stack.cluster).await?.gpus;
-        until!(
-            gpus[0].health == health && gpus[1].health == Health::Ok,
-            "{gpus:?}"
         );
         Ok(Some(()))
     })

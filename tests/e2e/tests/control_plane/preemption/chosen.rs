@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually, throughout};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pods::{allocation, classes, simple};
@@ -12,9 +11,8 @@ use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -23,11 +21,6 @@ use super::ranks::{ended, only_on, plan_is_gone, ranked, running, there};
 const PAIR: Shape = Shape {
     gpus: 2,
     replicas: 10,
-};
-/// More replicas than pods that fit.
-const WIDE: Shape = Shape {
-    gpus: 2,
-    replicas: 20,
 };
 const ONE: Shape = Shape {
     gpus: 1,
@@ -38,40 +31,19 @@ const TENTH: u64 = 8_192;
 /// Nothing may happen within this time.
 const QUIET: Duration = Duration::from_secs(8);
 
-/// 60,000 MiB on a full pair of GPUs.
+/// 60,000 MiB on a full pair of GPUs, of which no replica is left either.
 pub(crate) async fn full_pair(stack: Arc<Stack>) -> Result<()> {
-    let pool = Pool::open(&stack, "pair", &[("pair-1".to_owned(), WIDE)]).await?;
-    let gone = full(&stack, &pool).await?;
-    ensure!(gone.len() == 8, "{gone:?}");
-    for name in &gone {
-        let event = pool.event(name, "Preempted: ").await?;
-        ensure!(event.contains("pair/urgent"), "{event}");
-    }
-    let event = pool.event("urgent", "Preempting: ").await?;
-    ensure!(gone.iter().all(|name| event.contains(name)), "{event}");
-    pool.close().await
-}
-
-/// No replica is left either: kube-scheduler began with one of the other GPU, when it counted replicas.
-pub(crate) async fn no_replica(stack: Arc<Stack>) -> Result<()> {
-    let pool = Pool::open(&stack, "replica", &[("replica-1".to_owned(), PAIR)]).await?;
-    let gone = full(&stack, &pool).await?;
-    ensure!(gone.len() == 8, "{gone:?}");
-    let event = pool.event(&gone[0], "Preempted: ").await?;
-    ensure!(event.contains("replica/urgent"), "{event}");
-    pool.close().await
-}
-
-/// Fills a pair of GPUs with twenty pods. Returns those evicted for one of 60,000 MiB.
-async fn full(stack: &Stack, pool: &Pool<'_>) -> Result<Vec<String>> {
+    let stack = &*stack;
     classes(stack).await?;
+    let pool = Pool::open(stack, "pair", &[("pair-1".to_owned(), PAIR)]).await?;
     let mut all = Vec::new();
     let mut gpus: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, pool.name);
     for number in 0..20 {
         let class = if number % 4 < 2 { "batch" } else { "normal" };
         let name = format!("{class}-{number:02}");
-        running(stack, pool, ranked(pool, &name, class, TENTH, json!(null))).await?;
+        let pod = ranked(&pool, &name, class, TENTH, json!(null));
+        running(stack, &pool, pod).await?;
         let allocation = allocation(&pods.get(&name).await?)?;
         let grant = &allocation.grants("main").context("a share")?[0];
         let gpu = gpus.entry(grant.gpu.to_string()).or_default();
@@ -79,100 +51,30 @@ async fn full(stack: &Stack, pool: &Pool<'_>) -> Result<Vec<String>> {
         all.push(name);
     }
     let start = Instant::now();
-    stack
-        .cluster
-        .create_pod(ranked(pool, "urgent", "urgent", 60_000, json!(null)))
-        .await?;
-    let bound = pool.bound("urgent").await?;
-    report("a pod bound that preempted", start.elapsed());
-    ensure!(node_of(&bound).is_some(), "{bound:?}");
-    // 60,000 of 81,920 MiB need eight of the ten pods of one GPU.
-    let gone = ended(stack, pool, &all).await?;
-    if gone.len() == 8 {
-        let of_one = |gpu: &&BTreeSet<String>| gone.iter().all(|name| gpu.contains(name));
-        ensure!(
-            gpus.values().any(|gpu| of_one(&gpu)),
-            "{gone:?} of {gpus:?}"
-        );
-        // As many of them batch as any GPU has.
-        let low = |names: &mut dyn Iterator<Item = &String>| {
-            names.filter(|name| name.starts_with("batch")).count()
-        };
-        let most = gpus.values().map(|gpu| low(&mut gpu.iter())).max();
-        ensure!(Some(low(&mut gone.iter())) == most, "{gone:?} of {gpus:?}");
-    }
-    plan_is_gone(stack, pool, "urgent").await?;
-    stack.ledger_agrees().await?;
-    Ok(gone)
-}
-
-/// A disruption budget diverts preemption to others, although they are more important.
-pub(crate) async fn budget(stack: Arc<Stack>) -> Result<()> {
-    classes(&stack).await?;
-    let pool = Pool::open(&stack, "budget", &[("budget-1".to_owned(), PAIR)]).await?;
-    running(
-        &stack,
-        &pool,
-        ranked(&pool, "protected", "batch", 70_000, json!(null)),
-    )
-    .await?;
-    running(
-        &stack,
-        &pool,
-        ranked(&pool, "taken", "normal", 70_000, json!(null)),
-    )
-    .await?;
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(stack.cluster.admin()?, pool.name);
-    let budget = json!({"metadata": {"name": "keep"}, "spec": {
-        "minAvailable": 1, "selector": {"matchLabels": {"pod": "protected"}}}});
-    let budget = serde_json::from_value(budget)?;
-    budgets.create(&PostParams::default(), &budget).await?;
-    eventually(PATIENCE, "the budget to be counted", || async {
-        let status = budgets.get("keep").await?.status.unwrap_or_default();
-        until!(status.current_healthy == 1, "{status:?}");
-        Ok(Some(()))
-    })
-    .await?;
-    stack
-        .cluster
-        .create_pod(ranked(&pool, "urgent", "urgent", 60_000, json!(null)))
-        .await?;
+    let urgent = ranked(&pool, "urgent", "urgent", 60_000, json!(null));
+    stack.cluster.create_pod(urgent).await?;
     pool.bound("urgent").await?;
-    let left: BTreeSet<_> = ["protected", "urgent"].map(str::to_owned).into();
-    let there = there(&stack, &pool).await?;
-    ensure!(there == left, "{there:?}");
-    // Where only the protected one is left, none is evicted.
-    stack
-        .cluster
-        .create_pod(ranked(&pool, "second", "urgent", 60_000, json!(null)))
-        .await?;
-    pool.event("second", "disruption budgets protect").await?;
-    ensure!(there_now(&stack, &pool, "protected").await?);
-    pool.close().await
-}
-
-async fn there_now(stack: &Stack, pool: &Pool<'_>, name: &str) -> Result<bool> {
-    Ok(there(stack, pool).await?.contains(name))
-}
-
-/// `preemptionPolicy: Never` waits until another pod ends.
-pub(crate) async fn never(stack: Arc<Stack>) -> Result<()> {
-    classes(&stack).await?;
-    let pool = Pool::open(&stack, "never", &[("never-1".to_owned(), ONE)]).await?;
-    running(
-        &stack,
-        &pool,
-        ranked(&pool, "low", "batch", 70_000, json!(null)),
-    )
-    .await?;
-    stack
-        .cluster
-        .create_pod(ranked(&pool, "patient", "patient", 60_000, json!(null)))
-        .await?;
-    pool.event("patient", "Refused: ").await?;
-    quiet(&stack, &pool, &["low", "patient"]).await?;
-    stack.cluster.delete_pod("never", "low").await?;
-    pool.bound("patient").await?;
+    report("a pod bound that preempted", start.elapsed());
+    // 60,000 of 81,920 MiB need eight of the ten pods of one GPU, as many of them batch as any has.
+    let gone = ended(stack, &pool, &all).await?;
+    let of_one = |gpu: &BTreeSet<String>| gone.iter().all(|name| gpu.contains(name));
+    ensure!(
+        gone.len() == 8 && gpus.values().any(of_one),
+        "{gone:?} of {gpus:?}"
+    );
+    let low = |names: &mut dyn Iterator<Item = &String>| {
+        names.filter(|name| name.starts_with("batch")).count()
+    };
+    let most = gpus.values().map(|gpu| low(&mut gpu.iter())).max();
+    ensure!(Some(low(&mut gone.iter())) == most, "{gone:?} of {gpus:?}");
+    for name in &gone {
+        let event = pool.event(name, "Preempted: ").await?;
+        ensure!(event.contains("pair/urgent"), "{event}");
+    }
+    let event = pool.event("urgent", "Preempting: ").await?;
+    ensure!(gone.iter().all(|name| event.contains(name)), "{event}");
+    plan_is_gone(stack, &pool, "urgent").await?;
+    stack.ledger_agrees().await?;
     pool.close().await
 }
 

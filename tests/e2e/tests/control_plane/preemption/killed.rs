@@ -15,7 +15,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::ranks::{PREEMPTION, ended, plan_is_gone, ranked, running};
-use crate::crash::proxied::{restart, with_proxy};
+use crate::proxied::{restart, with_proxy};
 
 const PAIR: Shape = Shape {
     gpus: 2,
@@ -62,7 +62,7 @@ async fn kill_after(
         let names = victims.filter_map(|victim| victim["name"].as_str().map(str::to_owned));
         Ok::<BTreeSet<String>, anyhow::Error>(names.collect())
     };
-    let mut trap = proxy.trap(&[Traffic::Eviction]);
+    let mut trap = proxy.trap(Traffic::Eviction);
     let urgent = ranked(pool, "urgent", "urgent", 60_000, json!(null));
     stack.cluster.create_pod(urgent).await?;
     for _ in 0..evictions {

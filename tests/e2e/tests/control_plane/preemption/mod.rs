@@ -14,15 +14,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             chosen::full_pair,
         ),
         side_by_side(
-            "pair_without_a_free_replica_loses_no_extra_pod",
-            chosen::no_replica,
-        ),
-        side_by_side(
-            "disruption_budget_diverts_preemption_to_other_pods",
-            chosen::budget,
-        ),
-        side_by_side("pod_that_never_preempts_waits", chosen::never),
-        side_by_side(
             "evicts_nothing_on_a_node_whose_taint_bars_the_pod",
             chosen::tainted,
         ),

@@ -23,8 +23,8 @@ const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// Overwritten, of an older version, with every slot taken, a FIFO, a link, a directory, missing:
-/// reported, and no other figure changes, nor when pods vanish meanwhile.
+/// Overwritten, of an older version, with every slot taken, a FIFO, a link, short, a directory,
+/// missing: reported, and no other figure changes, nor when pods vanish meanwhile.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
         // By root of the node, in the file's place: there is space for one file.
         let original = fs::read(&file).context("counters")?;
         let mode = fs::metadata(&file).context("counters")?.permissions();
-        for what in ["a FIFO", "a link", "a folder"] {
+        for what in ["a FIFO", "a link", "a short file", "a folder"] {
             // The monitor has it open for a moment more, and the agent puts a missing one back.
             eventually(PATIENCE, what, || async {
                 match fs::remove_file(&file) {
@@ -102,6 +102,7 @@ fn put(what: &str, file: &Path, others: &Path) -> Result<()> {
             Ok(())
         }
         "a link" => Ok(std::os::unix::fs::symlink(others, file)?),
+        "a short file" => Ok(fs::write(file, [0; 100])?),
         _ => Ok(fs::create_dir(file)?),
     }
 }

@@ -1,4 +1,4 @@
-//! Figures against the simulator's own, also beside a spoiled file.
+//! Figures against the simulator's own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::starvation::Attempts;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::answers;
 use aliquot_e2e::http;
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, monitored, over, pod};
 
 /// What the library takes a context to cost.
 const THOUGHT: f64 = 512.0;
@@ -101,44 +100,4 @@ async fn scrapes_are_quick(stack: &Stack) -> Result<()> {
         }
         attempts.again(format!("{times:?}, allowed {QUICK:?}"), measured.starved())?;
     }
-}
-
-/// A tenant truncates its file, and enlarges it: the metric reports it, the neighbour's figures
-/// stay, and a restarted monitor reports the same.
-pub(crate) async fn truncated(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    monitored(stack, "truncated", &[]).await?;
-    pod(stack, "truncated", "tenant", "3000").await?;
-    pod(stack, "truncated", "neighbour", "3000").await?;
-    let unreadable = "aliquot_share_counters_unreadable";
-    let checks = async {
-        let used = (1000.0 + CONTEXT) * MIB;
-        becomes(stack, "aliquot_share_memory_used_bytes", "neighbour", used).await?;
-        for size in ["truncate,100", "truncate,0", "truncate,1000000000000"] {
-            answers(stack, "truncated", "tenant", &[size]).await?;
-            becomes(stack, unreadable, "tenant", 1.0).await?;
-            becomes(stack, "aliquot_share_memory_used_bytes", "neighbour", used).await?;
-            let neighbours = figure(stack, unreadable, &["pod=\"neighbour\""]).await?;
-            ensure!(neighbours < 0.5, "{neighbours}");
-        }
-        stack.kill(Kind::Monitor).await?;
-        stack.start_monitor(&NodeOptions::default(), &[]).await?;
-        becomes(stack, unreadable, "tenant", 1.0).await?;
-        let tracked = (1000.0 + THOUGHT) * MIB;
-        becomes(
-            stack,
-            "aliquot_share_memory_tracked_bytes",
-            "neighbour",
-            tracked,
-        )
-        .await
-    };
-    beside(
-        stack,
-        ("truncated", "neighbour"),
-        &["init", "alloc,1000"],
-        checks,
-    )
-    .await?;
-    over(stack, "truncated").await
 }

@@ -10,21 +10,12 @@ mod lent;
 mod lingers;
 mod running;
 mod seen;
-mod unmanaged;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
             "figures_of_four_pods_match_the_simulator_within_a_percent",
             figures::four_pods,
-        ),
-        scenario(
-            "truncated_counters_file_is_reported_and_affects_no_other",
-            figures::truncated,
-        ),
-        scenario(
-            "reports_charges_and_kills_a_process_without_the_limiter",
-            unmanaged::reported_and_killed,
         ),
         scenario(
             "reports_charges_and_kills_a_process_that_evades_the_shim",
@@ -53,10 +44,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         scenario(
             "lent_memory_is_called_back_when_its_owner_needs_it",
             lent::called_back,
-        ),
-        scenario(
-            "above_the_limit_kills_the_newest_grower_and_notifies_the_pod",
-            unmanaged::above_the_limit,
         ),
         scenario(
             "force_deleted_pod_keeps_its_share_until_its_processes_end",

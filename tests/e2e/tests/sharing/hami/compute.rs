@@ -11,13 +11,11 @@ use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{REAL, beside, with_python};
 use aliquot_e2e::stack::{NodeOptions, Stack};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::world::{
-    PATIENCE, agent, annotated, offers, over, run, takes, uuid, wait_event, with_agent,
-};
+use super::world::{PATIENCE, agent, annotated, over, run, takes, uuid, wait_event, with_agent};
 
 const KERNELS: u32 = 50;
 /// A tenth of the GPU is never faster.
@@ -140,8 +138,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
     Ok(())
 }
 
-/// HAMI-8: the switch of a node takes precedence over what its pods set, and only a profile
-/// partitions a GPU.
+/// HAMI-8: the switch of a node takes precedence over what its pods set.
 pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
     stack.cluster.namespace("node-wide").await?;
@@ -169,21 +166,5 @@ pub(crate) async fn node_wide(stack: Arc<Stack>) -> Result<()> {
     let pod = tenth(stack, ("node-wide", "limited"), 0, "1", &force)?;
     let found = run(stack, pod).await?;
     ensure!(found.policy == 1, "{found:?}");
-    over(stack, "node-wide").await?;
-    migs(stack).await
-}
-
-/// As with `migStrategy: mixed` where a profile partitions a GPU, as with `none` where none does.
-async fn migs(stack: &Stack) -> Result<()> {
-    let mixed = agent().profiles.context("profiles")?;
-    offers(stack, "nvidia.com/mig-3g.20gb", Some("2")).await?;
-    offers(stack, "nvidia.com/gpu", Some("30")).await?;
-    stack.write_profiles(
-        "apiVersion: aliquot.dev/v1alpha1\ndefault: none\nprofiles:\n  none: {rest: vgpu}\n",
-    )?;
-    offers(stack, "nvidia.com/mig-3g.20gb", None).await?;
-    offers(stack, "nvidia.com/gpu", Some("40")).await?;
-    stack.write_profiles(&mixed)?;
-    offers(stack, "nvidia.com/mig-3g.20gb", Some("2")).await?;
-    offers(stack, "nvidia.com/gpu", Some("30")).await
+    over(stack, "node-wide").await
 }

@@ -1,5 +1,5 @@
 //! HAMi's promises on a real node, row by row as docs/modes.md lists them, and the example pods of
-//! its repository. HAMI-2 and HAMI-10 are in `node`, HAMI-12 in tests/chart; HAMI-3, 4, 5 and 11 need no node.
+//! its repository. HAMI-2 is in `node`, HAMI-12 in tests/chart, HAMI-14 in `control_plane`; HAMI-3, 4, 5, 10 and 11 need no node.
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
@@ -7,17 +7,12 @@ mod compute;
 mod counted;
 mod examples;
 mod memory;
-mod placed;
 mod world;
 
 pub(crate) use world::start;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
-        scenario(
-            "hami_14_policy_places_pods_and_each_gpu_gives_the_same_slice",
-            placed::by_policy,
-        ),
         scenario(
             "hami_13_limiter_logs_its_start_and_exit_when_asked_to",
             memory::startup_lines,

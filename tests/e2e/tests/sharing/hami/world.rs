@@ -9,11 +9,9 @@ use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, offer_driver, open_machine};
 use aliquot_e2e::pods::parse_environment;
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use serde_json::Value;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
@@ -230,20 +228,6 @@ pub(crate) async fn wait_event(
             Ok(Some(()))
         },
     )
-    .await
-}
-
-/// Waits until this much of a resource is allocatable; `None`: the node has no such key, or 0.
-pub(crate) async fn offers(stack: &Stack, resource: &str, replicas: Option<&str>) -> Result<()> {
-    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
-    eventually(PATIENCE, &format!("{replicas:?} of {resource}"), || async {
-        let status = nodes.get(NODE).await?.status.unwrap_or_default();
-        let all = status.allocatable.unwrap_or_default();
-        let found = all.get(resource).map(|quantity| quantity.0.as_str());
-        let found = found.filter(|&replicas| replicas != "0");
-        until!(found == replicas, "{found:?}");
-        Ok(Some(()))
-    })
     .await
 }
 

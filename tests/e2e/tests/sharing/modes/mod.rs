@@ -8,10 +8,10 @@ use aliquot_gpusim::SimulatedMachine;
 use anyhow::{Context as _, Result};
 
 mod mig;
-mod mig_shown;
 mod monitored;
 mod mps;
 mod mps_users;
+mod offers;
 mod pins;
 mod together;
 
@@ -40,61 +40,20 @@ pub(crate) async fn start(stack: Arc<Stack>) -> Result<()> {
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
-            "mps_1_mps_18_eight_gpus_offer_thirty_two_replicas_then_none",
-            mps::replicas,
-        ),
-        scenario(
-            "mps_2_mps_17_renamed_mps_gpu_beside_whole_gpus",
-            mps::beside,
-        ),
-        scenario(
-            "mps_3_programs_in_pods_have_their_caps_and_share_the_gpu",
-            mps::caps,
-        ),
-        scenario(
             "mps_7_two_programs_of_a_container_share_its_memory_limit",
             mps::total,
-        ),
-        scenario("mps_11_reports_and_restarts_a_killed_daemon", mps::killed),
-        scenario(
-            "mps_14_top_shows_memory_and_clients_per_pod_and_gpu",
-            mps_users::shown,
-        ),
-        scenario(
-            "mps_16_programs_of_different_users_share_one_gpu",
-            mps_users::users,
         ),
         scenario(
             "mps_shared_memory_is_closed_to_other_gpus_and_users",
             mps_users::shared_memory,
         ),
         scenario(
-            "mig_4_node_condition_names_an_odd_gpu_under_one_name",
-            mig_shown::odd,
-        ),
-        scenario(
-            "mig_8_container_lists_only_its_allocated_instance",
-            mig_shown::listed,
-        ),
-        scenario(
             "mig_1_mig_10_mig_18_layouts_of_one_gpu_beside_whole_ones",
             mig::layouts,
         ),
         scenario(
-            "mig_2_mig_20_mig_19_pods_see_their_instances_after_reboot",
-            mig::instances_of_pods,
-        ),
-        scenario(
-            "mig_17_creates_instances_on_demand_and_replaces_idle_ones",
-            mig::dynamic,
-        ),
-        scenario(
             "mig_5_pinned_device_is_allocated_visible_and_reported",
             pins::pinned,
-        ),
-        scenario(
-            "mig_15_reserved_instance_stays_free_for_its_namespace",
-            pins::reserved,
         ),
         scenario(
             "monitor_attributes_each_process_in_every_mode",

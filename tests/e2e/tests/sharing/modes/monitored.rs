@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
-    answers_until_released, open_machine, script_until_released, with_python,
+    REAL, answers_until_released, offer_driver, open_machine, script_until_released, with_python,
 };
 use aliquot_e2e::http;
 use aliquot_e2e::measured::becomes;
@@ -17,7 +17,7 @@ use futures::future::{Either, join_all, select};
 
 use super::PLAIN;
 use super::mig::{PATIENCE, SMALL, plain};
-use super::mps::{give_driver, start, uuid, wait_replicas};
+use super::mps::{start, uuid, wait_replicas};
 
 const SPACE: &str = "monitored";
 const MIB: f64 = 1_048_576.0;
@@ -27,7 +27,6 @@ const CONTEXT: f64 = 416.0;
 const TAKEN: f64 = 500.0;
 const USED: &str = "aliquot_share_memory_used_bytes";
 const KILLED: &str = "aliquot_monitor_killed_processes_total";
-const REAL: &str = "load,/.aliquot/lib/libcuda-real.so.1";
 
 /// GPU 0 by MPS, 1 partitioned, 2 in time slices, 3 whole, 4 with dynamic MIG.
 const PROFILE: &str = "
@@ -102,7 +101,7 @@ pub(crate) async fn figures(stack: Arc<Stack>) -> Result<()> {
         profiles: Some(profiles.to_owned()),
         ..NodeOptions::default()
     };
-    give_driver(stack)?;
+    offer_driver(stack)?;
     stack.terminate(Kind::DevicePlugin).await?;
     let limited = options(PROFILE, true);
     stack.start_device_plugin_unready(&limited).await?;

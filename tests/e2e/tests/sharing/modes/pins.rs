@@ -1,5 +1,5 @@
-//! Instances by name, and instances reserved for some namespaces, at the real kubelet. The
-//! simulated machine and `PodResources` give what is allocated.
+//! Instances by name at the real kubelet. The simulated machine and `PodResources` give what is
+//! allocated.
 
 use std::sync::Arc;
 
@@ -9,33 +9,17 @@ use aliquot_e2e::pod_resources::{self, ContainerDevices, ListPodResourcesRequest
 use aliquot_e2e::pods;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::mig::{plain, seen};
+use super::mig::{SMALL, instances, plain, seen};
 use super::mps::wait_replicas;
 
-const SMALL: &str = "nvidia.com/mig-1g.5gb";
-
-/// A pod that requests a small instance, with this pin if there is one.
-async fn create(stack: &Stack, namespace: &str, name: &str, pin: Option<&str>) -> Result<()> {
+/// A pod that requests a small instance with this pin.
+async fn create(stack: &Stack, namespace: &str, name: &str, pin: &str) -> Result<()> {
     let mut pod = pods::simple(namespace, name, &[("mig-1g.5gb", "1")]);
-    if let Some(pin) = pin {
-        pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": pin});
-    }
+    pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": pin});
     stack.cluster.create_pod(pod).await?;
     Ok(())
-}
-
-/// The instances of a GPU: uuid and `profile@start`.
-fn instances(stack: &Stack, gpu: usize) -> Result<Vec<(String, String)>> {
-    let shown = stack.machine().show()?;
-    let all = shown["gpus"][gpu]["instances"].as_array();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let describe = |one: &Value| {
-        let place = format!("{}@{}", text(&one["profile"]), one["start"]);
-        (text(&one["uuid"]), place)
-    };
-    Ok(all.context("instances")?.iter().map(describe).collect())
 }
 
 /// What the kubelet reports for the pod.
@@ -78,13 +62,13 @@ pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
     let gpu = shown["gpus"][1]["uuid"].as_str().context("a uuid")?;
     // Not the one that a pod without a pin would get.
     let (uuid, _) = instances(stack, 0)?.swap_remove(1);
-    create(stack, namespace, "first", Some(&uuid)).await?;
+    create(stack, namespace, "first", &uuid).await?;
     let visible = seen(stack, namespace, "first").await?;
     ensure!(visible == [uuid.clone()], "{visible:?}, pinned to {uuid}");
     let first = reported(stack, namespace, "first").await?;
     ensure!(first == [format!("{SMALL} {uuid}::0")], "{first:?}");
 
-    create(stack, namespace, "place", Some("1:4:1g.5gb")).await?;
+    create(stack, namespace, "place", "1:4:1g.5gb").await?;
     let visible = seen(stack, namespace, "place").await?;
     let made = instances(stack, 1)?;
     let expected = [(visible[0].clone(), "1g.5gb@4".to_owned())];
@@ -92,43 +76,16 @@ pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
     let place = reported(stack, namespace, "place").await?;
     ensure!(place == [format!("{SMALL} {gpu}::4")], "{place:?}");
 
-    create(stack, namespace, "second", Some(&uuid)).await?;
+    create(stack, namespace, "second", &uuid).await?;
     let reason = "CardPinned (allocated to mig-pins/first)";
     refused(stack, namespace, "second", reason).await?;
-    create(stack, namespace, "third", Some("1:4")).await?;
+    create(stack, namespace, "third", "1:4").await?;
     let reason = "CardPinned (allocated to mig-pins/place)";
     refused(stack, namespace, "third", reason).await?;
     stack.cluster.delete_pod(namespace, "first").await?;
     let visible = seen(stack, namespace, "second").await?;
     ensure!(visible == [uuid.clone()], "{visible:?}, pinned to {uuid}");
     for pod in ["place", "second", "third"] {
-        stack.cluster.delete_pod(namespace, pod).await?;
-    }
-    plain(stack).await
-}
-
-/// MIG-15: an instance that is reserved for a namespace stays free for its pods.
-pub(crate) async fn reserved(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    for namespace in ["mig-reserved", "mig-others"] {
-        stack.cluster.namespace(namespace).await?;
-    }
-    stack.write_profiles(
-        "apiVersion: aliquot.dev/v1alpha1\ndefault: here\nprofiles:\n  here:\n    gpus:\n    - {select: {index: 0}, mode: mig, layout: [{profile: 1g.5gb, count: 2}], reserve: [{profile: 1g.5gb, namespaces: [mig-reserved]}]}\n    rest: vgpu\n",
-    )?;
-    wait_replicas(stack, SMALL, Some("2")).await?;
-    create(stack, "mig-others", "one", None).await?;
-    let one = seen(stack, "mig-others", "one").await?;
-    create(stack, "mig-others", "two", None).await?;
-    refused(stack, "mig-others", "two", "1 CardReserved").await?;
-    create(stack, "mig-reserved", "own", None).await?;
-    let own = seen(stack, "mig-reserved", "own").await?;
-    ensure!(own != one, "{own:?}");
-    for (namespace, pod) in [
-        ("mig-others", "one"),
-        ("mig-others", "two"),
-        ("mig-reserved", "own"),
-    ] {
         stack.cluster.delete_pod(namespace, pod).await?;
     }
     plain(stack).await

@@ -7,7 +7,6 @@ use aliquot_device_plugin::fail_point::{ALL, Point};
 use aliquot_e2e::pods::{allocation, simple};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::world::{
     PATIENCE, PROFILES, USUAL, label, modes, wait_condition, wait_modes, wait_offered,
@@ -71,21 +70,6 @@ pub(crate) async fn switching(stack: Arc<Stack>) -> Result<()> {
     .await
 }
 
-/// The pod once it runs. A kubelet that admits it only after the agent died has no healthy device for it and
-/// rejects it for good: then another one runs in its place.
-async fn running(stack: &Stack, name: &str, limits: &[(&str, &str)]) -> Result<Pod> {
-    match stack.cluster.wait_running(SPACE, name).await {
-        Err(error) if error.to_string().contains("UnexpectedAdmissionError") => {
-            stack.cluster.delete_pod(SPACE, name).await?;
-            stack.ledger_agrees().await?;
-            let created = simple(SPACE, name, limits);
-            stack.cluster.create_pod(created).await?;
-            stack.cluster.wait_running(SPACE, name).await
-        }
-        outcome => outcome,
-    }
-}
-
 pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(SPACE).await?;
     label(&stack, Some("left")).await?;
@@ -96,10 +80,10 @@ pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
             stack.kill_at(point)?;
             let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "10")];
             let created = simple(SPACE, &name, &limits);
-            stack.cluster.create_pod(created).await?;
+            stack.cluster.create_pod(created.clone()).await?;
             stack.killed().await.with_context(|| format!("{point:?}"))?;
             restart(stack, &chaos()).await?;
-            let pod = running(stack, &name, &limits).await;
+            let pod = stack.runs_or_is_made_again(created).await;
             let pod = pod.with_context(|| format!("{point:?}"))?;
             let allocation = allocation(&pod)?;
             let grant = &allocation.grants("main").context("a share")?[0];

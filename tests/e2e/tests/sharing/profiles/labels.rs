@@ -32,43 +32,37 @@ pub(crate) fn restarts(pod: &Pod) -> i32 {
     statuses.map(|status| status.restart_count).sum()
 }
 
-pub(crate) async fn fifteen(stack: Arc<Stack>) -> Result<()> {
-    label(&stack, None).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
-    wait_condition(&stack, "Applied", "profile shared, the default").await
-}
-
+/// Profiles of other numbers, the default one first and last.
 pub(crate) async fn followed(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await?;
     wait_offered(&stack, &[(USUAL, "30")], PATIENCE).await?;
-    let moves = [("ten", "20"), ("plain", "2"), ("shared", "30")];
+    wait_condition(&stack, "Applied", "profile shared, the default").await?;
+    let moves = [
+        (Some("ten"), "20"),
+        (Some("plain"), "2"),
+        (Some("own-numbers"), "13"),
+        (None, "30"),
+    ];
     let mut attempts = Attempts::new("node capacity follows its label");
     loop {
         let parts = [Kind::DevicePlugin];
         let measured = stack.measure_starvation(&parts, &["kubelet"]).await?;
         let mut slow = Vec::new();
         for (profile, replicas) in moves {
-            label(&stack, Some(profile)).await?;
+            label(&stack, profile).await?;
             let took = wait_offered(&stack, &[(USUAL, replicas)], PATIENCE).await?;
-            let what = format!("label {profile} until allocatable {replicas}");
+            let what = format!("label {profile:?} until allocatable {replicas}");
             report(&what, took);
             if took >= PROMISED {
                 slow.push(format!("{what}: {took:?}"));
             }
         }
         if slow.is_empty() {
-            return label(&stack, None).await;
+            return Ok(());
         }
         let missed = format!("{}, promised {PROMISED:?}", slow.join(", "));
         attempts.again(missed, measured.starved())?;
     }
-}
-
-pub(crate) async fn plain(stack: Arc<Stack>) -> Result<()> {
-    label(&stack, Some("plain")).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
-    wait_modes(&stack, &[Mode::Exclusive, Mode::Exclusive]).await?;
-    label(&stack, None).await
 }
 
 pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
@@ -115,15 +109,6 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     label(&stack, None).await
 }
 
-pub(crate) async fn taken_back(stack: Arc<Stack>) -> Result<()> {
-    label(&stack, Some("plain")).await?;
-    wait_offered(&stack, &[(USUAL, "2")], PATIENCE).await?;
-    label(&stack, None).await?;
-    wait_offered(&stack, &[(USUAL, "30")], PATIENCE)
-        .await
-        .map(drop)
-}
-
 pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
     let space = "ts-8";
     stack.cluster.namespace(space).await?;
@@ -154,19 +139,6 @@ pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
     ensure!(run("alone", &[("gpu", "1"), ("gpucores", "100")]).await? == whole);
     stack.ledger_agrees().await?;
     stack.cluster.delete_pod(space, "alone").await?;
-    label(&stack, None).await
-}
-
-pub(crate) async fn own_numbers(stack: Arc<Stack>) -> Result<()> {
-    label(&stack, Some("own-numbers")).await?;
-    wait_offered(&stack, &[(USUAL, "13")], PATIENCE).await?;
-    let replicas: Vec<u32> = inventory(&stack)
-        .await?
-        .gpus
-        .iter()
-        .map(|g| g.replicas)
-        .collect();
-    ensure!(replicas == [2, 10, 1], "{replicas:?}");
     label(&stack, None).await
 }
 

@@ -51,24 +51,12 @@ async fn restart(stack: &Stack, options: &NodeOptions) -> Result<()> {
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
-            "ts_2_fifteen_replicas_on_two_gpus_are_thirty",
-            labels::fifteen,
-        ),
-        scenario(
-            "ts_1_node_capacity_follows_its_label_within_five_seconds",
+            "ts_1_ts_2_ts_5_ts_10_capacity_follows_label_within_five_seconds",
             labels::followed,
-        ),
-        scenario(
-            "ts_3_profile_without_sharing_offers_the_number_of_gpus",
-            labels::plain,
         ),
         scenario(
             "ts_4_another_label_switches_the_profile_under_running_pods",
             labels::under_pods,
-        ),
-        scenario(
-            "ts_5_removing_the_label_restores_the_default",
-            labels::taken_back,
         ),
         scenario(
             "ts_6_keeps_the_profile_and_reports_an_unknown_name",
@@ -83,10 +71,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             labels::sliced_and_whole,
         ),
         scenario(
-            "ts_10_each_gpu_has_its_own_number_of_replicas",
-            labels::own_numbers,
+            "ts_3_ts_13_label_makes_a_node_of_whole_gpus",
+            labels::dedicated,
         ),
-        scenario("ts_13_label_makes_a_node_of_whole_gpus", labels::dedicated),
         scenario(
             "keeps_last_good_profile_over_restart_if_new_one_is_broken",
             faults::broken,

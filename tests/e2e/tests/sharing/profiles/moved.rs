@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
+use super::labels::{device, restarts};
 use super::world::{PATIENCE, USUAL, label, wait_modes, wait_offered};
 
 const SPACE: &str = "moved";
@@ -81,7 +82,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     for name in ["stays-1", "stays-2"] {
         let pod = stack.cluster.wait_running(SPACE, name).await?;
         ensure!(restarts(&pod) == 0, "{name}: {:?}", pod.status);
-        let device = super::labels::device(&pod)?;
+        let device = device(&pod)?;
         ensure!(device == neighbour, "{name} is on {device}");
     }
     let ledger = stack.ledger_agrees().await?;
@@ -92,14 +93,6 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     }
     ensure!(stack.ledger_agrees().await?.pods.is_empty());
     label(&stack, None).await
-}
-
-fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod
-        .status
-        .iter()
-        .flat_map(|s| s.container_statuses.iter().flatten());
-    statuses.map(|status| status.restart_count).sum()
 }
 
 /// Short pods one after the other, of a share and of a time slice; how they ended.
