@@ -672,27 +672,18 @@ fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::tests::{gpu, inventory};
+    use crate::Mib;
+    use crate::tests::{gpu, ledger, uses};
     use crate::units::HostResources;
-    use crate::usage::DeviceUse;
-    use crate::{Mib, Percent};
 
     #[test]
     fn updates_a_node_once_for_changes_made_together() {
-        let mut ledger = Ledger::default();
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
-            ..NodePublication::default()
-        };
-        ledger.publish(&"n".into(), Some(published));
+        let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
         let before = ledger.cluster().version(0);
-        let used = DeviceUse::of(Mib(300), Percent(0));
         ledger.together(|ledger| {
             for pod in ["a", "b", "c"] {
-                let allocated = AllocatedUse::Known([("GPU-0".into(), used)].into());
-                let host = HostResources::default();
-                ledger.confirm(&pod.into(), &"team".into(), &"n".into(), allocated, host);
+                let (used, host) = (uses("GPU-0", 300, 0), HostResources::default());
+                ledger.confirm(&pod.into(), &"team".into(), &"n".into(), used, host);
             }
             ledger.release(&"a".into());
         });

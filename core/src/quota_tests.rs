@@ -1,16 +1,14 @@
 //! Pods of one namespace on one node, against its quotas.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::NotReserved;
-use crate::node::NodePublication;
 use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{self, demand, gpu, request};
 use crate::units::HostResources;
 use crate::{Demand, Ledger, Stage};
 
@@ -33,14 +31,7 @@ fn quota(name: &str, limits: &[(LimitedResource, &str)]) -> Quota {
 
 /// A node of four devices of 4000 MiB.
 fn ledger(quotas: Vec<Quota>) -> Ledger {
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory(
-            (0..4).map(|index| gpu(index, 4000, 9)).collect(),
-        ))),
-        ..NodePublication::default()
-    };
-    let mut ledger = Ledger::default();
-    ledger.publish(&"n".into(), Some(published));
+    let mut ledger = tests::ledger((0..4).map(|index| gpu(index, 4000, 9)).collect());
     ledger.set_quotas(BTreeMap::from([("team".into(), quotas)]));
     ledger
 }
@@ -61,8 +52,8 @@ fn half() -> GpuRequest {
 /// The containers of a pod, and the answer.
 type Case<'a> = (&'a [(Stage, Option<GpuRequest>)], &'a str);
 
-/// One pod after the other under `quotas`.
-fn check(quotas: &[Quota], pods: &[Case<'_>]) {
+/// One pod after the other under `quotas`; `rule` is HAMi's.
+fn check(rule: &str, quotas: &[Quota], pods: &[Case<'_>]) {
     let mut ledger = ledger(quotas.to_vec());
     for (number, (containers, expected)) in pods.iter().enumerate() {
         let pod = format!("p{number}");
@@ -72,7 +63,7 @@ fn check(quotas: &[Quota], pods: &[Case<'_>]) {
         let answer = answer.map_or("fits", |over| over.trim_end_matches(')'));
         assert_eq!(
             answer, *expected,
-            "pod {number} of {pods:?} under {quotas:?}"
+            "rule {rule}, pod {number} of {pods:?} under {quotas:?}"
         );
     }
 }
@@ -82,6 +73,7 @@ fn charges_quota_count_times_memory_and_count_times_cores() {
     use LimitedResource::{Cores, Memory};
     use Stage::App;
     check(
+        "4.9.2",
         &[quota("q", &[(Memory, "3000"), (Cores, "100")])],
         &[
             (&[(App, Some(request(2, 1000, 20)))], "fits"),
@@ -103,6 +95,13 @@ fn charges_quota_count_times_memory_and_count_times_cores() {
 }
 
 #[test]
+fn quota_limits_no_count() {
+    let app = (Stage::App, Some(request(4, 1, 0)));
+    let quotas = [quota("q", &[(LimitedResource::Memory, "4")])];
+    check("4.9.3", &quotas, &[(&[app], "fits")]);
+}
+
+#[test]
 fn charges_quota_larger_of_init_peak_and_app_sum() {
     use Stage::{App, Init, Sidecar};
     // W9: two app containers of half a device each, with and without two init containers
@@ -110,8 +109,9 @@ fn charges_quota_larger_of_init_peak_and_app_sum() {
     let quotas = [quota("q", &[(LimitedResource::Memory, "3000")])];
     let refused = "gpumem used 0, asked 4000, limit 3000 of quota q";
     let half = Some(half());
-    check(&quotas, &[(&[(App, half), (App, half)], refused)]);
+    check("", &quotas, &[(&[(App, half), (App, half)], refused)]);
     check(
+        "",
         &quotas,
         &[
             (
@@ -130,6 +130,7 @@ fn charges_quota_larger_of_init_peak_and_app_sum() {
     );
     let (small, large) = (Some(request(1, 500, 0)), Some(request(1, 2000, 0)));
     check(
+        "",
         &quotas,
         &[
             (&[(Sidecar, small), (Init, large), (App, small)], "fits"),
@@ -146,6 +147,7 @@ fn enforces_every_quota_of_the_namespace() {
     use LimitedResource::{Cores, Memory};
     let app = |memory, cores| [(Stage::App, Some(request(1, memory, cores)))];
     check(
+        "4.9.1",
         &[
             quota("wide", &[(Memory, "2000"), (Cores, "10")]),
             quota("tight", &[(Memory, "1000")]),
@@ -174,10 +176,12 @@ fn zero_and_unreadable_limits_allow_nothing() {
     use LimitedResource::{Cores, Memory};
     let app = |memory, cores| [(Stage::App, Some(request(1, memory, cores)))];
     check(
+        "4.9.2",
         &[quota("q", &[(Memory, "0")])],
         &[(&app(1, 0), "gpumem used 0, asked 1, limit 0 of quota q")],
     );
     check(
+        "",
         &[quota("q", &[(Cores, "16Gi")])],
         &[
             (&app(1, 0), "fits"),

@@ -234,14 +234,6 @@ mod tests {
     }
 
     #[test]
-    fn shows_reason_counts_in_fixed_order() {
-        let mut refusal = Refusal::of(Reason::NodeNotRegistered);
-        refusal.add(Reason::CardNotHealth);
-        refusal.merge(&Refusal::of(Reason::CardNotHealth));
-        assert_eq!(refusal.to_string(), "2 CardNotHealth, 1 NodeNotRegistered");
-    }
-
-    #[test]
     fn reports_kubelet_with_fewest_free_replicas() {
         let shortage = |offered| {
             let resource = "nvidia.com/gpu".into();

@@ -13,8 +13,8 @@ fn read(written: &[(&str, &str)]) -> Result<Written, Vec<RequestError>> {
     })
 }
 
-fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
-    let shown = match read(written) {
+fn shown(written: &[(&str, &str)], defaults: &Defaults) -> String {
+    match read(written) {
         Ok(written) => match written.request(defaults) {
             None => "none".to_owned(),
             Some(request) => {
@@ -30,8 +30,11 @@ fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
             .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join("; "),
-    };
-    assert_eq!(shown, expected, "{written:?}");
+    }
+}
+
+fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
+    assert_eq!(shown(written, defaults), expected, "{written:?}");
 }
 
 #[test]
@@ -41,27 +44,44 @@ fn fills_in_missing_values_from_defaults() {
         bare_gpu: BareGpu::Whole,
         ..seed
     };
-    let all_memory = Defaults {
+    let own = Defaults {
         memory: Mib(0),
+        cores: Percent(20),
         ..seed
     };
     let no_count = Defaults { count: 0, ..seed };
-    check(&[], &seed, "none");
-    check(&[("gpu", "0")], &seed, "none");
-    check(&[("priority", "0")], &seed, "none");
-    check(&[("gpu", "1")], &seed, "1 x 5000 MiB, cores 0 %");
-    check(&[("gpu", "1")], &whole, "1 x 100 %, cores 100 %");
-    check(&[("gpu", "1")], &all_memory, "1 x 100 %, cores 0 %");
-    check(&[("gpumem", "3k")], &seed, "1 x 3000 MiB, cores 0 %");
-    check(&[("gpumem", "3k")], &no_count, "none");
-    check(&[("gpumem-percentage", "50")], &seed, "1 x 50 %, cores 0 %");
-    check(&[("gpucores", "30")], &seed, "1 x 5000 MiB, cores 30 %");
-    check(&[("gpucores", "30")], &whole, "1 x 5000 MiB, cores 30 %");
-    check(
-        &[("gpu", "2"), ("gpumem", "3k"), ("gpucores", "30")],
-        &seed,
-        "2 x 3000 MiB, cores 30 %",
-    );
+    let (part, cores) = (("gpumem-percentage", "50"), ("gpucores", "30"));
+    let no_cores = ("gpucores", "0");
+    let all = [("gpu", "2"), ("gpumem", "3k"), cores];
+    // The first is HAMi's rule, where it has one.
+    for (rule, written, defaults, expected) in [
+        ("4.3.1", &[][..], seed, "none"),
+        ("", &[("gpu", "0")], seed, "none"),
+        ("", &[("priority", "0")], seed, "none"),
+        ("4.3.4", &[("gpu", "1")], seed, "1 x 5000 MiB, cores 0 %"),
+        ("", &[("gpu", "1")], whole, "1 x 100 %, cores 100 %"),
+        ("4.3.4", &[("gpu", "1")], own, "1 x 100 %, cores 20 %"),
+        (
+            "4.3.2",
+            &[("gpumem", "3k")],
+            seed,
+            "1 x 3000 MiB, cores 0 %",
+        ),
+        ("", &[("gpumem", "3k")], no_count, "none"),
+        ("4.3.3", &[part], seed, "1 x 50 %, cores 0 %"),
+        ("4.3.5", &[cores], seed, "1 x 5000 MiB, cores 30 %"),
+        ("4.3.5", &[cores], whole, "1 x 5000 MiB, cores 30 %"),
+        (
+            "4.3.5",
+            &[("gpu", "1"), no_cores],
+            own,
+            "1 x 100 %, cores 0 %",
+        ),
+        ("4.3.1", &all, seed, "2 x 3000 MiB, cores 30 %"),
+    ] {
+        let found = shown(written, &defaults);
+        assert_eq!(found, expected, "{written:?} rule {rule}");
+    }
 }
 
 #[test]

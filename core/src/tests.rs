@@ -18,11 +18,19 @@ mod scarcity;
 mod typical;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::decide::{Memo, NodeQuery, best, refusal_text};
 use crate::inventory::{Gpu, Health, Inventory, Mode};
+use crate::ledger::NotReserved;
+use crate::node::NodePublication;
+use crate::preemption::{CandidateNode, Occupant, OccupantState};
+use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
 use crate::request::{GpuRequest, Memory};
+use crate::score::Policies;
 use crate::units::{Mib, Percent};
-use crate::{ContainerDemand, Demand, Stage};
+use crate::usage::{AllocatedUse, DeviceUse};
+use crate::{Allocation, Cluster, ContainerDemand, Demand, Ledger, Stage};
 
 pub(crate) fn gpu(index: u32, memory: u64, replicas: u32) -> Gpu {
     Gpu {
@@ -86,5 +94,104 @@ pub(crate) fn demand(containers: &[(Stage, Option<GpuRequest>)]) -> Demand {
         node_policy: None,
         gpu_policy: None,
         rules: crate::DeviceRules::default(),
+    }
+}
+
+/// A pod with one container that asks for this.
+pub(crate) fn app(count: u32, memory: u64, cores: u32) -> Demand {
+    demand(&[(Stage::App, Some(request(count, memory, cores)))])
+}
+
+pub(crate) fn publication(inventory: Inventory) -> NodePublication {
+    NodePublication {
+        inventory: Some(Arc::new(inventory)),
+        ..NodePublication::default()
+    }
+}
+
+pub(crate) fn published(gpus: Vec<Gpu>) -> NodePublication {
+    publication(inventory(gpus))
+}
+
+/// A ledger of one node, `n`.
+pub(crate) fn ledger(gpus: Vec<Gpu>) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.publish(&"n".into(), Some(published(gpus)));
+    ledger
+}
+
+/// Reserves for a pod of namespace `team`.
+pub(crate) fn reserve(
+    ledger: &mut Ledger,
+    pod: &str,
+    node: &str,
+    demand: &Demand,
+) -> Result<Allocation, NotReserved> {
+    let policies = Policies::default();
+    ledger.reserve(&pod.into(), &"team".into(), &node.into(), demand, &policies)
+}
+
+/// A quota of memory alone.
+pub(crate) fn memory_quota(most: u64) -> Quota {
+    Quota {
+        name: "q".into(),
+        limits: vec![Limit {
+            on: LimitedResource::Memory,
+            key: "limits.nvidia.com/gpumem".into(),
+            most: LimitValue::Number(most),
+        }],
+    }
+}
+
+pub(crate) fn query<'a>(
+    cluster: &'a Cluster,
+    demand: &'a Demand,
+    policies: &'a Policies,
+) -> NodeQuery<'a> {
+    NodeQuery {
+        cluster,
+        demand,
+        policies,
+        pending: &[],
+        own_reservation: None,
+        headroom: None,
+    }
+}
+
+/// At most so many of the nodes that fit, the best one first, or why none does.
+pub(crate) fn answer(
+    query: &NodeQuery<'_>,
+    memo: &mut Memo,
+    names: &[&str],
+    most: usize,
+) -> String {
+    match best(query, memo, names, most) {
+        Ok(fits) => fits.join(" "),
+        Err(refusal) => refusal_text(names.len(), &refusal),
+    }
+}
+
+/// Known to use this of one device.
+pub(crate) fn uses(key: &str, memory: u64, cores: u32) -> AllocatedUse {
+    let used = DeviceUse::of(Mib(memory), Percent(cores));
+    AllocatedUse::Known([(key.into(), used)].into())
+}
+
+/// A node whose pods, of priority 0, use these devices.
+pub(crate) fn candidate(gpus: Vec<Gpu>, pods: &[(&str, &str)]) -> CandidateNode {
+    let occupant = |(name, key): &(&str, &str)| Occupant {
+        uid: (*name).into(),
+        allocated: uses(key, 1, 1),
+        replicas: crate::Replicas::default(),
+        priority: 0,
+        started: 0,
+        budgets: vec![],
+        state: OccupantState::Running,
+    };
+    CandidateNode {
+        name: "n".into(),
+        published: published(gpus),
+        requested: crate::Requests::default(),
+        occupants: pods.iter().map(occupant).collect(),
     }
 }

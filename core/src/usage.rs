@@ -278,24 +278,12 @@ pub fn effective<'a>(
 mod tests {
     use super::*;
 
-    #[test]
-    fn finds_uses_by_key_whatever_their_order() {
-        let device_use = |memory| DeviceUse::of(Mib(memory), Percent(1));
-        let uses: DeviceUses = [
-            ("b".into(), device_use(2)),
-            ("a".into(), device_use(1)),
-            ("b".into(), device_use(3)),
-        ]
-        .into();
-        assert_eq!((uses.len(), uses.is_empty()), (2, false));
-        assert_eq!(uses.get(&"b".into()), Some(&device_use(3)));
-        assert!(uses.contains_key(&"a".into()) && !uses.contains_key(&"c".into()));
-        let text = serde_json::to_string(&uses).unwrap();
-        assert!(text.starts_with(r#"{"a":{"seats":1"#), "{text}");
-        assert_eq!(serde_json::from_str::<DeviceUses>(&text).unwrap(), uses);
-    }
-
-    fn check(containers: &[(Stage, u64, u32)], replicas: u32, memory: u64, cores: u32) {
+    /// `rule` is HAMi's, where it has one.
+    fn check(
+        rule: &str,
+        containers: &[(Stage, u64, u32)],
+        (replicas, memory, cores): (u32, u64, u32),
+    ) {
         let used =
             on_device(containers.iter().map(|&(stage, memory, cores)| {
                 (stage, DeviceUse::of(Mib(memory), Percent(cores)))
@@ -303,19 +291,25 @@ mod tests {
         assert_eq!(
             (used.replicas, used.memory, used.cores),
             (replicas, Mib(memory), Percent(cores)),
-            "{containers:?}"
+            "{containers:?} rule {rule}"
         );
     }
 
     #[test]
     fn follows_kubernetes_rule_for_init_containers_and_sidecars() {
         use Stage::{App, Init, Sidecar};
-        check(&[], 0, 0, 0);
-        check(&[(App, 10, 1), (App, 20, 2)], 2, 30, 3);
-        check(&[(Init, 50, 5), (App, 20, 2)], 1, 50, 5);
-        check(&[(Init, 50, 5), (Init, 40, 9), (App, 20, 2)], 1, 50, 9);
-        check(&[(Sidecar, 5, 1), (Init, 50, 5), (App, 20, 2)], 2, 55, 6);
-        check(&[(Init, 50, 5), (Sidecar, 5, 1), (App, 20, 2)], 2, 50, 5);
-        check(&[(Init, 9, 0), (Sidecar, 5, 1), (App, 20, 2)], 2, 25, 3);
+        check("", &[], (0, 0, 0));
+        check("", &[(App, 10, 1), (App, 20, 2)], (2, 30, 3));
+        check("4.10.2", &[(Init, 50, 1)], (1, 50, 1));
+        let two = [(Init, 50, 5), (Init, 40, 9), (App, 20, 2)];
+        check("4.10.1", &two, (1, 50, 9));
+        let two = [(Init, 50, 5), (App, 20, 20), (App, 40, 1)];
+        check("4.10.1", &two, (2, 60, 21));
+        // Memory of one and compute of the other: the larger of each.
+        check("4.10.1", &[(Init, 50, 1), (App, 20, 20)], (1, 50, 20));
+        let sidecar = (Sidecar, 5, 1);
+        check("", &[sidecar, (Init, 50, 5), (App, 20, 2)], (2, 55, 6));
+        check("", &[(Init, 50, 5), sidecar, (App, 20, 2)], (2, 50, 5));
+        check("", &[(Init, 9, 0), sidecar, (App, 20, 2)], (2, 25, 3));
     }
 }

@@ -1,55 +1,49 @@
 //! Filter and prioritize on small clusters of one-device nodes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use crate::decide::{
-    Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, ranks, refusal_text,
-};
+use crate::decide::{Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, ranks};
 use crate::inventory::{Gpu, Mode};
 use crate::ledger::{Purpose, Reservation};
 use crate::node::NodePublication;
-use crate::quota::{Limit, LimitValue, LimitedResource, Quota, QuotaAmount};
+use crate::quota::QuotaAmount;
 use crate::request::{GpuRequest, Memory};
 use crate::rules::{DeviceRules, Model};
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{answer, app, demand, gpu, memory_quota, published, query, reserve, uses};
 use crate::typical::PodShape;
 use crate::units::{HostResources, MilliCpu};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::usage::DeviceUse;
 use crate::{Census, Demand, Ledger, Mib, Percent, Replicas, Stage, Typical};
 
 /// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {
     let mut ledger = Ledger::default();
     for (number, &memory) in taken.iter().enumerate() {
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
-            ..NodePublication::default()
-        };
-        let name = format!("n{number}").into();
-        ledger.publish(&name, Some(published));
+        let (name, pod) = (format!("n{number}"), format!("taken-{number}"));
+        ledger.publish(
+            &name.as_str().into(),
+            Some(published(vec![gpu(0, 1000, 9)])),
+        );
         if memory > 0 {
-            let pod = format!("taken-{number}").into();
-            let reserved = ledger.reserve(
-                &pod,
-                &"team".into(),
-                &name,
-                &requests(memory),
-                &Policies::default(),
-            );
-            reserved.unwrap();
+            reserve(&mut ledger, &pod, &name, &requests(memory)).unwrap();
         }
     }
     ledger
 }
 
 fn requests(memory: u64) -> Demand {
-    demand(&[(Stage::App, Some(request(1, memory, 0)))])
+    app(1, memory, 0)
 }
 
-fn names(count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("n{n}")).collect()
+/// A pod that will use this of the first device of a node.
+fn placement(slot: usize, memory: u64) -> PendingPlacement {
+    PendingPlacement {
+        slot,
+        uses: vec![(0, DeviceUse::of(Mib(memory), Percent(0)))],
+        instances: vec![],
+        replicas: Replicas::default(),
+    }
 }
 
 /// Queries twice, the second time with cached verdicts.
@@ -60,27 +54,19 @@ fn filter(
     names: &[&str],
     most: usize,
 ) -> String {
+    let (demand, policies) = (requests(memory), Policies::default());
     let query = NodeQuery {
-        cluster: ledger.cluster(),
-        demand: &requests(memory),
-        policies: &Policies::default(),
         pending,
-        own_reservation: None,
-        headroom: None,
+        ..query(ledger.cluster(), &demand, &policies)
     };
     let mut memo = Memo::default();
-    let shown = |memo: &mut Memo| match best(&query, memo, names, most) {
-        Ok(fits) => fits.join(" "),
-        Err(refusal) => refusal_text(names.len(), &refusal),
-    };
-    let first = shown(&mut memo);
-    assert_eq!(first, shown(&mut memo));
+    let first = answer(&query, &mut memo, names, most);
+    assert_eq!(first, answer(&query, &mut memo, names, most));
     first
 }
 
 fn check(taken: &[u64], memory: u64, most: usize, expected: &str) {
-    let names = names(taken.len());
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let names: Vec<_> = ["n0", "n1", "n2"].into_iter().take(taken.len()).collect();
     let shown = filter(&ledger(taken), memory, &[], &names, most);
     assert_eq!(shown, expected, "{taken:?}");
 }
@@ -111,14 +97,8 @@ fn refusal_counts_reasons_in_bounded_length() {
 fn prioritize_scores_one_node_ten_and_the_rest_by_rank() {
     let ledger = ledger(&[0, 500, 300, 1000]);
     let ranks = |names: &[&str]| {
-        let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand: &requests(100),
-            policies: &Policies::default(),
-            pending: &[],
-            own_reservation: None,
-            headroom: None,
-        };
+        let (demand, policies) = (requests(100), Policies::default());
+        let query = query(ledger.cluster(), &demand, &policies);
         let ranks = ranks(&query, &mut Memo::default(), names);
         ranks.into_iter().map(|(_, rank)| rank).collect::<Vec<_>>()
     };
@@ -132,12 +112,7 @@ fn prioritize_scores_one_node_ten_and_the_rest_by_rank() {
 fn ranks_node_filled_by_pending_placements_last() {
     let ledger = ledger(&[0, 500, 300]);
     let all = ["n0", "n1", "n2"];
-    let placement = |memory| PendingPlacement {
-        slot: 1,
-        uses: vec![(0, DeviceUse::of(Mib(memory), Percent(0)))],
-        instances: vec![],
-        replicas: Replicas::default(),
-    };
+    let placement = |memory| placement(1, memory);
     assert_eq!(
         filter(&ledger, 100, &[placement(300)], &all, 64),
         "n1 n2 n0"
@@ -156,20 +131,11 @@ fn scores_node_anew_when_its_pending_pods_change() {
     let mut ledger = ledger(&[0, 500]);
     let mut memo = Memo::default();
     let mut first = |ledger: &Ledger, pending: &[u64]| {
-        let placement = |memory: &u64| PendingPlacement {
-            slot: 1,
-            uses: vec![(0, DeviceUse::of(Mib(*memory), Percent(0)))],
-            instances: vec![],
-            replicas: Replicas::default(),
-        };
-        let pending: Vec<_> = pending.iter().map(placement).collect();
+        let pending: Vec<_> = pending.iter().map(|&memory| placement(1, memory)).collect();
+        let (demand, policies) = (requests(100), Policies::default());
         let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand: &requests(100),
-            policies: &Policies::default(),
             pending: &pending,
-            own_reservation: None,
-            headroom: None,
+            ..query(ledger.cluster(), &demand, &policies)
         };
         best(&query, &mut memo, &["n0", "n1"], 1).unwrap()[0]
     };
@@ -179,15 +145,7 @@ fn scores_node_anew_when_its_pending_pods_change() {
     assert_eq!(first(&ledger, &[]), "n1");
     ledger.release(&"taken-1".into());
     assert_eq!(first(&ledger, &[450]), "n1", "the node has changed");
-    let policies = Policies::default();
-    let reserved = ledger.reserve(
-        &"p".into(),
-        &"team".into(),
-        &"n1".into(),
-        &requests(500),
-        &policies,
-    );
-    reserved.unwrap();
+    reserve(&mut ledger, "p", "n1", &requests(500)).unwrap();
     assert_eq!(first(&ledger, &[450]), "n0");
 }
 
@@ -210,12 +168,7 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
     for (number, change) in changes.into_iter().enumerate() {
         let mut gpu = gpu(0, 1000, 9);
         change(&mut gpu);
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![gpu]))),
-            ..NodePublication::default()
-        };
-        let name = format!("n{number}").into();
-        ledger.publish(&name, Some(published));
+        ledger.publish(&format!("n{number}").into(), Some(published(vec![gpu])));
     }
     let cluster = ledger.cluster();
     let kinds: BTreeSet<_> = (0..changes.len())
@@ -225,7 +178,7 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
     assert_eq!(kinds.len(), changes.len() - 1);
     let with = |rules| Demand {
         rules,
-        ..demand(&[(Stage::App, Some(request(1, 500, 20)))])
+        ..app(1, 500, 20)
     };
     let rules = [
         DeviceRules::default(),
@@ -253,39 +206,6 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
 }
 
 #[test]
-fn forgets_verdict_when_its_node_changes() {
-    let mut ledger = ledger(&[0, 500]);
-    let mut memo = Memo::default();
-    let mut names = |ledger: &Ledger| {
-        let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand: &requests(400),
-            policies: &Policies::default(),
-            pending: &[],
-            own_reservation: None,
-            headroom: None,
-        };
-        let fits = best(&query, &mut memo, &["n0", "n1"], 9).unwrap();
-        fits.join(" ")
-    };
-    assert_eq!(names(&ledger), "n1 n0");
-    ledger
-        .reserve(
-            &"p".into(),
-            &"team".into(),
-            &"n1".into(),
-            &requests(200),
-            &Policies::default(),
-        )
-        .unwrap();
-    assert_eq!(names(&ledger), "n0");
-    ledger.release(&"p".into());
-    assert_eq!(names(&ledger), "n1 n0");
-    ledger.publish(&"n0".into(), None);
-    assert_eq!(names(&ledger), "n1");
-}
-
-#[test]
 fn steers_pods_without_gpu_away_from_free_gpus() {
     let ledger = ledger(&[0, 1000, 500]);
     let ranks = cpu_only_ranks(
@@ -309,12 +229,11 @@ fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
     let mut ledger = Ledger::default();
     for (name, cpu) in [("much", 64_000), ("little", 32_000), ("enough", 48_000)] {
         let published = NodePublication {
-            inventory: Some(std::sync::Arc::new(inventory(vec![gpu(0, 1000, 9)]))),
             allocatable: HostResources {
                 cpu: MilliCpu(cpu),
                 memory: Mib(1000),
             },
-            ..NodePublication::default()
+            ..published(vec![gpu(0, 1000, 9)])
         };
         ledger.publish(&name.into(), Some(published));
     }
@@ -326,49 +245,34 @@ fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
 #[test]
 fn reservation_admits_only_its_preemptor_until_allocated() {
     let mut ledger = ledger(&[600]);
-    let (holder, other) = ("holder".into(), "other".into());
-    let fits = |ledger: &Ledger, pod: &crate::PodUid| {
-        let own = ledger.node_seen_by_preemptor(pod);
+    let (asked, policies) = (requests(400), Policies::default());
+    let fits = |ledger: &Ledger, pod: &str| {
+        let own = ledger.node_seen_by_preemptor(&pod.into());
         let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand: &requests(400),
-            policies: &Policies::default(),
-            pending: &[],
             own_reservation: own.as_ref(),
-            headroom: None,
+            ..query(ledger.cluster(), &asked, &policies)
         };
-        let mut memo = Memo::default();
-        best(&query, &mut memo, &["n0"], 1).is_ok()
+        best(&query, &mut Memo::default(), &["n0"], 1).is_ok()
     };
-    let used = DeviceUse::of(Mib(400), Percent(0));
     let reservation = Reservation {
         node: "n0".into(),
-        allocated: AllocatedUse::Known([("GPU-0".into(), used)].into()),
+        allocated: uses("GPU-0", 400, 0),
         replicas: requests(400).replicas(),
         purpose: Purpose::Preemption { recorded: true },
     };
     let version = ledger.cluster().version(0);
-    ledger.put_reservation(&holder, reservation);
-    assert_ne!(
-        ledger.cluster().version(0),
-        version,
-        "a memo would not notice"
-    );
-    assert!(fits(&ledger, &holder) && !fits(&ledger, &other));
-    let policies = Policies::default();
-    let asked = requests(400);
-    let mut reserve = |pod| {
-        ledger
-            .reserve(pod, &"team".into(), &"n0".into(), &asked, &policies)
-            .is_ok()
-    };
-    assert!(!reserve(&other) && reserve(&holder));
+    ledger.put_reservation(&"holder".into(), reservation);
+    let unnoticed = ledger.cluster().version(0) == version;
+    assert!(!unnoticed, "a memo would not notice");
+    assert!(fits(&ledger, "holder") && !fits(&ledger, "other"));
+    assert!(reserve(&mut ledger, "other", "n0", &asked).is_err());
+    assert!(reserve(&mut ledger, "holder", "n0", &asked).is_ok());
     let device = |ledger: &Ledger| ledger.cluster().at(0).unwrap().devices[0].allocated;
     assert_eq!(device(&ledger).used.memory, Mib(1000), "counted once");
-    ledger.cancel(&holder);
+    ledger.cancel(&"holder".into());
     assert_eq!(device(&ledger).used.memory, Mib(1000), "reserved again");
-    ledger.drop_reservation(&holder);
-    assert!(fits(&ledger, &other));
+    ledger.drop_reservation(&"holder".into());
+    assert!(fits(&ledger, "other"));
 }
 
 /// Nodes `n0` and `n1` with a device of 1000 and one of 4000 MiB, and a quota of
@@ -376,46 +280,26 @@ fn reservation_admits_only_its_preemptor_until_allocated() {
 #[test]
 fn charges_quota_for_the_device_the_node_would_give() {
     let mut ledger = ledger(&[0]);
-    let large = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![gpu(0, 4000, 9)]))),
-        ..NodePublication::default()
-    };
-    ledger.publish(&"n1".into(), Some(large));
-    let limit = Limit {
-        on: LimitedResource::Memory,
-        key: "limits.nvidia.com/gpumem".into(),
-        most: LimitValue::Number(1500),
-    };
-    let quota = Quota {
-        name: "q".into(),
-        limits: vec![limit],
-    };
-    ledger.set_quota(&"team".into(), "q", Some(quota));
-    let allocated =
-        AllocatedUse::Known([("GPU-x".into(), DeviceUse::of(Mib(400), Percent(0)))].into());
+    ledger.publish(&"n1".into(), Some(published(vec![gpu(0, 4000, 9)])));
+    ledger.set_quota(&"team".into(), "q", Some(memory_quota(1500)));
     ledger.confirm(
         &"x".into(),
         &"team".into(),
         &"elsewhere".into(),
-        allocated,
+        uses("GPU-x", 400, 0),
         HostResources::default(),
     );
     let headroom = ledger.headroom("team");
     let mut memo = Memo::default();
+    let policies = Policies::default();
     let mut answer = |headroom, percent| {
         let request = GpuRequest::of(1, Memory::Share(Percent(percent)), Percent(0));
+        let demand = demand(&[(Stage::App, Some(request))]);
         let query = NodeQuery {
-            cluster: ledger.cluster(),
-            demand: &demand(&[(Stage::App, Some(request))]),
-            policies: &Policies::default(),
-            pending: &[],
-            own_reservation: None,
             headroom,
+            ..query(ledger.cluster(), &demand, &policies)
         };
-        match best(&query, &mut memo, &["n0", "n1", "n2"], 9) {
-            Ok(fits) => fits.join(" "),
-            Err(refusal) => refusal_text(3, &refusal),
-        }
+        answer(&query, &mut memo, &["n0", "n1", "n2"], 9)
     };
     assert_eq!(answer(None, 100), "n0 n1");
     assert_eq!(answer(headroom.as_ref(), 100), "n0");
@@ -436,11 +320,7 @@ fn charges_quota_for_the_device_the_node_would_give() {
 
 #[test]
 fn ignores_pending_placement_on_a_removed_device() {
-    let placement = PendingPlacement {
-        slot: 0,
-        uses: vec![(1, DeviceUse::of(Mib(900), Percent(0)))],
-        instances: vec![],
-        replicas: Replicas::default(),
-    };
+    let mut placement = placement(0, 900);
+    placement.uses[0].0 = 1;
     assert_eq!(filter(&ledger(&[0]), 500, &[placement], &["n0"], 9), "n0");
 }

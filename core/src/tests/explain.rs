@@ -1,7 +1,5 @@
 //! The explanation is the decision, for random nodes and pods.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
@@ -10,10 +8,10 @@ use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
 use crate::node::{NodePublication, NodeState};
 use crate::refusal::{Reason, Refusal};
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{app, demand, gpu, inventory, publication, request, uses};
 use crate::top::{self, NodeTop};
 use crate::units::{HostResources, Mib, Percent};
-use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
+use crate::usage::{AllocatedUse, DeviceUse};
 use crate::{Demand, PodUid, Stage};
 
 /// Reasons of a node as a whole; the others are of devices.
@@ -27,21 +25,16 @@ const OF_NODES: [Reason; 4] = [
 fn state(inventory: Inventory, shares: &[(u32, u64, u32)], unreadable: bool) -> NodeState {
     let mut pods: Vec<(PodUid, AllocatedUse)> = Vec::new();
     for (number, &(device, memory, cores)) in shares.iter().enumerate() {
-        let used = DeviceUse::of(Mib(memory), Percent(cores));
-        let allocated = DeviceUses::from([(format!("GPU-{device}").into(), used)]);
-        pods.push((format!("p{number}").into(), AllocatedUse::Known(allocated)));
+        let used = uses(&format!("GPU-{device}"), memory, cores);
+        pods.push((format!("p{number}").into(), used));
     }
     if unreadable {
         pods.push(("spoilt".into(), AllocatedUse::Unreadable));
     }
-    let allocated: Vec<_> = pods
-        .iter()
-        .map(|(pod, allocated)| (pod, allocated))
-        .collect();
+    let allocated: Vec<_> = pods.iter().map(|(pod, used)| (pod, used)).collect();
     let published = NodePublication {
-        inventory: Some(Arc::new(inventory)),
         cordoned: vec!["GPU-3".into()],
-        ..NodePublication::default()
+        ..publication(inventory)
     };
     NodeState::of(&published, &allocated, HostResources::default())
 }
@@ -129,7 +122,7 @@ proptest! {
     #[test]
     fn device_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
         let policies = Policies::default();
-        let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
+        let demand = app(1, memory, cores);
         let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
@@ -148,7 +141,7 @@ proptest! {
             device.devices[0].resource = 0;
             let most = |cores| {
                 let fits = |memory| {
-                    let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
+                    let demand = app(1, memory, cores);
                     fit(&device, &demand, &policies).is_ok()
                 };
                 // The largest of 1 to 4096 that fits, by bisection.
@@ -176,7 +169,7 @@ fn only(node: &NodeState, place: usize) -> NodeState {
 #[test]
 fn node_filled_by_pending_placements_is_crowded() {
     let node = state(inventory(vec![gpu(0, 1000, 4)]), &[(0, 300, 0)], false);
-    let demand = demand(&[(Stage::App, Some(request(1, 500, 10)))]);
+    let demand = app(1, 500, 10);
     let check = |coming: u64, expected: bool| {
         let uses = [(0, DeviceUse::of(Mib(coming), Percent(10)))];
         let crowd = node.with(&uses, &[], &crate::Replicas::default());

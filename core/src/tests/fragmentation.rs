@@ -5,25 +5,24 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use crate::Policy;
 use crate::fit::fit;
 use crate::fragmentation::{THRESHOLDS, View, score};
 use crate::node::{Host, NodePublication, NodeState};
 use crate::request::Memory;
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{app, gpu, published};
 use crate::typical::{Census, PodShape, Typical, TypicalPod};
 use crate::units::{HostResources, Mib, MilliCpu, Percent};
 use crate::usage::DeviceUse;
-use crate::{Policy, Stage};
 
 /// A node of devices of 1000 MiB and 4 replicas with one pod on each that has a use,
 /// and this much CPU left.
 fn node(devices: &[Option<(u64, u32)>], cpu: u64) -> NodeState {
     let gpus = (0..).zip(devices).map(|(i, _)| gpu(i, 1000, 4)).collect();
     let published = NodePublication {
-        inventory: Some(Arc::new(inventory(gpus))),
         allocatable: host(cpu),
-        ..NodePublication::default()
+        ..published(gpus)
     };
     let mut state = NodeState::of(&published, &[], HostResources::default());
     for (device, used) in state.devices.iter_mut().zip(devices) {
@@ -176,8 +175,7 @@ fn policies(shapes: &[(u32, PodShape)]) -> Policies {
 
 /// The score of a node for a pod, and the device it would get.
 fn choice(node: &NodeState, policies: &Policies, memory: u64, cores: u32) -> (u64, usize) {
-    let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
-    let found = fit(node, &demand, policies).unwrap();
+    let found = fit(node, &app(1, memory, cores), policies).unwrap();
     (found.score, found.uses[0].0)
 }
 

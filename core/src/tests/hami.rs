@@ -6,8 +6,6 @@ mod codec;
 mod devices;
 mod pods;
 mod preferences;
-mod quota;
-mod requests;
 mod scores;
 
 use crate::inventory::{Gpu, Inventory};

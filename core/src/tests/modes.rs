@@ -14,11 +14,10 @@ use crate::inventory::{EvenShare, Gpu, Inventory, Mode};
 use crate::ledger::{Ledger, NotReserved};
 use crate::mig::published::{CreatedInstance, DynamicMig, FixedInstance, Mig};
 use crate::mig::{Geometry, resource, table};
-use crate::node::NodePublication;
 use crate::preferences::Preferences;
 use crate::request::{Resource, Written};
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory};
+use crate::tests::{demand, gpu, inventory, ledger, publication, published, reserve};
 use crate::units::{Mib, Percent};
 use crate::{ContainerDemand, Defaults, Demand, Stage};
 
@@ -109,14 +108,10 @@ fn check(gpus: Vec<Gpu>, pods: &[(Demand, &str)]) {
 /// The same on a node that published this.
 fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
     let mut ledger = Ledger::default();
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory)),
-        ..NodePublication::default()
-    };
-    ledger.publish(&"n".into(), Some(published));
+    ledger.publish(&"n".into(), Some(publication(inventory)));
     for (number, (demand, expected)) in pods.iter().enumerate() {
-        let (uid, policies) = (format!("p{number}").as_str().into(), Policies::default());
-        let given = ledger.reserve(&uid, &"d".into(), &"n".into(), demand, &policies);
+        let pod = format!("p{number}");
+        let given = reserve(&mut ledger, &pod, "n", demand);
         let found = match given {
             Ok(given) => {
                 let text = given.encode().unwrap();
@@ -126,7 +121,7 @@ fn check_on(inventory: Inventory, pods: &[(Demand, &str)]) {
                     demand.stages(),
                 ));
                 assert_eq!(
-                    ledger.pod_entry(&uid).unwrap().allocated,
+                    ledger.pod_entry(&pod.into()).unwrap().allocated,
                     allocated,
                     "pod {number}"
                 );

@@ -1,7 +1,5 @@
 //! Which pods are evicted: tables of small nodes, and the search against brute force.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use crate::demand::Requests;
@@ -11,7 +9,7 @@ use crate::preemption::{
     plan, victims,
 };
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{self, app, demand, gpu, request};
 use crate::units::{Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
 use crate::{Demand, PodUid, Replicas, Stage};
@@ -22,11 +20,7 @@ mod replicas;
 type PodRow = (&'static str, i32, i64, &'static [(u32, u64, u32)]);
 
 fn published(devices: u32) -> NodePublication {
-    let gpus = (0..devices).map(|index| gpu(index, 1000, 9)).collect();
-    NodePublication {
-        inventory: Some(Arc::new(inventory(gpus))),
-        ..NodePublication::default()
-    }
+    tests::published((0..devices).map(|index| gpu(index, 1000, 9)).collect())
 }
 
 /// This many of the main resource.
@@ -84,10 +78,6 @@ fn check(nodes: &[(&str, &[PodRow])], demand: &Demand, expected: Result<(&str, &
     assert_eq!(plan(&query, nodes), expected);
 }
 
-fn one(count: u32, memory: u64, cores: u32) -> Demand {
-    demand(&[(Stage::App, Some(request(count, memory, cores)))])
-}
-
 #[test]
 fn preempts_fewest_then_lowest_then_youngest() {
     let two_small = [
@@ -95,15 +85,15 @@ fn preempts_fewest_then_lowest_then_youngest() {
         ("b", 1, 0, &[(0, 500, 0)]),
         ("c", 5, 0, &[(1, 1000, 0)]),
     ];
-    check(&[("n", &two_small)], &one(1, 800, 0), Ok(("n", &["c"])));
+    check(&[("n", &two_small)], &app(1, 800, 0), Ok(("n", &["c"])));
     let low = ("low", 1, 0, &[(0, 900, 0)][..]);
     let high = ("high", 5, 9, &[(1, 900, 0)][..]);
     let old = ("old", 1, 3, &[(0, 900, 0)][..]);
     let young = ("young", 1, 7, &[(1, 900, 0)][..]);
-    check(&[("n", &[low, high])], &one(1, 800, 0), Ok(("n", &["low"])));
+    check(&[("n", &[low, high])], &app(1, 800, 0), Ok(("n", &["low"])));
     check(
         &[("n", &[old, young])],
-        &one(1, 800, 0),
+        &app(1, 800, 0),
         Ok(("n", &["young"])),
     );
     check(
@@ -112,12 +102,12 @@ fn preempts_fewest_then_lowest_then_youngest() {
             ("n2", &[low, high]),
             ("n3", &[old, young]),
         ],
-        &one(1, 800, 0),
+        &app(1, 800, 0),
         Ok(("n3", &["young"])),
     );
     check(
         &[("n", &[low, high])],
-        &one(2, 800, 0),
+        &app(2, 800, 0),
         Ok(("n", &["low", "high"])),
     );
 }
@@ -152,7 +142,7 @@ fn preempts_no_more_pods_than_the_request_needs() {
         requested: Requests::default(),
         occupants: occupants.collect(),
     };
-    let demand = one(1, 600, 0);
+    let demand = app(1, 600, 0);
     let query = PreemptionQuery {
         demand: &demand,
         priority: 100,
@@ -171,7 +161,7 @@ fn preempts_nobody_in_vain_or_when_waiting_suffices() {
     let ending = ("ending!", 50, 0, &[(0, 900, 0)][..]);
     let fixed = ("fixed#", 1, 0, &[(0, 900, 0), (1, 900, 0)][..]);
     let shareless = ("shareless", 1, 0, &[][..]);
-    let request = one(1, 800, 0);
+    let request = app(1, 800, 0);
     check(&[], &request, Err(NoPlan::NoNode));
     check(&[("n", &[])], &request, Err(NoPlan::Fits));
     check(
@@ -180,8 +170,8 @@ fn preempts_nobody_in_vain_or_when_waiting_suffices() {
         Err(NoPlan::NoVictim),
     );
     check(&[("n", &[fixed])], &request, Err(NoPlan::NoVictim));
-    check(&[("n", &[full])], &one(1, 1001, 0), Err(NoPlan::NotEnough));
-    check(&[("n", &[full])], &one(3, 1, 0), Err(NoPlan::NotEnough));
+    check(&[("n", &[full])], &app(1, 1001, 0), Err(NoPlan::NotEnough));
+    check(&[("n", &[full])], &app(3, 1, 0), Err(NoPlan::NotEnough));
     let other = ("other", 1, 0, &[(1, 900, 0)][..]);
     check(
         &[("n1", &[full]), ("n2", &[ending, other])],
@@ -190,14 +180,14 @@ fn preempts_nobody_in_vain_or_when_waiting_suffices() {
     );
     check(
         &[("n", &[ending, other])],
-        &one(2, 800, 0),
+        &app(2, 800, 0),
         Ok(("n", &["other"])),
     );
 }
 
 #[test]
 fn respects_disruption_budgets() {
-    let request = one(2, 800, 0);
+    let request = app(2, 800, 0);
     let first = ("first-0", 1, 9, &[(0, 900, 0)][..]);
     let second = ("second-0", 1, 9, &[(1, 900, 0)][..]);
     let open = ("open", 5, 0, &[(1, 900, 0)][..]);
@@ -211,7 +201,7 @@ fn respects_disruption_budgets() {
     );
     check(
         &[("n", &[closed, open])],
-        &one(1, 800, 0),
+        &app(1, 800, 0),
         Ok(("n", &["open"])),
     );
     let pair = ("pair-1", 1, 9, &[(0, 900, 0)][..]);
@@ -231,14 +221,14 @@ fn empties_one_whole_device_only() {
         ("c", 1, 0, &[(1, 10, 0)]),
         ("d", 9, 0, &[(1, 10, 0), (0, 10, 0)]),
     ];
-    check(&[("n", &pods)], &one(1, 10, 100), Ok(("n", &["c", "d"])));
+    check(&[("n", &pods)], &app(1, 10, 100), Ok(("n", &["c", "d"])));
 }
 
 #[test]
 fn plans_idle_device_for_mutex_policy() {
     let idle = Demand {
         gpu_policy: "mutex".parse().ok(),
-        ..one(1, 500, 0)
+        ..app(1, 500, 0)
     };
     let large = ("large", 1, 0, &[(0, 900, 0)][..]);
     let small = ("small#", 1, 0, &[(0, 50, 0)][..]);

@@ -1,12 +1,10 @@
 //! The kubelet's replicas: which pods are refused for them, and with what text.
 
-use std::sync::Arc;
-
-use crate::decide::{Memo, NodeQuery, PendingPlacement, best, refusal_text};
+use crate::decide::{Memo, NodeQuery, PendingPlacement};
 use crate::ledger::{Purpose, Reservation};
 use crate::node::NodePublication;
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{self, app, demand, gpu, published, query, reserve};
 use crate::usage::AllocatedUse;
 use crate::{Demand, HostResources, Ledger, NodeName, Replicas, Requests, Stage};
 
@@ -19,15 +17,10 @@ fn replicas(count: u32) -> Replicas {
 /// A node with a device of 1000 MiB and 4 replicas, of which its kubelet offers this many.
 fn publish(ledger: &mut Ledger, name: &str, offered: Option<u32>) {
     let published = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![gpu(0, 1000, 4)]))),
         replicas: offered.map(replicas),
-        ..NodePublication::default()
+        ..published(vec![gpu(0, 1000, 4)])
     };
     ledger.publish(&name.into(), Some(published));
-}
-
-fn requests(count: u32, memory: u64) -> Demand {
-    demand(&[(Stage::App, Some(request(count, memory, 0)))])
 }
 
 /// A pod of another scheduler that requests replicas, without an allocation.
@@ -52,18 +45,12 @@ fn answer(
     names: &[&str],
     pending: &[PendingPlacement],
 ) -> String {
+    let (demand, policies) = (app(1, 100, 0), Policies::default());
     let query = NodeQuery {
-        cluster: ledger.cluster(),
-        demand: &requests(1, 100),
-        policies: &Policies::default(),
         pending,
-        own_reservation: None,
-        headroom: None,
+        ..query(ledger.cluster(), &demand, &policies)
     };
-    match best(&query, memo, names, 9) {
-        Ok(fits) => fits.join(" "),
-        Err(refusal) => refusal_text(names.len(), &refusal),
-    }
+    tests::answer(&query, memo, names, 9)
 }
 
 #[test]
@@ -94,10 +81,8 @@ fn counts_replicas_of_pods_of_other_schedulers() {
     publish(&mut ledger, "n", Some(3));
     foreign_pod(&mut ledger, "one", "n", 2);
     assert_eq!(answer(&ledger, &mut memo, &["n"], &[]), "n");
-    let (asked, policies) = (requests(1, 100), Policies::default());
-    let reserve = |ledger: &mut Ledger, pod: &str| {
-        ledger.reserve(&pod.into(), &"d".into(), &"n".into(), &asked, &policies)
-    };
+    let asked = app(1, 100, 0);
+    let reserve = |ledger: &mut Ledger, pod: &str| reserve(ledger, pod, "n", &asked);
     assert!(reserve(&mut ledger, "a").is_ok());
     let few = "GPU request does not fit the one node offered: 1 NodeInsufficientSeats \
                (the kubelet offers 3 of nvidia.com/gpu, too few of them are free)";
@@ -123,12 +108,9 @@ fn reports_device_reasons_before_replica_shortage() {
         let refusal = ledger.fit("n", demand, &policies).unwrap_err();
         refusal.to_string()
     };
-    let large = refused(&ledger, &requests(1, 2000));
+    let large = refused(&ledger, &app(1, 2000, 0));
     assert_eq!(large, "1 CardInsufficientMemory");
-    assert_eq!(
-        refused(&ledger, &requests(2, 1)),
-        "1 NodeInsufficientDevice"
-    );
+    assert_eq!(refused(&ledger, &app(2, 1, 0)), "1 NodeInsufficientDevice");
     let nothing = demand(&[(Stage::App, None)]);
     assert!(ledger.fit("n", &nothing, &policies).is_ok());
 }
@@ -141,8 +123,8 @@ fn pending_replicas_lower_rank_but_not_feasibility() {
     publish(&mut ledger, "b", Some(1));
     let all = ["a", "b"];
     assert_eq!(answer(&ledger, &mut memo, &all, &[]), "a b");
-    let fit = ledger.fit("a", &requests(1, 100), &Policies::default());
-    let placement = PendingPlacement::of(0, fit.unwrap(), &requests(1, 100));
+    let fit = ledger.fit("a", &app(1, 100, 0), &Policies::default());
+    let placement = PendingPlacement::of(0, fit.unwrap(), &app(1, 100, 0));
     let pending = [placement];
     assert_eq!(answer(&ledger, &mut memo, &all, &pending), "b a");
     assert_eq!(answer(&ledger, &mut memo, &["a"], &pending), "a");
@@ -159,12 +141,8 @@ fn reservation_includes_kubelet_replicas() {
         purpose: Purpose::Preemption { recorded: true },
     };
     ledger.put_reservation(&"holder".into(), reservation);
-    let (asked, policies) = (requests(1, 100), Policies::default());
-    let reserve = |ledger: &mut Ledger, pod: &str| {
-        let node = "n".into();
-        let reserved = ledger.reserve(&pod.into(), &"d".into(), &node, &asked, &policies);
-        reserved.is_ok()
-    };
+    let asked = app(1, 100, 0);
+    let reserve = |ledger: &mut Ledger, pod: &str| reserve(ledger, pod, "n", &asked).is_ok();
     assert!(!reserve(&mut ledger, "other"));
     assert!(reserve(&mut ledger, "holder"));
     assert!(ledger == ledger.recompute());

@@ -1,19 +1,15 @@
 //! Resizes of running pods: what their annotation may say, and what the ledger grants.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use crate::inventory::Mode;
 use crate::ledger::{Ledger, NotResized};
-use crate::node::{NodePublication, within_capacity};
-use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
+use crate::node::within_capacity;
 use crate::request::Resource;
 use crate::resize::{self, ResizeRequest, Resized};
-use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{self, gpu, ledger, memory_quota, published, reserve};
 use crate::usage::AllocatedUse;
-use crate::{Allocation, Demand, Inventory, Mib, Percent, PodUid, Stage};
+use crate::{Allocation, Mib, Percent, PodUid, Stage};
 
 #[test]
 fn parses_amounts_of_each_container() {
@@ -74,29 +70,9 @@ fn names_field_value_and_form_of_invalid_resize() {
 
 const NODE: &str = "n";
 
-fn ledger_with(inventory: Inventory) -> Ledger {
-    let mut ledger = Ledger::default();
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory)),
-        ..NodePublication::default()
-    };
-    ledger.publish(&NODE.into(), Some(published));
-    ledger
-}
-
-fn stages(demand: &Demand) -> Vec<(String, Stage)> {
-    let stages = demand.stages();
-    stages
-        .map(|(name, stage)| (name.to_owned(), stage))
-        .collect()
-}
-
 /// A pod with one container `c0` of this share.
 fn bind(ledger: &mut Ledger, pod: &str, memory: u64, cores: u32) -> Option<Allocation> {
-    let demand = demand(&[(Stage::App, Some(request(1, memory, cores)))]);
-    let (pod, policies) = (pod.into(), Policies::default());
-    let reserved = ledger.reserve(&pod, &"team".into(), &NODE.into(), &demand, &policies);
-    reserved.ok()
+    reserve(ledger, pod, NODE, &tests::app(1, memory, cores)).ok()
 }
 
 fn show(ledger: &mut Ledger, pod: &str, allocation: &Allocation) {
@@ -106,7 +82,7 @@ fn show(ledger: &mut Ledger, pod: &str, allocation: &Allocation) {
 }
 
 fn app() -> Vec<(String, Stage)> {
-    stages(&demand(&[(Stage::App, Some(request(1, 1, 1)))]))
+    vec![("c0".to_owned(), Stage::App)]
 }
 
 fn ask(
@@ -130,16 +106,8 @@ type Amounts = (u64, u32);
 
 /// Two pods of 400 MiB and 30 % on a GPU of 1000 MiB; the first is resized.
 fn check(text: &str, expected: Result<(Amounts, Amounts), &str>) {
-    let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
-    let quota = Quota {
-        name: "q".into(),
-        limits: vec![Limit {
-            on: LimitedResource::Memory,
-            key: "limits.nvidia.com/gpumem".into(),
-            most: LimitValue::Number(950),
-        }],
-    };
-    ledger.set_quota(&"team".into(), "q", Some(quota));
+    let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
+    ledger.set_quota(&"team".into(), "q", Some(memory_quota(950)));
     let allocation = bind(&mut ledger, "a", 400, 30).unwrap();
     let _other = bind(&mut ledger, "b", 400, 30).unwrap();
     match (ask(&mut ledger, "a", &allocation, text), expected) {
@@ -194,15 +162,9 @@ fn grants_what_gpu_and_quota_have_left() {
 fn shrinks_on_cordoned_gpu_but_does_not_grow() {
     let mut cordoned = gpu(0, 1000, 9);
     cordoned.cordon = Some("maintenance".to_owned());
-    let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
+    let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
     let allocation = bind(&mut ledger, "a", 400, 30).unwrap();
-    ledger.publish(
-        &NODE.into(),
-        Some(NodePublication {
-            inventory: Some(Arc::new(inventory(vec![cordoned]))),
-            ..NodePublication::default()
-        }),
-    );
+    ledger.publish(&NODE.into(), Some(published(vec![cordoned])));
     let why = match ask(&mut ledger, "a", &allocation, "c0:gpumem=500") {
         Err(NotResized::Refused(why)) => why.to_string(),
         found => panic!("{found:?}"),
@@ -217,15 +179,11 @@ fn shrinks_on_cordoned_gpu_but_does_not_grow() {
 #[test]
 fn refuses_modes_with_shares_of_fixed_size() {
     for mode in [Mode::Exclusive, Mode::Timeslice, Mode::Mps, Mode::Mig] {
-        let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
+        let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
         let allocation = bind(&mut ledger, "a", 400, 30).unwrap();
         let mut other = gpu(0, 1000, 9);
         other.mode = mode;
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![other]))),
-            ..NodePublication::default()
-        };
-        ledger.publish(&NODE.into(), Some(published));
+        ledger.publish(&NODE.into(), Some(published(vec![other])));
         let why = match ask(&mut ledger, "a", &allocation, "c0:gpumem=300") {
             Err(NotResized::Refused(why)) => why.to_string(),
             found => panic!("{mode:?}: {found:?}"),
@@ -242,7 +200,7 @@ fn refuses_modes_with_shares_of_fixed_size() {
 
 #[test]
 fn event_from_before_the_resize_frees_nothing() {
-    let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
+    let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
     let before = bind(&mut ledger, "a", 400, 30).unwrap();
     show(&mut ledger, "a", &before);
     let resized = ask(&mut ledger, "a", &before, "c0:gpumem=900").unwrap();
@@ -264,7 +222,7 @@ fn event_from_before_the_resize_frees_nothing() {
 
 #[test]
 fn node_enforces_only_proven_sizes() {
-    let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 9)]));
+    let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
     let allocation = bind(&mut ledger, "a", 400, 30).unwrap();
     let with = |change: &dyn Fn(&mut crate::Grant)| {
         let mut other = allocation.clone();
@@ -325,7 +283,7 @@ struct ModelPod {
 proptest! {
     #[test]
     fn resizes_promise_no_more_than_gpus_have(steps in steps()) {
-        let mut ledger = ledger_with(inventory(vec![gpu(0, 1000, 4), gpu(1, 700, 4)]));
+        let mut ledger = ledger(vec![gpu(0, 1000, 4), gpu(1, 700, 4)]);
         let mut pods: std::collections::BTreeMap<u8, ModelPod> = std::collections::BTreeMap::new();
         for step in steps {
             let (Step::Bind(pod, ..) | Step::Resize(pod, ..) | Step::Late(pod) | Step::Written(pod)

@@ -1,15 +1,14 @@
 //! How many GPUs are missing for pods, by tables.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::node::{NodePublication, NodeState};
-use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
+use crate::quota::Headroom;
 use crate::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
+use crate::tests::{app, gpu, memory_quota, published};
 use crate::units::{HostResources, Mib, MilliCpu};
-use crate::{Cluster, Demand, DeviceRules, Ledger, Preferences, Stage};
+use crate::{Cluster, Demand, DeviceRules, Ledger, Preferences};
 
 /// GPUs of 10,000 MiB, 8 on a node of 64 CPUs.
 fn node_type(model: &str, gpus: u32) -> NodeType {
@@ -32,7 +31,7 @@ fn share(count: u32, memory: u64, cpus: u64) -> Demand {
             cpu: MilliCpu(cpus * 1000),
             memory: Mib(1),
         },
-        ..demand(&[(Stage::App, Some(request(count, memory, 0)))])
+        ..app(count, memory, 0)
     }
 }
 
@@ -49,12 +48,11 @@ fn pod(demand: &Demand, group: usize) -> UnschedulablePod<'_> {
 /// This many nodes with one GPU of 10,000 MiB and 8 CPUs.
 fn nodes(count: usize) -> Cluster {
     let published = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![gpu(0, 10_000, 10)]))),
         allocatable: HostResources {
             cpu: MilliCpu(8_000),
             memory: Mib(1 << 20),
         },
-        ..NodePublication::default()
+        ..published(vec![gpu(0, 10_000, 10)])
     };
     let mut cluster = Cluster::default();
     for number in 0..count {
@@ -64,18 +62,25 @@ fn nodes(count: usize) -> Cluster {
     cluster
 }
 
-/// The missing GPUs of each new node, by group and type.
-fn missing(cluster: &Cluster, pods: &[UnschedulablePod<'_>]) -> Vec<(usize, usize, u32)> {
+fn missing_with(
+    cluster: &Cluster,
+    pods: &[UnschedulablePod<'_>],
+    headrooms: HashMap<&str, Headroom>,
+) -> Vec<MissingGpus> {
     let types = [node_type("NVIDIA A100", 8), node_type("NVIDIA H100", 8)];
     let supply = Supply {
         cluster,
         types: &types,
         groups: &[vec![0, 1], vec![1]],
-        headrooms: HashMap::new(),
+        headrooms,
         policies: &Policies::default(),
     };
-    let missing = missing_gpus(pods, supply);
-    missing
+    missing_gpus(pods, supply)
+}
+
+/// The missing GPUs of each new node, by group and type.
+fn missing(cluster: &Cluster, pods: &[UnschedulablePod<'_>]) -> Vec<(usize, usize, u32)> {
+    missing_with(cluster, pods, HashMap::new())
         .iter()
         .map(|m| (m.group, m.node_type, m.gpus))
         .collect()
@@ -119,16 +124,7 @@ fn counts_as_many_gpus_as_pending_pods_need() {
 fn counts_cpu_of_pods_on_each_missing_gpu() {
     let tenth = share(1, 1_000, 20);
     let pods = vec![pod(&tenth, 0); 5];
-    let cluster = Cluster::default();
-    let types = [node_type("NVIDIA A100", 8)];
-    let supply = Supply {
-        cluster: &cluster,
-        types: &types,
-        groups: &[vec![0]],
-        headrooms: HashMap::new(),
-        policies: &Policies::default(),
-    };
-    let missing = missing_gpus(&pods, supply);
+    let missing = missing_with(&Cluster::default(), &pods, HashMap::new());
     // 64 CPUs of a node are enough for three.
     let of = |cpu| MissingGpus {
         group: 0,
@@ -190,26 +186,10 @@ fn counts_no_gpu_that_would_not_help_a_pod() {
 #[test]
 fn counts_no_gpu_for_pods_over_their_quota() {
     let mut ledger = Ledger::default();
-    let limit = Limit {
-        on: LimitedResource::Memory,
-        key: "limits.nvidia.com/gpumem".into(),
-        most: LimitValue::Number(15_000),
-    };
-    let quota = Quota {
-        name: "q".into(),
-        limits: vec![limit],
-    };
-    ledger.set_quota(&"d".into(), "q", Some(quota));
+    ledger.set_quota(&"d".into(), "q", Some(memory_quota(15_000)));
     let half = share(1, 5_000, 1);
     let pods = vec![pod(&half, 0); 9];
-    let cluster = Cluster::default();
-    let types = [node_type("NVIDIA A100", 8)];
-    let supply = Supply {
-        cluster: &cluster,
-        types: &types,
-        groups: &[vec![0]],
-        headrooms: HashMap::from([("d", ledger.headroom("d").unwrap())]),
-        policies: &Policies::default(),
-    };
-    assert_eq!(missing_gpus(&pods, supply).len(), 2);
+    let headrooms = HashMap::from([("d", ledger.headroom("d").unwrap())]);
+    let missing = missing_with(&Cluster::default(), &pods, headrooms);
+    assert_eq!(missing.len(), 2);
 }

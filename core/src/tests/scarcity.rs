@@ -6,10 +6,8 @@ use crate::node::NodePublication;
 use crate::rules::Model;
 use crate::scarcity::ModelBalance;
 use crate::score::Policies;
-use crate::tests::{demand, gpu, inventory, request};
-use crate::units::{Mib, Percent};
-use crate::usage::{AllocatedUse, DeviceUse, DeviceUses};
-use crate::{Census, Demand, Ledger, ModelRules, Policy, Requests, Stage};
+use crate::tests::{self, app, gpu, uses};
+use crate::{Census, Demand, Ledger, ModelRules, Policy, Requests};
 
 fn accepting(models: &[&str]) -> Option<Arc<ModelRules>> {
     let models = models.iter().map(|model| Model::Is((*model).to_owned()));
@@ -72,10 +70,7 @@ fn published(model: &str) -> NodePublication {
     for gpu in &mut gpus {
         model.clone_into(&mut gpu.model);
     }
-    NodePublication {
-        inventory: Some(Arc::new(inventory(gpus))),
-        ..NodePublication::default()
-    }
+    tests::published(gpus)
 }
 
 /// Nodes `a` and `b` of models A and B; on `b` are 60 pods of 100 MiB each that accept these.
@@ -84,15 +79,13 @@ fn ledger(models: &[&str]) -> Ledger {
     ledger.publish(&"a".into(), Some(published("A")));
     ledger.publish(&"b".into(), Some(published("B")));
     for pod in 0..60 {
-        let share = DeviceUse::of(Mib(100), Percent(1));
-        let uses = DeviceUses::from([("GPU-0".into(), share)]);
         let requests = Requests {
             models: accepting(models),
             ..Requests::default()
         };
         let uid = format!("p{pod}").as_str().into();
-        let (namespace, allocated) = ("d".into(), AllocatedUse::Known(uses));
-        ledger.confirm(&uid, &namespace, &"b".into(), allocated, requests);
+        let used = uses("GPU-0", 100, 1);
+        ledger.confirm(&uid, &"d".into(), &"b".into(), used, requests);
     }
     ledger
 }
@@ -118,7 +111,7 @@ fn better(ledger: &Ledger, demand: &Demand) -> &'static str {
 
 #[test]
 fn keeps_scarce_model_free_for_pods_that_accept_no_other() {
-    let any = demand(&[(Stage::App, Some(request(1, 1000, 10)))]);
+    let any = app(1, 1000, 10);
     // The fuller node, as long as nobody needs its model.
     assert_eq!(better(&ledger(&[]), &any), "b");
     assert_eq!(better(&ledger(&["A", "B"]), &any), "b");

@@ -1,12 +1,10 @@
 //! HAMi 4.6: whether one device can take the pod, and the first reason why not.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::inventory::{Health, Mode};
 use crate::node::NodePublication;
 use crate::request::Memory;
-use crate::tests::request;
+use crate::tests::{publication, request};
 use crate::units::{HostResources, Percent};
 
 const FREE: &[(u64, u32)] = &[];
@@ -24,9 +22,8 @@ fn refuses_device_for_the_first_rule_it_breaks() {
     };
     check("4.6.1", &node_of(&[FREE], sick), &small, "1 CardNotHealth");
     let out = NodePublication {
-        inventory: Some(Arc::new(devices(2, |_, _| {}))),
         cordoned: vec!["GPU-0".into()],
-        ..NodePublication::default()
+        ..publication(devices(2, |_, _| {}))
     };
     let cordoned = NodeState::of(&out, &[], HostResources::default());
     check("4.6.2", &cordoned, &small, "c0:1");

@@ -1,10 +1,7 @@
-//! HAMi 4.5 and 4.10: the containers of a pod on one node, and their sum.
+//! HAMi 4.5: the containers of a pod on one node.
 
 use super::*;
 use crate::tests::request;
-use crate::units::{Mib, Percent};
-use crate::usage::{DeviceUse, on_device};
-use Stage::{App, Init};
 
 #[test]
 fn reuses_devices_for_init_and_sums_app_containers() {
@@ -37,29 +34,4 @@ fn refuses_node_with_fewer_devices_than_requested() {
         &demand,
         "1 NodeInsufficientDevice",
     );
-}
-
-#[test]
-fn allocates_larger_of_init_peak_and_app_sum() {
-    let check_use = |rule: &str, containers: &[(Stage, u64, u32)], expected: (u32, u64, u32)| {
-        let used =
-            on_device(containers.iter().map(|&(stage, memory, cores)| {
-                (stage, DeviceUse::of(Mib(memory), Percent(cores)))
-            }));
-        let found = (used.replicas, used.memory.0, used.cores.0);
-        assert_eq!(found, expected, "rule {rule}");
-    };
-    check_use(
-        "4.10.1",
-        &[(Init, 50, 60), (Init, 70, 10), (App, 20, 20)],
-        (1, 70, 60),
-    );
-    check_use(
-        "4.10.1",
-        &[(Init, 50, 5), (App, 20, 20), (App, 40, 1)],
-        (2, 60, 21),
-    );
-    // Memory of one and compute of the other: the larger of each.
-    check_use("4.10.1", &[(Init, 50, 1), (App, 20, 20)], (1, 50, 20));
-    check_use("4.10.2", &[(Init, 50, 1)], (1, 50, 1));
 }

@@ -4,8 +4,9 @@ use super::*;
 use crate::PodUid;
 use crate::explain::NodeAnswer;
 use crate::inventory::Health;
-use crate::preemption::{self, CandidateNode, Occupant, OccupantState, PreemptionQuery};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::preemption::{self, PreemptionQuery};
+use crate::tests::{candidate, uses};
+use crate::usage::DeviceUse;
 
 #[test]
 fn mig_1_allocates_fixed_instances_by_their_own_resource() {
@@ -148,10 +149,7 @@ fn refuses_init_container_more_memory_than_its_instance_has() {
 
 #[test]
 fn ignores_pending_instance_outside_the_geometry() {
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![dynamic_gpu(0, &a100(), vec![])]))),
-        ..NodePublication::default()
-    };
+    let published = published(vec![dynamic_gpu(0, &a100(), vec![])]);
     let node = crate::node::NodeState::of(&published, &[], crate::HostResources::default());
     let used = DeviceUse::of(Mib(1), Percent(1));
     for (profile, start) in [(99, 0), (0, 77)] {
@@ -183,22 +181,15 @@ fn cordoned_device_takes_nothing_new() {
 
 #[test]
 fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
-    let mut ledger = Ledger::default();
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![dynamic_gpu(0, &a100(), vec![])]))),
-        ..NodePublication::default()
-    };
-    ledger.publish(&"n".into(), Some(published));
+    let mut ledger = ledger(vec![dynamic_gpu(0, &a100(), vec![])]);
     let fits = |ledger: &Ledger| {
         let found = ledger.fit("n", &instances(&["1g.5gb"]), &Policies::default());
         found.map_err(|refusal| refusal.to_string()).err()
     };
     assert_eq!(fits(&ledger), None);
     for key in ["GPU-0", "GPU-0/9g.9gb@0", "GPU-0/2g.10gb@1"] {
-        let used = crate::usage::DeviceUse::of(Mib(1), Percent(0));
-        let allocated = crate::usage::AllocatedUse::Known([(key.into(), used)].into());
-        let host = crate::HostResources::default();
-        ledger.confirm(&"p".into(), &"d".into(), &"n".into(), allocated, host);
+        let (used, host) = (uses(key, 1, 0), crate::HostResources::default());
+        ledger.confirm(&"p".into(), &"d".into(), &"n".into(), used, host);
         let why = Some("1 ExclusiveDeviceAllocateConflict".to_owned());
         assert_eq!(fits(&ledger), why, "{key}");
     }
@@ -206,21 +197,12 @@ fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
 
 /// The explanation of the first device for this pod, after those before it are placed.
 fn explained(gpus: Vec<Gpu>, before: &[Demand], pod: &Demand) -> (String, String) {
-    let mut ledger = Ledger::default();
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory(gpus))),
-        ..NodePublication::default()
-    };
-    let name = "n".into();
-    ledger.publish(&name, Some(published));
-    let policies = Policies::default();
+    let mut ledger = ledger(gpus);
     for (number, demand) in before.iter().enumerate() {
-        let uid = format!("p{number}").into();
-        let given = ledger.reserve(&uid, &"d".into(), &name, demand, &policies);
-        assert!(given.is_ok(), "{given:?}");
+        reserve(&mut ledger, &format!("p{number}"), "n", demand).unwrap();
     }
-    let node = ledger.cluster().node("n").unwrap();
-    let (answer, _) = NodeAnswer::of(&name, node, pod, &policies, true, None, None);
+    let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
+    let (answer, _) = NodeAnswer::of(&"n".into(), node, pod, &policies, true, None, None);
     let device = &answer.gpus[0];
     (device.answer.clone(), device.detail.clone())
 }
@@ -272,49 +254,34 @@ fn mig_12_explains_free_slices_and_legal_starts() {
     check(vec![leaving], &[], &big, "CardCordoned", why);
 }
 
+/// The pods that a request of higher priority evicts, of those that use these devices.
+fn victims(used: &[(&str, &str)], wanted: &str) -> Vec<PodUid> {
+    let query = PreemptionQuery {
+        demand: &instances(&[wanted]),
+        priority: 1,
+        policies: &Policies::default(),
+        budgets: &[],
+    };
+    let node = candidate(vec![dynamic_gpu(0, &a100(), vec![])], used);
+    preemption::plan(&query, [node]).expect("a plan").victims
+}
+
 #[test]
 fn preempts_only_pods_on_the_needed_slices() {
-    let uses = |key: &str| {
-        let used = DeviceUse::of(Mib(4_864), Percent(14));
-        AllocatedUse::Known([(key.into(), used)].into())
+    let check = |used: &[(&str, &str)], wanted: &str, expected: &[&str]| {
+        let expected: Vec<PodUid> = expected.iter().map(|&uid| uid.into()).collect();
+        assert_eq!(victims(used, wanted), expected, "{wanted} {used:?}");
     };
-    let occupant = |(name, key): (&str, &str)| Occupant {
-        uid: name.into(),
-        allocated: uses(key),
-        replicas: crate::Replicas::default(),
-        priority: 0,
-        started: 0,
-        budgets: vec![],
-        state: OccupantState::Running,
-    };
-    let node = |allocated: &[(&str, &str)]| CandidateNode {
-        name: "n".into(),
-        published: NodePublication {
-            inventory: Some(Arc::new(inventory(vec![dynamic_gpu(0, &a100(), vec![])]))),
-            ..NodePublication::default()
-        },
-        requested: crate::Requests::default(),
-        occupants: allocated.iter().copied().map(occupant).collect(),
-    };
-    let check = |allocated: &[(&str, &str)], wanted: &str, expected: &[&str]| {
-        let demand = instances(&[wanted]);
-        let policies = Policies::default();
-        let query = PreemptionQuery {
-            demand: &demand,
-            priority: 1,
-            policies: &policies,
-            budgets: &[],
-        };
-        let plan = preemption::plan(&query, [node(allocated)]).expect("a plan");
-        let victims: Vec<&str> = plan.victims.iter().map(PodUid::as_str).collect();
-        assert_eq!(victims, expected, "{wanted}");
-    };
-    let victims_by_start = [
+    let by_start = [
         ("a", "GPU-0/1g.5gb@1"),
         ("b", "GPU-0/1g.5gb@5"),
         ("c", "GPU-0/1g.5gb@6"),
     ];
-    check(&victims_by_start, "3g.20gb", &["a"]);
-    check(&victims_by_start, "7g.40gb", &["a", "b", "c"]);
+    check(&by_start, "3g.20gb", &["a"]);
+    check(&by_start, "7g.40gb", &["a", "b", "c"]);
     check(&[("a", "GPU-0/7g.40gb@0")], "1g.5gb", &["a"]);
+    // Unknown instances, and the whole GPU.
+    let unknown = [("a", "GPU-0/9g.9gb@0"), ("b", "GPU-0/7g.40gb@0")];
+    check(&unknown, "1g.5gb", &["a", "b"]);
+    check(&[("a", "GPU-0"), ("b", "GPU-0/1g.5gb@6")], "1g.5gb", &["a"]);
 }

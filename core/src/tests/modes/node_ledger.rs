@@ -1,16 +1,12 @@
 //! The ledger of a node under dynamic MIG, as the scheduler and the node agent track it.
 
-use std::sync::Arc;
-
 use super::{dynamic_gpu, instances};
 use crate::PodUid;
 use crate::ledger::{Ledger, NotReserved};
 use crate::mig::place::InstancePlacement;
 use crate::mig::published::CreatedInstance;
 use crate::mig::{Geometry, Instance};
-use crate::node::NodePublication;
-use crate::score::Policies;
-use crate::tests::inventory;
+use crate::tests::{published, reserve};
 
 /// The ledger, and the driver's geometry.
 pub(in crate::tests) struct NodeLedger {
@@ -49,18 +45,10 @@ impl NodeLedger {
             let made = there.iter().map(made).collect();
             dynamic_gpu(index, &self.geometry, made)
         });
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(gpus.collect()))),
-            ..NodePublication::default()
-        };
-        let name = &"n".into();
-        self.ledger.publish(name, Some(published));
+        let published = published(gpus.collect());
+        self.ledger.publish(&"n".into(), Some(published));
         let demand = instances(&[&profiles[profile].name]);
-        let (pod, namespace, policies) = (uid(arrival), "d".into(), Policies::default());
-        let given = self
-            .ledger
-            .reserve(&pod, &namespace, name, &demand, &policies);
-        let given = match given {
+        let given = match reserve(&mut self.ledger, uid(arrival).as_str(), "n", &demand) {
             Ok(given) => given,
             Err(NotReserved::Refused(_)) => return None,
             Err(NotReserved::AlreadyAllocated(node)) => unreachable!("allocated on {node}"),

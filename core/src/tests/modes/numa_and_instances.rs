@@ -1,10 +1,8 @@
-//! NUMA alignment, UUID rules, preemption and lingering shares with MIG instances.
+//! NUMA alignment, UUID rules and lingering shares with MIG instances.
 
 use super::*;
 use crate::inventory::{LingeringShare, TopologyScope};
-use crate::preemption::{self, CandidateNode, Occupant, OccupantState, PreemptionQuery};
 use crate::top::{self, NodeTop};
-use crate::usage::{AllocatedUse, DeviceUse};
 
 /// On this NUMA node.
 fn at(numa: u32, device: Gpu) -> Gpu {
@@ -142,46 +140,6 @@ fn applies_uuid_rules_to_instances_of_the_gpu() {
 }
 
 #[test]
-fn preempts_pods_with_unknown_allocations_on_the_gpu() {
-    let occupant = |(name, key): &(&str, &str)| Occupant {
-        uid: (*name).into(),
-        allocated: AllocatedUse::Known([((*key).into(), DeviceUse::of(Mib(1), Percent(1)))].into()),
-        replicas: crate::Replicas::default(),
-        priority: 0,
-        started: 0,
-        budgets: vec![],
-        state: OccupantState::Running,
-    };
-    let check = |allocated: &[(&str, &str)], expected: &[&str]| {
-        let (demand, policies) = (instances(&["1g.5gb"]), Policies::default());
-        let query = PreemptionQuery {
-            demand: &demand,
-            priority: 1,
-            policies: &policies,
-            budgets: &[],
-        };
-        let node = CandidateNode {
-            name: "n".into(),
-            published: NodePublication {
-                inventory: Some(Arc::new(inventory(vec![dynamic_gpu(0, &a100(), vec![])]))),
-                ..NodePublication::default()
-            },
-            requested: crate::Requests::default(),
-            occupants: allocated.iter().map(occupant).collect(),
-        };
-        let plan = preemption::plan(&query, [node]);
-        let victims = plan.map(|plan| plan.victims);
-        let expected: Vec<crate::PodUid> = expected.iter().map(|uid| (*uid).into()).collect();
-        assert_eq!(victims, Ok(expected));
-    };
-    check(
-        &[("a", "GPU-0/9g.9gb@0"), ("b", "GPU-0/7g.40gb@0")],
-        &["a", "b"],
-    );
-    check(&[("a", "GPU-0"), ("b", "GPU-0/1g.5gb@6")], &["a"]);
-}
-
-#[test]
 fn top_counts_lingering_instances() {
     let mut made = inventory(vec![dynamic_gpu(0, &a100(), vec![])]);
     made.lingering.push(LingeringShare {
@@ -191,11 +149,7 @@ fn top_counts_lingering_instances() {
         memory: Mib(10_240),
         cores: Percent(28),
     });
-    let published = NodePublication {
-        inventory: Some(Arc::new(made)),
-        ..NodePublication::default()
-    };
-    let node = crate::NodeState::of(&published, &[], crate::HostResources::default());
+    let node = crate::NodeState::of(&publication(made), &[], crate::HostResources::default());
     let top = NodeTop::of(&"n".into(), &node, Percent(0)).expect("an inventory");
     let expected = top::DeviceAmount {
         replicas: 1,

@@ -1,12 +1,11 @@
 //! Reservations for pods of some namespaces, and how others are refused.
 
 use super::*;
-use crate::decide::{self, Memo, NodeQuery};
+use crate::decide::{self, Memo};
 use crate::explain::NodeAnswer;
 use crate::mig::published::{MigPlacement, ReservedPlacement};
-use crate::preemption::{self, CandidateNode, NoPlan, Occupant, OccupantState};
-use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::preemption::{self, NoPlan};
+use crate::tests::{candidate, memory_quota, query};
 
 /// Reserved for pods of namespace `sys`.
 fn reserved(device: Gpu) -> Gpu {
@@ -105,54 +104,19 @@ fn mig_15_reserved_placement_stays_free_on_dynamic_mig_gpu() {
     ];
     check(two, &own);
     // A placement that is in use is not reserved beside it.
-    let mut ledger = Ledger::default();
-    let publish = |ledger: &mut Ledger, device: Gpu| {
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![device]))),
-            ..NodePublication::default()
-        };
-        ledger.publish(&"n".into(), Some(published));
-    };
-    let policies = Policies::default();
-    publish(&mut ledger, dynamic_gpu(0, &a100(), vec![]));
-    let before = ledger.reserve(
-        &"a".into(),
-        &"d".into(),
-        &"n".into(),
-        &one("2g.10gb"),
-        &policies,
-    );
+    let mut ledger = ledger(vec![dynamic_gpu(0, &a100(), vec![])]);
+    let before = reserve(&mut ledger, "a", "n", &one("2g.10gb"));
     let before = before.expect("fits").encode().expect("encoded");
     assert!(before.contains("\"start\":4"), "{before}");
-    publish(&mut ledger, with_reserved_placements(0, &[("3g.20gb", 4)]));
-    let beside = ledger.fit("n", &one("4g.20gb"), &policies);
+    let reserved = with_reserved_placements(0, &[("3g.20gb", 4)]);
+    ledger.publish(&"n".into(), Some(published(vec![reserved])));
+    let beside = ledger.fit("n", &one("4g.20gb"), &Policies::default());
     assert!(beside.is_ok(), "{beside:?}");
 }
 
 #[test]
 fn mig_15_preempts_nobody_on_devices_reserved_for_others() {
-    let occupant = Occupant {
-        uid: "a".into(),
-        allocated: AllocatedUse::Known(
-            [("MIG-0-0".into(), DeviceUse::of(Mib(1), Percent(100)))].into(),
-        ),
-        replicas: crate::Replicas::default(),
-        priority: 0,
-        started: 0,
-        budgets: vec![],
-        state: OccupantState::Running,
-    };
-    let node = || CandidateNode {
-        name: "n".into(),
-        published: NodePublication {
-            inventory: Some(Arc::new(inventory(vec![reserved(fixed_instance(
-                0, "1g.5gb", 0,
-            ))]))),
-            ..NodePublication::default()
-        },
-        requested: crate::Requests::default(),
-        occupants: vec![occupant.clone()],
-    };
+    let device = || vec![reserved(fixed_instance(0, "1g.5gb", 0))];
     let plan = |demand: &Demand| {
         let query = preemption::PreemptionQuery {
             demand,
@@ -160,7 +124,8 @@ fn mig_15_preempts_nobody_on_devices_reserved_for_others() {
             policies: &Policies::default(),
             budgets: &[],
         };
-        preemption::plan(&query, [node()]).map(|plan| plan.victims)
+        preemption::plan(&query, [candidate(device(), &[("a", "MIG-0-0")])])
+            .map(|plan| plan.victims)
     };
     assert_eq!(plan(&one("1g.5gb")), Err(NoPlan::NotEnough));
     assert_eq!(plan(&of_sys(one("1g.5gb"))), Ok(vec!["a".into()]));
@@ -168,24 +133,11 @@ fn mig_15_preempts_nobody_on_devices_reserved_for_others() {
 
 #[test]
 fn mig_15_charges_reserved_device_to_its_users_quota() {
-    let mut ledger = Ledger::default();
-    let published = NodePublication {
-        inventory: Some(Arc::new(inventory(vec![
-            reserved(fixed_instance(0, "1g.5gb", 0)),
-            reserved(fixed_instance(0, "1g.5gb", 1)),
-        ]))),
-        ..NodePublication::default()
-    };
-    ledger.publish(&"n".into(), Some(published));
-    let quota = Quota {
-        name: "team".into(),
-        limits: vec![Limit {
-            on: LimitedResource::Memory,
-            key: "limits.nvidia.com/gpumem".into(),
-            most: LimitValue::Number(20_000),
-        }],
-    };
-    ledger.set_quota(&"sys".into(), "team", Some(quota));
+    let mut ledger = ledger(vec![
+        reserved(fixed_instance(0, "1g.5gb", 0)),
+        reserved(fixed_instance(0, "1g.5gb", 1)),
+    ]);
+    ledger.set_quota(&"sys".into(), "q", Some(memory_quota(20_000)));
     let policies = Policies::default();
     let mut reserve = |pod: &str| {
         let demand = of_sys(one("1g.5gb"));
@@ -201,23 +153,12 @@ fn mig_15_charges_reserved_device_to_its_users_quota() {
 fn mig_15_separates_verdicts_by_namespace() {
     let mut ledger = Ledger::default();
     let mut publish = |device: Gpu| {
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![device]))),
-            ..NodePublication::default()
-        };
-        ledger.publish(&"n".into(), Some(published));
+        ledger.publish(&"n".into(), Some(published(vec![device])));
         ledger.cluster().clone()
     };
-    let mut memo = Memo::default();
+    let (mut memo, policies) = (Memo::default(), Policies::default());
     let mut fits = |cluster: &crate::Cluster, demand: &Demand| {
-        let query = NodeQuery {
-            cluster,
-            demand,
-            policies: &Policies::default(),
-            pending: &[],
-            own_reservation: None,
-            headroom: None,
-        };
+        let query = query(cluster, demand, &policies);
         decide::best(&query, &mut memo, &["n"], 1).is_ok()
     };
     let cluster = publish(fixed_instance(0, "1g.5gb", 0));
@@ -234,11 +175,8 @@ fn mig_15_separates_verdicts_by_namespace() {
 #[test]
 fn mig_15_explains_for_whom_a_device_is_reserved() {
     let explained = |device: Gpu| {
-        let published = NodePublication {
-            inventory: Some(Arc::new(inventory(vec![device]))),
-            ..NodePublication::default()
-        };
-        let node = crate::NodeState::of(&published, &[], crate::HostResources::default());
+        let (published, host) = (published(vec![device]), crate::HostResources::default());
+        let node = crate::NodeState::of(&published, &[], host);
         let policies = Policies::default();
         let demand = one("7g.40gb");
         let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);

@@ -1,10 +1,11 @@
 //! Preemption where the kubelet has too few replicas.
 
-use super::{occupant, one, published, replicas};
+use super::{occupant, published, replicas};
 use crate::demand::Requests;
 use crate::node::NodePublication;
 use crate::preemption::{CandidateNode, NoPlan, PreemptionQuery, plan};
 use crate::score::Policies;
+use crate::tests::app;
 
 /// The kubelet offers two replicas; the small pod's device is of no use by itself.
 #[test]
@@ -25,7 +26,7 @@ fn preempts_any_pod_that_frees_a_replica() {
             occupants: [fixed, small].iter().map(occupant).collect(),
         };
         let query = PreemptionQuery {
-            demand: &one(1, 500, 0),
+            demand: &app(1, 500, 0),
             priority: 10,
             policies: &Policies::default(),
             budgets: &[],
