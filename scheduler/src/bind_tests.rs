@@ -11,7 +11,7 @@ use tower_test::mock::{self, SendResponse};
 
 use super::*;
 use crate::leader::Leadership;
-use crate::ledger_cache::tests::{cache, pod};
+use crate::ledger_cache::tests::{cache, pod, used};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::{Freshness, Index};
 
@@ -78,6 +78,16 @@ async fn check(script: Script, expected: &str, allocated: u64) {
     check_as(Leader::always(), script, expected, allocated).await;
 }
 
+/// To bind pod `a`.
+fn args(node: &str) -> ExtenderBindingArgs {
+    ExtenderBindingArgs {
+        pod_name: "a".to_owned(),
+        pod_namespace: "d".to_owned(),
+        pod_uid: "a".to_owned(),
+        node: node.to_owned(),
+    }
+}
+
 async fn check_as(leader: Leader, script: Script, expected: &str, allocated: u64) {
     let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
     let cache = Arc::new(cache());
@@ -86,15 +96,9 @@ async fn check_as(leader: Leader, script: Script, expected: &str, allocated: u64
     let pods = PodClient::new(Client::new(service, "d"));
     let binder = Binder::new(cache.clone(), pods, events, leader);
     let api_server = tokio::spawn(play(script, server));
-    let args = ExtenderBindingArgs {
-        pod_name: "a".to_owned(),
-        pod_namespace: "d".to_owned(),
-        pod_uid: "a".to_owned(),
-        node: "n".to_owned(),
-    };
     // A script that failed must not leave the binder repeating forever.
     let deadline = Duration::from_mins(1);
-    let outcome = timeout(deadline, binder.bind(&args))
+    let outcome = timeout(deadline, binder.bind(&args("n")))
         .await
         .expect("a definite outcome");
     let settled = binder.settled().len();
@@ -102,14 +106,7 @@ async fn check_as(leader: Leader, script: Script, expected: &str, allocated: u64
     api_server.await.unwrap();
     let shown = outcome.map_or_else(|error| error.to_string(), |()| "bound".to_owned());
     assert_eq!(shown, expected);
-    let used = cache.read(|ledger| {
-        ledger.cluster().node("n").unwrap().devices[0]
-            .allocated
-            .used
-            .memory
-            .0
-    });
-    assert_eq!(used, allocated, "{expected}");
+    assert_eq!(used(&cache), allocated, "{expected}");
     assert_eq!(settled, usize::from(allocated > 0));
 }
 
@@ -157,92 +154,65 @@ async fn stops_after_its_last_post_when_lease_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn releases_reservation_on_definite_refusal() {
-    check(
-        vec![("POST", Status(404, status(404)))],
-        "pod d/a with uid a is gone",
-        0,
-    )
-    .await;
-    let refused = "the API server rejected the Binding: status 403";
-    check(vec![("POST", Status(403, status(403)))], refused, 0).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn repeats_binding_until_outcome_is_definite() {
-    check(
-        vec![
-            ("POST", Timeout),
-            ("POST", Status(500, status(500))),
-            ("POST", Status(409, status(409))),
-            ("GET", PodAsPosted),
-        ],
-        "bound",
-        600,
-    )
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn repeats_binding_after_failed_get() {
-    check(
-        vec![
-            ("POST", Status(503, status(503))),
-            ("POST", Status(409, status(409))),
-            ("GET", Status(500, status(500))),
-            ("POST", Status(404, status(404))),
-        ],
-        "pod d/a with uid a is gone",
-        0,
-    )
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn repeats_binding_refused_after_lost_response() {
-    let unbound = serde_json::to_value(pod("a", 600, None)).unwrap();
-    check(
-        vec![
-            ("POST", Timeout),
-            ("POST", Status(403, status(403))),
-            ("GET", Status(200, unbound)),
-            ("POST", Status(403, status(403))),
-            ("GET", PodAsPosted),
-        ],
-        "bound",
-        600,
-    )
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn releases_reservation_of_pod_bound_elsewhere() {
-    let elsewhere = serde_json::to_value(pod("a", 600, Some("m"))).unwrap();
-    check(
-        vec![
-            ("POST", Status(409, status(409))),
-            ("GET", Status(200, elsewhere)),
-        ],
-        "another Binding has bound the pod to node \"m\"",
-        0,
-    )
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn ignores_pod_of_same_name_with_other_uid() {
+    let gone = "pod d/a with uid a is gone";
+    let failed = |code: u16| Status(code, status(code));
+    let found = |pod: Pod| Status(200, serde_json::to_value(pod).unwrap());
     let mut other = pod("a", 600, Some("n"));
     other.metadata.uid = Some("b".to_owned());
-    let other = serde_json::to_value(other).unwrap();
-    check(
-        vec![
-            ("POST", Status(409, status(409))),
-            ("GET", Status(200, other)),
-        ],
-        "pod d/a with uid a is gone",
-        0,
-    )
-    .await;
+    for (script, expected, allocated) in [
+        (vec![("POST", failed(404))], gone, 0),
+        (
+            vec![("POST", failed(403))],
+            "the API server rejected the Binding: status 403",
+            0,
+        ),
+        (
+            vec![
+                ("POST", Timeout),
+                ("POST", failed(500)),
+                ("POST", failed(409)),
+                ("GET", PodAsPosted),
+            ],
+            "bound",
+            600,
+        ),
+        // The GET fails, too.
+        (
+            vec![
+                ("POST", failed(503)),
+                ("POST", failed(409)),
+                ("GET", failed(500)),
+                ("POST", failed(404)),
+            ],
+            gone,
+            0,
+        ),
+        // Refused after a response was lost.
+        (
+            vec![
+                ("POST", Timeout),
+                ("POST", failed(403)),
+                ("GET", found(pod("a", 600, None))),
+                ("POST", failed(403)),
+                ("GET", PodAsPosted),
+            ],
+            "bound",
+            600,
+        ),
+        (
+            vec![
+                ("POST", failed(409)),
+                ("GET", found(pod("a", 600, Some("m")))),
+            ],
+            "another Binding has bound the pod to node \"m\"",
+            0,
+        ),
+        // Of the same name.
+        (vec![("POST", failed(409)), ("GET", found(other))], gone, 0),
+    ] {
+        check(script, expected, allocated).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,13 +230,7 @@ async fn writes_hami_annotation_in_same_binding() {
         let body = request.into_body().collect_bytes().await.unwrap();
         serde_json::from_slice::<Value>(&body).unwrap()
     });
-    let args = ExtenderBindingArgs {
-        pod_name: "a".to_owned(),
-        pod_namespace: "d".to_owned(),
-        pod_uid: "a".to_owned(),
-        node: "n".to_owned(),
-    };
-    binder.bind(&args).await.unwrap();
+    binder.bind(&args("n")).await.unwrap();
     let posted = api_server.await.unwrap();
     let annotations = &posted["metadata"]["annotations"];
     assert_eq!(
@@ -286,12 +250,6 @@ async fn second_bind_call_waits_for_first_and_writes_nothing() {
     let binder = Binder::new(cache, pods, events, Leader::always());
     let script = vec![("POST", Timeout), ("POST", Status(201, status(201)))];
     let api_server = tokio::spawn(play(script, server));
-    let args = |node: &str| ExtenderBindingArgs {
-        pod_name: "a".to_owned(),
-        pod_namespace: "d".to_owned(),
-        pod_uid: "a".to_owned(),
-        node: node.to_owned(),
-    };
     let (here, elsewhere) = (args("n"), args("m"));
     let (first, again, other) = tokio::join!(
         binder.bind(&here),

@@ -260,23 +260,6 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
 }
 
 #[test]
-fn searches_pin_holders_only_where_device_is_pinned() {
-    let cache = cache_with_dynamic_mig();
-    let many: Vec<String> = (0..50).map(|n| format!("n{n}")).collect();
-    for name in &many {
-        Index::<Node>::apply(&cache, node(name, 1000));
-    }
-    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
-    Index::<Pod>::apply(&cache, holder);
-    let second: Pod = serde_json::from_value(pinned("second", false)).unwrap();
-    let demand = pod::demand(&second, cache.settings()).unwrap();
-    let names = [&many[..], &["a".to_owned(), "unknown".to_owned()]].concat();
-    let found =
-        cache.nodes_pinned_by_others(&cache.snapshot(), &pod::uid(&second), &demand, &names);
-    assert_eq!(found, ["a"]);
-}
-
-#[test]
 fn naming_pin_holders_does_not_deadlock_with_watch() {
     let cache = Arc::new(cache_with_dynamic_mig());
     let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();

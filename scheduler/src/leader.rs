@@ -376,9 +376,4 @@ mod tests {
         let none = Some("no kube-scheduler holds the lease");
         check_lasting(&json!(-1), "pod-a_1", 20, Some(3), none);
     }
-
-    #[test]
-    fn single_replica_always_leads() {
-        assert_eq!(Leadership::always().error(at(0), None), None);
-    }
 }

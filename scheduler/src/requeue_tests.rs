@@ -32,12 +32,26 @@ fn offering(name: &str, memory: u64, replicas: u32) -> Node {
 fn full() -> LedgerCache {
     let cache = cache();
     Index::apply(&cache, pod("big", 900, Some("n")));
-    let waiting = pod("w", 600, None);
-    Index::apply(&cache, waiting.clone());
-    let demand = demand(&waiting, cache.settings()).unwrap();
-    let waiting = PendingPod::read(&waiting, demand, true);
-    cache.refused(&"w".into(), waiting, cache.pending.event_count());
+    refused(&cache, "w", 600, &["n"]);
     cache
+}
+
+/// The pod is pending, refused on these nodes.
+fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
+    let pending = pod(name, memory, None);
+    Index::apply(cache, pending.clone());
+    let demand = demand(&pending, cache.settings()).unwrap();
+    let pending = PendingPod {
+        offered: cache.snapshot().set(nodes),
+        ..PendingPod::read(&pending, demand, true)
+    };
+    cache.refused(&name.into(), pending, cache.pending.event_count());
+}
+
+/// The pods that are requeued.
+fn requeued(cache: &LedgerCache) -> Vec<String> {
+    let requeued = take_requeueable(cache);
+    requeued.iter().map(|(uid, _)| uid.to_string()).collect()
 }
 
 #[test]
@@ -47,14 +61,7 @@ fn requeues_refused_pod_only_when_it_fits() {
     let before = cache.pending.event_count();
     Index::delete(&cache, pod("big", 900, Some("n")));
     assert!(cache.pending.event_count() > before);
-    let requeued = take_requeueable(&cache);
-    assert_eq!(
-        requeued
-            .iter()
-            .map(|(uid, _)| uid.as_str())
-            .collect::<Vec<_>>(),
-        ["w"]
-    );
+    assert_eq!(requeued(&cache), ["w"]);
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
 }
 
@@ -98,15 +105,7 @@ fn requeues_only_the_pod_with_the_reservation() {
     let cache = cache();
     Index::apply(&cache, pod("victim", 900, Some("n")));
     for name in ["holder", "other"] {
-        let pending_pods = pod(name, 600, None);
-        let demand = demand(&pending_pods, cache.settings()).unwrap();
-        Index::apply(&cache, pending_pods.clone());
-        let offered = cache.snapshot().set(&["n"]);
-        let pending_pods = PendingPod {
-            offered,
-            ..PendingPod::read(&pending_pods, demand, true)
-        };
-        cache.refused(&name.into(), pending_pods, cache.pending.event_count());
+        refused(&cache, name, 600, &["n"]);
     }
     let used = DeviceUse::of(Mib(600), Percent(0));
     let reservation = Reservation {
@@ -120,9 +119,7 @@ fn requeues_only_the_pod_with_the_reservation() {
         .write()
         .put_reservation(&"holder".into(), reservation);
     Index::delete(&cache, pod("victim", 900, Some("n")));
-    let requeued = take_requeueable(&cache);
-    let requeued: Vec<_> = requeued.iter().map(|(uid, _)| uid.as_str()).collect();
-    assert_eq!(requeued, ["holder"]);
+    assert_eq!(requeued(&cache), ["holder"]);
     assert!(!reserve(&cache, "other", 600) && reserve(&cache, "holder", 600));
     assert!(cache.recompute().count() == 0);
 }
@@ -132,14 +129,7 @@ fn requeues_refused_pod_when_node_returns() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("other", 10));
     Index::<Node>::delete(&cache, node("n", 1000));
-    let pending_pods = pod("w", 600, None);
-    Index::apply(&cache, pending_pods.clone());
-    let demand = demand(&pending_pods, cache.settings()).unwrap();
-    let pending_pods = PendingPod {
-        offered: cache.snapshot().set(&["other"]),
-        ..PendingPod::read(&pending_pods, demand, true)
-    };
-    cache.refused(&"w".into(), pending_pods, cache.pending.event_count());
+    refused(&cache, "w", 600, &["other"]);
     assert!(take_requeueable(&cache).is_empty());
     Index::<Node>::apply(&cache, node("n", 1000));
     assert_eq!(take_requeueable(&cache).len(), 1);
@@ -193,29 +183,12 @@ fn nominates_nothing_when_a_pod_has_ended() {
     assert_eq!(nominated(&cache), [("w".to_owned(), None)]);
 }
 
-/// The pod is pending, refused on `n`.
-fn refused(cache: &LedgerCache, name: &str, memory: u64) {
-    let pending_pods = pod(name, memory, None);
-    Index::apply(cache, pending_pods.clone());
-    let demand = demand(&pending_pods, cache.settings()).unwrap();
-    let pending_pods = PendingPod {
-        offered: cache.snapshot().set(&["n"]),
-        ..PendingPod::read(&pending_pods, demand, true)
-    };
-    cache.refused(&name.into(), pending_pods, cache.pending.event_count());
-}
-
-fn requeued(cache: &LedgerCache) -> Vec<String> {
-    let requeued = take_requeueable(cache);
-    requeued.iter().map(|(uid, _)| uid.to_string()).collect()
-}
-
 #[test]
 fn requeues_pods_when_kubelet_offers_replicas_again() {
     let cache = cache();
     Index::<Node>::apply(&cache, offering("n", 1000, 0));
     assert!(!reserve(&cache, "w", 100));
-    refused(&cache, "w", 100);
+    refused(&cache, "w", 100, &["n"]);
     assert!(requeued(&cache).is_empty());
     Index::<Node>::apply(&cache, offering("n", 1000, 10));
     assert_eq!(requeued(&cache), ["w"]);
@@ -227,7 +200,7 @@ fn requeues_as_many_pods_as_free_kubelet_replicas() {
     let cache = cache();
     Index::<Node>::apply(&cache, offering("n", 1000, 0));
     for name in ["a", "b", "c"] {
-        refused(&cache, name, 100);
+        refused(&cache, name, 100, &["n"]);
     }
     Index::<Node>::apply(&cache, offering("n", 1000, 2));
     assert_eq!(requeued(&cache), ["a", "b"]);
@@ -243,7 +216,7 @@ fn counts_replica_of_pod_placed_by_other_scheduler() {
     other.spec.as_mut().unwrap().node_name = Some("n".to_owned());
     Index::apply(&cache, other.clone());
     assert_eq!(used(&cache), 0);
-    refused(&cache, "w", 100);
+    refused(&cache, "w", 100, &["n"]);
     assert!(!reserve(&cache, "w", 100) && requeued(&cache).is_empty());
     let phase = |phase: &str| Some(phase.to_owned());
     other.status.as_mut().unwrap().phase = phase("Running");
@@ -261,14 +234,7 @@ fn requeues_for_capacity_of_a_moved_claim() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("m", 10));
     for name in ["a", "b"] {
-        let pending_pods = pod(name, 600, None);
-        Index::apply(&cache, pending_pods.clone());
-        let demand = demand(&pending_pods, cache.settings()).unwrap();
-        let pending_pods = PendingPod {
-            offered: cache.snapshot().set(&["m", "n"]),
-            ..PendingPod::read(&pending_pods, demand, true)
-        };
-        cache.refused(&name.into(), pending_pods, cache.pending.event_count());
+        refused(&cache, name, 600, &["m", "n"]);
     }
     assert_eq!(requeued(&cache), ["a"], "n has capacity for one");
     Index::<Node>::apply(&cache, node("m", 1000));

@@ -63,90 +63,36 @@ fn acts_by_annotation_report_and_deadline() {
         })
     };
     let returned = |why: &str| Some(Action::Return(why.to_owned()));
-    let late = format!("its deadline has passed: {NOT_APPLIED}");
+    let decide = |request: &str| Some(Action::Decide(request.to_owned()));
+    let explain = Some(Action::Explain("w".to_owned()));
+    let late = |why: &str| returned(&format!("its deadline has passed: {why}"));
+    let gone = returned("the annotation was removed");
+    let (own, other) = (Some("r"), Some("s"));
+    let done = || Some(report(3, None, None));
+    let waits = |why| Some(report(3, Some(why), None));
     for (request, status, report, now, expected) in [
-        (
-            Some("r"),
-            None,
-            None,
-            0,
-            Some(Action::Decide("r".to_owned())),
-        ),
-        (
-            Some("s"),
-            waiting(),
-            Some(report(3, None, None)),
-            0,
-            Some(Action::Decide("s".to_owned())),
-        ),
-        (
-            Some("s"),
-            settled(),
-            None,
-            0,
-            Some(Action::Decide("s".to_owned())),
-        ),
-        (Some("r"), settled(), Some(report(3, None, None)), 999, None),
+        (own, None, None, 0, decide("r")),
+        (other, waiting(), done(), 0, decide("s")),
+        (other, settled(), None, 0, decide("s")),
+        (own, settled(), done(), 999, None),
         (None, settled(), None, 0, None),
-        (Some("r"), waiting(), None, 99, None),
-        (Some("r"), waiting(), Some(report(2, None, None)), 99, None),
+        (own, waiting(), None, 99, None),
+        (own, waiting(), Some(report(2, None, None)), 99, None),
+        (own, waiting(), done(), 100, Some(Action::Finish)),
+        (own, waiting(), waits("w"), 99, explain),
+        (own, waiting(), waits(NOT_APPLIED), 99, None),
+        (own, waiting(), None, 100, late(NOT_APPLIED)),
+        (own, waiting(), waits("w"), 100, late("w")),
         (
-            Some("r"),
-            waiting(),
-            Some(report(3, None, None)),
-            100,
-            Some(Action::Finish),
-        ),
-        (
-            Some("r"),
-            waiting(),
-            Some(report(3, Some("w"), None)),
-            99,
-            Some(Action::Explain("w".to_owned())),
-        ),
-        (
-            Some("r"),
-            waiting(),
-            Some(report(3, Some(NOT_APPLIED), None)),
-            99,
-            None,
-        ),
-        (Some("r"), waiting(), None, 100, returned(&late)),
-        (
-            Some("r"),
-            waiting(),
-            Some(report(3, Some("w"), None)),
-            100,
-            returned("its deadline has passed: w"),
-        ),
-        (
-            Some("r"),
+            own,
             waiting(),
             Some(report(3, None, Some("x"))),
             0,
             returned("x"),
         ),
-        (
-            None,
-            waiting(),
-            None,
-            0,
-            returned("the annotation was removed"),
-        ),
-        (
-            Some("r"),
-            back(),
-            Some(report(3, Some("w"), None)),
-            999,
-            None,
-        ),
-        (
-            None,
-            back(),
-            Some(report(3, None, None)),
-            999,
-            Some(Action::Finish),
-        ),
+        (None, waiting(), None, 0, gone),
+        (own, back(), waits("w"), 999, None),
+        (None, back(), done(), 999, Some(Action::Finish)),
     ] {
         let observed = observed(request, status);
         let found = next(&observed, report.as_ref(), now);

@@ -171,22 +171,6 @@ async fn shows_placement_of_bound_pod() {
 }
 
 #[tokio::test]
-async fn explains_request_from_annotation_of_bound_pod() {
-    let mut known = serde_json::to_value(pod("x", 300, Some("a"))).unwrap();
-    let request = r#"{"v":1,"containers":{"main":{"memory":300,"cores":20}}}"#;
-    known["metadata"]["annotations"][REQUEST] = json!(request);
-    known["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
-    let (_, text) = ask(Arc::new(cache()), "/explain/d/x", Some(known)).await;
-    let answer: PodAnswer = serde_json::from_str(&text).unwrap();
-    assert!(answer.head.annotated, "{text}");
-    let asked = &answer.head.requests[0];
-    assert_eq!(
-        (asked.memory.as_str(), asked.cores),
-        ("300 MiB", Percent(20))
-    );
-}
-
-#[tokio::test]
 async fn top_lists_nodes_by_name() {
     let (_, text) = ask(Arc::new(cache()), "/top", None).await;
     let answer: TopAnswer = serde_json::from_str(&text).unwrap();

@@ -73,11 +73,6 @@ fn exports_allocated_free_and_lingering_of_gpu() {
     check("seats_free", "8");
 }
 
-#[test]
-fn escapes_label_values() {
-    assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
-}
-
 /// `UPDATE=1` rewrites it.
 #[test]
 fn metrics_reference_matches_table() {
