@@ -50,19 +50,3 @@ fn rejects_too_short_and_malformed_lifetimes() {
     let soon = ["aliquot-webhook", "--ca-lifetime", "soon"];
     assert!(Args::try_parse_from(soon).is_err());
 }
-
-#[test]
-fn lists_are_repeated_or_separated_by_commas() {
-    let settings = args(&[
-        "--escape-allow-namespace",
-        "a,b",
-        "--escape-allow-namespace",
-        "c",
-        "--replace-scheduler",
-        "default-scheduler",
-    ])
-    .settings()
-    .unwrap();
-    assert_eq!(settings.escape_allowed.len(), 3);
-    assert_eq!(settings.replaced_schedulers.len(), 1);
-}

@@ -217,21 +217,23 @@ pub fn published_bundle(live: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn service() -> Value {
+    fn configured(pods_may_ignore: bool, request_as: RequestForm) -> Value {
         let target = Target::Service {
             name: "aliquot-webhook".to_owned(),
             namespace: "aliquot-system".to_owned(),
         };
-        let names = ResourceNames::default();
-        let scope = Scope {
+        desired(Scope {
             target: &target,
             namespace: "aliquot-system",
-            names: (&names, &[]),
+            names: (&ResourceNames::default(), &[]),
             nvidia_runtime_classes: &["nvidia".to_owned()],
-            pods_may_ignore: true,
-            request_as: RequestForm::Resources,
-        };
-        desired(scope)
+            pods_may_ignore,
+            request_as,
+        })
+    }
+
+    fn service() -> Value {
+        configured(true, RequestForm::Resources)
     }
 
     #[test]
@@ -253,21 +255,8 @@ mod tests {
 
     #[test]
     fn pods_may_ignore_controls_object_selector() {
-        let target = Target::Service {
-            name: "w".to_owned(),
-            namespace: "n".to_owned(),
-        };
-        let names = ResourceNames::default();
-        let check = |pods_may_ignore, expected: usize| {
-            let scope = Scope {
-                target: &target,
-                namespace: "n",
-                names: (&names, &[]),
-                nvidia_runtime_classes: &[],
-                pods_may_ignore,
-                request_as: RequestForm::Resources,
-            };
-            let whole = desired(scope);
+        for (pods_may_ignore, expected) in [(true, 2), (false, 0)] {
+            let whole = configured(pods_may_ignore, RequestForm::Resources);
             let labels = whole["webhooks"][0]["objectSelector"]["matchExpressions"].as_array();
             assert_eq!(labels.map_or(0, Vec::len), expected);
             let selector = &whole["webhooks"][0]["namespaceSelector"]["matchExpressions"];
@@ -276,27 +265,13 @@ mod tests {
                 Some(4),
                 "a namespace's label always exempts"
             );
-        };
-        check(true, 2);
-        check(false, 0);
+        }
     }
 
     #[test]
     fn each_namespace_is_reviewed_in_one_form() {
-        let target = Target::Service {
-            name: "w".to_owned(),
-            namespace: "n".to_owned(),
-        };
-        let names = ResourceNames::default();
         for form in RequestForm::ALL {
-            let whole = desired(Scope {
-                target: &target,
-                namespace: "n",
-                names: (&names, &[]),
-                nvidia_runtime_classes: &[],
-                pods_may_ignore: false,
-                request_as: form,
-            });
+            let whole = configured(false, form);
             let other = form.other().name();
             let paths = ["/mutate", &format!("/mutate/{other}")];
             for (index, operator, path) in [(0, "NotIn", paths[0]), (2, "In", paths[1])] {

@@ -183,18 +183,6 @@ mod tests {
     }
 
     #[test]
-    fn emits_no_operation_when_nothing_changes() {
-        check(
-            &json!({"a": {"b": 1}}),
-            |editor| {
-                editor.set(&["a", "b"], json!(1));
-                editor.remove(&["a", "c"]);
-            },
-            &json!([]),
-        );
-    }
-
-    #[test]
     fn replaces_existing_values_and_removes_by_name() {
         check(
             &json!({"a": {"b": 1, "c": 2}, "n": null}),

@@ -4,7 +4,6 @@ mod admitted;
 mod device_injection;
 mod environment;
 mod gpu_visibility;
-mod hami_examples;
 mod isolation;
 mod other_resources;
 mod properties;

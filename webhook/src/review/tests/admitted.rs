@@ -77,14 +77,6 @@ fn fills_in_missing_values_and_warns() {
 }
 
 #[test]
-fn accepts_decimal_quantities() {
-    for value in ["3k", "80k", "1e3", "3000", "0.003M", "500000e-3"] {
-        let full = json!({GPU: "1", MEM: value, CORES: "0", PRIORITY: "1"});
-        check(&Settings::default(), &full, &full, &[]);
-    }
-}
-
-#[test]
 fn hami_4_memory_or_compute_alone_gets_default_gpu_count() {
     let mut settings = Settings::default();
     for written in [

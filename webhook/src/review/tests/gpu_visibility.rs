@@ -112,42 +112,6 @@ fn hides_gpus_from_other_schedulers_pods_without_count() {
 }
 
 #[test]
-fn rejects_preset_node_for_any_scheduler() {
-    for scheduler in ["volcano", "aliquot-scheduler"] {
-        let mut pod = asking(&json!({GPU: "1"}));
-        pod["spec"]["schedulerName"] = json!(scheduler);
-        pod["spec"]["nodeName"] = json!("gpu-1");
-        let [refusal] = &*refusals(&pod, &Settings::default()) else {
-            panic!("not one refusal");
-        };
-        let expected = format!("spec.nodeName: \"gpu-1\" bypasses scheduler {scheduler}");
-        assert!(refusal.starts_with(&expected), "{refusal}");
-    }
-}
-
-#[test]
-fn hides_gpus_from_ephemeral_containers_of_any_scheduler() {
-    let mut pod = asking(&json!({"cpu": "1"}));
-    pod["spec"]["schedulerName"] = json!("x");
-    check_ephemeral(&pod, &json!([]), &json!([]));
-    check_ephemeral(&pod, &sets("all"), &sets("void"));
-    pod["spec"]["runtimeClassName"] = json!("nvidia");
-    check_ephemeral(&pod, &json!([]), &sets("void"));
-}
-
-/// The environment of an ephemeral container that comes with this one.
-fn check_ephemeral(pod: &Value, env: &Value, expected: &Value) {
-    let verdict = super::refused::debug(pod, "default", json!({"name": "d", "env": env}));
-    let Verdict::Allow { patch, .. } = verdict else {
-        panic!("refused: {pod}");
-    };
-    let mut after = json!({"spec": {"ephemeralContainers": [{}, {"env": env}]}});
-    json_patch::patch(&mut after, &patch).unwrap();
-    let found = &after["spec"]["ephemeralContainers"][1]["env"];
-    assert_eq!(found, expected, "{pod}");
-}
-
-#[test]
 fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
     let from = json!({"envFrom": [{"configMapRef": {"name": "all"}}]});
     for container in [json!({}), from] {
@@ -258,29 +222,4 @@ fn leaves_root_equivalent_containers_unchanged() {
         review(&create(&shared, "default"), &Settings::default()),
         Verdict::Deny(_)
     ));
-}
-
-#[test]
-fn hides_nothing_where_administrator_allows_it() {
-    let all = bare(
-        &json!({"runtimeClassName": "nvidia", "schedulerName": "x"}),
-        &json!({"env": sets("all")}),
-    );
-    let mut trusted = Settings::default();
-    trusted.escape_allowed.insert("default".to_owned());
-    let allow = Settings {
-        visible_devices: VisibleDevices::Allow,
-        ..Settings::default()
-    };
-    for settings in [trusted, allow] {
-        assert!(admit(&all, &settings).1.is_empty());
-    }
-    let deny = Settings {
-        visible_devices: VisibleDevices::Deny,
-        ..Settings::default()
-    };
-    let Verdict::Deny(refusals) = review(&create(&all, "default"), &deny) else {
-        panic!("admitted");
-    };
-    assert_eq!(refusals[0].field, "spec.containers[0].env[0]");
 }

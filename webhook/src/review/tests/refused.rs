@@ -33,25 +33,6 @@ fn reviews_init_containers_like_app_containers() {
 }
 
 #[test]
-fn rejects_annotations_without_space_for_allocation() {
-    let padded = |bytes: usize| {
-        let mut pod = asking(
-            &json!({GPU: "1", "nvidia.com/gpumem": "1k", "nvidia.com/gpucores": "0", "nvidia.com/priority": "1"}),
-        );
-        pod["metadata"]["annotations"] = json!({"notes": "x".repeat(bytes - "notes".len())});
-        pod
-    };
-    let refusals = refusals(&padded(245_761), &Settings::default());
-    assert_eq!(
-        refusals,
-        [
-            "metadata.annotations: 245761 bytes leave no space for the allocation; expected: at most 245760 bytes"
-        ]
-    );
-    admit(&padded(245_760), &Settings::default());
-}
-
-#[test]
 fn reports_all_errors_of_a_pod_at_once() {
     let mut bad = with("spec.nodeName", &json!("n1"));
     bad["spec"]["hostPID"] = json!(true);
