@@ -123,29 +123,15 @@ mod tests {
                 ":4",
             ],
         );
-        check(&["do"], &["doctor", ":4"]);
         check(&["top", ""], &["nodes", "gpus", "pods", ":4"]);
         check(&["top", "-o", "y"], &["yaml", ":4"]);
-        check(
-            &["top", "gpus", "--output", ""],
-            &["table", "wide", "json", "yaml", ":4"],
-        );
         check(&["doctor", ""], &["look", "migrate", "node", ":4"]);
-        check(
-            &["doctor", "migrate", "--from", ""],
-            &["hami", "nvidia", ":4"],
-        );
         check(
             &["top", "pods", "--n"],
             &["--namespace", "--no-usage", ":4"],
         );
-        check(&["top", "pods", "--al"], &["--all-namespaces", ":4"]);
         check(&["top", "-A", "p"], &["pods", ":4"]);
         check(&["top", "pods", "-n", ""], &[":4"]);
-        check(
-            &["explain", "--sched"],
-            &["--scheduler-namespace", "--scheduler-port", ":4"],
-        );
     }
 
     #[test]

@@ -221,17 +221,3 @@ fn text(path: &Path) -> Result<String, ConfigError> {
         source,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prints_same_fields_as_json_and_yaml() {
-        let yaml = "profiles:\n  n1:\n    rest: vgpu\n".to_owned();
-        assert_eq!(Form::Yaml.of(yaml.clone()).unwrap(), yaml);
-        let json = Form::Json.of(yaml).unwrap();
-        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(read["profiles"]["n1"]["rest"], "vgpu");
-    }
-}

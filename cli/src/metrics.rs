@@ -48,17 +48,3 @@ pub(crate) fn sum(page: &str, name: &str) -> Option<f64> {
     let values: Vec<f64> = page.lines().filter_map(of).collect();
     (!values.is_empty()).then(|| values.iter().sum())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_metric_over_labels() {
-        let page =
-            "# HELP a b\na_total 2\nb_total{x=\"1\"} 3\nb_total{x=\"2\"} 4\nb_total_more 9\n";
-        assert_eq!(sum(page, "a_total"), Some(2.0));
-        assert_eq!(sum(page, "b_total"), Some(7.0));
-        assert_eq!(sum(page, "c_total"), None);
-    }
-}

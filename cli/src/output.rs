@@ -74,21 +74,4 @@ mod tests {
             "pod.yaml: the manifest cannot be parsed: invalid digit found in string"
         );
     }
-
-    use serde_json::{Value, json};
-
-    #[test]
-    fn prints_same_answer_as_json_yaml_and_tables() {
-        let answer =
-            json!({"nodes": [{"node": "n1", "largest": null, "memory": 5}], "leads": true});
-        let text = |output: Output| output.text(&answer, |wide| wide.to_string()).unwrap();
-        assert_eq!(
-            (text(Output::Table), text(Output::Wide)),
-            ("false".into(), "true".into())
-        );
-        let read: Value = serde_json::from_str(&text(Output::Json)).unwrap();
-        assert_eq!(read, answer);
-        let read: Value = serde_saphyr::from_str(&text(Output::Yaml)).unwrap();
-        assert_eq!(read, answer);
-    }
 }

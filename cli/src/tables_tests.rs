@@ -17,7 +17,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::access::{Access, AccessError};
 use crate::agents::Answers;
 use crate::explain::{self, ask};
-use crate::table::counted;
 use crate::top::tables::{self, PodColumns};
 use crate::top::{Devices, SortBy, add_usage, pods_with_allocations, top_of};
 use crate::usage::Usage;
@@ -326,49 +325,6 @@ fn waiting() -> PodAnswer {
         placement: None,
     };
     PodAnswer { head, nodes, tail }
-}
-
-/// The usual width of a terminal.
-const USUAL_WIDTH: usize = 120;
-
-#[test]
-fn default_tables_fit_a_terminal() {
-    let nodes = cluster().map(|mut node| {
-        node.metadata.name = Some("gpu-node-17.example".to_owned());
-        let published = node.metadata.annotations.as_mut();
-        if let Some(text) = published.and_then(|all| all.get_mut(INVENTORY)) {
-            *text = text
-                .replace("A100", "NVIDIA A100-SXM4-80GB")
-                .replace("GPU-n", "GPU-27c4f3b8-a132-4e19-845a-96dba6fa1eb");
-        }
-        node
-    });
-    let top = top_of(&nodes[..1], &[holder()]);
-    let mut used = usage();
-    used.nodes[0].gpus[0].gpu = top.nodes[0].gpus[0].gpu.clone();
-    let tables = [
-        tables::nodes(&top.nodes, &used, SortBy::Name, false),
-        tables::gpus(&top, &used, SortBy::Name, false),
-    ];
-    for line in tables.iter().flat_map(|table| table.lines()) {
-        assert!(line.len() <= USUAL_WIDTH, "{} {line}", line.len());
-    }
-}
-
-#[test]
-fn counts_with_singular_and_plural() {
-    let check = |number: u32, expected: &str| {
-        assert_eq!(counted(number, "pod differs", "pods differ"), expected);
-    };
-    check(0, "0 pods differ");
-    check(1, "1 pod differs");
-    check(2, "2 pods differ");
-    let mut answer = waiting();
-    answer.head.refused.as_mut().unwrap().times = 1;
-    let text = explain::table(&answer, 2);
-    assert!(text.contains("\nRefused 1 time in "), "{text}");
-    let more = "\n... and 1 more node; use --nodes to show more\n";
-    assert!(text.ends_with(more), "{text}");
 }
 
 #[test]

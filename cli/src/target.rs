@@ -34,18 +34,3 @@ fn parse_pod(text: &str) -> Result<String, String> {
     }
     Ok(name.to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_name_of_a_pod_as_kubectl_does() {
-        for text in ["a", "pod/a", "pods/a", "po/a"] {
-            assert_eq!(parse_pod(text).as_deref(), Ok("a"), "{text}");
-        }
-        for text in ["", "pod/", "default/a", "pod/a/b", "/a"] {
-            assert!(parse_pod(text).is_err(), "{text}");
-        }
-    }
-}

@@ -89,11 +89,4 @@ mod tests {
         check(Some("a/two"), Grade::Problem);
         check(Some("nvidia.com/mig-1g.5gb"), Grade::Problem);
     }
-
-    #[test]
-    fn unread_device_classes_are_not_checked() {
-        let found = checks(&Err("no rights".to_owned()), &[], &About::cluster());
-        let found: Vec<_> = found.iter().map(|one| (one.grade, &*one.found)).collect();
-        assert_eq!(found, [(Grade::NotChecked, "no rights")]);
-    }
 }

@@ -1,9 +1,8 @@
 //! What each check of a node finds, from made-up nodes and pods.
 
-use aliquot_core::inventory::Health;
-use aliquot_core::{Mib, Percent};
 use serde_json::{Value, json};
 
+use super::super::cluster_tests::healthy;
 use super::super::facts::AgentFacts;
 use super::super::finding::Grade;
 use super::*;
@@ -13,25 +12,8 @@ const PAGE: &str = "aliquot_device_plugin_audit_differences_total 0\n\
     aliquot_device_plugin_damaged_shares 0\naliquot_device_plugin_checkpoint_lost 0\n";
 
 fn inventory() -> Inventory {
-    let gpu = Gpu {
-        uuid: "GPU-a".into(),
-        index: 0,
-        model: "A100".to_owned(),
-        memory: Mib(1000),
-        scaled: Mib(1000),
-        cores: Percent(100),
-        replicas: 10,
-        mode: Mode::Vgpu,
-        resource: "nvidia.com/gpu".to_owned(),
-        numa: None,
-        health: Health::Ok,
-        links: BTreeMap::default(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
-    };
+    let gpu = json!({"uuid": "GPU-a", "index": 0, "model": "A100", "memory": 1000, "scaled": 1000,
+        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok"});
     let text = json!({"v": 1, "reads": [1], "driver": "580", "gpus": [gpu]});
     Inventory::decode(&text.to_string()).unwrap()
 }
@@ -62,27 +44,11 @@ fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
         ready: Ok(()),
         metrics: Ok(page.to_owned()),
     };
-    let not = || "not asked".to_owned();
     ClusterFacts {
-        namespace: "s".to_owned(),
-        trial_namespace: "team".to_owned(),
         nodes: Ok(vec![node]),
         pods: Ok(pods),
-        webhook: Err(not()),
-        dry_run: Err(not()),
-        classes: Err(not()),
-        agent_class: Ok(None),
-        device_classes: Err(not()),
-        exempt: Err(not()),
-        policy_bindings: Err(not()),
-        network_policies: Err(not()),
-        config: Err(not()),
-        autoscaler_status: Err(not()),
-        leader: Err(not()),
-        ledger: Err(not()),
-        differences: Err(not()),
-        metrics: Err(not()),
         agents: [("n1".into(), agent)].into(),
+        ..healthy()
     }
 }
 

@@ -1,13 +1,11 @@
 //! The experiment on traces small enough to follow by hand.
 
+use super::Seeds;
 use super::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
 use super::experiment::{self, Choice, Placer, Run, Typical};
 use super::published::{Published, PublishedPolicy};
-use super::report::{Summary, table};
-use super::runs::{Outcome, Policy, simulate};
 use super::trace::{Models, NodeRow, PodRow, Shape, Trace};
 use super::workload::{Node, Pod, Workload};
-use super::{Seeds, plot};
 
 fn shape(cpu: u32, gpus: u32, milli: u32) -> Shape {
     Shape {
@@ -36,30 +34,6 @@ fn trace(nodes: u32, shapes: &[Shape]) -> Trace {
         nodes: (0..nodes).map(row).collect(),
         pods: shapes.iter().enumerate().map(pod).collect(),
         models: vec![],
-    }
-}
-
-#[test]
-fn orders_pods_by_seed() {
-    let shapes: Vec<Shape> = (0..50).map(|cpu| shape(cpu, 1, 100)).collect();
-    let trace = trace(20, &shapes);
-    let order = |seed| {
-        let pods = Workload::of(&trace, seed, 100).pods.into_iter();
-        pods.map(|pod| pod.shape.cpu).collect::<Vec<_>>()
-    };
-    assert_eq!(order(1), order(1));
-    assert_ne!(order(1), order(2));
-}
-
-#[test]
-fn scales_workload_to_requested_load() {
-    let trace = trace(5, &[shape(1, 1, 300), shape(1, 2, 1000), shape(1, 0, 0)]);
-    for load in [10, 60, 100, 130] {
-        let pods = Workload::of(&trace, 7, load).pods;
-        let sum: u32 = pods.iter().map(|pod| pod.shape.request()).sum();
-        let target = 100 * load;
-        // The published test compares one GPU's part of the last pod drawn.
-        assert!(sum <= target + 1000 && sum + 2000 > target, "{load}: {sum}");
     }
 }
 
@@ -151,21 +125,6 @@ fn dra_allocator_takes_first_or_fullest_gpu_that_fits() {
 }
 
 #[test]
-fn returns_results_in_order_and_reproducibly() {
-    let shapes: Vec<Shape> = (1..40).map(|n| shape(100, 1, n * 20)).collect();
-    let trace = trace(8, &shapes);
-    let policies = [Policy::Fgd, Policy::Random, Policy::Hami];
-    let once = || simulate(&trace, &policies, &[5, 6], 120, &|_, _| ()).unwrap();
-    let (first, second) = (once(), once());
-    for (outcome, policy) in first.iter().zip(policies) {
-        assert_eq!(outcome.policy, policy.name());
-        assert_eq!(outcome.runs.iter().map(|r| r.0).collect::<Vec<_>>(), [5, 6]);
-    }
-    let runs = |all: &[Outcome]| all.iter().map(|o| o.runs.clone()).collect::<Vec<_>>();
-    assert_eq!(runs(&first), runs(&second));
-}
-
-#[test]
 fn parses_seeds_as_number_or_inclusive_range() {
     assert_eq!("42..44".parse(), Ok(Seeds(vec![42, 43, 44])));
     assert_eq!("7".parse(), Ok(Seeds(vec![7])));
@@ -173,19 +132,4 @@ fn parses_seeds_as_number_or_inclusive_range() {
         let error = text.parse::<Seeds>().unwrap_err().to_string();
         assert!(error.starts_with(&format!("{text:?}; expected")), "{error}");
     }
-}
-
-#[test]
-fn reports_every_policy_in_table_and_plot() {
-    let trace = trace(8, &[shape(1, 1, 400); 30]);
-    let outcomes = simulate(&trace, &[Policy::Fgd, Policy::Hami], &[1], 130, &|_, _| ());
-    let summaries: Vec<Summary> = outcomes.unwrap().iter().map(Summary::of).collect();
-    let full = summaries[0].unallocated_at(100).unwrap();
-    // Two pods of 400 a GPU leave 200.
-    assert!((full.mean - 20.0).abs() < 1e-9, "{full:?}");
-    let text = table(&summaries);
-    assert!(text.contains("20.00 (20.00 to 20.00)"), "{text}");
-    let svg = plot::svg(&summaries);
-    assert_eq!(svg.matches("<polyline").count(), 4);
-    assert!(svg.contains(">fgd<") && svg.contains(">hami<"));
 }

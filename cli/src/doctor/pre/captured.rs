@@ -171,86 +171,43 @@ mod tests {
 
     #[test]
     fn pod_mentions_gpu_as_the_chart_defines_it() {
-        #[expect(
-            clippy::needless_pass_by_value,
-            reason = "tests read better with values"
-        )]
-        fn check(metadata: Value, mut spec: Value, container: Value, expected: bool) {
-            spec["containers"] = json!([container]);
-            let pod = json!({"metadata": metadata, "spec": spec});
-            let object: Pod = serde_json::from_value(pod.clone()).unwrap();
-            assert_eq!(
-                mentions_gpu(&object, &["nvidia.com/gpu"]),
-                expected,
-                "{pod}"
-            );
-        }
-        let none = || json!({});
-        let named = |key: &str, value: Value| {
+        let in_container = |key: &str, value: Value| {
             let mut container = json!({"name": "c"});
             container[key] = value;
-            container
+            json!({"spec": {"containers": [container]}})
         };
-        check(none(), none(), json!({"name": "c"}), false);
-        for name in ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"] {
-            check(
-                none(),
-                none(),
-                named("resources", json!({"limits": {name: "1"}})),
-                true,
-            );
-            check(
-                none(),
-                none(),
-                named("resources", json!({"requests": {name: "1"}})),
-                true,
-            );
-        }
-        check(
-            none(),
-            none(),
-            named("resources", json!({"limits": {"amd.com/gpu": "1"}})),
-            false,
-        );
+        let limits = |name: &str| in_container("resources", json!({"limits": {name: "1"}}));
         let env = json!([{"name": VISIBLE, "value": "void"}]);
-        check(none(), none(), named("env", env.clone()), true);
         let mount = json!([{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}]);
-        check(none(), none(), named("volumeMounts", mount), true);
-        let class = || json!({"runtimeClassName": "nvidia"});
-        check(none(), class(), json!({"name": "c"}), true);
-        check(
-            none(),
-            json!({"runtimeClassName": "kata"}),
-            json!({"name": "c"}),
-            false,
-        );
-        let annotated = |key: &str, value: &str| json!({"annotations": {key: value}});
-        check(
-            annotated("aliquot.dev/request", ""),
-            none(),
-            json!({"name": "c"}),
-            true,
-        );
-        check(
-            annotated("cdi.k8s.io/a", "nvidia.com/gpu=0"),
-            none(),
-            json!({"name": "c"}),
-            true,
-        );
-        check(
-            annotated("cdi.k8s.io/a", "vendor.com/nic=0"),
-            none(),
-            json!({"name": "c"}),
-            false,
-        );
+        let idle = json!([{"name": "c"}]);
+        let class = |name: &str| json!({"spec": {"runtimeClassName": name, "containers": idle}});
+        let annotated = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}, "spec": {"containers": idle}});
         // What is privileged reaches every GPU anyway.
-        let mut privileged = named("securityContext", json!({"privileged": true}));
-        privileged["env"] = env;
-        check(
-            annotated("cdi.k8s.io/a", "nvidia.com/gpu=0"),
-            class(),
-            privileged,
-            false,
-        );
+        let mut privileged = in_container("env", env.clone());
+        privileged["spec"]["containers"][0]["securityContext"] = json!({"privileged": true});
+        privileged["spec"]["runtimeClassName"] = json!("nvidia");
+        privileged["metadata"] = json!({"annotations": {"cdi.k8s.io/a": "nvidia.com/gpu=0"}});
+        for (pod, expected) in [
+            (in_container("image", json!("i")), false),
+            (limits("nvidia.com/gpu"), true),
+            (limits("nvidia.com/mig-1g.5gb"), true),
+            (limits("amd.com/gpu"), false),
+            (
+                in_container("resources", json!({"requests": {"nvidia.com/gpu": "1"}})),
+                true,
+            ),
+            (in_container("env", env), true),
+            (in_container("volumeMounts", mount), true),
+            (class("nvidia"), true),
+            (class("kata"), false),
+            (annotated("aliquot.dev/request", ""), true),
+            (annotated("cdi.k8s.io/a", "nvidia.com/gpu=0"), true),
+            (annotated("cdi.k8s.io/a", "vendor.com/nic=0"), false),
+            (privileged, false),
+        ] {
+            let object: Pod = serde_json::from_value(pod.clone()).unwrap();
+            let found = mentions_gpu(&object, &["nvidia.com/gpu"]);
+            assert_eq!(found, expected, "{pod}");
+        }
     }
 }

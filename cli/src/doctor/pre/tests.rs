@@ -266,15 +266,6 @@ fn pre_names_settings_of_gpu_operator() {
 }
 
 #[test]
-fn pre_names_device_class_with_the_same_resource() {
-    let class = |facts: &mut PreFacts| {
-        let named = ("gpus".to_owned(), "nvidia.com/gpu".to_owned());
-        facts.device_classes = Ok([named].into());
-    };
-    check(class, &[(Grade::Problem, "device-classes", "cluster")]);
-}
-
-#[test]
 fn pre_lists_workloads_that_the_webhook_would_review() {
     let asks = || {
         json!({"spec": {"containers": [{"name": "c", "image": "nvcr.io/nvidia/pytorch",
