@@ -1,6 +1,6 @@
 //! Pods as the API server encodes them, and what the ledger reads from them.
 
-use aliquot_core::{Memory, Mib, Percent, Policy};
+use aliquot_core::{Memory, Mib, Percent};
 use serde_json::{Value, json};
 
 use super::*;
@@ -114,24 +114,6 @@ fn rejects_pod_with_unreadable_request_annotation() {
     let expected = "annotation aliquot.dev/request: cannot read the annotation: missing field `v`";
     let error = refused.unwrap_err().to_string();
     assert!(error.starts_with(expected), "{error}");
-}
-
-#[test]
-fn aliquot_policy_annotation_overrides_hamis() {
-    let annotations = json!({
-        "hami.io/node-scheduler-policy": "binpack",
-        "aliquot.dev/node-scheduler-policy": "spread",
-        "hami.io/gpu-scheduler-policy": "closest",
-    });
-    let spec = json!({"containers": []});
-    let error = demand(&pod(&spec, &annotations), &Settings::default()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "annotation hami.io/gpu-scheduler-policy: \"closest\" is not a GPU policy; expected: at most one of binpack, spread, fragmentation, and each of numa, mutex, topology at most once, comma-separated"
-    );
-    let spread = json!({"aliquot.dev/node-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "x"});
-    let demand = demand(&pod(&spec, &spread), &Settings::default()).unwrap();
-    assert_eq!(demand.node_policy, Some(Policy::Spread));
 }
 
 #[test]

@@ -114,19 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn interns_common_resource_names() {
-        assert!(Arc::ptr_eq(
-            &interned("nvidia.com/gpu"),
-            &interned("nvidia.com/gpu")
-        ));
-        for number in 0..2 * MAX_INTERNED {
-            let made_up = format!("nvidia.com/mig-{number}");
-            assert_eq!(&*interned(&made_up), made_up);
-        }
-        assert!(NAMES.lock().len() <= MAX_INTERNED);
-    }
-
-    #[test]
     fn counts_replicas_under_each_resource() {
         let one = |name: &str, count: &str| container(&json!({"limits": {name: count}}));
         let gpu = one("nvidia.com/gpu", "2");

@@ -41,20 +41,3 @@ impl Readiness {
         self.conditions.lock().iter().filter_map(reason).collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn is_ready_only_when_every_condition_holds() {
-        let readiness = Readiness::new(["ledger", "watch"]);
-        assert_eq!(readiness.reasons(), ["ledger: not yet", "watch: not yet"]);
-        let other = readiness.clone();
-        other.pass("ledger");
-        readiness.fail("watch", "stale for 12 s");
-        assert_eq!(readiness.reasons(), ["watch: stale for 12 s"]);
-        readiness.pass("watch");
-        assert!(readiness.reasons().is_empty());
-    }
-}

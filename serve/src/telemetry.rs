@@ -107,26 +107,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_formats_are_text_and_json() {
-        assert_eq!("json".parse(), Ok(LogFormat::Json));
-        assert_eq!("text".parse(), Ok(LogFormat::Text));
-        let refused = "xml".parse::<LogFormat>().unwrap_err().to_string();
-        assert_eq!(
-            refused,
-            r#""xml" is not a log format; expected: json, text"#
-        );
-    }
-
-    #[test]
-    fn names_an_invalid_log_filter() {
-        let refused = init(LogFormat::Text, "info=loud=quiet").unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            r#"log filter "info=loud=quiet" is invalid"#
-        );
-    }
-
-    #[test]
     fn passes_each_warning_of_a_program_once() {
         let log = Arc::new(Mutex::new(Vec::new()));
         let written = Arc::clone(&log);

@@ -1,16 +1,21 @@
-//! The TLS listener under load: rotation, silent clients, stop.
+//! The TLS listener under load: rotation, silent clients, stop, and mutual TLS with mounted certificates.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_serve::http::{self, Ended};
-use aliquot_serve::tls::{CertificateError, Certificates, TlsListener, server_config};
+use aliquot_serve::tls::{
+    CertificateError, Certificates, FilesError, MountedCertificates, TlsListener, mutual_config,
+    server_config,
+};
 use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::routing::get;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,6 +41,12 @@ fn pair() -> Result<Pair> {
         key: signing_key.serialize_pem(),
         root: cert.der().clone(),
     })
+}
+
+/// Writes the files that somebody else mounts.
+fn put(folder: &Path, pair: &Pair) -> Result<()> {
+    std::fs::write(folder.join("tls.crt"), &pair.chain)?;
+    Ok(std::fs::write(folder.join("tls.key"), &pair.key)?)
 }
 
 struct Served {
@@ -74,15 +85,29 @@ async fn serve(certificates: Certificates, handshake: Duration, drain: Duration)
 }
 
 fn trusting<'a>(pairs: impl IntoIterator<Item = &'a Pair>) -> Result<Arc<ClientConfig>> {
+    client(pairs, None)
+}
+
+/// A client that trusts these servers and presents a certificate of its own.
+fn client<'a>(
+    pairs: impl IntoIterator<Item = &'a Pair>,
+    own: Option<&Pair>,
+) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for pair in pairs {
         roots.add(pair.root.clone())?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes())?;
+            builder.with_client_auth_cert(vec![own.root.clone()], key)?
+        }
+    };
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }
@@ -204,5 +229,48 @@ async fn stop_drains_connections_until_the_deadline() -> Result<()> {
         Ended::DeadlinePassed
     );
     stuck.abort();
+    Ok(())
+}
+
+#[tokio::test]
+async fn serves_only_clients_of_the_mounted_ca_and_reloads_files() -> Result<()> {
+    let (server, next, ours, stranger) = (pair()?, pair()?, pair()?, pair()?);
+    let folder = tempfile::tempdir()?;
+    assert!(matches!(
+        MountedCertificates::open(folder.path()),
+        Err(FilesError::Read { .. })
+    ));
+    put(folder.path(), &server)?;
+    let mut mounted = MountedCertificates::open(folder.path())?;
+    std::fs::write(folder.path().join("ca.crt"), "nothing")?;
+    assert!(matches!(mounted.clients(), Err(FilesError::NoClientCa)));
+    std::fs::write(folder.path().join("ca.crt"), &ours.chain)?;
+    let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
+    let tcp = http::bind("127.0.0.1:0".parse()?).await?;
+    let addr = tcp.local_addr()?;
+    let stop = CancellationToken::new();
+    let router = Router::new().route("/", get(|| async { "hello" }));
+    let listener = TlsListener::new(tcp, config);
+    let task = tokio::spawn(http::serve(listener, router, stop.clone(), DEADLINE));
+
+    let ask = async |server: &Pair, own| {
+        timeout(DEADLINE, request(client([server], own)?, addr, "/")).await?
+    };
+    let answer = ask(&server, Some(&ours)).await?;
+    assert!(answer.ends_with("hello"), "{answer}");
+    for other in [None, Some(&stranger)] {
+        let answer = ask(&server, other).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    assert!(!mounted.reload_if_changed()?);
+    std::fs::write(folder.path().join("tls.key"), "half")?;
+    assert!(mounted.reload_if_changed().is_err());
+    assert!(ask(&server, Some(&ours)).await.is_ok());
+    put(folder.path(), &next)?;
+    assert!(mounted.reload_if_changed()?);
+    let answer = ask(&next, Some(&ours)).await?;
+    assert!(answer.ends_with("hello"), "{answer}");
+    stop.cancel();
+    task.await??;
     Ok(())
 }
