@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
-pub mod binding;
 pub mod extender;
 pub mod hami;
 pub mod inventory;
@@ -19,7 +18,6 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target by the name of its corpus directory and program.
 pub const TARGETS: &[Target] = &[
     ("extender", extender::check),
-    ("binding", binding::check),
     ("allocation", allocation::check),
     ("hami", hami::check),
     ("inventory", inventory::check),

@@ -8,26 +8,12 @@ use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 
 use crate::pins::{Mix, PERCENTAGES};
-use crate::{FGD, LOAD, OTHERS, PUBLISHED, SEEDS};
+use crate::{FGD, LOAD, OTHERS, SEEDS};
 
 /// Draws the pins of the mixes.
 const PINS_SEED: u64 = 1;
 /// Of the runs on each mix.
 const PINS_SEEDS: [u64; 4] = [42, 43, 44, 45];
-
-/// The policies with published figures, in our simulation.
-pub fn published() -> Result<Vec<Figure>> {
-    let default = crate::trace("default")?;
-    let figure = |(policy, [_, published, ..]): (Policy, [f64; 4])| {
-        let what = format!(
-            "{} in our simulation; baseline: as published",
-            policy.name()
-        );
-        let found = at(&run(&default, policy)?, 100)?.mean;
-        Ok(figure("default", &policy.name(), found, published, &what))
-    };
-    PUBLISHED.into_iter().map(figure).collect()
-}
 
 /// Aliquot's on every trace.
 pub fn ours() -> Result<Vec<Figure>> {
@@ -49,11 +35,20 @@ pub fn ours() -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Other forms of Aliquot on the default trace, and the worst of the mixes of pinned models.
+/// FGD and GPUs by DRA's allocator on the default trace, and the worst of the mixes of pinned models.
 pub fn others() -> Result<Vec<Figure>> {
     let default = crate::trace("default")?;
     let full = |policy| anyhow::Ok(at(&run(&default, policy)?, 100)?.mean);
     let mut figures = Vec::new();
+    let what = "FGD in our simulation; baseline: as published";
+    let [_, published, ..] = FGD;
+    figures.push(figure(
+        "default",
+        "fgd",
+        full(Policy::Fgd)?,
+        published,
+        what,
+    ));
     let ours = full(Policy::Ours)?;
     for (policy, order) in [
         (Policy::DraFullestFirst, "the fullest first"),
@@ -64,25 +59,6 @@ pub fn others() -> Result<Vec<Figure>> {
         );
         let found = full(policy)?;
         figures.push(figure("default", &policy.name(), found, ours, &what));
-    }
-    let stock = full(Policy::Hami)?;
-    for (policy, detail) in [
-        (
-            Policy::OursLearning,
-            "typical pods learned from the pods placed so far",
-        ),
-        (
-            Policy::OursCpuEntry,
-            "pods without GPU by LeastAllocated and our entry for them",
-        ),
-        (
-            Policy::OursCpuDefault,
-            "pods without GPU by LeastAllocated alone",
-        ),
-    ] {
-        let what = format!("Aliquot, {detail}; baseline: a model of stock HAMi");
-        let found = full(policy)?;
-        figures.push(figure("default", &policy.name(), found, stock, &what));
     }
     for percent in PERCENTAGES {
         figures.push(worst_with_pins(percent)?);

@@ -1,9 +1,11 @@
 //! A made-up cluster, as the watches would deliver it: nodes with 8 A100 and 16 pods each, and one
 //! more pod to place. It is the same in every run.
 
-use aliquot_core::allocation::{self, ALLOCATION, Allocation, Grant};
-use aliquot_core::inventory::{self, Gpu, Health, INVENTORY, Inventory, Mode};
-use aliquot_core::{Demand, Mib, Percent};
+use std::collections::BTreeMap;
+
+use aliquot_core::Demand;
+use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::pod::Settings;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -25,44 +27,17 @@ pub(crate) fn name(node: usize) -> String {
 
 /// The `node`th node with its inventory.
 pub(crate) fn node(node: usize) -> Result<Node> {
-    let gpu = |index| Gpu {
-        uuid: uuid(node, index).into(),
-        index,
-        model: "NVIDIA A100-SXM4-80GB".to_owned(),
-        memory: Mib(81_920),
-        scaled: Mib(81_920),
-        cores: Percent(100),
-        replicas: 10,
-        mode: Mode::Vgpu,
-        resource: RESOURCE.to_owned(),
-        numa: Some(index / 4),
-        health: Health::Ok,
-        links: (0..GPUS)
-            .filter(|other| *other != index)
-            .map(|other| (uuid(node, other).into(), 1200))
-            .collect(),
-        mig: None,
-        cordon: None,
-        even_share: None,
-        strict: false,
-        reserved: Vec::new(),
+    let gpu = |index| {
+        let others = (0..GPUS).filter(|other| *other != index);
+        let links: BTreeMap<_, _> = others.map(|other| (uuid(node, other), 1200)).collect();
+        json!({"uuid": uuid(node, index), "index": index, "model": "NVIDIA A100-SXM4-80GB",
+            "memory": 81_920, "scaled": 81_920, "cores": 100, "seats": 10, "mode": "vgpu",
+            "resource": RESOURCE, "numa": index / 4, "health": "ok", "links": links})
     };
-    let inventory = Inventory {
-        v: inventory::VERSION,
-        reads: vec![allocation::VERSION],
-        driver: "580.82".to_owned(),
-        topology_policy: "none".to_owned(),
-        topology_scope: aliquot_core::inventory::TopologyScope::default(),
-        gpus: (0..GPUS).map(gpu).collect(),
-        lingering: vec![],
-        foreign: vec![],
-        refused: vec![],
-        evict: Vec::new(),
-        unmeasured: Vec::new(),
-        unreadable: Vec::new(),
-        resizes: Vec::new(),
-    };
-    let annotations = json!({INVENTORY: inventory.encode()?});
+    let gpus: Vec<_> = (0..GPUS).map(gpu).collect();
+    let inventory =
+        json!({"v": 1, "reads": [1], "driver": "580.82", "topologyPolicy": "none", "gpus": gpus});
+    let annotations = json!({INVENTORY: inventory.to_string()});
     let status = json!({"allocatable": {RESOURCE: (10 * GPUS).to_string()}});
     let node =
         json!({"metadata": {"name": name(node), "annotations": annotations}, "status": status});
@@ -73,24 +48,11 @@ pub(crate) fn node(node: usize) -> Result<Node> {
 /// or nodes are alike.
 pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value> {
     let size = u64::try_from((node * 7 + number * 5) % 17)? * 1_000 + 8_000;
-    let grant = Grant {
-        resource: RESOURCE.to_owned(),
-        gpu: uuid(node, u32::try_from(number)? % GPUS).into(),
-        memory: Mib(size),
-        cores: Percent(20),
-        replicas: 1,
-        burst: None,
-        mig: None,
-    };
-    let allocation = Allocation {
-        v: allocation::VERSION,
-        node: name(node).into(),
-        containers: [("main".to_owned(), vec![grant])].into(),
-        init: [].into(),
-        priority: 1,
-    };
+    let gpu = uuid(node, u32::try_from(number)? % GPUS);
+    let grant = json!({"resource": RESOURCE, "gpu": gpu, "memory": size, "cores": 20});
+    let allocation = json!({"v": 1, "node": name(node), "containers": {"main": [grant]}, "init": {}, "priority": 1});
     let mut pod = pod(&format!("{node}-{number}"), size);
-    pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.encode()?});
+    pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.to_string()});
     pod["spec"]["nodeName"] = json!(name(node));
     Ok(pod)
 }

@@ -1,6 +1,6 @@
 //! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises, with a verdict;
 //! an error at the end if one is not met.
-//! Arguments name the groups to measure (`filter`, `scale`, `page`, `packing`, `mig`, `start`, `monitor`,
+//! Arguments name the groups to measure (`filter`, `scale`, `page`, `packing`, `start`, `monitor`,
 //! `ports`, `node-added`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
@@ -15,8 +15,8 @@ mod client;
 mod cluster;
 mod cpu;
 mod fake_api;
-mod mig;
 mod monitor;
+mod node;
 mod page;
 mod ports;
 mod scale;
@@ -29,13 +29,12 @@ use aliquot_style::figures::{Figure, LIMITER, Report};
 use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
-const SIZES: [(usize, usize); 4] = [(100, 100), (1_000, 1_000), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 10] = [
+const SIZES: [(usize, usize); 3] = [(100, 100), (5_000, 500), (5_000, 5_000)];
+const GROUPS: [&str; 9] = [
     "filter",
     "scale",
     "page",
     "packing",
-    "mig",
     "start",
     "monitor",
     "ports",
@@ -79,12 +78,8 @@ async fn main() -> Result<()> {
         print(page::measure().await?)?;
     }
     if is_selected("packing") {
-        print(packing::published()?)?;
         print(packing::ours()?)?;
         print(packing::others()?)?;
-    }
-    if is_selected("mig") {
-        print(mig::measure()?)?;
     }
     if is_selected("start") {
         print(start::measure().await?)?;

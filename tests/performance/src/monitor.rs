@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_core::usage::Stage;
@@ -14,7 +13,7 @@ use aliquot_device_plugin::allocation::accepted::Store;
 use aliquot_device_plugin::allocation::container_directory;
 use aliquot_device_plugin::allocation::environment::NodeRules;
 use aliquot_device_plugin::allocation::limits;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
+use aliquot_gpusim::{SimulatedMachine, place};
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
 use aliquot_node_state::device_id::AnswerName;
 use aliquot_style::figures::Figure;
@@ -22,12 +21,12 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::cpu;
+use crate::node::{self, GPUS, percentile, timed};
 
 const SHARES: usize = 100;
-const GPUS: usize = 8;
 const SCRAPES: usize = 200;
 const REST: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,14 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The figures.
 pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let directory = tempfile::tempdir()?;
-    let yaml = format!("name: bench\ngpus:\n  - count: {GPUS}\n    model: NVIDIA A100-SXM4-80GB\n");
-    let machine = SimulatedMachine::create(&directory.path().join("gpusim.state"), &yaml)?;
-    let shown = machine.show()?;
-    let gpus = shown["gpus"].as_array().context("gpus")?.iter();
-    let gpus: Vec<String> = gpus
-        .filter_map(|c| c["uuid"].as_str())
-        .map(str::to_owned)
-        .collect();
+    let (machine, gpus) = node::machine(directory.path())?;
     write_shares(&directory.path().join("state"), &gpus)?;
     let (monitor, address) = start(directory.path(), &machine)?;
     let pid = monitor.id().context("it runs")?;
@@ -80,9 +72,9 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     Ok(vec![
         figure(
             "monitor_scrape_p99_ms",
-            p99(scrapes),
+            percentile(&scrapes, 99),
             "ms",
-            p99(floor),
+            percentile(&floor, 99),
             "99th percentile of the scrape time; baseline: /healthz",
         ),
         figure(
@@ -94,23 +86,12 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
         ),
         figure(
             "monitor_resident_mib",
-            resident(pid)?,
+            cpu::memory(pid, "VmRSS")?,
             "MiB",
             0.0,
             "resident memory",
         ),
     ])
-}
-
-fn p99(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
-}
-
-async fn timed<T>(call: impl Future<Output = Result<T>>) -> Result<(T, f64)> {
-    let start = Instant::now();
-    let answer = call.await?;
-    Ok((answer, start.elapsed().as_secs_f64() * 1000.0))
 }
 
 fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
@@ -152,32 +133,19 @@ fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
 fn start(directory: &Path, machine: &SimulatedMachine) -> Result<(Child, SocketAddr)> {
     let text = |name: &str| directory.join(name).display().to_string();
     // No API server is needed for the figures.
-    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    std::fs::write(directory.join("kubeconfig"), config.to_string())?;
+    let kubeconfig = node::kubeconfig(directory, "http://127.0.0.1:1")?;
     let driver = directory.join("driver");
     std::fs::create_dir_all(&driver)?;
     let library = place::link_into(&driver)?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let binary = std::env::current_exe()?.with_file_name("aliquot-monitor");
     let flags = [
-        ("--kubeconfig", text("kubeconfig")),
+        ("--kubeconfig", kubeconfig),
         ("--node-name", "n1".to_owned()),
         ("--listen", address.to_string()),
         ("--state-dir", text("state")),
         ("--nvml-library", library.display().to_string()),
     ];
-    let log = std::fs::File::create(directory.join("log"))?;
-    let child = Command::new(&binary)
-        .args(flags.iter().flat_map(|(flag, value)| [*flag, value]))
-        .env(STATE_VARIABLE, machine.state())
-        .stdout(Stdio::from(log.try_clone()?))
-        .stderr(Stdio::from(log))
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("{}", binary.display()))?;
+    let child = node::start("aliquot-monitor", &flags, directory, machine)?;
     Ok((child, address))
 }
 
@@ -189,14 +157,4 @@ async fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
     Ok(text)
-}
-
-fn resident(pid: u32) -> Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u32 = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("VmRSS")?
-        .parse()?;
-    Ok(f64::from(kib) / 1024.0)
 }

@@ -9,13 +9,14 @@ use aliquot_cluster::wait::OrNotYet as _;
 use aliquot_serve::http;
 use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
-use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::cpu::memory;
 use crate::fake_api::{self, PAGE, Pages, Scale};
+use crate::node;
 
 const SCALE: Scale = Scale {
     nodes: 5_000,
@@ -97,11 +98,7 @@ impl Api {
     pub(crate) async fn scheduler(&self) -> Result<Scheduler> {
         let binary = std::env::current_exe()?.with_file_name("aliquot-scheduler");
         let files = tempfile::tempdir()?;
-        let kubeconfig = files.path().join("kubeconfig");
-        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": self.url}}], "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-        std::fs::write(&kubeconfig, config.to_string())?;
+        let kubeconfig = node::kubeconfig(files.path(), &self.url)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let start = Instant::now();
         let process = Command::new(&binary)
@@ -145,14 +142,4 @@ async fn floor(api: &str) -> Result<f64> {
         }
     }
     Ok(start.elapsed().as_secs_f64())
-}
-
-/// A line of `/proc/PID/status`, in MiB.
-fn memory(pid: u32, name: &str) -> Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let kib: u32 = kib.with_context(|| format!("no {name}"))?.trim().parse()?;
-    Ok(f64::from(kib) / 1024.0)
 }

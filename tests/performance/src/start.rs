@@ -8,29 +8,29 @@ mod api;
 mod kubelet;
 
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aliquot_cluster::wait::eventually;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as protocol;
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
+use aliquot_gpusim::{SimulatedMachine, place, proc_folder};
 use aliquot_style::figures::Figure;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
 use protocol::device_plugin_client::DevicePluginClient;
 use serde_json::json;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tonic::transport::Channel;
 
 use api::Api;
 use kubelet::Kubelet;
 
+use crate::node::{self, GPUS, percentile, timed};
+
 /// Containers that start at once.
 pub(crate) const AT_ONCE: usize = 64;
 /// Bursts, each with new pods, at an idle agent; the pods of earlier bursts keep their shares.
 const BURSTS: usize = 4;
-/// GPUs, and the replicas of each.
-const GPUS: usize = 8;
+/// Of each GPU.
 const REPLICAS: usize = AT_ONCE * BURSTS / GPUS;
 const PATIENCE: Duration = Duration::from_secs(30);
 const NODE: &str = "n1";
@@ -79,13 +79,7 @@ pub(crate) async fn measure() -> Result<Vec<Figure>> {
     let memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
     let memory = memory.unwrap_or_else(tempfile::tempdir)?;
     std::os::unix::fs::symlink(memory.path(), at("cdi"))?;
-    let yaml = format!("name: bench\ngpus:\n  - count: {GPUS}\n    model: NVIDIA A100-SXM4-80GB\n");
-    let machine = SimulatedMachine::create(&at("gpusim.state"), &yaml)?;
-    let shown = machine.show()?;
-    let gpus = shown["gpus"].as_array().context("gpus")?;
-    let gpus = gpus.iter().filter_map(|gpu| gpu["uuid"].as_str());
-    let gpus: Vec<String> = gpus.map(str::to_owned).collect();
-    ensure!(gpus.len() == GPUS, "{shown}");
+    let (machine, gpus) = node::machine(directory.path())?;
 
     let all: Vec<Container> = (0..AT_ONCE * BURSTS).map(Container).collect();
     let pods = all.iter().map(|one| api::pod(&one.pod(), one.gpu(&gpus)));
@@ -117,10 +111,6 @@ fn agent(
     api: &str,
 ) -> Result<Child> {
     let text = |name: &str| directory.join(name).display().to_string();
-    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": api}}], "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    std::fs::write(directory.join("kubeconfig"), config.to_string())?;
     // Files of the container directories; nothing loads them here.
     for file in ["libvgpu.so", "aliquot-hook"] {
         std::fs::write(directory.join(file), b"content")?;
@@ -132,9 +122,8 @@ fn agent(
         "containerEdits": {"mounts": [{"hostPath": library, "containerPath": "/usr/lib/libcuda.so.1"}]}});
     std::fs::write(directory.join("nvidia/nvidia.json"), spec.to_string())?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let binary = std::env::current_exe()?.with_file_name("aliquot-device-plugin");
     let flags = [
-        ("--kubeconfig", text("kubeconfig")),
+        ("--kubeconfig", node::kubeconfig(directory, api)?),
         ("--node-name", NODE.to_owned()),
         ("--listen", port.to_string()),
         ("--kubelet-dir", text("kubelet")),
@@ -155,22 +144,7 @@ fn agent(
         ("--housekeeping-seconds", "3600".to_owned()),
         ("--audit-seconds", "3600".to_owned()),
     ];
-    let log = std::fs::File::create(directory.join("log"))?;
-    Command::new(&binary)
-        .args(flags.iter().flat_map(|(flag, value)| [*flag, value]))
-        .env(STATE_VARIABLE, machine.state())
-        .stdout(Stdio::from(log.try_clone()?))
-        .stderr(Stdio::from(log))
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("{}", binary.display()))
-}
-
-/// Milliseconds that a call took.
-async fn timed<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Result<(T, f64)> {
-    let start = Instant::now();
-    let answer = call.await?;
-    Ok((answer, start.elapsed().as_secs_f64() * 1000.0))
+    node::start("aliquot-device-plugin", &flags, directory, machine)
 }
 
 impl Times {
@@ -230,11 +204,6 @@ impl Times {
     fn figures(&self, on_the_path: u64) -> Result<Vec<Figure>> {
         let both = self.allocate.iter().zip(&self.start);
         let both: Vec<f64> = both.map(|(allocate, start)| allocate + start).collect();
-        let at = |times: &[f64], percent: usize| {
-            let mut sorted = times.to_vec();
-            sorted.sort_by(f64::total_cmp);
-            sorted[(sorted.len() - 1) * percent / 100]
-        };
         let what = |words: &str| {
             format!(
                 "{words} for {AT_ONCE} containers of as many pods at once, {BURSTS} times at an idle agent, with the shares of earlier \
@@ -243,9 +212,9 @@ impl Times {
         };
         let figure = |name: &str, times: &[f64], percent, words: &str| Figure {
             name: name.to_owned(),
-            value: at(times, percent),
+            value: percentile(times, percent),
             unit: "ms",
-            baseline: at(&self.floor, percent),
+            baseline: percentile(&self.floor, percent),
             what: what(words),
         };
         Ok(vec![
@@ -266,12 +235,6 @@ impl Times {
                 &self.allocate,
                 99,
                 "99th percentile of Allocate",
-            ),
-            figure(
-                "start_prestart_p99_ms",
-                &self.start,
-                99,
-                "99th percentile of PreStartContainer",
             ),
             Figure {
                 name: "start_requests".to_owned(),

@@ -5,8 +5,7 @@
 //! All workloads have the same kube-scheduler (opportunistic batching off), the same nodes, pods of
 //! the same size, and two events for each pod: kube-scheduler's own, and one that our scheduler
 //! writes for shares and this program for the others. They run alternately, so that other load on
-//! the machine affects all; our scheduler runs only for its own pods. The CPU time of this program
-//! is not counted.
+//! the machine affects all; our scheduler runs only for its own pods.
 
 mod cluster;
 pub(crate) mod node_added;
@@ -31,23 +30,13 @@ const WARM_UP: usize = 200;
 /// The totals of all runs of one workload.
 #[derive(Debug, Default)]
 struct Totals {
-    pods: usize,
+    pods: u32,
     elapsed: Duration,
-    /// CPU time of kube-scheduler, the API server, and our scheduler.
-    cpu: [Duration; 3],
 }
 
 impl Totals {
     fn rate(&self) -> f64 {
-        self.pods() / self.elapsed.as_secs_f64()
-    }
-
-    fn cpu_ms(&self, of: usize) -> f64 {
-        self.cpu[of].as_secs_f64() * 1000.0 / self.pods()
-    }
-
-    fn pods(&self) -> f64 {
-        u32::try_from(self.pods).map_or(f64::NAN, f64::from)
+        f64::from(self.pods) / self.elapsed.as_secs_f64()
     }
 }
 
@@ -58,67 +47,30 @@ pub(crate) async fn measure(nodes: usize, pods: usize) -> Result<Vec<Figure>> {
     for run in 0..=RUNS {
         let pods = if run == 0 { WARM_UP } else { pods };
         for (workload, sum) in WORKLOADS.into_iter().zip(&mut sums) {
-            let result = run::run(&cluster, workload, run, pods).await?;
+            let elapsed = run::run(&cluster, workload, run, pods).await?;
             if run > 0 {
-                sum.pods += pods;
-                sum.elapsed += result.elapsed;
-                for (sum, cpu) in sum.cpu.iter_mut().zip(result.cpu) {
-                    *sum += cpu;
-                }
+                sum.pods += u32::try_from(pods)?;
+                sum.elapsed += elapsed;
             }
         }
     }
     cluster.stop().await?;
-    Ok(figures(nodes, &sums))
-}
-
-/// Each figure of both forms of a share with two baselines: pods that request one plain resource,
-/// and pods that request as many plain resources as a share has. kube-scheduler matches the name of
-/// each one against a pattern for every node, and that is its largest single cost.
-fn figures(nodes: usize, [one, three, shares, annotations]: &[Totals; 4]) -> Vec<Figure> {
+    let [plain, shares, annotations] = sums;
     let forms = [
         ("", shares, "a share as resources"),
         ("annotation_", annotations, "a share as an annotation"),
     ];
-    let baselines = [
-        ("", one, "one plain extended resource"),
-        ("_3", three, "three plain extended resources"),
-    ];
-    let pairs = forms
-        .into_iter()
-        .flat_map(|form| baselines.map(|plain| (form, plain)));
-    let against = |((prefix, form, pods), (suffix, plain, what)): (Form<'_>, Form<'_>)| {
-        let figure = |name: &str, value: f64, unit, baseline: f64, of: &str| Figure {
-            name: format!("{prefix}{name}_{nodes}{suffix}"),
-            value,
-            unit,
-            baseline,
-            what: format!(
-                "{of}, {nodes} nodes of 8 GPUs, {} pods in {RUNS} runs; baseline: the same \
-                 kube-scheduler, pods with {what} and no extender",
-                form.pods
-            ),
-        };
-        let cpu = |name: &str, of: usize| {
-            let key = format!("pod_cpu_ms_{name}");
-            let of_ = format!("CPU time of {name} a pod with {pods}");
-            figure(&key, form.cpu_ms(of), "ms", plain.cpu_ms(of), &of_)
-        };
-        [
-            figure(
-                "pods_bound_per_s",
-                form.rate(),
-                "pods/s",
-                plain.rate(),
-                &format!("pods with {pods}, from the first one's creation to the last Binding"),
-            ),
-            cpu("kube_scheduler", 0),
-            cpu("apiserver", 1),
-            cpu("aliquot_scheduler", 2),
-        ]
+    let figure = |(prefix, form, pods): (&str, Totals, &str)| Figure {
+        name: format!("{prefix}pods_bound_per_s_{nodes}"),
+        value: form.rate(),
+        unit: "pods/s",
+        baseline: plain.rate(),
+        what: format!(
+            "pods with {pods}, from the first one's creation to the last Binding, {nodes} nodes of 8 GPUs, \
+             {} pods in {RUNS} runs; baseline: the same kube-scheduler, pods with one plain extended \
+             resource and no extender",
+            form.pods
+        ),
     };
-    pairs.flat_map(against).collect()
+    Ok(forms.into_iter().map(figure).collect())
 }
-
-/// A part of the figures' names, what was measured, and a part of their description.
-type Form<'a> = (&'static str, &'a Totals, &'static str);

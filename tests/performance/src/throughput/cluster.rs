@@ -106,7 +106,7 @@ impl BenchCluster {
 /// What a node of the cluster can take.
 pub(super) fn capacity() -> Value {
     json!({"cpu": "128", "memory": "2Ti", "pods": "250",
-        "nvidia.com/gpu": "80", PLAIN[0]: "80", PLAIN[1]: "80", PLAIN[2]: "80"})
+        "nvidia.com/gpu": "80", PLAIN: "80"})
 }
 
 async fn create_node(client: &Client, number: usize) -> Result<()> {

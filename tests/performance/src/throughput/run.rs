@@ -4,7 +4,6 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::Part;
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,14 +14,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::cluster::{BenchCluster, CONNECTIONS, post};
-use crate::cpu;
 
-/// Plain extended resources.
-pub(super) const PLAIN: [&str; 3] = [
-    "example.com/plain",
-    "example.com/plain-memory",
-    "example.com/plain-cores",
-];
+/// A plain extended resource.
+pub(super) const PLAIN: &str = "example.com/plain";
 /// Deadline of a run.
 const DEADLINE: Duration = Duration::from_mins(3);
 /// Events that this program writes concurrently, as our scheduler does.
@@ -33,20 +27,14 @@ const WRITERS: usize = 4;
 pub(super) enum Workload {
     /// One extended resource, no extender.
     Plain,
-    /// As many extended resources as a share has, no extender.
-    Plain3,
     /// A share of a GPU, our extender.
     Share,
     /// The same, and all but the count in the annotation (`webhook.requestAs: annotation`).
     Annotation,
 }
 
-pub(super) const WORKLOADS: [Workload; 4] = [
-    Workload::Plain,
-    Workload::Plain3,
-    Workload::Share,
-    Workload::Annotation,
-];
+pub(super) const WORKLOADS: [Workload; 3] =
+    [Workload::Plain, Workload::Share, Workload::Annotation];
 /// `aliquot.dev/request` of the pods that have it.
 const REQUEST: &str = r#"{"v":1,"containers":{"main":{"memory":3000,"cores":5}}}"#;
 
@@ -54,7 +42,6 @@ impl Workload {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
-            Self::Plain3 => "plain3",
             Self::Share => "share",
             Self::Annotation => "annotation",
         }
@@ -66,8 +53,7 @@ impl Workload {
 
     pub(super) fn pod(self, name: &str) -> Value {
         let limits = match self {
-            Self::Plain => json!({PLAIN[0]: "1"}),
-            Self::Plain3 => json!({PLAIN[0]: "1", PLAIN[1]: "1", PLAIN[2]: "1"}),
+            Self::Plain => json!({PLAIN: "1"}),
             Self::Share => {
                 json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "5"})
             }
@@ -89,26 +75,18 @@ impl Workload {
     }
 }
 
-/// The duration of a run.
-pub(super) struct RunResult {
-    pub(super) elapsed: Duration,
-    /// CPU time of kube-scheduler, the API server, and our scheduler.
-    pub(super) cpu: [Duration; 3],
-}
-
-/// Runs once with this many pods.
+/// Runs once with this many pods; how long it took.
 pub(super) async fn run(
     cluster: &BenchCluster,
     workload: Workload,
     run: usize,
     pods: usize,
-) -> Result<RunResult> {
+) -> Result<Duration> {
     let ours = if workload.has_extender() {
         Some(cluster.start_scheduler().await?)
     } else {
         None
     };
-    let before = spent(cluster, ours.as_ref())?;
     let start = Instant::now();
     let (bound_tx, bound_rx) = mpsc::unbounded_channel();
     let created = stream::iter(0..pods)
@@ -130,24 +108,11 @@ pub(super) async fn run(
     };
     let end = tokio::time::timeout(DEADLINE, all).await;
     let end = end.with_context(|| format!("run {run} of {}", workload.name()))??;
-    let after = spent(cluster, ours.as_ref())?;
     if let Some(part) = ours {
         no_event_dropped(cluster).await?;
         part.terminate(DEADLINE).await?;
     }
-    Ok(RunResult {
-        elapsed: end - start,
-        cpu: std::array::from_fn(|of| after[of].saturating_sub(before[of])),
-    })
-}
-
-fn spent(cluster: &BenchCluster, ours: Option<&Part>) -> Result<[Duration; 3]> {
-    let ours = ours.map_or(Ok(Duration::ZERO), |part| cpu::spent(part.pid()));
-    Ok([
-        cpu::spent(cluster.cluster.pid("scheduler")?)?,
-        cpu::spent(cluster.cluster.pid("apiserver")?)?,
-        ours?,
-    ])
+    Ok(end - start)
 }
 
 /// When the watch shows the last pod of the run as bound; each one is sent to `bound_tx`.
