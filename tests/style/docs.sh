@@ -7,4 +7,5 @@ mdbook=$(tests/style/mdbook.sh)
 site=${CARGO_TARGET_DIR:-target}/docs
 RUST_LOG=${RUST_LOG:-warn} "$mdbook" build --dest-dir "$PWD/$site"
 cargo run --quiet --locked -p aliquot-style --bin site -- "$site"
+tests/style/tool.sh lychee --offline --include-fragments --no-progress --quiet --exclude-path "$site/404.html" --root-dir "$PWD/$site" "$site/**/*.html"
 echo "open $site/index.html"

@@ -250,30 +250,6 @@ mod tests {
     }
 
     #[test]
-    fn misses_a_promised_figure_that_was_not_measured() {
-        let rows = "| share | `share_*_error`, `share_*_throughput` | ≤ 2, ≥ 98 | | `make bench` |\n\
-            | shown | `shown` | – | | `make bench` |\n| other | 40-pod job | 2 s | | `make test` |\n";
-        let with = |names: &[&str]| {
-            let mut report = report(rows);
-            for name in names {
-                report.line(figure(name, 1.0, 0.0)).expect("JSON");
-            }
-            report
-        };
-        let error = with(&["share_30_error", "free"])
-            .end(true)
-            .expect_err("one is absent");
-        assert!(
-            error
-                .to_string()
-                .contains("share_*_throughput (≥ 98): not measured")
-        );
-        assert!(!error.to_string().contains("share_*_error"), "{error}");
-        assert!(with(&["share_30_error", "free"]).end(false).is_ok());
-        assert!(with(&["share_30_throughput"]).end(false).is_err());
-    }
-
-    #[test]
     fn every_target_of_the_specification_is_readable() {
         let limiter = Report::new(|title| title == LIMITER).expect("readable targets");
         assert!(

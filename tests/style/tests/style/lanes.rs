@@ -47,15 +47,3 @@ fn every_test_binary_is_in_a_lane() {
     }
     assert!(known > 0);
 }
-
-#[test]
-fn reads_the_lanes_of_a_makefile() {
-    let makefile = "CHECK := --lib $(call named,arrows \\\n\tlayers)\nnode:\n\tx='$(CARGO_TEST) --test node'\n\
-        \tcargo test --release -p aliquot-packing\n\tcargo test -p aliquot-a --lib b\n\tUPDATE=1 cargo test --test c\n";
-    let expected = ["-p aliquot-packing", "arrows", "layers", "node"];
-    assert!(
-        lanes(makefile).iter().eq(expected.iter()),
-        "{:?}",
-        lanes(makefile)
-    );
-}

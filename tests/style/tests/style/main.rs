@@ -1,13 +1,10 @@
 //! The rules of this repository that neither the compiler nor another tool checks.
 
 mod arrows;
-mod commands;
 mod compatibility;
 mod documents;
-mod hami;
 mod lanes;
 mod layers;
 mod modes;
 mod site;
 mod sources;
-mod words;
