@@ -31,7 +31,7 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
-	invalid kubectl ledger_model merged mutual old_driver peers protocol reference refused release rendered resolve \
+	invalid kubectl ledger_model merged old_driver peers protocol reference refused release rendered resolve simulation \
 	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
@@ -71,7 +71,7 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
 	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
-BOOTS := $(call named,burst rolled)
+BOOTS := $(call named,burst)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
 # The lanes of `make test-all` beside those of `make test`; .github/workflows/nightly.yml has a job for each.
 LONG_LANES := docs test-oldest chaos gangs hold image admission lane-karpenter lane-boots lane-measured lane-long \

@@ -97,18 +97,17 @@ mod tests {
             assert_eq!(found, expected, "{namespace}");
         };
         let all = (UtilizationPolicy::Disable, false, true);
-        let usual = (UtilizationPolicy::Disable, false, false);
+        check(&[], "team", (UtilizationPolicy::Disable, false, false));
+        check(&["--may-disable-control=*"], "team", all);
         let none = (UtilizationPolicy::Default, true, false);
         let nobody = [
             "--may-set-utilization=",
             "--may-set-oom-killer=",
             "--may-disable-control=",
         ];
-        let one = ["--may-disable-control=ops,lab"];
-        check(&[], "team", usual);
-        check(&["--may-disable-control=*"], "team", all);
         check(&nobody, "team", none);
+        let one = ["--may-disable-control=ops,lab"];
         check(&one, "lab", all);
-        check(&one, "team", usual);
+        check(&one, "team", (UtilizationPolicy::Disable, false, false));
     }
 }

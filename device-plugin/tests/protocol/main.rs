@@ -5,6 +5,7 @@ mod failures;
 mod health;
 mod host_root;
 mod kubelet;
+mod log;
 mod modes;
 mod node;
 mod non_cdi;

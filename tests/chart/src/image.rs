@@ -22,6 +22,18 @@ pub const TOOLKIT: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 /// Where it lists what is linked.
 pub const SBOM: &str = "/usr/share/aliquot/sbom.spdx.json";
 
+/// Its user, who is not root.
+pub const USER: &str = "65532:65532";
+
+/// The paths of all that is Aliquot's in it.
+pub fn own_files() -> BTreeSet<String> {
+    let programs = PROGRAMS.map(|name| format!("/usr/local/bin/{name}"));
+    let installed = LIMITER.into_iter().chain(TOOLKIT);
+    let installed = installed.map(|name| format!("/usr/local/lib/aliquot/{name}"));
+    let all = programs.into_iter().chain(installed);
+    all.chain([SBOM.to_owned()]).collect()
+}
+
 /// An image with its layers unpacked.
 pub struct Image {
     /// The folder with what the image contains.

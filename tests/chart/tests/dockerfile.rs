@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use aliquot_chart::image::{Image, LIMITER, PROGRAMS, SBOM, TOOLKIT};
+use aliquot_chart::image::{Image, PROGRAMS, SBOM, TOOLKIT, USER, own_files};
 use aliquot_chart::{release, top};
 
 /// What a command printed; it must succeed and report nothing.
@@ -39,18 +39,8 @@ fn toolkit_version() -> String {
 
 fn check_files(image: &Image) {
     let ours = |path: &&String| path.starts_with("/usr/local/") || path.as_str() == SBOM;
-    let found: BTreeSet<&str> = image
-        .files
-        .iter()
-        .filter(ours)
-        .map(|path| &**path)
-        .collect();
-    let programs = PROGRAMS.map(|name| format!("/usr/local/bin/{name}"));
-    let installed = LIMITER.into_iter().chain(TOOLKIT);
-    let installed = installed.map(|name| format!("/usr/local/lib/aliquot/{name}"));
-    let expected: BTreeSet<String> = programs.into_iter().chain(installed).collect();
-    let expected = expected.iter().map(|path| &**path).chain([SBOM]);
-    assert_eq!(found, expected.collect());
+    let found: BTreeSet<String> = image.files.iter().filter(ours).cloned().collect();
+    assert_eq!(found, own_files());
     let shells = ["sh", "bash", "dash", "busybox", "apt", "apt-get", "dpkg"];
     for path in &image.files {
         let name = Path::new(path).file_name().unwrap().to_str().unwrap();
@@ -63,7 +53,7 @@ fn check_config(image: &Image) {
     let version = release::version().unwrap();
     assert_eq!(*name, format!("localhost/aliquot:{version}"));
     let config = &image.config["config"];
-    assert_eq!(config["User"], "65532:65532");
+    assert_eq!(config["User"], USER);
     let mut git = Command::new("git");
     let head = printed(git.args(["rev-parse", "HEAD"]).current_dir(top(".")));
     for (label, value) in [

@@ -70,11 +70,3 @@ fn rows(text: &str) -> String {
     }
     rows
 }
-
-#[test]
-fn rows_have_path_default_and_comment() {
-    let text = "# Top.\n\n# A.\na: 1\nl:\n  - x:y\nb:\n  # In\n  # two.\n  c: x\n  resources:\n    requests: {cpu: 1}\n";
-    let expected = "| `a` | `1` | A. |\n| `l` | `[\"x:y\"]` |  |\n| `b.c` | `\"x\"` | In two. |\n\
-        | `b.resources` | `{\"requests\":{\"cpu\":1}}` |  |\n";
-    assert_eq!(rows(text), expected);
-}

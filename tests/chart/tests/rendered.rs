@@ -128,6 +128,7 @@ fn passes_values_to_their_components() {
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
         "--set-string=devicePlugin.disablecorelimit=true",
+        "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0,devicePlugin.deviceList=envvar",
         "--set=monitor.priorityCap=60,schedulerName=own",
         "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
     ])
@@ -140,6 +141,8 @@ fn passes_values_to_their_components() {
         "--host-memory-reserve=65536",
         "--context-memory=300",
         "--disable-core-limit=true",
+        "--selinux-label=own_u:own_r:own_t:s0",
+        "--device-list=envvar",
         "--resource-name=a/gpu",
     ] {
         assert!(line.contains(flag), "{flag}: {line}");
@@ -355,33 +358,6 @@ fn every_host_path_and_capability_has_a_reason() {
     }
 }
 
-#[test]
-fn agent_mounts_propagate_to_container_runtime() {
-    let objects = rendered(&[]).unwrap();
-    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
-    let mounts = container(agent, "device-plugin")["volumeMounts"].as_array();
-    let state = mounts.unwrap().iter().find(|one| one["name"] == "state");
-    assert_eq!(state.unwrap()["mountPropagation"], "Bidirectional");
-    let update = &agent.0["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
-    assert_eq!(*update, "10%");
-}
-
-#[test]
-fn replicas_are_two_spread_and_budgeted() {
-    let objects = rendered(&[]).unwrap();
-    for name in ["aliquot-scheduler", "aliquot-webhook"] {
-        let deployment = one(&objects, "Deployment", name);
-        assert_eq!(deployment.0["spec"]["replicas"], 2);
-        let budget = one(&objects, "PodDisruptionBudget", name);
-        assert_eq!(budget.0["spec"]["maxUnavailable"], 1);
-        let labels = &deployment.0["spec"]["selector"];
-        assert_eq!(budget.0["spec"]["selector"], *labels);
-        let spread = &deployment.pod().unwrap()["topologySpreadConstraints"][0];
-        assert_eq!(spread["topologyKey"], "kubernetes.io/hostname");
-        assert_eq!(spread["labelSelector"], *labels);
-    }
-}
-
 /// The permissions of each account, resource by resource. A new permission is a new line here.
 #[test]
 fn service_accounts_have_only_listed_permissions() {
@@ -510,25 +486,4 @@ fn narrows_ports_to_peers_that_values_name() {
     let reader =
         json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]);
     assert_eq!(binding.0["subjects"], reader);
-}
-
-#[test]
-fn renders_dashboards_and_alerts_on_request() {
-    let plain = rendered(&[]).unwrap();
-    assert!(plain.iter().all(|one| one.kind() != "ServiceMonitor"));
-    let watched = rendered(EVERYTHING).unwrap();
-    for part in ["scheduler", "webhook", "device-plugin"] {
-        let name = format!("aliquot-{part}");
-        let monitor = one(&watched, "ServiceMonitor", &name);
-        let service = one(&watched, "Service", &format!("{name}-metrics"));
-        assert_eq!(service.0["spec"]["clusterIP"], "None");
-        for endpoint in monitor.0["spec"]["endpoints"].as_array().unwrap() {
-            assert_eq!(endpoint["scheme"], "https");
-            assert!(endpoint["bearerTokenFile"].is_string());
-        }
-    }
-    let dashboards = top("charts/aliquot/files/dashboards");
-    let files = std::fs::read_dir(dashboards).map_or(0, Iterator::count);
-    let maps = |one: &&Object| one.name().starts_with("aliquot-dashboard-");
-    assert_eq!(watched.iter().filter(maps).count(), files);
 }

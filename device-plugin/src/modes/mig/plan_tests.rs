@@ -7,7 +7,11 @@ use super::*;
 fn slices(text: &str) -> Vec<LayoutEntry> {
     let slice = |word: &str| {
         let (count, profile) = word.split_once('*').unwrap_or(("1", word));
-        crate::testing::layout_entry(profile, count.parse().expect("a count"), None)
+        LayoutEntry {
+            profile: profile.to_owned(),
+            count: count.parse().expect("a count"),
+            on: None,
+        }
     };
     text.split_whitespace().map(slice).collect()
 }

@@ -33,8 +33,8 @@ fn main() -> ExitCode {
         .long(),
     ];
     let releases = vec![scenario(
-        "helm_lifecycle_leaves_nothing_behind",
-        lifecycle::leaves_nothing,
+        "helm_upgrade_keeps_values_and_certificates",
+        lifecycle::upgrades,
     )];
     // Last, because its nodes, pods and namespaces stay until the cluster ends.
     let requests = vec![scenario(

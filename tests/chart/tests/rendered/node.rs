@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use aliquot_chart::{Object, container, one, rendered, texts, top};
-use aliquot_device_plugin::kubelet::answer::DeviceListStrategy;
-use aliquot_device_plugin::selinux::Label;
 use serde_json::{Value, json};
 
 use crate::{Agent, Monitor, Webhook, command, supervisor, taken};
@@ -115,113 +113,26 @@ fn mounts_parent_of_driver_root() {
     }
 }
 
-/// An upgrade of the agent, or of the supervisor itself, ends no client of MPS.
+/// An upgrade replaces the agents of a tenth of the nodes at a time, and no supervisor, whose end would end
+/// all clients of MPS. What both mount in their state reaches the container runtime.
 #[test]
-fn mps_pods_are_replaced_only_when_deleted() {
-    let objects = rendered(&[
-        "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.shmSize=8192",
-        "--set=devicePlugin.nvidiaNodeSelector.pool=gpus",
-    ])
-    .unwrap();
-    let mps = one(&objects, "DaemonSet", "aliquot-mps");
+fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
+    let objects = rendered(&["--set=devicePlugin.mps.enabled=true,devicePlugin.mps.shmSize=8192"]);
+    let objects = objects.unwrap();
+    let (agent, mps) = (agent(&objects), one(&objects, "DaemonSet", "aliquot-mps"));
+    let update = &agent.0["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(update["maxUnavailable"], "10%");
     assert_eq!(mps.0["spec"]["updateStrategy"], json!({"type": "OnDelete"}));
-    let names = agent(&objects).containers().into_iter();
-    let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
-    assert_eq!(names, ["device-plugin", "monitor"]);
-    // They run where the agent does.
-    let (pods, agents) = (mps.pod().unwrap(), agent(&objects).pod().unwrap());
-    for field in [
-        "nodeSelector",
-        "tolerations",
-        "affinity",
-        "priorityClassName",
-        "hostPID",
-    ] {
-        assert_eq!(pods[field], agents[field], "{field}");
+    let keeper = container(mps, "mps-keeper");
+    for container in [container(agent, "device-plugin"), keeper] {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let state = mounts.iter().find(|one| one["name"] == "state").unwrap();
+        assert_eq!(state["mountPropagation"], "Bidirectional");
     }
-    assert_ne!(
-        mps.0["spec"]["selector"],
-        agent(&objects).0["spec"]["selector"]
-    );
-    // They ask nothing of the API server.
-    assert_eq!(pods["automountServiceAccountToken"], false);
-    let plain = rendered(&[]).unwrap();
-    assert!(plain.iter().all(|one| one.name() != "aliquot-mps"));
-}
-
-#[test]
-fn shared_memory_of_mps_reaches_clients() {
-    let keeper = |set: &str| {
-        let objects = rendered(&["--set=devicePlugin.mps.enabled=true", set]).unwrap();
-        container(one(&objects, "DaemonSet", "aliquot-mps"), "mps-keeper").clone()
-    };
     let program = ["aliquot-device-plugin", "mps-keeper"];
-    let sized = keeper("--set=devicePlugin.mps.shmSize=8192");
-    let flags: supervisor::SupervisorSettings = taken(&sized, &program, &[]);
+    let flags: supervisor::SupervisorSettings = taken(keeper, &program, &[]);
     assert_eq!(flags.shm_size, Some(8192));
-    let mut mounts = sized["volumeMounts"].as_array().unwrap().iter();
-    let mount = mounts.find(|one| one["name"] == "state").unwrap();
-    assert_eq!(flags.state_dir.to_str(), mount["mountPath"].as_str());
-    assert_eq!(mount["mountPropagation"], "Bidirectional");
-    let usual = keeper("--set=devicePlugin.mps.shmSize=");
-    let flags: supervisor::SupervisorSettings = taken(&usual, &program, &[]);
-    assert_eq!(flags.shm_size, None);
-}
-
-/// A driver's root in a shared file system, as /run is, and two mounts of pods: of its parent and of
-/// the root itself. Then the root is mounted again.
-const REMOUNT: &str = "
-set -e
-cd \"$1\"
-mkdir host parent root
-mount -t tmpfs run host
-mount --make-shared host
-mkdir host/driver
-mount -t tmpfs first host/driver
-echo first > host/driver/version
-mount --rbind host parent
-mount --rbind host/driver root
-mount --make-rslave parent
-mount --make-rslave root
-umount host/driver
-mount -t tmpfs second host/driver
-echo second > host/driver/version
-cat parent/driver/version root/version
-";
-
-#[test]
-fn remounted_driver_root_reaches_only_a_mount_of_its_parent() {
-    let room = tempfile::tempdir().unwrap();
-    let mut command = std::process::Command::new("unshare");
-    let command = command.args(["--mount", "sh", "-c", REMOUNT, "sh"]);
-    let output = command.arg(room.path()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "second\nfirst\n",
-        "{error}"
-    );
-}
-
-#[test]
-fn passes_labels_and_device_list_strategy_to_agent() {
-    let plain = rendered(&[]).unwrap();
-    let own = flags(&plain);
-    assert_eq!(
-        (own.device_list, own.selinux_label),
-        (DeviceListStrategy::Cdi, Label::Auto)
-    );
-    let security = &agent(&plain).pod().unwrap()["securityContext"];
-    assert_eq!(security["seLinuxOptions"], Value::Null);
-    let label = "system_u:object_r:own_file_t:s0";
-    let set = format!("--set=devicePlugin.seLinuxLabel={label},devicePlugin.deviceList=envvar");
-    let options = "--set=devicePlugin.seLinuxOptions.type=spc_t";
-    let objects = rendered(&[&set, options]).unwrap();
-    let own = flags(&objects);
-    assert_eq!(own.device_list, DeviceListStrategy::Envvar);
-    assert_eq!(own.selinux_label, Label::Fixed(label.to_owned()));
-    let security = &agent(&objects).pod().unwrap()["securityContext"];
-    assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t"}));
+    assert_eq!(mps.pod().unwrap()["automountServiceAccountToken"], false);
 }
 
 /// A file that a node lacks, or a directory that cannot be created, blocks the agent's pod: Talos'
@@ -315,28 +226,4 @@ fn allows_critical_pods_in_release_namespace() {
     let set = "--set=scheduler.priorityClassName=,webhook.priorityClassName=,devicePlugin.priorityClassName=";
     let objects = rendered(&[set]).unwrap();
     assert!(objects.iter().all(|one| one.kind() != "ResourceQuota"));
-}
-
-#[test]
-fn agent_leaves_nodes_that_driver_managers_pause() {
-    let affinity = |arguments: &[&str]| {
-        let objects = rendered(arguments).unwrap();
-        agent(&objects).pod().unwrap()["affinity"].clone()
-    };
-    let not_in =
-        |label: &str, values: &[&str]| json!({"key": label, "operator": "NotIn", "values": values});
-    let required = |expressions: Vec<Value>| {
-        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": expressions}],
-        }}})
-    };
-    let paused = ["paused-for-driver-upgrade", "paused-for-mig-change"];
-    let labels = ["device-plugin", "operator-validator", "client"];
-    let labels = labels.map(|part| not_in(&format!("nvidia.com/gpu.deploy.{part}"), &paused));
-    assert_eq!(affinity(&[]), required(labels.to_vec()));
-    let own =
-        "--set=devicePlugin.driverManager.labels={a/b},devicePlugin.driverManager.pausedValues={c}";
-    assert_eq!(affinity(&[own]), required(vec![not_in("a/b", &["c"])]));
-    let never = "--set-json=devicePlugin.driverManager.labels=[]";
-    assert_eq!(affinity(&[never]), Value::Null);
 }

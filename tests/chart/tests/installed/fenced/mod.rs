@@ -1,26 +1,34 @@
 //! What the API server refuses each account, and what only the scheduler and a node's agent may
 //! write, by any route. The nodes are made up.
 
-mod accounts;
 mod routes;
 mod tenants;
 mod tokens;
-mod verbs;
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aliquot_chart::{IMAGE, NAMESPACE, chart};
+use aliquot_chart::{IMAGE, NAMESPACE, chart, rendered};
 use aliquot_cluster::Cluster;
+use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use anyhow::{Result, ensure};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Request;
 use serde_json::{Value, json};
 
 use crate::{ChartCluster, helm_on};
+
+const SCHEDULER: Who = Who::Account("aliquot-scheduler");
+const AGENT: Who = Who::Account("aliquot-device-plugin");
+const WEBHOOK: Who = Who::Account("aliquot-webhook");
+/// It exists while the chart is removed.
+const LEAVE: Who = Who::Account("aliquot-leave");
+/// The webhook's own configuration.
+const HOOKS: &str =
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/aliquot-webhook";
 
 /// A cluster with the chart on it: two nodes, no kubelet, so that none of its pods runs.
 pub(crate) struct Installed {
@@ -34,8 +42,10 @@ pub(crate) enum Who {
     Admin,
     /// An account of Aliquot; for the agents, the one on node `near`.
     Account(&'static str),
-    /// The kubelet of a node.
-    Kubelet(&'static str),
+    /// The kubelet of node `near`.
+    Kubelet,
+    /// HAMi's scheduler.
+    Hami,
 }
 
 impl Installed {
@@ -55,13 +65,57 @@ impl Installed {
         for node in ["near", "far"] {
             installed.cluster.fake_node(node, &[], &[]).await?;
         }
-        installed.fences_stand().await?;
+        installed.leaving().await?;
+        installed.policies_hold().await?;
         Ok(installed)
+    }
+
+    /// The account that the uninstallation creates, with its permissions.
+    async fn leaving(&self) -> Result<()> {
+        for object in rendered(&[])? {
+            let of_it = object.name() == "aliquot-leave" && object.kind() != "Job";
+            if of_it && object.kind() != "NetworkPolicy" {
+                let file = self.cluster.state_dir().join("leave.json");
+                std::fs::write(&file, object.0.to_string())?;
+                let apply = ["apply", "-f", &*file.to_string_lossy()];
+                self.cluster.kubectl(&apply).await?.success()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all policies are in effect.
+    async fn policies_hold(&self) -> Result<()> {
+        self.pod("asked").await?;
+        let label = labels("own", &json!("1"));
+        for (who, path, change) in [
+            (
+                Who::Admin,
+                "pods/asked",
+                annotation("aliquot.dev/allocation", &json!("own")),
+            ),
+            (
+                Who::Admin,
+                "nodes/near",
+                annotation("aliquot.dev/inventory", &json!("own")),
+            ),
+            (SCHEDULER, "pods/asked", label.clone()),
+            (AGENT, "nodes/near", label.clone()),
+            (WEBHOOK, HOOKS, label),
+        ] {
+            eventually(PATIENCE, "the policies to hold", || async {
+                let error = self.patched(who, path, &change, true).await?;
+                until!(error.is_some(), "{who:?} may patch {path}");
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     async fn config(&self, who: Who) -> Result<PathBuf> {
         match who {
-            Who::Admin | Who::Kubelet(_) => Ok(self.cluster.kubeconfig()),
+            Who::Admin | Who::Kubelet | Who::Hami => Ok(self.cluster.kubeconfig()),
             Who::Account(name) => {
                 let node = (name == "aliquot-device-plugin").then_some("near");
                 self.cluster.kubeconfig_for(NAMESPACE, name, node).await
@@ -69,93 +123,72 @@ impl Installed {
         }
     }
 
-    /// A client that sends the request directly (kubectl first reads what it changes, which some accounts
-    /// may not).
     async fn client(&self, who: Who) -> Result<kube::Client> {
         let config = Kubeconfig::read_from(self.config(who).await?)?;
         let options = KubeConfigOptions::default();
         let mut config = kube::Config::from_custom_kubeconfig(config, &options).await?;
-        if let Who::Kubelet(node) = who {
-            config.auth_info.impersonate = Some(format!("system:node:{node}"));
-            config.auth_info.impersonate_groups = Some(vec!["system:nodes".to_owned()]);
+        let as_who = match who {
+            Who::Admin | Who::Account(_) => None,
+            Who::Kubelet => Some(("system:node:near", "system:nodes")),
+            Who::Hami => Some((
+                "system:serviceaccount:kube-system:hami-scheduler",
+                "system:masters",
+            )),
+        };
+        if let Some((user, group)) = as_who {
+            config.auth_info.impersonate = Some(user.to_owned());
+            config.auth_info.impersonate_groups = Some(vec![group.to_owned()]);
         }
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// kubectl's error for this request; `None` if it was accepted.
-    async fn ask(&self, who: Who, request: &[&str]) -> Result<Option<String>> {
-        let config = format!("--kubeconfig={}", self.config(who).await?.display());
-        let mut all = vec![config.as_str()];
-        all.extend_from_slice(request);
-        let output = self.cluster.kubectl(&all).await?;
-        Ok((output.code != Some(0)).then_some(output.stderr))
-    }
-
-    async fn granted(&self, who: Who, request: &[&str]) -> Result<()> {
-        let refused = self.ask(who, request).await?;
-        ensure!(refused.is_none(), "{who:?} {request:?}: {refused:?}");
-        Ok(())
-    }
-
-    /// Checks that the request is refused for this reason.
-    async fn refused(&self, who: Who, request: &[&str], reason: &str) -> Result<()> {
-        let refusal = self.ask(who, request).await?;
-        let refusal = refusal.with_context(|| format!("{who:?} {request:?} was granted"))?;
-        ensure!(refusal.contains(reason), "{who:?} {request:?}: {refusal}");
-        Ok(())
-    }
-
-    /// Waits until both policies are in effect.
-    async fn fences_stand(&self) -> Result<()> {
-        self.pod("asked").await?;
-        for (object, key) in [("pod/asked", "allocation"), ("node/near", "inventory")] {
-            let own = format!("aliquot.dev/{key}=own");
-            let request = ["annotate", "--dry-run=server", object, &own];
-            let asked = || async { Ok(self.ask(Who::Admin, &request).await?) };
-            eventually(PATIENCE, "the policies to hold", asked).await?;
-        }
-        Ok(())
-    }
-
-    /// The API server's error for this change of a node's status.
-    async fn status(&self, who: Who, node: &str, change: &Value) -> Result<Option<String>> {
-        let nodes: Api<Node> = Api::all(self.client(who).await?);
-        let change = Patch::Merge(change);
-        let done = nodes
-            .patch_status(node, &PatchParams::default(), &change)
-            .await;
-        Ok(done.err().map(|error| error.to_string()))
-    }
-
-    /// The API server's error for this change of a pod through a subresource, which not every kubectl
-    /// knows.
-    async fn subresource(
+    /// The API server's error for this patch of what a path names, such as `pods/a/status`; `None` if it
+    /// was accepted.
+    async fn patched(
         &self,
-        pod: &str,
-        name: &str,
+        who: Who,
+        path: &str,
         change: &Value,
         dry_run: bool,
     ) -> Result<Option<String>> {
-        let pods: Api<Pod> = Api::default_namespaced(self.client(Who::Admin).await?);
-        let change = Patch::Strategic(change);
         let params = PatchParams {
             dry_run,
             ..PatchParams::default()
         };
-        let done = pods.patch_subresource(name, pod, &params, &change).await;
+        let path = full(path);
+        let (folder, name) = path.rsplit_once('/').unwrap_or_default();
+        let request = Request::new(folder).patch(name, &params, &Patch::Strategic(change))?;
+        let done = self.client(who).await?.request::<Value>(request).await;
         Ok(done.err().map(|error| error.to_string()))
     }
 
-    /// POST of an object to a path.
-    fn posted(&self, path: &str, object: &Value) -> Result<Vec<String>> {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let file = self.cluster.state_dir().join(format!("post-{number}.json"));
-        std::fs::write(&file, object.to_string()).context("write an object")?;
-        let file = file.to_string_lossy().into_owned();
-        Ok(["create", "--raw", path, "-f", &file]
-            .map(str::to_owned)
-            .into())
+    /// The same for an object that is created at a path.
+    async fn posted(
+        &self,
+        who: Who,
+        path: &str,
+        object: &Value,
+        dry_run: bool,
+    ) -> Result<Option<String>> {
+        let params = PostParams {
+            dry_run,
+            ..PostParams::default()
+        };
+        let request = Request::new(full(path)).create(&params, serde_json::to_vec(object)?)?;
+        let done = self.client(who).await?.request::<Value>(request).await;
+        Ok(done.err().map(|error| error.to_string()))
+    }
+
+    /// Checks that a patch is refused for this reason, or accepted where it is empty.
+    async fn patch(&self, who: Who, path: &str, change: Value, reason: &str) -> Result<()> {
+        let error = self.patched(who, path, &change, false).await?;
+        check(&(who, path, change), error, reason)
+    }
+
+    /// The same for an object that is created.
+    async fn post(&self, who: Who, path: &str, object: Value, reason: &str) -> Result<()> {
+        let error = self.posted(who, path, &object, false).await?;
+        check(&(who, path, object), error, reason)
     }
 
     async fn pod(&self, name: &str) -> Result<()> {
@@ -164,28 +197,59 @@ impl Installed {
     }
 }
 
+/// Pods are those of namespace `default`.
+fn full(path: &str) -> String {
+    match path.split('/').next() {
+        Some("") => path.to_owned(),
+        Some("nodes") => format!("/api/v1/{path}"),
+        _ => format!("/api/v1/namespaces/default/{path}"),
+    }
+}
+
+fn check(what: &dyn Debug, error: Option<String>, reason: &str) -> Result<()> {
+    match error {
+        None => ensure!(reason.is_empty(), "{what:?} was granted"),
+        Some(error) => {
+            let expected = !reason.is_empty() && error.contains(reason);
+            ensure!(expected, "{what:?}: {error}");
+        }
+    }
+    Ok(())
+}
+
+fn labels(key: &str, value: &Value) -> Value {
+    json!({"metadata": {"labels": {key: value}}})
+}
+
+fn annotation(key: &str, value: &Value) -> Value {
+    json!({"metadata": {"annotations": {key: value}}})
+}
+
+/// A pod that no scheduler handles.
 fn pod(name: &str, annotations: &Value) -> Value {
     json!({
+        "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-        // No scheduler handles it.
         "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]},
+    })
+}
+
+/// A Binding to node `near`.
+fn binding(name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
     })
 }
 
 pub(crate) async fn refused(chart: Arc<ChartCluster>) -> Result<()> {
     let installed = Installed::on(chart.cluster.clone()).await?;
-    routes::allocations(&installed).await?;
-    routes::inventories(&installed).await?;
-    accounts::leaving(&installed).await?;
-    accounts::allocations(&installed).await?;
-    accounts::inventories(&installed).await?;
-    verbs::refused(&installed).await?;
-    tokens::policies_hold(&installed).await?;
+    routes::pods(&installed).await?;
+    routes::nodes(&installed).await?;
     tokens::scheduler(&installed).await?;
-    tokens::agent_writes(&installed).await?;
     tokens::agent(&installed).await?;
     tokens::leave(&installed).await?;
     tokens::webhook(&installed).await?;
-    tenants::hami_annotations(&installed).await?;
     tenants::pods(&installed).await
 }

@@ -1,297 +1,204 @@
-//! Every route by which an annotation of Aliquot's could be written, for accounts that may not write
-//! it; even the administrator, with all permissions, may not.
+//! Every route by which an annotation of Aliquot's could be written, for every account that may not write
+//! it; even the administrator, with all permissions, may not. One request each, so that it is the write
+//! that is refused.
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use serde_json::json;
 
-use super::{Installed, Who, pod};
+use super::{AGENT, Installed, LEAVE, SCHEDULER, WEBHOOK, Who, annotation, binding, labels, pod};
 
-const SCHEDULER: Who = Who::Account("aliquot-scheduler");
-const AGENT: Who = Who::Account("aliquot-device-plugin");
-const MESSAGE: &str = "only aliquot-scheduler may write the annotation";
+/// The word of RBAC and of the policies.
+const FORBIDDEN: &str = "orbidden";
+const ALLOCATION: &str = "aliquot.dev/allocation";
+/// An object, and its status.
+const ROUTES: [&str; 2] = ["", "/status"];
 
-fn words(request: &[String]) -> Vec<&str> {
-    request.iter().map(String::as_str).collect()
+/// Checks that pods with and without the annotation stay as they are, by whichever route: it is set,
+/// changed and removed.
+async fn closed(on: &Installed, who: Who, key: &str, why: &str) -> Result<()> {
+    for route in ROUTES {
+        for (name, value) in [
+            ("given", json!("own")),
+            ("given", json!(null)),
+            ("bare", json!("own")),
+        ] {
+            let path = format!("pods/{name}{route}");
+            on.patch(who, &path, annotation(key, &value), why).await?;
+        }
+    }
+    // A kubelet binds no pod.
+    if matches!(who, Who::Kubelet) {
+        return Ok(());
+    }
+    for path in ["pods/bare/binding", "bindings"] {
+        let carried = binding("bare", &json!({key: "{}"}));
+        on.post(who, path, carried, why).await?;
+    }
+    Ok(())
+}
+
+/// A pod's allocation, its preemption plan and how far its resize is; then HAMi's annotations, the request
+/// and CDI devices.
+pub(crate) async fn pods(on: &Installed) -> Result<()> {
+    for name in ["given", "bare"] {
+        on.pod(name).await?;
+    }
+    resize(on).await?;
+    let first = json!("the scheduler's");
+    let bound = binding("given", &json!({ALLOCATION: first}));
+    on.post(SCHEDULER, "pods/given/binding", bound, "").await?;
+    for key in [
+        ALLOCATION,
+        "aliquot.dev/preemption",
+        "aliquot.dev/resize-status",
+    ] {
+        if key != ALLOCATION {
+            let own = annotation(key, &first);
+            on.patch(SCHEDULER, "pods/given", own, "").await?;
+        }
+        let why = "only aliquot-scheduler may write the annotation";
+        let copied = pod("copied", &json!({key: "{}"}));
+        on.post(Who::Admin, "pods", copied, why).await?;
+        closed(on, Who::Admin, key, why).await?;
+        for who in [AGENT, WEBHOOK, LEAVE, Who::Kubelet] {
+            closed(on, who, key, FORBIDDEN).await?;
+        }
+        let pods: Api<Pod> = Api::namespaced(on.cluster.admin()?, "default");
+        // Subresources drop other fields, or are refused.
+        for route in ["ephemeralcontainers", "resize"] {
+            let path = format!("pods/given/{route}");
+            let own = annotation(key, &json!("own"));
+            on.patched(Who::Admin, &path, &own, false).await?;
+        }
+        let annotations = pods.get("given").await?.metadata.annotations;
+        let current = annotations.and_then(|all| all.get(key).cloned());
+        ensure!(current.as_deref() == first.as_str(), "{key}: {current:?}");
+    }
+
+    for key in ["hami.io/vgpu-devices-allocated", "hami.io/bind-phase"] {
+        let own = annotation(key, &json!("x"));
+        on.patch(Who::Hami, "pods/given", own, "").await?;
+        let why = "only HAMi's scheduler and device plugin may write the annotations";
+        let copied = pod("copied", &json!({key: "x"}));
+        on.post(Who::Admin, "pods", copied, why).await?;
+        closed(on, Who::Admin, key, why).await?;
+    }
+
+    // What the webhook checks on new pods stays as the pod was created with it.
+    let created = json!({
+        "aliquot.dev/request": r#"{"v":1,"containers":{}}"#,
+        "cdi.k8s.io/nic": "vendor.com/nic=a",
+    });
+    let created = pod("created", &created);
+    on.post(Who::Admin, "pods", created, "").await?;
+    let fixed = "of an existing pod cannot be added, changed or removed";
+    let late = "cannot be added to or changed on an existing pod";
+    for (key, why) in [
+        ("aliquot.dev/request", fixed),
+        ("cdi.k8s.io/x", late),
+        ("nvidia.cdi.k8s.io/container.main", late),
+    ] {
+        let own = annotation(key, &json!("nvidia.com/gpu=all"));
+        on.patch(Who::Admin, "pods/given", own, why).await?;
+        let carried = binding("bare", &json!({key: "nvidia.com/gpu=all"}));
+        on.post(Who::Admin, "pods/bare/binding", carried, why)
+            .await?;
+    }
+    for value in [json!("own"), json!(null)] {
+        for route in ROUTES {
+            let path = format!("pods/created{route}");
+            let own = annotation("aliquot.dev/request", &value);
+            on.patch(Who::Admin, &path, own, fixed).await?;
+        }
+    }
+
+    // Other annotations can be written, on the same objects and routes.
+    for (name, key) in [
+        ("given", "mine"),
+        ("created", "mine"),
+        ("given", "hami.io/gpu-scheduler-policy"),
+    ] {
+        let path = format!("pods/{name}");
+        let own = annotation(key, &json!("binpack"));
+        on.patch(Who::Admin, &path, own, "").await?;
+    }
+    for who in [Who::Admin, Who::Kubelet] {
+        let message = json!({"status": {"message": "x"}});
+        on.patch(who, "pods/given/status", message, "").await?;
+    }
+    let plain = binding("bare", &json!({}));
+    on.post(Who::Admin, "pods/bare/binding", plain, "").await
 }
 
 /// Whoever may patch a pod may ask for a resize, in the form that the scheduler reads; the scheduler
 /// writes how far it is only where somebody asked.
 async fn resize(on: &Installed) -> Result<()> {
-    let early = [
-        "annotate",
-        "pod",
-        "given",
-        "aliquot.dev/resize-status=early",
-    ];
+    let early = annotation("aliquot.dev/resize-status", &json!("early"));
     let only = "may change only the annotations";
-    on.refused(SCHEDULER, &early, only).await?;
-    for text in [
-        "main",
-        "main:gpumem=6Gi",
-        "main:gpus=1",
-        "main:gpumem=1;id=a",
-        "",
+    on.patch(SCHEDULER, "pods/given", early, only).await?;
+    let unreadable = "cannot be read; expected: main:gpumem=6000,gpucores=40";
+    let readable = "main:gpumem=6k,gpucores=40 side:gpumem-percentage=5 deadline=60 id=a-1";
+    for (text, reason) in [
+        ("main", unreadable),
+        ("main:gpumem=6Gi", unreadable),
+        ("main:gpus=1", unreadable),
+        ("main:gpumem=1;id=a", unreadable),
+        ("", unreadable),
+        (readable, ""),
     ] {
-        let own = format!("aliquot.dev/resize={text}");
-        let asked = ["annotate", "--overwrite", "pod", "given", &own];
-        let expected = "cannot be read; expected: main:gpumem=6000,gpucores=40";
-        on.refused(Who::Admin, &asked, expected).await?;
-    }
-    let text =
-        "aliquot.dev/resize=main:gpumem=6k,gpucores=40 side:gpumem-percentage=5 deadline=60 id=a-1";
-    let asked = ["annotate", "--overwrite", "pod", "given", text];
-    on.granted(Who::Admin, &asked).await
-}
-
-/// A pod's allocation, its preemption plan and how far its resize is.
-pub(crate) async fn allocations(on: &Installed) -> Result<()> {
-    on.pod("given").await?;
-    on.pod("bare").await?;
-    for key in [
-        "aliquot.dev/allocation",
-        "aliquot.dev/preemption",
-        "aliquot.dev/resize-status",
-    ] {
-        let own = format!("{key}=own");
-        if key == "aliquot.dev/resize-status" {
-            resize(on).await?;
-        }
-        // On creation of the pod.
-        let copied = pod("copied", &json!({key: "{}"}));
-        let path = "/api/v1/namespaces/default/pods";
-        let request = on.posted(path, &copied)?;
-        on.refused(Who::Admin, &words(&request), MESSAGE).await?;
-        // Set, changed, removed; the scheduler may do it.
-        on.refused(Who::Admin, &["annotate", "pod", "given", &own], MESSAGE)
-            .await?;
-        let value = format!("{key}=the scheduler's");
-        if key == "aliquot.dev/allocation" {
-            // Only with a Binding.
-            let binding = json!({
-                "apiVersion": "v1", "kind": "Binding",
-                "metadata": {
-                    "name": "given", "namespace": "default",
-                    "annotations": {key: "the scheduler's"},
-                },
-                "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-            });
-            let path = "/api/v1/namespaces/default/pods/given/binding";
-            let request = on.posted(path, &binding)?;
-            on.granted(SCHEDULER, &words(&request)).await?;
-        } else {
-            on.granted(SCHEDULER, &["annotate", "pod", "given", &value])
-                .await?;
-        }
-        let changed = ["annotate", "--overwrite", "pod", "given", &own];
-        on.refused(Who::Admin, &changed, MESSAGE).await?;
-        let removed = ["annotate", "pod", "given", &format!("{key}-")];
-        on.refused(Who::Admin, &removed, MESSAGE).await?;
-        // In the pod's status.
-        for value in [json!("own"), json!(null)] {
-            let change = json!({"metadata": {"annotations": {key: value}}}).to_string();
-            let status = [
-                "patch",
-                "pod",
-                "given",
-                "--subresource=status",
-                "-p",
-                &change,
-            ];
-            on.refused(Who::Admin, &status, MESSAGE).await?;
-        }
-        // With either kind of Binding.
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"name": "bare", "namespace": "default", "annotations": {key: "{}"}},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-        });
-        for path in ["pods/bare/binding", "bindings"] {
-            let path = format!("/api/v1/namespaces/default/{path}");
-            let request = on.posted(&path, &binding)?;
-            on.refused(Who::Admin, &words(&request), MESSAGE).await?;
-        }
-    }
-    quiet_routes(on).await?;
-    devices(on).await?;
-    request(on).await?;
-    // Other annotations can be written, on the same objects and routes.
-    on.granted(Who::Admin, &["annotate", "pod", "given", "mine=1"])
-        .await?;
-    let change = json!({"status": {"message": "x"}}).to_string();
-    let status = [
-        "patch",
-        "pod",
-        "given",
-        "--subresource=status",
-        "-p",
-        &change,
-    ];
-    on.granted(Who::Admin, &status).await?;
-    let plain = |name: &str| {
-        json!({
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"name": name, "namespace": "default"},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-        })
-    };
-    let path = "/api/v1/namespaces/default/pods/bare/binding";
-    let request = on.posted(path, &plain("bare"))?;
-    on.granted(Who::Admin, &words(&request)).await?;
-    // The scheduler's own Binding carries it.
-    on.pod("bound").await?;
-    let mut binding = plain("bound");
-    binding["metadata"]["annotations"] = json!({"aliquot.dev/allocation": "{}"});
-    let path = "/api/v1/namespaces/default/pods/bound/binding";
-    let request = on.posted(path, &binding)?;
-    on.granted(SCHEDULER, &words(&request)).await
-}
-
-/// Annotations with CDI devices, which the webhook checks on new pods, cannot be added later.
-async fn devices(on: &Installed) -> Result<()> {
-    let message = "cannot be added to or changed on an existing pod";
-    for key in ["cdi.k8s.io/x", "nvidia.cdi.k8s.io/container.main"] {
-        let late = format!("{key}=nvidia.com/gpu=all");
-        on.refused(Who::Admin, &["annotate", "pod", "given", &late], message)
-            .await?;
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"name": "bare", "namespace": "default", "annotations": {key: "v.com/n=1"}},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-        });
-        let path = "/api/v1/namespaces/default/pods/bare/binding";
-        let request = on.posted(path, &binding)?;
-        on.refused(Who::Admin, &words(&request), message).await?;
-    }
-    // One that the pod was created with stays, whatever else changes.
-    let path = "/api/v1/namespaces/default/pods";
-    let own = pod("own-device", &json!({"cdi.k8s.io/nic": "vendor.com/nic=a"}));
-    let request = on.posted(path, &own)?;
-    on.granted(Who::Admin, &words(&request)).await?;
-    on.granted(Who::Admin, &["annotate", "pod", "own-device", "mine=1"])
-        .await
-}
-
-/// The request as an annotation, which the webhook checks on new pods, stays as it is.
-async fn request(on: &Installed) -> Result<()> {
-    let key = "aliquot.dev/request";
-    let message = "of an existing pod cannot be added, changed or removed";
-    let added = format!("{key}=own");
-    on.refused(Who::Admin, &["annotate", "pod", "given", &added], message)
-        .await?;
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding",
-        "metadata": {"name": "bare", "namespace": "default", "annotations": {key: "own"}},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-    });
-    let path = "/api/v1/namespaces/default/pods/bare/binding";
-    let bound = on.posted(path, &binding)?;
-    on.refused(Who::Admin, &words(&bound), message).await?;
-    let path = "/api/v1/namespaces/default/pods";
-    let own = pod("own-request", &json!({key: r#"{"v":1,"containers":{}}"#}));
-    let created = on.posted(path, &own)?;
-    on.granted(Who::Admin, &words(&created)).await?;
-    let changed = ["annotate", "--overwrite", "pod", "own-request", &added];
-    on.refused(Who::Admin, &changed, message).await?;
-    let removed = ["annotate", "pod", "own-request", &format!("{key}-")];
-    on.refused(Who::Admin, &removed, message).await?;
-    let change = json!({"metadata": {"annotations": {key: "own"}}}).to_string();
-    let status = [
-        "patch",
-        "pod",
-        "own-request",
-        "--subresource=status",
-        "-p",
-        &change,
-    ];
-    on.refused(Who::Admin, &status, message).await?;
-    on.granted(Who::Admin, &["annotate", "pod", "own-request", "mine=1"])
-        .await
-}
-
-/// Subresources that drop other fields, or are refused: either way nothing is written.
-async fn quiet_routes(on: &Installed) -> Result<()> {
-    for key in ["aliquot.dev/allocation", "aliquot.dev/preemption"] {
-        for route in ["ephemeralcontainers", "resize"] {
-            let change = json!({"metadata": {"annotations": {key: "own"}}});
-            let _answer = on.subresource("given", route, &change, false).await?;
-            let pod = ["get", "pod", "given", "-o", "json"];
-            let pod = on.cluster.kubectl(&pod).await?.success()?;
-            let pod: serde_json::Value = serde_json::from_str(&pod)?;
-            let value = &pod["metadata"]["annotations"][key];
-            ensure!(*value != "own", "{route} wrote {key}");
-        }
+        let asked = annotation("aliquot.dev/resize", &json!(text));
+        on.patch(Who::Admin, "pods/given", asked, reason).await?;
     }
     Ok(())
 }
 
-/// A node's inventory, in its metadata and through its status.
-pub(crate) async fn inventories(on: &Installed) -> Result<()> {
-    let message = "on the node may write the node's annotation";
-    let fenced = [
+/// What a node's agent writes about it, in its metadata and through its status.
+pub(crate) async fn nodes(on: &Installed) -> Result<()> {
+    let why = "on the node may write the node's annotation";
+    for key in [
         "aliquot.dev/inventory",
         "aliquot.dev/capacity",
         "aliquot.dev/feature-labels",
         "aliquot.dev/leave",
-    ];
-    for key in fenced {
-        let own = format!("{key}=own");
-        on.refused(Who::Admin, &["annotate", "node", "near", &own], message)
-            .await?;
-        on.granted(AGENT, &["annotate", "node", "near", &format!("{key}=x")])
-            .await?;
-        let changed = ["annotate", "--overwrite", "node", "near", &own];
-        for who in [Who::Admin, SCHEDULER] {
-            let reason = if matches!(who, Who::Admin) {
-                message
-            } else {
-                "forbidden"
-            };
-            on.refused(who, &changed, reason).await?;
+    ] {
+        for route in ROUTES {
+            let (near, far) = (format!("nodes/near{route}"), format!("nodes/far{route}"));
+            on.patch(AGENT, &near, annotation(key, &json!("x")), "")
+                .await?;
+            for value in [json!("own"), json!(null)] {
+                let own = || annotation(key, &value);
+                on.patch(Who::Admin, &near, own(), why).await?;
+                for who in [SCHEDULER, WEBHOOK, Who::Kubelet] {
+                    on.patch(who, &near, own(), FORBIDDEN).await?;
+                }
+                if key != "aliquot.dev/leave" {
+                    on.patch(LEAVE, &near, own(), FORBIDDEN).await?;
+                }
+            }
+            on.patch(AGENT, &far, annotation(key, &json!("own")), why)
+                .await?;
         }
-        let removed = ["annotate", "node", "near", &format!("{key}-")];
-        on.refused(Who::Admin, &removed, message).await?;
-        for value in [json!("own"), json!(null)] {
-            let change = json!({"metadata": {"annotations": {key: value}}}).to_string();
-            let status = [
-                "patch",
-                "node",
-                "near",
-                "--subresource=status",
-                "-p",
-                &change,
-            ];
-            on.refused(Who::Admin, &status, message).await?;
-        }
-        // Of another node, by the agent.
-        on.refused(AGENT, &["annotate", "node", "far", &own], message)
-            .await?;
     }
+    let leave = annotation("aliquot.dev/leave", &json!("y"));
+    on.patch(LEAVE, "nodes/near", leave, "").await?;
     // An agent may not write another node at all.
-    let labelled = ["label", "node", "far", "aliquot.dev/mode.vgpu=1"];
-    on.refused(AGENT, &labelled, "only the node that it runs on")
-        .await?;
-    let capacity = json!({"status": {"capacity": {"nvidia.com/gpumem": "1"}}});
-    let far = on.status(AGENT, "far", &capacity).await?;
-    ensure!(
-        far.as_ref()
-            .is_some_and(|message| message.contains("only the node that it runs on")),
-        "{far:?}"
-    );
-    let near = on.status(AGENT, "near", &capacity).await?;
-    ensure!(near.is_none(), "{near:?}");
+    let label = labels("aliquot.dev/mode.vgpu", &json!("1"));
+    let only_its = "only the node that it runs on";
+    on.patch(AGENT, "nodes/far", label, only_its).await?;
+    for (path, reason) in [("nodes/far/status", only_its), ("nodes/near/status", "")] {
+        let capacity = json!({"status": {"capacity": {"nvidia.com/gpumem": "1"}}});
+        on.patch(AGENT, path, capacity, reason).await?;
+    }
     // The kubelet's heartbeats and an administrator's changes are accepted.
-    on.granted(Who::Admin, &["label", "node", "near", "a=b"])
-        .await?;
-    on.granted(Who::Admin, &["cordon", "near"]).await?;
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let ready = ready.to_string();
-    let status = [
-        "patch",
-        "node",
-        "near",
-        "--subresource=status",
-        "-p",
-        &ready,
-    ];
-    on.granted(Who::Admin, &status).await
+    for (path, change) in [
+        ("nodes/near", labels("a", &json!("b"))),
+        ("nodes/near", json!({"spec": {"unschedulable": true}})),
+        ("nodes/near/status", ready),
+    ] {
+        on.patch(Who::Admin, path, change, "").await?;
+    }
+    Ok(())
 }

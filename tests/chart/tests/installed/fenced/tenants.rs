@@ -4,12 +4,10 @@
 
 use aliquot_chart::NAMESPACE;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{Installed, Who};
-
-const PODS: &str = "/api/v1/namespaces/default/pods?dryRun=All";
 
 /// A pod with the label that bypasses the webhook where `webhook.podsMayIgnore` is true; `spec` and
 /// `container` are merged into it.
@@ -36,23 +34,11 @@ fn asking(limits: &Value, more: &Value) -> Value {
     container
 }
 
-/// The API server's error for this pod; `None` if it would be created.
-async fn error(on: &Installed, pod: &Value) -> Result<Option<String>> {
-    let request = on.posted(PODS, pod)?;
-    let request: Vec<&str> = request.iter().map(String::as_str).collect();
-    on.ask(Who::Admin, &request).await
-}
-
 /// Checks that each pod is refused with its text, or created where that is empty.
 async fn check(on: &Installed, cases: &[(&str, Value, &str)]) -> Result<()> {
     for (name, pod, expected) in cases {
-        let refusal = error(on, pod).await?;
-        if expected.is_empty() {
-            ensure!(refusal.is_none(), "{name}: {refusal:?}");
-            continue;
-        }
-        let refusal = refusal.with_context(|| format!("{name} was created"))?;
-        ensure!(refusal.contains(expected), "{name}: {refusal}");
+        let error = on.posted(Who::Admin, "pods", pod, true).await?;
+        super::check(name, error, expected)?;
     }
     Ok(())
 }
@@ -60,11 +46,12 @@ async fn check(on: &Installed, cases: &[(&str, Value, &str)]) -> Result<()> {
 /// Pods around the scheduler, the webhook and the share.
 pub(crate) async fn pods(on: &Installed) -> Result<()> {
     let remove = ["delete", "mutatingwebhookconfiguration", "aliquot-webhook"];
-    on.granted(Who::Admin, &[&remove[..], &["--ignore-not-found"]].concat())
-        .await?;
+    let remove = [&remove[..], &["--ignore-not-found"]].concat();
+    on.cluster.kubectl(&remove).await?.success()?;
     let taken = asking(&json!({"nvidia.com/gpu": "19"}), &json!({}));
     eventually(PATIENCE, "the policy of pods to hold", || async {
-        let refusal = error(on, &pod(&json!({}), &taken)).await?;
+        let taken = pod(&json!({}), &taken);
+        let refusal = on.posted(Who::Admin, "pods", &taken, true).await?;
         Ok(refusal.filter(|text| text.contains("ValidatingAdmissionPolicy")))
     })
     .await?;
@@ -208,9 +195,8 @@ async fn around_the_webhook(on: &Installed) -> Result<()> {
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
         "metadata": {"name": "nvidia"}, "handler": "nvidia",
     });
-    let request = on.posted("/apis/node.k8s.io/v1/runtimeclasses", &runtime_class)?;
-    let request: Vec<&str> = request.iter().map(String::as_str).collect();
-    on.granted(Who::Admin, &request).await?;
+    let classes = "/apis/node.k8s.io/v1/runtimeclasses";
+    on.post(Who::Admin, classes, runtime_class, "").await?;
     let mut privileged = env("all");
     privileged["securityContext"] = json!({"privileged": true});
     let mut device = pod(&none, &none);
@@ -276,14 +262,9 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
             container[key] = value.clone();
         }
         let patch = json!({"spec": {"ephemeralContainers": [container]}});
-        let answer = on
-            .subresource("debugged", "ephemeralcontainers", &patch, true)
-            .await?;
-        let is_expected = match &answer {
-            None => expected.is_empty(),
-            Some(refusal) => !expected.is_empty() && refusal.contains(expected),
-        };
-        ensure!(is_expected, "{fields}: {answer:?}");
+        let debugged = "pods/debugged/ephemeralcontainers";
+        let error = on.patched(Who::Admin, debugged, &patch, true).await?;
+        super::check(&fields, error, expected)?;
     }
     Ok(())
 }
@@ -292,69 +273,17 @@ async fn ephemeral_containers(on: &Installed) -> Result<()> {
 async fn exempt_namespaces(on: &Installed) -> Result<()> {
     on.cluster.namespace("exempt").await?;
     let label = ["label", "namespace", "exempt", "aliquot.dev/webhook=ignore"];
-    on.granted(Who::Admin, &label).await?;
+    on.cluster.kubectl(&label).await?.success()?;
     let gpu = asking(&json!({"nvidia.com/gpu": "1"}), &json!({}));
     let pod = pod(&json!({"nodeName": "near"}), &gpu);
     for namespace in ["exempt", NAMESPACE] {
-        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All");
-        let request = on.posted(&path, &pod)?;
-        let request: Vec<&str> = request.iter().map(String::as_str).collect();
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
         // The policies of namespaces reach the API server's cache a little later.
         eventually(PATIENCE, "the namespace to be exempt", || async {
-            Ok(on.ask(Who::Admin, &request).await?.is_none().then_some(()))
+            let error = on.posted(Who::Admin, &path, &pod, true).await?;
+            Ok(error.is_none().then_some(()))
         })
         .await?;
     }
     Ok(())
-}
-
-/// HAMi's annotations on every route: only HAMi's accounts write them, and our scheduler.
-pub(crate) async fn hami_annotations(on: &Installed) -> Result<()> {
-    on.pod("of-hami").await?;
-    let why = "only HAMi's scheduler and device plugin may write the annotations";
-    for key in ["hami.io/vgpu-devices-allocated", "hami.io/bind-phase"] {
-        let own = format!("{key}=x");
-        on.refused(Who::Admin, &["annotate", "pod", "of-hami", &own], why)
-            .await?;
-        let created = super::pod("copied", &json!({key: "x"}));
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"name": "of-hami", "namespace": "default", "annotations": {key: "x"}},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": "near"},
-        });
-        for (path, object) in [
-            ("pods", &created),
-            ("pods/of-hami/binding", &binding),
-            ("bindings", &binding),
-        ] {
-            let path = format!("/api/v1/namespaces/default/{path}");
-            let request = on.posted(&path, object)?;
-            let request: Vec<&str> = request.iter().map(String::as_str).collect();
-            on.refused(Who::Admin, &request, why).await?;
-        }
-        let change = json!({"metadata": {"annotations": {key: "x"}}}).to_string();
-        let status = [
-            "patch",
-            "pod",
-            "of-hami",
-            "--subresource=status",
-            "-p",
-            &change,
-        ];
-        on.refused(Who::Admin, &status, why).await?;
-        let hami = "--as=system:serviceaccount:kube-system:hami-scheduler";
-        let theirs = [
-            "annotate",
-            "pod",
-            "of-hami",
-            &own,
-            hami,
-            "--as-group=system:masters",
-        ];
-        on.granted(Who::Admin, &theirs).await?;
-    }
-    // A preference of a user's.
-    let preference = "hami.io/gpu-scheduler-policy=binpack";
-    on.granted(Who::Admin, &["annotate", "pod", "of-hami", preference])
-        .await
 }
