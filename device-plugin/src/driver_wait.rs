@@ -112,24 +112,10 @@ mod tests {
     use aliquot_nvml::root;
     use clap::Parser as _;
     use parking_lot::Mutex;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
-
-    /// An API server that records the patches of the node.
-    fn api_server(patches: &Arc<Mutex<Vec<Value>>>) -> Client {
-        let patches = Arc::clone(patches);
-        let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
-            let patches = Arc::clone(&patches);
-            async move {
-                let body = request.into_body().collect_bytes().await?;
-                patches.lock().push(serde_json::from_slice(&body)?);
-                let answer = kube::client::Body::from(br#"{"metadata": {"name": "n1"}}"#.to_vec());
-                Ok::<_, tower::BoxError>(::http::Response::new(answer))
-            }
-        });
-        Client::new(service, "default")
-    }
+    use crate::testing::api_server;
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_driver_and_reports_what_is_missing() {
@@ -138,8 +124,12 @@ mod tests {
         let line = ["agent", "--node-name", "n1", "--listen", "127.0.0.1:0"];
         let settings = Settings::try_parse_from(line).expect("good flags");
         let (readiness, stop) = (Readiness::new([]), CancellationToken::new());
-        let patches = Arc::default();
-        let client = api_server(&patches);
+        let patches = Arc::<Mutex<Vec<Value>>>::default();
+        let recorded = Arc::clone(&patches);
+        let client = api_server(move |patch| {
+            recorded.lock().push(patch);
+            (200, json!({"metadata": {"name": "n1"}}))
+        });
         let library = || {
             let path = path.clone();
             move || root::library(Path::new("libnvidia-ml.so.1"), Some(&path))

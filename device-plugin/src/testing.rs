@@ -11,9 +11,12 @@ use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_node_state::mps::{DaemonPhase, DaemonSpec, DaemonStatus};
 use aliquot_nvml::{DeviceHealth, DriverHealth, GpuInstance, MigDevice};
 use aliquot_profiles::Defaults;
+use aliquot_profiles::mode::{InstanceSharing, LayoutEntry};
+use serde_json::Value;
 
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
 use crate::gpus::device_failures::NodeFailures;
+use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::gpus::inventory::{GpuReadings, NodePublisher};
 use crate::pods::pod::{Container, Phase, Pod};
 
@@ -63,16 +66,6 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
 }
 
 impl Pod {
-    pub(crate) fn named(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.name);
-        self
-    }
-
-    pub(crate) fn created_at(mut self, seconds: i64) -> Self {
-        self.created = seconds;
-        self
-    }
-
     pub(crate) fn with(mut self, allocation: &Allocation) -> Self {
         self.allocation = Some(allocation.encode().expect("json"));
         self
@@ -141,14 +134,14 @@ pub(crate) fn gpu(uuid: &str, index: u32) -> Gpu {
 }
 
 /// What is published of an instance in a layout of this GPU.
-pub(crate) fn fixed_instance(parent: &str, profile: &str) -> Option<Mig> {
-    Some(Mig::Fixed(FixedInstance {
+pub(crate) fn fixed_instance(parent: &str, profile: &str) -> Mig {
+    Mig::Fixed(FixedInstance {
         parent: parent.into(),
         profile: profile.to_owned(),
         start: 0,
         gi: 1,
         ci: 0,
-    }))
+    })
 }
 
 /// A complete instance as the driver reports it: the UUID that it keeps, and that of this boot.
@@ -165,6 +158,29 @@ pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInst
             id: 0,
             whole: true,
         }],
+    }
+}
+
+/// `GPU-a` as the host has it, or its instance with this current UUID.
+pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
+    HostDevice {
+        uuid: "GPU-a".into(),
+        index: 0,
+        minor: Some(minor),
+        instance: instance.map(|current| InstanceIds {
+            current: current.to_owned(),
+            gpu_instance: 1,
+            compute_instance: 0,
+        }),
+    }
+}
+
+/// An entry of a MIG layout.
+pub(crate) fn layout_entry(profile: &str, count: u32, on: Option<InstanceSharing>) -> LayoutEntry {
+    LayoutEntry {
+        profile: profile.to_owned(),
+        count,
+        on,
     }
 }
 
@@ -293,6 +309,23 @@ pub(crate) fn facts(uuids: &[&str]) -> aliquot_nvml::DriverInventory {
         gpus: (0..).zip(uuids).map(gpu).collect(),
         notes: Vec::new(),
     }
+}
+
+/// An API server that gets the body of each request, and answers with this status and object.
+pub(crate) fn api_server(
+    answer: impl Fn(Value) -> (u16, Value) + Clone + Send + 'static,
+) -> kube::Client {
+    let service = tower::service_fn(move |request: ::http::Request<kube::client::Body>| {
+        let answer = answer.clone();
+        async move {
+            let body = request.into_body().collect_bytes().await?;
+            let (code, answer) = answer(serde_json::from_slice(&body)?);
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            let answer = ::http::Response::builder().status(code).body(body)?;
+            Ok::<_, tower::BoxError>(answer)
+        }
+    });
+    kube::Client::new(service, "default")
 }
 
 /// A driver of a node without GPUs that reports no events.

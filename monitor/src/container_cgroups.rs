@@ -131,13 +131,11 @@ mod tests {
         let pod = "0b7a6b5c-1f2e-4d3c-8b9a-0123456789ab";
         let id = "a".repeat(64);
         let path = format!("/kubepods/pod{pod}/{id}");
-        let names: BTreeMap<_, _> = [(id, "main"), ("b".repeat(64), "side")]
-            .map(|(id, name)| ((PodUid::from(pod), id), name.to_owned()))
-            .into();
-        let (containers, processes) = (
-            [container("s", pod, "main", &["GPU-a"])],
-            Processes::at(proc.path()),
-        );
+        let names = [(id, "main"), ("b".repeat(64), "side")]
+            .map(|(id, name)| ((PodUid::from(pod), id), name.to_owned()));
+        let names = BTreeMap::from(names);
+        let containers = [container("s", pod, "main", &["GPU-a"])];
+        let processes = Processes::at(proc.path());
         let mut finder = ContainerCgroups::default();
         let key = (PodUid::from(pod), "main".to_owned());
         let mut check = |expected: &[&String]| {
@@ -159,10 +157,8 @@ mod tests {
     fn stops_searching_for_ended_container() {
         let proc = tempfile::tempdir().expect("tempdir");
         let names = [((PodUid::from("u1"), "a".to_owned()), "main".to_owned())].into();
-        let (containers, processes) = (
-            [container("s", "u1", "main", &[])],
-            Processes::at(proc.path()),
-        );
+        let containers = [container("s", "u1", "main", &[])];
+        let processes = Processes::at(proc.path());
         let mut finder = ContainerCgroups::default();
         for _ in 0..10 {
             finder.find(&containers, &names, &processes);
@@ -174,10 +170,8 @@ mod tests {
     #[test]
     fn returns_candidate_cgroups_until_id_is_reported() {
         let proc = tempfile::tempdir().expect("tempdir");
-        let (pod, other) = (
-            "0b7a6b5c-1f2e-4d3c-8b9a-0123456789ab",
-            "1b7a6b5c-1f2e-4d3c-8b9a-0123456789ab",
-        );
+        let pod = "0b7a6b5c-1f2e-4d3c-8b9a-0123456789ab";
+        let other = "1b7a6b5c-1f2e-4d3c-8b9a-0123456789ab";
         let path = |pod: &str, id: &str| format!("/kubepods/pod{pod}/{}", id.repeat(64));
         for (pid, pod, id) in [("7", pod, "a"), ("8", pod, "b"), ("9", other, "c")] {
             let folder = proc.path().join(pid);
@@ -201,10 +195,8 @@ mod tests {
             let both = [path(pod, "a"), path(pod, "b")].into();
             assert_eq!(candidates, [(key.clone(), both)].into());
         }
-        assert_eq!(
-            finder.find(&containers, &none, &processes).1,
-            Cgroups::new()
-        );
+        let candidates = finder.find(&containers, &none, &processes).1;
+        assert_eq!(candidates, Cgroups::new());
         let names = [((key.0.clone(), "a".repeat(64)), "main".to_owned())].into();
         let (found, candidates) = finder.find(&containers, &names, &processes);
         assert_eq!(found[&key], [path(pod, "a")].into());

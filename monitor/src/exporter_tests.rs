@@ -228,7 +228,7 @@ fn container_without_control_has_no_limit_in_metrics() {
             containers.all[0].effective.uncontrolled = uncontrolled;
         });
         let own = text.lines().filter(|line| line.contains("pod=\"pod-u1\""));
-        let own: String = own.map(|line| format!("{line}\n")).collect();
+        let own = own.collect::<Vec<_>>().join("\n");
         for limit in [
             "aliquot_share_memory_limit_bytes{",
             "aliquot_share_memory_request_bytes{",

@@ -184,22 +184,9 @@ fn limits_tolerance_by_size_of_each_process() {
     };
     assert_eq!(small(8, 400), None, "each may have so much of its own");
     assert_eq!(small(8, 512 + 200), Some((LASTING, 9)));
-    assert_eq!(
-        first_killed(|_| (1..=12).map(|pid| bypassing(pid, 400)).collect()),
-        Some((LASTING, 12)),
-        "no tolerance for those that bypass the limiter"
-    );
-}
-
-#[test]
-fn kills_nobody_for_bytes_that_are_not_available() {
-    let all = |_| {
-        let honest = unknown(counted(1, 0, 4096));
-        vec![honest, unknown(bypassing(2, 0)), unknown(bypassing(3, 0))]
-    };
-    assert_eq!(first_killed(all), None);
-    let one_known = |_| vec![unknown(counted(1, 0, 3500)), bypassing(2, 2048)];
-    assert_eq!(first_killed(one_known), Some((LASTING, 2)));
+    // No tolerance for those that bypass the limiter.
+    let found = first_killed(|_| (1..=12).map(|pid| bypassing(pid, 400)).collect());
+    assert_eq!(found, Some((LASTING, 12)));
 }
 
 #[test]
@@ -281,13 +268,18 @@ fn kills_no_other_process_while_first_releases_memory() {
 }
 
 #[test]
-fn ignores_memory_of_exiting_process() {
-    let old = ProcessMemory {
+fn ignores_memory_that_is_unknown_or_of_exiting_process() {
+    let honest = unknown(counted(1, 0, 4096));
+    let all = |_| vec![honest, unknown(bypassing(2, 0)), unknown(bypassing(3, 0))];
+    assert_eq!(first_killed(all), None);
+    let one_known = |_| vec![unknown(counted(1, 0, 3500)), bypassing(2, 2048)];
+    assert_eq!(first_killed(one_known), Some((LASTING, 2)));
+    let exiting = ProcessMemory {
         exiting: true,
         ..bypassing(1, 6000)
     };
-    let found = first_killed(|_| vec![old, counted(2, 4000, 4000)]);
-    assert_eq!(found, None);
+    let beside = |_| vec![exiting, counted(2, 4000, 4000)];
+    assert_eq!(first_killed(beside), None);
 }
 
 /// An honest process: what the limiter counts, of that managed memory, what the driver needs beyond,

@@ -228,73 +228,43 @@ mod stage {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::{Grant, Percent};
-
     use super::*;
     use crate::limits::UtilizationPolicy;
 
-    fn accepted() -> AcceptedAllocation {
-        let grant = |memory, cores| Grant {
-            resource: "nvidia.com/gpu".to_owned(),
-            gpu: "GPU-a".into(),
-            memory: Mib(memory),
-            cores: Percent(cores),
-            replicas: 1,
-            burst: None,
-            mig: None,
-        };
-        let container = |name: &str, stage| AcceptedContainer {
-            name: name.to_owned(),
-            stage,
-            effective: EffectiveLimits {
-                utilization: UtilizationPolicy::Force,
-                oom_killer: true,
-                ..EffectiveLimits::default()
-            },
-        };
-        let containers = [("i", grant(50, 5)), ("main", grant(20, 2))];
-        let containers = containers.map(|(name, grant)| (name.to_owned(), vec![grant]));
-        let allocation = Allocation {
-            v: 1,
-            node: "n1".into(),
-            containers: containers.into(),
-            init: BTreeMap::new(),
-            priority: 1,
-        };
-        AcceptedAllocation::new(
-            "u1".into(),
-            "default".to_owned(),
-            "train".to_owned(),
-            allocation,
-            vec![container("i", Stage::Init), container("main", Stage::App)],
-        )
-    }
-
-    #[test]
-    fn computes_pod_use_by_container_stage() {
-        let accepted = accepted();
-        let used = accepted.uses().get(&"GPU-a".into()).unwrap();
-        assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
-    }
+    const GOLDEN: &str = include_str!("accepted.golden.json");
 
     #[test]
     fn writes_accepted_file_that_monitor_reads() {
-        let golden = include_str!("accepted.golden.json").trim_end();
-        let mut accepted = accepted();
-        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
-            accepted.record_name(&AnswerName::parse(name).expect("a name"), container);
-        }
-        accepted.modes = [("GPU-a".into(), Mode::Mps)].into();
+        let read = AcceptedAllocation::decode(GOLDEN.as_bytes());
+        let accepted = read.expect("readable").expect("not empty");
         let text = accepted.encode().expect("json");
-        assert_eq!(std::str::from_utf8(&text), Ok(golden));
-        let read = AcceptedAllocation::decode(golden.as_bytes());
-        assert_eq!(read.expect("readable"), Some(accepted));
+        assert_eq!(std::str::from_utf8(&text), Ok(GOLDEN.trim_end()));
+        let containers = accepted
+            .containers
+            .iter()
+            .map(|one| (&*one.name, one.stage));
+        let expected = [("i", Stage::Init), ("main", Stage::App)];
+        assert_eq!(containers.collect::<Vec<_>>(), expected);
+        let effective = accepted.effective("main").expect("known");
+        assert_eq!(effective.utilization, UtilizationPolicy::Force);
+        assert_eq!(accepted.modes, [("GPU-a".into(), Mode::Mps)].into());
+        // The init container and the other do not run at once.
+        let used = accepted.uses().get(&"GPU-a".into()).unwrap();
+        assert_eq!((used.replicas, used.memory.0, used.cores.0), (1, 50, 5));
+        // The names are recorded in their order.
+        let mut anew = accepted.clone();
+        anew.names.clear();
+        anew.containers_by_name.clear();
+        anew.order.clear();
+        for (name, container) in [("GPU-a-0-1", "i"), ("GPU-a-1-2", "main")] {
+            anew.record_name(&AnswerName::parse(name).expect("a name"), container);
+        }
+        assert_eq!(anew, accepted);
     }
 
     #[test]
     fn rejects_accepted_allocation_of_other_version() {
-        let golden = include_str!("accepted.golden.json");
-        let other = golden.replace("\"v\":1,\"pod\"", "\"v\":9,\"pod\"");
+        let other = GOLDEN.replace("\"v\":1,\"pod\"", "\"v\":9,\"pod\"");
         let error = AcceptedAllocation::decode(other.as_bytes()).expect_err("of another release");
         assert_eq!(error.to_string(), "it has version 9; expected: 1");
         let empty = AcceptedAllocation::decode(&[0; 9]);

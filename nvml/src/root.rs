@@ -166,17 +166,13 @@ mod tests {
 
     #[test]
     fn loads_path_or_rootless_name_unchanged() {
+        let (name, path) = ("libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1");
         let root = Some(Path::new("/nonexistent"));
-        for (name, root) in [
-            ("/opt/libnvidia-ml.so.1", root),
-            ("libnvidia-ml.so.1", None),
-        ] {
-            let found = library(Path::new(name), root).expect("taken");
-            assert_eq!(found, name);
-        }
-        let missing = library(Path::new("libnvidia-ml.so.1"), root).expect_err("not there");
-        let missing = missing.to_string();
-        for part in ["libnvidia-ml.so.1", "/nonexistent", "usr/lib64"] {
+        let library = |name: &str, root| library(Path::new(name), root);
+        assert_eq!(library(path, root).expect("taken"), path);
+        assert_eq!(library(name, None).expect("taken"), name);
+        let missing = library(name, root).expect_err("not there").to_string();
+        for part in [name, "/nonexistent", "usr/lib64"] {
             assert!(missing.contains(part), "{missing}");
         }
     }

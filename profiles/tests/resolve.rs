@@ -40,8 +40,7 @@ fn defaults() -> Defaults {
 }
 
 fn lab(profile: &str) -> Config {
-    let profile = profile.replace('\n', "\n    ");
-    let text = format!("apiVersion: aliquot.dev/v1alpha1\nprofiles:\n  lab:\n    {profile}\n");
+    let text = format!("apiVersion: aliquot.dev/v1alpha1\nprofiles: {{lab: {profile}}}\n");
     read(&text).expect("a good configuration")
 }
 
@@ -60,159 +59,136 @@ fn resolved(profile: &str, gpus: &[PhysicalGpu]) -> Vec<String> {
     }
 }
 
-fn check(profile: &str, expected: &[&str]) {
+/// Checks a table: a profile in one line, and in the indented lines after it what each of four GPUs
+/// gets, or the errors.
+fn check(table: &str) {
     let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30), gpu(3, V100)];
-    assert_eq!(resolved(profile, &gpus), expected, "\n{profile}");
+    let mut lines = table.trim().lines().peekable();
+    while let Some(profile) = lines.next() {
+        let mut expected = Vec::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with("  ")) {
+            expected.push(line.trim_start());
+        }
+        assert_eq!(resolved(profile, &gpus), expected, "\n{profile}");
+    }
 }
-
-const VGPU: &str = r#"{"mode":"vgpu","split":10,"memoryScaling":1}"#;
 
 #[test]
 fn gives_each_gpu_the_mode_of_its_one_rule() {
-    let rest = format!("rest {VGPU}");
-    check("rest: vgpu", &[&rest, &rest, &rest, &rest]);
     check(
-        "gpus:\n- {select: {index: 0}, mode: exclusive}\n- {select: {uuid: GPU-00000001-0000-0000-0000-000000000001}, mode: vgpu, split: 4, memoryScaling: 1.5}\n- {select: {pci: ['0000:62:00.0']}, mode: mig, dynamic: true}\n- {select: {product: 'Tesla V*'}, mode: timeslice, replicas: 3}",
-        &[
-            r#"gpus[0] {"mode":"exclusive"}"#,
-            r#"gpus[1] {"mode":"vgpu","split":4,"memoryScaling":1.5}"#,
-            r#"gpus[2] {"mode":"mig","dynamic":true,"strategy":"mixed"}"#,
-            r#"gpus[3] {"mode":"timeslice","replicas":3,"strict":false,"sliceLength":"default"}"#,
-        ],
+        r#"
+{rest: vgpu}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+{gpus: [{select: {index: 0}, mode: exclusive}, {select: {uuid: GPU-00000001-0000-0000-0000-000000000001}, mode: vgpu, split: 4, memoryScaling: 1.5}, {select: {pci: ['0000:62:00.0']}, mode: mig, dynamic: true}, {select: {product: 'Tesla V*'}, mode: timeslice, replicas: 3}]}
+  gpus[0] {"mode":"exclusive"}
+  gpus[1] {"mode":"vgpu","split":4,"memoryScaling":1.5}
+  gpus[2] {"mode":"mig","dynamic":true,"strategy":"mixed"}
+  gpus[3] {"mode":"timeslice","replicas":3,"strict":false,"sliceLength":"default"}
+{gpus: [{select: {pci: '0x20B010DE', index: 1}, mode: exclusive}, {select: {product: '*H100*'}, optional: true, mode: mig, dynamic: true}], rest: vgpu}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  gpus[0] {"mode":"exclusive"}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+"#,
     );
 }
 
 #[test]
 fn ts_9_selects_exactly_by_key_and_rejects_no_match() {
+    let uuid = |n: u32| format!("uuid: GPU-0000000{n}-0000-0000-0000-00000000000{n}");
     for (select, hit, none) in [
         ("index: 2", 2, "index: 9"),
-        (
-            "uuid: GPU-00000001-0000-0000-0000-000000000001",
-            1,
-            "uuid: GPU-00000009-0000-0000-0000-000000000009",
-        ),
+        (&uuid(1), 1, &uuid(9)),
         ("pci: '0000:63:00.0'", 3, "pci: '0000:69:00.0'"),
         ("product: '*A30*'", 2, "product: '*H100*'"),
     ] {
-        let profile = |select: &str| {
-            format!("gpus:\n- {{select: {{{select}}}, mode: exclusive}}\nrest: vgpu")
-        };
-        let rest = format!("rest {VGPU}");
-        let mut expected = [rest.as_str(); 4];
-        expected[hit] = r#"gpus[0] {"mode":"exclusive"}"#;
-        check(&profile(select), &expected);
         let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30), gpu(3, V100)];
-        let errors = resolved(&profile(none), &gpus);
-        assert!(
-            errors.len() == 1 && errors[0].contains("selects no GPU"),
-            "{none}: {errors:?}"
-        );
+        let found = |select: &str| {
+            let entry = format!("{{select: {{{select}}}, mode: exclusive}}");
+            resolved(&format!("{{gpus: [{entry}], rest: vgpu}}"), &gpus)
+        };
+        for (index, plan) in found(select).iter().enumerate() {
+            let from = if index == hit { "gpus[0] " } else { "rest " };
+            assert!(plan.starts_with(from), "{select}: {plan}");
+        }
+        let errors = found(none);
+        assert_eq!(errors.len(), 1, "{none}");
+        assert!(errors[0].contains("selects no GPU"), "{errors:?}");
     }
-}
-
-#[test]
-fn combines_selector_keys_and_allows_optional_rules() {
-    check(
-        "gpus:\n- {select: {pci: '0x20B010DE', index: 1}, mode: exclusive}\n- {select: {product: '*H100*'}, optional: true, mode: mig, dynamic: true}\nrest: vgpu",
-        &[
-            &format!("rest {VGPU}"),
-            r#"gpus[0] {"mode":"exclusive"}"#,
-            &format!("rest {VGPU}"),
-            &format!("rest {VGPU}"),
-        ],
-    );
 }
 
 #[test]
 fn reports_all_selection_errors_at_once() {
     check(
-        "gpus:\n- {select: {index: [0, 1, 7]}, mode: exclusive}\n- {select: {product: ['*A100*', '*H100*']}, mode: vgpu}\n- {select: {pci: '0000:99:00.0'}, mode: vgpu}",
-        &[
-            "profiles.lab.gpus[0].select.index[2]: 7 selects no GPU; expected: 0, 1, 2, 3",
-            r#"profiles.lab.gpus[1].select.product[1]: "*H100*" selects no GPU; expected: NVIDIA A100-SXM4-40GB, NVIDIA A30, Tesla V100-SXM2-16GB"#,
-            r#"profiles.lab.gpus[2].select.pci[0]: "0000:99:00.0" selects no GPU; expected: 0000:60:00.0, 0000:61:00.0, 0000:62:00.0, 0000:63:00.0"#,
-            "profiles.lab: assigns GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others",
-            "profiles.lab: assigns GPU 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others",
-            "profiles.lab: has no rule for GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: an entry of gpus that selects it, or rest",
-            "profiles.lab: has no rule for GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: an entry of gpus that selects it, or rest",
-        ],
-    );
-    check(
-        "gpus:\n- {select: {product: '*A30', index: 0}, mode: exclusive}\nrest: vgpu",
-        &[
-            "profiles.lab.gpus[0].select.index[0]: 0 selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true",
-            r#"profiles.lab.gpus[0].select.product[0]: "*A30" selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true"#,
-        ],
-    );
-    check(
-        "gpus:\n- {select: {all: true}, mode: mig, dynamic: true}",
-        &[
-            r#"profiles.lab.gpus[0].mode: "mig" is not supported by GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: vgpu, exclusive, timeslice, mps, unmanaged"#,
-        ],
+        r#"
+{gpus: [{select: {index: [0, 1, 7]}, mode: exclusive}, {select: {product: ['*A100*', '*H100*']}, mode: vgpu}, {select: {pci: '0000:99:00.0'}, mode: vgpu}]}
+  profiles.lab.gpus[0].select.index[2]: 7 selects no GPU; expected: 0, 1, 2, 3
+  profiles.lab.gpus[1].select.product[1]: "*H100*" selects no GPU; expected: NVIDIA A100-SXM4-40GB, NVIDIA A30, Tesla V100-SXM2-16GB
+  profiles.lab.gpus[2].select.pci[0]: "0000:99:00.0" selects no GPU; expected: 0000:60:00.0, 0000:61:00.0, 0000:62:00.0, 0000:63:00.0
+  profiles.lab: assigns GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others
+  profiles.lab: assigns GPU 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) to gpus[0] and gpus[1]; expected: each GPU in one entry; rest applies to all others
+  profiles.lab: has no rule for GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: an entry of gpus that selects it, or rest
+  profiles.lab: has no rule for GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: an entry of gpus that selects it, or rest
+{gpus: [{select: {product: '*A30', index: 0}, mode: exclusive}], rest: vgpu}
+  profiles.lab.gpus[0].select.index[0]: 0 selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true
+  profiles.lab.gpus[0].select.product[0]: "*A30" selects no GPU that the other keys select; expected: keys that select a common GPU, or optional: true
+{gpus: [{select: {all: true}, mode: mig, dynamic: true}]}
+  profiles.lab.gpus[0].mode: "mig" is not supported by GPU 3 (Tesla V100-SXM2-16GB, GPU-00000003-0000-0000-0000-000000000003); expected: vgpu, exclusive, timeslice, mps, unmanaged
+"#,
     );
 }
 
 #[test]
 fn mig_4_reports_differing_layouts_under_strategy_single() {
     let gpus = [gpu(0, A100), gpu(1, A100), gpu(2, A30)];
-    let single =
-        |layout: &str| format!("mode: mig, strategy: single, layout: [{{profile: {layout}}}]");
-    let profile = |first: &str, second: &str, rest: &str| {
-        format!(
-            "gpus:\n- {{select: {{index: 0}}, {first}}}\n- {{select: {{index: 1}}, {second}}}\nrest: {rest}"
-        )
+    let check = |second: &str, error: Option<&str>| {
+        let first = "{select: {index: 0}, mode: mig, strategy: single, layout: [{profile: 2g.10gb, count: 3}]}";
+        let second = format!("{{select: {{index: 1}}, mode: mig, {second}}}");
+        let found = resolved(&format!("{{gpus: [{first}, {second}], rest: vgpu}}"), &gpus);
+        match error {
+            None => assert_eq!(found.len(), 3, "{found:?}"),
+            Some(error) => assert_eq!(found, [error]),
+        }
     };
-    let alike = single("2g.10gb, count: 3");
-    assert_eq!(resolved(&profile(&alike, &alike, "vgpu"), &gpus).len(), 3);
-    let odd = profile(&alike, &single("1g.5gb, count: 7"), "vgpu");
+    check(
+        "strategy: single, layout: [{profile: 2g.10gb, count: 3}]",
+        None,
+    );
     let message = "profiles.lab.gpus[1].layout: partitions GPU 1 (NVIDIA A100-SXM4-40GB, GPU-00000001-0000-0000-0000-000000000001) into 7 x 1g.5gb, but the others into 3 x 2g.10gb; expected: one layout for all GPUs with strategy single, or strategy mixed";
-    assert_eq!(resolved(&odd, &gpus), [message]);
+    let odd = "strategy: single, layout: [{profile: 1g.5gb, count: 7}]";
+    check(odd, Some(message));
     // GPUs with another strategy may have any layout.
-    let mixed = profile(&alike, "mode: mig, layout: [{profile: 7g.40gb}]", "vgpu");
-    assert_eq!(resolved(&mixed, &gpus).len(), 3);
+    check("layout: [{profile: 7g.40gb}]", None);
 }
 
 #[test]
 fn reports_layout_that_gpu_does_not_support() {
     check(
-        "gpus:\n- {select: {index: 0}, mode: mig, layout: [{profile: 4g.20gb}, {profile: 3g.20gb}]}\nrest: vgpu",
-        &[
-            r#"gpus[0] {"mode":"mig","layout":[{"profile":"4g.20gb","count":1},{"profile":"3g.20gb","count":1}],"strategy":"mixed"}"#,
-            &format!("rest {VGPU}"),
-            &format!("rest {VGPU}"),
-            &format!("rest {VGPU}"),
-        ],
-    );
-    check(
-        "gpus:\n- {select: {index: 0}, mode: mig, layout: [{profile: 3g.20gb, count: 2}, {profile: 1g.5gb}]}\nrest: vgpu",
-        &[
-            "profiles.lab.gpus[0].layout: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: instances that fit on the GPU together",
-        ],
-    );
-    check(
-        "gpus:\n- {select: {index: 2}, mode: mig, layout: [{profile: 1g.5gb}]}\nrest: vgpu",
-        &[
-            r#"profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
-        ],
-    );
-    check(
-        "gpus:\n- {select: {index: 2}, mode: mig, dynamic: true, allow: [1g.6gb, 3g.20gb]}\nrest: vgpu",
-        &[
-            r#"profiles.lab.gpus[0].allow[1]: "3g.20gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb"#,
-        ],
+        r#"
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 4g.20gb}, {profile: 3g.20gb}]}], rest: vgpu}
+  gpus[0] {"mode":"mig","layout":[{"profile":"4g.20gb","count":1},{"profile":"3g.20gb","count":1}],"strategy":"mixed"}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+  rest {"mode":"vgpu","split":10,"memoryScaling":1}
+{gpus: [{select: {index: 0}, mode: mig, layout: [{profile: 3g.20gb, count: 2}, {profile: 1g.5gb}]}], rest: vgpu}
+  profiles.lab.gpus[0].layout: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: instances that fit on the GPU together
+{gpus: [{select: {index: 2}, mode: mig, layout: [{profile: 1g.5gb}]}], rest: vgpu}
+  profiles.lab.gpus[0].layout[0].profile: "1g.5gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb
+{gpus: [{select: {index: 2}, mode: mig, dynamic: true, allow: [1g.6gb, 3g.20gb]}], rest: vgpu}
+  profiles.lab.gpus[0].allow[1]: "3g.20gb" is not a MIG profile of GPU 2 (NVIDIA A30, GPU-00000002-0000-0000-0000-000000000002); expected: 1g.6gb, 1g.6gb+me, 2g.12gb, 4g.24gb
+"#,
     );
 }
 
 #[test]
 fn limits_mps_clients_on_old_gpus() {
-    let profile = "rest: {mode: mps, replicas: 17}";
+    let profile = "{rest: {mode: mps, replicas: 17}}";
     assert_eq!(resolved(profile, &[gpu(0, V100)]).len(), 1);
-    assert_eq!(
-        resolved(profile, &[gpu(0, P100)]),
-        [
-            "profiles.lab.rest.replicas: 17 is too many for GPU 0 (Tesla P100-PCIE-16GB, GPU-00000000-0000-0000-0000-000000000000); expected: 1 to 16 before compute capability 7.0"
-        ]
-    );
+    let message = "profiles.lab.rest.replicas: 17 is too many for GPU 0 (Tesla P100-PCIE-16GB, GPU-00000000-0000-0000-0000-000000000000); expected: 1 to 16 before compute capability 7.0";
+    assert_eq!(resolved(profile, &[gpu(0, P100)]), [message]);
 }
 
 const POOLS: &str = "apiVersion: aliquot.dev/v1alpha1
@@ -301,29 +277,23 @@ fn globs_match_whole_names_only() {
 #[test]
 fn mig_15_rejects_reservation_that_does_not_fit_on_gpu() {
     let dynamic = |reserve: &str| {
-        format!(
-            "gpus:\n- {{select: {{index: 0}}, mode: mig, dynamic: true, reserve: [{reserve}]}}\nrest: vgpu"
-        )
+        let entry =
+            format!("{{select: {{index: 0}}, mode: mig, dynamic: true, reserve: [{reserve}]}}");
+        format!("{{gpus: [{entry}], rest: vgpu}}")
     };
     let gpus = [gpu(0, A100), gpu(1, A100)];
     let good = dynamic("{profile: 3g.20gb, count: 2, namespaces: [a]}");
     let config = lab(&good);
     let plans = resolve("lab", &config.profiles["lab"], &gpus, &defaults()).expect("good");
     let reserved = serde_json::to_string(&plans[0].reserve).expect("JSON");
-    assert_eq!(
-        reserved,
-        r#"[{"profile":"3g.20gb","count":2,"namespaces":["a"]}]"#
-    );
+    let expected = r#"[{"profile":"3g.20gb","count":2,"namespaces":["a"]}]"#;
+    assert_eq!(reserved, expected);
     assert!(plans[1].reserve.is_empty());
     for reserve in [
         "{profile: 3g.20gb, count: 3, namespaces: [a]}",
         "{profile: 1g.6gb, namespaces: [a]}",
     ] {
-        assert_eq!(
-            resolved(&dynamic(reserve), &gpus),
-            [
-                "profiles.lab.gpus[0].reserve: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: profiles of the GPU that fit on it together"
-            ]
-        );
+        let message = "profiles.lab.gpus[0].reserve: does not fit on GPU 0 (NVIDIA A100-SXM4-40GB, GPU-00000000-0000-0000-0000-000000000000); expected: profiles of the GPU that fit on it together";
+        assert_eq!(resolved(&dynamic(reserve), &gpus), [message]);
     }
 }

@@ -152,11 +152,11 @@ impl AllowedCapabilities {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::{LayoutEntry, Mig as MigSettings, Vgpu};
+    use aliquot_profiles::mode::{Mig as MigSettings, Vgpu};
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{fixed_instance, gpu, layout_of};
+    use crate::testing::{fixed_instance, gpu, layout_entry, layout_of};
 
     const LIBRARIES: [&str; 9] = [
         "libcuda.so.580.82",
@@ -172,16 +172,14 @@ mod tests {
 
     /// As nvidia-ctk 1.17 describes a driver.
     fn toolkit_edits() -> Edits {
-        let lib =
-            |name: &str| json!({"containerPath": format!("/usr/lib/x86_64-linux-gnu/{name}")});
-        let mut mounts: Vec<Value> = LIBRARIES.iter().map(|name| lib(name)).collect();
-        mounts.extend([
-            json!({"containerPath": "/usr/bin/nvidia-smi"}),
-            json!({"containerPath": "/etc/vulkan/icd.d/nvidia_icd.json"}),
-            json!({"containerPath": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"}),
-        ]);
-        let nodes = ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-modeset"];
-        let nodes = nodes.into_iter().chain(["/dev/dri/card1"]);
+        let libraries = LIBRARIES.map(|name| format!("/usr/lib/x86_64-linux-gnu/{name}"));
+        let others = [
+            "/usr/bin/nvidia-smi",
+            "/etc/vulkan/icd.d/nvidia_icd.json",
+            "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        ];
+        let mounts = libraries.into_iter().chain(others.map(str::to_owned));
+        let nodes = ["nvidia0", "nvidiactl", "nvidia-modeset", "dri/card1"];
         let chmod = [
             "nvidia-cdi-hook",
             "chmod",
@@ -195,8 +193,10 @@ mod tests {
             {"hookName": "createContainer", "args": ["nvidia-cdi-hook", "update-ldcache"]},
         ]);
         Edits {
-            mounts,
-            device_nodes: nodes.map(|path| json!({ "path": path })).collect(),
+            mounts: mounts.map(|path| json!({"containerPath": path})).collect(),
+            device_nodes: nodes
+                .map(|name| json!({"path": format!("/dev/{name}")}))
+                .into(),
             other: [("hooks".to_owned(), hooks)].into_iter().collect(),
             ..Edits::default()
         }
@@ -226,38 +226,35 @@ mod tests {
         let devices = ["nvidia0", "nvidiactl", "nvidia-modeset", "card1"];
         let with_graphics = [&LIBRARIES[..7], &desktop, &devices].concat();
         check(true, false, &with_graphics, 2);
-        check(
-            true,
-            true,
-            &[&LIBRARIES[..], &desktop, &devices].concat(),
-            2,
-        );
+        let all = [&LIBRARIES[..], &desktop, &devices].concat();
+        check(true, true, &all, 2);
     }
 
     #[test]
     fn intersects_capabilities_of_all_devices() {
         let mut shared = layout_of(&["GPU-a", "GPU-b"]);
         let (one, other) = (gpu("GPU-a", 0), gpu("GPU-b", 1));
-        let allowed_of = |shared: &NodeLayout, devices: &[&Gpu]| {
+        let mut alone = gpu("GPU-a", 0);
+        alone.mode = Shared::Exclusive;
+        let check = |shared: &NodeLayout, devices: &[&Gpu], expected: Option<&str>| {
             let allowed = AllowedCapabilities::of_all(devices.iter().copied(), shared);
-            allowed.map(|allowed| allowed.names().join(","))
+            let names = allowed.map(|allowed| allowed.names().join(","));
+            assert_eq!(names.as_deref(), expected);
         };
-        let neither = Some("compute,utility".to_owned());
-        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
-        let both = Mode::Vgpu(Vgpu {
+        let neither = Some("compute,utility");
+        check(&shared, &[&one, &other], neither);
+        let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
+        gpu.mode = Mode::Vgpu(Vgpu {
             graphics: true,
             video: true,
             ..Vgpu::default()
         });
-        let gpu = shared.gpus.get_mut("GPU-a").expect("a GPU");
-        gpu.mode = both;
         let all = "compute,utility,graphics,display,video";
-        assert_eq!(allowed_of(&shared, &[&one]).as_deref(), Some(all));
-        assert_eq!(allowed_of(&shared, &[&one, &other]), neither);
-        let mut alone = one;
-        alone.mode = Shared::Exclusive;
-        assert_eq!(allowed_of(&shared, &[&alone]), None, "left to its image");
-        assert_eq!(allowed_of(&shared, &[&alone, &other]), neither);
+        check(&shared, &[&one], Some(all));
+        check(&shared, &[&one, &other], neither);
+        // It is left to its image.
+        check(&shared, &[&alone], None);
+        check(&shared, &[&alone, &other], neither);
     }
 
     #[test]
@@ -266,26 +263,23 @@ mod tests {
             video: true,
             ..Vgpu::default()
         });
-        let slice = |profile: &str, on| LayoutEntry {
-            profile: profile.to_owned(),
-            count: 1,
-            on,
-        };
-        let layout = vec![slice("1g.5gb", None), slice("3g.20gb", Some(on))];
+        let small = layout_entry("1g.5gb", 1, None);
+        let layout = vec![small, layout_entry("3g.20gb", 1, Some(on))];
         let mut shared = layout_of(&["GPU-a"]);
         shared.gpus.get_mut("GPU-a").expect("a GPU").mode = Mode::Mig(MigSettings {
             layout,
             ..MigSettings::default()
         });
         let mut instance = gpu("MIG-1", 0);
-        instance.mig = fixed_instance("GPU-a", "3g.20gb");
+        instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
         let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
         assert_eq!(allowed.names(), ["compute", "utility", "video"]);
-        assert_eq!(allowed.first_disallowed("utility, compute,video"), None);
-        assert_eq!(
-            allowed.first_disallowed("compute,graphics"),
-            Some("graphics")
-        );
-        assert_eq!(allowed.first_disallowed("all"), Some("all"));
+        for (asked, expected) in [
+            ("utility, compute,video", None),
+            ("compute,graphics", Some("graphics")),
+            ("all", Some("all")),
+        ] {
+            assert_eq!(allowed.first_disallowed(asked), expected);
+        }
     }
 }

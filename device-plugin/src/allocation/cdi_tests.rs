@@ -59,10 +59,7 @@ fn renders_spec_for_runtime() {
             }}],
         })
     );
-}
-
-#[test]
-fn repeats_variables_but_not_mounts_for_further_names() {
+    // Further names repeat the variables, but not the mounts.
     let spec = variables_only(&name(), vec!["A=1".to_owned()]);
     let edits = serde_json::to_value(&spec.devices[0].container_edits).expect("json");
     assert_eq!(edits, json!({"env": ["A=1"]}));

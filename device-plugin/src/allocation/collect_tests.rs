@@ -119,41 +119,31 @@ fn lists_pods_with_device_ids_and_unreadable_allocation() {
         entry("u1", Some("n1"), &["GPU-a::0"]),
         entry("static", Some("n2"), &["GPU-a::1"]),
     ];
-    let check = |change: &dyn Fn(&mut Pod), expected: &[&str]| {
-        let mut changed = pod("u1");
-        change(&mut changed);
-        let found = unreadable(&entries, &[Arc::new(changed), Arc::new(pod("u2"))]);
-        let found: Vec<&str> = found.iter().map(PodUid::as_str).collect();
-        assert_eq!(found, expected);
-    };
-    let spoil = |pod: &mut Pod| pod.allocation = Some("{".to_owned());
-    check(&spoil, &["u1"]);
-    check(&|_| {}, &[]);
-    // By the uid at the API server, which the scheduler knows.
-    let of_static = |pod: &mut Pod| {
-        spoil(pod);
-        pod.kubelet_uid = "static".into();
-    };
-    check(&of_static, &["u1"]);
-    let without_ids = |pod: &mut Pod| {
-        spoil(pod);
-        pod.kubelet_uid = "u3".into();
-    };
-    check(&without_ids, &[]);
-    let ended = |pod: &mut Pod| {
-        spoil(pod);
-        pod.phase = Phase::Ended;
-    };
-    check(&ended, &[]);
-    let written = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
     let of_node = |node: &str| {
-        let mut written = written.clone();
+        let mut written = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
         written.node = node.into();
-        let text = written.encode().expect("can be written");
-        move |pod: &mut Pod| pod.allocation = Some(text.clone())
+        written.encode().expect("can be written")
     };
-    check(&of_node("n1"), &[]);
-    check(&of_node("other"), &["u1"]);
+    for (allocation, kubelet_uid, phase, is_listed) in [
+        (Some("{".to_owned()), "u1", Phase::Running, true),
+        (None, "u1", Phase::Running, false),
+        // By the uid at the API server, which the scheduler knows.
+        (Some("{".to_owned()), "static", Phase::Running, true),
+        (Some("{".to_owned()), "without-ids", Phase::Running, false),
+        (Some("{".to_owned()), "u1", Phase::Ended, false),
+        (Some(of_node("n1")), "u1", Phase::Running, false),
+        (Some(of_node("other")), "u1", Phase::Running, true),
+    ] {
+        let changed = Pod {
+            allocation,
+            kubelet_uid: kubelet_uid.into(),
+            phase,
+            ..pod("u1")
+        };
+        let found = unreadable(&entries, &[Arc::new(changed), Arc::new(pod("u2"))]);
+        let expected: &[PodUid] = if is_listed { &["u1".into()] } else { &[] };
+        assert_eq!(found, expected, "{kubelet_uid} {phase:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::gpus::host_device::InstanceIds;
+use crate::testing::host_device;
 
 /// As a kernel lists a loaded driver's parts.
 const LOADED: &str = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n236 nvidia-caps\n\
@@ -148,22 +148,9 @@ fn requires_gpu_instance_and_common_nodes() {
     let folder = capabilities.path().join("gpu3/mig/gi1");
     fs::create_dir_all(&folder).expect("made");
     fs::write(folder.join("access"), "DeviceFileMinor: 12\n").expect("written");
-    let gpu = HostDevice {
-        uuid: "GPU-a".into(),
-        index: 0,
-        minor: Some(3),
-        instance: None,
-    };
+    let (gpu, instance) = (host_device(3, None), host_device(3, Some("MIG-a")));
     let unknown = HostDevice {
         minor: None,
-        ..gpu.clone()
-    };
-    let instance = HostDevice {
-        instance: Some(InstanceIds {
-            current: "MIG-a".to_owned(),
-            gpu_instance: 1,
-            compute_instance: 0,
-        }),
         ..gpu.clone()
     };
     let found = |device: HostDevice| required(&[device], capabilities.path());

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::gpus::host_device::InstanceIds;
+use crate::testing::host_device;
 
 const NOWHERE: &str = "/nonexistent";
 
@@ -39,12 +39,7 @@ fn put(folder: &Path, kind: &str, names: &[&str]) {
 }
 
 fn device(minor: u32) -> HostDevice {
-    HostDevice {
-        uuid: "GPU-a".into(),
-        index: 0,
-        minor: Some(minor),
-        instance: None,
-    }
+    host_device(minor, None)
 }
 
 fn paths(driver: &Driver) -> Vec<&str> {
@@ -112,14 +107,7 @@ fn mig_2_gives_instance_only_its_own_capability_nodes() {
         let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
         fs::write(folder.join("access"), text).expect("written");
     }
-    let instance = |uuid: &str| HostDevice {
-        instance: Some(InstanceIds {
-            current: uuid.to_owned(),
-            gpu_instance: 1,
-            compute_instance: 0,
-        }),
-        ..device(3)
-    };
+    let instance = |uuid: &str| host_device(3, Some(uuid));
     let own = [
         "/dev/nvidia3",
         "/dev/nvidia-caps/nvidia-cap12",

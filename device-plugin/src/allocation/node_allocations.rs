@@ -116,6 +116,8 @@ impl CheckpointCache {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::RESOURCE;
 
@@ -124,32 +126,25 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("checkpoint");
         let cache = CheckpointCache::default();
-        let check = |text: &str, expected: Result<usize, ()>| {
+        let read = |text: &str| {
             let new = dir.path().join("new");
             std::fs::write(&new, text).expect("written");
             std::fs::rename(&new, &path).expect("renamed");
-            let found = cache.read(&path, [RESOURCE.to_owned()].into());
-            assert_eq!(found.map(|found| found.len()).map_err(drop), expected);
+            let found = cache.read(&path, [RESOURCE.to_owned()].into()).ok()?;
+            Some(found.iter().map(|entry| entry.pod.to_string()).collect())
         };
-        let entry = |pod: &str| {
-            format!(
-                r#"{{"PodUID":"{pod}","ContainerName":"c","ResourceName":"{RESOURCE}","DeviceIDs":{{}},"AllocResp":""}}"#
-            )
-        };
-        let file = |entries: &[&str]| {
-            let entries: Vec<String> = entries.iter().map(|pod| entry(pod)).collect();
-            format!(
-                r#"{{"Data":{{"PodDeviceEntries":[{}]}}}}"#,
-                entries.join(",")
-            )
-        };
-        check(&file(&["a"]), Ok(1));
-        // Of the same length, with another pod.
-        check(&file(&["b"]), Ok(1));
-        let found = cache.read(&path, [RESOURCE.to_owned()].into());
-        assert_eq!(found.expect("read")[0].pod.as_str(), "b");
-        check(&file(&["a", "b"]), Ok(2));
-        check("{", Err(()));
+        // The second is of the same length, with another pod.
+        for pods in [&["a"][..], &["b"], &["a", "b"]] {
+            let entries = pods.iter().map(|pod| {
+                json!({"PodUID": pod, "ContainerName": "c", "ResourceName": RESOURCE,
+                       "DeviceIDs": {}, "AllocResp": ""})
+            });
+            let entries: Vec<_> = entries.collect();
+            let file = json!({"Data": {"PodDeviceEntries": entries}}).to_string();
+            let expected = pods.iter().map(|&pod| pod.to_owned());
+            assert_eq!(read(&file), Some(expected.collect::<Vec<_>>()));
+        }
+        assert_eq!(read("{"), None);
         let other = cache.read(&path, ["nvidia.com/other".to_owned()].into());
         assert!(other.is_err());
     }

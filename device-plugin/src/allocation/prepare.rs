@@ -533,22 +533,19 @@ mod tests {
 
     #[test]
     fn driver_comes_from_our_edits_or_nvidia_runtime() {
-        let of = |library: &str| Edits {
-            mounts: vec![json!({"hostPath": "/lib", "containerPath": library})],
-            ..Edits::default()
-        };
-        let check = |library: &str, injected: bool, expected: bool| {
-            assert_eq!(has_driver(&of(library), injected), expected, "{library}");
-        };
-        for library in ["/usr/lib64/libcuda.so.1", "/usr/lib64/libcuda.so.580.82.07"] {
-            check(library, false, true);
-        }
-        for library in [
-            "/usr/lib64/libcudadebugger.so.1",
-            "/usr/lib64/libnvidia-ml.so.1",
+        for (library, injected, expected) in [
+            ("libcuda.so.1", false, true),
+            ("libcuda.so.580.82.07", false, true),
+            ("libcudadebugger.so.1", false, false),
+            ("libnvidia-ml.so.1", false, false),
+            ("libnvidia-ml.so.1", true, true),
         ] {
-            check(library, false, false);
-            check(library, true, true);
+            let path = format!("/usr/lib64/{library}");
+            let edits = Edits {
+                mounts: vec![json!({"hostPath": "/lib", "containerPath": path})],
+                ..Edits::default()
+            };
+            assert_eq!(has_driver(&edits, injected), expected, "{library}");
         }
     }
 

@@ -97,17 +97,18 @@ mod tests {
             assert_eq!(found, expected, "{namespace}");
         };
         let all = (UtilizationPolicy::Disable, false, true);
-        check(&[], "team", (UtilizationPolicy::Disable, false, false));
-        check(&["--may-disable-control=*"], "team", all);
+        let usual = (UtilizationPolicy::Disable, false, false);
         let none = (UtilizationPolicy::Default, true, false);
         let nobody = [
             "--may-set-utilization=",
             "--may-set-oom-killer=",
             "--may-disable-control=",
         ];
-        check(&nobody, "team", none);
         let one = ["--may-disable-control=ops,lab"];
+        check(&[], "team", usual);
+        check(&["--may-disable-control=*"], "team", all);
+        check(&nobody, "team", none);
         check(&one, "lab", all);
-        check(&one, "team", (UtilizationPolicy::Disable, false, false));
+        check(&one, "team", usual);
     }
 }

@@ -2,6 +2,7 @@
 
 use aliquot_core::Grant;
 use aliquot_core::usage::{DeviceUse, Stage};
+use aliquot_node_state::limits::UtilizationPolicy;
 
 use super::*;
 use crate::testing::{RESOURCE, accepted, allocation, container, grant, inventory, layout_of, pod};
@@ -42,10 +43,6 @@ fn case() -> Case {
     }
 }
 
-fn decision(case: &Case) -> Decision {
-    decision_under(case, RULES)
-}
-
 fn decision_under(case: &Case, rules: NodeRules) -> Decision {
     let validator = Validator {
         node: "n1".into(),
@@ -69,7 +66,7 @@ fn decision_under(case: &Case, rules: NodeRules) -> Decision {
 fn check(change: impl FnOnce(&mut Case), expected: &[&str]) {
     let mut case = case();
     change(&mut case);
-    match decision(&case) {
+    match decision_under(&case, RULES) {
         Decision::Accept(_) => assert!(expected.is_empty(), "accepted, expected {expected:?}"),
         Decision::Refuse(refusal) => {
             let text = refusal.to_string();
@@ -85,21 +82,23 @@ fn given(grants: &[Grant]) -> Pod {
     pod("u1").with(&allocation(&[("main", grants)]))
 }
 
+fn accepted_under(case: &Case, rules: NodeRules) -> AcceptedAllocation {
+    match decision_under(case, rules) {
+        Decision::Accept(accepted) => *accepted,
+        Decision::Refuse(refusal) => panic!("refused: {refusal}"),
+    }
+}
+
 #[test]
 fn accepts_fitting_pod_with_its_environment() {
     let mut case = case();
-    if let Some(pod) = &mut case.pod {
-        let policy = ("GPU_CORE_UTILIZATION_POLICY".to_owned(), "force".to_owned());
-        pod.containers[0].env = [policy].into();
-    }
-    let Decision::Accept(accepted) = decision(&case) else {
-        panic!("refused");
-    };
+    let policy = ("GPU_CORE_UTILIZATION_POLICY".to_owned(), "force".to_owned());
+    let pod = case.pod.as_mut().expect("there is one");
+    pod.containers[0].env = [policy].into();
+    let accepted = accepted_under(&case, RULES);
     assert_eq!(accepted.pod_name, "u1");
-    assert_eq!(
-        accepted.effective("main").map(|e| e.utilization),
-        Some(aliquot_node_state::limits::UtilizationPolicy::Force)
-    );
+    let utilization = accepted.effective("main").map(|one| one.utilization);
+    assert_eq!(utilization, Some(UtilizationPolicy::Force));
     assert_eq!(accepted.effective("other"), None);
 }
 
@@ -112,9 +111,7 @@ fn lowers_priority_in_namespaces_without_the_right() {
     for (set_priority, expected) in [(true, 0), (false, 1)] {
         let mut rules = RULES;
         rules.rights.set_priority = set_priority;
-        let Decision::Accept(accepted) = decision_under(&case, rules) else {
-            panic!("refused");
-        };
+        let accepted = accepted_under(&case, rules);
         assert_eq!(accepted.allocation.priority, expected);
     }
 }
@@ -122,73 +119,51 @@ fn lowers_priority_in_namespaces_without_the_right() {
 #[test]
 fn explains_how_to_use_the_scheduler() {
     let how = "schedulerName: aliquot-scheduler";
-    check(|c| c.pod = None, &["u1", "static pod", how]);
-    check(
-        |c| c.pod.as_mut().expect("pod").mirror = true,
-        &["default/u1", "static pod", how],
-    );
-    check(
-        |c| c.pod = Some(pod("u1")),
-        &["default/u1", how, "spec.nodeName"],
-    );
-    check(
-        |c| c.pod.as_mut().expect("pod").allocation = Some("{".to_owned()),
-        &["is invalid", how],
-    );
-    check(
-        |c| {
-            let mut elsewhere = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
-            elsewhere.node = "n2".into();
-            c.pod = Some(pod("u1").with(&elsewhere));
-        },
-        &["node n2", how],
-    );
+    let mut elsewhere = allocation(&[("main", &[grant("GPU-a", 1, 1)])]);
+    elsewhere.node = "n2".into();
+    let mut mirror = given(&[grant("GPU-a", 1, 1)]);
+    mirror.mirror = true;
+    let invalid = Pod {
+        allocation: Some("{".to_owned()),
+        ..pod("u1")
+    };
+    for (pod, parts) in [
+        (None, &["u1", "static pod"][..]),
+        (Some(mirror), &["default/u1", "static pod"]),
+        (Some(pod("u1")), &["default/u1", "spec.nodeName"]),
+        (Some(invalid), &["is invalid"]),
+        (Some(pod("u1").with(&elsewhere)), &["node n2"]),
+    ] {
+        check(|case| case.pod = pod, &[parts, &[how]].concat());
+    }
 }
 
 #[test]
 fn requires_share_for_every_container_with_device_ids() {
     check(|c| c.holders = vec![entry("init", 1)], &["container init"]);
     check(|c| c.holders.push(entry("init", 1)), &["container init"]);
-    check(
-        |c| c.holders = vec![entry("main", 2)],
-        &["1 device(s)", "2 replica(s)"],
-    );
-    check(
-        |c| {
-            let mut share = grant("GPU-a", 1, 1);
-            share.resource = "example.com/gpu".to_owned();
-            c.pod = Some(given(&[share]));
-        },
-        &["container main"],
-    );
+    let two = &["1 device(s)", "2 replica(s)"];
+    check(|c| c.holders = vec![entry("main", 2)], two);
+    let mut share = grant("GPU-a", 1, 1);
+    share.resource = "example.com/gpu".to_owned();
+    check(|c| c.pod = Some(given(&[share])), &["container main"]);
 }
 
 #[test]
 fn requires_present_and_healthy_devices() {
-    check(
-        |c| c.pod = Some(given(&[grant("GPU-z", 1, 1)])),
-        &["GPU-z", "no longer on this node"],
-    );
-    check(
-        |c| c.inventory.gpus[0].health = Health::Unhealthy("xid 79".to_owned()),
-        &["GPU-a", "xid 79"],
-    );
-    check(
-        |c| c.inventory.gpus[1].health = Health::Unhealthy("xid 79".to_owned()),
-        &[],
-    );
-    check(
-        |c| {
-            c.inventory
-                .foreign
-                .push(aliquot_core::inventory::ForeignAllocation {
-                    gpu: "GPU-a".into(),
-                    pod: "kube-system/old".to_owned(),
-                    hami: None,
-                });
-        },
-        &["CardHeldByForeignPod"],
-    );
+    let gone = &["GPU-z", "no longer on this node"];
+    check(|c| c.pod = Some(given(&[grant("GPU-z", 1, 1)])), gone);
+    let sick = || Health::Unhealthy("xid 79".to_owned());
+    let mine = &["GPU-a", "xid 79"];
+    check(|c| c.inventory.gpus[0].health = sick(), mine);
+    check(|c| c.inventory.gpus[1].health = sick(), &[]);
+    let foreign = aliquot_core::inventory::ForeignAllocation {
+        gpu: "GPU-a".into(),
+        pod: "kube-system/old".to_owned(),
+        hami: None,
+    };
+    let held = &["CardHeldByForeignPod"];
+    check(|c| c.inventory.foreign.push(foreign), held);
 }
 
 #[test]

@@ -2,20 +2,29 @@
 
 use super::*;
 use crate::testing::{
-    entry, fixed_instance, health, instance_grant, pod, reported_instance, share_of as share,
+    accepted, allocation, entry, fixed_instance, health, instance_grant, pod, reported_instance,
+    share_of as share,
 };
 
 const A: &str = "GPU-a";
 const B: &str = "GPU-b";
 
-fn pods(all: Vec<Pod>) -> Vec<Arc<Pod>> {
-    all.into_iter().map(Arc::new).collect()
+fn ended(uid: &str) -> Pod {
+    Pod {
+        phase: Phase::Ended,
+        ..pod(uid)
+    }
 }
 
-fn ended(uid: &str) -> Pod {
-    let mut pod = pod(uid);
-    pod.phase = Phase::Ended;
-    pod
+/// The pods that these failures evict.
+fn evicted(
+    failures: &[DeviceFailure],
+    shares: &[AcceptedAllocation],
+    pods: &[Arc<Pod>],
+) -> Vec<String> {
+    let leaving = evictions(&affected_pods(failures, shares, pods));
+    assert!(leaving.iter().all(|pod| pod.reason.contains("XID")));
+    leaving.into_iter().map(|pod| pod.name).collect()
 }
 
 fn failed(found: nvml::DriverHealth) -> DeviceFailure {
@@ -68,113 +77,90 @@ fn keeps_device_ids_of_living_pods() {
         entry("over", None, &["GPU-a::2"]),
         entry("gone", None, &["GPU-a::3"]),
     ];
-    let pods = pods(vec![pod("u1"), pod("u2"), ended("over")]);
-    let check = |synced, expected: &[&str]| {
+    let pods = [pod("u1"), pod("u2"), ended("over")].map(Arc::new);
+    let found = |synced| {
         let found = allocated_ids(&entries, &pods, synced);
-        let found: Vec<&String> = found[crate::testing::RESOURCE].iter().collect();
-        assert_eq!(found, expected, "{synced}");
+        found[crate::testing::RESOURCE]
+            .iter()
+            .cloned()
+            .collect::<Vec<_>>()
     };
-    check(true, &["GPU-a::0", "GPU-b::1"]);
-    check(false, &["GPU-a::0", "GPU-a::2", "GPU-a::3", "GPU-b::1"]);
+    assert_eq!(found(true), ["GPU-a::0", "GPU-b::1"]);
+    let all = ["GPU-a::0", "GPU-a::2", "GPU-a::3", "GPU-b::1"];
+    assert_eq!(found(false), all);
 }
 
 #[test]
 fn evicts_only_pods_on_failed_device() {
     let mut fixed = pod("static");
     fixed.mirror = true;
-    let pods = pods(vec![
-        pod("u1"),
-        pod("u2"),
-        pod("both"),
-        ended("over"),
-        fixed,
-    ]);
-    let shares = [
-        share("u1", &[A]),
-        share("u2", &[B]),
-        share("both", &[A, B]),
-        share("over", &[A]),
-        share("static", &[A]),
-        share("gone", &[A]),
-    ];
-    let check = |failure: &[DeviceFailure], expected: &[&str]| {
-        let leaving = evictions(&affected_pods(failure, &shares, &pods));
-        let names: Vec<&str> = leaving.iter().map(|r| r.name.as_str()).collect();
-        assert_eq!(names, expected, "{failure:?}");
-        assert!(
-            leaving.iter().all(|r| r.reason.contains("XID")),
-            "{leaving:?}"
-        );
-    };
-    check(&[], &[]);
-    check(&[xid(A, 79)], &["both", "u1"]);
-    check(&[xid(A, 79), xid(B, 48)], &["both", "u1", "u2"]);
+    let pods = [pod("u1"), pod("u2"), pod("both"), ended("over"), fixed];
+    let pods = pods.map(Arc::new);
+    let mut shares = ["u1", "over", "static", "gone"]
+        .map(|uid| share(uid, &[A]))
+        .to_vec();
+    shares.extend([share("u2", &[B]), share("both", &[A, B])]);
+    let one = [xid(A, 79)];
+    assert_eq!(evicted(&[], &shares, &pods), [""; 0]);
+    assert_eq!(evicted(&one, &shares, &pods), ["both", "u1"]);
+    let two = [xid(A, 79), xid(B, 48)];
+    assert_eq!(evicted(&two, &shares, &pods), ["both", "u1", "u2"]);
 }
 
 #[test]
 fn keeps_pods_while_gpu_waits_for_fabric() {
     let waiting = failed(unregistered());
     let devices = crate::testing::inventory(&[A, B]).gpus;
-    let pods = pods(vec![pod("u1"), pod("u2")]);
+    let pods = ["u1", "u2"].map(|uid| Arc::new(pod(uid)));
     let shares = [share("u1", &[A]), share("u2", &[B])];
-    let check = |failures: &[DeviceFailure], policy, expected: &[&str]| {
-        let all = affected_devices(failures, &devices, policy);
-        let leaving = evictions(&affected_pods(&all, &shares, &pods));
-        let names: Vec<&str> = leaving.iter().map(|r| r.name.as_str()).collect();
-        assert_eq!(names, expected, "{policy:?}");
-    };
-    let own = std::slice::from_ref(&waiting);
-    check(own, FailurePodPolicy::Evict, &[]);
-    check(own, FailurePodPolicy::Drain, &[]);
     let text = failure_event(&pods[0], &waiting, FailurePodPolicy::Evict).text;
     assert!(text.ends_with("this pod keeps running"), "{text}");
     // Another GPU requires the node to be drained.
     let both = [waiting, xid(B, 79)];
-    check(&both, FailurePodPolicy::Evict, &["u2"]);
-    check(&both, FailurePodPolicy::Drain, &["u1", "u2"]);
+    for (failures, policy, expected) in [
+        (&both[..1], FailurePodPolicy::Evict, &[][..]),
+        (&both[..1], FailurePodPolicy::Drain, &[]),
+        (&both, FailurePodPolicy::Evict, &["u2"]),
+        (&both, FailurePodPolicy::Drain, &["u1", "u2"]),
+    ] {
+        let all = affected_devices(failures, &devices, policy);
+        assert_eq!(evicted(&all, &shares, &pods), expected, "{policy:?}");
+    }
 }
 
 #[test]
 fn reports_each_failure_and_recovery_once_per_pod() {
-    let here = pods(vec![pod("u1"), pod("u2")]);
+    let here = ["u1", "u2"].map(|uid| Arc::new(pod(uid)));
     let shares = [share("u1", &[A]), share("u2", &[B])];
     let mut reported = ReportedFailures::default();
-    let mut check = |failure: Option<DeviceFailure>, pods: &[Arc<Pod>], expected: &str| {
+    let sick = |gpu, code| Some(xid(gpu, code));
+    for (failure, pods, expected) in [
+        (None, &here[..], None),
+        (sick(A, 48), &here, Some(("u1", "GpuSick", "XID 48"))),
+        (sick(A, 48), &here, None),
+        (
+            sick(A, 79),
+            &here,
+            Some(("u1", "GpuSick", "needs drain-node")),
+        ),
+        (None, &here, Some(("u1", "GpuRecovered", "after XID 79"))),
+        (None, &here, None),
+        // A pod that ended gets no event; one that came late does.
+        (sick(B, 79), &here[..1], None),
+        (sick(B, 79), &here, Some(("u2", "GpuSick", "keeps running"))),
+        (None, &here[..1], None),
+    ] {
         let affected = affected_pods(failure.as_slice(), &shares, pods);
         let notes = reported.new_events(&affected, pods, FailurePodPolicy::Keep);
         let found = notes
             .iter()
-            .map(|note| format!("{} {}: {}", note.pod.name, note.reason, note.text));
-        let found: String = found.collect();
-        let mut parts = expected.split(" .. ");
-        assert!(
-            parts.all(|part| found.contains(part)),
-            "{found}, expected {expected}"
-        );
-        assert_eq!(
-            (found.is_empty(), notes.len() < 2),
-            (expected.is_empty(), true),
-            "{found}"
-        );
-    };
-    check(None, &here, "");
-    check(Some(xid(A, 48)), &here, "u1 GpuSick .. GPU-a .. XID 48");
-    check(Some(xid(A, 48)), &here, "");
-    check(
-        Some(xid(A, 79)),
-        &here,
-        "u1 GpuSick .. GPU-a .. needs drain-node",
-    );
-    check(None, &here, "u1 GpuRecovered .. GPU-a .. after XID 79");
-    check(None, &here, "");
-    // A pod that ended gets no event; one that came late does.
-    check(Some(xid(B, 79)), &here[..1], "");
-    check(
-        Some(xid(B, 79)),
-        &here,
-        "u2 GpuSick .. GPU-b .. keeps running",
-    );
-    check(None, &here[..1], "");
+            .map(|note| (note.pod.name.as_str(), note.reason));
+        let of_note = expected.map(|(pod, reason, _)| (pod, reason));
+        assert_eq!(found.collect::<Vec<_>>(), Vec::from_iter(of_note));
+        for (note, (.., part)) in notes.iter().zip(expected) {
+            assert!(note.text.contains(part) && note.text.contains("GPU-"));
+        }
+    }
 }
 
 #[test]
@@ -203,25 +189,21 @@ fn mps_13_reports_mps_error_to_all_pods_on_gpu() {
 #[test]
 fn failure_spreads_to_instances_and_drained_node() {
     let mut devices = crate::testing::inventory(&[A, B, "MIG-1"]).gpus;
-    devices[2].mig = fixed_instance(A, "1g.5gb");
-    let check = |code: u64, policy: FailurePodPolicy, expected: &[&str]| {
+    devices[2].mig = Some(fixed_instance(A, "1g.5gb"));
+    for (code, policy, expected) in [
+        (79, FailurePodPolicy::Evict, &[A, "MIG-1"][..]),
+        (48, FailurePodPolicy::Drain, &[A, "MIG-1"]),
+        (79, FailurePodPolicy::Drain, &[A, B, "MIG-1"]),
+    ] {
         let failures = [xid(A, code)];
-        let all = affected_devices(&failures, &devices, policy);
-        let mut found: Vec<&str> = all.iter().map(|failure| failure.gpu.as_str()).collect();
-        found.sort_unstable();
-        assert_eq!(found, expected, "{code} {policy:?}");
-        assert_eq!(
-            drain_trigger(&failures, policy).is_some(),
-            expected.len() == 3
-        );
-        assert!(
-            all.iter().all(|failure| failure.cause.contains("XID")),
-            "{all:?}"
-        );
-    };
-    check(79, FailurePodPolicy::Evict, &[A, "MIG-1"]);
-    check(48, FailurePodPolicy::Drain, &[A, "MIG-1"]);
-    check(79, FailurePodPolicy::Drain, &[A, B, "MIG-1"]);
+        let mut all = affected_devices(&failures, &devices, policy);
+        all.sort_by(|a, b| a.gpu.cmp(&b.gpu));
+        let found = all.iter().map(|failure| failure.gpu.as_str());
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{code} {policy:?}");
+        assert!(all.iter().all(|failure| failure.cause.contains("XID")));
+        let drains = drain_trigger(&failures, policy).is_some();
+        assert_eq!(drains, expected.len() == 3);
+    }
     assert!(affected_devices(&[], &devices, FailurePodPolicy::Drain).is_empty());
 }
 
@@ -229,22 +211,22 @@ fn failure_spreads_to_instances_and_drained_node() {
 fn finds_pods_on_failed_dynamic_mig_gpu() {
     let on = |uid: &str, start| {
         let given = instance_grant(A, "1g.5gb", start);
-        crate::testing::accepted(uid, crate::testing::allocation(&[("main", &[given])]))
+        accepted(uid, allocation(&[("main", &[given])]))
     };
     let shares = [on("u1", 6), on("u2", 5), share("u3", &[B])];
-    let pods = pods(vec![pod("u1"), pod("u2"), pod("u3")]);
-    let check = |device: GpuUuid, expected: &[&str]| {
-        let found = pods_on(&device, &shares, &pods);
-        let found: Vec<_> = found.iter().map(|pod| pod.uid.as_str()).collect();
-        assert_eq!(found, expected, "{device}");
-    };
-    check(A.into(), &["u1", "u2"]);
-    check(B.into(), &["u3"]);
-
-    // A failed instance affects only its own pod.
+    let pods = ["u1", "u2", "u3"].map(|uid| Arc::new(pod(uid)));
     let mut facts = crate::testing::facts(&[A]);
     facts.gpus[0].layout.instances = vec![reported_instance(5, "MIG-5", "MIG-5")];
     assert_eq!(dynamic_mig_id(&A.into(), &facts), None);
-    let instance = dynamic_mig_id(&"MIG-5".into(), &facts);
-    check(instance.expect("known"), &["u2"]);
+    // A failed instance affects only its own pod.
+    let instance = dynamic_mig_id(&"MIG-5".into(), &facts).expect("known");
+    for (device, expected) in [
+        (A.into(), &["u1", "u2"][..]),
+        (B.into(), &["u3"]),
+        (instance, &["u2"]),
+    ] {
+        let found = pods_on(&device, &shares, &pods);
+        let found = found.iter().map(|pod| pod.uid.as_str());
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{device}");
+    }
 }

@@ -76,7 +76,7 @@ mod tests {
         devices[0].uuid = "MIG-a".into();
         devices[0].memory = Mib(3_600);
         devices[0].scaled = Mib(8_000);
-        devices[0].mig = fixed_instance("GPU-a", "3g.20gb");
+        devices[0].mig = Some(fixed_instance("GPU-a", "3g.20gb"));
         cap_promised(&mut devices, Some(Mib(5_000)), &facts);
         assert_eq!(devices[0].scaled, Mib(3_600 + 2_000));
     }

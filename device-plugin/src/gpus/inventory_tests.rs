@@ -1,7 +1,7 @@
 //! What is published, and to whom.
 
 use super::*;
-use crate::testing::{facts, layout_of, published, readings, reported_instance};
+use crate::testing::{facts, layout_entry, layout_of, published, readings, reported_instance};
 
 #[test]
 fn notifies_readers_only_of_changes() {
@@ -66,11 +66,7 @@ fn maps_instance_to_itself_or_its_gpu_in_the_ledger() {
     facts.gpus[1].layout.instances = vec![reported_instance(6, "MIG-2", "MIG-2")];
     let mut layout = layout_of(&["GPU-a", "GPU-b"]);
     let mig = aliquot_profiles::mode::Mig {
-        layout: vec![aliquot_profiles::mode::LayoutEntry {
-            profile: "1g.5gb".to_owned(),
-            count: 1,
-            on: None,
-        }],
+        layout: vec![layout_entry("1g.5gb", 1, None)],
         ..aliquot_profiles::mode::Mig::default()
     };
     let partitioned = allocatable::GpuLayout::serving(aliquot_profiles::Mode::Mig(mig));

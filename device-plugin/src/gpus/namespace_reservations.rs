@@ -72,12 +72,12 @@ mod tests {
     use aliquot_core::mig::table;
     use aliquot_nvml as nvml;
     use aliquot_profiles::config::Reservation;
-    use aliquot_profiles::mode::{LayoutEntry, Mig as Settings};
+    use aliquot_profiles::mode::Mig as Settings;
     use aliquot_profiles::{Mode, mode};
 
     use super::*;
-    use crate::gpus::allocatable::{GpuLayout, NodeLayout, allocatable_devices};
-    use crate::testing::{RESOURCE, facts, reported_instance};
+    use crate::gpus::allocatable::{GpuLayout, allocatable_devices};
+    use crate::testing::{facts, layout_entry, layout_of, reported_instance};
 
     /// Checks what is reserved of one GPU in this mode, as `device or placement: namespaces`.
     fn check(mode: Mode, reserve: &str, expected: &[&str]) {
@@ -98,11 +98,8 @@ mod tests {
             reserve,
             ..GpuLayout::serving(mode)
         };
-        let layout = NodeLayout {
-            default_resource: RESOURCE.to_owned(),
-            gpus: [("GPU-a".into(), gpu_layout)].into(),
-            ..NodeLayout::default()
-        };
+        let mut layout = layout_of(&["GPU-a"]);
+        layout.gpus.insert("GPU-a".into(), gpu_layout);
         let devices = allocatable_devices(&facts, &[], &layout);
         let mut actual = Vec::new();
         let list = |all: &[aliquot_core::Namespace]| {
@@ -129,11 +126,7 @@ mod tests {
         check(whole(), r#"[{"namespaces":["a","b"]}]"#, &["GPU-a: a,b"]);
         let layout = || {
             Mode::Mig(Settings {
-                layout: vec![LayoutEntry {
-                    profile: "1g.5gb".to_owned(),
-                    count: 3,
-                    on: None,
-                }],
+                layout: vec![layout_entry("1g.5gb", 3, None)],
                 ..Settings::default()
             })
         };

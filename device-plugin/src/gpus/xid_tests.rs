@@ -37,23 +37,16 @@ fn maps_xids_to_catalogue_actions() {
 }
 
 #[test]
-fn application_xids_keep_gpu_in_service_unless_named() {
-    for code in aliquot_nvml::APPLICATION_XIDS {
-        for changes in ["", "unknown=drain-node", "79=ignore"] {
-            let actions: XidActions = changes.parse().expect("accepted");
-            assert!(actions.of(code).keeps_gpu_in_service(), "{code} {changes}");
-            assert!(actions.ignored().contains(code), "{code} {changes}");
-        }
-        check(&format!("{code}=reset-gpu"), code, XidAction::ResetGpu);
-    }
-}
-
-#[test]
 fn overrides_actions_of_single_and_unknown_xids() {
     let unknown = "unknown=restart-application";
     for (changes, code, expected) in [
         ("79=ignore", 79, XidAction::Ignore),
         (" 94 = reset-gpu , 13=drain-node,", 94, XidAction::ResetGpu),
+        (
+            "unknown=drain-node,79=ignore",
+            13,
+            XidAction::RestartApplication,
+        ),
         ("94=reset-gpu,13=drain-node", 13, XidAction::DrainNode),
         ("94=reset-gpu", 95, XidAction::ResetGpu),
         ("", 1, XidAction::ResetGpu),

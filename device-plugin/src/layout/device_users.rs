@@ -132,7 +132,7 @@ mod tests {
     /// ended.
     fn with_sources(check: impl FnOnce(UserSources<'_>)) {
         let mut inventory = inventory(&["GPU-a", "MIG-1"]);
-        inventory.gpus[1].mig = fixed_instance("GPU-b", "1g.5gb");
+        inventory.gpus[1].mig = Some(fixed_instance("GPU-b", "1g.5gb"));
         let foreign = ForeignAllocation {
             gpu: "GPU-c".into(),
             pod: "default/old".to_owned(),

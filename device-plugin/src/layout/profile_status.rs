@@ -146,11 +146,8 @@ fn given_up((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use aliquot_profiles::Mode;
-    use aliquot_profiles::mode::{Exclusive, Vgpu};
-
     use super::*;
-    use crate::layout::transition::{AbandonedChange, ModeChange};
+    use crate::layout::transition::tests::{exclusive, given_up, on, to, vgpu};
     use crate::testing::pod;
 
     /// Checks the condition of a node whose `GPU-a` is in this state, with pod `p` on it.
@@ -172,14 +169,7 @@ mod tests {
         let failures = failure.map(|why| ("GPU-a".into(), why));
         let failures = failures.into_iter().collect();
         // A GPU that was removed in the middle of its change is not waited for.
-        let away = GpuState {
-            change: Some(ModeChange {
-                to: Mode::Exclusive(Exclusive::default()),
-                step: ChangeStep::Leaving,
-                since: 0,
-            }),
-            ..GpuState::default()
-        };
+        let away = to(vgpu(2), exclusive(), ChangeStep::Leaving, 0);
         layout.gpus.insert("GPU-away".into(), away);
         let present = ["GPU-a".into()].into();
         let found = condition(&layout, &present, error.as_ref(), &users_by_gpu, &failures);
@@ -188,70 +178,30 @@ mod tests {
 
     #[test]
     fn condition_explains_why_profile_is_not_applied() {
-        let mode = Some(Mode::Vgpu(Vgpu::default()));
-        let to = Mode::Exclusive(Exclusive::default());
-        let present = GpuState {
-            mode,
-            ..GpuState::default()
-        };
-        let changing = |step| GpuState {
-            change: Some(ModeChange {
-                to: to.clone(),
-                step,
-                since: 0,
-            }),
-            ..present.clone()
-        };
-        let unchanged = |refused: Option<&str>| GpuState {
-            given_up: Some(AbandonedChange {
-                to: to.clone(),
-                since: 0,
-                refused: refused.map(str::to_owned),
-            }),
-            ..present.clone()
-        };
+        let present = || on(vgpu(2));
+        let changing = |step| to(vgpu(2), exclusive(), step, 0);
+        let unchanged = |refused| given_up(present(), exclusive(), refused);
         let change = "GPU-a changes from vgpu to exclusive";
         let stays = "GPU-a stays vgpu instead of changing to exclusive";
         let failed = Some(StepError::Failed("no".to_owned()));
         let reset = Some(StepError::NeedsAction("reset it".to_owned()));
-        for (gpu, failure, reason, message) in [
-            (
-                changing(ChangeStep::Draining),
-                None,
-                "Changing",
-                format!("{change} and waits for these pods to end: default/p"),
-            ),
-            (
-                changing(ChangeStep::Entering),
-                failed,
-                "Changing",
-                format!("{change}, which failed and will be retried: no"),
-            ),
-            (
-                changing(ChangeStep::Entering),
-                reset,
-                "Changing",
-                format!("{change} and needs an action: reset it"),
-            ),
-            (
-                unchanged(None),
-                None,
-                "GivenUp",
-                format!("{stays}: it was still in use when the timeout expired"),
-            ),
-            (
-                unchanged(Some("no")),
-                None,
-                "GivenUp",
-                format!("{stays}: switching failed: no"),
-            ),
-        ] {
-            check(gpu, None, failure, ["False", reason, &message]);
-        }
+        let check_change = |gpu, failure, reason, message: &str| {
+            check(gpu, None, failure, ["False", reason, message]);
+        };
+        let drains = format!("{change} and waits for these pods to end: default/p");
+        check_change(changing(ChangeStep::Draining), None, "Changing", &drains);
+        let fails = format!("{change}, which failed and will be retried: no");
+        check_change(changing(ChangeStep::Entering), failed, "Changing", &fails);
+        let waits = format!("{change} and needs an action: reset it");
+        check_change(changing(ChangeStep::Entering), reset, "Changing", &waits);
+        let late = format!("{stays}: it was still in use when the timeout expired");
+        check_change(unchanged(None), None, "GivenUp", &late);
+        let refused = format!("{stays}: switching failed: no");
+        check_change(unchanged(Some("no")), None, "GivenUp", &refused);
         let applied = ["True", "Applied", "profile lab"];
-        check(present.clone(), None, None, applied);
+        check(present(), None, None, applied);
         let message = "\"x\" is not a profile; the last valid profile stays in effect: lab";
         let error = Some("\"x\" is not a profile");
-        check(present, error, None, ["False", "ProfileUnknown", message]);
+        check(present(), error, None, ["False", "ProfileUnknown", message]);
     }
 }

@@ -2,10 +2,10 @@
 
 use aliquot_core::Scaling;
 use aliquot_nvml::Driver;
-use aliquot_profiles::mode::{Exclusive, Mps, Vgpu};
+use aliquot_profiles::mode::Mps;
 
 use super::*;
-use crate::layout::transition::ModeChange;
+use crate::layout::transition::tests::{exclusive, on, to, vgpu};
 use crate::testing::{IdleDriver, facts, pod};
 
 /// The state that starts from these stored GPUs when the driver reports only `GPU-a`.
@@ -31,26 +31,13 @@ fn started(gpus: &[(&str, GpuState)]) -> ReconcilerState {
     ReconcilerState::start(Some(layout), &inputs).expect("started")
 }
 
-fn gpu_in(mode: Mode) -> GpuState {
-    GpuState {
-        mode: Some(mode),
-        ..GpuState::default()
-    }
-}
-
 #[test]
 fn ignores_stored_gpu_that_is_missing_from_driver() {
-    let exclusive = || Mode::Exclusive(Exclusive::default());
-    let mut half = gpu_in(exclusive());
-    half.change = Some(ModeChange {
-        to: Mode::Unmanaged,
-        step: ChangeStep::Leaving,
-        since: 7,
-    });
+    let half = to(exclusive(), Mode::Unmanaged, ChangeStep::Leaving, 7);
     let stored = [
-        ("GPU-a", gpu_in(exclusive())),
+        ("GPU-a", on(exclusive())),
         ("GPU-b", half),
-        ("GPU-c", gpu_in(exclusive())),
+        ("GPU-c", on(exclusive())),
     ];
     let mut state = started(&stored);
     assert_eq!((state.changing_count(), state.affected().len()), (0, 0));
@@ -65,33 +52,19 @@ fn ignores_stored_gpu_that_is_missing_from_driver() {
 #[test]
 fn starts_without_waiting_for_mps_daemons() {
     let start = std::time::Instant::now();
-    let state = started(&[("GPU-a", gpu_in(Mode::Mps(Mps::new(4))))]);
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    let state = started(&[("GPU-a", on(Mode::Mps(Mps::new(4))))]);
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
     // The reconciler enters its mode later; until then it accepts no new allocation.
     assert_eq!(state.changing_count(), 1);
     let gpu_layout = &state.node_layout("nvidia.com/gpu").gpus["GPU-a"];
-    assert!(
-        gpu_layout.cordon.is_some() && !gpu_layout.switching,
-        "{gpu_layout:?}"
-    );
+    assert!(gpu_layout.cordon.is_some() && !gpu_layout.switching);
 }
 
 /// The state of a GPU that changes from vgpu to exclusive after these failed steps.
 fn after_failures(errors: &[StepError]) -> GpuState {
     let mut failure = StepFailure::new();
-    let gpu = GpuState {
-        mode: Some(Mode::Vgpu(Vgpu::default())),
-        change: Some(ModeChange {
-            to: Mode::Exclusive(Exclusive::default()),
-            step: ChangeStep::Entering,
-            since: 0,
-        }),
-        ..GpuState::default()
-    };
+    let gpu = to(vgpu(2), exclusive(), ChangeStep::Entering, 0);
     let steps = errors.iter().cloned();
     steps.fold(gpu, |gpu, error| failure.record(&gpu, error))
 }
@@ -111,26 +84,11 @@ fn never_gives_up_on_gpu_that_needs_reset() {
     check(&[failed(), waits(), failed(), failed()], true);
 }
 
-fn vgpu(split: u32) -> Mode {
-    Mode::Vgpu(Vgpu {
-        split: Some(split),
-        ..Vgpu::default()
-    })
-}
-
 #[test]
 fn evicts_only_pods_that_do_not_fit_new_mode() {
-    let check = |to: Mode, expected: usize| {
-        let gpu = GpuState {
-            mode: Some(vgpu(10)),
-            change: Some(ModeChange {
-                to,
-                step: ChangeStep::Draining,
-                since: 0,
-            }),
-            ..GpuState::default()
-        };
+    for (mode, expected) in [(vgpu(12), 0), (exclusive(), 1)] {
         let mut layout = StoredLayout::default();
+        let gpu = to(vgpu(10), mode, ChangeStep::Draining, 0);
         layout.gpus.insert("GPU-a".into(), gpu);
         layout.transition.policy = TransitionPolicy::Evict;
         let users = DeviceUsers {
@@ -139,7 +97,5 @@ fn evicts_only_pods_that_do_not_fit_new_mode() {
         };
         let users = BTreeMap::from([("GPU-a".into(), users)]);
         assert_eq!(evictions(&layout, &users).len(), expected);
-    };
-    check(vgpu(12), 0);
-    check(Mode::Exclusive(Exclusive::default()), 1);
+    }
 }

@@ -162,10 +162,8 @@ fn cordon(gpu: &GpuState) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::{Exclusive, Vgpu};
-
     use super::*;
-    use crate::layout::transition::{AbandonedChange, ModeChange};
+    use crate::layout::transition::tests::{exclusive, given_up, to, vgpu};
 
     #[test]
     fn reads_back_stored_layout() {
@@ -173,20 +171,8 @@ mod tests {
         let path = dir.path().join("cards.json");
         assert_eq!(StoredLayout::load(&path).expect("none"), None);
         let mut layout = StoredLayout::default();
-        let change = ModeChange {
-            to: Mode::Exclusive(Exclusive::default()),
-            step: ChangeStep::Leaving,
-            since: 7,
-        };
-        let gpu = GpuState {
-            mode: Some(Mode::Vgpu(Vgpu::default())),
-            change: Some(change),
-            given_up: Some(AbandonedChange {
-                to: Mode::Exclusive(Exclusive::default()),
-                since: 3,
-                refused: Some("no".to_owned()),
-            }),
-        };
+        let leaves = to(vgpu(2), exclusive(), ChangeStep::Leaving, 7);
+        let gpu = given_up(leaves, exclusive(), Some("no"));
         layout.gpus.insert("GPU-a".into(), gpu);
         layout.store(&path).expect("stored");
         let read = StoredLayout::load(&path).expect("read");

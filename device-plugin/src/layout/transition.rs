@@ -361,4 +361,4 @@ pub fn at_startup(gpu: &GpuState, now: u64) -> GpuState {
 
 #[cfg(test)]
 #[path = "transition_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -5,7 +5,7 @@ use aliquot_profiles::mode::{Exclusive, Timeslice, Vgpu};
 
 use super::*;
 
-fn vgpu(split: u32) -> Mode {
+pub(in crate::layout) fn vgpu(split: u32) -> Mode {
     Mode::Vgpu(Vgpu {
         split: Some(split),
         ..Vgpu::default()
@@ -16,23 +16,23 @@ fn timeslice(replicas: u32) -> Mode {
     Mode::Timeslice(Timeslice::new(replicas))
 }
 
-fn exclusive() -> Mode {
+pub(in crate::layout) fn exclusive() -> Mode {
     Mode::Exclusive(Exclusive::default())
 }
 
-fn on(mode: Mode) -> GpuState {
+pub(in crate::layout) fn on(mode: Mode) -> GpuState {
     GpuState {
         mode: Some(mode),
         ..GpuState::default()
     }
 }
 
-fn to(from: Mode, to: Mode, step: ChangeStep, since: u64) -> GpuState {
+pub(in crate::layout) fn to(from: Mode, to: Mode, step: ChangeStep, since: u64) -> GpuState {
     let change = Some(ModeChange { to, step, since });
     GpuState { change, ..on(from) }
 }
 
-fn given_up(mut gpu: GpuState, to: Mode, refused: Option<&str>) -> GpuState {
+pub(in crate::layout) fn given_up(mut gpu: GpuState, to: Mode, refused: Option<&str>) -> GpuState {
     gpu.given_up = Some(AbandonedChange {
         to,
         since: 0,
@@ -108,27 +108,6 @@ fn drains_and_cordons_before_leaving_mode() {
     check(&waits, Some(vgpu(4)), true, true, &enters);
     assert!(is_compatible(&timeslice(2), &timeslice(9)));
     assert!(!is_compatible(&timeslice(2), &vgpu(2)));
-}
-
-#[test]
-fn redirects_change_from_current_step() {
-    let drains = to(vgpu(10), exclusive(), Draining, 90);
-    let stays = to(vgpu(10), vgpu(10), Entering, 100);
-    check(&drains, Some(vgpu(10)), false, true, &stays);
-    assert_eq!(after_action(&stays), on(vgpu(10)));
-    let anew = to(vgpu(10), timeslice(3), Draining, 100);
-    check(&drains, Some(timeslice(3)), false, true, &anew);
-    let leaves = to(vgpu(10), exclusive(), Leaving, 90);
-    let back = to(vgpu(10), vgpu(10), Leaving, 100);
-    check(&leaves, Some(vgpu(10)), true, true, &back);
-    let enters = to(vgpu(10), exclusive(), Entering, 90);
-    let takes_back = to(exclusive(), vgpu(10), Leaving, 100);
-    check(&enters, Some(vgpu(10)), true, true, &takes_back);
-    check(&enters, None, true, true, &enters);
-    // As found at the agent's start, with pods on it.
-    let sure = to(vgpu(10), vgpu(10), Entering, 90);
-    let drains = to(vgpu(10), exclusive(), Draining, 100);
-    check(&sure, Some(exclusive()), false, true, &drains);
 }
 
 #[test]

@@ -118,18 +118,18 @@ mod tests {
     #[test]
     fn orders_pods_by_arrival_and_relisted_ones_by_age() {
         let pods = Pods::default();
-        pods.apply(pod("b").named("late-name"));
-        pods.apply(pod("a").named("early-name"));
-        pods.apply(pod("b").named("late-name"));
-        assert_eq!(names(&pods), ["late-name", "early-name"]);
+        for name in ["b", "a", "b"] {
+            pods.apply(pod(name));
+        }
+        assert_eq!(names(&pods), ["b", "a"]);
         pods.delete(&"b".into());
-        assert_eq!(names(&pods), ["early-name"]);
+        assert_eq!(names(&pods), ["a"]);
         assert!(!pods.synced());
-        pods.reset(vec![
-            pod("young").created_at(20),
-            pod("a").created_at(30),
-            pod("old").created_at(10),
-        ]);
+        let listed = [("young", 20), ("a", 30), ("old", 10)].map(|(name, created)| Pod {
+            created,
+            ..pod(name)
+        });
+        pods.reset(listed.into());
         assert!(pods.synced());
         assert_eq!(names(&pods), ["a", "old", "young"]);
         pods.reset(vec![pod("old")]);

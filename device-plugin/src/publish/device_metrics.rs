@@ -137,12 +137,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_slices_of_disallowed_profile_as_used() {
+    fn counts_free_slices_and_longest_run_beside_any_profile() {
         let mut gpu = crate::testing::gpu("GPU-a", 0);
         let all = table::geometry(&gpu.model).expect("known");
         let small = all.profiles().iter().filter(|one| one.size == 1);
         let allowed = Geometry::new(7, small.cloned().collect()).expect("a geometry");
-        let mut check = |profiles: &[(&str, u8)], free: Option<f64>| {
+        let mut check = |profiles: &[(&str, u8)], free: Option<f64>, run: Option<f64>| {
             let made = |(profile, start): &(&str, u8)| CreatedInstance {
                 profile: (*profile).to_owned(),
                 start: *start,
@@ -155,25 +155,14 @@ mod tests {
                 instances: profiles.iter().map(made).collect(),
                 reserved: Vec::new(),
             }));
-            assert_eq!((DEVICE_METRICS[3].2)(&gpu), free, "{profiles:?}");
+            let found = [3, 4].map(|metric: usize| (DEVICE_METRICS[metric].2)(&gpu));
+            assert_eq!(found, [free, run], "{profiles:?}");
         };
-        check(&[], Some(7.0));
-        check(&[("1g.10gb", 6)], Some(6.0));
-        check(&[("3g.40gb", 0)], Some(3.0));
-        check(&[("3g.40gb", 0), ("1g.10gb", 6)], Some(2.0));
-        check(&[("9g.99gb", 0)], None);
-    }
-
-    #[test]
-    fn finds_longest_run_of_free_slices() {
-        for (bits, expected) in [
-            (0, 0),
-            (0b1, 1),
-            (0b1011, 2),
-            (0b1111_0111, 4),
-            (u16::MAX, 16),
-        ] {
-            assert_eq!(longest_run(bits), expected, "{bits:b}");
-        }
+        check(&[], Some(7.0), Some(7.0));
+        check(&[("1g.10gb", 6)], Some(6.0), Some(6.0));
+        check(&[("1g.10gb", 1), ("1g.10gb", 4)], Some(5.0), Some(2.0));
+        check(&[("3g.40gb", 0)], Some(3.0), Some(3.0));
+        check(&[("3g.40gb", 0), ("1g.10gb", 5)], Some(2.0), Some(1.0));
+        check(&[("9g.99gb", 0)], None, None);
     }
 }

@@ -198,22 +198,16 @@ mod tests {
 
     #[test]
     fn removes_state_folder_except_mps_files() {
-        let check = |files: &[&str], expected: bool| {
+        for (file, expected) in [("seats/a/limits", true), ("mps/GPU-a/wish", false)] {
             let dir = tempfile::tempdir().expect("tempdir");
             let state = dir.path().join("state");
-            for file in files {
+            for file in ["cards.json", file] {
                 let path = state.join(file);
                 fs::create_dir_all(path.parent().expect("in a folder")).expect("made");
                 fs::write(path, "").expect("written");
             }
-            assert_eq!(
-                remove_state_folder(&state).expect("removed"),
-                expected,
-                "{files:?}"
-            );
-            assert_eq!(state.exists(), !expected, "{files:?}");
-        };
-        check(&["cards.json", "seats/a/limits"], true);
-        check(&["cards.json", "mps/GPU-a/wish"], false);
+            let removed = remove_state_folder(&state).expect("removed");
+            assert_eq!((removed, state.exists()), (expected, !expected), "{file}");
+        }
     }
 }

@@ -13,28 +13,18 @@ async fn patches_taint_over_latest_resource_version() {
         "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]},
     })));
     let served = std::sync::Arc::clone(&node);
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let served = std::sync::Arc::clone(&served);
-        async move {
-            let body = request.into_body().collect_bytes().await?;
-            let patch: Value = serde_json::from_slice(&body)?;
-            let mut node = served.lock();
-            let version = node["metadata"]["resourceVersion"].clone();
-            let over = &patch["metadata"]["resourceVersion"];
-            let (code, answer) = if over.is_null() || *over == version {
-                merge(&mut node, &patch);
-                let next: u64 = version.as_str().and_then(|v| v.parse().ok()).unwrap_or(0) + 1;
-                node["metadata"]["resourceVersion"] = json!(next.to_string());
-                (200, node.clone())
-            } else {
-                (
-                    409,
-                    json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict", "message": "old"}),
-                )
-            };
-            let answer = kube::client::Body::from(answer.to_string().into_bytes());
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(answer)?)
+    let client = crate::testing::api_server(move |patch| {
+        let mut node = served.lock();
+        let version = node["metadata"]["resourceVersion"].clone();
+        let over = &patch["metadata"]["resourceVersion"];
+        if !over.is_null() && *over != version {
+            let refused = json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict", "message": "old"});
+            return (409, refused);
         }
+        merge(&mut node, &patch);
+        let next: u64 = version.as_str().and_then(|v| v.parse().ok()).unwrap_or(0) + 1;
+        node["metadata"]["resourceVersion"] = json!(next.to_string());
+        (200, node.clone())
     });
     let published = crate::testing::published(&["GPU-a"]);
     let drained = NodeFailures {
@@ -44,7 +34,7 @@ async fn patches_taint_over_latest_resource_version() {
     published.set_readings(readings(&["GPU-a"], drained), AllocatedIds::new());
     let known: api::Node = serde_json::from_value(node.lock().clone()).expect("a node");
     let writer = NodeWriter {
-        nodes: Api::all(kube::Client::new(service, "default")),
+        nodes: Api::all(client),
         name: "n1".to_owned(),
         published: published.clone(),
         resource: "nvidia.com/gpu".to_owned(),

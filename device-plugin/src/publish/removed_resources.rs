@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn reads_and_removes_node_resources_by_key() {
         let node = json!({"status": {
-            "capacity": {"cpu": "2", "nvidia.com/gpu": "3"}, "allocatable": {"cpu": "2"}}});
+            "capacity": {"cpu": "2", "nvidia.com/gpu": "3"}, "allocatable": {"cpu": "2"},
+            "conditions": [{"type": "Lost", "status": "True", "message": "m"}]}});
         let node = NodeView::read(&serde_json::from_value(node).expect("a node"));
         let expected = (
             "nvidia.com/gpu".to_owned(),
@@ -104,6 +105,8 @@ mod tests {
         );
         assert_eq!(node.resources, [expected].into());
         assert!(!node.counts_none_of("nvidia.com/gpu"));
+        let lost = ("True".to_owned(), "m".to_owned());
+        assert_eq!(node.conditions.get("Lost"), Some(&lost));
         assert_eq!(patch(&[]), None);
         let gone = json!({"a/b": null});
         let expected = json!({"status": {"capacity": gone, "allocatable": gone}});

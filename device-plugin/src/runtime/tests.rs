@@ -20,10 +20,8 @@ fn check_all(
     class: &RuntimeClassState,
     expected: &[(&str, bool, &str)],
 ) {
-    check_facts(
-        &facts("containerd://2.4.2", config, driver, class),
-        expected,
-    );
+    let facts = facts("containerd://2.4.2", config, driver, class);
+    check_facts(&facts, expected);
 }
 
 fn facts<'a>(
@@ -53,11 +51,8 @@ fn check_facts(facts: &RuntimeFacts<'_>, expected: &[(&str, bool, &str)]) {
     let wanted: Vec<_> = expected.iter().map(|e| (e.0, e.1)).collect();
     assert_eq!(actual, wanted, "{version} {found:?}");
     for (problem, (.., part)) in found.iter().zip(expected) {
-        assert!(
-            problem.text.contains(part),
-            "{part:?} not in {:?}",
-            problem.text
-        );
+        let text = &problem.text;
+        assert!(text.contains(part), "{part:?} not in {text:?}");
     }
     let [status, ..] = condition(&found);
     assert_eq!(status == "True", !expected.is_empty());
@@ -327,40 +322,34 @@ fn refused_specs_block_only_without_another_spec() {
 #[test]
 fn reads_configuration_with_imports() {
     let dir = tempfile::tempdir().expect("tempdir");
-    let put = |name: &str, text: &str| {
-        let path = dir.path().join(name);
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        std::fs::write(&path, text).expect("written");
-        path
-    };
-    let own = "imports = [\"conf.d/*.toml\"]\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\ncdi_spec_dirs = [\n  \"/a\", # ours\n  \"/b\",\n]\n";
-    let path = put("config.toml", own);
-    put("conf.d/README", "not this");
-    put(
-        "conf.d/99-nvidia.toml",
-        "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = true\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n",
+    let at = |name: &str| dir.path().join(name);
+    let section = "[plugins.'io.containerd.cri.v1.runtime'";
+    let own = format!(
+        "imports = [\"conf.d/*.toml\"]\n{section}]\nenable_cdi = false\ncdi_spec_dirs = [\n  \"/a\", # ours\n  \"/b\",\n]\n"
     );
+    put(dir.path(), "/config.toml", &own);
+    put(dir.path(), "/conf.d/README", "not this");
+    let nvidia = format!("{section}]\nenable_cdi = true\n{section}.containerd.runtimes.nvidia]\n");
+    put(dir.path(), "/conf.d/99-nvidia.toml", &nvidia);
     let expected = RuntimeConfig {
-        file: path.clone(),
+        file: at("config.toml"),
         cdi: Some(true),
         spec_directories: Some(["/a", "/b"].map(PathBuf::from).into()),
         handlers: ["nvidia".to_owned()].into(),
         ..RuntimeConfig::default()
     };
-    let found = read(RuntimeKind::Containerd, None, Some(&path));
-    assert_eq!(found, Ok(expected));
-    let crio = put("crio.conf", "[crio.runtime]\ncdi_spec_dirs = [\"/a\"]\n");
-    put("crio.conf.d/10.conf", "[crio.runtime.runtimes.crun]\n");
-    let found = read(RuntimeKind::Crio, None, Some(&crio)).expect("read");
-    assert_eq!(found.handlers, ["crun".to_owned()].into());
+    let read = |kind, name: &str| read(kind, None, Some(&at(name)));
+    assert_eq!(read(RuntimeKind::Containerd, "config.toml"), Ok(expected));
+    let text = "[crio.runtime]\ncdi_spec_dirs = [\"/a\"]\n";
+    put(dir.path(), "/crio.conf", text);
+    let found = read(RuntimeKind::Crio, "crio.conf").expect("read");
     assert_eq!(found.spec_directories, Some(vec!["/a".into()]));
-    let broken = put("broken.toml", "[");
-    for path in [broken, dir.path().join("none")] {
-        let name = path.display().to_string();
-        let error = read(RuntimeKind::Containerd, None, Some(&path)).expect_err("fails");
-        assert!(error.contains(&name), "{error}");
+    put(dir.path(), "/broken.toml", "[");
+    for name in ["broken.toml", "none"] {
+        let error = read(RuntimeKind::Containerd, name).expect_err("fails");
+        assert!(error.contains(name), "{error}");
     }
-    assert!(read(RuntimeKind::Crio, None, Some(&dir.path().join("none"))).is_err());
+    assert!(read(RuntimeKind::Crio, "none").is_err());
 }
 
 #[test]
@@ -394,11 +383,7 @@ fn names_chart_value_where_nvidia_runtime_can_replace_cdi() {
         let why = status.without_cdi.expect("CDI is off");
         assert!(why.contains("enable_cdi = true"), "{why}");
         let named = why.contains("devicePlugin.deviceList=envvar");
-        assert_eq!(
-            (named, status.injects_driver),
-            (injected, injected),
-            "{why}"
-        );
+        assert_eq!([named, status.injects_driver], [injected; 2], "{why}");
         check_facts(&facts, &[("CdiOff", true, why.as_str())]);
     }
 }

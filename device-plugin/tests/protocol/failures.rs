@@ -78,8 +78,14 @@ async fn housekeeping_continues_after_failed_removal() {
     });
     housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
     assert!(stuck.exists() && !directories.join("GPU-z-0-1").exists());
-    let inventory = &node.allocations.published.get().inventory;
-    assert_eq!(inventory.refused, [], "the run went on to its end");
+    let published = node.allocations.published.get();
+    assert_eq!(published.inventory.refused, [], "it went on to its end");
+    let problems = &published.housekeeping_problems;
+    assert!(problems.len() == 1 && problems.iter().all(|one| one.contains("AAA")));
+    std::fs::remove_dir(&stuck).expect("removed");
+    housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
+    let published = node.allocations.published.get();
+    assert!(published.housekeeping_problems.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,9 +28,8 @@ impl Registration for Register {
         &self,
         request: Request<api::RegisterRequest>,
     ) -> Result<Response<api::Empty>, Status> {
-        self.0
-            .send(request.into_inner())
-            .expect("the test receives");
+        let sent = self.0.send(request.into_inner());
+        sent.expect("the test receives");
         Ok(Response::new(api::Empty {}))
     }
 }
@@ -55,13 +54,13 @@ impl Kubelet {
         let listener = UnixListener::bind(plugins.join("kubelet.sock")).expect("bound");
         let (request_tx, registrations) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
-        let serving = Server::builder()
-            .add_service(RegistrationServer::new(Register(request_tx)))
-            .serve_with_incoming_shutdown(
-                UnixListenerStream::new(listener),
-                stop.clone().cancelled_owned(),
-            );
-        tokio::spawn(serving);
+        let (listener, until) = (
+            UnixListenerStream::new(listener),
+            stop.clone().cancelled_owned(),
+        );
+        let service = RegistrationServer::new(Register(request_tx));
+        let server = Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming_shutdown(listener, until));
         Self {
             plugins: plugins.to_owned(),
             registrations,
@@ -72,10 +71,8 @@ impl Kubelet {
 
     /// The next registration.
     pub(crate) async fn registration(&mut self) -> api::RegisterRequest {
-        tokio::time::timeout(DEADLINE, self.registrations.recv())
-            .await
-            .expect("registered in time")
-            .expect("served")
+        let next = tokio::time::timeout(DEADLINE, self.registrations.recv());
+        next.await.expect("registered in time").expect("served")
     }
 
     /// Connects to the next plugin that registers.
@@ -91,17 +88,12 @@ impl Kubelet {
     ) -> DevicePluginClient<Channel> {
         let socket = self.plugins.join(request.endpoint);
         let connector = tower::service_fn(move |_| {
-            let socket = socket.clone();
-            async move {
-                let stream = UnixStream::connect(socket).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
-            }
+            let stream = UnixStream::connect(socket.clone());
+            async move { Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream.await?)) }
         });
-        let channel = Endpoint::from_static("http://localhost")
-            .connect_with_connector(connector)
-            .await
-            .expect("served before registered");
-        DevicePluginClient::new(channel)
+        let endpoint = Endpoint::from_static("http://localhost");
+        let channel = endpoint.connect_with_connector(connector).await;
+        DevicePluginClient::new(channel.expect("served before registered"))
     }
 
     /// Allocates for a container and writes the checkpoint, as at admission.
@@ -113,7 +105,8 @@ impl Kubelet {
         container: &str,
         ids: &[&str],
     ) -> String {
-        self.admit_under("nvidia.com/gpu", plugin, pod, container, ids)
+        let resource = "nvidia.com/gpu";
+        self.admit_under(resource, plugin, pod, container, ids)
             .await
     }
 
@@ -127,19 +120,13 @@ impl Kubelet {
         ids: &[&str],
     ) -> String {
         let devices_ids = ids.iter().map(|&id| id.to_owned()).collect();
-        let answer = plugin
-            .allocate(api::AllocateRequest {
-                container_requests: vec![api::ContainerAllocateRequest { devices_ids }],
-            })
-            .await
-            .expect("allocated")
-            .into_inner();
+        let container_requests = vec![api::ContainerAllocateRequest { devices_ids }];
+        let answer = plugin.allocate(api::AllocateRequest { container_requests });
+        let answer = answer.await.expect("allocated").into_inner();
         let answer = &answer.container_responses[0];
         let by_cdi = answer.cdi_devices.first().map(|device| device.name.clone());
         let directory = answer.mounts.first().map(|mount| mount.host_path.clone());
-        let name = by_cdi
-            .or(directory)
-            .expect("a CDI name, or a directory without CDI");
+        let name = by_cdi.or(directory).expect("a CDI name or a directory");
         let response = base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec());
         self.entries.push(json!({
             "PodUID": pod, "ContainerName": container, "ResourceName": resource,
@@ -171,9 +158,9 @@ pub(crate) async fn prestart(
     ids: &[&str],
 ) -> Result<(), String> {
     let devices_ids = ids.iter().map(|&id| id.to_owned()).collect();
-    plugin
-        .pre_start_container(api::PreStartContainerRequest { devices_ids })
-        .await
+    let request = api::PreStartContainerRequest { devices_ids };
+    let answer = plugin.pre_start_container(request).await;
+    answer
         .map(drop)
         .map_err(|status| status.message().to_owned())
 }

@@ -5,7 +5,6 @@ mod failures;
 mod health;
 mod host_root;
 mod kubelet;
-mod log;
 mod modes;
 mod node;
 mod non_cdi;

@@ -26,13 +26,9 @@ async fn two_modes() -> (Node, BTreeMap<String, DevicePluginClient<Channel>>) {
         rename: Some(SHARED.to_owned()),
         ..Timeslice::new(3)
     };
-    let gpus = [
-        (
-            "GPU-a".into(),
-            GpuLayout::serving(Mode::Exclusive(Exclusive::default())),
-        ),
-        ("GPU-b".into(), GpuLayout::serving(Mode::Timeslice(shared))),
-    ];
+    let exclusive = Mode::Exclusive(Exclusive::default());
+    let gpus = [("GPU-a", exclusive), ("GPU-b", Mode::Timeslice(shared))];
+    let gpus = gpus.map(|(gpu, mode)| (gpu.into(), GpuLayout::serving(mode)));
     let layout = NodeLayout {
         default_resource: RESOURCE.to_owned(),
         gpus: gpus.into(),
@@ -79,22 +75,16 @@ async fn merges_two_resources_into_one_environment() {
     prestart(plugin, &["GPU-b::2"]).await.expect("accepted");
     let specs = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));
     let [first, second] = &specs;
-    assert_eq!(
-        variables(first),
-        [
-            "NVIDIA_VISIBLE_DEVICES=void",
-            "ALIQUOT_VISIBLE_DEVICES=GPU-a,GPU-b"
-        ]
-    );
-    assert_eq!(variables(first), variables(second));
+    let visible = "ALIQUOT_VISIBLE_DEVICES=GPU-a,GPU-b";
+    let expected = ["NVIDIA_VISIBLE_DEVICES=void", visible];
+    assert_eq!(variables(first), expected);
+    assert_eq!(variables(second), expected);
     assert_eq!(edits(first)["mounts"].as_array().map(Vec::len), Some(3));
     assert!(edits(second)["mounts"].is_null(), "{second}");
     let plugin = plugins.get_mut(RESOURCE).expect("registered");
     prestart(plugin, &["GPU-a::0"]).await.expect("served");
-    assert_eq!(
-        specs,
-        [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]))
-    );
+    let now = [RESOURCE, SHARED].map(|resource| node.spec(&names[resource]));
+    assert_eq!(specs, now);
 }
 
 /// Without a limiter, and in modes that need none.
@@ -118,10 +108,10 @@ async fn starts_no_container_without_driver_in_any_mode() {
         let plugin = plugins.get_mut(resource).expect("registered");
         let id = format!("{gpu}::0");
         let ids = [id.as_str()];
-        let admitted = node
-            .kubelet
-            .admit_under(resource, plugin, "u1", "main", &ids);
-        admitted.await;
+        let (kubelet, main) = (&mut node.kubelet, "main");
+        kubelet
+            .admit_under(resource, plugin, "u1", main, &ids)
+            .await;
         let started = prestart(plugin, &ids).await;
         let directories = std::fs::read_dir(&node.allocations.paths.container_directories);
         (started, directories.map_or(0, Iterator::count))

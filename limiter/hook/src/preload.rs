@@ -95,41 +95,30 @@ mod tests {
 
     const OURS: &str = "/var/lib/aliquot/seats/a/ld.so.preload";
 
-    fn check(mounts: &Value, root: &str, expected: Option<(&str, &str)>) {
-        let config = json!({"root": {"path": root}, "mounts": mounts});
-        let found = origin(&config, Path::new("/run/b"), Path::new(OURS));
-        let expected = expected.map(|(root, rest)| ListOrigin {
-            root: root.into(),
-            rest: rest.into(),
-        });
-        assert_eq!(found, expected, "{mounts}");
-    }
-
     #[test]
     fn finds_preload_list_of_image_or_nearest_volume() {
         let ours = json!({"destination": LIST, "source": OURS});
         let etc = json!({"destination": "/etc", "source": "/vol/etc"});
         let file = json!({"destination": LIST, "source": "/vol/list"});
-        let proc = json!({"destination": "/proc", "source": "proc"});
+        let others = json!([
+            {"destination": "/proc", "source": "proc"},
+            {"destination": "/etcetera", "source": "/x"},
+            ours,
+        ]);
         let list = "etc/ld.so.preload";
-        check(
-            &json!([proc, ours]),
-            "rootfs",
-            Some(("/run/b/rootfs", list)),
-        );
-        check(&json!([]), "/elsewhere", Some(("/elsewhere", list)));
-        check(&Value::Null, "rootfs", Some(("/run/b/rootfs", list)));
-        check(
-            &json!([etc, ours]),
-            "rootfs",
-            Some(("/vol/etc", "ld.so.preload")),
-        );
-        check(&json!([file, etc, ours]), "rootfs", Some(("/vol/list", "")));
-        check(
-            &json!([{"destination": "/etcetera", "source": "/x"}]),
-            "rootfs",
-            Some(("/run/b/rootfs", list)),
-        );
+        for (mounts, root, expected) in [
+            (others, "rootfs", ("/run/b/rootfs", list)),
+            (json!([]), "/elsewhere", ("/elsewhere", list)),
+            (Value::Null, "rootfs", ("/run/b/rootfs", list)),
+            (json!([etc, ours]), "rootfs", ("/vol/etc", "ld.so.preload")),
+            (json!([file, etc, ours]), "rootfs", ("/vol/list", "")),
+        ] {
+            let config = json!({"root": {"path": root}, "mounts": mounts});
+            let found = origin(&config, Path::new("/run/b"), Path::new(OURS));
+            let found = found.expect("a root");
+            let place = (found.root.to_str(), found.rest.to_str());
+            assert_eq!(place, (Some(expected.0), Some(expected.1)), "{config}");
+        }
         let none = origin(&json!({}), Path::new("/run/b"), Path::new(OURS));
         assert_eq!(none, None);
     }

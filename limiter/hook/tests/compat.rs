@@ -122,49 +122,39 @@ fn placeholder(directory: &str, index: usize) -> String {
 #[test]
 fn mounts_shim_over_each_compat_library_of_the_image() {
     let bundle = Bundle::new();
-    let toolkit = "/usr/local/cuda-13.1/compat/libcuda.so.590.44.01";
-    bundle.library(&format!("rootfs{toolkit}"), "590");
-    bundle.link(
-        "rootfs/usr/local/cuda-13.1/compat/libcuda.so.1",
-        "libcuda.so.590.44.01",
-    );
-    bundle.link("rootfs/usr/local/cuda", "/usr/local/cuda-13.1");
-    let below = "/usr/local/cuda-12.9/compat/lib.real/libcuda.so.575.57";
-    bundle.library(&format!("rootfs{below}"), "575");
-    bundle.link("rootfs/usr/local/cuda-12.9/compat/lib", "lib.real");
-    let named = "/opt/named/libcuda.so.1";
-    bundle.library(&format!("rootfs{named}"), "570");
+    let libraries = [
+        ("/usr/local/cuda-13.1/compat/libcuda.so.590.44.01", "590"),
+        (
+            "/usr/local/cuda-12.9/compat/lib.real/libcuda.so.575.57",
+            "575",
+        ),
+        ("/opt/named/libcuda.so.1", "570"),
+        ("/opt/configured/libcuda.so.580.95", "580"),
+        ("/usr/lib64/libcuda.so.550.54", "550"),
+    ];
+    for (path, version) in libraries {
+        bundle.library(&format!("rootfs{path}"), version);
+    }
+    for (link, target) in [
+        ("cuda-13.1/compat/libcuda.so.1", "libcuda.so.590.44.01"),
+        ("cuda", "/usr/local/cuda-13.1"),
+        ("cuda-12.9/compat/lib", "lib.real"),
+    ] {
+        bundle.link(&format!("rootfs/usr/local/{link}"), target);
+    }
     bundle.environment("LD_LIBRARY_PATH=/nowhere:/opt/named");
-    let configured = "/opt/configured/libcuda.so.580.95";
-    bundle.library(&format!("rootfs{configured}"), "580");
-    bundle.write(
-        "rootfs/etc/ld.so.conf",
-        b"include /etc/ld.so.conf.d/*.conf\n",
-    );
-    bundle.write(
-        "rootfs/etc/ld.so.conf.d/cuda.conf",
-        b"# CUDA\n/opt/configured\n",
-    );
-    let usual = "/usr/lib64/libcuda.so.550.54";
-    bundle.library(&format!("rootfs{usual}"), "550");
+    let include = b"include /etc/ld.so.conf.d/*.conf\n";
+    bundle.write("rootfs/etc/ld.so.conf", include);
+    let folder = b"# CUDA\n/opt/configured\n";
+    bundle.write("rootfs/etc/ld.so.conf.d/cuda.conf", folder);
+    let shims = [0, 1, 2, 3, 4].map(|index| format!("shim {index}"));
     let reals = [0, 1, 2, 3, 4, 5].map(|index| placeholder("/.aliquot", index));
-    bundle.check(
-        "",
-        &[
-            (toolkit, "shim 0"),
-            (&reals[0], "590"),
-            (below, "shim 1"),
-            (&reals[1], "575"),
-            (named, "shim 2"),
-            (&reals[2], "570"),
-            (configured, "shim 3"),
-            (&reals[3], "580"),
-            (usual, "shim 4"),
-            (&reals[4], "550"),
-            (&reals[5], ""),
-        ],
-    );
-    let outside = fs::read(bundle.at(&format!("rootfs{toolkit}"))).expect("read");
+    let mut expected = vec![(&*reals[5], "")];
+    for (index, (path, version)) in libraries.into_iter().enumerate() {
+        expected.extend([(path, &*shims[index]), (&reals[index], version)]);
+    }
+    bundle.check("", &expected);
+    let outside = fs::read(bundle.at(&format!("rootfs{}", libraries[0].0))).expect("read");
     assert!(outside.ends_with(b"590"), "only the container's namespace");
 }
 

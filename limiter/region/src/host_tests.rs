@@ -209,18 +209,19 @@ fn rereads_launch_counters_from_open_file() {
     let mut reader = LaunchReader::open(&counters_file.path(), 2).unwrap();
     assert_eq!(reader.read().unwrap().len(), 2);
     let second = slot.compute(1);
-    let order = std::sync::atomic::Ordering::Relaxed;
-    let words = [second.debt, second.until, second.busy, second.last];
-    let counts = [
+    for (value, word) in (1..).zip([
+        second.debt,
+        second.until,
+        second.busy,
+        second.last,
         second.launches,
         second.waited,
         second.in_progress,
         second.undisturbed,
         second.credit,
         second.contended,
-    ];
-    for (value, word) in (1..).zip(words.into_iter().chain(counts)) {
-        word.store(value, order);
+    ]) {
+        word.store(value, std::sync::atomic::Ordering::Relaxed);
     }
     let expected = LaunchCounters {
         debt: 1,

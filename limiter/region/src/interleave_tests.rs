@@ -164,8 +164,8 @@ fn keeps_two_concurrent_reservations_within_limit() {
     let orders = in_every_order(
         |counters| assert_eq!(counters.account(1).reserve(40, 100), Ok(40)),
         [
-            |counters| drop(counters.account(0).reserve(40, 100)),
-            |counters| drop(counters.account(1).reserve(40, 100)),
+            |counters| _ = counters.account(0).reserve(40, 100),
+            |counters| _ = counters.account(1).reserve(40, 100),
         ],
         |counters| {
             let used = counters.slots.each_ref();

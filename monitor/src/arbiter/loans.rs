@@ -84,46 +84,35 @@ mod tests {
 
     #[test]
     fn lends_rest_in_proportion_to_shares() {
-        check(&[claim(30, 30, true), claim(10, 10, true)], &[75, 25]);
-        check(&[claim(50, 50, true), claim(50, 50, true)], &[50, 50]);
-        check(&[claim(20, 20, true), claim(50, 8, false)], &[90, 50]);
-        check(&[claim(20, 20, true), claim(50, 90, false)], &[50, 50]);
-    }
-
-    #[test]
-    fn lends_no_more_than_the_limit_of_a_tenant() {
         let capped = |most| LoanClaim {
             most: most * PERCENT,
             ..claim(30, 30, true)
         };
-        check(&[capped(50), claim(10, 10, true)], &[50, 25]);
-        check(&[capped(50)], &[50]);
-        check(&[capped(20)], &[30]);
-    }
-
-    #[test]
-    fn reserves_full_share_above_half_use() {
-        check(&[claim(30, 45, true), claim(70, 55, false)], &[30, 70]);
-        check(&[claim(30, 45, true), claim(70, 30, false)], &[68, 70]);
-    }
-
-    #[test]
-    fn forced_tenant_lends_but_does_not_borrow() {
         let forced = LoanClaim {
             may_borrow: false,
             ..claim(30, 30, true)
         };
-        check(&[forced, claim(20, 20, true)], &[30, 70]);
         let idle = LoanClaim {
             active: false,
             ..claim(60, 0, true)
         };
-        check(&[idle, forced, claim(10, 10, true)], &[60, 30, 70]);
-    }
-
-    #[test]
-    fn lends_nothing_while_unlimited_tenant_is_active() {
-        check(&[claim(0, 0, true), claim(20, 20, true)], &[100, 20]);
+        let more = |percent| claim(percent, percent, true);
+        check(&[more(30), more(10)], &[75, 25]);
+        check(&[more(50), more(50)], &[50, 50]);
+        check(&[more(20), claim(50, 8, false)], &[90, 50]);
+        check(&[more(20), claim(50, 90, false)], &[50, 50]);
+        // No more than a tenant's limit.
+        check(&[capped(50), more(10)], &[50, 25]);
+        check(&[capped(50)], &[50]);
+        check(&[capped(20)], &[30]);
+        // Nothing of a share of which more than half is used.
+        check(&[claim(30, 45, true), claim(70, 55, false)], &[30, 70]);
+        check(&[claim(30, 45, true), claim(70, 30, false)], &[68, 70]);
+        // A forced tenant lends but does not borrow.
+        check(&[forced, more(20)], &[30, 70]);
+        check(&[idle, forced, more(10)], &[60, 30, 70]);
+        // Nothing while an unlimited tenant is active.
+        check(&[claim(0, 0, true), more(20)], &[100, 20]);
     }
 
     proptest! {

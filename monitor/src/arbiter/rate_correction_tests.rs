@@ -50,14 +50,6 @@ fn corrects_rate_until_measurement_matches_allowance() {
 }
 
 #[test]
-fn limits_tenant_that_ignores_its_rate_to_its_share() {
-    for hertz in [1, 4] {
-        let (got, rate) = run(hertz, |_| FULL_DEVICE);
-        assert!((27..=31).contains(&got), "{hertz}: {got} {rate:?}");
-    }
-}
-
-#[test]
 fn stops_tenant_with_false_counters_sooner() {
     let seconds = |used: Ppm, claimed: Ppm| {
         let mut rate = RateCorrection::default();

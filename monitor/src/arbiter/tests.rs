@@ -218,10 +218,7 @@ fn low_priority_gets_its_share_above_the_cap() {
     // Ten seconds later, for as long as before.
     gpu.pass(1_500).check(&[0, 100]);
     gpu.pass(5_000).check(&[40, 60]);
-}
-
-#[test]
-fn priority_gives_nothing_with_cap_of_0() {
+    // With a cap of 0, priority gives nothing.
     let mut gpu = SimulatedGpu::new(&[low(30), high(30)]);
     gpu.state = ArbiterState::new(PriorityCap(0));
     for _ in 0..15 {

@@ -10,7 +10,6 @@ use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
 
 use super::*;
-use crate::gpus::host_device::HostDevice;
 use crate::modes::mig::instance_names::StableNameDriver;
 use crate::modes::mps::directory::DaemonDirectory;
 use crate::modes::mps::plan::daemon_spec;
@@ -139,12 +138,7 @@ impl Fixture {
             grant: &grant,
             index: 0,
             mode: inventory::Mode::Mig,
-            device: &HostDevice {
-                uuid: gpu.into(),
-                index: 0,
-                minor: Some(0),
-                instance: None,
-            },
+            device: &crate::testing::host_device(0, None),
             other_instances: &[],
         };
         let mut edits = ModeEdits::default();
@@ -167,13 +161,10 @@ fn facts(uuid: &str) -> GpuFacts {
 }
 
 fn layout(slices: &[(&str, Option<InstanceSharing>)]) -> Mode {
-    let slice = |(profile, on): &(&str, Option<InstanceSharing>)| LayoutEntry {
-        profile: (*profile).to_owned(),
-        count: 1,
-        on: on.clone(),
-    };
+    let slices = slices.iter();
+    let slices = slices.map(|(profile, on)| crate::testing::layout_entry(profile, 1, on.clone()));
     Mode::Mig(Mig {
-        layout: slices.iter().map(slice).collect(),
+        layout: slices.collect(),
         ..Mig::default()
     })
 }

@@ -7,11 +7,7 @@ use super::*;
 fn slices(text: &str) -> Vec<LayoutEntry> {
     let slice = |word: &str| {
         let (count, profile) = word.split_once('*').unwrap_or(("1", word));
-        LayoutEntry {
-            profile: profile.to_owned(),
-            count: count.parse().expect("a count"),
-            on: None,
-        }
+        crate::testing::layout_entry(profile, count.parse().expect("a count"), None)
     };
     text.split_whitespace().map(slice).collect()
 }

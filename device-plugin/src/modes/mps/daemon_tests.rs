@@ -10,17 +10,25 @@ fn servers(text: &str) -> Vec<MpsServer> {
 }
 
 #[test]
-fn counts_loss_only_for_server_with_clients() {
-    let check = |old: &str, new: &str, expected: bool| {
-        let found = lost_clients(&servers(old), &servers(new));
-        assert_eq!(found, expected, "{old} -> {new}");
-    };
+fn counts_losses_and_faults_of_servers_with_clients_once() {
     let idle = r#"[{"pid":7,"clients":[]}]"#;
     let used = r#"[{"pid":7,"clients":[9]}]"#;
-    check(idle, "[]", false);
-    check(used, "[]", true);
-    check(used, idle, false);
-    check(used, r#"[{"pid":8,"clients":[]}]"#, true);
+    let other = r#"[{"pid":8,"clients":[]}]"#;
+    let fault = r#"[{"pid":7,"clients":[9],"fault":true}]"#;
+    for (old, new, lost, is_fault) in [
+        (idle, "[]", false, false),
+        (used, "[]", true, false),
+        (used, idle, false, false),
+        (used, other, true, false),
+        (used, fault, false, true),
+        (fault, fault, false, false),
+        (fault, used, false, false),
+        ("[]", fault, false, true),
+    ] {
+        let (before, after) = (servers(old), servers(new));
+        let found = (lost_clients(&before, &after), faulted(&before, &after));
+        assert_eq!(found, (lost, is_fault), "{old} -> {new}");
+    }
 }
 
 struct NoDriver;
@@ -82,17 +90,4 @@ fn adopted_daemon_retains_its_shared_memory() {
     first.status.shm = Some("/run/aliquot/shm".into());
     first.write_status().expect("written");
     assert_eq!(supervised().status.shm, first.status.shm);
-}
-
-#[test]
-fn reports_fault_once() {
-    let check = |old: &str, new: &str, expected: bool| {
-        assert_eq!(faulted(&servers(old), &servers(new)), expected);
-    };
-    let well = r#"[{"pid":7,"clients":[9]}]"#;
-    let fault = r#"[{"pid":7,"clients":[9],"fault":true}]"#;
-    check(well, fault, true);
-    check(fault, fault, false);
-    check(fault, well, false);
-    check("[]", fault, true);
 }

@@ -118,7 +118,7 @@ mod tests {
         };
         check(true, &|_| ());
         check(true, &|one| {
-            *one = one.with_at_least(Mib(20_000), Percent(50))
+            *one = one.with_at_least(Mib(20_000), Percent(50));
         });
         check(false, &|one| one.memory = Mib(10_239));
         check(false, &|one| one.threads = Percent(24));

@@ -209,14 +209,6 @@ mod tests {
     }
 
     #[test]
-    fn passes_size_of_shared_memory_in_range() {
-        let settings = parsed(&["--shm-size=8192"]).expect("good flags");
-        assert_eq!(control(&settings).shm_size, Some(Mib(8192)));
-        let error = parsed(&["--shm-size=0"]).expect_err("refused");
-        assert!(error.contains("1..=16777216"), "{error}");
-    }
-
-    #[test]
     fn searches_control_program_below_driver_root_or_host() {
         let roots = |flags: &[&str]| control(&parsed(flags).expect("good flags")).program.roots;
         let host = ["/proc/1/root", "/proc/1/root/run/nvidia/driver"];

@@ -7,7 +7,6 @@ use std::thread::ScopedJoinHandle;
 use aliquot_core::inventory;
 
 use super::*;
-use crate::gpus::host_device::{HostDevice, InstanceIds};
 use crate::testing;
 
 const GPU: &str = "GPU-a";
@@ -59,7 +58,7 @@ impl Fixture {
     /// The same, if the device is an instance.
     fn edits_on(
         &self,
-        part: Option<InstanceIds>,
+        instance: Option<&str>,
         memory: u64,
         cores: u32,
     ) -> Result<ModeEdits, String> {
@@ -71,12 +70,7 @@ impl Fixture {
             grant: &grant,
             index: 0,
             mode: inventory::Mode::Mps,
-            device: &HostDevice {
-                uuid: GPU.into(),
-                index: 0,
-                minor: Some(0),
-                instance: part,
-            },
+            device: &testing::host_device(0, instance),
             other_instances: &[],
         };
         let edited = self.daemons.add_edits(&share, &mut edits);
@@ -123,12 +117,7 @@ fn gives_container_its_limits_and_daemon() {
 #[test]
 fn refuses_container_while_daemon_is_down() {
     let check = |fixture: &Fixture, current: Option<&str>, expected: &str| {
-        let part = current.map(|current| InstanceIds {
-            current: current.to_owned(),
-            gpu_instance: 1,
-            compute_instance: 0,
-        });
-        let text = fixture.edits_on(part, 3000, 20).expect_err(expected);
+        let text = fixture.edits_on(current, 3000, 20).expect_err(expected);
         assert!(text.contains(expected), "{text}");
     };
     let down = Fixture::served(true);

@@ -40,7 +40,7 @@ fn instance(n: u32, profile: &str, mode: Mode, replicas: u32, resource: &str) ->
     Gpu {
         uuid: format!("MIG-{n}-{replicas}").as_str().into(),
         memory: Mib(19_968),
-        mig: fixed_instance(&format!("GPU-{n}"), profile),
+        mig: Some(fixed_instance(&format!("GPU-{n}"), profile)),
         resource: resource.to_owned(),
         ..device(n, mode, replicas)
     }

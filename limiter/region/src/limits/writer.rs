@@ -135,10 +135,8 @@ mod tests {
         assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
         assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
         assert_eq!((tenant.busy(0), tenant.patience(0)), (10, 250));
-        assert_eq!(
-            (tenant.request(0), tenant.growth_limit(0)),
-            (2000 << 20, 2000 << 20)
-        );
+        let limits = (tenant.request(0), tenant.growth_limit(0));
+        assert_eq!(limits, (2000 << 20, 2000 << 20));
         host.set_called_back(0, false);
         assert_eq!(tenant.growth_limit(0), 3000 << 20);
         let now = std::fs::read(&path).unwrap();
