@@ -13,7 +13,7 @@ use crate::model::{
 pub const MIB: u64 = 1 << 20;
 
 /// Names that [`set`] knows, each with what it accepts.
-pub const FIELDS: [(&str, &str); 43] = [
+pub const FIELDS: [(&str, &str); 26] = [
     ("health", "ok | lost"),
     (
         "fabric",
@@ -21,46 +21,20 @@ pub const FIELDS: [(&str, &str); 43] = [
     ),
     ("memoryUsed", "MiB used by no listed process"),
     ("utilisation", "percent"),
-    ("memoryUtilisation", "percent"),
-    ("encoderUtilisation", "percent"),
-    ("decoderUtilisation", "percent"),
     ("temperature", "degrees Celsius, 0 to 150"),
-    ("power", "milliwatts"),
-    ("powerLimit", "milliwatts"),
-    ("graphicsClock", "MHz"),
-    ("smClock", "MHz"),
-    ("memoryClock", "MHz"),
-    ("pstate", "0 to 15"),
-    ("eccCorrected", "a count"),
-    ("eccUncorrected", "a count"),
-    ("ecc", "on | off | absent"),
     ("mig", "on | off | absent"),
     (
         "cutFaults",
         "how many creations of compute instances will fail",
     ),
-    (
-        "cutMs",
-        "milliseconds that creating or destroying a GPU instance takes",
-    ),
     ("computeMode", "default | prohibited | exclusiveProcess"),
-    ("persistence", "on | off"),
-    ("numa", "node number, -1 for none"),
     ("contextMib", "MiB that one CUDA context takes"),
     ("sliceUs", "microseconds of a time slice, from 1"),
-    (
-        "sampleMs",
-        "milliseconds of a utilisation sample, 20 to 2000",
-    ),
     (
         "clockPpm",
         "parts per million by which the GPU's clock is fast",
     ),
     ("clockSwing", "percent by which kernel times vary"),
-    (
-        "blockKib",
-        "KiB of the GPU's allocation blocks, a power of two up to 2048",
-    ),
     (
         "profile",
         "harsh | blind (README.md), on a GPU of more than 450 MiB",
@@ -227,34 +201,14 @@ fn try_set(gpu: &mut Gpu, field: &str, value: &str) -> Option<()> {
         "fabric" => (gpu.fabric_state, gpu.fabric_status) = fabric(value)?,
         "memoryUsed" => gpu.memory_used = number?.checked_mul(MIB)?,
         "utilisation" => gpu.utilisation = percent?,
-        "memoryUtilisation" => gpu.memory_utilisation = percent?,
-        "encoderUtilisation" => gpu.encoder_utilisation = percent?,
-        "decoderUtilisation" => gpu.decoder_utilisation = percent?,
         "temperature" => gpu.temperature = word.filter(|degrees| *degrees <= 150)?,
-        "power" => gpu.power = word?,
-        "powerLimit" => gpu.power_limit = word?,
-        "graphicsClock" => gpu.clocks[0] = word?,
-        "smClock" => gpu.clocks[1] = word?,
-        "memoryClock" => gpu.clocks[2] = word?,
-        "pstate" => gpu.pstate = word.filter(|state| *state <= 15)?,
-        "eccCorrected" => gpu.ecc_corrected = number?,
-        "eccUncorrected" => gpu.ecc_uncorrected = number?,
-        "ecc" => gpu.ecc = switch(value)?,
         "mig" => (gpu.mig, gpu.mig_pending) = (switch(value)?, switch(value)?),
         "cutFaults" => gpu.creation_failures = word?,
-        "cutMs" => gpu.creation_delay_ms = word.filter(|ms| *ms <= 60_000)?,
         "computeMode" => gpu.compute_mode = compute_mode(value)?,
-        "persistence" => gpu.persistence = flag(value)?,
-        "numa" => gpu.numa = value.parse::<i32>().ok().filter(|node| *node >= -1)?,
         "contextMib" => gpu.context_bytes = number?.checked_mul(MIB)?,
         "sliceUs" => gpu.slice_us = word.filter(|us| *us > 0)?,
-        "sampleMs" => gpu.sample_ms = word.filter(|ms| (20..=2000).contains(ms))?,
         "clockPpm" => gpu.clock_ppm = value.parse().ok()?,
         "clockSwing" => gpu.clock_swing = percent?,
-        "blockKib" => {
-            let kib = number.filter(|kib| kib.is_power_of_two() && *kib <= 2048)?;
-            gpu.block_bytes = kib << 10;
-        }
         "profile" => {
             let blind: &[_] = match value {
                 "harsh" => &[],

@@ -7,15 +7,13 @@ use aliquot_gpusim_model::mig;
 use bytemuck::Zeroable as _;
 use serde::Deserialize;
 
-use crate::catalog::{self, BRAND_NVIDIA, Model};
+use crate::catalog::{self, Model};
 use crate::edit::{self, EditError, MIB};
-use crate::model::{
-    self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF, ON,
-};
+use crate::model::{self, ABSENT, Gpu, LINK_NONE, LINK_SWITCH, MAX_GPUS, MAX_LINKS, Machine, OFF};
 
 /// The memory of an empty context on GPUs of this class, in MiB.
 const CONTEXT_MIB: u64 = 416;
-/// The field of `gpusim set` that sets several others.
+/// The field that sets several others.
 const PROFILE: &str = "profile";
 const LEVEL_NODE: u32 = 40;
 const LEVEL_SYSTEM: u32 = 50;
@@ -54,7 +52,7 @@ struct Group {
     numa: Option<i32>,
     memory_mib: Option<u64>,
     reserved_mib: Option<u64>,
-    /// Initial values of the fields of `gpusim set`.
+    /// Initial values of the fields of [`edit::set`].
     #[serde(default)]
     set: BTreeMap<String, Scalar>,
 }
@@ -69,7 +67,7 @@ enum Scalar {
 }
 
 impl Scalar {
-    /// As `gpusim set` takes it.
+    /// As [`edit::set`] takes it.
     fn text(&self) -> String {
         match self {
             Self::Switch(on) => if *on { "on" } else { "off" }.to_owned(),
@@ -280,9 +278,8 @@ fn add_group(
 
 fn default_gpu(known: &Model, name: &str, index: usize) -> Gpu {
     let position = u32::try_from(index).expect("less than MAX_GPUS");
-    let (links, generation) = known.nvlink;
     let mut nvlink = [LINK_NONE; MAX_LINKS];
-    nvlink[..links].fill(LINK_SWITCH);
+    nvlink[..known.nvlink].fill(LINK_SWITCH);
     let (core, memory, video) = known.clocks;
     let serial = format!(
         "132{:010}",
@@ -291,38 +288,26 @@ fn default_gpu(known: &Model, name: &str, index: usize) -> Gpu {
     Gpu {
         model: model::padded(known.name).expect("the catalogue's names are short"),
         serial: model::padded(&serial).expect("13 digits"),
-        vbios: model::padded("92.00.45.00.05").expect("short"),
         memory_total: known.memory * MIB,
         memory_reserved: known.reserved * MIB,
         context_bytes: CONTEXT_MIB * MIB,
         block_bytes: 2 * MIB,
         slice_us: 2000,
         sample_ms: 170,
-        bar1_total: known.bar1 * MIB,
-        cpu_affinity: [u64::MAX, 0, 0, 0],
         minor: position,
         pci_bus: 0x07 + 0x08 * position,
         pci_device_id: known.device_id,
-        pci_subsystem_id: known.subsystem_id,
-        brand: BRAND_NVIDIA,
         architecture: known.architecture,
         capability_major: known.capability.0,
         capability_minor: known.capability.1,
         cores: known.cores,
         mig: if known.mig { OFF } else { ABSENT },
         mig_pending: if known.mig { OFF } else { ABSENT },
-        ecc: ON,
-        persistence: 1,
         temperature: 34,
-        fan: u32::MAX,
         power: known.idle_power * 1000,
-        power_limit: known.power * 1000,
-        power_default_limit: known.power * 1000,
         clocks: [core / 5, core / 5, memory, video / 5],
         max_clocks: [core, core, memory, video],
         nvlink,
-        nvlink_version: generation,
-        pcie_generation: known.pcie,
         ..Gpu::zeroed()
     }
 }
@@ -372,7 +357,6 @@ fn add_link(machine: &mut Machine, number: usize, link: &Link) -> Result<(), Mac
                 ));
             };
             gpu.nvlink[place] = direct;
-            gpu.nvlink_version = gpu.nvlink_version.max(1);
         }
     }
     Ok(())

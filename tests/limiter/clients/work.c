@@ -1,10 +1,10 @@
 /* A program that keeps a GPU busy: work MODE SECONDS KERNEL...
  * It launches for SECONDS, or with the suffix `i` until its input ends, waits for the rest, and
  * prints how many launches it made and how many calls failed. In mode `tick`, SECONDS is the number
- * of launches of each thread, and it prints the median of the nanoseconds for one; `tickl` launches a
- * kernel of a library. In mode `live`, SECONDS is the number of allocations that live while others
- * are made and freed. `init` only initializes; `spawn NUMBER PROGRAM...` prints how many
- * microseconds a run of a program takes, `storm` how many all of them take when started at once. */
+ * of launches of each thread, and it prints the median of the nanoseconds for one. In mode `live`,
+ * SECONDS is the number of allocations that live while others are made and freed. `init` only
+ * initializes; `spawn NUMBER PROGRAM...` prints how many microseconds a run of a program takes,
+ * `storm` how many all of them take when started at once. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -242,11 +242,6 @@ int main(int count, char **words) {
     handle own = stream();
     pthread_t threads[4];
     if (!strncmp(mode, "tick", 4)) {
-        handle library = NULL;
-        if (mode[4] == 'l') {
-            CALL(cuLibraryLoadData, &library, "any", NULL, NULL, 0u, NULL, NULL, 0u);
-            CALL(cuLibraryGetKernel, &kernels[0], library, words[3]);
-        }
         int count = mode[4] == '4' ? 4 : 1;
         double middle[4], sum = 0;
         ticks = atol(words[2]);

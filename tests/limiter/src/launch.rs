@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::scene::{FIRST, compile, device, machine};
+use crate::scene::{FIRST, compile_work, device, machine};
 use crate::{InjectionMethod, TestContainer, host};
 
 /// A kernel that takes no time, so that only the launch itself counts.
@@ -33,11 +33,6 @@ pub fn nanoseconds(sides: &[LaunchSide], threads: usize, rounds: usize) -> Resul
         times[times.len() / 4]
     };
     Ok(all.iter_mut().map(lower).collect())
-}
-
-/// Nanoseconds of CPU time for a launch of a library's kernel on each side.
-pub fn library_kernel(sides: &[LaunchSide], rounds: usize) -> Result<Vec<f64>> {
-    fastest(sides, rounds, &["tickl", "300000", KERNEL])
 }
 
 /// Nanoseconds of CPU time for an allocation and its free beside `live` others, on each side.
@@ -170,7 +165,7 @@ fn collected(reply: &str) -> Result<f64> {
 
 fn run(side: LaunchSide, arguments: impl FnOnce(String) -> Vec<String>) -> Result<String> {
     let (temp, machine) = machine();
-    let client = compile(temp.path())?;
+    let client = compile_work(temp.path())?;
     let mut share = device(FIRST, 7000);
     share.cores = side.cores;
     let container = TestContainer::new(
@@ -180,7 +175,7 @@ fn run(side: LaunchSide, arguments: impl FnOnce(String) -> Vec<String>) -> Resul
         &[share],
     )?;
     host::write_stale_flag(&container, side.stale_flag)?;
-    let arguments = arguments(client.display().to_string());
+    let arguments = arguments(client);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let output = container.command(&arguments).output()?;
     ensure!(

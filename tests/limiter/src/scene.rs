@@ -2,7 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use aliquot_region::host::{DeviceMeasurement, Inconsistency};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use anyhow::{Result, ensure};
 
-use crate::{INJECTION_METHODS, InjectionMethod, TestContainer};
+use crate::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
 
 /// The first GPU.
 pub const FIRST: &str = "GPU-11111111-1111-1111-1111-111111111111";
@@ -99,18 +99,43 @@ pub fn inconsistencies(
     snapshot.inconsistencies(&[measurement])
 }
 
+/// Tests a container with `mib` of the first GPU under each injection method.
+pub fn each_method(mib: u64, test: impl Fn(&TestContainer, InjectionMethod)) {
+    for method in INJECTION_METHODS {
+        let (_temp, machine) = machine();
+        test(&container(&machine, method, mib), method);
+    }
+}
+
+/// The commands of a script, and the lines that the client answers.
+fn split(script: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+    let each = script.iter();
+    each.map(|(command, answer)| ((*command).to_owned(), format!("{command}: {answer}")))
+        .unzip()
+}
+
+/// Runs the client to its end under each injection method, with these variables, and checks its
+/// answers.
+pub fn check_in(variables: &[(&str, &str)], mib: u64, script: &[(&str, &str)]) {
+    let (commands, expected) = split(script);
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    each_method(mib, |container, method| {
+        let mut client = container.client_command(&commands);
+        let output = client.envs(variables.iter().copied()).output();
+        let answers = lines(&output.expect("the client"));
+        assert_eq!(answers, expected, "{method:?}");
+    });
+}
+
 /// Runs the client in a container with `mib` of the first GPU under each injection method. Checks
 /// its answers, that nothing stays allocated after it, and that the share was never exceeded.
 pub fn check(mib: u64, script: &[(&str, &str)]) {
     for method in INJECTION_METHODS {
         let (_temp, machine) = machine();
         let container = container(&machine, method, mib);
-        let commands: Vec<&str> = script.iter().map(|(command, _)| *command).collect();
+        let (commands, expected) = split(script);
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let mut running = container.start(&commands).expect("the client");
-        let expected: Vec<String> = script
-            .iter()
-            .map(|(command, answer)| format!("{command}: {answer}"))
-            .collect();
         assert_eq!(running.answers, expected, "{method:?}");
         let holders = machine.process_usage(FIRST).expect("a GPU");
         let most = holders.iter().map(|holder| holder.peak).max();
@@ -142,16 +167,19 @@ pub(crate) fn wait(time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Compiles `clients/work.c` into a folder.
-pub(crate) fn compile(folder: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/work.c");
-    let made = folder.join("work");
+/// Compiles `work.c` into a folder; its path.
+pub(crate) fn compile_work(folder: &Path) -> Result<String> {
+    compile(folder, "work.c", "work", &["-ldl", "-lpthread"])
+}
+
+/// Compiles a client with these arguments into a folder under this name; its path.
+pub fn compile(folder: &Path, source: &str, name: &str, arguments: &[&str]) -> Result<String> {
+    let source = client().replace("client.py", source);
+    let made = folder.join(name).display().to_string();
     let status = Command::new("cc")
-        .args(["-O1", "-o"])
-        .arg(&made)
-        .arg(source)
-        .args(["-ldl", "-lpthread"])
+        .args(["-O1", "-o", &made, &source])
+        .args(arguments)
         .status()?;
-    ensure!(status.success(), "cc failed");
+    ensure!(status.success(), "cc {source} {arguments:?}");
     Ok(made)
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use aliquot_cluster::starvation::{Waits, waits};
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_region::limits::ContainerLimits;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::TestContainer;
-use crate::scene::{FIRST, compile};
+use crate::scene::{FIRST, compile_work};
 
 /// One container and what runs in it.
 #[derive(Clone, Debug)]
@@ -90,8 +90,7 @@ impl Workers {
         containers: &[TestContainer],
         folder: &Path,
     ) -> Result<Self> {
-        let client = compile(folder)?;
-        let client = client.to_str().context("a path of text")?;
+        let client = compile_work(folder)?;
         let whole = [Duration::ZERO, time + START_TIMEOUT];
         let mut workers = Self::default();
         for (tenant, container) in tenants.iter().zip(containers) {
@@ -101,7 +100,7 @@ impl Workers {
                 seconds.push('i');
             }
             let mut words = vec!["sh", "-c", "sleep $0; exec \"$@\"", &later];
-            words.extend([client, tenant.work[0].as_str(), &seconds]);
+            words.extend([client.as_str(), tenant.work[0].as_str(), &seconds]);
             words.extend(tenant.work[1..].iter().map(String::as_str));
             let start = || {
                 let mut command = container.command(&words);

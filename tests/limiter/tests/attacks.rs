@@ -2,13 +2,11 @@
 //! or detected by the host, which compares the counters with the driver's report of what the
 //! container's processes use.
 
-use std::process::Command;
-
 use aliquot_limiter_tests::scene::{
-    CONTEXT, FIRST, MIB, container, inconsistencies, machine, new_context,
+    CONTEXT, FIRST, MIB, compile, container, each_method, inconsistencies, machine, new_context,
 };
 use aliquot_limiter_tests::tenant_user::{TENANT_USERS, TenantUser};
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, client, lines};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, lines};
 use aliquot_region::host::{CountersReadError, Inconsistency};
 
 /// MiB of the container.
@@ -100,9 +98,7 @@ fn keeps_limit_after_exec_empty_environment_and_setsid() {
 
 #[test]
 fn limits_child_created_by_raw_clone() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, SHARE);
+    each_method(SHARE, |container, method| {
         // The parent has a slot, but no context, which a child could not use.
         let answers = container
             .client(&[
@@ -117,7 +113,7 @@ fn limits_child_created_by_raw_clone() {
         expected.push("clone,init,alloc/2521,alloc/2520,info: 0");
         expected.push("nmemory: [0, 0] 0 3000");
         assert_eq!(answers, expected, "{method:?}");
-    }
+    });
 }
 
 #[test]
@@ -292,13 +288,8 @@ exec chroot $jail /bin/program now"#;
 
 #[test]
 fn refuses_memory_in_chroot_without_limits_page() {
-    let source = client().replace("client.py", "ways.c");
     let (temp, machine) = machine();
-    let program = temp.path().join("program").display().to_string();
-    let made = Command::new("cc")
-        .args(["-O1", "-o", &program, &source, "-ldl"])
-        .status();
-    assert!(made.unwrap().success());
+    let program = compile(temp.path(), "ways.c", "program", &["-ldl"]).unwrap();
     let jailed = |method: InjectionMethod, driver: &str, keep: &str| {
         let container = container(&machine, method, SHARE);
         let script = format!("PROGRAM={program} DRIVER={driver} KEEP={keep}\n{JAIL}");

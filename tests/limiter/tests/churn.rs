@@ -2,12 +2,14 @@
 //! each process. `ALIQUOT_CHURN=long` runs the long form, `make hold`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine, place};
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, container, inconsistencies, machine};
+use aliquot_limiter_tests::scene::{
+    CONTEXT, FIRST, MIB, compile, container, inconsistencies, machine,
+};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 
 /// MiB: eight contexts, and not enough memory beside them.
@@ -40,15 +42,9 @@ impl ChurnSetup {
     fn new(mib: u64) -> Self {
         let (folder, machine) = machine();
         let container = container(&machine, InjectionMethod::Replacement, mib);
-        let program = folder.path().join("churn");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/churn.c");
         let driver = place::cuda_library_path().expect("the driver");
-        let made = Command::new("cc")
-            .args(["-O2", "-pthread", "-o"])
-            .args([&program, &source, &driver])
-            .status();
-        assert!(made.expect("cc").success());
-        let program = program.display().to_string();
+        let arguments = ["-pthread", driver.to_str().expect("text")];
+        let program = compile(folder.path(), "churn.c", "churn", &arguments).expect("churn");
         Self {
             folder,
             machine,

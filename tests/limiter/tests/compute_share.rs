@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use aliquot_limiter_tests::host::HostRole;
-use aliquot_limiter_tests::launch::{LaunchSide, library_kernel, nanoseconds};
+use aliquot_limiter_tests::launch::{LaunchSide, nanoseconds};
 use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
 use aliquot_limiter_tests::share::{
     ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
@@ -120,13 +120,6 @@ fn keeps_share_for_varying_kernel_durations() {
 }
 
 #[test]
-fn keeps_average_share_with_long_kernels() {
-    let mut scene = ShareScenario::seconds(1, vec![tenant(50, "plain k_ms_100")]);
-    scene.window = Duration::from_secs(4);
-    check_shares(&scene, &[50], 3.0, "long kernels");
-}
-
-#[test]
 fn gives_busy_tenants_their_requested_shares() {
     let shares = [20, 30, 50];
     let busy = shares.map(|cores| tenant(cores, "plain k_ms_1"));
@@ -135,81 +128,6 @@ fn gives_busy_tenants_their_requested_shares() {
     scene.host = HostRole::Arbiter;
     scene.warm_up = Duration::from_secs(6);
     check_shares(&scene, &shares, 4.0, "all that are busy");
-}
-
-/// Busy tenants of a GPU with the simulator's profile `harsh`, each with kernels of `milliseconds`.
-fn harsh_scene(shares: &[u32], milliseconds: u64, host: HostRole) -> ShareScenario<'static> {
-    let work = format!("plain k_ms_{milliseconds}");
-    // Without samples nothing is lent, so that each must get its share and no more.
-    let policy = u32::from(host == HostRole::BlindArbiter);
-    let tenants = shares
-        .iter()
-        .map(|cores| tenant(*cores, &work).policy(policy));
-    let mut scene = ShareScenario::seconds(3, tenants.collect());
-    scene.gpu_fields = &[("profile", "harsh")];
-    scene.host = host;
-    scene.warm_up = Duration::from_secs(12);
-    scene.window = Duration::from_secs(4);
-    scene
-}
-
-/// The deviation from each share is within its bounds.
-#[track_caller]
-fn check_harsh(shares: &[u32], kernel: u64, host: HostRole, bounds: fn(f64) -> [f64; 2]) {
-    let scene = harsh_scene(shares, kernel, host);
-    let what = format!("{shares:?} % of kernels of {kernel} ms, {host:?}");
-    check_deviations(&scene, shares, &what, bounds);
-}
-
-#[test]
-fn harsh_driver_lets_one_tenant_keep_its_share() {
-    // A launch of this build takes longer than the smallest kernels, which `make bench` measures.
-    for (work, shares) in [
-        ("k_us_8", &[20][..]),
-        ("k_us_50", &[20, 50]),
-        ("k_us_500", &[50]),
-        ("k_ms_5", &[50]),
-        ("k_ms_50", &[50]),
-        ("k_ms_200", &[50]),
-    ] {
-        for cores in shares {
-            let one = tenant(*cores, &format!("plain {work}")).policy(1);
-            let mut scene = ShareScenario::seconds(3, vec![one]);
-            scene.gpu_fields = &[("profile", "harsh")];
-            scene.host = HostRole::Arbiter;
-            scene.warm_up = Duration::from_secs(8);
-            scene.window = Duration::from_secs(4);
-            check_scene(&scene, *cores, work);
-        }
-    }
-}
-
-#[test]
-fn harsh_driver_lets_busy_tenants_have_their_shares() {
-    for kernel in [1, 10, 50] {
-        for shares in [&[30, 60][..], &[20, 30, 40], &[9; 10]] {
-            check_harsh(shares, kernel, HostRole::Arbiter, |_| [-2.0, f64::INFINITY]);
-        }
-    }
-}
-
-#[test]
-fn harsh_driver_takes_its_loss_from_all_tenants() {
-    for kernel in [1, 10, 50] {
-        for shares in [&[30, 70][..], &[20, 30, 50]] {
-            let bounds = |share: f64| [-share / 10.0, f64::INFINITY];
-            check_harsh(shares, kernel, HostRole::Arbiter, bounds);
-        }
-    }
-}
-
-#[test]
-fn harsh_driver_without_samples_lets_tenants_keep_shares() {
-    for kernel in [1, 10, 50] {
-        for shares in [&[30, 30][..], &[20, 30, 40]] {
-            check_harsh(shares, kernel, HostRole::BlindArbiter, |_| [-5.0, 5.0]);
-        }
-    }
 }
 
 #[test]
@@ -328,26 +246,6 @@ fn does_not_measure_every_launch_after_host_dies() {
             |found| Verdict::enough(found[1] < 2.0 * found[0] + 100.0),
         );
     }
-}
-
-#[test]
-fn launches_library_kernels_without_locks_or_driver_calls() {
-    let _exclusive = EXCLUSIVE.lock();
-    let side = LaunchSide {
-        method: InjectionMethod::Replacement,
-        cores: 0,
-        stale_flag: 0,
-    };
-    // Without optimisation, the check in the table of charged kernels costs nearly as much as a
-    // launch.
-    holds_unless_starved(
-        "any launch, and one of a library's kernel",
-        || {
-            let any = nanoseconds(&[side], 1, 1).expect("launches")[0];
-            (any, library_kernel(&[side], 1).expect("launches")[0])
-        },
-        |(any, library_kernel)| Verdict::enough(*library_kernel < 2.2 * any),
-    );
 }
 
 #[test]

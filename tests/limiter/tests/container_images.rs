@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use aliquot_gpusim::SimulatedMachine;
-use aliquot_limiter_tests::scene::{container, machine};
+use aliquot_limiter_tests::scene::{compile, container, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
 use aliquot_shim::LIBRARIES;
 
@@ -41,19 +41,6 @@ fn find(folder: &Path, name: &str) -> String {
     lines(&output)
         .pop()
         .unwrap_or_else(|| panic!("no {name} in {}", folder.display()))
-}
-
-/// Compiles `ways.c`, which finds the driver by `dlopen` and allocates more than is left; it prints
-/// 2 if it is limited.
-fn compiled(temp: &Path, flags: &[&str]) -> String {
-    let program = temp.join("program").display().to_string();
-    let source = client().replace("client.py", "ways.c");
-    let made = Command::new("cc")
-        .args(["-O1", "-rdynamic", "-o", &program, &source, "-ldl"])
-        .args(flags)
-        .status();
-    assert!(made.expect("cc").success());
-    program
 }
 
 fn run_in(container: &TestContainer, words: &[&str], env: &[(&str, &str)]) -> (String, String) {
@@ -177,7 +164,8 @@ fn keeps_image_preload_list_under_replacement() {
 fn limits_program_with_own_dlsym_by_replacement() {
     for_each_method(|method, machine, temp| {
         let container = container(machine, method, SHARE);
-        let program = compiled(temp, &["-DOWN_DLSYM"]);
+        let arguments = ["-rdynamic", "-ldl", "-DOWN_DLSYM"];
+        let program = compile(temp, "ways.c", "program", &arguments).expect("a program");
         let found = run_in(&container, &[&program, "now"], &[]).0;
         // A preload does not see what the program resolves itself; the host detects it.
         let expected = if method == InjectionMethod::Replacement {

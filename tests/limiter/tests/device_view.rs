@@ -1,6 +1,6 @@
 //! What a container sees of its devices.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, each_method, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, lines};
 use aliquot_region::limits::ContainerLimits;
 
@@ -72,15 +72,13 @@ fn shows_other_devices_beside_lost_one_in_nvml() {
 
 #[test]
 fn reports_nothing_free_without_room_for_context() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let beside = container.start(&["init", "alloc,2400"]).unwrap();
         assert_eq!(beside.answers, ["init: 0", "alloc,2400: 0"]);
         let answers = container.client(&["private", "info", "alloc,2"]).unwrap();
         let expected = ["private: 0", "info: 0 0 3000", "alloc,2: 2"];
         assert_eq!(answers, expected, "{method:?}");
-    }
+    });
 }
 
 #[test]
@@ -140,9 +138,7 @@ fn lists_own_processes_in_nvml_by_container_pids() {
 #[test]
 fn shows_share_in_nvitop_and_pynvml() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         for client in ["nvitop", "pynvml"] {
             let mut command = container.command(&[script, client, "/driver"]);
             let home = std::env::var("HOME").unwrap_or_default();
@@ -157,14 +153,12 @@ fn shows_share_in_nvitop_and_pynvml() {
             assert!(answers.contains(share), "{method:?} {client} {answers}");
             assert!(!answers.contains(SECOND), "{method:?} {client} {answers}");
         }
-    }
+    });
 }
 
 #[test]
 fn shows_devices_after_query_before_cu_init() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let mut client =
             container.client_command(&["early", "init", "retained,99", "count", "info"]);
         let output = client.output().expect("the client");
@@ -178,19 +172,17 @@ fn shows_devices_after_query_before_cu_init() {
         assert_eq!(lines(&output), expected, "{method:?}");
         // The driver's answers, and no line of ours.
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{method:?}");
-    }
+    });
 }
 
 #[test]
 fn takes_one_slot_when_nvml_is_reopened() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let running = container.start(&["reopen,5"]).expect("the client");
         assert_eq!(running.answers, ["reopen,5: 0"], "{method:?}");
         let processes = container.counters_snapshot().expect("counters").processes;
         assert_eq!(processes.len(), 1, "{method:?} {processes:?}");
-    }
+    });
 }
 
 #[test]

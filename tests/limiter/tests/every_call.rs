@@ -1,11 +1,10 @@
 //! Every call that a driver has, on a driver that has them all: what is not in the limiter's table
 //! is the driver's own, however a program looks it up.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_limiter_tests::scene::{container, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, client, limiter, lines};
+use aliquot_limiter_tests::scene::{compile, container, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, limiter, lines};
 use aliquot_shim::{LIBRARIES, LIMITER, ShimmedLibrary};
 
 /// The names, by library, as the headers of a current driver declare them.
@@ -46,22 +45,6 @@ fn is_newer(variant: &str, name: &str) -> bool {
     suffix.is_some_and(|suffix| suffix.starts_with("_v"))
 }
 
-fn compile(temp: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    let made = temp.join(name);
-    let source = client().replace("client.py", source);
-    let status = Command::new("cc")
-        .args(["-O1", "-o"])
-        .arg(&made)
-        .arg("-I")
-        .arg(temp)
-        .arg(source)
-        .args(flags)
-        .status()
-        .expect("cc");
-    assert!(status.success(), "{name}");
-    made
-}
-
 /// What `every.c` prints for these calls of a library, with the number of arguments that count:
 /// name, method of lookup, file, and whether arguments were lost. It also calls those that are ours
 /// if `all` is set.
@@ -82,13 +65,16 @@ fn resolve_calls(
     )
     .expect("written");
     let soname = format!("-Wl,-soname,{}", library.name);
-    let mut flags = vec!["-shared", "-fPIC", &soname];
+    let include = format!("-I{}", temp.path().display());
+    let mut flags = vec!["-shared", "-fPIC", &soname, &include];
     flags.extend((library == LIBRARIES[0]).then_some("-DLOOK_UPS"));
-    let driver = compile(temp.path(), "every_driver.c", "driver.so", &flags);
-    let program = compile(temp.path(), "every.c", "every", &["-ldl"]);
+    let build = |source, name, flags: &[&str]| compile(temp.path(), source, name, flags);
+    let driver = build("every_driver.c", "driver.so", &flags).expect("a driver");
+    let program = build("every.c", "every", &["-ldl", &include]).expect("a program");
     let container = container(&machine, method, 3000);
-    container.replace_driver(library, &driver).expect("copied");
-    let program = program.display().to_string();
+    container
+        .replace_driver(library, driver.as_ref())
+        .expect("copied");
     let mut words = vec![program.as_str(), library.name];
     words.extend(all.then_some("all"));
     let output = container.command(&words).output().expect("it runs");

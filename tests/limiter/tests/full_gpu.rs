@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
 use aliquot_gpusim::SimulatedMachine;
+use aliquot_limiter_tests::host::container_record;
 use aliquot_limiter_tests::scene::{FIRST, MIB};
 use aliquot_limiter_tests::{InjectionMethod, RunningClient, TestContainer};
 use aliquot_monitor::context_size::ContextMeter;
@@ -14,9 +15,7 @@ use aliquot_monitor::devices::GpuSample;
 use aliquot_monitor::evaluation::Evaluation;
 use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
 use aliquot_monitor::node_sample::NodeSample;
-use aliquot_node_state::container_directory::ContainerDirectory;
 use aliquot_node_state::context_sizes::{ContextKind, ContextSizes, starting_size};
-use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
@@ -138,11 +137,6 @@ fn fills_t4_and_a100_with_every_share_in_full() {
 /// What the monitor knows of a container that has one process.
 fn managed(id: &str) -> ManagedContainer {
     ManagedContainer {
-        id: id.to_owned(),
-        pod: id.into(),
-        namespace: "default".to_owned(),
-        pod_name: id.to_owned(),
-        name: "main".to_owned(),
         devices: vec![ContainerDevice {
             uuid: FIRST.into(),
             memory: Mib(4000),
@@ -150,10 +144,7 @@ fn managed(id: &str) -> ManagedContainer {
             mode: Mode::Vgpu,
             profile: None,
         }],
-        priority: 1,
-        effective: EffectiveLimits::default(),
-        limited: true,
-        directory: ContainerDirectory::new("/nonexistent"),
+        ..container_record(id.into())
     }
 }
 

@@ -1,71 +1,24 @@
 //! Every way in which a program finds its driver, and what else happens in its process.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_gpusim::{SimulatedMachine, place};
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, limiter, lines};
-use aliquot_region::limits::{ContainerLimits, DeviceLimits};
-
-const UUID: &str = "GPU-11111111-1111-1111-1111-111111111111";
-
-struct Setup {
-    folder: tempfile::TempDir,
-    machine: SimulatedMachine,
-}
-
-impl Setup {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a container on a simulated machine");
-        let yaml =
-            format!("gpus:\n- {{model: Tesla T4, uuids: [{UUID}], set: {{contextMib: 480}}}}\n");
-        let machine = SimulatedMachine::create(&folder.path().join("state"), &yaml)
-            .expect("a container on a simulated machine");
-        Self { folder, machine }
-    }
-
-    fn container(&self, method: InjectionMethod) -> TestContainer {
-        let device = DeviceLimits {
-            uuid: UUID,
-            memory: 3000 << 20,
-            context: 480 << 20,
-            ..DeviceLimits::default()
-        };
-        TestContainer::new(&self.machine, method, ContainerLimits::default(), &[device])
-            .expect("a container on a simulated machine")
-    }
-
-    /// Compiles the client with these arguments into the folder.
-    fn compile(&self, name: &str, arguments: &[&str]) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/ways.c");
-        let made = self.folder.path().join(name);
-        let status = Command::new("cc")
-            .args(["-O1", "-o"])
-            .arg(&made)
-            .arg(source)
-            .args(arguments)
-            .status()
-            .expect("a container on a simulated machine");
-        assert!(status.success(), "cc {arguments:?}");
-        made
-    }
-}
+use aliquot_gpusim::place;
+use aliquot_limiter_tests::scene::{compile, container, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, limiter, lines};
 
 #[test]
 fn intercepts_every_way_to_find_driver() {
-    let setup = Setup::new();
+    let (temp, machine) = machine();
     let driver = place::cuda_library_path().unwrap().display().to_string();
-    let plain = setup.compile("plain", &["-ldl"]).display().to_string();
-    let linked = setup
-        .compile("linked", &["-DLINKED", &driver])
-        .display()
-        .to_string();
-    let plugin = setup
-        .compile("plugin.so", &["-DLINKED", "-shared", "-fPIC", &driver])
-        .display()
-        .to_string();
+    let build = |name, arguments: &[&str]| {
+        compile(temp.path(), "ways.c", name, arguments).expect("a program")
+    };
+    let plain = build("plain", &["-ldl"]);
+    let linked = build("linked", &["-DLINKED", &driver]);
+    let plugin = build("plugin.so", &["-DLINKED", "-shared", "-fPIC", &driver]);
     let run_program = |method: InjectionMethod, words: &[&str]| {
-        let output = setup.container(method).command(words).output().unwrap();
+        let container = container(&machine, method, 3000);
+        let output = container.command(words).output().unwrap();
         assert!(output.status.success(), "{method:?} {words:?} {output:?}");
         lines(&output).join("\n")
     };
@@ -95,57 +48,25 @@ fn intercepts_every_way_to_find_driver() {
 }
 
 #[test]
-fn leaves_programs_without_driver_alone() {
-    let setup = Setup::new();
-    for method in INJECTION_METHODS {
-        let container = setup.container(method);
-        let script = "import ctypes, ssl, sqlite3, json, threading, decimal, multiprocessing\n\
-            d = ctypes.CDLL(None)\n\
-            assert d.dlsym is not None and d.malloc is not None\n\
-            print(hasattr(d, 'curl_easy_init'), hasattr(d, 'cublasCreate_v2'))";
-        let output = container
-            .command(&["python3", "-c", script])
-            .output()
-            .unwrap();
-        let reply = (
-            lines(&output).join("\n"),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
-        assert_eq!(
-            reply,
-            ("False False".to_owned(), String::new()),
-            "{method:?}"
-        );
-    }
-}
-
-#[test]
 fn logs_nothing_unless_requested_then_one_line_each() {
-    let setup = Setup::new();
     for method in INJECTION_METHODS {
-        let reply = |level: Option<&str>, commands: &[&str]| {
-            let container = setup.container(method);
-            let mut client = container.client_command(commands);
+        let reply = |level: Option<&str>| {
+            let (_temp, machine) = machine();
+            let container = container(&machine, method, 3000);
+            let mut client = container.client_command(&["init", "alloc,9000"]);
             client.envs(level.map(|level| ("LIBCUDA_LOG_LEVEL", level)));
             let output = client.output().unwrap();
             assert!(output.status.success(), "{method:?} {output:?}");
             String::from_utf8_lossy(&output.stderr).into_owned()
         };
-        assert_eq!(reply(None, &["init", "alloc,9000"]), "", "{method:?}");
-        let lines = reply(Some("3"), &["init", "alloc,9000"]);
+        assert_eq!(reply(None), "", "{method:?}");
+        let lines = reply(Some("3"));
         assert_eq!(lines.lines().count(), 2, "{method:?} {lines}");
-        assert!(
-            lines.contains("limits of 1 devices, slot 0, first 3000 MiB"),
-            "{method:?} {lines}"
-        );
-        assert!(
-            lines.lines().last().unwrap().contains("exit;"),
-            "{method:?} {lines}"
-        );
-        assert!(
-            reply(Some("4"), &["init", "alloc,9000"]).contains("refused"),
-            "{method:?}"
-        );
+        let started = "limits of 1 devices, slot 0, first 3000 MiB";
+        assert!(lines.contains(started), "{method:?} {lines}");
+        let last = lines.lines().last().unwrap();
+        assert!(last.contains("exit;"), "{method:?} {lines}");
+        assert!(reply(Some("4")).contains("refused"), "{method:?}");
     }
 }
 

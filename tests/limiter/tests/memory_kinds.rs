@@ -1,6 +1,6 @@
 //! Every kind of memory is charged once, and released when the driver frees it.
 
-use aliquot_limiter_tests::scene::{FIRST, SECOND, check, container, device, machine};
+use aliquot_limiter_tests::scene::{FIRST, SECOND, check, check_in, device, each_method, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, lines};
 use aliquot_region::limits::ContainerLimits;
 
@@ -147,9 +147,7 @@ fn charges_locality_domain_memory_to_its_device() {
 
 #[test]
 fn refuses_memory_at_unknown_location() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         for (command, name) in [
             ("physical,10,0,7", "cuMemCreate"),
             ("physical,10,0,0", "cuMemCreate"),
@@ -163,7 +161,7 @@ fn refuses_memory_at_unknown_location() {
             assert_eq!(stderr.lines().count(), 1, "{method:?} {stderr}");
             assert!(stderr.contains(name), "{method:?} {stderr}");
         }
-    }
+    });
 }
 
 #[test]
@@ -292,24 +290,18 @@ fn charges_layers_of_mipmapped_array_at_each_level() {
 
 #[test]
 fn keeps_memory_retained_during_last_unmap() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
-        let mut client =
-            container.client_command(&["init", "retainrace", "info", "unphysical", "info"]);
-        // The driver retains it some time before the call returns.
-        let output = client
-            .env("GPUSIM_SLOW", "cuMemRetainAllocationHandle=500")
-            .output();
-        let expected = [
-            "init: 0",
-            "retainrace: 0",
-            "info: 0 2420 3000",
-            "unphysical: 0",
-            "info: 0 2520 3000",
-        ];
-        assert_eq!(lines(&output.expect("the client")), expected, "{method:?}");
-    }
+    // The driver retains it some time before the call returns.
+    check_in(
+        &[("GPUSIM_SLOW", "cuMemRetainAllocationHandle=500")],
+        3000,
+        &[
+            ("init", "0"),
+            ("retainrace", "0"),
+            ("info", "0 2420 3000"),
+            ("unphysical", "0"),
+            ("info", "0 2520 3000"),
+        ],
+    );
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Device memory that no allocating call accounts for: memory that outlives its handle, and memory
 //! that grows with contexts, modules and graphs.
 
-use aliquot_limiter_tests::scene::{check, container, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, lines};
+use aliquot_limiter_tests::scene::{check, check_in, each_method};
 
 #[test]
 fn charges_exported_memory_until_it_is_gone() {
@@ -47,41 +46,32 @@ fn frees_exported_and_closed_memory_with_last_handle() {
 
 #[test]
 fn keeps_charge_of_shared_memory_during_other_frees() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
-        let mut client = container.client_command(&[
-            "init",
-            "physical,1000",
-            "export",
-            "unphysical",
-            "alloc,1000",
-            "steered",
-            "info",
-        ]);
-        // Meanwhile the same number of bytes is freed in another thread.
-        let output = client.env("GPUSIM_SLOW", "cuMemRelease=500").output();
-        let reply = lines(&output.expect("the client"));
-        assert_eq!(
-            reply[4..],
-            ["alloc,1000: 0", "steered: 0", "info: 0 1520 3000"],
-            "{method:?}"
-        );
-    }
+    // Meanwhile the same number of bytes is freed in another thread.
+    check_in(
+        &[("GPUSIM_SLOW", "cuMemRelease=500")],
+        3000,
+        &[
+            ("init", "0"),
+            ("physical,1000", "0"),
+            ("export", "0"),
+            ("unphysical", "0"),
+            ("alloc,1000", "0"),
+            ("steered", "0"),
+            ("info", "0 1520 3000"),
+        ],
+    );
 }
 
 #[test]
 fn releases_pool_memory_after_synchronize() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let first = ["init", "ordered,1000", "unordered", "sync"];
         let waiting = container.start(&first).expect("a client");
         assert!(waiting.answers.iter().all(|line| line.ends_with(": 0")));
         let reply = container.client(&["init", "info", "alloc,2040"]);
         let expected = ["info: 0 2040 3000", "alloc,2040: 0"];
         assert_eq!(reply.expect("a client")[1..], expected, "{method:?}");
-    }
+    });
 }
 
 #[test]
@@ -252,54 +242,36 @@ fn charges_library_at_first_use_in_context() {
     );
 }
 
+const EAGER: &[(&str, &str)] = &[("CUDA_MODULE_LOADING", "EAGER")];
+
 #[test]
 fn charges_library_at_load_under_eager_loading() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
-        let mut client =
-            container.client_command(&["init", "libload,1000", "info", "libload,1600", "info"]);
-        let output = client
-            .env("CUDA_MODULE_LOADING", "EAGER")
-            .output()
-            .expect("a client");
-        let expected = [
-            "init: 0",
-            "libload,1000: 0",
-            "info: 0 1522 3000",
-            "libload,1600: 2",
-            "info: 0 1522 3000",
-        ];
-        assert_eq!(lines(&output), expected, "{method:?}");
-    }
+    check_in(
+        EAGER,
+        3000,
+        &[
+            ("init", "0"),
+            ("libload,1000", "0"),
+            ("info", "0 1522 3000"),
+            ("libload,1600", "2"),
+            ("info", "0 1522 3000"),
+        ],
+    );
 }
 
 #[test]
 fn charges_fat_binary_under_eager_loading() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
-        let stderr = [
-            "init",
-            "fat,1000",
-            "info",
-            "fatlib,500",
-            "info",
-            "fat,1100",
-            "fatlib,1100",
-        ];
-        let mut client = container.client_command(&stderr);
-        let client = client.env("CUDA_MODULE_LOADING", "EAGER");
-        let output = client.output().expect("a client");
-        let expected = [
-            "init: 0",
-            "fat,1000: 0",
-            "info: 0 1522 3000",
-            "fatlib,500: 0",
-            "info: 0 1022 3000",
-            "fat,1100: 2",
-            "fatlib,1100: 2",
-        ];
-        assert_eq!(lines(&output), expected, "{method:?}");
-    }
+    check_in(
+        EAGER,
+        3000,
+        &[
+            ("init", "0"),
+            ("fat,1000", "0"),
+            ("info", "0 1522 3000"),
+            ("fatlib,500", "0"),
+            ("info", "0 1022 3000"),
+            ("fat,1100", "2"),
+            ("fatlib,1100", "2"),
+        ],
+    );
 }

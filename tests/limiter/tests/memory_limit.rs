@@ -3,7 +3,9 @@
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use aliquot_limiter_tests::scene::{CONTEXT, FIRST, MIB, check, container, device, machine};
+use aliquot_limiter_tests::scene::{
+    CONTEXT, FIRST, MIB, check, check_in, container, device, each_method, machine,
+};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 
@@ -92,9 +94,7 @@ fn keeps_measured_overhead_after_host_dies() {
 
 #[test]
 fn frees_memory_of_killed_process() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let running = container.start(&["init", "alloc,2000"]).unwrap();
         assert_eq!(running.answers, ["init: 0", "alloc,2000: 0"]);
         let beside = container.client(&["init", "info", "alloc,42"]).unwrap();
@@ -110,14 +110,12 @@ fn frees_memory_of_killed_process() {
             ["info: 0 2520 3000", "alloc,2520: 0"],
             "{method:?}"
         );
-    }
+    });
 }
 
 #[test]
 fn keeps_charge_while_forked_child_of_killed_process_lives() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let mut running = container.start(&["init", "alloc,2000", "linger"]).unwrap();
         running.kill_process().unwrap();
         let after = container.client(&["init", "info", "alloc,42"]).unwrap();
@@ -129,14 +127,12 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
         while container.client(&["init", "info"]).unwrap() != whole {
             assert!(Instant::now() < deadline, "{method:?}: never given back");
         }
-    }
+    });
 }
 
 #[test]
 fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let commands = ["nowipe", "ninit", "nmemory", "fork,init", "init", "info"];
         let answers = container.client(&commands).unwrap();
         let expected = [
@@ -150,7 +146,7 @@ fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
             "info: 0 2520 3000",
         ];
         assert_eq!(answers, expected, "{method:?}");
-    }
+    });
 }
 
 #[test]
@@ -222,9 +218,7 @@ fn does_not_limit_uncontrolled_container() {
 
 #[test]
 fn refuses_allocation_without_limits_page_with_one_line() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         std::fs::remove_file(container.directory().join("limits")).unwrap();
         let output = container
             .client_command(&["init", "alloc,1", "count"])
@@ -238,14 +232,12 @@ fn refuses_allocation_without_limits_page_with_one_line() {
         );
         let answers = aliquot_limiter_tests::lines(&output);
         assert_eq!(answers[0], "init: 800", "{method:?}");
-    }
+    });
 }
 
 #[test]
 fn keeps_limit_against_closed_files_and_environment() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 3000);
+    each_method(3000, |container, method| {
         let answers = container
             .client(&["init", "close", "alloc,2000", "alloc,1000", "info"])
             .unwrap();
@@ -254,50 +246,11 @@ fn keeps_limit_against_closed_files_and_environment() {
             ["alloc,2000: 0", "alloc,1000: 2", "info: 0 520 3000"],
             "{method:?}"
         );
-        let mut forged = container.client_command(&["init", "alloc,2521", "fork,init"]);
-        forged
-            .env("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m")
-            .env("CUDA_DISABLE_CONTROL", "true")
-            .env("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine");
-        let answers = aliquot_limiter_tests::lines(&forged.output().unwrap());
-        assert_eq!(answers[..2], ["init: 0", "alloc,2521: 2"], "{method:?}");
-    }
-}
-
-#[test]
-fn reclaims_memory_after_kills_during_allocations() {
-    let (_temp, machine) = machine();
-    let container = container(&machine, InjectionMethod::Replacement, 2200);
-    let mut most = 0;
-    for round in 0..12 {
-        let mut churning: Vec<_> = (0..3)
-            .map(|_| {
-                let mut client = container.client_command(&["patient", "churn,1000000"]);
-                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
-            })
-            .collect();
-        // Killed at different points of their work: after more and more samples.
-        let mut samples = 0;
-        while samples < 20 * round {
-            let holders = machine.process_usage(FIRST).unwrap();
-            samples += usize::from(holders.iter().any(|holder| holder.contexts > 0));
-            most = holders
-                .iter()
-                .map(|holder| holder.used)
-                .sum::<u64>()
-                .max(most);
-        }
-        for client in &mut churning {
-            client.kill().unwrap();
-            client.wait().unwrap();
-        }
-    }
-    assert!(most <= 2200 * MIB, "{} MiB at once", most / MIB);
-    let answers = container
-        .client(&["init", "info", "alloc,1720", "alloc,2"])
-        .unwrap();
-    assert_eq!(
-        answers[1..],
-        ["info: 0 1720 2200", "alloc,1720: 0", "alloc,2: 2"]
-    );
+    });
+    let forged = [
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "90000m"),
+        ("CUDA_DISABLE_CONTROL", "true"),
+        ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/mine"),
+    ];
+    check_in(&forged, 3000, &[("init", "0"), ("alloc,2521", "2")]);
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use aliquot_limiter_tests::host::HostRole;
 use aliquot_limiter_tests::share::{
-    ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
+    ShareScenario, TenantResult, Verdict, run, shares_hold_unless_starved,
 };
-use aliquot_limiter_tests::throttle;
 use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use parking_lot::Mutex;
 
@@ -163,30 +162,6 @@ fn keeps_average_share_of_tenant_that_forges_bucket() {
             let forger = windows.sum::<f64>() / 16.0;
             let neighbour = got[1].mean() - got[0].mean();
             Verdict::within([(forger, [0.0, 36.0]), (neighbour, [12.0, f64::INFINITY])])
-        },
-    );
-}
-
-#[test]
-fn applies_throttle_flag_within_50_ms() {
-    let _exclusive = EXCLUSIVE.lock();
-    // Within 50 ms plus a kernel of one, 99 times out of 100.
-    holds_unless_starved(
-        "the throttle flag",
-        || throttle::measure_latency(Duration::from_secs(12)).expect("a scene"),
-        |latency| {
-            let all: Vec<f64> = latency
-                .throttled
-                .iter()
-                .chain(&latency.released)
-                .copied()
-                .collect();
-            Verdict::enough(
-                latency.throttled.len() > 5
-                    && latency.released.len() > 5
-                    && throttle::percentile(&all, 99) <= 51.0
-                    && throttle::percentile(&latency.yielded, 50) <= 101.0,
-            )
         },
     );
 }

@@ -9,7 +9,7 @@ use crate::objects::Objects;
 use crate::types::Array3dDescriptor;
 
 /// The memory of an array is a multiple of this.
-pub(crate) const ALIGNMENT: u64 = 64 << 10;
+const ALIGNMENT: u64 = 64 << 10;
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
 const MAPPED_LATER: u32 = 0x40 | 0x80;
@@ -20,10 +20,8 @@ const LAYERED: u32 = 0x01 | 0x04;
 
 /// An array, mipmapped or not.
 pub(crate) struct Array {
-    pub(crate) descriptor: Array3dDescriptor,
-    pub(crate) levels: u32,
     pub(crate) context: ContextRef,
-    /// A level of a mipmapped array owns no memory, nor does one that is mapped later.
+    /// One that is mapped later owns none.
     pub(crate) memory: Option<Memory>,
 }
 
@@ -48,7 +46,7 @@ fn channel_bytes(format: u32) -> Option<u64> {
 }
 
 /// Bytes of one element.
-pub(crate) fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
+fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
     let channels = match descriptor.channels {
         1 | 2 | 4 => u64::from(descriptor.channels),
         _ => return Err(ERROR_INVALID_VALUE),
@@ -58,7 +56,7 @@ pub(crate) fn element_bytes(descriptor: &Array3dDescriptor) -> Answer<u64> {
 }
 
 /// Slices or layers of a level.
-pub(crate) fn depth_at(descriptor: &Array3dDescriptor, level: u32) -> usize {
+fn depth_at(descriptor: &Array3dDescriptor, level: u32) -> usize {
     if descriptor.flags & LAYERED == 0 {
         (descriptor.depth >> level).max(1)
     } else {
@@ -78,7 +76,7 @@ pub(crate) fn most_levels(descriptor: &Array3dDescriptor) -> u32 {
 }
 
 /// Bytes of an array with `levels` levels: rows of 64 bytes, 8 rows together, whole 64 KiB.
-pub(crate) fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
+fn size(descriptor: &Array3dDescriptor, levels: u32) -> Answer<u64> {
     let element = element_bytes(descriptor)?;
     if descriptor.width == 0 || levels == 0 {
         return Err(ERROR_INVALID_VALUE);
@@ -114,8 +112,6 @@ impl Array {
         let context = context.owner();
         if descriptor.flags & MAPPED_LATER != 0 {
             return Ok(Self {
-                descriptor,
-                levels,
                 context,
                 memory: None,
             });
@@ -125,8 +121,6 @@ impl Array {
         let base = allocate_blocks(driver, context.gpu_index, bytes)?;
         driver.count_request(context.gpu_index, size);
         Ok(Self {
-            descriptor,
-            levels,
             context,
             memory: Some(Memory { base, size, bytes }),
         })
@@ -139,17 +133,6 @@ impl Array {
             driver.uncount_request(gpu_index, memory.size);
             release_blocks(driver, gpu_index, memory.base, memory.bytes, true);
         }
-    }
-
-    /// Where the contents lie: rows without gaps, so that they fit into what was taken.
-    pub(crate) fn contents(&self) -> Answer<(u64, u64)> {
-        let memory = self.memory.ok_or(ERROR_INVALID_VALUE)?;
-        Ok((memory.base, memory.size))
-    }
-
-    /// Bytes between rows of the contents.
-    pub(crate) fn pitch(&self) -> Answer<u64> {
-        Ok(element_bytes(&self.descriptor)? * self.descriptor.width as u64)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `CUdevice_attribute` by number: what all GPUs here share, and what differs between them.
 
 use aliquot_gpusim_model::mig::MigDevice;
-use aliquot_gpusim_model::model::{Gpu, ON};
+use aliquot_gpusim_model::model::Gpu;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 pub(crate) const MULTIPROCESSORS: i32 = 16;
@@ -39,7 +39,7 @@ fn of_gpu(gpu: &Gpu, attribute: i32) -> Option<i32> {
         13 => number(gpu.max_clocks[1] * 1000),
         MULTIPROCESSORS => number(multiprocessors(gpu)),
         20 => number(gpu.compute_mode),
-        32 => i32::from(gpu.ecc == ON),
+        32 => 1,
         33 => number(gpu.pci_bus),
         34 => number(gpu.pci_device),
         36 => number(gpu.max_clocks[2] * 1000),

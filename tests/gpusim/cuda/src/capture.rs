@@ -39,7 +39,6 @@ pub(crate) enum Work {
     },
     Copy,
     Fill,
-    Host,
     Empty,
     Alloc {
         address: u64,

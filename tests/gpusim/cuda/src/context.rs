@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -26,7 +26,6 @@ const EXCLUSIVE: u32 = 3;
 pub(crate) struct Context {
     pub(crate) device: Device,
     pub(crate) gpu_index: usize,
-    pub(crate) flags: AtomicU32,
     alive: AtomicBool,
     /// Bytes that it took of the GPU itself.
     bytes: Mutex<u64>,
@@ -45,8 +44,6 @@ pub(crate) struct Context {
     attached: AtomicU64,
     /// Of a green context: the primary context that owns the objects created in it.
     parent: Option<ContextRef>,
-    pub(crate) cache_config: AtomicU32,
-    pub(crate) shared_config: AtomicU32,
 }
 
 /// A thread-safe reference to a context; compared by address.
@@ -191,7 +188,6 @@ pub(crate) struct Contexts {
 #[derive(Default)]
 struct Primary {
     users: u64,
-    flags: u32,
     context: Option<ContextRef>,
 }
 
@@ -216,7 +212,7 @@ impl Contexts {
         let context = if let Some(context) = known.filter(|context| context.is_alive()) {
             context
         } else {
-            let made = start(driver, device, primary.flags, known)?;
+            let made = start(driver, device, known)?;
             primary.context = Some(made);
             made
         };
@@ -245,25 +241,15 @@ impl Contexts {
         Ok(())
     }
 
-    /// Flags of a primary context, and whether it is there.
-    pub(crate) fn primary_state(&self, device: Device) -> Answer<(u32, bool)> {
+    /// Whether a primary context is there.
+    pub(crate) fn is_primary_active(&self, device: Device) -> Answer<bool> {
         let primary = self.primary(device)?.lock();
-        let active = primary.context.is_some_and(Context::is_alive);
-        Ok((primary.flags, active))
-    }
-
-    pub(crate) fn set_primary_flags(&self, device: Device, flags: u32) -> Answer {
-        let mut primary = self.primary(device)?.lock();
-        primary.flags = flags;
-        if let Some(context) = primary.context {
-            context.flags.store(flags, Relaxed);
-        }
-        Ok(())
+        Ok(primary.context.is_some_and(Context::is_alive))
     }
 
     /// A new explicit context.
-    pub(crate) fn create(&self, driver: &Driver, device: Device, flags: u32) -> Answer<ContextRef> {
-        let context = start(driver, device, flags, None)?;
+    pub(crate) fn create(&self, driver: &Driver, device: Device) -> Answer<ContextRef> {
+        let context = start(driver, device, None)?;
         self.explicit.lock().insert(context.handle(), context);
         Ok(context)
     }
@@ -271,7 +257,7 @@ impl Contexts {
     /// A new green context: a part of the primary one, which it retains.
     pub(crate) fn create_green(&self, driver: &Driver, device: Device) -> Answer<Handle> {
         let parent = self.retain(driver, device)?;
-        let context = new(device, parent.gpu_index, 0, Some(parent));
+        let context = new(device, parent.gpu_index, Some(parent));
         context.alive.store(true, Relaxed);
         self.explicit.lock().insert(context.handle(), context);
         let handle = new_handle();
@@ -317,12 +303,7 @@ impl Contexts {
     }
 }
 
-fn start(
-    driver: &Driver,
-    device: Device,
-    flags: u32,
-    again: Option<ContextRef>,
-) -> Answer<ContextRef> {
+fn start(driver: &Driver, device: Device, again: Option<ContextRef>) -> Answer<ContextRef> {
     let gpu_index = driver.gpu_index(device)?;
     let facts = driver.facts(gpu_index);
     let taken = facts.compute_mode == EXCLUSIVE && driver.is_used_by_others(gpu_index);
@@ -331,7 +312,7 @@ fn start(
     }
     driver.charge(gpu_index, facts.context_bytes)?;
     driver.contexts_on(gpu_index).fetch_add(1, Relaxed);
-    let context = again.unwrap_or_else(|| new(device, gpu_index, flags, None));
+    let context = again.unwrap_or_else(|| new(device, gpu_index, None));
     *context.bytes.lock() = facts.context_bytes;
     *context.code.lock() = 0;
     context.launched.store(0, Relaxed);
@@ -341,11 +322,10 @@ fn start(
     Ok(context)
 }
 
-fn new(device: Device, gpu_index: usize, flags: u32, parent: Option<ContextRef>) -> ContextRef {
+fn new(device: Device, gpu_index: usize, parent: Option<ContextRef>) -> ContextRef {
     Box::leak(Box::new(Context {
         device,
         gpu_index,
-        flags: AtomicU32::new(flags),
         alive: AtomicBool::new(false),
         bytes: Mutex::new(0),
         blocks: Mutex::default(),
@@ -357,8 +337,6 @@ fn new(device: Device, gpu_index: usize, flags: u32, parent: Option<ContextRef>)
         stacks: AtomicU64::new(0),
         attached: AtomicU64::new(0),
         parent,
-        cache_config: AtomicU32::new(0),
-        shared_config: AtomicU32::new(0),
     }))
 }
 

@@ -132,11 +132,11 @@ impl GraphMemoryByGpu {
                     self.with(gpu_index, |reserve| reserve.used += whole(bytes));
                 }
                 Work::AllocOnHost { address, bytes } => {
-                    let kind = Kind::Host { flags: 0 };
+                    let kind = Kind::Host;
                     driver.heap.add(address, bytes, kind, Some(context));
                 }
                 Work::Free { address } => {
-                    let is_its = |kind| is_graphs(kind) || matches!(kind, Kind::Host { .. });
+                    let is_its = |kind| is_graphs(kind) || kind == Kind::Host;
                     let gone = driver.heap.remove(address, is_its);
                     let gone = gone.ok_or(ERROR_INVALID_VALUE)?;
                     if let Kind::Graph { gpu_index } = gone.kind {

@@ -23,15 +23,7 @@ pub(crate) enum Kind {
     /// Memory that moves between host and GPUs.
     Managed,
     /// Host memory of the driver's.
-    Host {
-        /// `CU_MEMHOSTALLOC_*`.
-        flags: u32,
-    },
-    /// Host memory of the program's.
-    Registered {
-        /// `CU_MEMHOSTREGISTER_*`.
-        flags: u32,
-    },
+    Host,
     /// Part of a pool.
     Pool {
         /// The pool.
@@ -254,13 +246,13 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 .record_freed_managed(driver, gone.base, gone.size);
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
-        Kind::Host { .. } | Kind::Foreign => {
+        Kind::Host | Kind::Foreign => {
             if let (Kind::Foreign, Some(context)) = (gone.kind, gone.context) {
                 driver.uncount_import(context.gpu_index, gone.size);
             }
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
-        Kind::Registered { .. } | Kind::Mapped => {}
+        Kind::Mapped => {}
     }
 }
 

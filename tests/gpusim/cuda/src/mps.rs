@@ -53,8 +53,7 @@ pub(crate) fn connect(member: &mut Member, gpu_indexes: &[usize]) -> Answer<Opti
         _ => return Err(rest.parse().unwrap_or(ERROR_MPS_CONNECTION_FAILED)),
     };
     let stream = open(&pipe, &server)?;
-    let name = std::env::args().next().unwrap_or_default();
-    let ((word, rest), stream) = ask(stream, &format!("client {} {name}", std::process::id()))?;
+    let ((word, rest), stream) = ask(stream, &format!("client {}", std::process::id()))?;
     if word != "terms" {
         return Err(rest.parse().unwrap_or(ERROR_MPS_CONNECTION_FAILED));
     }

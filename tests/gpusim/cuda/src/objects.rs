@@ -9,9 +9,7 @@ use parking_lot::RwLock;
 use crate::array::Array;
 use crate::exports::event::Event;
 use crate::exports::library::{Kernel, Library};
-use crate::exports::linker::Linker;
 use crate::exports::module::{Function, Module};
-use crate::exports::textures::Texture;
 use crate::ffi::Answer;
 use crate::graph::{ExecutableGraph, Graph};
 use crate::streams::Stream;
@@ -29,8 +27,6 @@ pub(crate) struct Objects {
     pub(crate) events: Table<Event>,
     pub(crate) graphs: Table<Graph>,
     pub(crate) execs: Table<ExecutableGraph>,
-    pub(crate) linkers: Table<Linker>,
-    pub(crate) textures: Table<Texture>,
 }
 
 /// The objects of one kind.

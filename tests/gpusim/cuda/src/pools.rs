@@ -23,9 +23,8 @@ pub(crate) struct Pools(Mutex<State>);
 
 struct State {
     pools: HashMap<Handle, Pool>,
-    /// By device: its default pool, and the current one.
+    /// By device: its default pool, which is the current one too.
     own: Vec<Handle>,
-    current: Vec<Handle>,
     /// The pools of the host and of managed memory, once requested.
     of_host: Option<Handle>,
     of_managed: Option<Handle>,
@@ -35,7 +34,6 @@ struct State {
 
 /// One pool.
 pub(crate) struct Pool {
-    device: Device,
     gpu_index: usize,
     /// Its memory is on the host, and not charged to the GPU.
     on_host: bool,
@@ -54,9 +52,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(device: Device, gpu_index: usize, most: u64) -> Self {
+    fn new(gpu_index: usize, most: u64) -> Self {
         Self {
-            device,
             gpu_index,
             on_host: false,
             managed: false,
@@ -117,7 +114,6 @@ impl Pools {
         let own: Vec<Handle> = (0..devices).map(|_| new_handle()).collect();
         Self(Mutex::new(State {
             pools: HashMap::new(),
-            current: own.clone(),
             own,
             of_host: None,
             of_managed: None,
@@ -125,15 +121,15 @@ impl Pools {
         }))
     }
 
-    /// A device's default pool, or its current one.
-    pub(crate) fn of_device(&self, driver: &Driver, device: Device, own: bool) -> Answer<Handle> {
+    /// A device's default pool.
+    pub(crate) fn of_device(&self, driver: &Driver, device: Device) -> Answer<Handle> {
         let gpu_index = driver.gpu_index(device)?;
         let mut state = self.0.lock();
         let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
         let default = state.own[index];
-        let pool = Pool::new(device, gpu_index, 0);
+        let pool = Pool::new(gpu_index, 0);
         state.pools.entry(default).or_insert(pool);
-        Ok(if own { default } else { state.current[index] })
+        Ok(default)
     }
 
     /// The host's pool.
@@ -154,17 +150,6 @@ impl Pools {
         Ok(*self.0.lock().of_managed.get_or_insert(made))
     }
 
-    pub(crate) fn set_current(&self, device: Device, pool: Handle) -> Answer {
-        let mut state = self.0.lock();
-        let known = state.pools.get(&pool).ok_or(ERROR_INVALID_VALUE)?;
-        if known.device != device || known.destroyed || known.on_host || known.managed {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let index = usize::try_from(device).map_err(|_| ERROR_INVALID_VALUE)?;
-        state.current[index] = pool;
-        Ok(())
-    }
-
     /// A pool on a device, or on the host, or of memory that moves.
     pub(crate) fn create(
         &self,
@@ -177,7 +162,7 @@ impl Pools {
         let pool = Pool {
             on_host,
             managed,
-            ..Pool::new(device, driver.gpu_index(device)?, most)
+            ..Pool::new(driver.gpu_index(device)?, most)
         };
         let handle = new_handle();
         self.0.lock().pools.insert(handle, pool);
@@ -197,12 +182,6 @@ impl Pools {
         pool.trim(driver, 0);
         if pool.used == 0 {
             state.pools.remove(&handle);
-        }
-        let State { own, current, .. } = &mut *state;
-        for (current, own) in current.iter_mut().zip(own) {
-            if *current == handle {
-                *current = *own;
-            }
         }
         Ok(())
     }

@@ -95,11 +95,6 @@ impl Residency {
         }
     }
 
-    /// The GPU on which a page is.
-    pub(crate) fn place(&self, allocation: u64, page: u64) -> Option<usize> {
-        self.0.lock().gpu_of_page.get(&(allocation, page)).copied()
-    }
-
     /// Removes all pages of an allocation from their GPUs.
     pub(crate) fn forget(&self, driver: &Driver, allocation: u64) {
         let all = ((allocation, 0), (allocation, u64::MAX));

@@ -34,15 +34,6 @@ pub(crate) struct Array3dDescriptor {
     pub(crate) flags: u32,
 }
 
-/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ArrayRequirements {
-    pub(crate) size: usize,
-    pub(crate) alignment: usize,
-    pub(crate) reserved: [u32; 4],
-}
-
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Clone, Copy)]

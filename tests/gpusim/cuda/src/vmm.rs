@@ -56,8 +56,6 @@ impl PhysicalMemory {
 struct Mapping {
     size: u64,
     handle: Handle,
-    /// `CUmemAccess_flags`.
-    access: u64,
 }
 
 /// Physical memory as described to another process.
@@ -246,11 +244,7 @@ impl Vmm {
             return Err(ERROR_INVALID_VALUE);
         }
         physical.mappings += 1;
-        let mapping = Mapping {
-            size,
-            handle,
-            access: 0,
-        };
+        let mapping = Mapping { size, handle };
         state.mapped.insert(address, mapping);
         driver.heap.add(address, size, Kind::Mapped, None);
         Ok(())
@@ -283,12 +277,11 @@ impl Vmm {
     }
 
     /// Sets the access to all mappings in a range.
-    pub(crate) fn set_access(&self, (address, size): (u64, u64), access: u64) -> Answer {
-        let mut state = self.0.lock();
+    pub(crate) fn set_access(&self, (address, size): (u64, u64)) -> Answer {
+        let state = self.0.lock();
         let end = address.checked_add(size).ok_or(ERROR_INVALID_VALUE)?;
         let mut covered = 0;
-        for (_, mapping) in state.mapped.range_mut(address..end) {
-            mapping.access = access;
+        for (_, mapping) in state.mapped.range(address..end) {
             covered += mapping.size;
         }
         if covered == size && size > 0 {
@@ -296,11 +289,6 @@ impl Vmm {
         } else {
             Err(ERROR_INVALID_VALUE)
         }
-    }
-
-    pub(crate) fn access(&self, address: u64) -> Answer<u64> {
-        let state = self.0.lock();
-        Ok(state.at(address).ok_or(ERROR_INVALID_VALUE)?.1.access)
     }
 }
 

@@ -128,8 +128,6 @@ pub struct Gpu {
     pub model: [u8; 96],
     /// Serial number, zero-padded text.
     pub serial: [u8; 32],
-    /// Video BIOS version, zero-padded text.
-    pub vbios: [u8; 32],
     /// Bytes of memory, the driver's own part included.
     pub memory_total: u64,
     /// Bytes reserved by the driver.
@@ -175,16 +173,6 @@ pub struct Gpu {
     /// Bytes of the blocks in which CUDA memory is taken from the GPU; small allocations share
     /// them.
     pub block_bytes: u64,
-    /// Bytes of the BAR1 window.
-    pub bar1_total: u64,
-    /// Millijoules since the driver was loaded.
-    pub energy: u64,
-    /// Uncorrected memory errors since the driver was loaded.
-    pub ecc_uncorrected: u64,
-    /// Corrected memory errors since the driver was loaded.
-    pub ecc_corrected: u64,
-    /// CPUs near the GPU, one bit each.
-    pub cpu_affinity: [u64; 4],
     /// Device-node number (`/dev/nvidia<minor>`).
     pub minor: u32,
     /// PCI domain.
@@ -195,10 +183,6 @@ pub struct Gpu {
     pub pci_device: u32,
     /// PCI device id, the vendor in the low half.
     pub pci_device_id: u32,
-    /// PCI subsystem id, the vendor in the low half.
-    pub pci_subsystem_id: u32,
-    /// `nvmlBrandType_t`.
-    pub brand: u32,
     /// `nvmlDeviceArchitecture_t`.
     pub architecture: u32,
     /// Compute capability, before the dot.
@@ -213,12 +197,8 @@ pub struct Gpu {
     pub mig: u32,
     /// MIG mode after the next reset, same values.
     pub mig_pending: u32,
-    /// ECC: [`ABSENT`], [`OFF`] or [`ON`].
-    pub ecc: u32,
     /// `nvmlComputeMode_t`.
     pub compute_mode: u32,
-    /// Persistence mode, 0 or 1.
-    pub persistence: u32,
     /// 1: the GPU fell off the bus.
     pub lost: u32,
     /// The action that the driver requests after an error: 0 none, 1 a GPU reset, 2 a reboot.
@@ -229,40 +209,20 @@ pub struct Gpu {
     pub fabric_status: u32,
     /// Percent of time that some kernel ran.
     pub utilisation: u32,
-    /// Percent of time that memory was read or written.
-    pub memory_utilisation: u32,
-    /// Percent.
-    pub encoder_utilisation: u32,
-    /// Percent.
-    pub decoder_utilisation: u32,
     /// Degrees Celsius.
     pub temperature: u32,
-    /// Fan speed in percent; `u32::MAX`: the GPU has no fan.
-    pub fan: u32,
     /// Milliwatts now.
     pub power: u32,
-    /// Milliwatts allowed now.
-    pub power_limit: u32,
-    /// Milliwatts allowed by default, and the most.
-    pub power_default_limit: u32,
     /// MHz now: graphics, SM, memory, video.
     pub clocks: [u32; 4],
     /// MHz at most: graphics, SM, memory, video.
     pub max_clocks: [u32; 4],
-    /// Performance state, 0 = fastest.
-    pub pstate: u32,
     /// `nvmlGpuTopologyLevel_t` to each other GPU.
     pub levels: [u32; MAX_GPUS],
     /// Where each `NVLink` leads: [`LINK_NONE`], [`LINK_SWITCH`] or peer index + 1.
     pub nvlink: [u32; MAX_LINKS],
-    /// `NVLink` generation, 0 = no `NVLink`.
-    pub nvlink_version: u32,
-    /// PCI Express generation, now and at most.
-    pub pcie_generation: u32,
     /// How many creations of compute instances will fail.
     pub creation_failures: u32,
-    /// Milliseconds that creating or destroying a GPU instance takes.
-    pub creation_delay_ms: u32,
     /// How many of `processes` exist.
     pub process_count: u32,
     /// The processes on the GPU.

@@ -1,20 +1,19 @@
 //! Compute instances: parts of a GPU instance's compute slices, each a device of its own.
 
-use std::ffi::{c_char, c_uint};
+use std::ffi::c_uint;
 
 use aliquot_gpusim_model::mig::GpuInstance;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
-    nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t, nvmlGpuInstance_t,
+    nvmlComputeInstanceProfileInfo_t, nvmlGpuInstance_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
 use super::calls;
 use super::mig::code;
-use crate::ffi::{Answer, Out, put_list, struct_version, text_field};
+use crate::ffi::{Answer, Out};
 use crate::mig::instances;
 use crate::model::Gpu;
 use crate::{handles, library};
@@ -46,11 +45,6 @@ fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer
     let slices = slices(&found, kind)?;
     let outer = instances::enabled_profile(&gpu, found.profile).map_err(code)?;
     Ok(ComputeProfile {
-        name: if slices == found.slices {
-            outer.name
-        } else {
-            format!("{slices}c.{}", outer.name)
-        },
         slices,
         most: found.slices / slices,
         sms: found.sms * slices / found.slices,
@@ -59,7 +53,6 @@ fn profile(instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint) -> Answer
 }
 
 struct ComputeProfile {
-    name: String,
     slices: u32,
     most: u32,
     sms: u32,
@@ -86,100 +79,24 @@ calls! {
         })
     }
 
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV(
-        instance: nvmlGpuInstance_t, kind: c_uint, engines: c_uint,
-        info: Out<nvmlComputeInstanceProfileInfo_v2_t>,
-    ) {
-        let found = profile(instance, kind, engines)?;
-        info.check_version(2)?;
-        let [copy, decoder, encoder, jpeg, ofa] = found.engines;
-        let name: [c_char; 96] = text_field(&format!("MIG {}", found.name));
-        info.put(nvmlComputeInstanceProfileInfo_v2_t {
-            version: struct_version::<nvmlComputeInstanceProfileInfo_v2_t>(2),
-            id: kind,
-            sliceCount: found.slices,
-            instanceCount: found.most,
-            multiprocessorCount: found.sms,
-            sharedCopyEngineCount: copy,
-            sharedDecoderCount: decoder,
-            sharedEncoderCount: encoder,
-            sharedJpegCount: jpeg,
-            sharedOfaCount: ofa,
-            name,
-        })
-    }
-
-    nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
-        instance: nvmlGpuInstance_t, id: c_uint, count: Out<c_uint>,
-    ) {
-        let (gpu, found, _) = inside(instance)?;
-        let slices = slices(&found, id)?;
-        let starts = instances::compute_starts(&gpu, &found, slices);
-        let mut next = 0;
-        let apart = |start: &&u32| {
-            let fits = **start >= next;
-            if fits {
-                next = **start + slices;
-            }
-            fits
-        };
-        let many = starts.iter().filter(apart).count();
-        count.put(c_uint::try_from(many).map_err(|_| INVALID_ARGUMENT)?)
-    }
-
-    nvmlGpuInstanceGetComputeInstancePossiblePlacements(
-        instance: nvmlGpuInstance_t, id: c_uint, placements: Out<nvmlComputeInstancePlacement_t>,
-        count: Out<c_uint>,
-    ) {
-        let (_, found, _) = inside(instance)?;
-        let size = slices(&found, id)?;
-        let starts = 0..=found.slices - size;
-        let all: Vec<_> = starts
-            .map(|start| nvmlComputeInstancePlacement_t { start, size })
-            .collect();
-        if placements.is_null() {
-            return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
-        }
-        put_list(&count, &placements, &all)
-    }
-
     nvmlGpuInstanceCreateComputeInstance(
         instance: nvmlGpuInstance_t, id: c_uint, made: Out<nvmlComputeInstance_t>,
     ) {
-        create(instance, id, None, &made)
-    }
-
-    nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-        instance: nvmlGpuInstance_t, id: c_uint, placement: Out<nvmlComputeInstancePlacement_t>,
-        made: Out<nvmlComputeInstance_t>,
-    ) {
-        let placement = placement.get()?;
-        create(instance, id, Some((placement.start, placement.size)), &made)
-    }
-}
-
-fn create(
-    instance: nvmlGpuInstance_t,
-    id: c_uint,
-    placement: Option<(u32, u32)>,
-    made: &Out<nvmlComputeInstance_t>,
-) -> Answer {
-    let (_, _, outer) = inside(instance)?;
-    if made.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    let serial = library::change_machine(|machine| {
-        if instances::take_creation_failure(machine, outer) {
-            return Ok(None);
+        let (_, _, outer) = inside(instance)?;
+        if made.is_null() {
+            return Err(INVALID_ARGUMENT);
         }
-        let serial = instances::create_compute(machine, outer, id, placement);
-        serial.map(Some).map_err(code)
-    })?;
-    let serial = serial.ok_or(INSUFFICIENT_RESOURCES)?;
-    made.put(handles::compute_instance(serial))
-}
+        let serial = library::change_machine(|machine| {
+            if instances::take_creation_failure(machine, outer) {
+                return Ok(None);
+            }
+            let serial = instances::create_compute(machine, outer, id);
+            serial.map(Some).map_err(code)
+        })?;
+        let serial = serial.ok_or(INSUFFICIENT_RESOURCES)?;
+        made.put(handles::compute_instance(serial))
+    }
 
-calls! {
     nvmlComputeInstanceDestroy(instance: nvmlComputeInstance_t) {
         let machine = library::machine()?;
         let serial = handles::serial_of_compute_instance(instance).ok_or(INVALID_ARGUMENT)?;
@@ -213,15 +130,6 @@ calls! {
             .collect();
         count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?)?;
         instances.put_all(&all)
-    }
-
-    nvmlGpuInstanceGetComputeInstanceById(
-        instance: nvmlGpuInstance_t, id: c_uint, made: Out<nvmlComputeInstance_t>,
-    ) {
-        let (gpu, found, _) = inside(instance)?;
-        let all = gpu.compute_instances(found.id).into_iter();
-        let found = all.into_iter().find(|one| one.id == id).ok_or(NOT_FOUND)?;
-        made.put(handles::compute_instance(found.serial))
     }
 
     /// `device` is the handle of the instance's own device.

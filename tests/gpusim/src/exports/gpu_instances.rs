@@ -1,7 +1,6 @@
 //! GPU instances: the profiles and placements that a GPU supports; creating and destroying them.
 
 use std::ffi::{c_char, c_uint};
-use std::time::{Duration, Instant};
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
@@ -68,38 +67,27 @@ calls! {
     nvmlDeviceGetGpuInstanceProfileInfoV(
         device: nvmlDevice_t, kind: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
     ) {
-        put_info(&of_kind(device, kind)?, &info)
+        let profile = of_kind(device, kind)?;
+        info.check_version(2)?;
+        let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
+        let name: [c_char; 96] = text_field(&format!("MIG {}", profile.name));
+        info.put(nvmlGpuInstanceProfileInfo_v2_t {
+            version: struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2),
+            id: profile.id,
+            isP2pSupported: 0,
+            sliceCount: profile.slices,
+            instanceCount: profile.most,
+            multiprocessorCount: profile.sms,
+            copyEngineCount: copy,
+            decoderCount: decoder,
+            encoderCount: encoder,
+            jpegCount: jpeg,
+            ofaCount: ofa,
+            memorySizeMB: profile.memory,
+            name,
+        })
     }
 
-    nvmlDeviceGetGpuInstanceProfileInfoByIdV(
-        device: nvmlDevice_t, id: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>,
-    ) {
-        put_info(&known(device, id)?, &info)
-    }
-}
-
-fn put_info(profile: &Profile, info: &Out<nvmlGpuInstanceProfileInfo_v2_t>) -> Answer {
-    info.check_version(2)?;
-    let [copy, decoder, encoder, jpeg, ofa] = profile.engines;
-    let name: [c_char; 96] = text_field(&format!("MIG {}", profile.name));
-    info.put(nvmlGpuInstanceProfileInfo_v2_t {
-        version: struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2),
-        id: profile.id,
-        isP2pSupported: 0,
-        sliceCount: profile.slices,
-        instanceCount: profile.most,
-        multiprocessorCount: profile.sms,
-        copyEngineCount: copy,
-        decoderCount: decoder,
-        encoderCount: encoder,
-        jpegCount: jpeg,
-        ofaCount: ofa,
-        memorySizeMB: profile.memory,
-        name,
-    })
-}
-
-calls! {
     /// Every placement of the profile, taken or not, and while MIG is off too.
     nvmlDeviceGetGpuInstancePossiblePlacements
         | nvmlDeviceGetGpuInstancePossiblePlacements_v2(
@@ -119,13 +107,6 @@ calls! {
             return count.put(c_uint::try_from(all.len()).map_err(|_| INVALID_ARGUMENT)?);
         }
         put_list(&count, &placements, &all)
-    }
-
-    nvmlDeviceGetGpuInstanceRemainingCapacity(
-        device: nvmlDevice_t, id: c_uint, count: Out<c_uint>,
-    ) {
-        let (gpu, profile) = by_id(device, id)?;
-        count.put(instances::remaining(&gpu, &profile))
     }
 
     nvmlDeviceCreateGpuInstance(
@@ -148,21 +129,13 @@ calls! {
     }
 }
 
-/// Real GPUs take about a second.
-fn take_time(gpu: &Gpu) {
-    let until = Instant::now() + Duration::from_millis(gpu.creation_delay_ms.into());
-    while let Some(left) = until.checked_duration_since(Instant::now()) {
-        std::thread::park_timeout(left);
-    }
-}
-
 fn create(
     device: nvmlDevice_t,
     id: c_uint,
     placement: Option<(u32, u32)>,
     instance: &Out<nvmlGpuInstance_t>,
 ) -> Answer {
-    take_time(&*library::gpu(device)?);
+    library::gpu(device)?;
     let gpu_index = library::index(device)?;
     if instance.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -175,11 +148,8 @@ fn create(
 
 calls! {
     nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) {
-        let machine = library::machine()?;
+        library::state()?;
         let serial = handles::serial_of_gpu_instance(instance).ok_or(INVALID_ARGUMENT)?;
-        if let Some((gpu_index, _)) = instances::gpu_instance(&machine, serial) {
-            take_time(&machine.gpus[gpu_index]);
-        }
         library::change_machine(|machine| instances::destroy(machine, serial).map_err(code))
     }
 

@@ -17,14 +17,6 @@ use crate::model::{Gpu, text};
 calls! {
     nvmlDeviceGetCount | nvmlDeviceGetCount_v2(count: Out<c_uint>) { put_count(&count) }
 
-    /// No excluded GPUs, under either name, and no units (S-class chassis).
-    nvmlGetExcludedDeviceCount | nvmlGetBlacklistDeviceCount | nvmlUnitGetCount(
-        count: Out<c_uint>,
-    ) {
-        library::state()?;
-        count.put(0)
-    }
-
     nvmlDeviceGetHandleByIndex | nvmlDeviceGetHandleByIndex_v2(
         index: c_uint, device: Out<nvmlDevice_t>,
     ) {

@@ -1,26 +1,10 @@
-//! Memory and memory errors.
+//! Memory.
 
-use std::ffi::{c_uint, c_ulonglong};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 
-use nvml_wrapper_sys::bindings::{
-    nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
-};
-
-use super::{calls, getters};
-use crate::ffi::{Answer, Out, struct_version};
+use super::calls;
+use crate::ffi::{Out, struct_version};
 use crate::library;
-use crate::model::{ABSENT, Gpu, ON};
-
-getters! {
-    nvmlDeviceGetBAR1MemoryInfo: nvmlBAR1Memory_t = |gpu| Ok(nvmlBAR1Memory_t {
-        bar1Total: gpu.bar1_total,
-        bar1Free: gpu.bar1_total - (gpu.bar1_total >> 10),
-        bar1Used: gpu.bar1_total >> 10,
-    });
-    nvmlDeviceGetDefaultEccMode: c_uint = |gpu| ecc(gpu).map(|_| 1);
-}
 
 calls! {
     /// Version 1 counts the driver's own part as used.
@@ -54,48 +38,4 @@ calls! {
             used,
         })
     }
-
-    nvmlDeviceGetEccMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>) {
-        let mode = ecc(&*library::gpu(device)?)?;
-        current.put(mode)?;
-        pending.put(mode)
-    }
-
-    nvmlDeviceGetTotalEccErrors(
-        device: nvmlDevice_t, error_type: c_uint, counter_type: c_uint, count: Out<c_ulonglong>,
-    ) {
-        let gpu = library::gpu(device)?;
-        if counter_type > 1 {
-            return Err(INVALID_ARGUMENT);
-        }
-        if ecc(&gpu)? == 0 {
-            return Err(NOT_SUPPORTED);
-        }
-        count.put(match error_type {
-            0 => gpu.ecc_corrected,
-            1 => gpu.ecc_uncorrected,
-            _ => return Err(INVALID_ARGUMENT),
-        })
-    }
-
-    /// Rows are remapped by GPUs from Ampere on.
-    nvmlDeviceGetRemappedRows(
-        device: nvmlDevice_t, correctable: Out<c_uint>, uncorrectable: Out<c_uint>,
-        pending: Out<c_uint>, failure: Out<c_uint>,
-    ) {
-        if library::gpu(device)?.architecture < 7 {
-            return Err(NOT_SUPPORTED);
-        }
-        [correctable, uncorrectable, pending, failure]
-            .iter()
-            .try_for_each(|out| out.put(0))
-    }
-}
-
-/// 0 or 1.
-pub(super) fn ecc(gpu: &Gpu) -> Answer<c_uint> {
-    if gpu.ecc == ABSENT {
-        return Err(NOT_SUPPORTED);
-    }
-    Ok(u32::from(gpu.ecc == ON))
 }

@@ -1,7 +1,6 @@
 //! The exported NVML calls, by topic. Every name of a driver is exported; a call that is not
 //! simulated answers `NVML_ERROR_NOT_SUPPORTED` (`unsimulated`).
 
-mod board;
 mod compute_instances;
 mod errors;
 mod events;
@@ -51,21 +50,3 @@ macro_rules! getters {
     };
 }
 pub(crate) use getters;
-
-/// Calls of the form `name(device, buffer, length)`: each reads one text of one GPU.
-macro_rules! texts {
-    ($($name:ident = $get:expr;)*) => {
-        $crate::exports::calls! {
-            $($name(
-                device: nvml_wrapper_sys::bindings::nvmlDevice_t,
-                buffer: $crate::ffi::Out<std::ffi::c_char>,
-                length: std::ffi::c_uint,
-            ) {
-                let gpu = $crate::library::gpu(device)?;
-                let get: fn(&$crate::model::Gpu) -> String = $get;
-                $crate::ffi::put_text(&buffer, length, &get(&gpu))
-            })*
-        }
-    };
-}
-pub(crate) use texts;

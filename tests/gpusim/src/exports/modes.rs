@@ -1,5 +1,4 @@
-//! Compute mode and persistence mode, which root may change for every process at once, and the
-//! driver model, which Linux has not.
+//! Compute mode, which root may change for every process at once, and persistence mode.
 
 use std::ffi::c_uint;
 
@@ -9,12 +8,11 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::{calls, getters};
-use crate::ffi::{Answer, Out};
 use crate::library;
 
 getters! {
     nvmlDeviceGetComputeMode: c_uint = |gpu| Ok(gpu.compute_mode);
-    nvmlDeviceGetPersistenceMode: c_uint = |gpu| Ok(gpu.persistence);
+    nvmlDeviceGetPersistenceMode: c_uint = |_| Ok(1);
 }
 
 calls! {
@@ -29,25 +27,4 @@ calls! {
             _ => Err(INVALID_ARGUMENT),
         })
     }
-
-    nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: c_uint) {
-        library::change(device, |gpu| {
-            if mode > 1 {
-                return Err(INVALID_ARGUMENT);
-            }
-            gpu.persistence = mode;
-            Ok(())
-        })
-    }
-
-    nvmlDeviceGetDriverModel | nvmlDeviceGetDriverModel_v2(
-        device: nvmlDevice_t, _current: Out<c_uint>, _pending: Out<c_uint>,
-    ) {
-        windows_only(device)
-    }
-}
-
-fn windows_only(device: nvmlDevice_t) -> Answer {
-    library::gpu(device)?;
-    Err(NOT_SUPPORTED)
 }

@@ -103,25 +103,6 @@ pub fn profile_by_id(gpu: &Gpu, id: u32) -> Result<Profile, InstanceError> {
         .ok_or(InstanceError::NotSupported)
 }
 
-/// How many more instances of a profile there can be.
-#[must_use]
-pub fn remaining(gpu: &Gpu, profile: &Profile) -> u32 {
-    let mut trial = *gpu;
-    let mut count = 0;
-    while let Some(start) = free_start(&trial, profile) {
-        let Some(place) = trial
-            .gpu_instance_slots
-            .iter_mut()
-            .find(|one| one.serial == 0)
-        else {
-            break;
-        };
-        *place = instance(profile, start, u64::MAX, 0);
-        count += 1;
-    }
-    count
-}
-
 /// The driver's default placement: the highest free start.
 fn free_start(gpu: &Gpu, profile: &Profile) -> Option<u32> {
     let mut starts = profile.starts.iter().rev().copied();
@@ -243,18 +224,16 @@ pub fn compute_slices(id: u32) -> Option<u32> {
     }
 }
 
-/// Where a compute instance of so many slices may start in a GPU instance: the lowest first.
-#[must_use]
-pub fn compute_starts(gpu: &Gpu, inside: &GpuInstance, slices: u32) -> Vec<u32> {
+/// The lowest start at which a compute instance of so many slices fits in a GPU instance.
+fn compute_start(gpu: &Gpu, inside: &GpuInstance, slices: u32) -> Option<u32> {
     let there = gpu.compute_instances(inside.id);
     let apart = |start: u32| {
         there
             .iter()
             .all(|one| one.start + one.slices <= start || start + slices <= one.start)
     };
-    let last = inside.slices.checked_sub(slices);
-    let starts = last.into_iter().flat_map(|last| 0..=last);
-    starts.filter(|start| apart(*start)).collect()
+    let last = inside.slices.checked_sub(slices)?;
+    (0..=last).find(|start| apart(*start))
 }
 
 /// Whether this creation of a compute instance shall fail (`creation_failures`).
@@ -269,24 +248,13 @@ pub fn take_creation_failure(machine: &mut Machine, inside: u64) -> bool {
 }
 
 /// Creates a compute instance in a GPU instance, and returns its serial.
-pub fn create_compute(
-    machine: &mut Machine,
-    inside: u64,
-    id: u32,
-    placement: Option<(u32, u32)>,
-) -> Result<u64, InstanceError> {
+pub fn create_compute(machine: &mut Machine, inside: u64, id: u32) -> Result<u64, InstanceError> {
     let serial = machine.new_serial();
     let (gpu_index, found) = gpu_instance(machine, inside).ok_or(InstanceError::NotFound)?;
     let gpu = &mut machine.gpus[gpu_index];
     let slices = compute_slices(id).filter(|slices| *slices <= found.slices);
     let slices = slices.ok_or(InstanceError::NotSupported)?;
-    let free = compute_starts(gpu, &found, slices);
-    let start = match placement {
-        None => free.first().copied(),
-        Some((_, size)) if size != slices => return Err(InstanceError::Invalid),
-        Some((start, _)) => free.contains(&start).then_some(start),
-    };
-    let start = start.ok_or(InstanceError::NoFreePlacement)?;
+    let start = compute_start(gpu, &found, slices).ok_or(InstanceError::NoFreePlacement)?;
     let taken: Vec<u32> = gpu
         .compute_instances(found.id)
         .iter()

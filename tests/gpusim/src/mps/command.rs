@@ -11,17 +11,7 @@ pub(super) enum Command {
     Start {
         uid: u32,
     },
-    Shutdown {
-        server: u32,
-        force: bool,
-    },
     Clients(u32),
-    DeviceClients(Option<u32>),
-    Processes,
-    Terminate {
-        server: u32,
-        client: u32,
-    },
     DefaultPercent,
     SetDefaultPercent(f64),
     SetPercent {
@@ -65,17 +55,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "get_server_list" => Command::Servers,
         "get_server_status" => Command::Status(number(0)?),
         "start_server" if arguments.first() == Some(&"-uid") => Command::Start { uid: number(1)? },
-        "shutdown_server" => Command::Shutdown {
-            server: number(0)?,
-            force: arguments.contains(&"-f"),
-        },
         "get_client_list" => Command::Clients(number(0)?),
-        "get_device_client_list" => Command::DeviceClients(number(0).ok()),
-        "ps" => Command::Processes,
-        "terminate_client" => Command::Terminate {
-            server: number(0)?,
-            client: number(1)?,
-        },
         "get_default_active_thread_percentage" => Command::DefaultPercent,
         "set_default_active_thread_percentage" => Command::SetDefaultPercent(percent(0)?),
         "set_active_thread_percentage" => Command::SetPercent {

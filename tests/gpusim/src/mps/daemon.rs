@@ -183,7 +183,6 @@ impl Daemon {
     }
 
     fn execute(&self, command: Command) -> Result<String, String> {
-        let silent = |()| String::new();
         match command {
             Command::Servers => {
                 let pids: Vec<String> = self.servers().iter().map(u32::to_string).collect();
@@ -191,24 +190,7 @@ impl Daemon {
             }
             Command::Status(server) => self.ask(server, "status"),
             Command::Start { uid } => self.server(uid).map(|_| String::new()),
-            Command::Shutdown { server, force } => {
-                if !force {
-                    self.wait_until_idle(&[server], None);
-                }
-                self.end(server).map(silent)
-            }
             Command::Clients(server) => self.ask(server, "clients"),
-            Command::DeviceClients(Some(server)) => self.ask(server, "devices"),
-            Command::DeviceClients(None) => Ok(self.ask_all("devices")),
-            Command::Processes => {
-                let head = "PID       ID    SERVER    DEVICE             NAMESPACE      COMMAND";
-                Ok(format!("{head}\n{}", self.ask_all("ps"))
-                    .trim_end()
-                    .to_owned())
-            }
-            Command::Terminate { server, client } => {
-                self.ask(server, &format!("terminate {client}"))
-            }
             Command::DefaultPercent => Ok(format!("{:.1}", self.state.lock().percent)),
             Command::SetDefaultPercent(percent) => {
                 self.state.lock().percent = percent;
@@ -246,17 +228,6 @@ impl Daemon {
         let asked = known.then(|| ask(&self.folders.server(server), line).ok());
         let answer = asked.flatten();
         answer.ok_or_else(|| format!("Server {server} does not exist"))
-    }
-
-    fn ask_all(&self, line: &str) -> String {
-        let servers = self.servers();
-        let answers = servers
-            .iter()
-            .filter_map(|server| self.ask(*server, line).ok());
-        answers
-            .filter(|text| !text.is_empty())
-            .collect::<Vec<_>>()
-            .join("\n")
     }
 
     /// Waits until the clients exit, at most so long.

@@ -21,10 +21,9 @@ use crate::state::State;
 /// Environment variable: percent, and bytes by device as `0=1024,1=512`.
 pub(super) const TERMS: &str = "GPUSIM_MPS_TERMS";
 
-/// `CUDA_ERROR_MPS_SERVER_NOT_READY`, `_MAX_CLIENTS_REACHED` and `_CLIENT_TERMINATED`.
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY` and `_MAX_CLIENTS_REACHED`.
 const NOT_READY: u32 = 807;
 const TOO_MANY: u32 = 808;
-const TERMINATED: u32 = 810;
 
 /// Most clients, from compute capability 7.0 on and before.
 const MOST: usize = 48;
@@ -35,8 +34,6 @@ struct Server {
     token: u64,
     /// Most clients.
     most: usize,
-    /// The uuids of its GPUs.
-    devices: Vec<String>,
     state: Mutex<ServerState>,
 }
 
@@ -53,8 +50,6 @@ struct ServerState {
 struct Client {
     id: u32,
     pid: u32,
-    namespace: u64,
-    command: String,
     stream: UnixStream,
 }
 
@@ -99,13 +94,11 @@ fn run() -> Result<(), String> {
         let count = |number: u32| usize::try_from(number.max(1)).unwrap_or(1);
         (most * count(slices) / count(all)).max(1)
     });
-    let uuid = |gpu_index: &usize| text(&machine.gpus[*gpu_index].uuid).to_owned();
     let terms = std::env::var(TERMS).unwrap_or_default();
     let server = Arc::new(Server {
         log: folders.log.clone(),
         token,
         most,
-        devices: gpu_indexes.iter().map(uuid).collect(),
         state: Mutex::new(ServerState::new(&terms)),
     });
     let path = folders.server(std::process::id());
@@ -199,11 +192,11 @@ impl Server {
         let Some(first) = lines.next() else {
             return;
         };
-        let Some(rest) = first.strip_prefix("client ") else {
+        let Some(own) = first.strip_prefix("client ") else {
             let _ = (&*stream).write_all(self.command(&first).as_bytes());
             return;
         };
-        let Some(id) = self.admit(stream, rest) else {
+        let Some(id) = self.admit(stream, own) else {
             return;
         };
         for line in lines {
@@ -216,7 +209,7 @@ impl Server {
         state.faulted &= !state.clients.is_empty();
     }
 
-    fn admit(&self, mut stream: &UnixStream, rest: &str) -> Option<u32> {
+    fn admit(&self, mut stream: &UnixStream, own: &str) -> Option<u32> {
         let mut state = self.state.lock();
         let refused = match (state.faulted, state.clients.len() >= self.most) {
             (true, _) => Some(NOT_READY),
@@ -227,7 +220,6 @@ impl Server {
             let _ = writeln!(stream, "error {code}");
             return None;
         }
-        let (own, command) = rest.split_once(' ').unwrap_or((rest, ""));
         // The pid as this process sees it; of a client that it cannot see, the one that the client
         // sent.
         let seen = peer(stream).map(|(pid, _)| pid).filter(|pid| *pid > 0);
@@ -237,8 +229,6 @@ impl Server {
         let client = Client {
             id,
             pid,
-            namespace: namespace_of(pid),
-            command: command.to_owned(),
             stream: stream.try_clone().ok()?,
         };
         state.clients.push(client);
@@ -268,26 +258,6 @@ impl Server {
         match words.as_slice() {
             ["status"] => if state.faulted { "FAULT" } else { "ACTIVE" }.to_owned(),
             ["clients"] => pids.collect::<Vec<_>>().join("\n"),
-            ["devices"] => {
-                let pids = pids.collect::<Vec<_>>().join("\n");
-                let each = self
-                    .devices
-                    .iter()
-                    .map(|device| format!("{}\n{pids}", short(device)));
-                each.collect::<Vec<_>>().join("\n")
-            }
-            ["ps"] => self.processes(&state),
-            ["terminate", pid] => {
-                let known = state
-                    .clients
-                    .iter()
-                    .find(|client| client.pid.to_string() == **pid);
-                let Some(client) = known else {
-                    return format!("Client {pid} does not exist");
-                };
-                let _ = writeln!(&client.stream, "fault {TERMINATED}");
-                String::new()
-            }
             ["percent", percent] => {
                 state.percent = percent.parse().unwrap_or(state.percent);
                 format!("{:.1}", state.percent)
@@ -301,30 +271,4 @@ impl Server {
             _ => format!("Unknown command: {line}"),
         }
     }
-
-    fn processes(&self, state: &ServerState) -> String {
-        let own = std::process::id();
-        let device = self.devices.first().map_or("", |device| short(device));
-        let rows = state.clients.iter().map(|client| {
-            format!(
-                "{:<9} {:<5} {own:<9} {device:<18} {:<14} {}",
-                client.pid, client.id, client.namespace, client.command
-            )
-        });
-        rows.collect::<Vec<_>>().join("\n")
-    }
-}
-
-/// A UUID as printed in the lists.
-fn short(uuid: &str) -> &str {
-    uuid.get(..18).unwrap_or(uuid)
-}
-
-fn namespace_of(pid: u32) -> u64 {
-    let link = std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap_or_default();
-    let text = link.to_string_lossy();
-    let inode = text
-        .strip_prefix("pid:[")
-        .and_then(|rest| rest.strip_suffix(']'));
-    inode.and_then(|inode| inode.parse().ok()).unwrap_or(0)
 }

@@ -8,34 +8,28 @@ use std::time::Duration;
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::{Cuda, MIB, OK, OUT_OF_MEMORY};
-use crate::common::{Started, TWO_A100, on_machine, role, start, start_with, until};
+use crate::common::{Started, TWO_A100, name_of, role, run_test, start, start_with, until};
 use crate::daemon::{Daemon, kill};
 
 const UNAVAILABLE: u32 = 46;
 const ILLEGAL_ADDRESS: u32 = 700;
 const RPC_FAILURE: u32 = 806;
 const TOO_MANY: u32 = 808;
-const TERMINATED: u32 = 810;
 
 /// A daemon of GPU 0, and clients of it that run the same test in another role.
 struct Scene<'a> {
-    name: &'a str,
     machine: &'a SimulatedMachine,
     daemon: Daemon,
 }
 
 /// Runs `client` in each process that `body` starts.
-fn scene(name: &str, client: impl FnOnce(&str), body: impl FnOnce(&Scene<'_>)) {
-    on_machine(name, TWO_A100, |machine| {
+fn scene<F: FnOnce(&Scene<'_>)>(client: impl FnOnce(&str), body: F) {
+    run_test(&name_of::<F>(), TWO_A100, &[], |machine| {
         if let Some(role) = role() {
             return client(&role);
         }
         let daemon = Daemon::started(machine, "a", "0");
-        let scene = Scene {
-            name,
-            machine,
-            daemon,
-        };
+        let scene = Scene { machine, daemon };
         body(&scene);
         scene.daemon.answer("quit -t 0");
     });
@@ -49,7 +43,7 @@ impl Scene<'_> {
     fn client_with(&self, role: &str, variable: (&str, &str)) -> Started {
         let pipe = self.daemon.pipe.to_str().unwrap();
         let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe), variable];
-        start_with(self.name, role, &environment)
+        start_with(role, &environment)
     }
 
     fn until_it_runs(&self, client: &Started) {
@@ -78,8 +72,7 @@ fn caps_client_memory_at_lower_of_daemon_and_own_limit() {
         assert_eq!(cuda.alloc(2 * MIB), Err(OUT_OF_MEMORY));
         assert_eq!(cuda.free(first), OK);
     };
-    let name = "clients::caps_client_memory_at_lower_of_daemon_and_own_limit";
-    scene(name, client, |scene| {
+    scene(client, |scene| {
         let command = "set_default_device_pinned_mem_limit 0 10240M";
         scene.daemon.answer(command);
         let check = |own: &str, cap: u64| {
@@ -111,8 +104,7 @@ fn runs_clients_concurrently_within_their_percentages() {
         let took = cuda.elapsed(start, end).unwrap();
         assert!((399.0..440.0).contains(&took), "{took}");
     };
-    let name = "clients::runs_clients_concurrently_within_their_percentages";
-    scene(name, client, |scene| {
+    scene(client, |scene| {
         // Four times 25 percent fill the GPU: no client waits for another.
         scene
             .daemon
@@ -137,26 +129,23 @@ fn exclusive_gpu_admits_only_clients_of_its_server() {
         let code = call!(cuda, cuDevicePrimaryCtxRetain(*mut u64: &raw mut context, i32: 0));
         assert_eq!(code, UNAVAILABLE);
     };
-    let name = "clients::exclusive_gpu_admits_only_clients_of_its_server";
-    scene(name, client, |scene| {
+    scene(client, |scene| {
         let mode = [("computeMode", "exclusiveProcess")];
         scene.machine.set("0", &mode).unwrap();
         let inside = [(); 2].map(|()| scene.client("inside"));
         for one in &inside {
             scene.until_it_runs(one);
         }
-        start(scene.name, "outside").finish();
+        start("outside").finish();
         let (server, pid) = (scene.server(), inside[0].id());
         let list = scene.daemon.answer(&format!("get_client_list {server}"));
         assert!(list.lines().any(|line| line == pid.to_string()), "{list}");
-        assert!(scene.daemon.answer("ps").contains(&format!("\n{pid} ")));
         let holders = scene.machine.process_usage("0").unwrap();
         let of = |pid: u32| holders.iter().find(|one| one.pid == pid).unwrap();
         assert!(of(pid).mps && !of(server).mps);
         // The driver lists the clients and not their server.
-        let library = aliquot_gpusim::place::library_path().unwrap();
         let options = aliquot_nvml::Options {
-            library: library.into_os_string(),
+            library: aliquot_gpusim::place::library_path().unwrap().into(),
             ..aliquot_nvml::Options::default()
         };
         let driver = aliquot_nvml::Nvml::open(options).unwrap();
@@ -179,8 +168,7 @@ fn fatal_error_terminates_all_clients_and_server_recovers() {
         until("the fault comes", || cuda.synchronize() == ILLEGAL_ADDRESS);
         assert_eq!(cuda.alloc(MIB), Err(ILLEGAL_ADDRESS));
     };
-    let name = "clients::fatal_error_terminates_all_clients_and_server_recovers";
-    scene(name, client, |scene| {
+    scene(client, |scene| {
         let mut victim = scene.client("victim");
         scene.until_it_runs(&victim);
         let fault = ("GPUSIM_FAULTS", "cuLaunchKernel:1=700");
@@ -193,24 +181,15 @@ fn fatal_error_terminates_all_clients_and_server_recovers() {
 }
 
 #[test]
-fn reports_termination_or_server_death_at_next_call() {
-    let client = |role: &str| {
-        let code: u32 = role.parse().unwrap();
+fn reports_server_death_at_next_call() {
+    let client = |_: &str| {
         let cuda = Cuda::ready();
-        until("it is told", || cuda.synchronize() == code);
+        until("it is told", || cuda.synchronize() == RPC_FAILURE);
     };
-    let name = "clients::reports_termination_or_server_death_at_next_call";
-    scene(name, client, |scene| {
-        let mut ended = scene.client(&TERMINATED.to_string());
-        scene.until_it_runs(&ended);
-        let (server, client) = (scene.server(), ended.id());
-        scene
-            .daemon
-            .answer(&format!("terminate_client {server} {client}"));
-        ended.finish();
-        let mut orphan = scene.client(&RPC_FAILURE.to_string());
+    scene(client, |scene| {
+        let mut orphan = scene.client("orphan");
         scene.until_it_runs(&orphan);
-        kill(server);
+        kill(scene.server());
         orphan.finish();
     });
 }
@@ -225,8 +204,7 @@ fn admits_at_most_48_clients() {
             std::thread::park_timeout(Duration::from_mins(1));
         }
     };
-    let name = "clients::admits_at_most_48_clients";
-    scene(name, client, |scene| {
+    scene(client, |scene| {
         scene.daemon.answer("start_server -uid 0");
         let command = format!("get_client_list {}", scene.server());
         let count = || scene.daemon.answer(&command).lines().count();

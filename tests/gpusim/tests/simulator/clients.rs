@@ -1,14 +1,15 @@
 //! NVML clients of other projects see the simulated GPUs.
 
-use crate::common::{self, on_machine};
-
 use std::path::Path;
 use std::process::Command;
 
 use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
-use aliquot_nvml::{Driver as _, Nvml, Options};
+use aliquot_nvml::Driver as _;
 use serde_json::{Value, json};
+
+use crate::common::{TWO_A100, on_machine};
+use crate::driver::open;
 
 fn ask(client: &str, machine: &SimulatedMachine, folder: &Path) -> String {
     ask_in(client, machine, folder, "all")
@@ -41,7 +42,7 @@ fn ask_in(client: &str, machine: &SimulatedMachine, folder: &Path, devices: &str
 #[test]
 fn nvidia_ml_py_lists_two_a100s_with_uuids_and_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = SimulatedMachine::create(&folder.path().join("state"), common::TWO_A100).unwrap();
+    let machine = SimulatedMachine::create(&folder.path().join("state"), TWO_A100).unwrap();
     machine
         .add_process("1", compute_process(4242, 3000))
         .unwrap();
@@ -68,48 +69,41 @@ fn nvidia_ml_py_lists_two_a100s_with_uuids_and_memory() {
 
 #[test]
 fn mig_8_nvidia_ml_py_lists_only_the_containers_devices() {
-    let name = "clients::mig_8_nvidia_ml_py_lists_only_the_containers_devices";
     let gpus = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}, {model: NVIDIA A100-SXM4-40GB, uuids: [GPU-b], set: {mig: on}}]";
-    on_machine(name, gpus, lists_what_it_was_given);
-}
-
-fn lists_what_it_was_given(machine: &SimulatedMachine) {
-    let folder = tempfile::tempdir().unwrap();
-    let options = Options {
-        library: place::library_path().unwrap().into(),
-        ..Options::default()
-    };
-    let driver = Nvml::open(options).unwrap();
-    for (profile, start) in [("1g.5gb", 5), ("1g.5gb", 6), ("3g.20gb", 0)] {
-        driver.create_instance("GPU-b", profile, start).unwrap();
-    }
-    let shown = machine.show().unwrap();
-    let instances = shown["gpus"][1]["instances"].as_array().unwrap();
-    assert_eq!(instances.len(), 3);
-    let check = |devices: &str, gpus: &[&str], listed: &[&Value]| {
-        let printed = ask_in("pynvml", machine, folder.path(), devices);
-        let printed: Value = serde_json::from_str(&printed).unwrap();
-        let found = printed["gpus"].as_array().unwrap();
-        let uuids: Vec<_> = found.iter().map(|gpu| gpu["uuid"].clone()).collect();
-        assert_eq!(uuids, gpus, "{devices}");
-        let all = found.iter().filter_map(|gpu| gpu["instances"].as_array());
-        let found: Vec<_> = all.flatten().map(|one| &one["uuid"]).collect();
-        let listed: Vec<_> = listed.iter().map(|one| &one["uuid"]).collect();
-        assert_eq!(found, listed, "{devices}");
-    };
-    let uuid = |at: usize| instances[at]["uuid"].as_str().unwrap();
-    check(uuid(1), &["GPU-b"], &[&instances[1]]);
-    check("GPU-a", &["GPU-a"], &[]);
-    let all: Vec<_> = instances.iter().collect();
-    check("all", &["GPU-a", "GPU-b"], &all);
-    let two = format!("{},{}", uuid(0), uuid(2));
-    check(&two, &["GPU-b"], &[&instances[0], &instances[2]]);
+    on_machine(gpus, |machine| {
+        let folder = tempfile::tempdir().unwrap();
+        let driver = open();
+        for (profile, start) in [("1g.5gb", 5), ("1g.5gb", 6), ("3g.20gb", 0)] {
+            driver.create_instance("GPU-b", profile, start).unwrap();
+        }
+        let shown = machine.show().unwrap();
+        let instances = shown["gpus"][1]["instances"].as_array().unwrap();
+        assert_eq!(instances.len(), 3);
+        let check = |devices: &str, gpus: &[&str], listed: &[&Value]| {
+            let printed = ask_in("pynvml", machine, folder.path(), devices);
+            let printed: Value = serde_json::from_str(&printed).unwrap();
+            let found = printed["gpus"].as_array().unwrap();
+            let uuids: Vec<_> = found.iter().map(|gpu| gpu["uuid"].clone()).collect();
+            assert_eq!(uuids, gpus, "{devices}");
+            let all = found.iter().filter_map(|gpu| gpu["instances"].as_array());
+            let found: Vec<_> = all.flatten().map(|one| &one["uuid"]).collect();
+            let listed: Vec<_> = listed.iter().map(|one| &one["uuid"]).collect();
+            assert_eq!(found, listed, "{devices}");
+        };
+        let uuid = |at: usize| instances[at]["uuid"].as_str().unwrap();
+        check(uuid(1), &["GPU-b"], &[&instances[1]]);
+        check("GPU-a", &["GPU-a"], &[]);
+        let all: Vec<_> = instances.iter().collect();
+        check("all", &["GPU-a", "GPU-b"], &all);
+        let two = format!("{},{}", uuid(0), uuid(2));
+        check(&two, &["GPU-b"], &[&instances[0], &instances[2]]);
+    });
 }
 
 #[test]
 fn nvitop_shows_two_a100s_and_the_process_on_one() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = SimulatedMachine::create(&folder.path().join("state"), common::TWO_A100).unwrap();
+    let machine = SimulatedMachine::create(&folder.path().join("state"), TWO_A100).unwrap();
     let own = std::process::id();
     machine
         .add_process("0", compute_process(own, 3000))

@@ -2,16 +2,20 @@
 //! own driver library, and by many processes at once.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail the test")]
 
-mod answers;
 mod calls;
+#[path = "../../cuda/tests/driver/client.rs"]
+#[allow(dead_code, reason = "other suites use the rest")]
 mod client;
 mod clients;
+#[path = "../../cuda/tests/driver/common.rs"]
+#[allow(dead_code, reason = "other suites use the rest")]
 mod common;
 mod driver;
 mod holders;
 mod memory_limits;
 mod mig_calls;
 mod mig_driver;
+mod nvml_client;
 mod partitioned_gpus;
 mod process_figures;
 mod process_utilization;

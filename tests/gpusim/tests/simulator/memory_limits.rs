@@ -1,24 +1,14 @@
 //! Memory limits of cgroups, through the product's own driver library: which drivers support them,
 //! which processes a limit applies to, and that an allocation beyond it fails.
 
-use std::ffi::{CString, c_int, c_void};
 use std::path::{Path, PathBuf};
 
-use aliquot_gpusim::{SimulatedMachine, place};
-use aliquot_nvml::{
-    CgroupLimits, Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml, Options,
-};
+use aliquot_gpusim::SimulatedMachine;
+use aliquot_nvml::{CgroupLimits, Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml};
 
+use crate::client::{Cuda, MIB, OUT_OF_MEMORY};
 use crate::common::{TWO_A100, on_machine};
-
-const MIB: u64 = 1 << 20;
-const OUT_OF_MEMORY: c_int = 2;
-
-fn open() -> Nvml {
-    let library = place::library_path().unwrap().into();
-    let options = Options::default();
-    Nvml::open(Options { library, ..options }).unwrap()
-}
+use crate::driver::open;
 
 /// The cgroup of this process, as the simulator finds it.
 fn own_cgroup() -> PathBuf {
@@ -32,56 +22,6 @@ fn own_cgroup() -> PathBuf {
 
 fn gpu(driver: &Nvml) -> String {
     driver.inventory().unwrap().gpus[0].uuid.clone()
-}
-
-/// A call of the CUDA driver, which is opened in this process.
-pub(crate) fn cuda(name: &str) -> *mut c_void {
-    let library = CString::new(place::cuda_library_path().unwrap().to_str().unwrap()).unwrap();
-    let name = CString::new(name).unwrap();
-    // SAFETY: both texts end with a zero, and the library has no load-time code of its own.
-    let found = unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        assert!(!library.is_null());
-        libc::dlsym(library, name.as_ptr())
-    };
-    assert!(!found.is_null());
-    found
-}
-
-/// A context on GPU 0.
-pub(crate) fn context() {
-    type Init = unsafe extern "C" fn(u32) -> c_int;
-    type Create = unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> c_int;
-    let mut context: *mut c_void = std::ptr::null_mut();
-    // SAFETY: these are the calls' signatures; the place lives through the call.
-    unsafe {
-        let init: Init = std::mem::transmute(cuda("cuInit"));
-        let create: Create = std::mem::transmute(cuda("cuCtxCreate_v2"));
-        assert_eq!((init(0), create(&raw mut context, 0, 0)), (0, 0));
-    }
-}
-
-fn alloc(mib: u64) -> c_int {
-    type Alloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
-    let mut pointer = 0_u64;
-    let bytes = usize::try_from(mib * MIB).unwrap();
-    // SAFETY: as above.
-    unsafe {
-        let alloc: Alloc = std::mem::transmute(cuda("cuMemAlloc_v2"));
-        alloc(&raw mut pointer, bytes)
-    }
-}
-
-/// Free and in all, in MiB.
-fn info() -> (usize, usize) {
-    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: as above.
-    unsafe {
-        let info: Info = std::mem::transmute(cuda("cuMemGetInfo_v2"));
-        assert_eq!(info(&raw mut free, &raw mut total), 0);
-    }
-    (free >> 20, total >> 20)
 }
 
 fn both(bytes: u64) -> CgroupLimits {
@@ -100,8 +40,7 @@ fn newer(machine: &SimulatedMachine) -> (Nvml, String) {
 
 #[test]
 fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
-    let name = "memory_limits::old_drivers_and_mig_gpus_offer_no_memory_limits";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let driver = open();
         let gpu = gpu(&driver);
         let set = |cgroup: &Path| driver.limit_memory(&gpu, cgroup, both(MIB));
@@ -117,11 +56,11 @@ fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
 
 #[test]
 fn rejects_allocation_over_cgroup_memory_limit() {
-    let name = "memory_limits::rejects_allocation_over_cgroup_memory_limit";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let (driver, gpu) = newer(machine);
         let cgroup = own_cgroup();
-        context();
+        let cuda = Cuda::ready();
+        let alloc = |mib: u64| cuda.alloc(mib * MIB).err();
         let read = || driver.memory_limit(&gpu, &cgroup).unwrap();
         assert_eq!(read().hard, None);
         let limits = CgroupLimits {
@@ -129,7 +68,7 @@ fn rejects_allocation_over_cgroup_memory_limit() {
             hard: 3000 * MIB,
         };
         driver.limit_memory(&gpu, &cgroup, limits).unwrap();
-        assert_eq!(alloc(2000), 0);
+        assert_eq!(alloc(2000), None);
         let charged = 2000 + 416;
         let expected = MemoryLimit {
             soft: 2000 * MIB,
@@ -137,19 +76,22 @@ fn rejects_allocation_over_cgroup_memory_limit() {
             used: charged * MIB,
         };
         assert_eq!(read(), expected);
-        assert_eq!(alloc(1000), OUT_OF_MEMORY);
-        assert_eq!(info(), (3000 - 2416, 3000));
+        assert_eq!(alloc(1000), Some(OUT_OF_MEMORY));
+        assert_eq!(cuda.info(), ((3000 - 2416) * MIB, 3000 * MIB));
         let memory = aliquot_nvml::Usage::memory(&driver, &gpu).unwrap();
         assert_eq!((memory.total, memory.used), (3000 * MIB, charged * MIB));
         // A limit below what is in use takes nothing away.
         let low = both(100 * MIB);
         driver.limit_memory(&gpu, &cgroup, low).unwrap();
-        assert_eq!((alloc(2), read().used), (OUT_OF_MEMORY, charged * MIB));
+        assert_eq!(
+            (alloc(2), read().used),
+            (Some(OUT_OF_MEMORY), charged * MIB)
+        );
         let none = CgroupLimits {
             soft: 0,
             hard: u64::MAX,
         };
         driver.limit_memory(&gpu, &cgroup, none).unwrap();
-        assert_eq!((read().hard, alloc(4000)), (None, 0));
+        assert_eq!((read().hard, alloc(4000)), (None, None));
     });
 }

@@ -5,26 +5,17 @@ use std::time::Duration;
 
 use aliquot_core::mig::table;
 use aliquot_gpusim::edit::compute_process;
-use aliquot_gpusim::{SimulatedMachine, catalog, place};
-use aliquot_nvml::{Activation, Driver, DriverHealth, GpuEvent, MigError, Nvml, Options};
+use aliquot_gpusim::{SimulatedMachine, catalog};
+use aliquot_nvml::{Activation, Driver, DriverHealth, GpuEvent, MigError, Nvml};
 
-use crate::common::on_machine;
+use crate::common::{name_of, run_test};
+use crate::driver::open;
 
 const PATIENTLY: Duration = Duration::from_secs(20);
 const A100: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a], set: {mig: on}}]";
 
-fn open() -> Nvml {
-    Nvml::open(Options {
-        library: place::library_path().unwrap().into(),
-        ..Options::default()
-    })
-    .unwrap()
-}
-
-fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Nvml)) {
-    on_machine(&format!("mig_driver::{name}"), yaml, |machine| {
-        body(machine, &open());
-    });
+fn check<F: FnOnce(&SimulatedMachine, &Nvml)>(yaml: &str, body: F) {
+    run_test(&name_of::<F>(), yaml, &[], |machine| body(machine, &open()));
 }
 
 /// `profile@start` of each instance.
@@ -44,8 +35,7 @@ fn reads_geometry_and_placements_of_every_model() {
         .map(|model| format!("{{model: {}, set: {{mig: on}}}}", model.name))
         .collect();
     let yaml = format!("gpus: [{}]", models.join(", "));
-    let name = "reads_geometry_and_placements_of_every_model";
-    check(name, &yaml, |_, driver| {
+    check(&yaml, |_, driver| {
         let inventory = driver.inventory().unwrap();
         assert_eq!(inventory.notes, []);
         assert_eq!(inventory.gpus.len(), models.len());
@@ -68,8 +58,7 @@ fn reads_geometry_and_placements_of_every_model() {
 
 #[test]
 fn creates_lists_and_destroys_instances_by_placement() {
-    let name = "creates_lists_and_destroys_instances_by_placement";
-    check(name, A100, |_, driver| {
+    check(A100, |_, driver| {
         for (profile, start) in [
             ("1g.5gb", 6),
             ("1g.5gb", 5),
@@ -94,8 +83,7 @@ fn creates_lists_and_destroys_instances_by_placement() {
 
 #[test]
 fn failed_creation_reports_reason_and_leaves_nothing() {
-    let name = "failed_creation_reports_reason_and_leaves_nothing";
-    check(name, A100, |machine, driver| {
+    check(A100, |machine, driver| {
         let refused = |profile: &str, start| {
             let error = driver.create_instance("GPU-a", profile, start).unwrap_err();
             error.to_string()
@@ -123,39 +111,34 @@ fn failed_creation_reports_reason_and_leaves_nothing() {
 
 #[test]
 fn keeps_instances_that_are_in_use() {
-    check(
-        "keeps_instances_that_are_in_use",
-        A100,
-        |machine, driver| {
-            let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
-            let mut process = compute_process(9, 10);
-            (process.gpu_instance, process.compute_instance) = (made.id, 0);
-            machine.add_process("0", process).unwrap();
-            let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
-            assert!(error.is_in_use(), "{error}");
-            let error = driver.set_mig("GPU-a", false).unwrap_err();
-            assert!(error.is_in_use(), "{error}");
-            assert_eq!(
-                driver.mig_layout("GPU-a").unwrap().instances,
-                std::slice::from_ref(&made)
-            );
-            machine.remove_process("0", 9).unwrap();
-            driver.destroy_instance("GPU-a", made.id).unwrap();
-            assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
-            assert_eq!(
-                driver.mig_layout("GPU-a").unwrap(),
-                aliquot_nvml::MigLayout::default()
-            );
-            machine.add_process("0", compute_process(9, 10)).unwrap();
-            assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
-        },
-    );
+    check(A100, |machine, driver| {
+        let made = driver.create_instance("GPU-a", "1g.5gb", 6).unwrap();
+        let mut process = compute_process(9, 10);
+        (process.gpu_instance, process.compute_instance) = (made.id, 0);
+        machine.add_process("0", process).unwrap();
+        let error = driver.destroy_instance("GPU-a", made.id).unwrap_err();
+        assert!(error.is_in_use(), "{error}");
+        let error = driver.set_mig("GPU-a", false).unwrap_err();
+        assert!(error.is_in_use(), "{error}");
+        assert_eq!(
+            driver.mig_layout("GPU-a").unwrap().instances,
+            std::slice::from_ref(&made)
+        );
+        machine.remove_process("0", 9).unwrap();
+        driver.destroy_instance("GPU-a", made.id).unwrap();
+        assert_eq!(driver.set_mig("GPU-a", false).unwrap(), Activation::Now);
+        assert_eq!(
+            driver.mig_layout("GPU-a").unwrap(),
+            aliquot_nvml::MigLayout::default()
+        );
+        machine.add_process("0", compute_process(9, 10)).unwrap();
+        assert_eq!(driver.set_mig("GPU-a", true).unwrap(), Activation::AtReset);
+    });
 }
 
 #[test]
 fn xid_of_one_instance_leaves_gpu_and_others_healthy() {
-    let name = "xid_of_one_instance_leaves_gpu_and_others_healthy";
-    check(name, A100, |machine, driver| {
+    check(A100, |machine, driver| {
         let made = [0, 4].map(|start| driver.create_instance("GPU-a", "3g.20gb", start).unwrap());
         let uuids = made
             .each_ref()

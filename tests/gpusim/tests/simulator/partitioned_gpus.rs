@@ -6,86 +6,96 @@ mod agent;
 use std::path::Path;
 
 use aliquot_core::mig::published::{Mig, MigPlacement};
-use aliquot_core::{GpuUuid, Grant, Mib, inventory};
+use aliquot_core::{Mib, inventory};
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::compute_process;
 use aliquot_profiles::Mode;
 
-use crate::common::on_machine;
+use crate::common::{name_of, run_test};
 use agent::{Agent, expect, grant, placed};
 
 const ONE: &str = "gpus: [{model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a]}]";
 const TWO: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-40GB, uuids: [GPU-a, GPU-b]}]";
 
-fn check(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine, &Path)) {
-    on_machine(&format!("partitioned_gpus::{name}"), yaml, |machine| {
+fn check<F: FnOnce(&SimulatedMachine, &Path)>(yaml: &str, body: F) {
+    run_test(&name_of::<F>(), yaml, &[], |machine| {
         let state = tempfile::tempdir().unwrap();
         body(machine, state.path());
     });
 }
 
-#[test]
-fn mig_1_advertises_seven_slices_and_no_whole_gpu() {
-    check(
-        "mig_1_advertises_seven_slices_and_no_whole_gpu",
-        ONE,
-        |_, state| {
-            let agent = Agent::start(state);
-            let layout =
-                "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}";
-            let devices = agent.enter(layout);
-            expect(&devices, &[("nvidia.com/mig-1g.5gb", 7)]);
-            assert!(
-                devices
-                    .iter()
-                    .all(|device| device.memory == Mib(4864) && device.numa == Some(0))
-            );
-            // Applied again, as at every start, it changes nothing.
-            let before = agent.uuids("GPU-a");
-            agent.enter(layout);
-            assert_eq!(agent.uuids("GPU-a"), before);
-        },
-    );
+const SEVEN: &str = "select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]";
+const TWO_PROFILES: &str =
+    "select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]";
+
+/// A profile with this group of GPUs.
+fn group(gpus: &str) -> String {
+    format!("{{gpus: [{{{gpus}}}]}}")
 }
 
 #[test]
-fn mig_2_container_sees_only_its_allocated_instance() {
-    let name = "mig_2_container_sees_only_its_allocated_instance";
-    check(name, ONE, |_, state| {
+fn mig_1_mig_3_mig_10_ts_12_layout_determines_what_a_node_offers() {
+    check(TWO, |_, state| {
         let agent = Agent::start(state);
-        let devices = agent.enter(
-            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 1g.5gb, count: 7}]}]}",
-        );
-        for device in &devices {
-            let grants = [grant(device.uuid.as_str(), None)];
-            let seen = agent.prepare(&grants, device.mode, &[]).unwrap();
-            assert_eq!(seen, [device.uuid.to_string()]);
+        let all = |options: &str| group(&format!("select: {{all: true}}, mode: mig, {options}"));
+        let halves = |on: &str| all(&format!("layout: [{{profile: 3g.20gb, count: 2{on}}}]"));
+        let second = "select: {index: [1]}, mode: mig, layout: [{profile: 3g.20gb, count: 2}]";
+        let beside_whole = format!("{{gpus: [{{{second}}}], rest: exclusive}}");
+        let thirds = "layout: [{profile: 2g.10gb, count: 3}]";
+        let (half, whole) = ("nvidia.com/mig-3g.20gb", "nvidia.com/gpu");
+        for (profile, offered, scaling) in [
+            (beside_whole, &[(whole, 1), (half, 2)][..], 1),
+            (group(SEVEN), &[("nvidia.com/mig-1g.5gb", 2 * 7)], 1),
+            (
+                all(&format!("strategy: single, {thirds}")),
+                &[(whole, 2 * 3)],
+                1,
+            ),
+            (all(&format!("strategy: none, {thirds}")), &[], 1),
+            (
+                halves(", on: {mode: timeslice, replicas: 3}"),
+                &[(half, 2 * 6)],
+                1,
+            ),
+            (
+                halves(", on: {mode: vgpu, split: 4, memoryScaling: 2}"),
+                &[(half, 2 * 8)],
+                2,
+            ),
+        ] {
+            let devices = agent.enter(&profile);
+            expect(&devices, offered);
+            for device in &devices {
+                assert_ne!(device.uuid, "GPU-b".into(), "it is partitioned");
+                assert_eq!(device.scaled.0, scaling * device.memory.0);
+            }
         }
     });
 }
 
 #[test]
-fn mig_3_strategy_single_advertises_instances_as_gpus() {
-    let name = "mig_3_strategy_single_advertises_instances_as_gpus";
-    check(name, TWO, |_, state| {
+fn mig_2_mig_8_mig_20_container_sees_its_instances_as_published() {
+    check(ONE, |machine, state| {
         let agent = Agent::start(state);
-        let single = "{gpus: [{select: {all: true}, mode: mig, strategy: single, layout: [{profile: 2g.10gb, count: 3}]}]}";
-        expect(&agent.enter(single), &[("nvidia.com/gpu", 6)]);
-        let none = "{gpus: [{select: {all: true}, mode: mig, strategy: none, layout: [{profile: 2g.10gb, count: 3}]}]}";
-        expect(&agent.enter(none), &[]);
-    });
-}
+        let devices = agent.enter(&group(SEVEN));
+        assert!(
+            devices
+                .iter()
+                .all(|device| device.memory == Mib(4864) && device.numa == Some(0))
+        );
+        // Applied again, as at every start, it changes nothing.
+        assert_eq!(agent.enter(&group(SEVEN)), devices);
+        for device in &devices {
+            let grants = [grant(device.uuid.as_str(), None)];
+            let seen = agent.prepare(&grants, device.mode, &[]).unwrap();
+            assert_eq!(seen, [device.uuid.to_string()]);
+        }
 
-#[test]
-fn mig_8_inventory_lists_uuid_and_ids_of_each_instance() {
-    let name = "mig_8_inventory_lists_uuid_and_ids_of_each_instance";
-    check(name, ONE, |machine, state| {
-        let agent = Agent::start(state);
-        let devices = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
+        let devices = agent.enter(&group(TWO_PROFILES));
         let shown = machine.show().unwrap();
         let shown = shown["gpus"][0]["instances"].as_array().unwrap().clone();
         assert_eq!((devices.len(), shown.len()), (2, 2));
-        for device in devices {
+        for device in &devices {
             let Some(Mig::Fixed(part)) = &device.mig else {
                 panic!("{device:?}")
             };
@@ -98,51 +108,20 @@ fn mig_8_inventory_lists_uuid_and_ids_of_each_instance() {
                 (&part.profile.clone().into(), &part.start.into())
             );
         }
+        let both = [0, 1].map(|index| devices[index].uuid.to_string());
+        let grants = both.each_ref().map(|uuid| grant(uuid, None));
+        let seen = agent.prepare(&grants, inventory::Mode::Exclusive, &[]);
+        assert_eq!(seen.unwrap(), both);
+
+        agent.enter(DYNAMIC);
+        let asked = [("1g.5gb", 6), ("2g.10gb", 4)];
+        let beside = asked.map(|(profile, start)| placed(profile, start));
+        let grants = asked.map(|instance| grant("GPU-a", Some(instance)));
+        let seen = agent.prepare(&grants, inventory::Mode::Mig, &beside);
+        let seen = seen.unwrap();
+        assert_eq!(seen.len(), 2);
+        assert_ne!(seen[0], seen[1]);
     });
-}
-
-#[test]
-fn mig_10_node_serves_one_whole_and_one_partitioned_gpu() {
-    check(
-        "mig_10_node_serves_one_whole_and_one_partitioned_gpu",
-        TWO,
-        |_, state| {
-            let agent = Agent::start(state);
-            let devices = agent.enter(
-            "{gpus: [{select: {index: [1]}, mode: mig, layout: [{profile: 3g.20gb, count: 2}]}], rest: exclusive}",
-        );
-            expect(
-                &devices,
-                &[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.20gb", 2)],
-            );
-            let uuids: Vec<&GpuUuid> = devices.iter().map(|device| &device.uuid).collect();
-            assert!(!uuids.contains(&&"GPU-b".into()), "{uuids:?}");
-        },
-    );
-}
-
-#[test]
-fn ts_12_two_instances_with_three_replicas_make_six() {
-    check(
-        "ts_12_two_instances_with_three_replicas_make_six",
-        ONE,
-        |_, state| {
-            let agent = Agent::start(state);
-            let devices = agent.enter(
-            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: timeslice, replicas: 3}}]}]}",
-        );
-            expect(&devices, &[("nvidia.com/mig-3g.20gb", 6)]);
-            let devices = agent.enter(
-            "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb, count: 2, on: {mode: vgpu, split: 4, memoryScaling: 2}}]}]}",
-        );
-            expect(&devices, &[("nvidia.com/mig-3g.20gb", 8)]);
-            assert!(
-                devices
-                    .iter()
-                    .all(|device| device.scaled.0 == 2 * device.memory.0)
-            );
-        },
-    );
 }
 
 const DYNAMIC: &str =
@@ -150,8 +129,7 @@ const DYNAMIC: &str =
 
 #[test]
 fn mig_17_creates_instances_on_demand_beside_others() {
-    let name = "mig_17_creates_instances_on_demand_beside_others";
-    check(name, ONE, |machine, state| {
+    check(ONE, |machine, state| {
         let agent = Agent::start(state);
         let devices = agent.enter(DYNAMIC);
         let all = [
@@ -211,8 +189,7 @@ fn mig_17_creates_instances_on_demand_beside_others() {
 
 #[test]
 fn retries_creation_after_compute_instance_failure() {
-    let name = "retries_creation_after_compute_instance_failure";
-    check(name, ONE, |machine, state| {
+    check(ONE, |machine, state| {
         let agent = Agent::start(state);
         agent.enter(DYNAMIC);
         machine.set("0", &[("cutFaults", "1")]).unwrap();
@@ -243,8 +220,7 @@ fn layout_of_both(second: &str) -> String {
 
 #[test]
 fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
-    let name = "mig_18_changing_one_gpu_leaves_the_other_unchanged";
-    check(name, TWO, |machine, state| {
+    check(TWO, |machine, state| {
         let agent = Agent::start(state);
         let partitioned = layout_of_both("mode: mig, layout: [{profile: 7g.40gb}]");
         agent.enter(&partitioned);
@@ -279,9 +255,8 @@ fn mig_18_changing_one_gpu_leaves_the_other_unchanged() {
 
 #[test]
 fn mig_19_reboot_restores_instances_and_stable_names() {
-    let name = "mig_19_reboot_restores_instances_and_stable_names";
     let hopper = "gpus: [{model: NVIDIA H100 80GB HBM3, uuids: [GPU-a]}]";
-    check(name, hopper, |machine, state| {
+    check(hopper, |machine, state| {
         let layout = "{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.40gb}, {profile: 1g.10gb, count: 2}]}]}";
         let agent = Agent::start(state);
         let before = agent.enter(layout);
@@ -309,38 +284,5 @@ fn mig_19_reboot_restores_instances_and_stable_names() {
             .find(|device| device.uuid == allocated.uuid.as_str())
             .unwrap();
         assert_ne!(found.current, found.uuid);
-    });
-}
-
-#[test]
-fn mig_20_container_sees_instances_of_two_profiles() {
-    let name = "mig_20_container_sees_instances_of_two_profiles";
-    check(name, ONE, |_, state| {
-        let agent = Agent::start(state);
-        let devices = agent.enter("{gpus: [{select: {all: true}, mode: mig, layout: [{profile: 3g.20gb}, {profile: 1g.5gb}]}]}");
-        let grants: Vec<Grant> = devices
-            .iter()
-            .map(|device| grant(device.uuid.as_str(), None))
-            .collect();
-        let seen = agent
-            .prepare(&grants, inventory::Mode::Exclusive, &[])
-            .unwrap();
-        assert_eq!(
-            seen,
-            [devices[0].uuid.to_string(), devices[1].uuid.to_string()]
-        );
-
-        let partitioned = agent.enter(DYNAMIC);
-        assert_eq!(partitioned.len(), 1);
-        let asked = [
-            grant("GPU-a", Some(("1g.5gb", 6))),
-            grant("GPU-a", Some(("2g.10gb", 4))),
-        ];
-        let beside = [placed("1g.5gb", 6), placed("2g.10gb", 4)];
-        let seen = agent
-            .prepare(&asked, inventory::Mode::Mig, &beside)
-            .unwrap();
-        assert_eq!(seen.len(), 2);
-        assert_ne!(seen[0], seen[1]);
     });
 }

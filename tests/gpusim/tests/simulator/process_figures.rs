@@ -7,8 +7,8 @@ use aliquot_gpusim::edit::{MIB, compute_process};
 use aliquot_gpusim::model::Process;
 use nvml_wrapper_sys::bindings::*;
 
-use crate::client::*;
 use crate::common::{TWO_A100, on_machine};
+use crate::nvml_client::*;
 
 /// The bytes of the only process on GPU 0.
 fn bytes(library: &NvmlLib) -> u64 {
@@ -102,8 +102,7 @@ fn samples(library: &NvmlLib) -> Result<Vec<Sample>, nvmlReturn_t> {
 
 #[test]
 fn process_bytes_lack_or_repeat_memory_by_setting() {
-    let name = "process_figures::process_bytes_lack_or_repeat_memory_by_setting";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let process = Process {
             managed: 300 * MIB,
             imported: 50 * MIB,
@@ -128,8 +127,7 @@ fn process_bytes_lack_or_repeat_memory_by_setting() {
 
 #[test]
 fn strange_samples_are_above_100_and_of_an_ended_process() {
-    let name = "process_figures::strange_samples_are_above_100_and_of_an_ended_process";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let busy = Process {
             sm: 42,
             ..compute_process(11, 100)

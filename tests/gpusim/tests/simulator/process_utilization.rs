@@ -3,24 +3,21 @@
 
 use aliquot_gpusim::edit::compute_process;
 use aliquot_gpusim::model::Process;
-use aliquot_gpusim::place;
-use aliquot_nvml::{Driver as _, Nvml, Options, Usage as _};
+use aliquot_nvml::{Driver as _, Usage as _};
 
 use crate::common::{TWO_A100, on_machine};
+use crate::driver::open;
 
 /// Process ids and their percent.
 type Samples = Vec<(u32, u32)>;
 
 #[test]
 fn reads_process_utilization_by_either_call() {
-    let name = "process_utilization::reads_process_utilization_by_either_call";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let set = |gpu: &str, field: &str, value: &str| {
             machine.set(gpu, &[(field, value)]).unwrap();
         };
-        let library = place::library_path().unwrap().into();
-        let options = Options::default();
-        let driver = Nvml::open(Options { library, ..options }).unwrap();
+        let driver = open();
         let gpus: Vec<String> = driver
             .inventory()
             .unwrap()

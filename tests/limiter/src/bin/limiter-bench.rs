@@ -27,8 +27,18 @@ use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use aliquot_style::figures::{Figure, LIMITER, Report};
 use anyhow::{Result, anyhow, ensure};
 
-const GROUPS: [&str; 9] = [
-    "launch", "start", "share", "long", "tenants", "harsh", "arbiter", "memory", "lending",
+/// What measures the figures of a group.
+type Measure = fn(&mut Bench) -> Result<()>;
+const GROUPS: [(&str, Measure); 9] = [
+    ("launch", launches),
+    ("start", starts),
+    ("share", shares),
+    ("long", long_kernels),
+    ("tenants", tenants),
+    ("harsh", harsh_shares),
+    ("arbiter", arbiter),
+    ("memory", memory),
+    ("lending", lending),
 ];
 /// Honest programs beside the OOM killer.
 const HONEST: usize = 200;
@@ -69,39 +79,17 @@ fn main() -> Result<()> {
     {
         return oom_host::run(containers);
     }
-    let unknown = groups.iter().find(|name| !GROUPS.contains(&name.as_str()));
+    let known = GROUPS.map(|(name, _)| name);
+    let unknown = groups.iter().find(|name| !known.contains(&name.as_str()));
     ensure!(
         unknown.is_none(),
-        "unknown group {unknown:?}; expected: {GROUPS:?}"
+        "unknown group {unknown:?}; expected: {known:?}"
     );
-    let is_selected = |group: &str| groups.is_empty() || groups.iter().any(|name| name == group);
     let mut bench = Bench(Report::new(|title| title == LIMITER)?);
-    if is_selected("launch") {
-        launches(&mut bench)?;
-    }
-    if is_selected("start") {
-        starts(&mut bench)?;
-    }
-    if is_selected("share") {
-        shares(&mut bench)?;
-    }
-    if is_selected("long") {
-        long_kernels(&mut bench)?;
-    }
-    if is_selected("tenants") {
-        tenants(&mut bench)?;
-    }
-    if is_selected("harsh") {
-        harsh_shares(&mut bench)?;
-    }
-    if is_selected("arbiter") {
-        arbiter(&mut bench)?;
-    }
-    if is_selected("memory") {
-        memory(&mut bench)?;
-    }
-    if is_selected("lending") {
-        lending(&mut bench)?;
+    for (name, measure) in GROUPS {
+        if groups.is_empty() || groups.iter().any(|group| group == name) {
+            measure(&mut bench)?;
+        }
     }
     bench.0.end(groups.is_empty())
 }
@@ -470,39 +458,43 @@ fn lending(bench: &mut Bench) -> Result<()> {
         let result = lending::run(limits, Duration::from_mins(10), grace)?;
         let number = |number: u64| u32::try_from(number).map(f64::from);
         let (granted, refused) = (number(result.granted)?, number(result.refused)?);
-        let what = format!(
-            "of {granted} allocations within the requests of ten tenants in 10 minutes, {with}"
-        );
-        let value = 100.0 * granted / (granted + refused);
-        bench.figure(
-            &format!("lent_granted_{of}"),
-            (value, "percent"),
-            100.0,
-            &what,
-        )?;
-        let what = format!("the longest of them beyond the grace period of 5 s, {with}");
         let beyond = result.longest.saturating_sub(grace).as_secs_f64();
-        bench.figure(&format!("lent_wait_{of}_s"), (beyond, "s"), 0.0, &what)?;
-        let what = format!(
-            "of what two idle tenants leave, lent to others, the least of {} rounds, {with}",
-            result.rounds
-        );
-        bench.figure(
-            &format!("lent_usable_{of}"),
-            (result.usable, "percent"),
-            100.0,
-            &what,
-        )?;
-        let what = format!(
-            "borrowers ended that were within their request, of {} ended, {with}",
-            result.ended
-        );
-        bench.figure(
-            &format!("lent_wrong_{of}"),
-            (number(result.wrong)?, "tenants"),
-            0.0,
-            &what,
-        )?;
+        for (name, figure, baseline, what) in [
+            (
+                format!("lent_granted_{of}"),
+                (100.0 * granted / (granted + refused), "percent"),
+                100.0,
+                format!(
+                    "of {granted} allocations within the requests of ten tenants in 10 minutes"
+                ),
+            ),
+            (
+                format!("lent_wait_{of}_s"),
+                (beyond, "s"),
+                0.0,
+                "the longest of them beyond the grace period of 5 s".to_owned(),
+            ),
+            (
+                format!("lent_usable_{of}"),
+                (result.usable, "percent"),
+                100.0,
+                format!(
+                    "of what two idle tenants leave, lent to others, the least of {} rounds",
+                    result.rounds
+                ),
+            ),
+            (
+                format!("lent_wrong_{of}"),
+                (number(result.wrong)?, "tenants"),
+                0.0,
+                format!(
+                    "borrowers ended that were within their request, of {} ended",
+                    result.ended
+                ),
+            ),
+        ] {
+            bench.figure(&name, figure, baseline, &format!("{what}, {with}"))?;
+        }
     }
     Ok(())
 }

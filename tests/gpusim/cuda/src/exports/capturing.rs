@@ -65,33 +65,6 @@ calls! { CALLS:
         status.put(status_of(stream.capture.lock().as_ref()))
     }
 
-    cuStreamGetCaptureInfo 10010 cuStreamGetCaptureInfo(
-        stream: Handle, status: Out<u32>, id: Out<u64>,
-    ) / 10010 cuStreamGetCaptureInfo_ptsz as own {
-        information(stream, own, &status, &id)
-    }
-
-    cuStreamGetCaptureInfo 11030 cuStreamGetCaptureInfo_v2(
-        stream: Handle, status: Out<u32>, id: Out<u64>, graph: Out<Handle>, after: Out<u64>,
-        count: Out<usize>,
-    ) / 11030 cuStreamGetCaptureInfo_v2_ptsz as own {
-        graph.put_if(0);
-        after.put_if(0);
-        count.put_if(0);
-        information(stream, own, &status, &id)
-    }
-
-    cuStreamGetCaptureInfo 12030 cuStreamGetCaptureInfo_v3(
-        stream: Handle, status: Out<u32>, id: Out<u64>, graph: Out<Handle>, after: Out<u64>,
-        edges: Out<u64>, count: Out<usize>,
-    ) / 12030 cuStreamGetCaptureInfo_v3_ptsz as own {
-        graph.put_if(0);
-        after.put_if(0);
-        edges.put_if(0);
-        count.put_if(0);
-        information(stream, own, &status, &id)
-    }
-
     cuThreadExchangeStreamCaptureMode 10010 cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
         driver()?;
         let wanted = mode.get()?;
@@ -124,11 +97,4 @@ fn status_of(capture: Option<&Arc<Capture>>) -> u32 {
         Some(capture) if capture.is_invalid() => INVALIDATED,
         Some(_) => ACTIVE,
     }
-}
-
-fn information(stream: Handle, own: bool, status: &Out<u32>, id: &Out<u64>) -> Answer {
-    let stream = streams::find(stream, own)?;
-    let captured = stream.capture.lock();
-    id.put_if(captured.as_ref().map_or(0, |capture| capture.id));
-    status.put(status_of(captured.as_ref()))
 }

@@ -1,7 +1,5 @@
 //! Explicit contexts and the thread's stack of contexts.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::calls::calls;
 use crate::codes::ERROR_INVALID_VALUE;
 use crate::context::{self, Context, ContextRef, current};
@@ -125,16 +123,6 @@ calls! { CALLS:
         device.put(named(context)?.device)
     }
 
-    cuCtxGetFlags 7000 cuCtxGetFlags(flags: Out<u32>) { flags.put(current()?.flags.load(Relaxed)) }
-
-    cuCtxSetFlags 12010 cuCtxSetFlags(flags: u32) {
-        if flags > MOST_FLAGS {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        current()?.flags.store(flags, Relaxed);
-        Ok(())
-    }
-
     cuCtxGetId 12000 cuCtxGetId(context: Handle, id: Out<u64>) { id.put(named(context)?.handle()) }
 
     cuCtxGetApiVersion 3020 cuCtxGetApiVersion(context: Handle, version: Out<u32>) {
@@ -163,7 +151,7 @@ fn create(context: &Out<Handle>, flags: u32, device: Device) -> Answer {
     if context.is_null() || flags > MOST_FLAGS {
         return Err(ERROR_INVALID_VALUE);
     }
-    let made = driver.contexts.create(driver, device, flags)?;
+    let made = driver.contexts.create(driver, device)?;
     context::push(made);
     context.put(made.handle())
 }

@@ -1,6 +1,4 @@
-//! Settings of the current context, its peers, and waiting for it.
-
-use std::sync::atomic::Ordering::Relaxed;
+//! Limits of the current context, and waiting for it.
 
 use crate::calls::calls;
 use crate::capture;
@@ -26,44 +24,11 @@ calls! { CALLS:
         set_limit(context, limit, value)
     }
 
-    cuCtxGetCacheConfig 3020 cuCtxGetCacheConfig(config: Out<u32>) {
-        config.put(current()?.cache_config.load(Relaxed))
-    }
-
-    cuCtxSetCacheConfig 3020 cuCtxSetCacheConfig(config: u32) {
-        current()?.cache_config.store(config, Relaxed);
-        Ok(())
-    }
-
-    cuCtxGetSharedMemConfig 4020 cuCtxGetSharedMemConfig(config: Out<u32>) {
-        config.put(current()?.shared_config.load(Relaxed))
-    }
-
-    cuCtxSetSharedMemConfig 4020 cuCtxSetSharedMemConfig(config: u32) {
-        current()?.shared_config.store(config, Relaxed);
-        Ok(())
-    }
-
     cuCtxGetStreamPriorityRange 5050 cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         current()?;
         least.put_if(0);
         greatest.put_if(-5);
         Ok(())
-    }
-
-    cuCtxResetPersistingL2Cache 11000 cuCtxResetPersistingL2Cache() { current().map(|_| ()) }
-
-    cuCtxEnablePeerAccess 4000 cuCtxEnablePeerAccess(peer: Handle, flags: u32) {
-        let (own, other) = (current()?, driver()?.contexts.find(peer)?);
-        if flags != 0 || own.gpu_index == other.gpu_index {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        Ok(())
-    }
-
-    cuCtxDisablePeerAccess 4000 cuCtxDisablePeerAccess(peer: Handle) {
-        current()?;
-        driver()?.contexts.find(peer).map(|_| ())
     }
 }
 

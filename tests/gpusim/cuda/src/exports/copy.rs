@@ -125,8 +125,7 @@ pub(super) fn timed(stream: &Stream, now: impl FnOnce() -> Answer) -> Answer {
 /// Whether an address is of memory on a GPU.
 fn is_on_gpu(address: u64) -> Answer<bool> {
     let found = driver()?.heap.find(address);
-    Ok(found
-        .is_some_and(|found| !matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. })))
+    Ok(found.is_some_and(|found| found.kind != Kind::Host))
 }
 
 /// The range lies in one allocation.

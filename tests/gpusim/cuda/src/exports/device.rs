@@ -2,13 +2,13 @@
 
 use std::ffi::c_char;
 
-use aliquot_gpusim_model::model::{Gpu, text};
+use aliquot_gpusim_model::model::text;
 
 use crate::attributes;
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE};
+use crate::codes::ERROR_INVALID_VALUE;
 use crate::driver::{driver, total_memory};
-use crate::ffi::{Out, TextIn};
+use crate::ffi::Out;
 use crate::types::{Device, Uuid};
 
 calls! { CALLS:
@@ -61,65 +61,6 @@ calls! { CALLS:
         major.put(first.cast_signed())?;
         minor.put(second.cast_signed())
     }
-
-    cuDeviceGetProperties 2000 cuDeviceGetProperties(properties: Out<i32>, device: Device) {
-        let values = driver()?.gpu(device, |gpu| PROPERTIES.map(|one| attributes::of(gpu, one)))?;
-        values.into_iter().enumerate().try_for_each(|(index, value)| {
-            properties.put_at(index, value.unwrap_or(0))
-        })
-    }
-
-    cuDeviceGetExecAffinitySupport 11040 cuDeviceGetExecAffinitySupport(
-        supported: Out<i32>, _kind: u32, device: Device,
-    ) {
-        driver()?.gpu_index(device)?;
-        supported.put(0)
-    }
-
-    cuDeviceGetPCIBusId 4010 cuDeviceGetPCIBusId(name: Out<c_char>, length: i32, device: Device) {
-        let place = driver()?.gpu(device, place)?;
-        name.put_text(length, &place)
-    }
-
-    cuDeviceGetByPCIBusId 4010 cuDeviceGetByPCIBusId(device: Out<Device>, name: TextIn) {
-        let (driver, wanted) = (driver()?, name.read()?.to_lowercase());
-        let mut ordinals = 0..driver.count();
-        let found = ordinals.find(|ordinal| {
-            let own = driver.gpu(*ordinal, place).unwrap_or_default();
-            own == wanted || own.strip_prefix("0000:") == Some(&wanted)
-        });
-        device.put(found.ok_or(ERROR_INVALID_DEVICE)?)
-    }
-
-    cuDeviceCanAccessPeer 4000 cuDeviceCanAccessPeer(can: Out<i32>, device: Device, peer: Device) {
-        let driver = driver()?;
-        let (first, second) = (driver.gpu_index(device)?, driver.gpu_index(peer)?);
-        can.put(i32::from(first != second))
-    }
-
-    cuDeviceGetP2PAttribute 8000 cuDeviceGetP2PAttribute(
-        value: Out<i32>, attribute: i32, device: Device, peer: Device,
-    ) {
-        let driver = driver()?;
-        if driver.gpu_index(device)? == driver.gpu_index(peer)? {
-            return Err(ERROR_INVALID_DEVICE);
-        }
-        value.put(match attribute {
-            1 | 4 => 0,
-            2 | 3 => 1,
-            _ => return Err(ERROR_INVALID_VALUE),
-        })
-    }
-}
-
-/// The attributes that are the fields of `CUdevprop`, in order.
-const PROPERTIES: [i32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-
-fn place(gpu: &Gpu) -> String {
-    format!(
-        "{:04x}:{:02x}:{:02x}.0",
-        gpu.pci_domain, gpu.pci_bus, gpu.pci_device
-    )
 }
 
 /// The 16 bytes of `GPU-…` or `MIG-…`; a uuid of another form gives its letters.

@@ -54,12 +54,6 @@ calls! { CALLS:
         record(event, stream, own)
     }
 
-    cuEventRecordWithFlags 11010 cuEventRecordWithFlags(
-        event: Handle, stream: Handle, _flags: u32,
-    ) / 11010 cuEventRecordWithFlags_ptsz as own {
-        record(event, stream, own)
-    }
-
     cuEventQuery 2000 cuEventQuery(event: Handle) {
         let mark = marked(event)?;
         let reached = |mark: Arc<Mark>| {

@@ -4,13 +4,11 @@ use crate::calls::calls;
 use crate::capture::Node;
 use crate::capture::Work;
 use crate::codes::{
-    ERROR_GRAPH_EXEC_UPDATE_FAILURE, ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE,
-    ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
+    ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
 };
 use crate::context::current;
 use crate::driver::driver;
 use crate::exports::launch::check;
-use crate::exports::user_objects;
 use crate::ffi::{Answer, Out};
 use crate::graph::{ExecutableGraph, Graph, copy_of, flat};
 use crate::streams;
@@ -35,15 +33,7 @@ calls! { CALLS:
     }
 
     cuGraphDestroy 10000 cuGraphDestroy(graph: Handle) {
-        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE)?;
-        user_objects::release_of_graph(graph);
-        Ok(())
-    }
-
-    cuGraphClone 10000 cuGraphClone(clone: Out<Handle>, graph: Handle) {
-        let graphs = &driver()?.objects.graphs;
-        let nodes = copy_of(&graphs.get(graph, ERROR_INVALID_HANDLE)?);
-        clone.put(graphs.add(Graph(Mutex::new(nodes))))
+        driver()?.objects.graphs.remove(graph, ERROR_INVALID_HANDLE).map(|_| ())
     }
 
     cuGraphGetNodes 10000 cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
@@ -69,12 +59,6 @@ calls! { CALLS:
         parameters: Out<KernelNodeParameters>,
     ) {
         add(&node, graph, &after, count, kernel(&parameters)?)
-    }
-
-    cuGraphAddEmptyNode 10000 cuGraphAddEmptyNode(
-        node: Out<Handle>, graph: Handle, after: Out<Handle>, count: usize,
-    ) {
-        add(&node, graph, &after, count, Work::Empty)
     }
 
     cuGraphAddMemAllocNode 11040 cuGraphAddMemAllocNode(
@@ -136,7 +120,6 @@ calls! { CALLS:
             Work::Kernel { .. } => 0,
             Work::Copy => 1,
             Work::Fill => 2,
-            Work::Host => 3,
             Work::Child { .. } => 4,
             Work::Empty => 5,
             Work::Alloc { .. } | Work::AllocOnHost { .. } => 10,
@@ -245,17 +228,6 @@ calls! { CALLS:
         stream.run(|| Node::new(Work::Empty), || work)
     }
 
-    cuGraphExecUpdate 10020 cuGraphExecUpdate(
-        exec: Handle, graph: Handle, node: Out<Handle>, result: Out<u32>,
-    ) {
-        node.put_if(0);
-        update(exec, graph, &result)
-    }
-
-    cuGraphExecUpdate 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<u32>) {
-        update(exec, graph, &result)
-    }
-
     cuDeviceGetGraphMemAttribute 11040 cuDeviceGetGraphMemAttribute(
         device: Device, attribute: u32, value: Out<u64>,
     ) {
@@ -267,20 +239,6 @@ calls! { CALLS:
             2 => reserve.reserved,
             3 => reserve.reserved_high,
             _ => return Err(ERROR_INVALID_VALUE),
-        })
-    }
-
-    cuDeviceSetGraphMemAttribute 11040 cuDeviceSetGraphMemAttribute(
-        device: Device, attribute: u32, value: Out<u64>,
-    ) {
-        let driver = driver()?;
-        if value.get()? != 0 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        driver.graph_memory.with(driver.gpu_index(device)?, |reserve| match attribute {
-            1 => { reserve.used_high = reserve.used; Ok(()) }
-            3 => { reserve.reserved_high = reserve.reserved; Ok(()) }
-            _ => Err(ERROR_INVALID_VALUE),
         })
     }
 
@@ -316,7 +274,7 @@ fn kernel_parameters(node: Handle) -> Answer<KernelNodeParameters> {
     })
 }
 
-pub(super) fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
+fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
     let wanted = parameters.get()?;
     check(wanted.shape)?;
     let known = driver()?
@@ -329,13 +287,7 @@ pub(super) fn kernel(parameters: &Out<KernelNodeParameters>) -> Answer<Work> {
     })
 }
 
-pub(super) fn add(
-    node: &Out<Handle>,
-    graph: Handle,
-    after: &Out<Handle>,
-    count: usize,
-    work: Work,
-) -> Answer {
+fn add(node: &Out<Handle>, graph: Handle, after: &Out<Handle>, count: usize, work: Work) -> Answer {
     let known = driver()?.objects.graphs.get(graph, ERROR_INVALID_HANDLE)?;
     node.put(known.add(work, &after.get_all(count)?)?)
 }
@@ -366,20 +318,6 @@ fn upload(exec: Handle, stream: Handle, own: bool) -> Answer {
     streams::find(stream, own)?;
     let nodes = exec.nodes.lock();
     driver.graph_memory.grow(driver, &nodes)
-}
-
-fn update(exec: Handle, graph: Handle, result: &Out<u32>) -> Answer {
-    let objects = &driver()?.objects;
-    let exec = objects.execs.get(exec, ERROR_INVALID_HANDLE)?;
-    let wanted = flat(driver()?, &objects.graphs.get(graph, ERROR_INVALID_HANDLE)?)?;
-    let mut known = exec.nodes.lock();
-    let same = known.len() == wanted.len();
-    result.put_if(u32::from(!same) * 2);
-    if !same {
-        return Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-    }
-    *known = wanted;
-    Ok(())
 }
 
 fn instantiate(exec: &Out<Handle>, graph: Handle, flags: u64) -> Answer<Handle> {

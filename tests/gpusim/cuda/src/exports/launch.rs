@@ -39,14 +39,6 @@ calls! { CALLS:
         let shape = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
         launch(function, shape, (stream, own), &parameters, true)
     }
-
-    cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: Out<i32>, function: Handle, block: i32, _shared: usize,
-    ) {
-        driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
-        let threads = u32::try_from(block).ok().filter(|threads| (1..=1024).contains(threads));
-        blocks.put((2048 / threads.ok_or(ERROR_INVALID_VALUE)?).min(32).cast_signed())
-    }
 }
 
 /// Where an argument of a kernel lies.

@@ -3,7 +3,7 @@
 //! launched as it is. A library is loaded as one piece; real drivers load its functions one by one.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::c_void;
 
 use parking_lot::Mutex;
 
@@ -27,7 +27,7 @@ pub(crate) struct Library {
 /// A kernel of a library, of no context.
 pub(crate) struct Kernel {
     pub(super) library: Handle,
-    name: CString,
+    name: String,
     /// Its function in each context.
     functions: Mutex<HashMap<Handle, Handle>>,
 }
@@ -76,19 +76,13 @@ calls! { CALLS:
         function.put(found.ok_or(ERROR_INVALID_HANDLE)?)
     }
 
-    cuKernelGetName 12030 cuKernelGetName(name: Out<*const c_char>, kernel: Handle) {
-        let known = driver()?.objects.kernels.get(kernel, ERROR_INVALID_HANDLE)?;
-        name.put(known.name.as_ptr())
-    }
-
     cuKernelGetAttribute 12000 cuKernelGetAttribute(
         value: Out<i32>, attribute: u32, kernel: Handle, device: Device,
     ) {
         let driver = driver()?;
         driver.gpu_index(device)?;
         let known = driver.objects.kernels.get(kernel, ERROR_INVALID_HANDLE)?;
-        let name = known.name.to_str().map_err(|_| ERROR_INVALID_VALUE)?;
-        value.put(module::attribute_of(module::local_bytes(name), attribute)?)
+        value.put(module::attribute_of(module::local_bytes(&known.name), attribute)?)
     }
 
     cuLibraryGetGlobal 12000 cuLibraryGetGlobal(
@@ -104,7 +98,7 @@ calls! { CALLS:
 pub(super) fn add_kernel(library: Handle, name: &str) -> Answer<Handle> {
     Ok(driver()?.objects.kernels.add(Kernel {
         library,
-        name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
+        name: name.to_owned(),
         functions: Mutex::default(),
     }))
 }
@@ -164,8 +158,7 @@ pub(crate) fn function_in(kernel: Handle, context: ContextRef) -> Answer<Option<
         return Ok(Some(*function));
     }
     let module = module_in(kernel.library, context)?;
-    let name = kernel.name.to_str().map_err(|_| ERROR_INVALID_VALUE)?;
-    let function = module::function(module, name)?;
+    let function = module::function(module, &kernel.name)?;
     functions.insert(key, function);
     Ok(Some(function))
 }

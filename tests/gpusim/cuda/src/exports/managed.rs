@@ -1,9 +1,9 @@
 //! Placement of managed memory: advice, prefetch, and attributes of a range.
 
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE};
+use crate::codes::ERROR_INVALID_VALUE;
 use crate::driver::driver;
-use crate::ffi::{Answer, Out};
+use crate::ffi::Answer;
 use crate::heap::{Allocation, Kind};
 use crate::streams;
 use crate::types::{Device, DevicePointer, Handle, Location};
@@ -32,27 +32,6 @@ calls! { CALLS:
 
     cuMemAdvise 12020 cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, advice: u32, place: Location) {
         advise((pointer, bytes), advice, if place.kind == ON_DEVICE { place.id } else { HOST })
-    }
-
-    cuMemRangeGetAttribute 8000 cuMemRangeGetAttribute(
-        data: Out<i32>, size: usize, attribute: u32, pointer: DevicePointer, bytes: usize,
-    ) {
-        let found = managed((pointer, bytes))?;
-        if size < 4 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let driver = driver()?;
-        data.put(match attribute {
-            // Read mostly: never advised.
-            1 => 0,
-            // Preferred and last prefetched locations are not recorded: the location of the first
-            // page is returned instead.
-            2 | 4 => match driver.residency.place(found.id, (pointer - found.base) >> 21) {
-                Some(gpu_index) => driver.device_of(gpu_index).ok_or(ERROR_INVALID_DEVICE)?,
-                None => HOST,
-            },
-            _ => return Err(ERROR_INVALID_VALUE),
-        })
     }
 }
 

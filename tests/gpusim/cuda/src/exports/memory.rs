@@ -124,16 +124,6 @@ calls! { CALLS:
         }
         Ok(())
     }
-
-    cuPointerSetAttribute 6000 cuPointerSetAttribute(
-        _value: *const u64, attribute: u32, pointer: DevicePointer,
-    ) {
-        let found = driver()?.heap.find(pointer);
-        match (attribute, found) {
-            (6, Some(_)) => Ok(()),
-            _ => Err(ERROR_INVALID_VALUE),
-        }
-    }
 }
 
 /// `CUmemorytype`.
@@ -146,7 +136,7 @@ fn put_attribute(
     pointer: DevicePointer,
     found: &Allocation,
 ) -> Answer {
-    let host = matches!(found.kind, Kind::Host { .. } | Kind::Registered { .. });
+    let host = found.kind == Kind::Host;
     let word = |value: u32| place.narrow().put(value);
     let flag = |value: bool| place.byte().put(u8::from(value));
     match attribute {

@@ -3,8 +3,7 @@
 //! its name: `k_us_5_local_800` 800 bytes a thread.
 
 use std::collections::HashSet;
-use std::ffi::{CString, c_char, c_void};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::ffi::c_void;
 
 use crate::calls::calls;
 use crate::codes::{
@@ -17,15 +16,13 @@ use crate::exports::library;
 use crate::ffi::{Answer, Out, TextIn};
 use crate::image;
 use crate::times::KernelTime;
-use crate::types::{DevicePointer, Handle};
+use crate::types::Handle;
 
 /// A loaded image.
 pub(crate) struct Module {
     pub(crate) context: ContextRef,
     /// The functions of a PTX image; `None`: any.
-    pub(super) entries: Option<HashSet<String>>,
-    /// The module itself, for its functions.
-    number: AtomicU32,
+    entries: Option<HashSet<String>>,
     /// Its GPU memory.
     bytes: u64,
     /// It belongs to a library.
@@ -35,7 +32,6 @@ pub(crate) struct Module {
 /// A kernel.
 pub(crate) struct Function {
     pub(crate) context: ContextRef,
-    pub(crate) name: CString,
     pub(crate) time: KernelTime,
     /// Bytes of local memory of a thread.
     pub(crate) local_bytes: u32,
@@ -82,29 +78,6 @@ calls! { CALLS:
         out.put(function(module, name.read()?)?)
     }
 
-    cuModuleGetFunctionCount 12040 cuModuleGetFunctionCount(count: Out<u32>, module: Handle) {
-        let known = driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
-        count.put(known.number.load(Relaxed))
-    }
-
-    cuModuleGetGlobal 2000 cuModuleGetGlobal(
-        _pointer: Out<u32>, _bytes: Out<u32>, module: Handle, name: TextIn,
-    ) {
-        current()?;
-        name.read()?;
-        driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
-        Err(ERROR_NOT_FOUND)
-    }
-
-    cuModuleGetGlobal 3020 cuModuleGetGlobal_v2(
-        _pointer: Out<DevicePointer>, _bytes: Out<usize>, module: Handle, name: TextIn,
-    ) {
-        current()?;
-        name.read()?;
-        driver()?.objects.modules.get(module, ERROR_INVALID_HANDLE)?;
-        Err(ERROR_NOT_FOUND)
-    }
-
     cuFuncGetAttribute 2020 cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
         let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
         value.put(attribute_of(known.local_bytes, attribute)?)
@@ -116,16 +89,6 @@ calls! { CALLS:
 
     cuFuncSetCacheConfig 3000 cuFuncSetCacheConfig(function: Handle, _config: u32) {
         driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE).map(|_| ())
-    }
-
-    cuFuncGetName 12030 cuFuncGetName(name: Out<*const c_char>, function: Handle) {
-        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
-        name.put(known.name.as_ptr())
-    }
-
-    cuFuncGetModule 11000 cuFuncGetModule(module: Out<Handle>, function: Handle) {
-        let known = driver()?.objects.functions.get(function, ERROR_INVALID_HANDLE)?;
-        module.put(known.module)
     }
 }
 
@@ -167,7 +130,6 @@ pub(crate) fn function(module: Handle, name: &str) -> Answer<Handle> {
     }
     Ok(objects.functions.add(Function {
         context: known.context,
-        name: CString::new(name).map_err(|_| ERROR_INVALID_VALUE)?,
         time: KernelTime::of(name),
         local_bytes: local_bytes(name),
         module,
@@ -241,12 +203,9 @@ pub(crate) fn load_into(context: ContextRef, image: &[u8], of_library: bool) -> 
     let bytes = image::size(image);
     let context = context.owner();
     add_code(context, |code| code.saturating_add(bytes))?;
-    let entries = entries(image);
-    let count = entries.as_ref().map_or(0, HashSet::len);
     Ok(driver()?.objects.modules.add(Module {
         context,
-        entries,
-        number: AtomicU32::new(u32::try_from(count).unwrap_or(u32::MAX)),
+        entries: entries(image),
         bytes,
         of_library,
     }))
@@ -266,7 +225,7 @@ fn add_code(context: ContextRef, change: impl FnOnce(u64) -> u64) -> Answer {
 }
 
 /// The names of `.entry` lines, if the image is PTX.
-pub(super) fn entries(image: &[u8]) -> Option<HashSet<String>> {
+fn entries(image: &[u8]) -> Option<HashSet<String>> {
     let text = std::str::from_utf8(image).ok()?;
     if !text.contains(".version") {
         return None;

@@ -2,16 +2,12 @@
 
 use crate::calls::calls;
 use crate::capture::{Node, Work};
-use crate::codes::{
-    ERROR_INVALID_DEVICE, ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY,
-};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
 use crate::streams;
-use crate::types::{
-    AccessDescriptor, Device, DevicePointer, Handle, Location, MemoryLocation, PoolProperties,
-};
+use crate::types::{Device, DevicePointer, Handle, Location, MemoryLocation, PoolProperties};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED` and `..._MANAGED`.
 const PINNED: u32 = 1;
@@ -20,28 +16,22 @@ const MANAGED: u32 = 2;
 calls! { CALLS:
     cuDeviceGetDefaultMemPool 11020 cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: Device) {
         let driver = driver()?;
-        pool.put(driver.pools.of_device(driver, device, true)?)
+        pool.put(driver.pools.of_device(driver, device)?)
     }
 
     cuDeviceGetMemPool 11020 cuDeviceGetMemPool(pool: Out<Handle>, device: Device) {
         let driver = driver()?;
-        pool.put(driver.pools.of_device(driver, device, false)?)
-    }
-
-    cuDeviceSetMemPool 11020 cuDeviceSetMemPool(device: Device, pool: Handle) {
-        let driver = driver()?;
-        driver.gpu_index(device)?;
-        driver.pools.set_current(device, pool)
+        pool.put(driver.pools.of_device(driver, device)?)
     }
 
     cuMemGetDefaultMemPool 13000 cuMemGetDefaultMemPool(
         pool: Out<Handle>, place: Out<Location>, kind: u32,
     ) {
-        pool.put(of_place(place.get()?, kind, true)?)
+        pool.put(of_place(place.get()?, kind)?)
     }
 
     cuMemGetMemPool 13000 cuMemGetMemPool(pool: Out<Handle>, place: Out<Location>, kind: u32) {
-        pool.put(of_place(place.get()?, kind, false)?)
+        pool.put(of_place(place.get()?, kind)?)
     }
 
     cuMemPoolCreate 11020 cuMemPoolCreate(pool: Out<Handle>, properties: Out<PoolProperties>) {
@@ -101,27 +91,11 @@ calls! { CALLS:
         })
     }
 
-    cuMemPoolSetAccess 11020 cuMemPoolSetAccess(
-        pool: Handle, wanted: Out<AccessDescriptor>, count: usize,
-    ) {
-        let driver = driver()?;
-        for one in wanted.get_all(count)? {
-            driver.gpu_index(one.location.id).map_err(|_| ERROR_INVALID_DEVICE)?;
-        }
-        driver.pools.with(pool, |_| Ok(()))
-    }
-
-    cuMemPoolGetAccess 11020 cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: Out<Location>) {
-        location.get()?;
-        driver()?.pools.with(pool, |_| Ok(()))?;
-        flags.put(3)
-    }
-
     cuMemAllocAsync 11020 cuMemAllocAsync(
         pointer: Out<DevicePointer>, bytes: usize, stream: Handle,
     ) / 11020 cuMemAllocAsync_ptsz as own {
         let (driver, context) = (driver()?, streams::context_of(stream, own)?);
-        let pool = driver.pools.of_device(driver, context.device, false)?;
+        let pool = driver.pools.of_device(driver, context.device)?;
         allocate(&pointer, bytes, pool, (stream, own))
     }
 
@@ -153,10 +127,10 @@ calls! { CALLS:
     }
 }
 
-fn of_place(place: Location, kind: u32, own: bool) -> Answer<Handle> {
+fn of_place(place: Location, kind: u32) -> Answer<Handle> {
     let driver = driver()?;
     match (kind, place.place()) {
-        (PINNED, MemoryLocation::Gpu(device)) => driver.pools.of_device(driver, device, own),
+        (PINNED, MemoryLocation::Gpu(device)) => driver.pools.of_device(driver, device),
         (PINNED, MemoryLocation::Host) => driver.pools.of_host(driver),
         (MANAGED, MemoryLocation::Nowhere) => driver.pools.of_managed(driver),
         // Managed memory of one GPU alone has no pool of its own here.

@@ -31,19 +31,11 @@ calls! { CALLS:
         reset(device)
     }
 
-    cuDevicePrimaryCtxSetFlags 7000 cuDevicePrimaryCtxSetFlags(device: Device, flags: u32) {
-        driver()?.contexts.set_primary_flags(device, flags)
-    }
-
-    cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2(device: Device, flags: u32) {
-        driver()?.contexts.set_primary_flags(device, flags)
-    }
-
     cuDevicePrimaryCtxGetState 7000 cuDevicePrimaryCtxGetState(
         device: Device, flags: Out<u32>, active: Out<i32>,
     ) {
-        let (set, is_active) = driver()?.contexts.primary_state(device)?;
-        flags.put(set)?;
+        let is_active = driver()?.contexts.is_primary_active(device)?;
+        flags.put(0)?;
         active.put(i32::from(is_active))
     }
 }

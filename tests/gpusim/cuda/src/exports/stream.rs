@@ -2,7 +2,6 @@
 
 use crate::calls::calls;
 use crate::capture;
-use crate::capture::{Node, Work};
 use crate::codes::{
     ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED,
 };
@@ -27,12 +26,6 @@ calls! { CALLS:
 
     cuStreamDestroy 4000 cuStreamDestroy_v2(stream: Handle) { destroy(stream) }
 
-    cuStreamGetFlags 5050 cuStreamGetFlags(
-        stream: Handle, flags: Out<u32>,
-    ) / 7000 cuStreamGetFlags_ptsz as own {
-        flags.put(u32::from(streams::find(stream, own)?.kind == StreamKind::Free))
-    }
-
     cuStreamGetPriority 5050 cuStreamGetPriority(
         stream: Handle, priority: Out<i32>,
     ) / 7000 cuStreamGetPriority_ptsz as own {
@@ -45,10 +38,12 @@ calls! { CALLS:
         context.put(streams::context_of(stream, own)?.handle())
     }
 
-    cuStreamGetId 12000 cuStreamGetId(
-        stream: Handle, id: Out<u64>,
-    ) / 12000 cuStreamGetId_ptsz as own {
-        id.put(streams::find(stream, own)?.id)
+    cuStreamGetCtx 12050 cuStreamGetCtx_v2(
+        stream: Handle, context: Out<Handle>, green: Out<Handle>,
+    ) / 12050 cuStreamGetCtx_v2_ptsz as own {
+        let found = streams::context_of(stream, own)?;
+        green.put_if(0);
+        context.put(found.handle())
     }
 
     cuStreamQuery 2000 cuStreamQuery(stream: Handle) / 7000 cuStreamQuery_ptsz as own {
@@ -81,12 +76,6 @@ calls! { CALLS:
         }
         Ok(())
     }
-
-    cuLaunchHostFunc 10000 cuLaunchHostFunc(
-        stream: Handle, function: u64, data: u64,
-    ) / 10000 cuLaunchHostFunc_ptsz as own {
-        host_function(stream, own, function, data)
-    }
 }
 
 fn create(out: &Out<Handle>, flags: u32, priority: i32) -> Answer {
@@ -110,28 +99,5 @@ fn destroy(stream: Handle) -> Answer {
     if let Some(capture) = gone.capture.lock().take() {
         let _ = capture.end();
     }
-    Ok(())
-}
-
-/// Calls the program's function when the stream has come so far. The stream does not wait for it.
-fn host_function(stream: Handle, own: bool, function: u64, data: u64) -> Answer {
-    let stream = streams::find(stream, own)?;
-    if function == 0 {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    if let Some(capture) = stream.capture.lock().clone() {
-        return capture.add(stream.id, Node::new(Work::Host));
-    }
-    let (driver, gpu_index, number) = (driver()?, stream.context.gpu_index, stream.behind());
-    std::thread::spawn(move || {
-        driver.wait_until_done(gpu_index, number);
-        // SAFETY: the caller gave the address of a function of this type, to be called with this
-        // pointer on a thread of the driver's.
-        unsafe {
-            let function: extern "C" fn(*mut std::ffi::c_void) =
-                std::mem::transmute(as_pointer(function));
-            function(as_pointer(data));
-        }
-    });
     Ok(())
 }

@@ -7,8 +7,7 @@ use std::sync::OnceLock;
 use aliquot_gpusim_model::state::State;
 
 use crate::calls::{SymbolLookup, calls, find};
-use crate::codes::{self, ERROR_INVALID_VALUE, ERROR_NOT_FOUND, ERROR_NOT_SUPPORTED};
-use crate::context::current;
+use crate::codes::{self, ERROR_INVALID_VALUE, ERROR_NOT_FOUND};
 use crate::driver::{driver, init};
 use crate::ffi::{Answer, Out, TextIn};
 
@@ -50,14 +49,6 @@ calls! { CALLS:
         status.put_if(reason);
         address.put(found.unwrap_or(std::ptr::null()))
     }
-
-    cuProfilerInitialize 4000 cuProfilerInitialize(_configuration: u64, _output: u64, _mode: u32) {
-        Err(ERROR_NOT_SUPPORTED)
-    }
-
-    cuProfilerStart 4000 cuProfilerStart() { current().map(|_| ()) }
-
-    cuProfilerStop 4000 cuProfilerStop() { current().map(|_| ()) }
 }
 
 /// The machine's CUDA version.

@@ -101,19 +101,10 @@ calls! { CALLS:
                 driver.gpu_index(device).map_err(|_| ERROR_INVALID_DEVICE)?;
             }
         }
-        let access = wanted.last().ok_or(ERROR_INVALID_VALUE)?.flags;
-        driver.vmm.set_access((pointer, size as u64), u64::from(access))
-    }
-
-    cuMemGetAccess 10020 cuMemGetAccess(flags: Out<u64>, location: Out<Location>, pointer: DevicePointer) {
-        location.get()?;
-        flags.put(driver()?.vmm.access(pointer)?)
-    }
-
-    cuMemGetAllocationPropertiesFromHandle 10020 cuMemGetAllocationPropertiesFromHandle(
-        properties: Out<AllocationProperties>, handle: Handle,
-    ) {
-        properties.put(driver()?.vmm.describe(handle)?.properties)
+        if wanted.is_empty() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        driver.vmm.set_access((pointer, size as u64))
     }
 
     cuMemGetHandleForAddressRange 11070 cuMemGetHandleForAddressRange(

@@ -42,8 +42,7 @@ fn launch(cuda: Cuda, exec: u64, stream: u64) -> u32 {
 
 #[test]
 fn captured_graph_runs_its_kernels_only_at_launch() {
-    let name = "capturing::captured_graph_runs_its_kernels_only_at_launch";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let (stream, side, kernel) = (cuda.stream(), cuda.stream(), cuda.kernel("k_ms_2"));
         let [fork, join] = [cuda.event(), cuda.event()];
@@ -72,30 +71,25 @@ fn captured_graph_runs_its_kernels_only_at_launch() {
 
 #[test]
 fn unjoined_stream_invalidates_the_capture() {
-    on_machine(
-        "capturing::unjoined_stream_invalidates_the_capture",
-        TWO_A100,
-        |_| {
-            let cuda = Cuda::ready();
-            let (stream, side, kernel, fork) = (
-                cuda.stream(),
-                cuda.stream(),
-                cuda.kernel("k_us_2"),
-                cuda.event(),
-            );
-            assert_eq!(begin(cuda, stream, GLOBAL), OK);
-            assert_eq!(cuda.record(fork, stream), OK);
-            ok!(cuda, cuStreamWaitEvent(u64: side, u64: fork, u32: 0));
-            assert_eq!(cuda.launch(kernel, side), OK);
-            assert_eq!(end(cuda, stream), Err(904));
-        },
-    );
+    on_machine(TWO_A100, |_| {
+        let cuda = Cuda::ready();
+        let (stream, side, kernel, fork) = (
+            cuda.stream(),
+            cuda.stream(),
+            cuda.kernel("k_us_2"),
+            cuda.event(),
+        );
+        assert_eq!(begin(cuda, stream, GLOBAL), OK);
+        assert_eq!(cuda.record(fork, stream), OK);
+        ok!(cuda, cuStreamWaitEvent(u64: side, u64: fork, u32: 0));
+        assert_eq!(cuda.launch(kernel, side), OK);
+        assert_eq!(end(cuda, stream), Err(904));
+    });
 }
 
 #[test]
 fn query_during_capture_invalidates_it_by_mode() {
-    let name = "capturing::query_during_capture_invalidates_it_by_mode";
-    on_machine(name, TWO_A100, |_| {
+    on_machine(TWO_A100, |_| {
         let cuda = Cuda::ready();
         let (stream, other, event) = (cuda.stream(), cuda.stream(), cuda.event());
         let kernel = cuda.kernel("k_us_2");
@@ -152,8 +146,7 @@ fn query_during_capture_invalidates_it_by_mode() {
 
 #[test]
 fn graph_allocations_keep_memory_until_trimmed() {
-    let name = "capturing::graph_allocations_keep_memory_until_trimmed";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let charged = || machine.process_usage("0").unwrap()[0].used / MIB - 416;
         let stream = cuda.stream();

@@ -76,8 +76,7 @@ fn cudarc_copies_launches_and_times() {
     let folder = tempfile::tempdir().unwrap();
     place::link_cuda_into(folder.path()).unwrap();
     let environment = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
-    let name = "clients::cudarc_copies_launches_and_times";
-    on_machine_with(name, TWO_A100, &environment, |_| {
+    on_machine_with(TWO_A100, &environment, |_| {
         assert_eq!(cudarc_client::run() >> 20, 81_920 - 634);
     });
 }

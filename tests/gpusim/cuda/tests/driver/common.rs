@@ -10,16 +10,33 @@ use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
 /// Two A100s.
 pub(crate) const TWO_A100: &str = "gpus: [{count: 2, model: NVIDIA A100-SXM4-80GB}]";
 
-/// The role of a process that a test started.
+/// The name of the test that a process runs, and its role where a test started it.
+const NAME: &str = "GPUSIM_TEST_NAME";
 const ROLE: &str = "GPUSIM_TEST_ROLE";
 
-/// Runs `body` in a child process whose driver is the machine of `yaml`. `name` is the test's.
-pub(crate) fn on_machine(name: &str, yaml: &str, body: impl FnOnce(&SimulatedMachine)) {
-    on_machine_with(name, yaml, &[], body);
+/// Runs `body`, a closure of a test, in a child process whose driver is the machine of `yaml`.
+pub(crate) fn on_machine<F: FnOnce(&SimulatedMachine)>(yaml: &str, body: F) {
+    on_machine_with(yaml, &[], body);
 }
 
 /// As `on_machine`, with more environment.
-pub(crate) fn on_machine_with(
+pub(crate) fn on_machine_with<F: FnOnce(&SimulatedMachine)>(
+    yaml: &str,
+    environment: &[(&str, &str)],
+    body: F,
+) {
+    run_test(&name_of::<F>(), yaml, environment, body);
+}
+
+/// The name of the test that a closure is of.
+pub(crate) fn name_of<F>() -> String {
+    let path = std::any::type_name::<F>();
+    let test = path.split("::{{closure}}").next().unwrap();
+    test.split_once("::").unwrap().1.to_owned()
+}
+
+/// As `on_machine_with`, for the test of this name.
+pub(crate) fn run_test(
     name: &str,
     yaml: &str,
     environment: &[(&str, &str)],
@@ -50,17 +67,18 @@ pub(crate) fn on_machine_with(
 fn own_test(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
+    command.env(NAME, name);
     command
 }
 
-/// Starts the test `name` once more, in a process that gets `role` from [`role`].
-pub(crate) fn start(name: &str, role: &str) -> Started {
-    start_with(name, role, &[])
+/// Starts the test once more, in a process that gets `role` from [`role`].
+pub(crate) fn start(role: &str) -> Started {
+    start_with(role, &[])
 }
 
 /// As `start`, with more environment.
-pub(crate) fn start_with(name: &str, role: &str, environment: &[(&str, &str)]) -> Started {
-    let mut command = own_test(name);
+pub(crate) fn start_with(role: &str, environment: &[(&str, &str)]) -> Started {
+    let mut command = own_test(&std::env::var(NAME).unwrap());
     command
         .env(ROLE, role)
         .envs(environment.iter().copied())
@@ -102,7 +120,7 @@ pub(crate) fn role() -> Option<String> {
 
 /// Waits until `holds` is true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::yield_now();

@@ -10,39 +10,34 @@ use crate::common::{TWO_A100, on_machine, on_machine_with};
 
 #[test]
 fn rejects_calls_before_cu_init_except_error_texts() {
-    on_machine(
-        "contexts::rejects_calls_before_cu_init_except_error_texts",
-        TWO_A100,
-        |_| {
-            let cuda = Cuda::open();
-            let mut count = 0;
-            let mut ask = || call!(cuda, cuDeviceGetCount(*mut i32: &raw mut count));
-            assert_eq!(ask(), NOT_INITIALIZED);
-            assert_eq!(call!(cuda, cuInit(u32: 1)), INVALID_VALUE);
-            let mut words: *const c_char = std::ptr::null();
-            ok!(cuda, cuGetErrorName(u32: 2, *mut *const c_char: &raw mut words));
-            // SAFETY: the driver's names end with a zero and live forever.
-            let name = unsafe { CStr::from_ptr(words) };
-            assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
-            assert_eq!(
-                call!(cuda, cuGetErrorString(u32: 4242, *mut *const c_char: &raw mut words)),
-                INVALID_VALUE
-            );
-            assert!(words.is_null());
-            ok!(cuda, cuInit(u32: 0));
-            ok!(cuda, cuInit(u32: 0));
-            assert_eq!(ask(), OK);
-            assert_eq!(count, 2);
-            assert_eq!(cuda.alloc(1), Err(INVALID_CONTEXT));
-        },
-    );
+    on_machine(TWO_A100, |_| {
+        let cuda = Cuda::open();
+        let mut count = 0;
+        let mut ask = || call!(cuda, cuDeviceGetCount(*mut i32: &raw mut count));
+        assert_eq!(ask(), NOT_INITIALIZED);
+        assert_eq!(call!(cuda, cuInit(u32: 1)), INVALID_VALUE);
+        let mut words: *const c_char = std::ptr::null();
+        ok!(cuda, cuGetErrorName(u32: 2, *mut *const c_char: &raw mut words));
+        // SAFETY: the driver's names end with a zero and live forever.
+        let name = unsafe { CStr::from_ptr(words) };
+        assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
+        assert_eq!(
+            call!(cuda, cuGetErrorString(u32: 4242, *mut *const c_char: &raw mut words)),
+            INVALID_VALUE
+        );
+        assert!(words.is_null());
+        ok!(cuda, cuInit(u32: 0));
+        ok!(cuda, cuInit(u32: 0));
+        assert_eq!(ask(), OK);
+        assert_eq!(count, 2);
+        assert_eq!(cuda.alloc(1), Err(INVALID_CONTEXT));
+    });
 }
 
 #[test]
 fn cu_init_fails_while_gpu_waits_for_fabric() {
-    let name = "contexts::cu_init_fails_while_gpu_waits_for_fabric";
     let yaml = "gpus: [{model: NVIDIA H200, set: {fabric: notStarted}}]";
-    on_machine(name, yaml, |machine| {
+    on_machine(yaml, |machine| {
         let cuda = Cuda::open();
         let init = || call!(cuda, cuInit(u32: 0));
         assert_eq!(init(), SYSTEM_NOT_READY);
@@ -54,57 +49,8 @@ fn cu_init_fails_while_gpu_waits_for_fabric() {
 }
 
 #[test]
-fn device_reports_facts_of_the_machine_file() {
-    on_machine(
-        "contexts::device_reports_facts_of_the_machine_file",
-        TWO_A100,
-        |machine| {
-            let cuda = Cuda::ready();
-            let shown = machine.show().unwrap();
-            let mut name: [c_char; 64] = [1; 64];
-            ok!(cuda, cuDeviceGetName(*mut c_char: name.as_mut_ptr(), i32: 64, i32: 1));
-            // SAFETY: the call reported that it wrote a text.
-            let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-            assert_eq!(name.to_str().unwrap(), shown["gpus"][1]["model"]);
-            let mut uuid = [0_u8; 16];
-            ok!(cuda, cuDeviceGetUuid_v2(*mut [u8; 16]: &raw mut uuid, i32: 1));
-            let digits = format!("{:032x}", u128::from_be_bytes(uuid));
-            let expected = shown["gpus"][1]["uuid"]
-                .as_str()
-                .unwrap()
-                .replace("GPU-", "");
-            assert_eq!(digits, expected.replace('-', ""));
-            let mut total = 0_u64;
-            ok!(cuda, cuDeviceTotalMem_v2(*mut u64: &raw mut total, i32: 0));
-            assert_eq!(total, (81_920 - 634) * MIB);
-            let attribute = |number: i32, device: i32| {
-                let mut value = 0;
-                let code = call!(cuda, cuDeviceGetAttribute(
-                    *mut i32: &raw mut value, i32: number, i32: device,
-                ));
-                if code == OK { Ok(value) } else { Err(code) }
-            };
-            for (number, value) in [
-                (16, 108),
-                (75, 8),
-                (76, 0),
-                (10, 32),
-                (34, 0),
-                (102, 1),
-                (115, 1),
-            ] {
-                assert_eq!(attribute(number, 0), Ok(value), "attribute {number}");
-            }
-            assert_eq!(attribute(9999, 0), Err(INVALID_VALUE));
-            assert_eq!(attribute(16, 2), Err(INVALID_DEVICE));
-        },
-    );
-}
-
-#[test]
 fn context_charges_gpu_memory_and_frees_it() {
-    let name = "contexts::context_charges_gpu_memory_and_frees_it";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::open();
         ok!(cuda, cuInit(u32: 0));
         let check = |used: [u64; 2]| {
@@ -151,36 +97,31 @@ fn context_charges_gpu_memory_and_frees_it() {
 
 #[test]
 fn each_thread_has_its_own_context_stack() {
-    on_machine(
-        "contexts::each_thread_has_its_own_context_stack",
-        TWO_A100,
-        |_| {
-            let cuda = Cuda::ready();
-            let current = || {
-                let mut context = 1;
-                ok!(cuda, cuCtxGetCurrent(*mut u64: &raw mut context));
-                context
-            };
-            let (first, second) = (cuda.primary(0), cuda.primary(1));
-            std::thread::scope(|scope| scope.spawn(|| assert_eq!(current(), 0)).join().unwrap());
-            assert_eq!(current(), first);
-            ok!(cuda, cuCtxPushCurrent_v2(u64: second));
-            assert_eq!(current(), second);
-            let mut popped = 0;
-            ok!(cuda, cuCtxPopCurrent_v2(*mut u64: &raw mut popped));
-            assert_eq!((popped, current()), (second, first));
-            for _ in 0..2 {
-                ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
-            }
-            assert_eq!(cuda.alloc(MIB), Err(DESTROYED));
-            assert_eq!(call!(cuda, cuCtxSetCurrent(u64: 12345)), INVALID_CONTEXT);
-        },
-    );
+    on_machine(TWO_A100, |_| {
+        let cuda = Cuda::ready();
+        let current = || {
+            let mut context = 1;
+            ok!(cuda, cuCtxGetCurrent(*mut u64: &raw mut context));
+            context
+        };
+        let (first, second) = (cuda.primary(0), cuda.primary(1));
+        std::thread::scope(|scope| scope.spawn(|| assert_eq!(current(), 0)).join().unwrap());
+        assert_eq!(current(), first);
+        ok!(cuda, cuCtxPushCurrent_v2(u64: second));
+        assert_eq!(current(), second);
+        let mut popped = 0;
+        ok!(cuda, cuCtxPopCurrent_v2(*mut u64: &raw mut popped));
+        assert_eq!((popped, current()), (second, first));
+        for _ in 0..2 {
+            ok!(cuda, cuDevicePrimaryCtxRelease_v2(i32: 0));
+        }
+        assert_eq!(cuda.alloc(MIB), Err(DESTROYED));
+        assert_eq!(call!(cuda, cuCtxSetCurrent(u64: 12345)), INVALID_CONTEXT);
+    });
 }
 
 #[test]
 fn enumerates_only_visible_devices() {
-    const NAME: &str = "contexts::enumerates_only_visible_devices";
     const YAML: &str = "gpus: [{count: 2, model: Tesla T4, uuids: [GPU-a, GPU-b]}]";
     let check = |given: &str, chosen: &str, expected: Result<i32, u32>| {
         let environment = [
@@ -189,7 +130,7 @@ fn enumerates_only_visible_devices() {
         ];
         let wanted = format!("{expected:?}");
         let environment = [&environment[..], &[("EXPECTED", wanted.as_str())]].concat();
-        on_machine_with(NAME, YAML, &environment, |_| {
+        on_machine_with(YAML, &environment, |_| {
             let cuda = Cuda::open();
             let found = match call!(cuda, cuInit(u32: 0)) {
                 OK => {

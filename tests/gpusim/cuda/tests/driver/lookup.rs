@@ -34,8 +34,7 @@ fn check(cuda: Cuda, (name, version, flags): (&str, i32, u64), expected: Answer,
 
 #[test]
 fn reports_missing_symbol_as_each_form_of_the_look_up_does() {
-    let name = "lookup::reports_missing_symbol_as_each_form_of_the_look_up_does";
-    on_machine(name, TWO_A100, |_| {
+    on_machine(TWO_A100, |_| {
         let cuda = Cuda::open();
         let before = std::ptr::dangling_mut::<c_void>();
         let mut address = before;
@@ -53,8 +52,7 @@ fn reports_missing_symbol_as_each_form_of_the_look_up_does() {
 
 #[test]
 fn resolves_symbol_by_version_and_default_stream() {
-    let name = "lookup::resolves_symbol_by_version_and_default_stream";
-    on_machine(name, TWO_A100, |_| {
+    on_machine(TWO_A100, |_| {
         let cuda = Cuda::open();
         for (asked, expected, status) in [
             (("cuMemAlloc", 12_000, 0), Ok("cuMemAlloc_v2"), 0),
@@ -92,7 +90,7 @@ fn resolves_symbol_by_version_and_default_stream() {
 #[test]
 fn older_driver_lacks_newer_functions() {
     let yaml = "{cuda: '11.4', gpus: [{model: Tesla T4}]}";
-    on_machine("lookup::older_driver_lacks_newer_functions", yaml, |_| {
+    on_machine(yaml, |_| {
         let cuda = Cuda::ready();
         let mut version = 0;
         ok!(cuda, cuDriverGetVersion(*mut i32: &raw mut version));
@@ -104,9 +102,8 @@ fn older_driver_lacks_newer_functions() {
 
 #[test]
 fn driver_answers_other_addresses_than_the_loader() {
-    let name = "lookup::driver_answers_other_addresses_than_the_loader";
     let yaml = "gpus: [{model: Tesla T4, set: {otherAddresses: on}}]";
-    on_machine(name, yaml, |_| {
+    on_machine(yaml, |_| {
         // Also before `cuInit`.
         let cuda = Cuda::open();
         let find = |name: &std::ffi::CStr| {

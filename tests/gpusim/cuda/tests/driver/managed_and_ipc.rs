@@ -43,8 +43,7 @@ fn on_host(machine: &SimulatedMachine) -> [u64; 2] {
 
 #[test]
 fn managed_memory_occupies_gpu_when_touched_and_yields() {
-    let name = "managed_and_ipc::managed_memory_occupies_gpu_when_touched_and_yields";
-    on_machine(name, SMALL, |machine| {
+    on_machine(SMALL, |machine| {
         let cuda = Cuda::ready();
         // More than the GPU has.
         let large = managed(cuda, 8000 * MIB);
@@ -76,8 +75,7 @@ fn managed_memory_occupies_gpu_when_touched_and_yields() {
 
 #[test]
 fn evicts_managed_pages_of_another_process() {
-    const NAME: &str = "managed_and_ipc::evicts_managed_pages_of_another_process";
-    on_machine(NAME, SMALL, |machine| {
+    on_machine(SMALL, |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
             let pointer = managed(cuda, 2000 * MIB);
@@ -86,7 +84,7 @@ fn evicts_managed_pages_of_another_process() {
                 std::thread::park();
             }
         }
-        let mut child = start(NAME, "holder");
+        let mut child = start("holder");
         until("the other's pages are there", || {
             let mut all = charged(machine);
             all.sort_unstable();
@@ -112,8 +110,7 @@ fn imported(machine: &SimulatedMachine) -> u64 {
 
 #[test]
 fn ipc_memory_is_charged_once() {
-    const NAME: &str = "managed_and_ipc::ipc_memory_is_charged_once";
-    on_machine(NAME, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let open = |handle: IpcHandle, pointer: *mut u64| {
             call!(cuda, cuIpcOpenMemHandle_v2(
@@ -145,7 +142,7 @@ fn ipc_memory_is_charged_once() {
         assert_eq!(get(&raw mut handle, own), OK);
         assert_eq!(open(handle, &raw mut pointer), INVALID_CONTEXT);
         let words: Vec<String> = handle.0.iter().map(u64::to_string).collect();
-        let mut child = start(NAME, &words.join(" "));
+        let mut child = start(&words.join(" "));
         child.finish();
         assert_eq!(charged(machine), [100]);
     });

@@ -4,48 +4,8 @@ use crate::client::*;
 use crate::common::{TWO_A100, on_machine, on_machine_with, role, start, until};
 
 #[test]
-fn frees_memory_of_killed_process_at_once() {
-    const NAME: &str = "process_exit::frees_memory_of_killed_process_at_once";
-    on_machine(NAME, TWO_A100, |machine| {
-        if role().is_some() {
-            let cuda = Cuda::ready();
-            cuda.alloc(10_000 * MIB).unwrap();
-            // SAFETY: closes descriptors of this process, which needs none of them any more.
-            unsafe { libc::close_range(3, u32::MAX, 0) };
-            loop {
-                std::thread::park();
-            }
-        }
-        let mut children: Vec<_> = (0..4).map(|_| start(NAME, "holder")).collect();
-        let holders = || machine.process_usage("0").unwrap();
-        let all_hold = |count: usize| {
-            let full = holders()
-                .iter()
-                .filter(|one| one.used == 10_416 * MIB)
-                .count();
-            full == count
-        };
-        until("four processes hold 10416 MiB each", || all_hold(4));
-        let cuda = Cuda::ready();
-        let total = cuda.info().1;
-        assert_eq!(cuda.info().0, total - (4 * 10_416 + 416) * MIB);
-        for left in (0..4).rev() {
-            let mut child = children.pop().unwrap();
-            let pid = child.id();
-            assert!(holders().iter().any(|one| one.pid_here() == Some(pid)));
-            child.kill();
-            assert!(holders().iter().all(|one| one.pid != pid));
-            assert_eq!(cuda.info().0, total - (left * 10_416 + 416) * MIB);
-        }
-        // All their memory can be allocated.
-        cuda.alloc(cuda.info().0).unwrap();
-    });
-}
-
-#[test]
 fn never_overcommits_gpu_when_processes_are_killed() {
-    const NAME: &str = "process_exit::never_overcommits_gpu_when_processes_are_killed";
-    on_machine(NAME, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         if role().is_some() {
             let cuda = Cuda::ready();
             loop {
@@ -58,7 +18,7 @@ fn never_overcommits_gpu_when_processes_are_killed() {
         }
         let capacity = (81_920 - 634) * MIB;
         for _ in 0..12 {
-            let mut children: Vec<_> = (0..4).map(|_| start(NAME, "taker")).collect();
+            let mut children: Vec<_> = (0..4).map(|_| start("taker")).collect();
             until("all take", || {
                 let holders = machine.process_usage("0").unwrap();
                 let used: u64 = holders.iter().map(|one| one.used).sum();
@@ -77,8 +37,7 @@ fn never_overcommits_gpu_when_processes_are_killed() {
 
 #[test]
 fn forked_child_has_no_driver_and_frees_nothing() {
-    let name = "process_exit::forked_child_has_no_driver_and_frees_nothing";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let mut count = 0;
         let init = cuda.symbol("cuInit");
@@ -105,43 +64,9 @@ fn forked_child_has_no_driver_and_frees_nothing() {
 }
 
 #[test]
-fn group_peak_sums_living_processes() {
-    const NAME: &str = "process_exit::group_peak_sums_living_processes";
-    on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
-        let cuda = Cuda::ready();
-        if role().is_some() {
-            cuda.alloc(2000 * MIB).unwrap();
-            loop {
-                std::thread::park();
-            }
-        }
-        let peak = || machine.group_peak("0", "pod").unwrap() / MIB;
-        assert_eq!(peak(), 416);
-        for _ in 0..3 {
-            let mut child = start(NAME, "holder");
-            until("it holds", || {
-                machine
-                    .process_usage("0")
-                    .unwrap()
-                    .iter()
-                    .any(|one| one.used / MIB == 2416)
-            });
-            child.kill();
-        }
-        assert_eq!(peak(), 2832, "never two of them at once");
-        cuda.alloc(3000 * MIB).unwrap();
-        assert_eq!(
-            (peak(), machine.group_peak("0", "other").unwrap()),
-            (3416, 0)
-        );
-    });
-}
-
-#[test]
 fn group_peak_counts_process_after_first_thread_ended() {
     // Its first thread is a zombie then, and the process must still not count as dead.
-    const NAME: &str = "process_exit::group_peak_counts_process_after_first_thread_ended";
-    on_machine_with(NAME, TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
+    on_machine_with(TWO_A100, &[("GPUSIM_GROUP", "pod")], |machine| {
         if role().is_some() {
             // A test is not its process's first thread; it is that of a child.
             // SAFETY: the child uses nothing of its parent's other threads.
@@ -162,7 +87,7 @@ fn group_peak_counts_process_after_first_thread_ended() {
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let cuda = Cuda::ready();
-        let _child = start(NAME, "holder");
+        let _child = start("holder");
         until("its first thread ended", || {
             let holders = machine.process_usage("0").unwrap();
             let holder = holders.iter().find(|one| one.used / MIB == 2416);
@@ -179,8 +104,7 @@ fn group_peak_counts_process_after_first_thread_ended() {
 
 #[test]
 fn two_library_copies_appear_as_one_nvml_process() {
-    let name = "process_exit::two_library_copies_appear_as_one_nvml_process";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("libcuda.so.580");

@@ -17,8 +17,8 @@ fn busy(machine: &SimulatedMachine, pid: u32) -> u64 {
 }
 
 /// A process whose queue is full of kernels of 10 ms: this test, in another role.
-fn worker(name: &str, machine: &SimulatedMachine) -> Started {
-    let worker = start(name, "worker");
+fn worker(machine: &SimulatedMachine) -> Started {
+    let worker = start("worker");
     until("the worker runs", || {
         busy(machine, worker.id()) > 50_000_000
     });
@@ -36,9 +36,8 @@ fn work_forever(cuda: Cuda) -> ! {
 #[test]
 fn event_is_ready_some_time_after_it_is_recorded() {
     const LATE: Duration = Duration::from_millis(30);
-    let name = "unkind_time::event_is_ready_some_time_after_it_is_recorded";
     let yaml = "gpus: [{model: Tesla T4, set: {markLatencyUs: 30000}}]";
-    on_machine(name, yaml, |machine| {
+    on_machine(yaml, |machine| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_ms_500"));
         let [start, end, alone] = [cuda.event(), cuda.event(), cuda.event()];
@@ -76,9 +75,8 @@ fn event_is_ready_some_time_after_it_is_recorded() {
 
 #[test]
 fn gap_before_a_small_kernel_is_in_its_event_time() {
-    let name = "unkind_time::gap_before_a_small_kernel_is_in_its_event_time";
     let yaml = "gpus: [{model: Tesla T4, set: {markLatencyUs: 5, launchUs: 4}}]";
-    on_machine(name, yaml, |machine| {
+    on_machine(yaml, |machine| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_3"));
         let [start, end] = [cuda.event(), cuda.event()];
@@ -98,9 +96,8 @@ fn gap_before_a_small_kernel_is_in_its_event_time() {
 
 #[test]
 fn calls_that_launch_take_cpu_time() {
-    let name = "unkind_time::calls_that_launch_take_cpu_time";
     let yaml = "gpus: [{model: Tesla T4, set: {launchUs: 100000}}]";
-    on_machine(name, yaml, |machine| {
+    on_machine(yaml, |machine| {
         let cuda = Cuda::ready();
         let (stream, kernel) = (cuda.stream(), cuda.kernel("k_us_1"));
         let memory = cuda.alloc(MIB).unwrap();
@@ -122,9 +119,8 @@ fn calls_that_launch_take_cpu_time() {
 
 #[test]
 fn overlapping_streams_keep_order_of_events() {
-    let name = "unkind_time::overlapping_streams_keep_order_of_events";
     let yaml = "gpus: [{model: Tesla T4, set: {overlap: on}}]";
-    on_machine(name, yaml, |_| {
+    on_machine(yaml, |_| {
         let cuda = Cuda::ready();
         let [first, second, third] = [cuda.stream(), cuda.stream(), cuda.stream()];
         let [long, short] = [cuda.kernel("k_ms_500"), cuda.kernel("k_ms_30")];
@@ -153,13 +149,12 @@ fn overlapping_streams_keep_order_of_events() {
 
 #[test]
 fn work_of_a_killed_process_runs_no_more() {
-    const NAME: &str = "unkind_time::work_of_a_killed_process_runs_no_more";
-    on_machine(NAME, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::ready();
         if role().is_some() {
             work_forever(cuda);
         }
-        let mut other = worker(NAME, machine);
+        let mut other = worker(machine);
         until("its queue is full", || {
             let holders = machine.process_usage("0").unwrap();
             let found = holders.iter().find(|one| one.pid == other.id());

@@ -53,8 +53,7 @@ fn charged(machine: &SimulatedMachine, gpu: &str) -> u64 {
 
 #[test]
 fn memory_stays_charged_until_released_and_unmapped() {
-    let name = "virtual_memory::memory_stays_charged_until_released_and_unmapped";
-    on_machine(name, TWO_A100, |machine| {
+    on_machine(TWO_A100, |machine| {
         let cuda = Cuda::open();
         ok!(cuda, cuInit(u32: 0));
         let address = reserve(cuda, 64 * MIB);
@@ -85,70 +84,62 @@ fn memory_stays_charged_until_released_and_unmapped() {
 
 #[test]
 fn rejects_impossible_mappings() {
-    on_machine(
-        "virtual_memory::rejects_impossible_mappings",
-        TWO_A100,
-        |_| {
-            let cuda = Cuda::ready();
-            assert_eq!(create(cuda, MIB, 0), Err(INVALID_VALUE));
-            assert_eq!(create(cuda, 2 * MIB, 2), Err(INVALID_DEVICE));
-            assert_eq!(create(cuda, 81_920 * MIB, 0), Err(OUT_OF_MEMORY));
-            let (address, handle) = (reserve(cuda, 8 * MIB), create(cuda, 4 * MIB, 0).unwrap());
-            for (start, bytes) in [(MIB, 4 * MIB), (0, 2 * MIB), (6 * MIB, 4 * MIB)] {
-                assert_eq!(map(cuda, address + start, bytes, handle), INVALID_VALUE);
-            }
-            assert_eq!(map(cuda, address + 2 * MIB, 4 * MIB, handle), OK);
-            for start in [0, 2 * MIB, 4 * MIB] {
-                assert_eq!(map(cuda, address + start, 4 * MIB, handle), INVALID_VALUE);
-            }
-            assert_eq!(unmap(cuda, address, 8 * MIB), INVALID_VALUE);
-            assert_eq!(
-                call!(cuda, cuMemAddressFree(u64: address, u64: 8 * MIB)),
-                INVALID_VALUE
-            );
-            let access: [u32; 3] = [1, 0, 3];
-            let set = |start: u64, bytes: u64| {
-                call!(cuda, cuMemSetAccess(
-                    u64: address + start, u64: bytes, *const [u32; 3]: &raw const access, u64: 1,
-                ))
-            };
-            assert_eq!(
-                (set(2 * MIB, 4 * MIB), set(0, 8 * MIB)),
-                (OK, INVALID_VALUE)
-            );
-            ok!(cuda, cuMemsetD8_v2(u64: address + 2 * MIB, u8: 1, u64: 4 * MIB));
-            assert_eq!(unmap(cuda, address + 2 * MIB, 4 * MIB), OK);
-        },
-    );
+    on_machine(TWO_A100, |_| {
+        let cuda = Cuda::ready();
+        assert_eq!(create(cuda, MIB, 0), Err(INVALID_VALUE));
+        assert_eq!(create(cuda, 2 * MIB, 2), Err(INVALID_DEVICE));
+        assert_eq!(create(cuda, 81_920 * MIB, 0), Err(OUT_OF_MEMORY));
+        let (address, handle) = (reserve(cuda, 8 * MIB), create(cuda, 4 * MIB, 0).unwrap());
+        for (start, bytes) in [(MIB, 4 * MIB), (0, 2 * MIB), (6 * MIB, 4 * MIB)] {
+            assert_eq!(map(cuda, address + start, bytes, handle), INVALID_VALUE);
+        }
+        assert_eq!(map(cuda, address + 2 * MIB, 4 * MIB, handle), OK);
+        for start in [0, 2 * MIB, 4 * MIB] {
+            assert_eq!(map(cuda, address + start, 4 * MIB, handle), INVALID_VALUE);
+        }
+        assert_eq!(unmap(cuda, address, 8 * MIB), INVALID_VALUE);
+        assert_eq!(
+            call!(cuda, cuMemAddressFree(u64: address, u64: 8 * MIB)),
+            INVALID_VALUE
+        );
+        let access: [u32; 3] = [1, 0, 3];
+        let set = |start: u64, bytes: u64| {
+            call!(cuda, cuMemSetAccess(
+                u64: address + start, u64: bytes, *const [u32; 3]: &raw const access, u64: 1,
+            ))
+        };
+        assert_eq!(
+            (set(2 * MIB, 4 * MIB), set(0, 8 * MIB)),
+            (OK, INVALID_VALUE)
+        );
+        ok!(cuda, cuMemsetD8_v2(u64: address + 2 * MIB, u8: 1, u64: 4 * MIB));
+        assert_eq!(unmap(cuda, address + 2 * MIB, 4 * MIB), OK);
+    });
 }
 
 #[test]
 fn imported_memory_is_charged_to_its_creator() {
-    on_machine(
-        "virtual_memory::imported_memory_is_charged_to_its_creator",
-        TWO_A100,
-        |machine| {
-            let cuda = Cuda::ready();
-            let handle = create(cuda, 32 * MIB, 0).unwrap();
-            let before = charged(machine, "0");
-            let (mut file, mut imported) = (0_i32, 0);
-            ok!(cuda, cuMemExportToShareableHandle(
-                *mut i32: &raw mut file, u64: handle, u32: 1, u64: 0,
-            ));
-            let number = u64::try_from(file).unwrap();
-            let code = call!(cuda, cuMemImportFromShareableHandle(
-                *mut u64: &raw mut imported, u64: number, u32: 1,
-            ));
-            assert_eq!((code, charged(machine, "0")), (OK, before));
-            let imports = || machine.process_usage("0").unwrap()[0].imported;
-            assert_eq!(imports(), 32 * MIB);
-            let address = reserve(cuda, 32 * MIB);
-            assert_eq!(map(cuda, address, 32 * MIB, imported), OK);
-            assert_eq!(
-                (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
-                (OK, OK)
-            );
-            assert_eq!((charged(machine, "0"), imports()), (before, 0));
-        },
-    );
+    on_machine(TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let handle = create(cuda, 32 * MIB, 0).unwrap();
+        let before = charged(machine, "0");
+        let (mut file, mut imported) = (0_i32, 0);
+        ok!(cuda, cuMemExportToShareableHandle(
+            *mut i32: &raw mut file, u64: handle, u32: 1, u64: 0,
+        ));
+        let number = u64::try_from(file).unwrap();
+        let code = call!(cuda, cuMemImportFromShareableHandle(
+            *mut u64: &raw mut imported, u64: number, u32: 1,
+        ));
+        assert_eq!((code, charged(machine, "0")), (OK, before));
+        let imports = || machine.process_usage("0").unwrap()[0].imported;
+        assert_eq!(imports(), 32 * MIB);
+        let address = reserve(cuda, 32 * MIB);
+        assert_eq!(map(cuda, address, 32 * MIB, imported), OK);
+        assert_eq!(
+            (release(cuda, imported), unmap(cuda, address, 32 * MIB)),
+            (OK, OK)
+        );
+        assert_eq!((charged(machine, "0"), imports()), (before, 0));
+    });
 }

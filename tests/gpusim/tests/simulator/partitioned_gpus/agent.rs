@@ -9,9 +9,10 @@ use aliquot_device_plugin::gpus::allocatable::{self, GpuLayout, NodeLayout};
 use aliquot_device_plugin::gpus::host_device::HostDevice;
 use aliquot_device_plugin::modes::mig::instance_names::StableNameDriver;
 use aliquot_device_plugin::modes::{ContainerGrant, ModeEdits, SharingModes};
-use aliquot_gpusim::place;
-use aliquot_nvml::{Driver, GpuFacts, Nvml, Options};
+use aliquot_nvml::{Driver, GpuFacts};
 use aliquot_profiles::{Defaults, GpuPlan, read, resolve};
+
+use crate::driver::open;
 
 /// The agent's parts, as after a start.
 pub(super) struct Agent {
@@ -21,13 +22,8 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn start(state: &Path) -> Self {
-        let library = place::library_path().unwrap().into();
-        let options = Options {
-            library,
-            ..Options::default()
-        };
-        let driver = Arc::new(Nvml::open(options).unwrap());
-        let driver: Arc<dyn Driver> = Arc::new(StableNameDriver::new(driver, state.join("mig")));
+        let driver = StableNameDriver::new(Arc::new(open()), state.join("mig"));
+        let driver: Arc<dyn Driver> = Arc::new(driver);
         let modes = SharingModes::new(&driver, state);
         Self { driver, modes }
     }

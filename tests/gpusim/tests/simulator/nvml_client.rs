@@ -1,4 +1,4 @@
-//! A C client of NVML for `calls` and `answers`: the library opened by its path, calls by name,
+//! A C client of NVML for `calls` and others: the library opened by its path, calls by name,
 //! codes.
 
 use std::ffi::{CStr, c_char, c_uint};
@@ -11,8 +11,6 @@ pub(crate) const UNINITIALIZED: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_UNINIT
 pub(crate) const INVALID_ARGUMENT: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 pub(crate) const NOT_SUPPORTED: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
 pub(crate) const NOT_FOUND: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
-pub(crate) const INSUFFICIENT_SIZE: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;
-pub(crate) const GPU_IS_LOST: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST;
 pub(crate) const VERSION_MISMATCH: nvmlReturn_t =
     nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 
