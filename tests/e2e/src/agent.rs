@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use aliquot_cluster::until;
-use aliquot_cluster::wait::eventually;
+use aliquot_cluster::wait::{OrNotYet as _, eventually};
+use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_device_plugin::fail_point::Point;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
@@ -324,6 +325,35 @@ impl Stack {
             let found = allocatable.get("nvidia.com/gpu").map(|q| q.0.as_str());
             until!(found == Some(replicas), "{found:?}");
             Ok(Some(()))
+        })
+        .await
+    }
+
+    /// What the agent of the real node has published.
+    pub async fn inventory(&self) -> Result<Inventory> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        let annotations = nodes.get(NODE).await?.metadata.annotations;
+        let text = annotations.and_then(|mut all| all.remove(INVENTORY));
+        Ok(Inventory::decode(&text.context("an inventory")?)?)
+    }
+
+    /// Waits until a condition of the real node, as `status reason: message`, is as expected, and
+    /// returns it.
+    pub async fn wait_condition(
+        &self,
+        kind: &str,
+        is_expected: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let nodes: Api<Node> = Api::all(self.cluster.admin()?);
+        eventually(PATIENCE, &format!("the node's {kind}"), || async {
+            let status = nodes.get(NODE).await?.status.unwrap_or_default();
+            let mut all = status.conditions.into_iter().flatten();
+            let found = all.find(|one| one.type_ == kind);
+            let found = found.context("no such condition").or_not_yet()?;
+            let [reason, message] = [found.reason, found.message].map(Option::unwrap_or_default);
+            let text = format!("{} {reason}: {message}", found.status);
+            until!(is_expected(&text), "{text}");
+            Ok(Some(text))
         })
         .await
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_cluster::until;
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::Allocation;
 use aliquot_core::allocation::ALLOCATION;
 use anyhow::{Context as _, Result};
@@ -114,6 +116,20 @@ impl Stack {
             )
         };
         Ok(events.into_iter().map(text).collect())
+    }
+
+    /// Waits until one event about a pod, as [`Stack::event_texts`] has it, contains all of these, and
+    /// returns it.
+    pub async fn wait_event(&self, namespace: &str, pod: &str, parts: &[&str]) -> Result<String> {
+        let what = format!("an event about {namespace}/{pod} with {parts:?}");
+        eventually(PATIENCE, &what, || async {
+            let events = self.event_texts(namespace, pod).await?;
+            let has_all = |event: &&String| parts.iter().all(|part| event.contains(part));
+            let found = events.iter().find(has_all).cloned();
+            until!(found.is_some(), "{events:?}");
+            Ok(found)
+        })
+        .await
     }
 }
 

@@ -86,14 +86,7 @@ impl<'a> Pool<'a> {
 
     /// Waits until an event about the pod contains `text`, and returns all of it.
     pub async fn event(&self, name: &str, text: &str) -> Result<String> {
-        let what = format!("an event about {}/{name} with {text:?}", self.name);
-        eventually(PATIENCE, &what, || async {
-            let events = self.stack.event_texts(self.name, name).await?;
-            let found = events.iter().find(|event| event.contains(text)).cloned();
-            until!(found.is_some(), "{events:?}");
-            Ok(found)
-        })
-        .await
+        self.stack.wait_event(self.name, name, &[text]).await
     }
 
     /// Deletes the pods and the nodes, and waits until the ledger are without them.

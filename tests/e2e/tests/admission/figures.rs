@@ -148,21 +148,3 @@ impl ApiServer {
         self.took.within(seconds)
     }
 }
-
-#[test]
-fn sums_a_histogram_over_its_series_and_reads_its_edges() {
-    let page = "h_bucket{name=\"a\",le=\"0.005\"} 90\nh_bucket{name=\"a\",le=\"0.025\"} 99\n\
-                h_bucket{name=\"a\",le=\"+Inf\"} 100\nh_sum{name=\"a\"} 2\nh_count{name=\"a\"} 100\n\
-                h_bucket{name=\"b\",le=\"0.005\"} 7\nh_count{name=\"b\"} 7\n";
-    let one = Histogram::read(page, "h", "name=\"a\"").expect("a page");
-    assert!((one.within(0.005) - 0.9).abs() < 1e-9);
-    assert!((one.within(1.0) - 0.99).abs() < 1e-9);
-    assert_eq!((whole(one.count), whole(one.sum)), (100, 2));
-    let reviews = Reviews {
-        took: one,
-        count: 100,
-        certificates: 0.0,
-    };
-    assert!((reviews.at(0.5) - 0.005).abs() < 1e-9);
-    assert!((reviews.at(0.99) - 0.025).abs() < 1e-9);
-}

@@ -116,35 +116,6 @@ async fn each_daemon_has_its_own_sized_memory_at_dev_shm() {
 }
 
 #[tokio::test]
-async fn larger_share_raises_the_limit_of_a_running_daemon() {
-    let bench = Bench::new();
-    let spec = bench.request("GPU-a", 4);
-    let first = bench.served("GPU-a").await;
-    let pipe = bench.pipe("GPU-a");
-    let environment = [("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str())];
-    let mut early = bench.client(&environment, &["init", "info", "ready", "hold", "sync"]);
-    assert_eq!(early.answer(), "init: 0");
-    bench
-        .status("GPU-a", |status| !status.servers.is_empty())
-        .await;
-    let raised = spec.with_at_least(Mib(20_000), Percent(50));
-    bench.directory("GPU-a").put_spec(&raised).unwrap();
-    let second = bench.served("GPU-a").await;
-    assert_eq!(second.daemon, first.daemon);
-    let own = [
-        ("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str()),
-        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=20000M"),
-    ];
-    let mut late = bench.client(&own, &["init", "info"]);
-    assert_eq!(late.answer(), "init: 0");
-    assert_eq!(late.answer(), "info: 0 19948 20000");
-    early.until("ready: 0");
-    early.go_on();
-    assert_eq!(early.answer(), "hold: 0");
-    assert_eq!(early.answer(), "sync: 0");
-}
-
-#[tokio::test]
 async fn lowered_limit_applies_to_clients_that_start_later() {
     let bench = Bench::new();
     let spec = bench.request("GPU-a", 4);

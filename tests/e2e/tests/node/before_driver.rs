@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::until;
-use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
 use aliquot_e2e::http;
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use aliquot_gpusim::place;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use hyper::Method;
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 
+const CONDITION: &str = "AliquotDriverMissing";
 const MISSING: &str = "aliquot_device_plugin_driver_missing";
 
 /// It registers nothing and reports why; when the driver appears it serves, without a restart.
@@ -28,7 +25,11 @@ pub(crate) async fn waits(stack: Arc<Stack>) -> Result<()> {
     stack.wait_capacity("0").await?;
     stack.start_device_plugin_unready(&options).await?;
     let path = library.to_string_lossy();
-    wait_condition(stack, "True", &path).await?;
+    stack
+        .wait_condition(CONDITION, |text| {
+            text.starts_with("True ") && text.contains(&*path)
+        })
+        .await?;
     let address = stack.address(Kind::DevicePlugin);
     let (status, reasons) = http::call(Method::GET, address, "/readyz", String::new()).await?;
     let reported = reasons
@@ -42,24 +43,12 @@ pub(crate) async fn waits(stack: Arc<Stack>) -> Result<()> {
     place::link_into(&folder)?;
     stack.wait_ready(Kind::DevicePlugin).await?;
     stack.wait_capacity("20").await?;
-    wait_condition(stack, "False", "answers").await?;
+    stack
+        .wait_condition(CONDITION, |text| {
+            text.starts_with("False ") && text.contains("answers")
+        })
+        .await?;
     ensure!(http::metric(address, MISSING, &[]).await? < 0.5);
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&NodeOptions::default()).await
-}
-
-async fn wait_condition(stack: &Stack, status: &str, part: &str) -> Result<()> {
-    let nodes = Api::<Node>::all(stack.cluster.admin()?);
-    let what = format!("the node's condition to be {status}");
-    eventually(PATIENCE, &what, || async {
-        let node = nodes.get(NODE).await?.status.unwrap_or_default();
-        let mut all = node.conditions.unwrap_or_default().into_iter();
-        let found = all.find(|one| one.type_ == "AliquotDriverMissing");
-        let found = found.context("no such condition").or_not_yet()?;
-        let message = found.message.clone().unwrap_or_default();
-        let right = found.status == status && message.contains(part);
-        until!(right, "{found:?}");
-        Ok(Some(()))
-    })
-    .await
 }

@@ -4,18 +4,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use aliquot_cluster::until;
-use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::clients::{answers, nvidia_spec_without_libraries, with_driver, with_python};
 use aliquot_e2e::pods::allocation;
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use serde_json::{Value, json};
 
 use crate::limits::{limited, unlimited};
-use crate::running::PATIENCE;
 
 const SPACE: &str = "limits";
 
@@ -88,8 +83,11 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     // By default it names the setting by which containers get their GPUs here.
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&by_cdi).await?;
-    let words = ["CDI is disabled", "devicePlugin.deviceList=envvar"];
-    wait_cdi_off(stack, &words).await?;
+    stack
+        .wait_condition("AliquotRuntimeIncomplete", |text| {
+            text.contains(" CdiOff: ") && text.contains("devicePlugin.deviceList=envvar")
+        })
+        .await?;
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&options).await?;
     let before = specs(stack)?;
@@ -133,16 +131,8 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     let all = json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"});
     let draws = pod(stack, "draws", "1000", &[all])?;
     stack.cluster.create_pod(draws).await?;
-    eventually(PATIENCE, "an event about the pod", || async {
-        let events = stack.event_texts(SPACE, "draws").await?;
-        let words = "sets NVIDIA_DRIVER_CAPABILITIES with \"all\"";
-        until!(
-            events.iter().any(|event| event.contains(words)),
-            "{events:?}"
-        );
-        Ok(Some(()))
-    })
-    .await?;
+    let words = "sets NVIDIA_DRIVER_CAPABILITIES with \"all\"";
+    stack.wait_event(SPACE, "draws", &[words]).await?;
 
     // Another agent takes the owners of replicas from the kubelet's checkpoint.
     stack.terminate(Kind::DevicePlugin).await?;
@@ -150,23 +140,4 @@ async fn without_cdi(stack: &Stack) -> Result<()> {
     let output = answers(stack, SPACE, "one", &["init", "info"]).await?;
     ensure!(output[1] == "info: 0 2488 3000", "{output:?}");
     Ok(())
-}
-
-/// Waits until the node's condition reports that CDI is off, in a message with these words.
-async fn wait_cdi_off(stack: &Stack, words: &[&str]) -> Result<()> {
-    let nodes = Api::<Node>::all(stack.cluster.admin()?);
-    eventually(PATIENCE, "the node's condition", || async {
-        let status = nodes.get(NODE).await?.status.unwrap_or_default();
-        let mut all = status.conditions.unwrap_or_default().into_iter();
-        let found = all.find(|c| c.type_ == "AliquotRuntimeIncomplete");
-        let found = found.context("no such condition").or_not_yet()?;
-        let message = found.message.clone().unwrap_or_default();
-        let named = words.iter().all(|word| message.contains(word));
-        until!(
-            found.reason.as_deref() == Some("CdiOff") && named,
-            "{found:?}"
-        );
-        Ok(Some(()))
-    })
-    .await
 }

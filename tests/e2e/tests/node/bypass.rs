@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::not_yet;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_e2e::pods::simple;
@@ -26,7 +25,9 @@ pub(crate) async fn by_hand(stack: Arc<Stack>) -> Result<()> {
     let why = "past/bare was bound to this node without an allocation";
     wait_blocked(stack, "past", "bare", why).await?;
     let fix = "delete the pod and create it again with `schedulerName: aliquot-scheduler`";
-    wait_event(stack, "past", "bare", &["Failed: ", why, fix]).await?;
+    stack
+        .wait_event("past", "bare", &["Failed: ", why, fix])
+        .await?;
 
     let gpu = running.share.gpu();
     let forged = json!({
@@ -44,7 +45,9 @@ pub(crate) async fn by_hand(stack: Arc<Stack>) -> Result<()> {
     .await?;
     let why = format!("{gpu} has too little capacity left for this pod (CardInsufficientMemory)");
     wait_blocked(stack, "past", "forged", &why).await?;
-    wait_event(stack, "past", "forged", &["Failed: ", &why, "3000 MiB"]).await?;
+    stack
+        .wait_event("past", "forged", &["Failed: ", &why, "3000 MiB"])
+        .await?;
 
     evicting(stack).await?;
     for (name, why) in [
@@ -56,7 +59,9 @@ pub(crate) async fn by_hand(stack: Arc<Stack>) -> Result<()> {
             Ok(pods.get_opt(name).await?.is_none().then_some(()))
         })
         .await?;
-        wait_event(stack, "past", name, &["EvictedRefused: ", why]).await?;
+        stack
+            .wait_event("past", name, &["EvictedRefused: ", why])
+            .await?;
     }
     not_evicting(stack).await?;
 
@@ -82,13 +87,13 @@ pub(crate) async fn static_pod(stack: Arc<Stack>) -> Result<()> {
     })
     .await?;
     wait_blocked(stack, "static", &mirror, why).await?;
-    wait_event(
-        stack,
-        "static",
-        &mirror,
-        &["Failed: ", why, "run it as a Deployment"],
-    )
-    .await?;
+    stack
+        .wait_event(
+            "static",
+            &mirror,
+            &["Failed: ", why, "run it as a Deployment"],
+        )
+        .await?;
 
     // Refused later than the static pod, evicted: the static one's time has come.
     bind(stack, "static", "later", &json!({})).await?;
@@ -135,20 +140,6 @@ async fn bind(stack: &Stack, namespace: &str, name: &str, annotations: &Value) -
         .create_subresource("binding", name, &params, &binding)
         .await?;
     Ok(())
-}
-
-/// Waits until one event of the pod contains all of these.
-async fn wait_event(stack: &Stack, namespace: &str, name: &str, texts: &[&str]) -> Result<()> {
-    let what = format!("an event of {name} that contains {texts:?}");
-    eventually(PATIENCE, &what, || async {
-        let events = stack.event_texts(namespace, name).await?;
-        let matches = |event: &String| texts.iter().all(|text| event.contains(text));
-        if events.iter().any(matches) {
-            return Ok(Some(()));
-        }
-        not_yet!("{events:?}")
-    })
-    .await
 }
 
 /// A scheduler that evicts refused pods soon.

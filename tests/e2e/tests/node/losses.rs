@@ -3,16 +3,11 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::Cluster;
 use aliquot_cluster::until;
-use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
-use aliquot_core::Inventory;
-use aliquot_core::inventory::INVENTORY;
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
-use anyhow::{Context as _, Result, ensure};
+use aliquot_cluster::wait::{PATIENCE, eventually};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 
 use crate::running::Running;
 
@@ -133,20 +128,9 @@ pub(crate) async fn api_server(stack: Arc<Stack>) -> Result<()> {
 }
 
 /// Waits until an event refuses the pod for `reason`, and the pod is Pending.
-pub(crate) async fn refused(
-    stack: &Stack,
-    namespace: &str,
-    name: &str,
-    reason: &str,
-) -> Result<()> {
-    let what = format!("{name} to be refused for {reason}");
-    eventually(PATIENCE, &what, || async {
-        let events = stack.event_texts(namespace, name).await?;
-        let refusal = |e: &String| e.starts_with("Refused: ") && e.contains(reason);
-        until!(events.iter().any(refusal), "{events:?}");
-        Ok(Some(()))
-    })
-    .await?;
+async fn refused(stack: &Stack, namespace: &str, name: &str, reason: &str) -> Result<()> {
+    let parts = ["Refused: ", reason];
+    stack.wait_event(namespace, name, &parts).await?;
     stack
         .cluster
         .wait_phase(namespace, name, "Pending")
@@ -154,17 +138,10 @@ pub(crate) async fn refused(
         .map(drop)
 }
 
-pub(crate) async fn inventory(cluster: &Cluster) -> Result<Inventory> {
-    let node = Api::<Node>::all(cluster.admin()?).get(NODE).await?;
-    let annotations = node.metadata.annotations.unwrap_or_default();
-    let text = annotations.get(INVENTORY).context("an inventory")?;
-    Ok(Inventory::decode(text)?)
-}
-
 async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
     let what = format!("an inventory with {mib} MiB a GPU");
     eventually(PATIENCE, &what, || async {
-        let gpus = inventory(&stack.cluster).await?.gpus;
+        let gpus = stack.inventory().await?.gpus;
         until!(gpus.iter().all(|gpu| gpu.scaled.0 == mib), "{gpus:?}");
         Ok(Some(()))
     })
@@ -173,24 +150,13 @@ async fn wait_scaled(stack: &Stack, mib: u64) -> Result<()> {
 
 /// Waits until the node's condition has this status and names exactly these pods.
 async fn wait_condition(stack: &Stack, status: &str, pods: &[&str]) -> Result<()> {
-    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
-    let what = format!("AliquotCheckpointLost {status} for {pods:?}");
-    eventually(PATIENCE, &what, || async {
-        let node = nodes.get(NODE).await?;
-        let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
-        let mut found = conditions.into_iter();
-        let found = found.find(|c| c.type_ == "AliquotCheckpointLost");
-        let found = found.context("no such condition").or_not_yet()?;
-        let message = found.message.unwrap_or_default();
+    let is_expected = |text: &str| {
+        let (begin, message) = text.split_once(": ").unwrap_or_default();
         let named = message.matches('-').count() / 4;
-        until!(
-            found.status == status
-                && pods.iter().all(|uid| message.contains(uid))
-                && named == pods.len(),
-            "{} {message}",
-            found.status
-        );
-        Ok(Some(()))
-    })
-    .await
+        begin.starts_with(status)
+            && pods.iter().all(|uid| message.contains(uid))
+            && named == pods.len()
+    };
+    let found = stack.wait_condition("AliquotCheckpointLost", is_expected);
+    found.await.map(drop)
 }

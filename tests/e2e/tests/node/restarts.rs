@@ -100,19 +100,10 @@ pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
     stack.wait_capacity("0").await?;
     Running::create(stack, "meanwhile", "waits", 1000).await?;
     let why = "1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
-    eventually(PATIENCE, "events about why the pod waits", || async {
-        let events = stack.event_texts("meanwhile", "waits").await?;
-        let has_event = |reason: &str| {
-            let mut events = events.iter();
-            events.any(|event| event.starts_with(reason) && event.contains(why))
-        };
-        until!(
-            has_event("Refused: ") && has_event("FailedScheduling: "),
-            "{events:?}"
-        );
-        Ok(Some(()))
-    })
-    .await?;
+    for reason in ["Refused: ", "FailedScheduling: "] {
+        let parts = [reason, why];
+        stack.wait_event("meanwhile", "waits", &parts).await?;
+    }
     stack.start_device_plugin(&NodeOptions::default()).await?;
     let offered = Instant::now();
     let pod = Running::created(stack, "meanwhile", "waits").await?;

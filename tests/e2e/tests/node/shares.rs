@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pod_resources::{self, ListPodResourcesRequest};
 use aliquot_e2e::pods::{allocation, container, parse_environment, pod, with_command};
@@ -55,14 +54,8 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         "{ids:?}, allocated on {gpu}"
     );
 
-    eventually(PATIENCE, "an event that names the pod's GPU", || async {
-        let events = stack.event_texts("default", "gpu-pod").await?;
-        let mut all = events.iter();
-        let reported = all.any(|e| e.starts_with("Booked: ") && e.contains(&gpu));
-        until!(reported, "{events:?}");
-        Ok(Some(()))
-    })
-    .await?;
+    let parts = ["Booked: ", &*gpu];
+    stack.wait_event("default", "gpu-pod", &parts).await?;
     stack.cluster.delete_pod("default", "gpu-pod").await
 }
 

@@ -4,17 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_cluster::until;
-use aliquot_cluster::wait::{OrNotYet as _, PATIENCE, eventually};
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::figures::report;
 use aliquot_e2e::pod_resources::{self, AllocatableResourcesRequest};
-use aliquot_e2e::stack::{Kind, NODE, NodeOptions, Stack};
-use anyhow::{Context as _, Result, ensure};
+use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
-use crate::losses::inventory;
 use crate::running::Running;
 
 /// On an idle machine it takes one second: `protocol/health.rs` of the device plugin checks that.
@@ -41,7 +39,7 @@ pub(crate) async fn evicts(stack: Arc<Stack>) -> Result<()> {
 
 async fn evicted(stack: &Stack) -> Result<()> {
     stack.cluster.namespace("dead").await?;
-    let sick = inventory(&stack.cluster).await?.gpus[0].uuid.to_string();
+    let sick = stack.inventory().await?.gpus[0].uuid.to_string();
     let mut pods = Vec::new();
     for number in 0..10 {
         let name = format!("p{number}");
@@ -63,16 +61,23 @@ async fn evicted(stack: &Stack) -> Result<()> {
     let took = began.elapsed();
     report("free replicas unhealthy at the kubelet", took);
     ensure!(took < SOON, "{took:?}, allowed {SOON:?}");
-    wait_condition(stack, "True", "DrainNeeded", &[&sick, "XID 79"]).await?;
+    stack
+        .wait_condition("AliquotGpuSick", |text| {
+            text.starts_with("True DrainNeeded: ")
+                && text.contains(&sick)
+                && text.contains("XID 79")
+        })
+        .await?;
     let api: Api<Pod> = Api::namespaced(stack.cluster.admin()?, "dead");
     for pod in &on_sick {
         eventually(PATIENCE, &format!("{} to be evicted", pod.name), || async {
             Ok(api.get_opt(&pod.name).await?.is_none().then_some(()))
         })
         .await?;
-        let why = [&*sick, "XID 79", "this pod is evicted"];
-        wait_event(stack, &pod.name, "GpuSick", &why).await?;
-        wait_event(stack, &pod.name, "EvictedFromGpu", &why[..2]).await?;
+        let why = ["GpuSick: ", &sick, "XID 79", "this pod is evicted"];
+        stack.wait_event("dead", &pod.name, &why).await?;
+        let why = ["EvictedFromGpu: ", &sick, "XID 79"];
+        stack.wait_event("dead", &pod.name, &why).await?;
     }
     eventually(PATIENCE, "no replica of the unhealthy GPU", || async {
         Ok((allocatable(stack, &sick).await? == 0).then_some(()))
@@ -88,15 +93,20 @@ async fn evicted(stack: &Stack) -> Result<()> {
         others.push(pod);
     }
     Running::create(stack, "dead", "waits", 1000).await?;
-    let full = ["1 CardNotHealth, 1 CardTimeSlicingExhausted"];
-    wait_event(stack, "waits", "FailedScheduling", &full).await?;
+    let full = "1 CardNotHealth, 1 CardTimeSlicingExhausted";
+    let parts = ["FailedScheduling: ", full];
+    stack.wait_event("dead", "waits", &parts).await?;
     stack.cluster.delete_pod("dead", "waits").await?;
     try_join_all(others.iter().map(|pod| pod.untouched(stack))).await?;
 
     stack.machine().set("0", &[("health", "ok")])?;
     stack.wait_capacity("20").await?;
     ensure!(allocatable(stack, &sick).await? == 10);
-    wait_condition(stack, "False", "GpusWell", &[]).await?;
+    stack
+        .wait_condition("AliquotGpuSick", |text| {
+            text.starts_with("False GpusWell: ")
+        })
+        .await?;
     let healed = Running::start(stack, "dead", "healed", 1000).await?;
     ensure!(healed.share.gpu() == sick, "not on the healed GPU");
     others.push(healed);
@@ -112,40 +122,4 @@ async fn allocatable(stack: &Stack, gpu: &str) -> Result<usize> {
     let devices = answer.await?.into_inner().devices;
     let ids = devices.iter().flat_map(|devices| &devices.device_ids);
     Ok(ids.filter(|id| id.starts_with(gpu)).count())
-}
-
-/// Waits until an event of this reason contains all of this.
-async fn wait_event(stack: &Stack, name: &str, reason: &str, parts: &[&str]) -> Result<()> {
-    let what = format!("an event {reason} about {name} with {parts:?}");
-    eventually(PATIENCE, &what, || async {
-        let events = stack.event_texts("dead", name).await?;
-        let start = format!("{reason}: ");
-        let matches = |e: &&String| e.starts_with(&start) && parts.iter().all(|p| e.contains(p));
-        until!(events.iter().find(matches).is_some(), "{events:?}");
-        Ok(Some(()))
-    })
-    .await
-}
-
-/// Waits until the node's condition matches this.
-async fn wait_condition(stack: &Stack, status: &str, reason: &str, parts: &[&str]) -> Result<()> {
-    let nodes: Api<Node> = Api::all(stack.cluster.admin()?);
-    let what = format!("AliquotGpuSick {status} {reason} {parts:?}");
-    eventually(PATIENCE, &what, || async {
-        let node = nodes.get(NODE).await?;
-        let mut all = node.status.and_then(|s| s.conditions).into_iter().flatten();
-        let found = all.find(|c| c.type_ == "AliquotGpuSick");
-        let found = found.context("no such condition").or_not_yet()?;
-        let message = found.message.unwrap_or_default();
-        until!(
-            found.status == status
-                && found.reason.as_deref() == Some(reason)
-                && parts.iter().all(|part| message.contains(part)),
-            "{} {:?} {message}",
-            found.status,
-            found.reason
-        );
-        Ok(Some(()))
-    })
-    .await
 }

@@ -15,9 +15,7 @@ use aliquot_node_state::container_directory::ContainerDirectory;
 use aliquot_node_state::state::StateDirectory;
 use anyhow::{Context as _, Result, ensure};
 
-use super::running::{
-    CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod, wait_event,
-};
+use super::running::{CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod};
 
 const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
@@ -184,7 +182,9 @@ pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
             Ok(Some(()))
         });
         beside(stack, ("forged", "tenant"), &commands, ended).await?;
-        wait_event(stack, ("forged", "tenant"), "GpuProcessEnded").await?;
+        stack
+            .wait_event("forged", "tenant", &["GpuProcessEnded"])
+            .await?;
         becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
         becomes(stack, TRACKED, "neighbour", (1000.0 + 512.0) * MIB).await
     };
@@ -222,7 +222,9 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
             Ok(Some(()))
         });
         beside(stack, ("evicted", "tenant"), &around, gone).await?;
-        wait_event(stack, ("evicted", "tenant"), "GpuProcessUnmanaged").await?;
+        stack
+            .wait_event("evicted", "tenant", &["GpuProcessUnmanaged"])
+            .await?;
         becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await
     };
     beside(

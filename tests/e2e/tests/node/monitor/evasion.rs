@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::by_env::nvidia_runtime;
 
-use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, wait_event};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over};
 
 const USED: &str = "aliquot_share_memory_used_bytes";
 const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
@@ -224,7 +224,7 @@ async fn passes(stack: &Stack, space: &str, name: &str, script: &str) -> Result<
             Ok(Some(()))
         })
         .await?;
-        wait_event(stack, (space, name), "GpuOomKilled").await?;
+        stack.wait_event(space, name, &["GpuOomKilled"]).await?;
         becomes(stack, USED, name, 0.0).await
     };
     with_scripts(stack, &[(space, name, script.to_owned())], ended).await
@@ -243,14 +243,16 @@ async fn all(stack: &Stack, space: &str, attacks: &[Attack], uids: &[String]) ->
             let all = (TAKEN + context) * MIB;
             becomes(stack, USED, name, all).await?;
             becomes(stack, OVERHEAD, name, all).await?;
-            wait_event(stack, (space, name), "GpuProcessUnmanaged").await?;
+            stack
+                .wait_event(space, name, &["GpuProcessUnmanaged"])
+                .await?;
         }
         stack.terminate(Kind::Monitor).await?;
         let kill = ["--on-unmanaged", "kill"];
         stack.start_monitor(&NodeOptions::default(), &kill).await?;
         for (name, ..) in attacks {
             becomes(stack, USED, name, 0.0).await?;
-            wait_event(stack, (space, name), "GpuProcessEnded").await?;
+            stack.wait_event(space, name, &["GpuProcessEnded"]).await?;
         }
         let ended = figure(stack, KILLED, &["unmanaged"]).await?;
         // A process that takes long to end is killed again.

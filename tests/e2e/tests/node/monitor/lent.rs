@@ -8,7 +8,7 @@ use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::running::{CONTEXT, MIB, becomes, beside, figure, monitored, over, wait_event};
+use super::running::{CONTEXT, MIB, becomes, beside, figure, monitored, over};
 
 const SPACE: &str = "lent";
 const USED: &str = "aliquot_share_memory_used_bytes";
@@ -34,7 +34,9 @@ pub(crate) async fn called_back(stack: Arc<Stack>) -> Result<()> {
     let borrows = ["init", "ninit", "grown,60000"];
     let ended = async {
         returned(stack, "stays", 2.0, 1.0).await?;
-        wait_event(stack, (SPACE, "stays"), "GpuMemoryCalledBack").await
+        stack
+            .wait_event(SPACE, "stays", &["GpuMemoryCalledBack"])
+            .await
     };
     beside(stack, (SPACE, "stays"), &borrows, ended).await?;
     over(stack, SPACE).await

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use aliquot_cluster::not_yet;
-use aliquot_cluster::wait::eventually;
 pub(crate) use aliquot_e2e::clients::{REAL, beside};
 use aliquot_e2e::clients::{nvidia_spec, offer, open_machine, with_python};
 use aliquot_e2e::http;
@@ -70,24 +68,4 @@ pub(crate) async fn figure(stack: &Stack, name: &str, labels: &[&str]) -> Result
 /// Waits until a figure of a pod is within a percent of this.
 pub(crate) async fn becomes(stack: &Stack, name: &str, pod: &str, expected: f64) -> Result<()> {
     measured::becomes(stack, name, &[format!("pod=\"{pod}\"")], expected).await
-}
-
-/// Waits until an event about a pod begins so.
-pub(crate) async fn wait_event(
-    stack: &Stack,
-    (namespace, pod): (&str, &str),
-    start: &str,
-) -> Result<()> {
-    eventually(
-        PATIENCE,
-        &format!("an event {start} about {pod}"),
-        || async {
-            let texts = stack.event_texts(namespace, pod).await?;
-            if texts.iter().any(|text| text.starts_with(start)) {
-                return Ok(Some(()));
-            }
-            not_yet!("{texts:?}")
-        },
-    )
-    .await
 }

@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use super::world::{PATIENCE, agent, annotated, over, run, takes, uuid, wait_event, with_agent};
+use super::world::{PATIENCE, agent, annotated, over, run, takes, uuid, with_agent};
 
 const KERNELS: u32 = 50;
 /// A tenth of the GPU is never faster.
@@ -124,7 +124,7 @@ pub(crate) async fn policies(stack: Arc<Stack>) -> Result<()> {
         // Around the library, which would have refused it.
         let grows = [REAL, "init", "alloc,4000"];
         let checks = async {
-            wait_event(stack, "policies", name, event).await?;
+            stack.wait_event("policies", name, &[event]).await?;
             eventually(PATIENCE, "its end, or its being spared", || async {
                 let (used, lives) = (used()?, killer == "false");
                 until!((used >= 4000) == lives, "{used} MiB in use");

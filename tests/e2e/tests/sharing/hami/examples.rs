@@ -14,7 +14,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use self::Memory::{Mib, Percent};
-use super::world::{A100, PATIENCE, T4, over, seen, uuid, wait_event, with_parts};
+use super::world::{A100, PATIENCE, T4, over, seen, uuid, with_parts};
 
 const NAMESPACE: &str = "examples";
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sharing/hami/examples");
@@ -242,5 +242,6 @@ async fn instances(stack: &Stack) -> Result<()> {
 /// As in HAMi: the page states what to change.
 async fn waits(stack: &Stack) -> Result<()> {
     applied(stack, "dynamic_mig_example").await?;
-    wait_event(stack, NAMESPACE, "dynamic-mig-example", "CardTypeMismatch").await
+    let waits = stack.wait_event(NAMESPACE, "dynamic-mig-example", &["CardTypeMismatch"]);
+    waits.await.map(drop)
 }

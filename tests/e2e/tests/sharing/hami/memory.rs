@@ -10,7 +10,7 @@ use aliquot_e2e::stack::{NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::world::{PATIENCE, other_machine, over, run, seen, usual_machine, wait_event};
+use super::world::{PATIENCE, other_machine, over, run, seen, usual_machine};
 
 /// A small GPU with 4096 MiB beside what its driver reserves.
 const SMALL: &str = "name: small\ngpus: [{model: Tesla T4, memoryMib: 4192, reservedMib: 96}]\n";
@@ -41,7 +41,9 @@ async fn on_one_gpu(stack: &Stack) -> Result<()> {
     }
     let third = simple("scaled", "third", &[("gpu", "1"), ("gpumem", "1000")]);
     stack.cluster.create_pod(third).await?;
-    wait_event(stack, "scaled", "third", "1 CardInsufficientMemory").await?;
+    stack
+        .wait_event("scaled", "third", &["1 CardInsufficientMemory"])
+        .await?;
     // Each has more than half of the GPU, and works on what lies beyond its part.
     let work = ["init", "alloc,1400", "alloc,2100", "work,2"];
     let expected = work.map(|command| format!("{command}: 0"));

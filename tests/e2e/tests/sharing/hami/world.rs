@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_cluster::until;
-use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, offer_driver, open_machine};
 use aliquot_e2e::pods::parse_environment;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
@@ -210,25 +208,6 @@ pub(crate) async fn run(stack: &Stack, pod: Value) -> Result<VisibleShares> {
 pub(crate) fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
     pod["metadata"]["annotations"][key] = value.into();
     pod
-}
-
-/// Waits until an event about the pod has this text.
-pub(crate) async fn wait_event(
-    stack: &Stack,
-    namespace: &str,
-    name: &str,
-    text: &str,
-) -> Result<()> {
-    eventually(
-        PATIENCE,
-        &format!("an event about {name} with {text}"),
-        || async {
-            let texts = stack.event_texts(namespace, name).await?;
-            until!(texts.iter().any(|one| one.contains(text)), "{texts:?}");
-            Ok(Some(()))
-        },
-    )
-    .await
 }
 
 /// Ends all pods of a namespace.

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use aliquot_cluster::until;
-use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_e2e::pod_resources::{self, ContainerDevices, ListPodResourcesRequest};
 use aliquot_e2e::pods;
 use aliquot_e2e::stack::Stack;
@@ -34,17 +32,6 @@ async fn reported(stack: &Stack, namespace: &str, name: &str) -> Result<Vec<Stri
         format!("{} {ids}", device.resource_name)
     };
     Ok(devices.map(describe).collect())
-}
-
-/// The pod is refused with this in its text.
-async fn refused(stack: &Stack, namespace: &str, name: &str, part: &str) -> Result<()> {
-    let what = format!("{name} to be refused: {part}");
-    eventually(PATIENCE, &what, || async {
-        let events = stack.event_texts(namespace, name).await?;
-        until!(events.iter().any(|text| text.contains(part)), "{events:?}");
-        Ok(Some(()))
-    })
-    .await
 }
 
 /// MIG-5: a pin by uuid and one by index and place are allocated, visible in the container and
@@ -78,10 +65,10 @@ pub(crate) async fn pinned(stack: Arc<Stack>) -> Result<()> {
 
     create(stack, namespace, "second", &uuid).await?;
     let reason = "CardPinned (allocated to mig-pins/first)";
-    refused(stack, namespace, "second", reason).await?;
+    stack.wait_event(namespace, "second", &[reason]).await?;
     create(stack, namespace, "third", "1:4").await?;
     let reason = "CardPinned (allocated to mig-pins/place)";
-    refused(stack, namespace, "third", reason).await?;
+    stack.wait_event(namespace, "third", &[reason]).await?;
     stack.cluster.delete_pod(namespace, "first").await?;
     let visible = seen(stack, namespace, "second").await?;
     ensure!(visible == [uuid.clone()], "{visible:?}, pinned to {uuid}");

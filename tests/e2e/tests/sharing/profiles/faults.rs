@@ -8,16 +8,19 @@ use aliquot_e2e::http;
 use aliquot_e2e::stack::{Kind, NODE, Stack};
 use anyhow::{Result, ensure};
 
-use super::world::{PATIENCE, PROFILES, USUAL, condition, label, wait_condition, wait_offered};
+use super::world::{PATIENCE, PROFILES, USUAL, label, wait_condition, wait_offered};
 use super::{options, restart};
 
 pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("ten")).await?;
     wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
     label(&stack, Some("tenn")).await?;
-    wait_condition(&stack, "ProfileUnknown", "\"tenn\" is not a profile").await?;
-    let [status, _, message] = condition(&stack).await?;
-    ensure!(status == "False" && message.contains("the last valid profile stays in effect: ten"));
+    let found = wait_condition(&stack, "ProfileUnknown", "\"tenn\" is not a profile").await?;
+    let stays = "the last valid profile stays in effect: ten";
+    ensure!(
+        found.starts_with("False ") && found.contains(stays),
+        "{found}"
+    );
     wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
     eventually(PATIENCE, "the metric to report it", || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
@@ -37,7 +40,9 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("nowhere")).await?;
     wait_condition(&stack, "ProfileDoesNotFit", "selects no GPU").await?;
     label(&stack, None).await?;
-    wait_condition(&stack, "Applied", "profile shared").await
+    wait_condition(&stack, "Applied", "profile shared")
+        .await
+        .map(drop)
 }
 
 pub(crate) async fn edited(stack: Arc<Stack>) -> Result<()> {

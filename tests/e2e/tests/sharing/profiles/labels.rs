@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::RENAMED;
 use super::world::{
-    PATIENCE, PROMISED, USUAL, inventory, label, node, wait_condition, wait_modes, wait_offered,
+    PATIENCE, PROMISED, USUAL, label, node, wait_condition, wait_modes, wait_offered,
 };
 
 /// The device of a pod's first share.
@@ -88,7 +88,7 @@ pub(crate) async fn under_pods(stack: Arc<Stack>) -> Result<()> {
     )
     .await?;
     eventually(PATIENCE, "the other GPU to be whole", || async {
-        for gpu in &inventory(&stack).await?.gpus {
+        for gpu in &stack.inventory().await?.gpus {
             let waits = gpu.uuid.as_str() == used;
             let mode = if waits {
                 Mode::Timeslice
@@ -114,7 +114,7 @@ pub(crate) async fn sliced_and_whole(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace(space).await?;
     label(&stack, Some("two-names")).await?;
     wait_offered(&stack, &[(USUAL, "1"), (RENAMED, "10")], PATIENCE).await?;
-    let gpus = inventory(&stack).await?.gpus;
+    let gpus = stack.inventory().await?.gpus;
     let (sliced, whole) = (gpus[0].uuid.to_string(), gpus[1].uuid.to_string());
     let run = async |name: &str, limits: &[(&str, &str)]| {
         let pod = simple(space, name, limits);

@@ -13,14 +13,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
 use super::labels::{device, restarts};
-use super::world::{PATIENCE, inventory, label, wait_condition, wait_modes};
+use super::world::{PATIENCE, label, wait_condition, wait_modes};
 
 const BEFORE: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
 const AFTER: [Mode; 3] = [Mode::Exclusive, Mode::Vgpu, Mode::Vgpu];
 
 /// A pod on this GPU of the node, running.
 async fn on(stack: &Stack, (space, name): (&str, &str), gpu: usize) -> Result<Pod> {
-    let uuid = inventory(stack).await?.gpus[gpu].uuid.to_string();
+    let uuid = stack.inventory().await?.gpus[gpu].uuid.to_string();
     let mut pod = simple(space, name, &[("gpu", "1")]);
     pod["metadata"]["annotations"]["aliquot.dev/use-gpu"] = uuid.as_str().into();
     stack.cluster.create_pod(pod).await?;
@@ -59,13 +59,8 @@ pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
     wait_gone(&stack, space, "in-the-way").await?;
     wait_modes(&stack, &AFTER).await?;
     wait_condition(&stack, "Applied", "profile evicts").await?;
-    eventually(PATIENCE, "an event with the reason", || async {
-        let events = stack.event_texts(space, "in-the-way").await?;
-        let why = "changes to mode exclusive, as the profile of its node requires";
-        until!(events.iter().any(|event| event.contains(why)), "{events:?}");
-        Ok(Some(()))
-    })
-    .await?;
+    let why = "changes to mode exclusive, as the profile of its node requires";
+    stack.wait_event(space, "in-the-way", &[why]).await?;
     untouched(&stack, &aside).await?;
     stack.ledger_agrees().await?;
     // The next pod has the whole GPU.

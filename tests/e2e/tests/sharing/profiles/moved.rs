@@ -35,7 +35,7 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     wait_modes(&stack, &LEFT).await?;
     wait_offered(&stack, &[(USUAL, "24")], PATIENCE).await?;
     // They stay on the third GPU, which is the fullest for them, through all moves.
-    let gpus = super::world::inventory(&stack).await?.gpus;
+    let gpus = stack.inventory().await?.gpus;
     let neighbour = gpus[2].uuid.to_string();
     for name in ["stays-1", "stays-2"] {
         let mut stays = simple(

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_core::Inventory;
-use aliquot_core::inventory::{INVENTORY, Mode};
+use aliquot_core::inventory::Mode;
 use aliquot_e2e::stack::{NODE, Stack};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -114,37 +113,16 @@ pub(crate) async fn wait_offered(
     Ok(began.elapsed())
 }
 
-/// Status, reason and message of the node's condition about its profile.
-pub(crate) async fn condition(stack: &Stack) -> Result<[String; 3]> {
-    let status = node(stack).await?.status.unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default();
-    let found = conditions.into_iter().find(|c| c.type_ == "AliquotProfile");
-    let found = found.context("the node has the condition")?;
-    let text = Option::unwrap_or_default;
-    Ok([found.status, text(found.reason), text(found.message)])
-}
-
-/// Waits until the condition has this reason and a message with this part.
-pub(crate) async fn wait_condition(stack: &Stack, reason: &str, part: &str) -> Result<()> {
-    let what = format!("the condition to be {reason}");
-    eventually(PATIENCE, &what, || async {
-        let found = condition(stack).await?;
-        until!(found[1] == reason && found[2].contains(part), "{found:?}");
-        Ok(Some(()))
-    })
-    .await
-}
-
-/// What the agent published.
-pub(crate) async fn inventory(stack: &Stack) -> Result<Inventory> {
-    let annotations = node(stack).await?.metadata.annotations.unwrap_or_default();
-    let text = annotations.get(INVENTORY).context("an inventory")?;
-    Ok(Inventory::decode(text)?)
+/// Waits until the condition about the profile has this reason and a message with this part.
+pub(crate) async fn wait_condition(stack: &Stack, reason: &str, part: &str) -> Result<String> {
+    let reason = format!(" {reason}: ");
+    let is_expected = |text: &str| text.contains(&reason) && text.contains(part);
+    stack.wait_condition("AliquotProfile", is_expected).await
 }
 
 /// The modes of the devices in order, each with whether it is cordoned.
 pub(crate) async fn modes(stack: &Stack) -> Result<Vec<(Mode, bool)>> {
-    let gpus = inventory(stack).await?.gpus.into_iter();
+    let gpus = stack.inventory().await?.gpus.into_iter();
     Ok(gpus.map(|gpu| (gpu.mode, gpu.cordon.is_some())).collect())
 }
 
