@@ -69,7 +69,7 @@ tests:
 # The limiter's suites on an unkind driver, without what counts on its kind figures.
 HARSH := $(call named,attacks blocking_calls device_view graphs injection memory_kinds memory_lifetime \
 	memory_limit oversubscription) -- --skip detects_program_that_uses_gpu_without_library \
-	--skip keeps_random_processes_within_limit --skip lists_own_processes_in_nvml \
+	--skip lists_own_processes_in_nvml \
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 BOOTS := $(call named,burst)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)

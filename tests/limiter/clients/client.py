@@ -131,13 +131,6 @@ class Client(Behind, Order):
             code = self.cuda.cuCtxSetCurrent(context)
         return code
 
-    def patient(self):
-        """Creates a context as soon as the others leave room for it."""
-        deadline = time.monotonic() + 60
-        while (code := self.init()) == 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return code
-
     def reset(self):
         return self.cuda.cuDevicePrimaryCtxReset_v2(self.device)
 
@@ -330,27 +323,6 @@ class Client(Behind, Order):
 
     def free(self):
         return self.cuda.cuMemFree_v2(self.pointers.pop())
-
-    def churn(self, rounds):
-        """Random allocations and frees; the answer is how many were refused."""
-        import random
-
-        state = random.Random(os.getpid())
-        refused = 0
-        for _ in range(int(rounds)):
-            if self.pointers and state.random() < 0.5:
-                self.pointers.sort(key=lambda _: state.random())
-                assert self.free() == 0
-            else:
-                code = self.bytes(state.choice([512, 4096, MIB, 3 * MIB, 40 * MIB + 1, 200 * MIB]))
-                assert code in (0, 2), code
-                refused += code == 2
-        return refused
-
-    def emptied(self):
-        while self.pointers:
-            assert self.free() == 0
-        return 0
 
     def fork(self, *words):
         """Runs one command in a forked child that did not use CUDA before."""

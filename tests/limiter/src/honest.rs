@@ -1,18 +1,15 @@
 //! Honest programs that fill their shares to the last byte, on a driver as unkind as real ones, beside
 //! the monitor's OOM killer.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+use aliquot_gpusim::SimulatedMachine;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::oom_host::{self, CONTAINER};
 use crate::scene::{MIB, wait};
-use crate::{InjectionMethod, TestContainer};
+use crate::{InjectionMethod, TalkingProgram, TestContainer, client_file};
 
 /// The variable with the container's name in the simulator.
 const GROUP: &str = "GPUSIM_GROUP";
@@ -31,14 +28,8 @@ pub struct HonestScene {
     temp: tempfile::TempDir,
     machine: SimulatedMachine,
     containers: Vec<TestContainer>,
-    programs: Vec<HonestProgram>,
-    host: Child,
-    output: BufReader<ChildStdout>,
-}
-
-struct HonestProgram {
-    child: Child,
-    output: BufReader<ChildStdout>,
+    programs: Vec<TalkingProgram>,
+    host: TalkingProgram,
 }
 
 /// What became of the programs.
@@ -56,29 +47,6 @@ pub struct HonestResult {
 
 fn uuid(gpu: usize) -> String {
     format!("GPU-{gpu:08}-1111-1111-1111-111111111111")
-}
-
-/// The client that fills its share, the same in every container.
-fn filler() -> String {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/filler.py");
-    client.display().to_string()
-}
-
-/// The program `limiter-bench`, in or above this program's folder.
-pub(crate) fn host_program() -> Result<PathBuf> {
-    let program = std::env::current_exe()?;
-    let mut folders = program.ancestors().skip(1).take(2);
-    let found = folders.find_map(|folder| {
-        let file = folder.join("limiter-bench");
-        Some(file).filter(|file| file.is_file())
-    });
-    found.context("limiter-bench is not built: cargo build -p aliquot-limiter-tests")
-}
-
-fn next_line(output: &mut impl std::io::BufRead) -> Result<String> {
-    let mut line = String::new();
-    output.read_line(&mut line)?;
-    Ok(line.trim_end().to_owned())
 }
 
 impl HonestScene {
@@ -105,58 +73,46 @@ impl HonestScene {
             let limits = ContainerLimits::default();
             scene.push(TestContainer::new(&machine, method, limits, &devices)?);
         }
-        let mut host = Command::new(host_program()?);
-        host.arg("host");
-        for (at, container) in scene.iter().enumerate() {
-            host.arg(name(at)).arg(&uuids[at / CONTAINERS]);
-            host.arg(SHARE.to_string()).arg(container.directory());
-        }
-        host.env_clear().env("PATH", "/usr/bin:/bin");
-        host.env(STATE_VARIABLE, machine.state());
-        host.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut host = host.spawn()?;
-        let output = BufReader::new(host.stdout.take().context("piped")?);
+        let host = oom_host::start(&machine, |host| {
+            for (at, container) in scene.iter().enumerate() {
+                host.arg(name(at)).arg(&uuids[at / CONTAINERS]);
+                host.arg(SHARE.to_string()).arg(container.directory());
+            }
+        })?;
         let mut scene = Self {
             temp,
             machine,
             containers: scene,
             programs: Vec::new(),
             host,
-            output,
         };
-        let started: Result<Vec<HonestProgram>> =
+        let started: Result<Vec<TalkingProgram>> =
             (0..programs).map(|number| scene.program(number)).collect();
         scene.programs = started?;
         // All have a context before the first fills a share.
         for program in &mut scene.programs {
-            let line = next_line(&mut program.output)?;
+            let line = program.read_line()?;
             ensure!(line == "ready", "a program answers {line:?}");
         }
         for program in &mut scene.programs {
-            let input = program.child.stdin.as_mut().context("piped")?;
-            input.write_all(b"begin\n")?;
+            program.write_line("begin")?;
         }
         Ok(scene)
     }
 
-    fn program(&self, number: usize) -> Result<HonestProgram> {
+    fn program(&self, number: usize) -> Result<TalkingProgram> {
         let (at, number) = (number / PROGRAMS, number % PROGRAMS);
         let shared = self.temp.path().join(format!("{}.handle", name(at)));
         let shared = shared.display().to_string();
-        let (client, number) = (filler(), number.to_string());
+        let (client, number) = (client_file("filler.py"), number.to_string());
         let words = ["python3", &client, &number, &shared];
         let mut command = self.containers[at].command(&words);
         command.env(CONTAINER, name(at)).env(GROUP, name(at));
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = BufReader::new(child.stdout.take().context("piped")?);
-        Ok(HonestProgram { child, output })
+        TalkingProgram::start(&mut command)
     }
 
     /// A program of the first container that gets its memory past the limiter, in MiB, and holds it.
-    pub fn bypass(&self, mib: u64) -> Result<BypassingProgram> {
+    pub fn bypass(&self, mib: u64) -> Result<TalkingProgram> {
         let allocate = format!("alloc,{mib}");
         let commands = [
             "load,/.aliquot/lib/libcuda-real.so.1",
@@ -166,15 +122,8 @@ impl HonestScene {
             "hold",
         ];
         let mut command = self.containers[0].client_command(&commands);
-        command.env(CONTAINER, name(0));
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut program = BypassingProgram(child);
-        let output = program.0.stdout.take().context("piped")?;
-        let answers = BufReader::new(output).lines().take(4);
-        let answers: Vec<String> = answers.collect::<Result<_, _>>()?;
+        let mut program = TalkingProgram::start(command.env(CONTAINER, name(0)))?;
+        let answers: Vec<String> = (0..4).map(|_| program.read_line()).collect::<Result<_>>()?;
         let allocated = format!("{allocate}: 0");
         ensure!(answers.contains(&allocated), "{answers:?}");
         Ok(program)
@@ -199,14 +148,14 @@ impl HonestScene {
             drop(program.child.stdin.take());
         }
         for program in &mut self.programs {
-            let line = next_line(&mut program.output)?;
+            let line = program.read_line()?;
             let status = program.child.wait()?;
             match line.strip_prefix("filled ") {
                 Some(filled) if status.success() => result.filled += filled.parse::<u64>()?,
                 _ => result.killed += 1,
             }
         }
-        let text = oom_host::end(&mut self.host, &mut self.output)?;
+        let text = self.host.end()?;
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("samples", samples)) => result.samples = samples.parse()?,
@@ -215,35 +164,6 @@ impl HonestScene {
             }
         }
         Ok(result)
-    }
-}
-
-impl Drop for HonestScene {
-    fn drop(&mut self) {
-        let children = self.programs.iter_mut().map(|program| &mut program.child);
-        for child in children.chain([&mut self.host]) {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A program that bypasses the limiter.
-pub struct BypassingProgram(Child);
-
-impl BypassingProgram {
-    /// Whether it has been killed.
-    pub fn is_killed(&mut self) -> Result<bool> {
-        Ok(self.0.try_wait()?.is_some())
-    }
-}
-
-impl Drop for BypassingProgram {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -2,19 +2,17 @@
 //! random load, of borrowing all that two idle tenants leave, and of those two getting it back.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine};
+use aliquot_gpusim::SimulatedMachine;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::honest::host_program;
 use crate::oom_host::{self, CGROUPS, CONTAINER, GRACE};
 use crate::scene::{FIRST, MIB};
-use crate::{InjectionMethod, TestContainer};
+use crate::{InjectionMethod, TalkingProgram, TestContainer, client_file};
 
 const TENANTS: usize = 10;
 /// MiB of the GPU, of which the driver reserves a part.
@@ -60,17 +58,14 @@ pub struct LendingResult {
 
 struct Tenant {
     container: TestContainer,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    program: TalkingProgram,
 }
 
 struct LendingScene {
     machine: SimulatedMachine,
     cgroups: Option<CgroupFolders>,
     tenants: Vec<Tenant>,
-    host: Child,
-    output: BufReader<ChildStdout>,
+    host: TalkingProgram,
     result: LendingResult,
     _temp: tempfile::TempDir,
 }
@@ -162,25 +157,21 @@ impl LendingScene {
             })
             .collect();
         let containers = containers?;
-        let mut host = Command::new(host_program()?);
-        host.args(["host", GRACE, &grace.as_secs().to_string()]);
-        for (tenant, container) in containers.iter().enumerate() {
-            host.arg(name(tenant)).arg(FIRST).arg(REQUEST.to_string());
-            host.arg(container.directory());
-        }
-        host.env_clear().env("PATH", "/usr/bin:/bin");
-        host.env(STATE_VARIABLE, machine.state());
-        if let Some(cgroups) = &cgroups {
-            host.env(CGROUPS, &cgroups.prefix);
-        }
-        let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = BufReader::new(host.stdout.take().context("piped")?);
+        let host = oom_host::start(&machine, |host| {
+            host.args([GRACE, &grace.as_secs().to_string()]);
+            for (tenant, container) in containers.iter().enumerate() {
+                host.arg(name(tenant)).arg(FIRST).arg(REQUEST.to_string());
+                host.arg(container.directory());
+            }
+            if let Some(cgroups) = &cgroups {
+                host.env(CGROUPS, &cgroups.prefix);
+            }
+        })?;
         let mut scene = Self {
             machine,
             cgroups,
             tenants: Vec::new(),
             host,
-            output,
             result: LendingResult {
                 usable: 100.0,
                 ..LendingResult::default()
@@ -188,13 +179,8 @@ impl LendingScene {
             _temp: temp,
         };
         for (tenant, container) in containers.into_iter().enumerate() {
-            let (child, input, output) = start_program(&container, tenant, scene.cgroups.as_ref())?;
-            scene.tenants.push(Tenant {
-                container,
-                child,
-                input,
-                output,
-            });
+            let program = start_program(&container, tenant, scene.cgroups.as_ref())?;
+            scene.tenants.push(Tenant { container, program });
         }
         for tenant in 0..TENANTS {
             ensure!(
@@ -238,7 +224,7 @@ impl LendingScene {
     fn order(&mut self, tenants: &[usize], order: &str) -> Result<()> {
         for tenant in tenants {
             // One that was ended is found when its answer is read.
-            let _ = writeln!(self.tenants[*tenant].input, "{order}");
+            let _ = self.tenants[*tenant].program.write_line(order);
         }
         for tenant in tenants {
             let answer = self.answer(*tenant)?;
@@ -264,26 +250,24 @@ impl LendingScene {
     /// The next answer of a tenant; empty if it was ended.
     fn answer(&mut self, tenant: usize) -> Result<String> {
         loop {
-            let mut line = String::new();
-            self.tenants[tenant].output.read_line(&mut line)?;
+            let line = self.tenants[tenant].program.read_line()?;
             if !line.starts_with("refused ") {
-                return Ok(line.trim_end().to_owned());
+                return Ok(line);
             }
-            writeln!(std::io::stderr(), "tenant {tenant}: {}", line.trim_end())?;
+            writeln!(std::io::stderr(), "tenant {tenant}: {line}")?;
         }
     }
 
     /// Starts a tenant again that was ended, as the kubelet restarts a container.
     fn restart(&mut self, tenant: usize) -> Result<()> {
         let ended = &mut self.tenants[tenant];
-        let status = ended.child.wait()?;
+        let status = ended.program.child.wait()?;
         ensure!(
             status.code().is_none_or(|code| code == 137),
             "tenant {tenant}: {status}"
         );
         let cgroups = self.cgroups.as_ref();
-        let (child, input, output) = start_program(&ended.container, tenant, cgroups)?;
-        (ended.child, ended.input, ended.output) = (child, input, output);
+        ended.program = start_program(&ended.container, tenant, cgroups)?;
         let answer = self.answer(tenant)?;
         ensure!(
             answer == "ready",
@@ -293,7 +277,7 @@ impl LendingScene {
     }
 
     fn end(mut self) -> Result<LendingResult> {
-        let text = oom_host::end(&mut self.host, &mut self.output)?;
+        let text = self.host.end()?;
         for line in text.lines() {
             if let Some(ended) = line.strip_prefix("ended ") {
                 self.result.ended += 1;
@@ -305,24 +289,12 @@ impl LendingScene {
     }
 }
 
-impl Drop for LendingScene {
-    fn drop(&mut self) {
-        let children = self.tenants.iter_mut().map(|tenant| &mut tenant.child);
-        for child in children.chain([&mut self.host]) {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 fn start_program(
     container: &TestContainer,
     tenant: usize,
     cgroups: Option<&CgroupFolders>,
-) -> Result<(Child, ChildStdin, BufReader<ChildStdout>)> {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/borrower.py");
-    let client = client.display().to_string();
+) -> Result<TalkingProgram> {
+    let client = client_file("borrower.py");
     let numbers =
         [REQUEST, LIMIT, CONTEXT, u64::try_from(tenant)?].map(|number| number.to_string());
     let enter = cgroups.map_or_else(String::new, |cgroups| {
@@ -332,12 +304,5 @@ fn start_program(
     let mut words = vec!["sh", "-c", &enter, "sh", "python3", &client];
     words.extend(numbers.iter().map(String::as_str));
     let mut command = container.command(&words);
-    command.env(CONTAINER, name(tenant));
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let input = child.stdin.take().context("piped")?;
-    let output = BufReader::new(child.stdout.take().context("piped")?);
-    Ok((child, input, output))
+    TalkingProgram::start(command.env(CONTAINER, name(tenant)))
 }

@@ -14,10 +14,10 @@ pub mod throttle;
 pub mod workers;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_region::host::{CountersReadError, CountersSnapshot};
@@ -210,50 +210,86 @@ impl TestContainer {
     pub fn start(&self, commands: &[&str]) -> Result<RunningClient> {
         let mut arguments = commands.to_vec();
         arguments.extend(["ready", "hold"]);
-        let mut client = self.client_command(&arguments);
-        RunningClient::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()))
+        RunningClient::start(&mut self.client_command(&arguments))
+    }
+}
+
+/// A program that answers in lines; killed when it is dropped.
+pub struct TalkingProgram {
+    /// Its process.
+    pub child: Child,
+    /// Stays open: a program that cannot write fails.
+    output: BufReader<ChildStdout>,
+}
+
+impl TalkingProgram {
+    /// Starts a command.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let output = BufReader::new(child.stdout.take().context("piped")?);
+        Ok(Self { child, output })
+    }
+
+    /// Its next line; empty if it has ended.
+    pub fn read_line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Writes a line to it.
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("its input has ended")?;
+        Ok(writeln!(input, "{line}")?)
+    }
+
+    /// Ends its input and waits for its end; what else it printed.
+    pub fn end(&mut self) -> Result<String> {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "it ended with {status}: {text}");
+        Ok(text)
+    }
+}
+
+impl Drop for TalkingProgram {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// A client that has answered and waits.
 pub struct RunningClient {
-    child: Child,
+    program: TalkingProgram,
     /// Its answers.
     pub answers: Vec<String>,
-    input: Option<ChildStdin>,
-    /// Stays open: a client that cannot write fails.
-    _output: BufReader<ChildStdout>,
 }
 
 impl RunningClient {
     /// Starts a command that ends in a client with the commands `ready hold`.
-    fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.spawn()?;
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let mut program = TalkingProgram::start(command)?;
         let mut answers = Vec::new();
-        let mut output = BufReader::new(child.stdout.take().context("piped")?);
-        let mut line = String::new();
-        while output.read_line(&mut line)? > 0 {
+        loop {
+            let line = program.read_line()?;
             if line.starts_with("ready: ") {
-                let input = child.stdin.take();
-                return Ok(Self {
-                    child,
-                    answers,
-                    input,
-                    _output: output,
-                });
+                return Ok(Self { program, answers });
             }
-            answers.push(line.trim_end().to_owned());
-            line.clear();
+            if line.is_empty() {
+                bail!("{command:?} ended after {answers:?}");
+            }
+            answers.push(line);
         }
-        bail!("{command:?} ended after {answers:?}: {:?}", child.wait()?)
     }
 
     /// Lets it run to its end.
     pub fn end(&mut self) -> Result<()> {
-        drop(self.input.take());
-        let status = self.child.wait()?;
-        ensure!(status.success(), "the client ended with {status}");
-        Ok(())
+        self.program.end().map(drop)
     }
 
     /// Kills it by SIGKILL.
@@ -263,24 +299,25 @@ impl RunningClient {
 
     /// Kills it by SIGKILL; what it forked keeps its input until this value is dropped.
     pub fn kill_process(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        let child = &mut self.program.child;
+        child.kill()?;
+        // `wait` would end its input.
+        let input = child.stdin.take();
+        child.wait()?;
+        child.stdin = input;
         Ok(())
-    }
-}
-
-impl Drop for RunningClient {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
 /// Path of the client, the same in every container.
 pub fn client() -> String {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/client.py");
-    client.display().to_string()
+    client_file("client.py")
+}
+
+/// Path of a file of the clients.
+pub(crate) fn client_file(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+    folder.join(name).display().to_string()
 }
 
 /// The lines on a command's stdout.
@@ -291,10 +328,14 @@ pub fn lines(output: &Output) -> Vec<String> {
         .collect()
 }
 
-/// The built libvgpu.so, in or above this program's folder.
+/// The built libvgpu.so.
 pub fn limiter() -> Result<PathBuf> {
-    let program = std::env::current_exe()?;
+    built(LIMITER).context("libvgpu.so is not built: cargo build -p aliquot-limiter")
+}
+
+/// A built file in or above this program's folder.
+pub(crate) fn built(name: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
     let mut folders = program.ancestors().skip(1).take(2);
-    let found = folders.find_map(|folder| Some(folder.join(LIMITER)).filter(|file| file.is_file()));
-    found.context("libvgpu.so is not built: cargo build -p aliquot-limiter")
+    folders.find_map(|folder| Some(folder.join(name)).filter(|file| file.is_file()))
 }

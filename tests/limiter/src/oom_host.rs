@@ -3,9 +3,9 @@
 //! variable of a process stands for its cgroup.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent, PodUid};
-use aliquot_gpusim::place;
+use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place};
 use aliquot_monitor::arbiter::runner::Clocks;
 use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, Rules};
 use aliquot_monitor::lending::Lending;
@@ -26,9 +26,10 @@ use aliquot_node_state::processes::Processes;
 use aliquot_nvml::{CgroupLimits, MemoryLimits as _, Nvml, Options, Usage as _};
 use aliquot_region::host;
 use aliquot_region::limits::HostLimitsPage;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
 use crate::host::container_record;
+use crate::{TalkingProgram, built};
 
 /// The variable of each process with the name of its container.
 pub const CONTAINER: &str = "OOM_CONTAINER";
@@ -249,14 +250,19 @@ impl Host {
     }
 }
 
-/// Ends a host that was started as a program; what it printed.
-pub(crate) fn end(host: &mut Child, output: &mut impl Read) -> Result<String> {
-    drop(host.stdin.take());
-    let mut text = String::new();
-    output.read_to_string(&mut text)?;
-    let status = host.wait()?;
-    ensure!(status.success(), "the host ended with {status}: {text}");
-    Ok(text)
+/// Starts `limiter-bench` as the host of a machine.
+pub(crate) fn start(
+    machine: &SimulatedMachine,
+    arguments: impl FnOnce(&mut Command),
+) -> Result<TalkingProgram> {
+    let program = built("limiter-bench");
+    let program =
+        program.context("limiter-bench is not built: cargo build -p aliquot-limiter-tests")?;
+    let mut host = Command::new(program);
+    host.arg("host").env_clear().env("PATH", "/usr/bin:/bin");
+    host.env(STATE_VARIABLE, machine.state());
+    arguments(&mut host);
+    TalkingProgram::start(&mut host)
 }
 
 /// The monotonic clock, by which the limiter reports what calls wait for.

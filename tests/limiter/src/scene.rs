@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -40,6 +40,16 @@ pub fn new_context() -> u64 {
         None => CONTEXT,
     }
 }
+
+/// One MiB more than a share of 3000 MiB, and then all of it, beside a context.
+pub const OVER_LIMIT: [&str; 4] = ["init", "alloc,2521", "alloc,2520", "info"];
+/// What a limited client answers to that.
+pub const LIMITED: [&str; 4] = [
+    "init: 0",
+    "alloc,2521: 2",
+    "alloc,2520: 0",
+    "info: 0 0 3000",
+];
 
 /// A machine with two GPUs; it exists as long as its folder.
 pub fn machine() -> (tempfile::TempDir, SimulatedMachine) {
@@ -165,6 +175,16 @@ pub(crate) fn wait(time: Duration) -> Result<()> {
     let ended = receiver.recv_timeout(time);
     ensure!(ended == Err(RecvTimeoutError::Timeout), "{ended:?}");
     Ok(())
+}
+
+/// The lines that a script of this folder prints.
+pub fn script(name: &str, arguments: &[&str]) -> Vec<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let mut command = Command::new(script);
+    let command = command.args(arguments).stderr(Stdio::inherit());
+    let output = command.output().expect(name);
+    assert!(output.status.success(), "{name} {arguments:?}");
+    lines(&output)
 }
 
 /// Compiles `work.c` into a folder; its path.

@@ -1,7 +1,7 @@
 //! The users that act in a container, with no more rights than a runtime leaves to a tenant by
 //! default.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -79,8 +79,7 @@ impl TestContainer {
     /// Starts the shell of [`Self::shell_as`] with a client that ends with `ready hold`; its
     /// answers so far.
     pub fn start_shell_as(&self, tenant: TenantUser, script: &str) -> Result<RunningClient> {
-        let mut shell = self.shell_command(tenant, script);
-        RunningClient::start(shell.stdin(Stdio::piped()).stdout(Stdio::piped()))
+        RunningClient::start(&mut self.shell_command(tenant, script))
     }
 
     fn shell_command(&self, tenant: TenantUser, script: &str) -> Command {

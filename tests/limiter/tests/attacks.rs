@@ -3,7 +3,8 @@
 //! container's processes use.
 
 use aliquot_limiter_tests::scene::{
-    CONTEXT, FIRST, MIB, compile, container, each_method, inconsistencies, machine, new_context,
+    CONTEXT, FIRST, LIMITED, MIB, OVER_LIMIT, compile, container, each_method, inconsistencies,
+    machine, new_context,
 };
 use aliquot_limiter_tests::tenant_user::{TENANT_USERS, TenantUser};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, lines};
@@ -11,15 +12,6 @@ use aliquot_region::host::{CountersReadError, Inconsistency};
 
 /// MiB of the container.
 const SHARE: u64 = 3000;
-/// One MiB more than the share, and then all of it, beside a context.
-const OVER_LIMIT: &[&str] = &["init", "alloc,2521", "alloc,2520", "info"];
-const LIMITED_ANSWERS: &[&str] = &[
-    "init: 0",
-    "alloc,2521: 2",
-    "alloc,2520: 0",
-    "info: 0 0 3000",
-];
-
 /// A client that allocates three times the share, and waits.
 const TAKE_COMMANDS: &str = "init alloc,9000 ready hold";
 const TAKE_ANSWERS: &[&str] = &["init: 0", "alloc,9000: 0"];
@@ -48,7 +40,7 @@ fn check(method: InjectionMethod, tenant: TenantUser, script: &str, is_prevented
     if is_prevented {
         let script = script.replace("COMMANDS", &OVER_LIMIT.join(" "));
         let answers = container.shell_as(tenant, &script).expect(&what);
-        assert_eq!(answers, LIMITED_ANSWERS, "{what}");
+        assert_eq!(answers, LIMITED, "{what}");
         return;
     }
     let script = script.replace("COMMANDS", TAKE_COMMANDS);
@@ -71,12 +63,12 @@ fn limits_every_kind_of_tenant() {
         for tenant in TENANT_USERS {
             let (_temp, machine) = machine();
             let container = container(&machine, method, SHARE);
-            let answers = container.client_as(tenant, OVER_LIMIT).unwrap();
-            assert_eq!(answers, LIMITED_ANSWERS, "{method:?} {tenant:?}");
+            let answers = container.client_as(tenant, &OVER_LIMIT).unwrap();
+            assert_eq!(answers, LIMITED, "{method:?} {tenant:?}");
             container.read_only().unwrap();
-            let answers = container.client_as(tenant, OVER_LIMIT).unwrap();
+            let answers = container.client_as(tenant, &OVER_LIMIT).unwrap();
             assert_eq!(
-                answers, LIMITED_ANSWERS,
+                answers, LIMITED,
                 "{method:?} {tenant:?}: with a root that is read-only"
             );
             assert_eq!(inconsistencies(&machine, &container, SHARE), []);
@@ -109,7 +101,7 @@ fn limits_child_created_by_raw_clone() {
             ])
             .unwrap();
         let mut expected = vec!["ninit: 0", "nmemory: [0, 0] 0 3000"];
-        expected.extend(LIMITED_ANSWERS);
+        expected.extend(LIMITED);
         expected.push("clone,init,alloc/2521,alloc/2520,info: 0");
         expected.push("nmemory: [0, 0] 0 3000");
         assert_eq!(answers, expected, "{method:?}");

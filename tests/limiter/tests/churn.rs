@@ -1,16 +1,15 @@
 //! Random work of many processes at the limit, killed or not, against the simulator's own count for
 //! each process. `ALIQUOT_CHURN=long` runs the long form, `make hold`.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aliquot_gpusim::{ProcessUsage, SimulatedMachine, place};
 use aliquot_limiter_tests::scene::{
     CONTEXT, FIRST, MIB, compile, container, inconsistencies, machine,
 };
-use aliquot_limiter_tests::{InjectionMethod, TestContainer};
+use aliquot_limiter_tests::{InjectionMethod, TalkingProgram, TestContainer};
 
 /// MiB: eight contexts, and not enough memory beside them.
 const SHARE: u64 = 6000;
@@ -115,49 +114,33 @@ impl ChurnSetup {
     }
 }
 
-struct Churn(Child, BufReader<ChildStdout>);
-
-impl Churn {
-    fn read_line(&mut self) -> String {
-        let mut line = String::new();
-        self.1.read_line(&mut line).expect("it speaks");
-        line.trim_end().to_owned()
-    }
-
-    fn resume(&mut self) {
-        let input = self.0.stdin.as_mut().expect("piped");
-        input.write_all(b"on\n").expect("it listens");
-    }
-}
-
 #[test]
 fn charges_each_process_exactly_after_random_work() {
     let setup = ChurnSetup::new(SHARE);
     let (rounds, _) = rounds_and_kills();
     let each = (rounds / PROCESSES / THREADS).to_string();
     let count = setup.file("rounds").display().to_string();
-    let mut all: Vec<Churn> = (1..=PROCESSES)
+    let mut all: Vec<TalkingProgram> = (1..=PROCESSES)
         .map(|seed| {
             let threads = THREADS.to_string();
             let words = [&setup.program, &threads, &each, &seed.to_string(), &count];
-            let mut child = setup
-                .command(&words.map(String::as_str))
-                .spawn()
-                .expect("churn");
-            let output = child.stdout.take().expect("piped");
-            Churn(child, BufReader::new(output))
+            let mut command = setup.command(&words.map(String::as_str));
+            TalkingProgram::start(&mut command).expect("churn")
         })
         .collect();
     let begun = Instant::now();
     let mut together = |expected: &str| -> Vec<String> {
-        let lines: Vec<String> = all.iter_mut().map(Churn::read_line).collect();
+        let lines = all.iter_mut().map(TalkingProgram::read_line);
+        let lines: Vec<String> = lines.collect::<Result<_, _>>().expect("they speak");
         assert!(
             lines.iter().all(|one| one.starts_with(expected)),
             "{lines:?}"
         );
         let used = setup.compare(PROCESSES);
         assert!(used <= SHARE * MIB, "{expected}: {} MiB", used / MIB);
-        all.iter_mut().for_each(Churn::resume);
+        for one in &mut all {
+            one.write_line("on").expect("it listens");
+        }
         lines
     };
     together("ready");
@@ -165,7 +148,7 @@ fn charges_each_process_exactly_after_random_work() {
     together("full");
     let lines = together("empty");
     for mut one in all {
-        assert!(one.0.wait().expect("ends").success());
+        one.end().expect("an end");
     }
     let refused: u64 = lines
         .iter()

@@ -2,33 +2,20 @@
 //! programs without a loader.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use aliquot_gpusim::SimulatedMachine;
-use aliquot_limiter_tests::scene::{compile, container, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
+use aliquot_limiter_tests::scene::{
+    LIMITED, OVER_LIMIT, compile, container, each_method, machine, script,
+};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer, client, lines};
 use aliquot_shim::LIBRARIES;
 
 const SHARE: u64 = 3000;
-const COMMANDS: [&str; 4] = ["init", "alloc,2521", "alloc,2520", "info"];
-const LIMITED_ANSWERS: [&str; 4] = [
-    "init: 0",
-    "alloc,2521: 2",
-    "alloc,2520: 0",
-    "info: 0 0 3000",
-];
 
 /// A folder with these Debian packages, of this machine's release or another.
 fn unpack_packages(suite: &str, names: &[&str]) -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages.sh");
-    let output = Command::new(script)
-        .arg(suite)
-        .args(names)
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("packages.sh");
-    assert!(output.status.success(), "{suite} {names:?}");
-    PathBuf::from(lines(&output).last().expect("a folder"))
+    let folder = script("packages.sh", &[&[suite], names].concat()).pop();
+    PathBuf::from(folder.expect("a folder"))
 }
 
 /// The path of a file of that name below a folder.
@@ -55,33 +42,18 @@ fn run_in(container: &TestContainer, words: &[&str], env: &[(&str, &str)]) -> (S
     (lines(&output).join("\n"), words)
 }
 
-fn for_each_method(check: impl Fn(InjectionMethod, &SimulatedMachine, &Path)) {
-    for method in INJECTION_METHODS {
-        let (temp, machine) = machine();
-        check(method, &machine, temp.path());
-    }
-}
-
-/// The paths of what `build_for_old_glibc.sh` builds: the library as it is shipped, the simulated
-/// driver, a program.
-fn build_for_old_glibc(temp: &Path) -> [PathBuf; 3] {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("build_for_old_glibc.sh");
-    let output = Command::new(script)
-        .arg(temp)
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("build_for_old_glibc.sh");
-    assert!(output.status.success(), "build_for_old_glibc.sh");
-    let paths: Vec<PathBuf> = lines(&output).into_iter().map(PathBuf::from).collect();
-    paths.try_into().expect("three paths")
-}
-
 #[test]
 fn limits_under_older_and_newer_libc_versions() {
     let own = Command::new("ldd").arg("--version").output().expect("ldd");
     let own = lines(&own)[0].rsplit(' ').next().map(str::to_owned);
     let temp = tempfile::tempdir().expect("a folder");
-    let [library, driver, program] = build_for_old_glibc(temp.path());
+    // The library as it is shipped, the simulated driver, a program.
+    let built = script(
+        "build_for_old_glibc.sh",
+        &[&temp.path().display().to_string()],
+    );
+    let built: Vec<PathBuf> = built.into_iter().map(PathBuf::from).collect();
+    let [library, driver, program] = <[PathBuf; 3]>::try_from(built).expect("three paths");
     let own = format!("version {}.", own.as_deref().expect("a version"));
     let mut others = 0;
     for suite in ["bullseye", "trixie", "sid"] {
@@ -98,8 +70,7 @@ fn limits_under_older_and_newer_libc_versions() {
             continue;
         }
         others += 1;
-        for_each_method(|method, machine, _| {
-            let container = container(machine, method, SHARE);
+        each_method(SHARE, |container, method| {
             container.replace_limiter(&library).expect("copied");
             container
                 .replace_driver(LIBRARIES[0], &driver)
@@ -108,7 +79,7 @@ fn limits_under_older_and_newer_libc_versions() {
             let path = format!("{libc}:/driver");
             let program = program.display().to_string();
             let words = [loader.as_str(), "--library-path", &path, &program, "now"];
-            let found = run_in(&container, &words, &[]);
+            let found = run_in(container, &words, &[]);
             let limited = ("now: 2".to_owned(), String::new());
             assert_eq!(found, limited, "{suite} {method:?}");
         });
@@ -130,15 +101,14 @@ fn limits_programs_with_other_allocators() {
     let folder = unpack_packages("here", &["libjemalloc2", "libtcmalloc-minimal4"]);
     for name in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let library = find(&folder, name);
-        for_each_method(|method, machine, _| {
-            let container = container(machine, method, SHARE);
+        each_method(SHARE, |container, method| {
             let client = client();
             let mut words = vec!["python3", client.as_str()];
-            words.extend(COMMANDS);
-            let found = run_in(&container, &words, &[("LD_PRELOAD", &library)]);
+            words.extend(OVER_LIMIT);
+            let found = run_in(container, &words, &[("LD_PRELOAD", &library)]);
             assert_eq!(
                 found,
-                (LIMITED_ANSWERS.join("\n"), String::new()),
+                (LIMITED.join("\n"), String::new()),
                 "{name} {method:?}"
             );
         });
@@ -154,19 +124,16 @@ fn keeps_image_preload_list_under_replacement() {
     container.preload(&library).expect("written");
     let maps = run_in(&container, &["cat", "/proc/self/maps"], &[]).0;
     assert!(maps.contains("libjemalloc"), "{maps}");
-    assert_eq!(
-        container.client(&COMMANDS).expect("a client"),
-        LIMITED_ANSWERS
-    );
+    assert_eq!(container.client(&OVER_LIMIT).expect("a client"), LIMITED);
 }
 
 #[test]
 fn limits_program_with_own_dlsym_by_replacement() {
-    for_each_method(|method, machine, temp| {
-        let container = container(machine, method, SHARE);
+    let temp = tempfile::tempdir().expect("a folder");
+    each_method(SHARE, |container, method| {
         let arguments = ["-rdynamic", "-ldl", "-DOWN_DLSYM"];
-        let program = compile(temp, "ways.c", "program", &arguments).expect("a program");
-        let found = run_in(&container, &[&program, "now"], &[]).0;
+        let program = compile(temp.path(), "ways.c", "program", &arguments).expect("a program");
+        let found = run_in(container, &[&program, "now"], &[]).0;
         // A preload does not see what the program resolves itself; the host detects it.
         let expected = if method == InjectionMethod::Replacement {
             "now: 2"
@@ -181,15 +148,14 @@ fn limits_program_with_own_dlsym_by_replacement() {
 fn leaves_static_programs_alone() {
     let folder = unpack_packages("here", &["busybox-static"]);
     let busybox = find(&folder.join("bin"), "busybox");
-    for_each_method(|method, machine, _| {
-        let container = container(machine, method, SHARE);
+    each_method(SHARE, |container, method| {
         let words = [
             busybox.as_str(),
             "sh",
             "-c",
             "echo $((6 * 7)); busybox true",
         ];
-        let found = run_in(&container, &words, &[]);
+        let found = run_in(container, &words, &[]);
         assert_eq!(found, ("42".to_owned(), String::new()), "{method:?}");
     });
 }
@@ -207,16 +173,11 @@ fn limits_python_with_all_its_extensions_loaded() {
         assert loaded > 20, loaded\n\
         client = sys.argv[1]; sys.argv[:2] = [client]\n\
         exec(open(client).read())";
-    for_each_method(|method, machine, _| {
-        let container = container(machine, method, SHARE);
+    each_method(SHARE, |container, method| {
         let client = client();
         let mut words = vec!["python3", "-c", script, client.as_str()];
-        words.extend(COMMANDS);
-        let found = run_in(&container, &words, &[]);
-        assert_eq!(
-            found,
-            (LIMITED_ANSWERS.join("\n"), String::new()),
-            "{method:?}"
-        );
+        words.extend(OVER_LIMIT);
+        let found = run_in(container, &words, &[]);
+        assert_eq!(found, (LIMITED.join("\n"), String::new()), "{method:?}");
     });
 }

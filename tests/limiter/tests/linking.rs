@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use aliquot_limiter_tests::scene::{container, machine};
+use aliquot_limiter_tests::scene::{container, machine, script};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer, client, lines};
 use aliquot_shim::{
     Architecture, FOLDER, LIBRARIES, build_driver_shim, build_shim, exported_calls,
@@ -108,13 +108,8 @@ fn gold_folder() -> String {
     if Command::new("ld.gold").arg("--version").output().is_ok() {
         return "/usr/bin".to_owned();
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages.sh");
-    let output = Command::new(script)
-        .args(["here", "binutils-gold"])
-        .output();
-    let folder = lines(&output.expect("packages.sh"))
-        .pop()
-        .expect("a folder");
+    let folder = script("packages.sh", &["here", "binutils-gold"]).pop();
+    let folder = folder.expect("a folder");
     format!("{folder}/usr/bin")
 }
 

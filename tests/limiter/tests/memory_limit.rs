@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use aliquot_limiter_tests::scene::{
-    CONTEXT, FIRST, MIB, check, check_in, container, device, each_method, machine,
+    FIRST, MIB, check, check_in, container, device, each_method, machine,
 };
-use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::limits::{ContainerLimits, UNCONTROLLED};
 
 #[test]
@@ -147,55 +147,6 @@ fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
         ];
         assert_eq!(answers, expected, "{method:?}");
     });
-}
-
-#[test]
-fn keeps_random_processes_within_limit_and_frees_all() {
-    for method in INJECTION_METHODS {
-        let (_temp, machine) = machine();
-        let container = container(&machine, method, 2200);
-        let commands = ["patient", "hold", "churn,4000", "emptied", "info"];
-        let mut churning: Vec<_> = (0..4)
-            .map(|_| {
-                let mut client = container.client_command(&commands);
-                client.stdin(std::process::Stdio::piped());
-                client.stdout(std::process::Stdio::piped()).spawn().unwrap()
-            })
-            .collect();
-        // All start together: otherwise the first would have ended before the last has started.
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while machine.process_usage(FIRST).unwrap().len() < churning.len() {
-            assert!(Instant::now() < deadline, "{method:?}: they do not start");
-        }
-        for client in &mut churning {
-            drop(client.stdin.take());
-        }
-        let (mut most, mut met) = (0, 0);
-        for mut client in churning {
-            while client.try_wait().unwrap().is_none() {
-                let holders = machine.process_usage(FIRST).unwrap();
-                most = holders
-                    .iter()
-                    .map(|holder| holder.used)
-                    .sum::<u64>()
-                    .max(most);
-            }
-            let output = client.wait_with_output().unwrap();
-            assert!(output.status.success(), "{method:?}");
-            let answers = aliquot_limiter_tests::lines(&output);
-            let refused: u64 = answers[2].rsplit(' ').next().unwrap().parse().unwrap();
-            met += refused;
-        }
-        assert!(met > 0, "{method:?}: the limit was never met");
-        assert!(most <= 2200 * MIB, "{method:?}: {} MiB at once", most / MIB);
-        assert!(
-            most > 4 * CONTEXT * MIB,
-            "{method:?}: they did not run together"
-        );
-        let watch = container.client(&["init", "info"]).unwrap();
-        assert_eq!(watch[1], "info: 0 1720 2200", "{method:?}");
-        assert_eq!(machine.process_usage(FIRST).unwrap(), [], "{method:?}");
-    }
 }
 
 #[test]

@@ -2,9 +2,8 @@
 //! Kernels run no code there, so only what they copy and what they are refused counts.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use aliquot_limiter_tests::scene::{container, machine};
+use aliquot_limiter_tests::scene::{container, machine, script};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, TestContainer, client, lines};
 use serde::Deserialize;
 
@@ -40,13 +39,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 
 /// A Python that has them.
 fn python() -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs.sh");
-    let output = Command::new(script)
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("programs.sh");
-    assert!(output.status.success(), "programs.sh");
-    lines(&output).pop().expect("a path")
+    script("programs.sh", &[]).pop().expect("a path")
 }
 
 fn check_program(python: &str, container: &TestContainer, home: &Path, name: &str) -> Printed {
@@ -136,11 +129,7 @@ fn runs_cudarc_bare_and_limited() {
 
 #[test]
 fn triton_builds_its_module_and_is_limited() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("triton.sh");
-    let output = Command::new(script).stderr(Stdio::inherit()).output();
-    let output = output.expect("triton.sh");
-    assert!(output.status.success(), "triton.sh");
-    let python = lines(&output).pop().expect("a path");
+    let python = script("triton.sh", &[]).pop().expect("a path");
     let program = client().replace("client.py", "triton_client.py");
     let (_temp, machine) = machine();
     let container = container(&machine, InjectionMethod::Replacement, SHARE);

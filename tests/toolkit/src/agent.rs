@@ -201,12 +201,6 @@ impl Agent {
         &self.allocations.paths.cdi
     }
 
-    /// The spec that the agent generated.
-    pub fn generated_spec(&self) -> PathBuf {
-        let folder = &self.allocations.paths.nvidia_cdi.generated;
-        folder.join("nvidia.json")
-    }
-
     /// The folder with the installed limiter and the shim libraries.
     pub fn limiter(&self) -> &Path {
         &self.allocations.paths.limiter

@@ -497,25 +497,6 @@ fn nvidia_ctk_writes_a_spec_of_each_kind() {
     }
 }
 
-#[test]
-fn agent_generates_spec_with_both_releases() {
-    for release in BOTH {
-        let node = Node::new(release).expect("a node");
-        let agent = node.agent(DriverSource::Generated).expect("an agent");
-        let text = fs::read_to_string(agent.generated_spec()).expect("a spec");
-        let spec: Spec = serde_json::from_str(&text).expect("JSON");
-        let names = spec.devices.iter().map(|device| device.name.as_str());
-        let names: BTreeSet<&str> = names.collect();
-        let expected = BTreeSet::from([FIRST, SECOND, "all"]);
-        assert_eq!((spec.kind.as_str(), names), ("nvidia.com/gpu", expected));
-        let hook = release.program("nvidia-cdi-hook");
-        let hooks = spec.container_edits.other["hooks"].as_array();
-        let hooks = hooks.into_iter().flatten();
-        let paths: BTreeSet<&str> = hooks.filter_map(|hook| hook["path"].as_str()).collect();
-        assert_eq!(paths, BTreeSet::from([hook.to_str().expect("text")]));
-    }
-}
-
 /// Of each kind, the container has the driver and its own GPU only.
 #[test]
 fn takes_driver_from_spec_of_each_kind() {

@@ -434,7 +434,7 @@ fn memory(bench: &mut Bench) -> Result<()> {
     let scene = HonestScene::start(4, "harsh")?;
     let mut program = scene.bypass(SHARE + 2048)?;
     let begun = Instant::now();
-    while !program.is_killed()? {
+    while program.child.try_wait()?.is_none() {
         thread::park_timeout(Duration::from_millis(10));
     }
     let took = begun.elapsed().as_secs_f64();
