@@ -265,3 +265,31 @@ async fn second_bind_call_waits_for_first_and_writes_nothing() {
     drop(binder);
     api_server.await.unwrap();
 }
+
+/// A pod that was bound and deleted while the watch was away: no event ever shows it.
+#[tokio::test(start_paused = true)]
+async fn releases_reservation_of_pod_that_vanished_unseen() {
+    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
+    let cache = Arc::new(cache());
+    Index::apply(&*cache, pod("a", 600, None));
+    let (events, _event_rx) = event::queue();
+    let pods = PodClient::new(Client::new(service, "d"));
+    let binder = Binder::new(cache.clone(), pods, events, Leader::always());
+    let mut not_found = status(404);
+    not_found["reason"] = json!("NotFound");
+    let script = vec![
+        ("POST", Status(201, status(201))),
+        ("GET", PodAsPosted),
+        ("GET", Status(404, not_found)),
+    ];
+    let api_server = tokio::spawn(play(script, server));
+    binder.bind(&args("n")).await.unwrap();
+    let bound = Instant::now();
+    // Not overdue, still there, no longer there.
+    for (now, allocated) in [(bound, 600), (bound + OVERDUE, 600), (bound + OVERDUE, 0)] {
+        binder.release_vanished(now).await;
+        assert_eq!(used(&cache), allocated);
+    }
+    drop(binder);
+    api_server.await.unwrap();
+}
