@@ -27,6 +27,9 @@ impl LedgerTest {
         let (uid, namespace) = (uid(pod), namespace(pod));
         self.ledger
             .confirm(&uid, &namespace, &node, allocated.clone(), requests);
+        // As the scheduler does: a pod that the watch shows bound waits for nothing more.
+        self.ledger.drop_reservation(&uid);
+        self.reservations.remove(&pod);
         self.model.insert(pod, (node, allocated, true));
     }
 
