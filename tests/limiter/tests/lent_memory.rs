@@ -3,16 +3,25 @@
 
 use std::time::Duration;
 
+use aliquot_cluster::starvation::{Attempts, Measurement};
 use aliquot_limiter_tests::lending::{LendingResult, Limits, run};
 
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A round of ten tenants.
+/// A round of ten tenants. A starved host ends a call-back late, and tenants borrow less meanwhile.
 fn check(limits: Limits) -> LendingResult {
-    let result = run(limits, Duration::ZERO, GRACE).expect("a scene");
-    assert_eq!((result.refused, result.wrong), (0, 0), "{result:?}");
-    assert!(result.granted > 100 && result.usable >= 95.0, "{result:?}");
-    result
+    let mut attempts = Attempts::new(format!("{limits:?} lends what is idle"));
+    loop {
+        let measured = Measurement::of_machine();
+        let result = run(limits, Duration::ZERO, GRACE).expect("a scene");
+        assert_eq!((result.refused, result.wrong), (0, 0), "{result:?}");
+        assert!(result.granted > 100, "{result:?}");
+        if result.usable >= 95.0 {
+            return result;
+        }
+        let again = attempts.again(format!("{result:?}"), measured.starved());
+        again.expect("95 % of it, at least");
+    }
 }
 
 #[test]
