@@ -74,6 +74,7 @@ step "a line of the agent's code; ${up[*]}" "${up[@]}"
 in_pod CUDA_DEVICE_SM_LIMIT=30.0
 within
 step "${down[*]}" "${down[@]}"
+git checkout -q -- examples device-plugin
 step "docs/guides/quick-start.md on a node with simulated GPUs, with a build of all parts" bash -c \
   'make build && cargo test --workspace --locked --test installed -- quick_start_runs_as_written --ignored --nocapture'
 sed -n 's/^    quick start: \(.*\): \([0-9.]* s\)$/          of this \2  \1/p' "$log"
