@@ -12,16 +12,37 @@ pub(crate) fn since_epoch() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
-#[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
+    let place = (&raw mut time).expose_provenance();
+    let clock = usize::try_from(clock).unwrap_or(0);
     // SAFETY: a known clock, and a place for its time.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    unsafe { kernel(libc::SYS_clock_gettime, [clock, place, 0, 0]) };
     let part = |part: libc::c_long| u64::try_from(part).unwrap_or(0);
     part(time.tv_sec) * SECOND + part(time.tv_nsec)
+}
+
+/// Calls the kernel itself: libc's functions are others' in a program with a faked clock.
+///
+/// # Safety
+/// As for the kernel's call of that number.
+unsafe fn kernel(number: libc::c_long, arguments: [usize; 4]) {
+    let [a, b, c, d] = arguments;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: by the caller; the kernel changes these three registers and nothing of the stack.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number => _, in("rdi") a, in("rsi") b,
+            in("rdx") c, in("r10") d, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: by the caller; the kernel changes the first register and nothing of the stack.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a => _, in("x1") b, in("x2") c,
+            in("x3") d, options(nostack));
+    }
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -41,25 +62,24 @@ pub(crate) fn pause_for(nanoseconds: u64) {
     wait(&AtomicU32::new(0), 0, now() + nanoseconds);
 }
 
+/// The longest wait, in nanoseconds, before the caller looks again.
+const MAX_SLEEP: u64 = 20 * MILLISECOND;
+
 /// Waits until `until`, until the word is no longer `value`, or until the host wakes the waiters.
-/// May return early.
+/// May return early, and always does after [`MAX_SLEEP`].
 pub(crate) fn wait(word: &AtomicU32, value: u32, until: u64) {
-    let part = |part: u64| libc::c_long::try_from(part).unwrap_or(libc::c_long::MAX);
+    let left = until.saturating_sub(now()).min(MAX_SLEEP);
     let time = libc::timespec {
-        tv_sec: part(until / SECOND),
-        tv_nsec: part(until % SECOND),
+        tv_sec: 0,
+        tv_nsec: libc::c_long::try_from(left).unwrap_or(0),
     };
-    // Not a private futex, because another process writes the word. The time is absolute.
+    let place = (&raw const time).expose_provenance();
+    let word = word.as_ptr().expose_provenance();
+    let value = usize::try_from(value).unwrap_or(0);
+    // Not a private futex, because another process writes the word. The time is relative.
     // SAFETY: word and time outlive the call, which keeps neither.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT_BITSET,
-            value,
-            &raw const time,
-            core::ptr::null::<u32>(),
-            u32::MAX,
-        );
-    }
+    unsafe { kernel(libc::SYS_futex, [word, FUTEX_WAIT, value, place]) };
 }
+
+/// The operation of `futex` that waits for a relative time of the monotonic clock.
+const FUTEX_WAIT: usize = 0;

@@ -27,9 +27,8 @@ const NO_LIMIT: u32 = 100;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
 
-/// Nanoseconds after which a wait reads the limits page again, woken or not.
-const RECHECK_INTERVAL: u64 = 20_000_000;
-/// The same while launches are in progress for whose end the host waits.
+/// Nanoseconds after which a wait reads the limits page again while launches are in progress for
+/// whose end the host waits.
 const DRAIN_INTERVAL: u64 = 1_000_000;
 /// A launch that is shorter than this many nanoseconds is not measured as the first while all
 /// other tenants wait: the device changes to the container meanwhile.
@@ -499,7 +498,7 @@ impl PacedLaunch {
                 LaunchRule::Wait if self.device_pace.markers.pending_of(None) > 0 => {
                     now + DRAIN_INTERVAL
                 }
-                LaunchRule::Wait => now + RECHECK_INTERVAL,
+                LaunchRule::Wait => u64::MAX,
                 LaunchRule::Exclusive(rate) => {
                     self.bucket().charge(now, rate, chunk);
                     break Some(rate);
@@ -523,7 +522,7 @@ impl PacedLaunch {
                     }
                 },
             };
-            self.sleep(until.min(now + RECHECK_INTERVAL));
+            self.sleep(until);
             self.poll();
             now = clock::now();
         };
