@@ -36,7 +36,7 @@ CHECK := --lib --bins $(call named,config convert corpus dashboards document doc
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.
 LIMITER := $(call named,attacks blocking_calls compat container_images device_view driver every_call full_gpu graphs \
-	injection lent_memory linking memory_kinds memory_lifetime memory_limit mps old_names oversubscription simulator \
+	injection lent_memory linking memory_kinds memory_lifetime memory_limit mps oversubscription simulator \
 	mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane chaos gangs installed)
 

@@ -63,12 +63,6 @@ impl Contexts {
         known.get(&context).map_or(context, |known| known.owner)
     }
 
-    /// Whether the predicate is true for every context in which something can be allocated.
-    pub(crate) fn all_owners(&self, predicate: impl Fn(Handle) -> bool) -> bool {
-        let known = self.known.lock();
-        known.values().all(|one| predicate(one.owner))
-    }
-
     pub(crate) fn get(&self, context: Handle) -> Option<Context> {
         self.known.lock().get(&context).copied()
     }

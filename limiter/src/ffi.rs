@@ -2,8 +2,6 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::image;
-
 /// Return value of every hooked call: `CUresult` or `nvmlReturn_t`.
 pub(crate) type Code = c_int;
 
@@ -98,30 +96,6 @@ impl Properties {
     }
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AllocNodeParams {
-    pub(crate) properties: Properties,
-    rest: [u64; 9],
-    access: [u64; 2],
-    pub(crate) bytes: u64,
-    pub(crate) pointer: u64,
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS_v2`; the version before it ends with `extra`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct KernelNodeParams {
-    pub(crate) function: Handle,
-    shape: [c_uint; 7],
-    arguments: Handle,
-    extra: Handle,
-    /// In place of a function.
-    pub(crate) kernel: Handle,
-    pub(crate) context: Handle,
-}
-
 /// A pointer to which a call writes, or from which it reads, as the driver's interface promises:
 /// null, or valid for one `T` (or as many as another argument says) during the call.
 #[repr(transparent)]
@@ -138,15 +112,6 @@ impl<T> Copy for Out<T> {}
 impl<T: Copy> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
-    }
-
-    pub(crate) fn null() -> Self {
-        Self(core::ptr::null_mut())
-    }
-
-    /// The first of several; `None` if there is none.
-    pub(crate) fn first(places: &mut [T]) -> Option<Self> {
-        (!places.is_empty()).then_some(Self(places.as_mut_ptr()))
     }
 
     pub(crate) fn is_null(self) -> bool {
@@ -201,52 +166,6 @@ impl Text {
     }
 }
 
-/// A code image that a caller passes: text, or a binary as long as its own header says.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Image(*const u8);
-
-impl Image {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        if self.0.is_null() {
-            return &[];
-        }
-        let at = self.wrapped().unwrap_or(self.0);
-        if at.is_null() {
-            return &[];
-        }
-        // SAFETY: text that ends with a zero, or a binary: there is a first byte.
-        let first = unsafe { *at };
-        let binary = matches!(first, 0x7f | 0x50);
-        let length = binary.then(|| {
-            // SAFETY: a binary begins with a head of at least so many bytes.
-            let head = unsafe { core::slice::from_raw_parts(at, image::HEAD) };
-            image::length(head)
-        });
-        match length.flatten() {
-            // SAFETY: as long as its head says, by the interface, for as long as the call runs.
-            Some(length) => unsafe { core::slice::from_raw_parts(at, length) },
-            None => {
-                // SAFETY: text, which ends with a zero.
-                unsafe { std::ffi::CStr::from_ptr(at.cast()) }.to_bytes()
-            }
-        }
-    }
-
-    /// The image behind a fat binary's wrapper, as compilers create it; `None`: this is no wrapper.
-    fn wrapped(self) -> Option<*const u8> {
-        // SAFETY: no further than the first byte that differs, and no text has these.
-        let is = |at: usize| unsafe { *self.0.add(at) } == image::WRAPPER[at];
-        (0..image::WRAPPER.len()).all(is).then_some(())?;
-        // SAFETY: a wrapper has a version behind these four bytes, and then this pointer.
-        let within = unsafe { self.0.add(8).cast::<*const u8>().read_unaligned() };
-        // Not a wrapper in a wrapper: there is none, and a ring of them would have no end.
-        // SAFETY: where it is not null it is an image, which has a first byte.
-        let is_image = !within.is_null() && unsafe { *within } != image::WRAPPER[0];
-        Some(if is_image { within } else { core::ptr::null() })
-    }
-}
-
 /// A size of the C side.
 pub(crate) fn long(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
@@ -260,24 +179,6 @@ pub(crate) fn size(long: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_image_behind_fat_binary_wrapper() {
-        let mut fat = 0xba55_ed50_u32.to_le_bytes().to_vec();
-        fat.extend([1, 0, 16, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
-        fat.extend([0; 100]);
-        let check = |within: *const u8, expected: &[u8]| {
-            let words = [0x1_4662_43b1, within.addr() as u64, 0];
-            assert_eq!(Image(words.as_ptr().cast()).bytes(), expected);
-            within
-        };
-        check(fat.as_ptr(), &fat);
-        check(c".version 8.0".as_ptr().cast(), b".version 8.0");
-        check(core::ptr::null(), b"");
-        let ring = [0x1_4662_43b1_u64, 0, 0];
-        check(ring.as_ptr().cast(), b"");
-        assert_eq!(Image(c"\xb1C".as_ptr().cast()).bytes(), b"\xb1C", "text");
-    }
 
     #[test]
     fn maps_locality_domain_to_its_device() {

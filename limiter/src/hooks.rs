@@ -6,15 +6,28 @@ pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod context_limits;
 pub(crate) mod graph;
-mod graph_nodes;
 pub(crate) mod green;
 pub(crate) mod launch;
-pub(crate) mod library;
 pub(crate) mod memory;
-pub(crate) mod module;
 pub(crate) mod nvml;
 pub(crate) mod nvml_processes;
 pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod transfer;
 pub(crate) mod view;
+
+use crate::ffi::Code;
+
+/// Calls of CUDA 3.1, whose addresses and sizes have 32 bits, and of graphics that share a device:
+/// nothing counts what they take, so they are refused (801) where there is a limit. Their arguments
+/// are words.
+pub(crate) fn refuse(
+    real: extern "C" fn(usize, usize, usize, usize, usize) -> Code,
+    one: usize,
+    two: usize,
+    three: usize,
+    four: usize,
+    five: usize,
+) -> Code {
+    memory::reject_uncounted(|| real(one, two, three, four, five))
+}

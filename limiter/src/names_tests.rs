@@ -42,20 +42,30 @@ const TAKE: [&str; 21] = [
 ];
 
 const BY_LAUNCH: &str = "passed through; its memory is charged when the graph is launched";
+const BY_HOST: &str = "passed through; the monitor charges what the driver takes for it";
 const BY_CREATOR: &str = "passed through: the process that created it is charged";
 const OF_HOST: &str = "passed through: host memory";
 
 /// Those of them that are passed through, and why.
-const PASS: [(&str, &str); 9] = [
+const PASS: [(&str, &str); 18] = [
     ("cuGraphAddNode", BY_LAUNCH),
     ("cuGraphAddMemAllocNode", BY_LAUNCH),
+    ("cuGraphInstantiate", BY_HOST),
+    ("cuGraphInstantiate_v2", BY_HOST),
+    ("cuGraphInstantiateWithFlags", BY_HOST),
     ("cuImportExternalMemory", BY_CREATOR),
     ("cuIpcOpenMemHandle", BY_CREATOR),
     ("cuIpcOpenMemHandle_v2", BY_CREATOR),
+    ("cuLibraryLoadData", BY_HOST),
+    ("cuLibraryLoadFromFile", BY_HOST),
     ("cuMemAllocHost", OF_HOST),
     ("cuMemAllocHost_v2", OF_HOST),
     ("cuMemImportFromShareableHandle", BY_CREATOR),
     ("cuMemPoolImport", BY_CREATOR),
+    ("cuModuleLoad", BY_HOST),
+    ("cuModuleLoadData", BY_HOST),
+    ("cuModuleLoadDataEx", BY_HOST),
+    ("cuModuleLoadFatBinary", BY_HOST),
 ];
 
 /// Prefixes of calls that share memory with graphics.
@@ -102,16 +112,8 @@ fn hooks_every_call_that_takes_device_memory() {
 }
 
 /// Calls of CUDA 3.1 with addresses of 32 bits, which nothing here has allocated.
-const OLD: [&str; 17] = [
+const OLD: [&str; 9] = [
     "cuMemFree",
-    "cuMemcpy2D",
-    "cuMemcpy2DAsync",
-    "cuMemcpy2DUnaligned",
-    "cuMemcpy3D",
-    "cuMemcpy3DAsync",
-    "cuMemcpyAtoA",
-    "cuMemcpyAtoD",
-    "cuMemcpyDtoA",
     "cuMemcpyDtoD",
     "cuMemcpyDtoDAsync",
     "cuMemsetD16",

@@ -11,7 +11,6 @@ use crate::contexts::Context;
 use crate::driver::call;
 use crate::ffi::{Code, Device, Handle, NOT_PERMITTED, Out, SUCCESS};
 use crate::process::{self, ProcessState};
-use crate::ready::READY;
 use crate::stream::{context_of, with_current};
 
 impl Account {
@@ -173,8 +172,6 @@ pub(crate) fn record_context(
         account.release(bytes);
         return;
     }
-    // Nothing was used in it yet.
-    READY.invalidate();
     process.slot.note_contexts(account.device_index, bytes);
     // From now on the driver may keep memory of this process for its children.
     process.slot.track_children();

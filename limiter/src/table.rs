@@ -11,11 +11,11 @@
 use core::ffi::{c_uint, c_void};
 
 use crate::driver::{Address, DriverFunction, DriverLibrary};
-use crate::ffi::{Code, CuMemLocation, Device, Handle, Image, Out, Pointer, Properties, Text};
+use crate::ffi::{Code, CuMemLocation, Device, Handle, Out, Pointer, Properties, Text};
 use crate::hooks::launch::{self, LaunchConfig, LaunchParameters};
 use crate::hooks::{
-    array, capture, context, context_limits, graph, green, library, memory, module, nvml,
-    nvml_processes, physical, pool, transfer, view,
+    array, capture, context, context_limits, graph, green, memory, nvml, nvml_processes, physical,
+    pool, refuse, transfer, view,
 };
 
 mod route;
@@ -88,9 +88,9 @@ hooks! {
 
     Cuda "cuDeviceGetCount" 2000 '-' cuDeviceGetCount(count: Out<i32>) => view::device_count;
     Cuda "cuDeviceGet" 2000 '-' cuDeviceGet(device: Out<Device>, ordinal: i32) => view::device;
-    Cuda "cuDeviceTotalMem" 2000 '-' cuDeviceTotalMem(bytes: Out<c_uint>, device: Device) => view::total_memory_cuda_3_1;
+    Cuda "cuDeviceTotalMem" 2000 '-' cuDeviceTotalMem(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuDeviceTotalMem" 3020 '-' cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) => view::total_memory;
-    Cuda "cuMemGetInfo" 2000 '-' cuMemGetInfo(free: Out<c_uint>, total: Out<c_uint>) => view::memory_info_cuda_3_1;
+    Cuda "cuMemGetInfo" 2000 '-' cuMemGetInfo(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuMemGetInfo" 3020 '-' cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) => view::memory_info;
 
     Cuda "cuDevicePrimaryCtxRetain" 7000 '-' cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device) => context::retain;
@@ -102,10 +102,10 @@ hooks! {
     Cuda "cuCtxCreate" 3020 '-' cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
     Cuda "cuCtxCreate" 11040 '-' cuCtxCreate_v3(context: Out<Handle>, params: *const c_void, count: i32, flags: c_uint, device: Device) => context::create_v3;
     Cuda "cuCtxCreate" 12050 '-' cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint, device: Device) => context::create_v4;
-    Cuda "cuGLCtxCreate" 2000 '-' cuGLCtxCreate(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
-    Cuda "cuGLCtxCreate" 3020 '-' cuGLCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device) => context::create_v2;
-    Cuda "cuVDPAUCtxCreate" 3010 '-' cuVDPAUCtxCreate(context: Out<Handle>, flags: c_uint, device: Device, vdpau: c_uint, find: *const c_void) => context::create_vdpau;
-    Cuda "cuVDPAUCtxCreate" 3020 '-' cuVDPAUCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: Device, vdpau: c_uint, find: *const c_void) => context::create_vdpau;
+    Cuda "cuGLCtxCreate" 2000 '-' cuGLCtxCreate(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuGLCtxCreate" 3020 '-' cuGLCtxCreate_v2(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuVDPAUCtxCreate" 3010 '-' cuVDPAUCtxCreate(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuVDPAUCtxCreate" 3020 '-' cuVDPAUCtxCreate_v2(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuCtxDestroy" 2000 '-' cuCtxDestroy(context: Handle) => context::destroy;
     Cuda "cuCtxDestroy" 4000 '-' cuCtxDestroy_v2(context: Handle) => context::destroy;
 
@@ -116,25 +116,8 @@ hooks! {
     Cuda "cuCtxFromGreenCtx" 12040 '-' cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) => green::as_context;
     Cuda "cuCtxSetLimit" 3010 '-' cuCtxSetLimit(limit: c_uint, value: usize) => context_limits::set;
 
-    Cuda "cuModuleLoad" 2000 '-' cuModuleLoad(module: Out<Handle>, path: Text) => module::load;
-    Cuda "cuModuleLoadData" 2000 '-' cuModuleLoadData(module: Out<Handle>, image: Image) => module::load;
-    Cuda "cuModuleLoadDataEx" 2010 '-' cuModuleLoadDataEx(module: Out<Handle>, image: Image, count: c_uint, options: *mut c_void, values: *mut c_void) => module::load_data_ex;
-    Cuda "cuModuleLoadFatBinary" 2000 '-' cuModuleLoadFatBinary(module: Out<Handle>, image: Image) => module::load;
-    Cuda "cuModuleUnload" 2000 '-' cuModuleUnload(module: Handle) => module::unload;
-
-    Cuda "cuLibraryLoadData" 12000 '-' cuLibraryLoadData(library: Out<Handle>, image: Image, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load;
-    Cuda "cuLibraryLoadFromFile" 12000 '-' cuLibraryLoadFromFile(library: Out<Handle>, path: Text, options: *mut c_void, values: *mut c_void, count: c_uint, own: *mut c_void, own_values: *mut c_void, own_count: c_uint) => library::load;
-    Cuda "cuLibraryUnload" 12000 '-' cuLibraryUnload(library: Handle) => library::unload;
-    Cuda "cuLibraryGetKernel" 12000 '-' cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) => library::kernel;
-    Cuda "cuLibraryEnumerateKernels" 12040 '-' cuLibraryEnumerateKernels(list: Out<Handle>, count: c_uint, library: Handle) => library::kernels;
-    Cuda "cuLibraryGetModule" 12000 '-' cuLibraryGetModule(module: Out<Handle>, library: Handle) => library::module_of;
-    Cuda "cuLibraryGetGlobal" 12000 '-' cuLibraryGetGlobal(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
-    Cuda "cuLibraryGetManaged" 12000 '-' cuLibraryGetManaged(pointer: *mut c_void, bytes: *mut c_void, library: Handle, name: Text) => library::variable;
-    Cuda "cuLibraryGetUnifiedFunction" 12000 '-' cuLibraryGetUnifiedFunction(function: *mut c_void, library: Handle, name: Text) => library::unified_function;
-    Cuda "cuKernelGetFunction" 12000 '-' cuKernelGetFunction(function: Out<Handle>, kernel: Handle) => library::function;
-
-    Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(pointer: Out<c_uint>, bytes: c_uint) => memory::reject_cuda_3_1;
-    Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(pointer: Out<c_uint>, pitch: Out<c_uint>, width: c_uint, height: c_uint, element: c_uint) => memory::reject_cuda_3_1_pitch;
+    Cuda "cuMemAlloc" 2000 '-' cuMemAlloc(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuMemAllocPitch" 2000 '-' cuMemAllocPitch(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuMemAlloc" 3020 '-' cuMemAlloc_v2(pointer: Out<Pointer>, bytes: usize) => memory::allocate;
     Cuda "cuMemAllocPitch" 3020 '-' cuMemAllocPitch_v2(pointer: Out<Pointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
@@ -153,8 +136,8 @@ hooks! {
     Cuda "cuMemMapArrayAsync" 11010 '-' cuMemMapArrayAsync(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
     Cuda "cuMemMapArrayAsync" 11010 'T' cuMemMapArrayAsync_ptsz(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
 
-    Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(array: Out<Handle>, descriptor: *const c_void) => array::reject_cuda_3_1;
-    Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(array: Out<Handle>, descriptor: *const c_void) => array::reject_cuda_3_1;
+    Cuda "cuArrayCreate" 2000 '-' cuArrayCreate(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuArray3DCreate" 2000 '-' cuArray3DCreate(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuArrayCreate" 3020 '-' cuArrayCreate_v2(array: Out<Handle>, descriptor: Out<array::ArrayDescriptor>) => array::create;
     Cuda "cuArray3DCreate" 3020 '-' cuArray3DCreate_v2(array: Out<Handle>, descriptor: Out<array::Array3dDescriptor>) => array::create_3d;
     Cuda "cuArrayDestroy" 2000 '-' cuArrayDestroy(array: Handle) => array::destroy;
@@ -220,41 +203,13 @@ hooks! {
     Cuda "cuMemcpy" 7000 'T' cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<OWN>;
     Cuda "cuMemcpyAsync" 4000 '-' cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<LEGACY>;
     Cuda "cuMemcpyAsync" 7000 'T' cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<OWN>;
-    Cuda "cuMemcpyPeer" 4000 '-' cuMemcpyPeer(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize) => transfer::copy_peer::<LEGACY>;
-    Cuda "cuMemcpyPeer" 7000 'T' cuMemcpyPeer_ptds(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize) => transfer::copy_peer::<OWN>;
-    Cuda "cuMemcpyPeerAsync" 4000 '-' cuMemcpyPeerAsync(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<LEGACY>;
-    Cuda "cuMemcpyPeerAsync" 7000 'T' cuMemcpyPeerAsync_ptsz(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, bytes: usize, stream: Handle) => transfer::copy_peer_async::<OWN>;
-    Cuda "cuMemcpy2D" 3020 '-' cuMemcpy2D_v2(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, LEGACY>;
-    Cuda "cuMemcpy2D" 7000 'T' cuMemcpy2D_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, OWN>;
-    Cuda "cuMemcpy2DUnaligned" 3020 '-' cuMemcpy2DUnaligned_v2(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, LEGACY>;
-    Cuda "cuMemcpy2DUnaligned" 7000 'T' cuMemcpy2DUnaligned_v2_ptds(shape: Out<transfer::Copy2d>) => transfer::copy_shape::<_, OWN>;
-    Cuda "cuMemcpy2DAsync" 3020 '-' cuMemcpy2DAsync_v2(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
-    Cuda "cuMemcpy2DAsync" 7000 'T' cuMemcpy2DAsync_v2_ptsz(shape: Out<transfer::Copy2d>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
-    Cuda "cuMemcpy3D" 3020 '-' cuMemcpy3D_v2(shape: Out<transfer::Copy3d>) => transfer::copy_shape::<_, LEGACY>;
-    Cuda "cuMemcpy3D" 7000 'T' cuMemcpy3D_v2_ptds(shape: Out<transfer::Copy3d>) => transfer::copy_shape::<_, OWN>;
-    Cuda "cuMemcpy3DAsync" 3020 '-' cuMemcpy3DAsync_v2(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
-    Cuda "cuMemcpy3DAsync" 7000 'T' cuMemcpy3DAsync_v2_ptsz(shape: Out<transfer::Copy3d>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
     Cuda "cuMemcpyBatchAsync" 12080 '-' cuMemcpyBatchAsync(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<LEGACY>;
     Cuda "cuMemcpyBatchAsync" 12080 'T' cuMemcpyBatchAsync_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<OWN>;
     Cuda "cuMemcpyBatchAsync" 13000 '-' cuMemcpyBatchAsync_v2(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<LEGACY>;
     Cuda "cuMemcpyBatchAsync" 13000 'T' cuMemcpyBatchAsync_v2_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<OWN>;
-    Cuda "cuMemcpyAtoA" 3020 '-' cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize) => transfer::copy_between_arrays::<LEGACY>;
-    Cuda "cuMemcpyAtoA" 7000 'T' cuMemcpyAtoA_v2_ptds(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize) => transfer::copy_between_arrays::<OWN>;
-    Cuda "cuMemcpyAtoD" 3020 '-' cuMemcpyAtoD_v2(to: Pointer, from: Handle, offset: usize, bytes: usize) => transfer::copy_from_array::<LEGACY>;
-    Cuda "cuMemcpyAtoD" 7000 'T' cuMemcpyAtoD_v2_ptds(to: Pointer, from: Handle, offset: usize, bytes: usize) => transfer::copy_from_array::<OWN>;
-    Cuda "cuMemcpyDtoA" 3020 '-' cuMemcpyDtoA_v2(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<LEGACY>;
-    Cuda "cuMemcpyDtoA" 7000 'T' cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: Pointer, bytes: usize) => transfer::copy_to_array::<OWN>;
-    Cuda "cuMemcpy3DPeer" 4000 '-' cuMemcpy3DPeer(shape: Out<transfer::Copy3dOfPeers>) => transfer::copy_shape::<_, LEGACY>;
-    Cuda "cuMemcpy3DPeer" 7000 'T' cuMemcpy3DPeer_ptds(shape: Out<transfer::Copy3dOfPeers>) => transfer::copy_shape::<_, OWN>;
-    Cuda "cuMemcpy3DPeerAsync" 4000 '-' cuMemcpy3DPeerAsync(shape: Out<transfer::Copy3dOfPeers>, stream: Handle) => transfer::copy_shape_async::<_, LEGACY>;
-    Cuda "cuMemcpy3DPeerAsync" 7000 'T' cuMemcpy3DPeerAsync_ptsz(shape: Out<transfer::Copy3dOfPeers>, stream: Handle) => transfer::copy_shape_async::<_, OWN>;
 
-    Cuda "cuGraphInstantiate" 10000 '-' cuGraphInstantiate(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph::instantiate;
-    Cuda "cuGraphInstantiate" 11000 '-' cuGraphInstantiate_v2(made: Out<Handle>, graph: Handle, node: *mut c_void, log: *mut c_void, size: usize) => graph::instantiate;
-    Cuda "cuGraphInstantiateWithFlags" 11040 '-' cuGraphInstantiateWithFlags(made: Out<Handle>, graph: Handle, flags: u64) => graph::instantiate_with;
-    Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate_as;
-    Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate_as;
-    Cuda "cuGraphExecDestroy" 10000 '-' cuGraphExecDestroy(graph: Handle) => graph::destroy;
+    Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate;
+    Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate;
     Cuda "cuGraphUpload" 11010 '-' cuGraphUpload(graph: Handle, stream: Handle) => graph::upload;
     Cuda "cuGraphUpload" 11010 'T' cuGraphUpload_ptsz(graph: Handle, stream: Handle) => graph::upload;
 
@@ -266,10 +221,10 @@ hooks! {
     Cuda "cuStreamBeginCaptureToGraph" 12030 'T' cuStreamBeginCaptureToGraph_ptsz(stream: Handle, graph: Handle, after: *const c_void, edges: *const c_void, count: usize, mode: c_uint) => capture::begin_to;
     Cuda "cuStreamBeginRecaptureToGraph" 13030 '-' cuStreamBeginRecaptureToGraph(stream: Handle, mode: c_uint, graph: Handle, callback: *const c_void, data: *mut c_void) => capture::begin_again;
     Cuda "cuStreamBeginRecaptureToGraph" 13030 'T' cuStreamBeginRecaptureToGraph_ptsz(stream: Handle, mode: c_uint, graph: Handle, callback: *const c_void, data: *mut c_void) => capture::begin_again;
-    Cuda "cuStreamBeginCaptureToCig" 13010 '-' cuStreamBeginCaptureToCig(stream: Handle, params: *mut c_void) => capture::begin_for_graphics;
-    Cuda "cuStreamBeginCaptureToCig" 13010 'T' cuStreamBeginCaptureToCig_ptsz(stream: Handle, params: *mut c_void) => capture::begin_for_graphics;
-    Cuda "cuStreamEndCaptureToCig" 13010 '-' cuStreamEndCaptureToCig(stream: Handle) => capture::end_for_graphics;
-    Cuda "cuStreamEndCaptureToCig" 13010 'T' cuStreamEndCaptureToCig_ptsz(stream: Handle) => capture::end_for_graphics;
+    Cuda "cuStreamBeginCaptureToCig" 13010 '-' cuStreamBeginCaptureToCig(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuStreamBeginCaptureToCig" 13010 'T' cuStreamBeginCaptureToCig_ptsz(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuStreamEndCaptureToCig" 13010 '-' cuStreamEndCaptureToCig(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
+    Cuda "cuStreamEndCaptureToCig" 13010 'T' cuStreamEndCaptureToCig_ptsz(one: usize, two: usize, three: usize, four: usize, five: usize) => refuse;
     Cuda "cuStreamEndCapture" 10000 '-' cuStreamEndCapture(stream: Handle, graph: Out<Handle>) => capture::end;
     Cuda "cuStreamEndCapture" 10000 'T' cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) => capture::end;
 

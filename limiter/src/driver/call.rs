@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_uint, c_void};
 use core::ptr::null;
 
 use super::{Address, DriverFunction, DriverLibrary};
-use crate::ffi::{AllocNodeParams, Code, Device, Handle, KernelNodeParams, Out, Pointer};
+use crate::ffi::{Code, Device, Handle, Out, Pointer};
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
@@ -40,7 +40,6 @@ calls! {
     cuDeviceGet(device: Out<Device>, ordinal: i32);
     cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device);
     cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device);
-    cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: Device);
     cuDevicePrimaryCtxRetain(context: Out<Handle>, device: Device);
     cuDevicePrimaryCtxRelease_v2(device: Device);
     cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
@@ -52,16 +51,6 @@ calls! {
     cuCtxGetApiVersion(context: Handle, version: Out<c_uint>);
     cuCtxGetLimit(value: Out<usize>, limit: c_uint);
     cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
-    cuModuleGetLoadingMode(mode: Out<c_uint>);
-    cuFuncGetAttribute(value: Out<i32>, attribute: c_uint, function: Handle);
-    cuKernelGetAttribute(value: Out<i32>, attribute: c_uint, kernel: Handle, device: Device);
-    cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
-    cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
-    cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
-    cuGraphKernelNodeGetParams(node: Handle, parameters: Out<KernelNodeParams>);
-    cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<KernelNodeParams>);
-    cuGraphMemAllocNodeGetParams(node: Handle, parameters: Out<AllocNodeParams>);
-    cuGraphMemFreeNodeGetParams(node: Handle, pointer: Out<Pointer>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
     cuStreamQuery(stream: Handle);

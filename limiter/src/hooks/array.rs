@@ -1,9 +1,9 @@
 //! Arrays and mipmapped arrays: charged by the size that texture hardware gives them, in whole
 //! blocks. Sparse and deferred arrays have no memory of their own and are not charged.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_uint;
 
-use super::memory::{free_charged, reject_uncounted};
+use super::memory::free_charged;
 use super::physical;
 use crate::charges::account::Account;
 use crate::charges::allocations::{Allocations, in_blocks};
@@ -76,15 +76,6 @@ pub(crate) fn create_mipmapped(
     create_charged(descriptor.get(), levels, array, || {
         real(array, descriptor, levels)
     })
-}
-
-/// The variants of CUDA 3.1.
-pub(crate) fn reject_cuda_3_1(
-    real: extern "C" fn(Out<Handle>, *const c_void) -> Code,
-    array: Out<Handle>,
-    descriptor: *const c_void,
-) -> Code {
-    reject_uncounted(|| real(array, descriptor))
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {

@@ -40,25 +40,12 @@ pub(crate) fn begin_again(
     begin_capture(stream, || real(stream, mode, graph, callback, data))
 }
 
-/// A capture that will run in a queue of a graphics program.
-pub(crate) fn begin_for_graphics(
-    real: extern "C" fn(Handle, *mut c_void) -> Code,
-    stream: Handle,
-    params: *mut c_void,
-) -> Code {
-    begin_capture(stream, || real(stream, params))
-}
-
 pub(crate) fn end(
     real: extern "C" fn(Handle, Out<Handle>) -> Code,
     stream: Handle,
     graph: Out<Handle>,
 ) -> Code {
     finish_capture(stream, real(stream, graph))
-}
-
-pub(crate) fn end_for_graphics(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {
-    finish_capture(stream, real(stream))
 }
 
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, stream: Handle) -> Code {

@@ -8,8 +8,6 @@
 use core::ffi::{c_uint, c_void};
 
 use super::context_limits::ContextLimits;
-use super::library::Libraries;
-use super::module::Modules;
 use crate::charges::allocations::{Allocations, DeviceAllocation};
 use crate::charges::graphs::GraphMemory;
 use crate::charges::pending_frees::{DetachedFrees, PendingFrees};
@@ -62,19 +60,6 @@ pub(crate) fn create_v4(
 ) -> Code {
     create_charged(context, device, false, || {
         real(context, params, flags, device)
-    })
-}
-
-pub(crate) fn create_vdpau(
-    real: extern "C" fn(Out<Handle>, c_uint, Device, c_uint, *const c_void) -> Code,
-    context: Out<Handle>,
-    flags: c_uint,
-    device: Device,
-    vdpau: c_uint,
-    find: *const c_void,
-) -> Code {
-    create_charged(context, device, false, || {
-        real(context, flags, device, vdpau, find)
     })
 }
 
@@ -244,8 +229,6 @@ fn release_context(
 ) {
     process.contexts.forget_last();
     ContextLimits::of(process).forget(handle);
-    Modules::of(process).forget(handle);
-    Libraries::of(process).forget(handle);
     GraphMemory::of(process).end(process, context.device, context.device_index);
     let allocations = Allocations::of(process);
     for (at, entry) in owned {

@@ -7,7 +7,7 @@ use core::ffi::{c_uint, c_void};
 use aliquot_pacer::cost::key;
 use aliquot_pacer::scale::Extent;
 
-use super::{graph, library};
+use super::graph;
 use crate::device_pace::LaunchWork;
 use crate::ffi::{Code, Handle, Out, PER_THREAD, long};
 use crate::pace;
@@ -94,9 +94,6 @@ pub(crate) fn kernel<const OWN: bool>(
     extra: *mut c_void,
 ) -> Code {
     let of = stream_of::<OWN>(stream);
-    if let Err(code) = library::ensure_ready(function, of) {
-        return code;
-    }
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(
@@ -117,9 +114,6 @@ pub(crate) fn kernel_ex<const OWN: bool>(
         return real(config, function, arguments, extra);
     };
     let of = stream_of::<OWN>(launch.stream);
-    if let Err(code) = library::ensure_ready(function, of) {
-        return code;
-    }
     pace::launch(work(function, launch.grid, launch.block, of), move || {
         real(config, function, arguments, extra)
     })
@@ -151,9 +145,6 @@ pub(crate) fn cooperative<const OWN: bool>(
     arguments: *mut c_void,
 ) -> Code {
     let of = stream_of::<OWN>(stream);
-    if let Err(code) = library::ensure_ready(function, of) {
-        return code;
-    }
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(
@@ -216,8 +207,5 @@ pub(crate) fn graph<const OWN: bool>(
         stream: stream_of::<OWN>(stream),
         extent: Extent::UNKNOWN,
     };
-    let of = work.stream;
-    pace::launch(work, move || {
-        graph::launch(handle, of, || real(handle, stream))
-    })
+    pace::launch(work, move || graph::charged_after(|| real(handle, stream)))
 }

@@ -213,28 +213,6 @@ fn is_spilled(name: &str, pointer: Pointer) -> bool {
     found
 }
 
-/// The variants of CUDA 3.1, with addresses of 32 bits, which no current device can return: they
-/// cannot be counted, so they are refused if there is a limit.
-pub(crate) fn reject_cuda_3_1(
-    real: extern "C" fn(Out<c_uint>, c_uint) -> Code,
-    pointer: Out<c_uint>,
-    bytes: c_uint,
-) -> Code {
-    reject_uncounted(|| real(pointer, bytes))
-}
-
-/// Like [`reject_cuda_3_1`].
-pub(crate) fn reject_cuda_3_1_pitch(
-    real: extern "C" fn(Out<c_uint>, Out<c_uint>, c_uint, c_uint, c_uint) -> Code,
-    pointer: Out<c_uint>,
-    pitch: Out<c_uint>,
-    width: c_uint,
-    height: c_uint,
-    element: c_uint,
-) -> Code {
-    reject_uncounted(|| real(pointer, pitch, width, height, element))
-}
-
 /// Makes a call that cannot be counted only if there is no limit.
 pub(crate) fn reject_uncounted(call: impl FnOnce() -> Code) -> Code {
     match process::required() {

@@ -2,8 +2,6 @@
 //! memory. Nothing is reported free that cannot be allocated, and no call fails where the driver
 //! does not.
 
-use core::ffi::c_uint;
-
 use crate::charges;
 use crate::charges::account::Account;
 use crate::charges::allocations::BLOCK;
@@ -64,20 +62,6 @@ pub(crate) fn total_memory(
     code
 }
 
-/// The form of CUDA 3.1, whose sizes have 32 bits.
-pub(crate) fn total_memory_cuda_3_1(
-    real: extern "C" fn(Out<c_uint>, Device) -> Code,
-    bytes: Out<c_uint>,
-    device: Device,
-) -> Code {
-    let code = real(bytes, device);
-    let available = bytes.get().filter(|_| code == SUCCESS);
-    if let Some(available) = available.and_then(|bytes| usize::try_from(bytes).ok()) {
-        bytes.put(narrow(limited_total(device, available)));
-    }
-    code
-}
-
 /// What is shown of a device that has this much memory.
 fn limited_total(device: Device, available: usize) -> usize {
     let process = limited();
@@ -92,36 +76,6 @@ fn limited_total(device: Device, available: usize) -> usize {
     } else {
         available.min(limit)
     }
-}
-
-/// At most 4 GiB, as the driver reports larger sizes to such callers.
-fn narrow(bytes: usize) -> c_uint {
-    c_uint::try_from(bytes).unwrap_or(c_uint::MAX)
-}
-
-/// The form of CUDA 3.1, whose sizes have 32 bits.
-pub(crate) fn memory_info_cuda_3_1(
-    real: extern "C" fn(Out<c_uint>, Out<c_uint>) -> Code,
-    free: Out<c_uint>,
-    total: Out<c_uint>,
-) -> Code {
-    extern "C" fn current_form(free: Out<usize>, total: Out<usize>) -> Code {
-        call::cuMemGetInfo_v2(free, total)
-    }
-    if limited().is_none() {
-        return real(free, total);
-    }
-    let (mut shown_free, mut shown_total) = (0, 0);
-    let code = memory_info(
-        current_form,
-        Out::to(&mut shown_free),
-        Out::to(&mut shown_total),
-    );
-    if code == SUCCESS {
-        free.put(narrow(shown_free));
-        total.put(narrow(shown_total));
-    }
-    code
 }
 
 pub(crate) fn memory_info(

@@ -10,7 +10,7 @@ use core::ptr::null_mut;
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
-use crate::driver::{is_in_limiter, libc_dlsym, search};
+use crate::driver::{DriverLibrary, is_in_limiter, libc_dlsym, search};
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
 /// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -64,9 +64,12 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
         // A driver that looks up its own calls by name found ours.
         return;
     }
+    // Not NVML's, which would be loaded for that.
     let same = |hook: &&Hook| {
-        let known = hook.real.get();
-        known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
+        let known = (hook.real.library() == DriverLibrary::Cuda).then(|| hook.real.get());
+        known
+            .flatten()
+            .is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
     };
     // A driver may return other addresses than dlsym does; then the name decides.
     let hook = HOOKS.iter().find(same).or_else(|| {
@@ -100,15 +103,6 @@ fn is_newer(hook: &Hook, found: *const ()) -> bool {
         .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
 }
 
-/// The stem of the call that a name means to a client of this version: the headers of CUDA 12 define
-/// `cuGraphInstantiate`, which had five arguments, as the call with flags, which has three.
-fn stem_at(name: &[u8], version: i32) -> &[u8] {
-    match name {
-        b"cuGraphInstantiate" if version >= 12_000 => b"cuGraphInstantiateWithFlags",
-        _ => name,
-    }
-}
-
 /// The newest variant of a call that a client of this version may have and that the driver `has`.
 fn variant(
     name: &[u8],
@@ -116,8 +110,7 @@ fn variant(
     flags: u64,
     has: impl Fn(&Hook) -> bool,
 ) -> Option<&'static Hook> {
-    let stem = stem_at(name, version);
-    let matches = |hook: &&Hook| hook.stem.as_bytes() == stem && hook.since <= version && has(hook);
+    let matches = |hook: &&Hook| hook.stem.as_bytes() == name && hook.since <= version && has(hook);
     let all = || HOOKS.iter().filter(matches);
     let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
     let newest = own.max_by_key(|hook| hook.since);
@@ -228,7 +221,6 @@ mod tests {
 
     #[test]
     fn picks_newest_variant_for_client_version() {
-        let with_flags = "cuGraphInstantiateWithFlags";
         for (stem, version, flags, expected) in [
             ("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3")),
             ("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4")),
@@ -237,16 +229,6 @@ mod tests {
             ("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync")),
             ("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2")),
             ("cuNothing", 13_000, 0, None),
-            ("cuGraphInstantiate", 10_000, 0, Some("cuGraphInstantiate")),
-            (
-                "cuGraphInstantiate",
-                11_080,
-                0,
-                Some("cuGraphInstantiate_v2"),
-            ),
-            ("cuGraphInstantiate", 12_000, 0, Some(with_flags)),
-            ("cuGraphInstantiate", 13_000, 2, Some(with_flags)),
-            (with_flags, 11_040, 0, Some(with_flags)),
         ] {
             let found = variant(stem.as_bytes(), version, flags, |_| true);
             let found = found.map(|hook| hook.name);

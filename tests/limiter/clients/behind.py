@@ -1,11 +1,10 @@
 """Commands of client.py for device memory that no allocating call accounts for: memory that outlives
-its handle, and memory that grows with contexts, modules and graphs.
+its handle, and memory that grows with contexts and graphs.
 """
 
 import _ctypes
 import ctypes
 import os
-import struct
 
 MIB = 1 << 20
 
@@ -131,122 +130,24 @@ class Behind:
     def ungreen(self):
         return self.cuda.cuGreenCtxDestroy(self.contexts["green"])
 
-    def binary(self, mib):
-        section = struct.pack("<IIQQQQIIQQ", 0, 8, 3, 0, 0, int(mib) * MIB, 0, 0, 0, 0)
-        head = b"\x7fELF" + bytes(36) + struct.pack("<QIHHHHHH", 64, 0, 64, 0, 0, 64, 1, 0)
-        return head + section
-
-    def elf(self, mib):
-        """Loads a module with a variable of this many MiB, as a binary."""
-        return self.load_module(self.binary(mib))
-
-    def wrapped(self, mib):
-        """The same in a fat binary, by the wrapper that compilers create."""
-        binary = self.binary(mib)
-        head = struct.pack("<HHIQQQQQQQ", 2, 1, 64, len(binary), 0, 0, 0, 0, 0, 0)
-        self.fat_binary = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64 + len(binary)) + head + binary
-        at = ctypes.cast(ctypes.c_char_p(self.fat_binary), ctypes.c_void_p).value
-        return struct.pack("<IIQQ", 0x466243B1, 1, at, 0)
-
-    def fat(self, mib):
-        return self.load_module(self.wrapped(mib))
-
-    def fatlib(self, mib):
-        return self.libload(mib, self.wrapped(mib))
-
-    def libload(self, mib, image=None, kernel="k_us_5"):
-        """A library with such a variable, and a kernel of it."""
-        self.lib, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        nothing = (None, None, ctypes.c_uint(0))
-        image = image or self.binary(mib)
-        code = self.cuda.cuLibraryLoadData(ctypes.byref(self.lib), image, *nothing, *nothing)
-        name = kernel.encode()
-        return code or self.cuda.cuLibraryGetKernel(ctypes.byref(self.kernel), self.lib, name)
-
-    def libkernel(self, name):
-        """A library that takes no memory, and a kernel of it."""
-        return self.libload(0, kernel=name)
-
-    def moduleof(self):
-        return self.cuda.cuLibraryGetModule(ctypes.byref(ctypes.c_void_p()), self.lib)
-
-    def functionof(self):
-        return self.cuda.cuKernelGetFunction(ctypes.byref(ctypes.c_void_p()), self.kernel)
-
-    def kernelrun(self):
-        """Launches the library's kernel as it is."""
-        shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
-        code = self.cuda.cuLaunchKernel(self.kernel, *shape, None, None, None)
-        return code or self.cuda.cuCtxSynchronize()
-
-    def unlibrary(self):
-        return self.cuda.cuLibraryUnload(self.lib)
-
-    def ptx(self, mib):
-        """The same, as text."""
-        text = f".version 8.0\n.visible .global .align 4 .b8 big[{int(mib) * MIB}];\n"
-        return self.load_module(text.encode() + b"\0")
-
-    def load_module(self, image):
-        self.module = ctypes.c_void_p()
-        return self.cuda.cuModuleLoadData(ctypes.byref(self.module), image)
-
-    def unmodule(self):
-        return self.cuda.cuModuleUnload(self.module)
-
     def graph(self, *sizes):
-        """A graph that allocates these many MiB, one after another; negative: and frees them; `:1`
-        behind a size: on the second GPU, `:host`: on the host, `:part`: on a part of the first;
-        `within` first: in a child graph; `uploaded` first: allocated at instantiation; `v12000`
-        first: instantiated by what cuGetProcAddress returns for this version."""
+        """A graph that allocates these many MiB, one after another; negative: and frees them;
+        `uploaded` first: allocated at instantiation."""
         graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
-        version = int(sizes[0][1:]) if sizes[0][0] == "v" else None
         code = self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-        flags, within, uploaded = 0, sizes[0] == "within", sizes[0] == "uploaded"
-        for word in sizes[bool(within or uploaded or version) :]:
-            size, _, place = word.partition(":")
-            size = int(size)
-            place = {"": 1, "1": 1 | 1 << 32, "host": 2, "part": 6 | 0x100 << 32}[place]
-            if size == 0:
-                # Memory of the launch before is freed at the next.
-                flags = 1
-                continue
+        uploaded = sizes[0] == "uploaded"
+        for size in map(int, sizes[uploaded:]):
             node, none = ctypes.c_void_p(), ctypes.c_void_p()
-            params = (ctypes.c_uint64 * 15)(1, place, *[0] * 11, abs(size) * MIB, 0)
+            params = (ctypes.c_uint64 * 15)(1, 1, *[0] * 11, abs(size) * MIB, 0)
             code = code or self.cuda.cuGraphAddMemAllocNode(ctypes.byref(node), graph, none, 0, params)
+            pointer = ctypes.c_uint64(params[14])
             if size < 0:
-                pointer = ctypes.c_uint64(params[14])
                 code = code or self.cuda.cuGraphAddMemFreeNode(
                     ctypes.byref(node), graph, none, 0, pointer
                 )
-            self.pointers.append(ctypes.c_uint64(params[14]))
-        if within:
-            inner, graph, node = graph, ctypes.c_void_p(), ctypes.c_void_p()
-            code = code or self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-            moved = (ctypes.c_uint64 * 32)(4, 0, inner.value, 1)
-            code = code or self.cuda.cuGraphAddNode(ctypes.byref(node), graph, None, 0, moved)
-        if uploaded:
-            params = (ctypes.c_uint64 * 4)(2, 0, 0, 0)
-            return code or self.cuda.cuGraphInstantiateWithParams(
-                ctypes.byref(self.exec), graph, params
-            )
-        if version:
-            return code or self.instantiate(graph, version, flags)
-        return code or self.cuda.cuGraphInstantiateWithFlags(
-            ctypes.byref(self.exec), graph, ctypes.c_uint64(flags)
-        )
-
-    def instantiate(self, graph, version, flags):
-        """With flags from CUDA 12 on; before, with places for a node and a log, and without flags."""
-        found = self.address("cuGraphInstantiate", version, "cuGetProcAddress")
-        handle, place = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
-        kinds = [place, handle, ctypes.c_uint64]
-        rest = [flags]
-        if version < 12000:
-            kinds = [place, handle, handle, ctypes.c_char_p, ctypes.c_size_t]
-            rest = [None, ctypes.create_string_buffer(64), 64]
-        call = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(ctypes.cast(found, handle).value)
-        return call(ctypes.byref(self.exec), graph, *rest)
+            self.pointers.append(pointer)
+        params = (ctypes.c_uint64 * 4)(2 if uploaded else 0, 0, 0, 0)
+        return code or self.cuda.cuGraphInstantiateWithParams(ctypes.byref(self.exec), graph, params)
 
     def function(self, name):
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -260,25 +161,6 @@ class Behind:
         shape = [ctypes.c_uint(length) for length in (1, 1, 1, 32, 1, 1, 0)]
         code = code or self.cuda.cuLaunchKernel(function, *shape, None, None, None)
         return code or self.cuda.cuCtxSynchronize()
-
-    def kernelgraph(self, name):
-        """A graph that launches a kernel of this name."""
-        code, function = self.function(name)
-        graph, node, self.exec = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        code = code or self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-        shape = struct.pack("<QIIIIIII4xQQQQ", function.value or 0, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, 0)
-        code = code or self.cuda.cuGraphAddKernelNode_v2(ctypes.byref(node), graph, None, 0, shape)
-        return code or self.cuda.cuGraphInstantiateWithFlags(
-            ctypes.byref(self.exec), graph, ctypes.c_uint64(0)
-        )
-
-    def keepexec(self):
-        self.kept = self.exec
-        return 0
-
-    def otherexec(self):
-        self.exec = self.kept
-        return 0
 
     def launch(self):
         return self.cuda.cuGraphLaunch(self.exec, None)

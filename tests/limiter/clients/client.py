@@ -202,15 +202,11 @@ class Client(Behind, Order):
 
     def oldtotal(self):
         """The variant of CUDA 3.1."""
-        total = ctypes.c_uint()
-        code = self.cuda.cuDeviceTotalMem(ctypes.byref(total), self.device)
-        return f"{code} {total.value // MIB}"
+        return self.cuda.cuDeviceTotalMem(ctypes.byref(ctypes.c_uint()), self.device)
 
     def oldinfo(self):
         """The variant of CUDA 3.1."""
-        free, total = ctypes.c_uint(), ctypes.c_uint()
-        code = self.cuda.cuMemGetInfo(ctypes.byref(free), ctypes.byref(total))
-        return f"{code} {free.value // MIB} {total.value // MIB}"
+        return self.cuda.cuMemGetInfo(*(ctypes.byref(ctypes.c_uint()) for _ in range(2)))
 
     def old(self):
         """The variant of CUDA 3.1."""

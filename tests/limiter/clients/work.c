@@ -322,9 +322,6 @@ int main(int count, char **words) {
         unsigned long long to = 0, from = 0;
         CALL(cuMemAlloc_v2, &to, bytes);
         CALL(cuMemAlloc_v2, &from, bytes);
-        size_t flat[16] = {0, 0, 2, 0, from, 0, row, 0, 0, 2, 0, to, 0, row, row, rows};
-        size_t solid[25] = {0, 0, 0, 0, 2, 0, from, 0, 0, row, rows,
-                            0, 0, 0, 0, 2, 0, to,   0, 0, row, rows, row, rows, 1};
         for (; now() < end; launched++) {
             switch (launched % 8 + (fills ? 0 : 8)) {
             case 0: CALL(cuMemsetD8_v2, to, 1, bytes); break;
@@ -340,9 +337,9 @@ int main(int count, char **words) {
             case 10: CALL(cuMemcpy, to, from, bytes); break;
             case 11: CALL(cuMemcpyAsync, to, from, bytes, own); break;
             case 12: CALL(cuMemcpyAsync_ptsz, to, from, bytes, own); break;
-            case 13: CALL(cuMemcpyPeerAsync, to, context, from, context, bytes, own); break;
-            case 14: CALL(cuMemcpy2D_v2, flat); break;
-            case 15: CALL(cuMemcpy3D_v2, solid); break;
+            case 13: CALL(cuMemcpy_ptds, to, from, bytes); break;
+            case 14: CALL(cuMemcpyDtoD_v2_ptds, to, from, bytes); break;
+            case 15: CALL(cuMemcpyDtoDAsync_v2_ptsz, to, from, bytes, NULL); break;
             }
         }
         CALL(cuCtxSynchronize);

@@ -35,11 +35,8 @@ fn serves_other_threads_while_graph_launch_blocks() {
             ("init", "0"),
             ("graph,-100", "0"),
             ("beside,launch", "0"),
-            // What it may take is charged meanwhile.
-            ("info", "0 2420 3000"),
             ("graph,-50", "0"),
             ("launch", "0"),
-            ("info", "0 2370 3000"),
             ("together", "0"),
             ("info", "0 2420 3000"),
         ],
