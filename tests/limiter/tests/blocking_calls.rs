@@ -1,8 +1,9 @@
 //! A call that blocks in the driver until the GPU advances does not block other threads' calls: the
-//! GPU may be waiting for one of them.
+//! GPU may be waiting for one of them. No launch waits for a clock that does not advance.
 
-use aliquot_limiter_tests::scene::{container, machine};
-use aliquot_limiter_tests::{INJECTION_METHODS, client, lines};
+use aliquot_limiter_tests::scene::{FIRST, compile, container, device, machine};
+use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, client, lines};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 
 /// Runs a client whose first call of `blocked_call` waits until another thread releases it.
 #[track_caller]
@@ -59,4 +60,34 @@ fn serves_other_threads_while_pool_allocation_blocks() {
             ("info", "0 2392 3000"),
         ],
     );
+}
+
+#[test]
+fn launch_ends_under_faked_clock() {
+    let (temp, machine) = machine();
+    let clock = compile(
+        temp.path(),
+        "clock.c",
+        "clock.so",
+        &["-shared", "-fPIC", "-ldl"],
+    );
+    let clock = clock.expect("a C compiler");
+    let devices = [DeviceLimits {
+        cores: 30,
+        ..device(FIRST, 3000)
+    }];
+    for method in INJECTION_METHODS {
+        let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
+        let container = container.expect("a container");
+        // Each but the first waits for its share.
+        let runs = ["run,k_ms_20"; 4];
+        let client = client();
+        let words = ["timeout", "60", "python3", &client, "init"];
+        let mut program = container.command(&[&words[..], &runs].concat());
+        let output = program
+            .env("LD_PRELOAD", &clock)
+            .output()
+            .expect("a client");
+        assert_eq!(lines(&output)[1..], ["run,k_ms_20: 0"; 4], "{method:?}");
+    }
 }
