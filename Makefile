@@ -1,5 +1,5 @@
-# Needs Rust (rustup reads rust-toolchain.toml) and Go, and installs the Debian packages that a
-# command needs. What is built from Go modules (the test cluster, helm, NVIDIA's container toolkit)
+# Needs Rust (rustup reads rust-toolchain.toml), Go, a C compiler and Python 3, and installs the
+# Debian packages that a command needs. What is built from Go modules (the test cluster, helm, NVIDIA's container toolkit)
 # is kept in ~/.cache/aliquot.
 
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ LIMITER := $(call named,attacks blocking_calls compat container_images device_vi
 	mps_supervisor page schemas toolkit)
 CONTROL_PLANE := $(call named,control_plane chaos gangs installed)
 
-check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart: 4 minutes
+check: lint ## Formatting, lints, unit tests, the model of the ledger, the rendered chart
 	$(CARGO_TEST) $(CHECK)
 
 test: ## What every change must pass: check, and every promise that crosses programs, once
@@ -139,7 +139,7 @@ fuzz: ## Look for inputs that break a property, FUZZ_MINUTES for each target (ni
 docs: ## Build the documents as a site in target/docs with mdBook, and check its links
 	tests/style/docs.sh
 
-reference: ## Write docs/reference/the reference pages that are made from the code
+reference: ## Write the pages of docs/reference that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-chart --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-cli --test reference
 	UPDATE=1 cargo test --quiet --locked -p aliquot-webhook --lib chart_has_current_match_condition
