@@ -161,8 +161,7 @@ fn keeps_slot_after_closing_all_descriptors() {
     }
     other.kill().unwrap();
     other.wait().unwrap();
-    assert!(slot.settle(1).unwrap());
-    assert_eq!(slot.used(0), 0);
+    settles_to(&slot, 0, 0);
 }
 
 #[test]
@@ -179,8 +178,7 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
             other.wait().unwrap();
             slot.settle(1).unwrap();
         }
-        assert!(slot.settle(1).unwrap());
-        assert_eq!(slot.used(0), 900);
+        settles_to(&slot, 0, 900);
     }
 }
 
@@ -202,11 +200,29 @@ fn shares_last_slot_among_excess_processes() {
     let first = slots.next().unwrap();
     let last = slots.next_back().unwrap();
     drop(slots);
-    assert!(first.settle(2).unwrap());
-    assert_eq!(first.used(1), 4, "what is shared goes with the last");
+    // What is shared goes with the last.
+    settles_to(&first, 1, 4);
     drop(last);
-    assert!(first.settle(2).unwrap());
-    assert_eq!(first.used(1), 1);
+    settles_to(&first, 1, 1);
+}
+
+/// Dead processes' slots are cleared until so much of a device is in use, never less. A child that
+/// another test forks has their files, and so their locks, until it executes its program.
+#[track_caller]
+fn settles_to(slot: &ProcessSlot, device: usize, used: u64) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        assert!(slot.settle(device + 1).unwrap());
+        let found = slot.used(device);
+        if found == used {
+            return;
+        }
+        assert!(
+            found > used && Instant::now() < deadline,
+            "{found} in use, expected: {used}"
+        );
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -218,7 +234,7 @@ fn reuses_free_slots_without_moving_others() {
     assert_eq!((first.index(), third.index()), (0, 2));
     // The dead process's slot still looks taken; a fresh one comes first.
     assert_eq!(file.slot().index(), 3);
-    assert!(first.settle(1).unwrap());
+    settles_to(&first, 0, 0);
     assert_eq!(file.slot().index(), 1);
 }
 
