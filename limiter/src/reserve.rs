@@ -31,11 +31,7 @@ impl Account {
     /// The account of the context in which work of a stream runs, whatever is current, and its
     /// device. `None` as for the current one.
     pub(crate) fn of_stream(stream: Handle) -> Result<Option<(Self, Device)>, Code> {
-        Self::of_context_and_device(context_of(stream))
-    }
-
-    /// The account of a context, whatever is current, and its device. `None` as for the current one.
-    pub(crate) fn of_context_and_device(context: Handle) -> Result<Option<(Self, Device)>, Code> {
+        let context = context_of(stream);
         let process = process::required()?;
         if process.is_uncontrolled() || context == 0 {
             return Ok(None);

@@ -11,6 +11,7 @@ use super::graph;
 use crate::device_pace::LaunchWork;
 use crate::ffi::{Code, Handle, Out, PER_THREAD, long};
 use crate::pace;
+use crate::stream::goes_into_capture;
 
 /// Distinguishes graphs from functions.
 const GRAPH: u64 = u64::MAX;
@@ -207,5 +208,13 @@ pub(crate) fn graph<const OWN: bool>(
         stream: stream_of::<OWN>(stream),
         extent: Extent::UNKNOWN,
     };
-    pace::launch(work, move || graph::charged_after(|| real(handle, stream)))
+    pace::launch(work, move || {
+        let call = || real(handle, stream);
+        // What becomes part of another graph takes nothing now, and a capture may forbid the question.
+        if goes_into_capture(work.stream) {
+            call()
+        } else {
+            graph::charged_after(call)
+        }
+    })
 }
