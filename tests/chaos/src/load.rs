@@ -7,7 +7,7 @@ use std::time::Duration;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::Shape;
 use aliquot_e2e::stack::{NODE, Stack};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -104,11 +104,7 @@ impl Load {
             });
             if let Some((name, grace)) = self.surplus() {
                 let pods = self.pods.clone();
-                requests.spawn(async move {
-                    let params = DeleteParams::default().grace_period(grace);
-                    pods.delete(&name, &params).await?;
-                    Ok(())
-                });
+                requests.spawn(async move { delete(&pods, &name, grace).await });
             }
             while let Some(ended) = requests.try_join_next() {
                 ended??;
@@ -161,11 +157,26 @@ impl Load {
     pub async fn clear(&self) -> Result<()> {
         let live = [RUN, MADE_UP].map(|begins| self.observer.pods(begins));
         let live = live.iter().flatten();
-        let deleted = live.map(|pod| async {
-            let params = DeleteParams::default().grace_period(0);
-            self.pods.delete(&pod.name, &params).await?;
-            Ok(())
-        });
+        let deleted = live.map(|pod| delete(&self.pods, &pod.name, 0));
         join_all(deleted).await.into_iter().collect()
+    }
+
+    /// Fails when a pod of a fake node was deleted by anybody else.
+    pub fn check_deleted(&self) -> Result<()> {
+        let others = self.observer.deleted(MADE_UP);
+        let others: Vec<_> = others.difference(&self.deleted).collect();
+        ensure!(others.is_empty(), "somebody deleted {others:?}");
+        Ok(())
+    }
+}
+
+/// The pod may be gone: the client repeats a DELETE that the API server answered with 504, and that
+/// may have been done.
+async fn delete(pods: &Api<Pod>, name: &str, grace: u32) -> Result<()> {
+    let params = DeleteParams::default().grace_period(grace);
+    match pods.delete(name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

@@ -1,7 +1,7 @@
 //! Watches all pods in the API server: which node each is bound to, and whether the allocations on
 //! a GPU exceed its capacity. It never asks the scheduler.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ struct State {
     gpus: BTreeMap<String, BTreeMap<String, Amount>>,
     over: BTreeSet<String>,
     violations: Vec<String>,
+    deleted: HashSet<String>,
     bindings: Vec<Instant>,
 }
 
@@ -84,7 +85,10 @@ impl Observer {
                     }
                 }
                 Some(Ok(Event::Apply(pod))) => state.apply(&pod),
-                Some(Ok(Event::Delete(pod))) => state.remove(&uid(&pod)),
+                Some(Ok(Event::Delete(pod))) => {
+                    state.remove(&uid(&pod));
+                    state.deleted.extend(pod.metadata.name);
+                }
                 // The watcher lists again by itself.
                 Some(Err(_)) => continue,
             }
@@ -97,6 +101,16 @@ impl Observer {
         let state = self.state.lock();
         let pods = state.pods.values();
         pods.filter(|pod| pod.name.starts_with(begins))
+            .cloned()
+            .collect()
+    }
+
+    /// The names of the pods with this prefix that were seen to be deleted.
+    pub fn deleted(&self, begins: &str) -> HashSet<String> {
+        let state = self.state.lock();
+        let names = state.deleted.iter();
+        names
+            .filter(|name| name.starts_with(begins))
             .cloned()
             .collect()
     }
