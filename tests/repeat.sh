@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.."
 runs=${1:?usage: tests/repeat.sh N [BUSY]}
 logs=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
 for _ in $(seq "${2:-0}"); do
   (while :; do :; done) &
 done
@@ -21,4 +21,8 @@ for run in $(seq "$runs"); do
   grep -hE '^ *(repeated|scenarios not run): ' "$logs/$run"
 done
 cat "$logs"/*.failed | sort | uniq -c | sort -rn
-! grep -q . "$logs"/*.failed
+if grep -q . "$logs"/*.failed; then
+  echo "what each run printed: $logs"
+  exit 1
+fi
+rm -rf "$logs"
