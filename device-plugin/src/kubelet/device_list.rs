@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 
 use aliquot_core::inventory::{self, Gpu, Health};
 
-use crate::gpus::allocatable::replicas_by_resource;
+use crate::gpus::allocatable::{parent_gpu, replicas_by_resource};
 use crate::gpus::inventory::PublishedNode;
 use crate::kubelet::proto::v1beta1::{Device, NumaNode, TopologyInfo};
 use crate::kubelet::proto::{HEALTHY, UNHEALTHY};
 use aliquot_node_state::device_id::{DeviceIds, MAX_ID};
 
 /// The devices of a resource to advertise to the kubelet, one for each replica. An id that is too
-/// long for the kubelet is left out. Free replicas of an unhealthy device are unhealthy. Replicas
-/// that living pods use are healthy, whatever happened to their device, and stay until the pods
+/// long for the kubelet is left out. Free replicas of an unhealthy device are unhealthy, and so are
+/// those of a GPU whose mode is being switched, before its instances end one by one. Replicas that
+/// living pods use are healthy, whatever happened to their device, and stay until the pods
 /// end: otherwise the kubelet would count these pods against replicas of other devices. A replica
 /// in use under an earlier resource name is not advertised under the new one. A node that the agent
 /// is leaving has none.
@@ -26,6 +27,8 @@ pub(crate) fn plugin_devices(node: &PublishedNode, resource: &str) -> Vec<Device
     let mut replicas = Vec::new();
     let mut advertised = BTreeSet::new();
     for gpu in &node.inventory.gpus {
+        let layout = node.layout.gpus.get(parent_gpu(gpu));
+        let offers = gpu.health == Health::Ok && layout.is_some_and(|layout| !layout.switching);
         for of_resource in replicas_by_resource(gpu)
             .iter()
             .filter(|o| o.resource == resource)
@@ -36,7 +39,7 @@ pub(crate) fn plugin_devices(node: &PublishedNode, resource: &str) -> Vec<Device
                 if gpu.mode != inventory::Mode::Mig && is_allocated_elsewhere(node, resource, &id) {
                     continue;
                 }
-                let healthy = gpu.health == Health::Ok || allocated.contains(&id);
+                let healthy = offers || allocated.contains(&id);
                 advertised.insert(id.clone());
                 replicas.push(device(id, healthy, replica_topology(gpu, policy)));
             }

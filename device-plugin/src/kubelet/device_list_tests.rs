@@ -28,15 +28,19 @@ fn shown(node: &PublishedNode, resource: &str) -> Vec<String> {
 }
 
 #[test]
-fn keeps_replicas_of_changing_gpu_cordoned() {
-    let mut changing = mixed_layout();
-    let why = "changes from exclusive to vgpu".to_owned();
-    let gpu = changing.gpus.get_mut(&GpuUuid::from("GPU-b"));
-    gpu.expect("there").cordon = Some(why.clone());
-    let published = NodePublisher::new(facts(&["GPU-a", "GPU-b"]), Vec::new(), changing);
-    let node = published.get();
-    assert_eq!(node.inventory.gpus[1].cordon, Some(why));
-    assert_eq!(shown(&node, RESOURCE), ["GPU-a::0", "GPU-a::1", "GPU-b::0"]);
+fn withdraws_replicas_of_changing_gpu_when_switch_begins() {
+    for (switching, of_changing) in [(false, "GPU-b::0"), (true, "!GPU-b::0")] {
+        let mut changing = mixed_layout();
+        let why = "changes from exclusive to vgpu".to_owned();
+        let gpu = changing.gpus.get_mut(&GpuUuid::from("GPU-b"));
+        let gpu = gpu.expect("there");
+        (gpu.cordon, gpu.switching) = (Some(why.clone()), switching);
+        let published = NodePublisher::new(facts(&["GPU-a", "GPU-b"]), Vec::new(), changing);
+        let node = published.get();
+        assert_eq!(node.inventory.gpus[1].cordon, Some(why));
+        let expected = ["GPU-a::0", "GPU-a::1", of_changing];
+        assert_eq!(shown(&node, RESOURCE), expected);
+    }
 }
 
 #[test]
