@@ -7,7 +7,7 @@ use std::time::Duration;
 use aliquot_e2e::pods::simple;
 use aliquot_e2e::pool::Shape;
 use aliquot_e2e::stack::{NODE, Stack};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -99,8 +99,8 @@ impl Load {
             ticks.tick().await;
             let (pods, pod) = (self.pods.clone(), serde_json::from_value(self.next())?);
             requests.spawn(async move {
-                pods.create(&PostParams::default(), &pod).await?;
-                anyhow::Ok(())
+                let created = pods.create(&PostParams::default(), &pod).await;
+                created.map(drop).context("a pod was not created")
             });
             if let Some((name, grace)) = self.surplus() {
                 let pods = self.pods.clone();
@@ -177,6 +177,6 @@ async fn delete(pods: &Api<Pod>, name: &str, grace: u32) -> Result<()> {
     match pods.delete(name, &params).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).with_context(|| format!("pod {name} was not deleted")),
     }
 }

@@ -48,7 +48,8 @@ pub async fn resize(stack: &Stack) -> Result<()> {
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     loop {
         ticks.tick().await;
-        let all = pods.list(&ListParams::default()).await?.items;
+        let all = pods.list(&ListParams::default()).await;
+        let all = all.context("the pods to resize")?.items;
         let bound: Vec<_> = all.iter().filter(|pod| node_of(pod).is_some()).collect();
         let Some(pod) = fastrand::choice(bound) else {
             continue;

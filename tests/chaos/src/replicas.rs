@@ -59,6 +59,7 @@ pub struct Replicas {
     program: PathBuf,
     kubeconfig: PathBuf,
     pairs: Vec<Pair>,
+    leases: Api<Lease>,
     /// Further arguments of each kube-scheduler.
     scheduler_args: Vec<String>,
 }
@@ -92,6 +93,7 @@ impl Replicas {
             });
         }
         let replicas = Arc::new(Self {
+            leases: Api::namespaced(stack.cluster.admin()?, NAMESPACE),
             stack,
             program,
             kubeconfig,
@@ -153,8 +155,8 @@ impl Replicas {
 
     /// The identity of the kube-scheduler that has the lease; nothing before the first one made it.
     pub async fn holder(&self) -> Result<String> {
-        let leases: Api<Lease> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
-        let spec = leases.get_opt(LEASE).await?.and_then(|lease| lease.spec);
+        let lease = self.leases.get_opt(LEASE).await.context("the Lease")?;
+        let spec = lease.and_then(|lease| lease.spec);
         Ok(spec.and_then(|s| s.holder_identity).unwrap_or_default())
     }
 
