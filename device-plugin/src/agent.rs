@@ -25,7 +25,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminError, DRIVER, INVENTORY, PODS, REGISTERED, condition_reporter};
 use crate::allocation::accepted::{Store, StoreError};
-use crate::allocation::context_memory::ContextMemory;
 use crate::allocation::environment::NodeRules;
 use crate::allocation::housekeeping;
 use crate::allocation::injection::{self, InstalledLimiter};
@@ -273,7 +272,7 @@ fn call_handlers(
     metrics: &Metrics,
 ) -> Arc<CallHandlers> {
     let limits = limiter.is_some();
-    let context = ContextMemory::new(settings.context_memory, &settings.state_dir);
+    let context = settings.context_memory.map(Mib);
     let starter = ContainerStarter {
         allocations: Arc::clone(allocations),
         validator: Validator {

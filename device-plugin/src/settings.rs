@@ -130,7 +130,7 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_LIMITER_LIBRARY")]
     pub limiter_library: Option<PathBuf>,
     /// MiB of a GPU that the driver takes for each process that uses it, charged to its container;
-    /// without it what the monitor measures on this node, from a starting value for the GPU
+    /// without it an estimate for the GPU
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY",
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: Option<u64>,

@@ -32,8 +32,6 @@ pub struct GpuSample {
     pub index: u32,
     /// Marketing name.
     pub model: String,
-    /// The driver's version.
-    pub driver_version: String,
     /// PCI address.
     pub bus: String,
     /// Its utilization.
@@ -101,9 +99,7 @@ impl InventoryCache {
         }
         let mut gpus = Vec::new();
         if let Some((_, known)) = &self.inventory {
-            let version = known.driver_version.as_str();
-            let facts = known.gpus.iter();
-            gpus.extend(facts.map(|facts| read_gpu(driver, facts, version)));
+            gpus.extend(known.gpus.iter().map(|facts| read_gpu(driver, facts)));
         }
         self.now = Some((Instant::now(), gpus.clone()));
         (gpus, failed)
@@ -140,7 +136,7 @@ fn is_left_out(note: &Note) -> bool {
     )
 }
 
-fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts, driver_version: &str) -> GpuSample {
+fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts) -> GpuSample {
     let instances = facts.layout.instances.iter().flat_map(|outer| {
         outer.devices.iter().map(|container_pid| InstanceSample {
             uuid: container_pid.uuid.clone(),
@@ -153,7 +149,6 @@ fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts, driver_version: &str) -> G
         uuid: facts.uuid.clone(),
         index: facts.index,
         model: facts.model.clone(),
-        driver_version: driver_version.to_owned(),
         bus: facts.pci_bus_id.clone().unwrap_or_default(),
         load: driver.utilization(&facts.uuid).unwrap_or_default(),
         bytes: driver.memory(&facts.uuid).ok(),

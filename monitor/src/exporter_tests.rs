@@ -34,7 +34,6 @@ fn gpus() -> [GpuSample; 1] {
         uuid: "GPU-a".to_owned(),
         index: 3,
         model: "NVIDIA A100".to_owned(),
-        driver_version: "580.82.07".to_owned(),
         bus: "00000000:07:00.0".to_owned(),
         load: GpuUtilization {
             busy: some,

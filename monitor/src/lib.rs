@@ -14,7 +14,6 @@ pub mod attribution;
 pub mod busy;
 pub mod container_cgroups;
 pub mod container_names;
-pub mod context_size;
 pub mod counted_memory;
 pub mod devices;
 pub mod enforce;

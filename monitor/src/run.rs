@@ -29,7 +29,6 @@ use crate::agent_reports::GpuListReport;
 use crate::arbiter::measurements::Measurements;
 use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner;
-use crate::context_size::ContextMeter;
 use crate::devices::GpuDriver;
 use crate::enforce::Enforcements;
 use crate::evaluation::Evaluator;
@@ -150,7 +149,6 @@ pub async fn run(
         ),
         driver,
         evaluator: Evaluator::default(),
-        contexts: ContextMeter::new(state),
         actions: ActionRunner::new(
             settings.node_name.clone(),
             processes,

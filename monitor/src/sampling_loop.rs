@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use crate::actions::ActionRunner;
 use crate::agent_reports::GpuListReport;
 use crate::arbiter::measurements::{Measurements, measurements};
-use crate::context_size::ContextMeter;
 use crate::devices::GpuSample;
 use crate::enforce::Enforcements;
 use crate::evaluation::{Evaluator, Rules};
@@ -86,8 +85,6 @@ pub struct SamplingLoop {
     pub enforcements: Enforcements,
     /// Calls back lent memory.
     pub lending: Lending,
-    /// Measures contexts.
-    pub contexts: ContextMeter,
     /// Carries out actions.
     pub actions: ActionRunner,
     /// Reports the GPUs without correction to the agent.
@@ -172,12 +169,6 @@ impl SamplingLoop {
                 "a counters file is corrupt"
             );
         }
-        let sampler = &mut self.sampler;
-        self.contexts
-            .update(&sample, &evaluation, &gpus, |container, device| {
-                let page = sampler.page(container)?.page();
-                (device < page.devices()).then(|| page.context(device))
-            });
         self.sampler
             .write_charges(&sample.containers.all, &evaluation.charges);
         let lent = self

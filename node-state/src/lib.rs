@@ -8,7 +8,6 @@ pub mod allocate_answer;
 pub mod cgroup;
 pub mod checkpoint;
 pub mod container_directory;
-pub mod context_sizes;
 pub mod device_id;
 pub mod limits;
 pub mod monitor_reports;

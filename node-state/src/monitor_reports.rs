@@ -1,5 +1,5 @@
-//! Files in which the monitor reports to the agent: evictions that it requests, GPUs of which the
-//! driver does not report everything, and the sizes of contexts.
+//! Files in which the monitor reports to the agent: evictions that it requests, and GPUs of which
+//! the driver does not report everything.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,6 @@ use aliquot_core::inventory::RefusedPod;
 use serde::Serialize;
 
 use crate::state::StateDirectory;
-
-use crate::context_sizes::ContextSizes;
 
 /// Requests of evictions that were not written for so long are ignored: their monitor, which renews
 /// them, is switched off or cannot start.
@@ -57,23 +55,6 @@ pub fn gpus(path: &Path) -> Option<BTreeSet<String>> {
     };
     tracing::warn!(path = %path.display(), problem, "cannot read a list of GPUs that the monitor writes");
     None
-}
-
-/// The sizes of contexts that the monitor measured; none, if they cannot be read.
-pub fn context_sizes(path: &Path) -> ContextSizes {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(file = %path.display(), %error, "cannot read the sizes of contexts; using the starting values");
-            }
-            return ContextSizes::default();
-        }
-    };
-    serde_json::from_slice(&text).unwrap_or_else(|error| {
-        tracing::warn!(file = %path.display(), %error, "the sizes of contexts are not valid; using the starting values");
-        ContextSizes::default()
-    })
 }
 
 /// Writes a report below the agent's state directory. A reader sees the old or the new one. Fails once the

@@ -38,11 +38,6 @@ impl StateDirectory<'_> {
         self.0.join("unmeasured.json")
     }
 
-    /// The sizes of contexts that the monitor measured ([`crate::context_sizes`]).
-    pub fn context_sizes(self) -> PathBuf {
-        self.0.join("context-sizes.json")
-    }
-
     /// The names of containers by the runtime's ids, which only the monitor reads and writes.
     pub fn container_names(self) -> PathBuf {
         self.0.join("containers.json")

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::{GpuUuid, Grant, Percent, PodUid};
+use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
 use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::allocation::capabilities::AllowedCapabilities;
 use crate::allocation::cdi::{self, Edits, Spec, SpecRefusal};
 use crate::allocation::container_directory;
-use crate::allocation::context_memory::ContextMemory;
+use crate::allocation::context_memory::context_sizes;
 use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
 use crate::allocation::environment::{self};
 use crate::allocation::host::{self, NvidiaSpecs};
@@ -118,7 +118,8 @@ fn in_parentheses(refused: &[SpecRefusal]) -> String {
 pub struct Preparer {
     allocations: Arc<NodeAllocations>,
     limiter: Option<InstalledLimiter>,
-    context: ContextMemory,
+    /// The size to charge for a context on every device; `None`: an estimate for each GPU.
+    context: Option<Mib>,
     specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
     shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
@@ -141,11 +142,12 @@ struct ContainerDevices {
 }
 
 impl Preparer {
-    /// `limiter`: the installed one, if this node has one; `context`: how contexts are charged.
+    /// `limiter`: the installed one, if this node has one; `context`: the administrator's size of a
+    /// context.
     pub fn new(
         allocations: Arc<NodeAllocations>,
         limiter: Option<InstalledLimiter>,
-        context: ContextMemory,
+        context: Option<Mib>,
     ) -> Self {
         Self {
             allocations,
@@ -364,7 +366,7 @@ impl Preparer {
     ) -> Result<[u8; SIZE], PrepareError> {
         let priority = accepted.allocation.priority;
         let names: Vec<&str> = devices.iter().map(HostDevice::current_uuid).collect();
-        let contexts = self.context.sizes(shown, node);
+        let contexts = context_sizes(self.context, shown, node);
         let page = limits::page(shown, &names, priority, effective, &contexts, |gpu| {
             let device = node.inventory.gpu(gpu)?;
             // What was advertised when the pod was accepted, whatever is now.

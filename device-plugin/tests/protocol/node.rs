@@ -8,7 +8,6 @@ use std::time::Duration;
 use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::allocation::accepted::Store;
 use aliquot_device_plugin::allocation::cdi;
-use aliquot_device_plugin::allocation::context_memory::ContextMemory;
 use aliquot_device_plugin::allocation::environment::NodeRules;
 use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
 use aliquot_device_plugin::allocation::prepare::Preparer;
@@ -169,7 +168,7 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
         published: NodePublisher::new(facts, Vec::new(), layout),
         checkpoint: CheckpointCache::default(),
     });
-    let context = ContextMemory::Fixed(Mib(512));
+    let context = Some(Mib(512));
     let preparer = Arc::new(Preparer::new(Arc::clone(&allocations), None, context));
     let starter = Arc::new(ContainerStarter {
         allocations: Arc::clone(&allocations),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use aliquot_core::{Mib, Scaling};
 use aliquot_device_plugin::allocation::accepted::Store;
-use aliquot_device_plugin::allocation::context_memory::ContextMemory;
 use aliquot_device_plugin::allocation::counters_file;
 use aliquot_device_plugin::allocation::environment::NodeRules;
 use aliquot_device_plugin::allocation::injection;
@@ -163,7 +162,7 @@ impl Agent {
             checkpoint: CheckpointCache::default(),
         });
         allocations.published.set_runtime(RuntimeStatus::default());
-        let context = ContextMemory::Fixed(Mib(CONTEXT));
+        let context = Some(Mib(CONTEXT));
         let preparer = Preparer::new(Arc::clone(&allocations), Some(limiter), context);
         let starter = ContainerStarter {
             allocations: Arc::clone(&allocations),
