@@ -19,8 +19,6 @@ pub struct Paths {
     pub accepted: PathBuf,
     /// The stored layout of the GPUs.
     pub layout: PathBuf,
-    /// Pods whose eviction the monitor requests.
-    pub evictions: PathBuf,
     /// The GPUs on which the monitor does not correct compute shares.
     pub uncorrected: PathBuf,
     /// The GPUs with processes whose memory the driver does not report to the monitor.

@@ -282,7 +282,6 @@ impl Settings {
             }),
             accepted: state.accepted(),
             layout: self.state_dir.join("cards.json"),
-            evictions: state.evictions(),
             uncorrected: state.uncorrected(),
             unmeasured: state.unmeasured(),
             container_directories: state.container_directories(),

@@ -1,20 +1,16 @@
-//! Carries out the result of a sample: process lists, events, kills, eviction requests. Never waits for
-//! the API server.
+//! Carries out the result of a sample: process lists, events, kills. Never waits for the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
-use std::path::Path;
 
 use aliquot_core::PodUid;
-use aliquot_core::inventory::RefusedPod;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::container_directory::{ListedProcess, process_list};
 use aliquot_node_state::monitor_reports::write_atomically;
 use aliquot_node_state::processes::{KillError, ProcessIdentity, Processes};
 
-use crate::agent_reports::EvictionRequests;
 use crate::evaluation::{Action, Evaluation, UnmanagedProcess};
 use crate::lending::{GpuLending, LentShare};
 use crate::managed_containers::ManagedContainer;
@@ -32,8 +28,6 @@ pub struct ActionCounts {
     pub not_killed: u64,
     /// Times that a container was above its limit.
     pub above: u64,
-    /// Pods whose eviction was requested.
-    pub evictions: u64,
     /// Times that lent memory of a GPU was called back.
     pub call_backs: u64,
 }
@@ -45,7 +39,6 @@ pub struct ActionRunner {
     processes: Processes,
     pods: Pods,
     notes: EventSender,
-    evictions: EvictionRequests,
     process_lists: BTreeMap<String, String>,
     /// What each container is to free, as written.
     call_back_files: BTreeMap<String, String>,
@@ -54,20 +47,13 @@ pub struct ActionRunner {
 }
 
 impl ActionRunner {
-    /// For this node; `state` is the agent's state directory.
-    pub fn new(
-        node: String,
-        processes: Processes,
-        pods: Pods,
-        notes: EventSender,
-        state: &Path,
-    ) -> Self {
+    /// For this node.
+    pub fn new(node: String, processes: Processes, pods: Pods, notes: EventSender) -> Self {
         Self {
             node,
             processes,
             pods,
             notes,
-            evictions: EvictionRequests::new(state),
             process_lists: BTreeMap::new(),
             call_back_files: BTreeMap::new(),
             counts: ActionCounts::default(),
@@ -87,7 +73,6 @@ impl ActionRunner {
         for action in &evaluation.actions {
             self.execute(action, sample);
         }
-        self.evictions.write(&self.pods);
     }
 
     /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others. Blocks.
@@ -188,13 +173,6 @@ impl ActionRunner {
         let containers = &sample.containers.all;
         match action {
             Action::ReportUnmanaged(process, pid) => self.report_unmanaged(process, *pid),
-            Action::KillUnmanaged(identity, location, process) => {
-                if self.kill(*identity, location, "unmanaged") {
-                    let text = format!("killed a process: {}", about(process));
-                    self.send_event(process.pod.as_ref(), "GpuProcessEnded", text);
-                }
-            }
-            Action::Evict(pod, process) => self.request_eviction(pod, process),
             Action::ReportAboveLimit(at, device, used) => {
                 self.counts.above += 1;
                 let container = &containers[*at];
@@ -252,22 +230,6 @@ impl ActionRunner {
             action: "Monitoring",
             text,
         });
-    }
-
-    /// Requests an eviction: the agent publishes it, and the scheduler evicts the pod.
-    fn request_eviction(&mut self, uid: &PodUid, process: &UnmanagedProcess) {
-        let Some(pod) = self.pods.get(uid) else {
-            return;
-        };
-        let refused = RefusedPod {
-            pod: pod.reference.uid.as_str().into(),
-            namespace: pod.reference.namespace.clone(),
-            name: pod.reference.name.clone(),
-            reason: about(process),
-        };
-        if self.evictions.add(uid, refused) {
-            self.counts.evictions += 1;
-        }
     }
 }
 

@@ -1,16 +1,11 @@
 //! What the monitor reports to the agent, which publishes it for the node: GPUs of which the driver
-//! does not report everything, and pods to evict.
+//! does not report everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use aliquot_core::PodUid;
-use aliquot_core::inventory::RefusedPod;
-use aliquot_node_state::monitor_reports::{self, EVICTION_RENEWAL};
+use aliquot_node_state::monitor_reports;
 use aliquot_node_state::state::StateDirectory;
-
-use crate::pods::Pods;
 
 /// A file and what it contains: a list of UUIDs.
 #[derive(Debug)]
@@ -59,62 +54,9 @@ impl GpuListReport {
     }
 }
 
-/// Requests of evictions; the scheduler evicts the pods.
-#[derive(Debug)]
-pub struct EvictionRequests {
-    path: PathBuf,
-    requested: BTreeMap<PodUid, RefusedPod>,
-    /// When the file was last written; `None` if it is out of date, as at the start, when it may have
-    /// the requests of an earlier monitor.
-    written: Option<Instant>,
-}
-
-impl EvictionRequests {
-    /// None, for the agent with this state directory.
-    pub fn new(state: &Path) -> Self {
-        Self {
-            path: StateDirectory(state).evictions(),
-            requested: BTreeMap::new(),
-            written: None,
-        }
-    }
-
-    /// Adds a request; whether there was none for this pod.
-    pub fn add(&mut self, uid: &PodUid, pod: RefusedPod) -> bool {
-        let is_new = self.requested.insert(uid.clone(), pod).is_none();
-        if is_new {
-            self.written = None;
-        }
-        is_new
-    }
-
-    /// Drops the requests of pods that are gone, and writes the others if they changed. Renews them
-    /// while there are any: the agent drops requests that are not renewed. Blocks.
-    pub fn write(&mut self, pods: &Pods) {
-        let before = self.requested.len();
-        self.requested.retain(|uid, _| pods.get(uid).is_some());
-        if self.requested.len() != before {
-            self.written = None;
-        }
-        let is_due =
-            |then: Instant| !self.requested.is_empty() && then.elapsed() > EVICTION_RENEWAL;
-        if self.written.is_some_and(|then| !is_due(then)) {
-            return;
-        }
-        let requested: Vec<&RefusedPod> = self.requested.values().collect();
-        match monitor_reports::write(&self.path, &requested) {
-            Ok(()) => self.written = Some(Instant::now()),
-            Err(error) => tracing::warn!(%error, "cannot write the eviction requests"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-
-    use aliquot_k8s::watch::Index as _;
-    use serde_json::json;
 
     use super::*;
 
@@ -136,38 +78,5 @@ mod tests {
         assert!(!file.exists(), "nothing has changed");
         report.write(&none, &none);
         assert_eq!(written(), "[]");
-    }
-
-    #[test]
-    fn retries_writing_eviction_requests() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let state = dir.path().join("state");
-        let pods = Pods::default();
-        let pod = json!({"metadata": {"uid": "u1", "name": "p"}, "spec": {"containers": []}});
-        pods.apply(serde_json::from_value(pod).expect("a pod"));
-        let mut requests = EvictionRequests::new(&state);
-        let refused = RefusedPod {
-            pod: "u1".into(),
-            namespace: "d".to_owned(),
-            name: "p".to_owned(),
-            reason: "r".to_owned(),
-        };
-        assert!(requests.add(&"u1".into(), refused));
-        requests.write(&pods);
-        assert_eq!(requests.written, None, "there is no folder");
-        fs::create_dir_all(state.join("accepted")).expect("made");
-        requests.write(&pods);
-        let file = state.join("evict.json");
-        assert!(fs::read_to_string(&file).expect("read").contains("u1"));
-        // The file is up to date, and not written in every sample.
-        fs::remove_file(&file).expect("removed");
-        requests.write(&pods);
-        assert!(!file.exists());
-        requests.written = Instant::now().checked_sub(EVICTION_RENEWAL * 2);
-        requests.write(&pods);
-        assert!(file.exists(), "asked for again");
-        // The next monitor begins without them.
-        EvictionRequests::new(&state).write(&pods);
-        assert_eq!(fs::read_to_string(file).expect("read"), "[]");
     }
 }

@@ -27,18 +27,6 @@ pub enum UnmanagedReason {
 }
 
 impl UnmanagedReason {
-    /// All.
-    pub const ALL: [Self; 8] = [
-        Self::Host,
-        Self::NoShare,
-        Self::LostShare,
-        Self::Foreign,
-        Self::NoContainer,
-        Self::OtherContainer,
-        Self::OtherGpu,
-        Self::NoLimiter,
-    ];
-
     /// The value of the metrics' label `reason`.
     pub fn name(self) -> &'static str {
         match self {
@@ -51,15 +39,6 @@ impl UnmanagedReason {
             Self::OtherGpu => "other-card",
             Self::NoLimiter => "no-library",
         }
-    }
-
-    /// Whether the policy may kill such a process or evict its pod: not if it belongs to the host or to
-    /// another device plugin, or if the node may have lost its record.
-    pub fn may_be_killed(self) -> bool {
-        !matches!(
-            self,
-            Self::Host | Self::Foreign | Self::LostShare | Self::NoContainer
-        )
     }
 
     /// The reason in words, for events.

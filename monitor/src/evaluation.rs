@@ -14,16 +14,10 @@ use crate::counted_memory::{MeasuredProcess, counted_memory};
 use crate::node_sample::{NodeSample, ProcessSample};
 use crate::oom::{self, OomRule, OomWatch, ProcessMemory};
 use crate::overhead::{MemorySample, Overhead, Recent};
-use crate::settings::OnUnmanaged;
-use crate::unmanaged::{self, ProcessKey, UnmanagedTracker};
 
 /// The administrator's rules.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The policy for unmanaged processes.
-    pub unmanaged: OnUnmanaged,
-    /// Pods whose unmanaged processes are only reported.
-    pub exempt: BTreeSet<PodUid>,
     /// Bytes that each process may use beyond what the limiter counts for it.
     pub tolerance: u64,
     /// The watch of this node's pods is up to date.
@@ -82,12 +76,8 @@ pub enum Action {
     ReportUnmanaged(UnmanagedProcess, u32),
     /// Report a container above its limit: its index, its device, bytes used.
     ReportAboveLimit(usize, usize, u64),
-    /// Kill an unmanaged process.
-    KillUnmanaged(ProcessIdentity, ProcessLocation, UnmanagedProcess),
     /// Kill a process of a container above its limit: the container's index, device, bytes used.
     KillOverLimit(ProcessIdentity, ProcessLocation, usize, usize, u64),
-    /// Evict a pod.
-    Evict(PodUid, UnmanagedProcess),
 }
 
 /// The result of one sample.
@@ -101,7 +91,7 @@ pub struct Evaluation {
     pub shares: Vec<Option<(usize, usize)>>,
     /// The processes of each container; `None`: not all known.
     pub process_lists: Vec<Option<Vec<ListedProcess>>>,
-    /// Unmanaged processes, seen in enough samples.
+    /// Unmanaged processes that were there in the sample before too.
     pub unmanaged: Vec<UnmanagedProcess>,
     /// Number of processes whose owner is not known yet.
     pub unknown: u64,
@@ -122,7 +112,8 @@ pub struct Evaluator {
     reported_twice: BTreeMap<String, ReportedTwice>,
     /// Managed memory on each GPU, in the last sample.
     managed: BTreeMap<String, ManagedMemory>,
-    tracker: UnmanagedTracker,
+    /// The unmanaged processes of the last sample, by GPU: why, and whether they are reported.
+    unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, bool)>,
     /// Number of samples in which a process was in no reported container.
     unnamed: BTreeMap<ProcessIdentity, u32>,
 }
@@ -370,8 +361,7 @@ impl Evaluator {
         evaluation: &mut Evaluation,
     ) {
         let unnamed = self.in_no_container(sample, rules, owners);
-        let mut all: BTreeMap<ProcessKey, (&ProcessSample, UnmanagedProcess)> = BTreeMap::new();
-        let mut seen = Vec::new();
+        let mut unmanaged = BTreeMap::new();
         for (one, owner) in sample.processes.iter().zip(owners) {
             let reason = match owner {
                 // In cgroup v1 the kernel no longer reports where an exiting process was.
@@ -383,50 +373,29 @@ impl Evaluator {
                 }
                 _ => continue,
             };
-            let process = (one.gpu.clone(), one.process.identity);
-            seen.push((process.clone(), reason));
-            let unmanaged = UnmanagedProcess {
-                gpu: one.gpu.clone(),
-                pod: one.process.location.pod.clone(),
-                reason,
-                bytes: one.bytes,
-            };
-            all.insert(process, (one, unmanaged));
-        }
-        let exempt = |process: &ProcessKey| {
-            let found = all.get(process);
-            let pod = found.and_then(|(one, _)| one.process.location.pod.as_ref());
-            // An unknown pod may be in an exempt namespace, or have the GPU from another plugin.
-            let is_unknown_pod = |pod| {
-                let has_no_share =
-                    found.is_some_and(|(_, it)| it.reason == UnmanagedReason::NoShare);
-                has_no_share && !sample.context.pods.contains_key(pod)
-            };
-            pod.is_none_or(|pod| rules.exempt.contains(pod) || is_unknown_pod(pod))
-        };
-        for (process, _, action) in self.tracker.update(&seen, rules.unmanaged, exempt) {
-            let Some((one, unmanaged)) = all.get(&process) else {
+            let key = (one.gpu.clone(), one.process.identity);
+            if unmanaged.contains_key(&key) {
                 continue;
-            };
-            let (process, unmanaged) = (&one.process, unmanaged.clone());
-            evaluation.actions.extend(match action {
-                unmanaged::UnmanagedAction::Report => {
-                    Some(Action::ReportUnmanaged(unmanaged, process.identity.pid))
+            }
+            // Not after a single sample: a process that starts has its GPU open a moment before it
+            // has its process slot.
+            let before = self.unmanaged.get(&key).filter(|(then, _)| *then == reason);
+            if let Some((_, is_reported)) = before {
+                let process = UnmanagedProcess {
+                    gpu: one.gpu.clone(),
+                    pod: one.process.location.pod.clone(),
+                    reason,
+                    bytes: one.bytes,
+                };
+                if !is_reported {
+                    let report = Action::ReportUnmanaged(process.clone(), key.1.pid);
+                    evaluation.actions.push(report);
                 }
-                unmanaged::UnmanagedAction::Kill => Some(Action::KillUnmanaged(
-                    process.identity,
-                    process.location.clone(),
-                    unmanaged,
-                )),
-                unmanaged::UnmanagedAction::Evict => unmanaged
-                    .pod
-                    .clone()
-                    .map(|pod| Action::Evict(pod, unmanaged)),
-            });
+                evaluation.unmanaged.push(process);
+            }
+            unmanaged.insert(key, (reason, before.is_some()));
         }
-        let confirmed = self.tracker.confirmed();
-        let confirmed = confirmed.filter_map(|(process, _)| Some(all.get(process)?.1.clone()));
-        evaluation.unmanaged = confirmed.collect();
+        self.unmanaged = unmanaged;
     }
 }
 

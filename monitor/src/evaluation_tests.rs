@@ -1,6 +1,5 @@
 //! Evaluations of samples of every kind.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,21 +9,16 @@ use super::*;
 use crate::managed_containers::ManagedContainers;
 use crate::node_sample::{Counters, NodeContext};
 use crate::pods::PodInfo;
-use crate::settings::OnUnmanaged;
 use crate::testing::{container, process, process_sample};
 
 const MIB: u64 = 1 << 20;
 /// More than any limit here, beyond what the OOM killer tolerates.
 pub(super) const FAR_ABOVE: u64 = 1 << 30;
 
-pub(super) fn rules(unmanaged: OnUnmanaged) -> Rules {
-    Rules {
-        unmanaged,
-        exempt: BTreeSet::new(),
-        tolerance: 10,
-        fresh: true,
-    }
-}
+pub(super) const RULES: Rules = Rules {
+    tolerance: 10,
+    fresh: true,
+};
 
 /// A counters file with these process slots for one device.
 fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
@@ -119,7 +113,7 @@ fn computes_use_of_each_container() {
         let processes = [(1001, "u1", 50), (1002, "u2", 22), (1003, "u2", 10)];
         sample([counters(&[(Some(1), 40)]), of_u2], &processes)
     };
-    let evaluations = evaluate_thrice(both, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_thrice(both, &RULES);
     let last = &evaluations[2];
     let figures = |at: usize| {
         let found = last.uses[at][0];
@@ -144,25 +138,35 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
         let counters = [counters(&[(Some(1), 40)]), counters(&[])];
         sample(counters, &[(1001, "u1", 40), (1009, "u1", 30)])
     };
-    let evaluations = evaluate_thrice(one, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_thrice(one, &RULES);
     let (first, second) = (&evaluations[0], &evaluations[1]);
     assert_eq!(first.charges[0], [Some(30)]);
     assert_eq!(first.actions, []);
-    let [
-        Action::ReportUnmanaged(reported, 1009),
-        Action::KillUnmanaged(identity, location, _),
-    ] = &second.actions[..]
-    else {
-        panic!("{:?}", second.actions)
-    };
-    let (reason, bytes) = (reported.reason, reported.bytes);
-    assert_eq!((reason, bytes), (UnmanagedReason::NoLimiter, Some(30)));
-    assert_eq!((identity.pid, &location.pod), (1009, &Some("u1".into())));
-    assert_eq!(second.unmanaged.len(), 1);
+    let expected = [UnmanagedProcess {
+        gpu: "GPU-a".to_owned(),
+        pod: Some("u1".into()),
+        reason: UnmanagedReason::NoLimiter,
+        bytes: Some(30),
+    }];
+    let reported = Action::ReportUnmanaged(expected[0].clone(), 1009);
+    assert_eq!(second.actions, [reported]);
+    assert_eq!(evaluations[2].actions, [], "reported once");
+    assert!(first.unmanaged.is_empty());
+    for later in &evaluations[1..] {
+        assert_eq!(later.unmanaged, expected);
+    }
     assert_eq!(
         second.uses[1][0].measured, 0,
         "the neighbour has nothing of it"
     );
+}
+
+#[test]
+fn reports_no_process_that_is_gone_in_next_sample() {
+    let gone = sample([counters(&[]), counters(&[])], &[]);
+    let samples = [uncounted("u9", 1), gone, uncounted("u9", 1)];
+    let evaluations = evaluate_all(&samples, &RULES);
+    assert!(evaluations.iter().all(|one| one.actions.is_empty()));
 }
 
 #[test]
@@ -178,7 +182,7 @@ fn accepts_shared_last_slot_and_exiting_process() {
         one
     };
     let reported = |sample: &dyn Fn() -> NodeSample| {
-        let evaluations = evaluate_thrice(sample, &rules(OnUnmanaged::Report));
+        let evaluations = evaluate_thrice(sample, &RULES);
         evaluations[2].unmanaged.len()
     };
     assert_eq!(reported(&shared), 0);
@@ -200,7 +204,7 @@ fn names_corrupt_counters_without_affecting_others() {
             let counters = [Err(corrupt()), counters(&[(Some(2), 20)])];
             sample(counters, &[(1001, "u1", 40), (1002, "u2", 20)])
         };
-        let evaluations = evaluate_thrice(one, &rules(OnUnmanaged::Report));
+        let evaluations = evaluate_thrice(one, &RULES);
         let last = &evaluations[2];
         assert_eq!(last.corrupt_counters.len(), 1);
         assert_eq!(last.uses[0][0].measured, 40, "by the driver");
@@ -224,14 +228,14 @@ fn kills_nobody_for_forged_pid_in_counters_file() {
         ];
         sample(counters, &[(1001, "u1", 40), (1002, "u2", 90)])
     };
-    assert_eq!(actions_of(forged, &rules(OnUnmanaged::Kill)), []);
+    assert_eq!(actions_of(forged, &RULES), []);
     // Above its limit by the driver, only its own process is killed.
     let above = || {
         let mut one = forged();
         one.processes[0].bytes = Some(FAR_ABOVE);
         one
     };
-    let evaluations = evaluate_lasting(above, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_lasting(above, &RULES);
     let killed: Vec<_> = evaluations.iter().flat_map(|one| &one.actions).collect();
     let [Action::KillOverLimit(identity, location, 0, 0, _)] = &killed[..] else {
         panic!("{killed:?}")
@@ -249,7 +253,7 @@ fn keeps_charges_of_unreadable_gpu() {
     blind.blind.insert("GPU-a".to_owned());
     blind.processes.clear();
     let samples = [one(), one(), one(), blind, one()];
-    let evaluations = evaluate_all(&samples, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_all(&samples, &RULES);
     let charges: Vec<_> = evaluations.iter().map(|one| one.charges[0][0]).collect();
     assert_eq!(charges, [Some(0), Some(0), Some(20), None, Some(20)]);
     let shown = |one: &Evaluation| (one.uses[0][0].blind, one.process_lists[0].is_none());
@@ -257,33 +261,4 @@ fn keeps_charges_of_unreadable_gpu() {
     let sees = (false, false);
     let expected = [sees, sees, sees, (true, true), sees];
     assert_eq!(blind, expected, "figures of 0 were shown");
-}
-
-#[test]
-fn only_reports_processes_in_exempt_namespaces() {
-    let mut exempt = rules(OnUnmanaged::Kill);
-    exempt.exempt.insert("u9".into());
-    let actions = actions_of(|| uncounted("u9", 1), &exempt);
-    assert!(matches!(actions[..], [Action::ReportUnmanaged(..)]));
-    let actions = actions_of(|| uncounted("u9", 1), &rules(OnUnmanaged::Evict));
-    assert!(matches!(actions[..], [_, Action::Evict(..)]));
-}
-
-#[test]
-fn kills_no_process_of_unknown_pod() {
-    let kills = |known: bool, pod: &str| {
-        let one = || {
-            let mut one = uncounted(pod, 1);
-            let pods = known.then(|| (pod.into(), PodInfo::default()));
-            one.context.pods = pods.into_iter().collect();
-            one
-        };
-        let actions = actions_of(one, &rules(OnUnmanaged::Kill)).into_iter();
-        let kills = actions.filter(|action| matches!(action, Action::KillUnmanaged(..)));
-        kills.count()
-    };
-    assert_eq!((kills(false, "u9"), kills(true, "u9")), (0, 1));
-    // A process of a container with a share is killed even if its pod is unknown: it bypasses the
-    // limiter.
-    assert_eq!(kills(false, "u1"), 1);
 }

@@ -3,10 +3,9 @@
 use aliquot_region::host::CountersReadError;
 use rustix::io::Errno;
 
-use super::tests::{FAR_ABOVE, counters, evaluate_all, evaluate_lasting, rules, sample, uncounted};
+use super::tests::{FAR_ABOVE, RULES, counters, evaluate_all, evaluate_lasting, sample, uncounted};
 use super::*;
 use crate::pods::PodInfo;
-use crate::settings::OnUnmanaged;
 
 /// The container of u1 with an overhead of 20 for three samples, then three samples changed by
 /// `change`.
@@ -19,7 +18,7 @@ fn then(change: impl Fn(&mut NodeSample)) -> Vec<Evaluation> {
     };
     let mut samples = [one(), one(), one(), one(), one(), one()];
     samples[3..].iter_mut().for_each(change);
-    evaluate_all(&samples, &rules(OnUnmanaged::Kill))
+    evaluate_all(&samples, &RULES)
 }
 
 fn charges(evaluations: &[Evaluation]) -> Vec<Option<u64>> {
@@ -59,7 +58,7 @@ fn kills_above_limit_beside_unknown_process_but_not_by_unread_counters() {
         })
     };
     let actions = |sample: &dyn Fn() -> NodeSample| {
-        let all = evaluate_lasting(sample, &rules(OnUnmanaged::Report));
+        let all = evaluate_lasting(sample, &RULES);
         all.into_iter()
             .flat_map(|one| one.actions)
             .collect::<Vec<_>>()
@@ -94,7 +93,7 @@ fn keeps_charge_when_host_cannot_read_counters() {
         let found = found(error);
         assert_eq!(charges(&found)[3], Some(60), "{error}");
         let mut actions = found[4].actions.iter();
-        assert!(actions.any(|action| matches!(action, Action::KillUnmanaged(..))));
+        assert!(actions.any(|action| matches!(action, Action::ReportUnmanaged(..))));
         assert_eq!(found[4].corrupt_counters.len(), 1);
     }
 }
@@ -107,10 +106,7 @@ fn reports_process_in_no_container_after_a_while() {
         ("without the API server", Some("sandbox"), true, false, None),
         ("its pod is not known", None, false, true, None),
     ] {
-        let rules = Rules {
-            fresh,
-            ..rules(OnUnmanaged::Kill)
-        };
+        let rules = Rules { fresh, ..RULES };
         let one = || {
             let mut sample = uncounted("u1", 30);
             sample.processes[0].process.location.container = id.map(str::to_owned);
@@ -145,7 +141,7 @@ fn charges_nothing_on_bytes_that_are_not_available() {
             sample.processes[1].bytes = second;
             sample
         };
-        let evaluations = evaluate_lasting(one, &rules(OnUnmanaged::Report));
+        let evaluations = evaluate_lasting(one, &RULES);
         assert!(evaluations.iter().all(|one| one.actions.is_empty()));
         let last = &evaluations[22];
         let processes = last.process_lists[0].clone().expect("all are known");
@@ -161,7 +157,7 @@ fn charges_nothing_on_bytes_that_are_not_available() {
         sample.processes[0].bytes = None;
         sample
     };
-    let evaluations = evaluate_lasting(unknown, &rules(OnUnmanaged::Report));
+    let evaluations = evaluate_lasting(unknown, &RULES);
     let last = &evaluations[22];
     assert_eq!(last.charges[0], [Some(0)]);
     assert_eq!(last.unmanaged[0].bytes, None);
@@ -179,7 +175,7 @@ fn accounts_for_imported_memory_reported_twice() {
                 ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
             }
         });
-        let evaluations = evaluate_all(&samples.collect::<Vec<_>>(), &rules(OnUnmanaged::Kill));
+        let evaluations = evaluate_all(&samples.collect::<Vec<_>>(), &RULES);
         evaluations.last().expect("a sample").charges.clone()
     };
     let none = [[Some(0)], [Some(0)]];
@@ -224,6 +220,6 @@ fn finds_imported_memory_beside_managed_memory_left_out() {
             ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
         }
     };
-    let evaluations = evaluate_lasting(one, &rules(OnUnmanaged::Kill));
+    let evaluations = evaluate_lasting(one, &RULES);
     assert_eq!(evaluations[22].charges, [[Some(0)], [Some(0)]]);
 }

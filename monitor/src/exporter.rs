@@ -360,10 +360,6 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         &all::CALL_BACKS,
         Value::Whole(snapshot.action_counts.call_backs),
     );
-    put(
-        &all::EVICTIONS,
-        Value::Whole(snapshot.action_counts.evictions),
-    );
     put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
     put(
         &all::SAMPLE_SECONDS,
@@ -380,7 +376,7 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
         let times = snapshot.failures.get(what).copied().unwrap_or(0);
         samples.add(&all::FAILURES, &labels, Value::Whole(times));
     }
-    for reason in ["unmanaged", "oom", "call-back"] {
+    for reason in ["oom", "call-back"] {
         let labels = [snapshot.node.clone(), reason.to_owned()];
         let times = snapshot
             .action_counts

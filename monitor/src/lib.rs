@@ -33,6 +33,5 @@ pub mod sampling_loop;
 pub mod settings;
 #[cfg(test)]
 mod testing;
-pub mod unmanaged;
 pub mod usage;
 pub mod usage_routes;

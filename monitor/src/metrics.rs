@@ -192,8 +192,6 @@ declared! {
         "Times that a container was above its memory limit";
     CALL_BACKS = Counter Own "aliquot_monitor_call_backs" NODE,
         "Times that memory of a GPU beyond requests was called back";
-    EVICTIONS = Counter Own "aliquot_monitor_evictions" NODE,
-        "Pods whose eviction was requested";
     EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
         "Events that were dropped because the queue was full";
     SAMPLE_SECONDS = Gauge Own "aliquot_monitor_look_seconds" NODE,
@@ -312,7 +310,7 @@ pub fn reference() -> String {
          - `gpu` is the GPU's index, `uuid` the uuid of the GPU or the MIG instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty except for MIG instances.\n\
          - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
-         - `reason` of killed processes is one of: unmanaged, oom, call-back.\n\
+         - `reason` of killed processes is one of: oom, call-back.\n\
          - `by` is one of: library, mps, driver.\n",
     );
     for (family, title) in [

@@ -67,15 +67,6 @@ impl Pods {
         });
         there.map(|(uid, _)| uid.clone()).collect()
     }
-
-    /// The pods in one of these namespaces.
-    pub fn in_namespaces(&self, namespaces: &[String]) -> BTreeSet<PodUid> {
-        let all = self.0.lock();
-        let there = all
-            .iter()
-            .filter(|(_, pod)| namespaces.contains(&pod.reference.namespace));
-        there.map(|(uid, _)| uid.clone()).collect()
-    }
 }
 
 impl Index<api::Pod> for Pods {
@@ -227,8 +218,6 @@ mod tests {
         );
         let names: Vec<_> = found.containers.values().collect();
         assert_eq!(names, ["main", "init"]);
-        assert!(pods.in_namespaces(&["d".to_owned()]).contains("h"));
-        assert!(pods.in_namespaces(&["e".to_owned()]).is_empty());
         pods.replace(Vec::new());
         assert!(pods.all().is_empty());
     }

@@ -37,7 +37,7 @@ use crate::lending::Lending;
 use crate::managed_containers::{ContainersReceiver, ManagedContainers};
 use crate::pods::Pods;
 use crate::sampler::Sampler;
-use crate::sampling_loop::{MonitorPolicy, SampleStatus, SamplingLoop};
+use crate::sampling_loop::{SampleStatus, SamplingLoop};
 use crate::settings::Settings;
 use crate::usage_routes::UsageRecord;
 
@@ -134,11 +134,7 @@ pub async fn run(
     let (processes, state) = (Processes::default(), &settings.state_dir);
     let sampling = SamplingLoop {
         node: settings.node_name.clone(),
-        policy: MonitorPolicy {
-            unmanaged: settings.on_unmanaged,
-            exempt: settings.exempt_namespaces.clone(),
-            tolerance: settings.oom_tolerance << 20,
-        },
+        tolerance: settings.oom_tolerance << 20,
         lending: Lending::new(settings.grace()),
         enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         sampler: Sampler::new(
@@ -154,7 +150,6 @@ pub async fn run(
             processes,
             pods.clone(),
             notes.clone(),
-            state,
         ),
         uncorrected: GpuListReport::uncorrected(state),
         unmeasured: GpuListReport::unmeasured(state),

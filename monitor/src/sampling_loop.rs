@@ -26,7 +26,6 @@ use crate::managed_containers::ManagedContainers;
 use crate::node_sample::NodeSample;
 use crate::pods::Pods;
 use crate::sampler::Sampler;
-use crate::settings::OnUnmanaged;
 use crate::usage_routes::UsageRecord;
 
 /// Time between two samples: an unmanaged process is reported in the second, within two seconds.
@@ -46,35 +45,12 @@ pub enum SampleStatus {
     DriverClosed(String),
 }
 
-/// The administrator's settings.
-#[derive(Clone, Debug)]
-pub struct MonitorPolicy {
-    /// The policy for unmanaged processes.
-    pub unmanaged: OnUnmanaged,
-    /// Namespaces whose unmanaged processes are only reported.
-    pub exempt: Vec<String>,
-    /// Bytes that each process may use beyond what the limiter counts for it.
-    pub tolerance: u64,
-}
-
-impl MonitorPolicy {
-    /// The policy for unmanaged processes; only reports until all pods of this node are known, and with
-    /// them the exempt ones.
-    fn until_listed(&self, listed: bool) -> OnUnmanaged {
-        if listed {
-            self.unmanaged
-        } else {
-            OnUnmanaged::Report
-        }
-    }
-}
-
 /// The parts of the loop.
 pub struct SamplingLoop {
     /// The node's name.
     pub node: String,
-    /// The administrator's settings.
-    pub policy: MonitorPolicy,
+    /// Bytes that each process may use beyond what the limiter counts for it.
+    pub tolerance: u64,
     /// The driver that the sampler and the enforcements use.
     pub driver: Arc<ReleasableNvml>,
     /// Takes samples.
@@ -153,9 +129,7 @@ impl SamplingLoop {
             .send_replace(Arc::clone(&sample.containers));
         let (pods, freshness) = &self.pods;
         let rules = Rules {
-            unmanaged: self.policy.until_listed(freshness.listed().is_some()),
-            exempt: pods.in_namespaces(&self.policy.exempt),
-            tolerance: self.policy.tolerance,
+            tolerance: self.tolerance,
             fresh: freshness.error(tokio::time::Instant::now()).is_none(),
         };
         let evaluation = self.evaluator.evaluate(&sample, &rules);
@@ -258,19 +232,6 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-
-    #[test]
-    fn only_reports_unmanaged_processes_until_pods_are_listed() {
-        for unmanaged in [OnUnmanaged::Kill, OnUnmanaged::Evict, OnUnmanaged::Report] {
-            let policy = MonitorPolicy {
-                unmanaged,
-                exempt: Vec::new(),
-                tolerance: 0,
-            };
-            assert_eq!(policy.until_listed(false), OnUnmanaged::Report);
-            assert_eq!(policy.until_listed(true), unmanaged);
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn reports_overdue_sample_when_driver_does_not_answer() {

@@ -5,21 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
 use crate::metrics::Family;
-
-/// What to do about an unmanaged process on a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OnUnmanaged {
-    /// Report and charge it.
-    #[default]
-    Report,
-    /// Also kill it.
-    Kill,
-    /// Also evict its pod.
-    Evict,
-}
 
 /// How long borrowers have to free memory that is called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,19 +55,6 @@ pub struct Settings {
     /// Root of the driver's files, as mounted here; a library without a path is searched below it
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT")]
     pub driver_root: Option<PathBuf>,
-    /// What to do about a process on a GPU that belongs to no share, or that bypasses the limiter of
-    /// its container
-    #[arg(long, env = "ALIQUOT_ON_UNMANAGED", value_enum, default_value_t = OnUnmanaged::Report)]
-    pub on_unmanaged: OnUnmanaged,
-    /// Namespaces whose unmanaged processes are only reported
-    #[arg(
-        long = "spared-namespaces",
-        env = "ALIQUOT_SPARED_NAMESPACES",
-        value_name = "SPARED_NAMESPACES",
-        value_delimiter = ',',
-        default_value = "kube-system"
-    )]
-    pub exempt_namespaces: Vec<String>,
     /// MiB that each process may use beyond what the limiter counts for it, before the OOM killer
     /// holds it against the container's memory limit: what the driver allocates by itself
     #[arg(long, env = "ALIQUOT_OOM_TOLERANCE", default_value_t = 512,

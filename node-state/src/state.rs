@@ -23,11 +23,6 @@ impl StateDirectory<'_> {
         self.0.join("mps")
     }
 
-    /// The evictions that the monitor requests.
-    pub fn evictions(self) -> PathBuf {
-        self.0.join("evict.json")
-    }
-
     /// The GPUs on which the monitor does not correct compute shares.
     pub fn uncorrected(self) -> PathBuf {
         self.0.join("uncorrected.json")

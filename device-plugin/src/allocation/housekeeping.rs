@@ -209,8 +209,6 @@ fn try_once(
     known.published.set_holders(foreign, lingering, unreadable);
     let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
     known.published.retain_refused(present);
-    let evictions = monitor_reports::evictions(&paths.evictions, present);
-    known.published.set_monitor_evictions(evictions);
     let list = monitor_reports::gpus(&paths.uncorrected);
     known.published.set_uncorrected(list);
     let list = monitor_reports::gpus(&paths.unmeasured);

@@ -39,8 +39,6 @@ struct Topology {
 /// What the monitor reports in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorReports {
-    /// Pods whose eviction it requests.
-    evictions: Vec<RefusedPod>,
     /// UUIDs of GPUs with processes whose memory the driver does not report to it.
     unmeasured: BTreeSet<String>,
     /// UUIDs of GPUs on which it does not correct compute shares; `None`: not known.
@@ -216,11 +214,6 @@ impl NodePublisher {
     /// allows.
     pub fn set_host_reserve(&self, reserve: Option<Mib>) {
         self.change(|node| node.host_reserve = reserve);
-    }
-
-    /// Sets the pods whose eviction the monitor requests.
-    pub fn set_monitor_evictions(&self, evictions: Vec<RefusedPod>) {
-        self.change(|node| node.monitor.evictions = evictions);
     }
 
     /// Sets the GPUs with processes whose memory the driver does not report to the monitor.
@@ -416,8 +409,7 @@ impl PublishedNode {
             }
         }
         let mut evict: Vec<RefusedPod> = Vec::new();
-        let all = failures.evict.iter().chain(&self.layout.evict);
-        for one in all.chain(&self.monitor.evictions) {
+        for one in failures.evict.iter().chain(&self.layout.evict) {
             if evict.iter().all(|known| known.pod != one.pod) {
                 evict.push(one.clone());
             }

@@ -19,7 +19,7 @@ use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, Rules};
 use aliquot_monitor::lending::Lending;
 use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
 use aliquot_monitor::node_sample::{NodeContext, NodeSample, ProcessSample};
-use aliquot_monitor::settings::{Grace, OnUnmanaged};
+use aliquot_monitor::settings::Grace;
 use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_node_state::processes::Processes;
@@ -172,8 +172,6 @@ impl Host {
         sample.counters = both.collect();
         sample.containers = containers;
         let rules = Rules {
-            unmanaged: OnUnmanaged::Report,
-            exempt: BTreeSet::new(),
             tolerance: TOLERANCE,
             fresh: true,
         };

@@ -6,7 +6,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_e2e::clients::{answers, release};
 use aliquot_e2e::stack::{Kind, Stack};
@@ -15,23 +14,36 @@ use aliquot_node_state::container_directory::ContainerDirectory;
 use aliquot_node_state::state::StateDirectory;
 use anyhow::{Context as _, Result, ensure};
 
-use super::running::{CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over, pod};
 
 const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// Overwritten, of an older version, with every slot taken, a FIFO, a link, short, a directory,
-/// missing: reported, and no other figure changes, nor when pods vanish meanwhile.
+/// With the ids of others' processes, overwritten, of an older version, with every slot taken, a
+/// FIFO, a link, short, a directory, missing: reported, nobody's process is killed, and no other
+/// figure changes, nor when pods vanish meanwhile.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     let stack = &*stack;
-    monitored(stack, "spoiled", &["--on-unmanaged", "kill"]).await?;
+    monitored(stack, "spoiled", &[]).await?;
     pod(stack, "spoiled", "tenant", "3000").await?;
     let file = counters(stack, ("spoiled", "tenant")).await?;
     pod(stack, "spoiled", "neighbour", "3000").await?;
     let others = counters(stack, ("spoiled", "neighbour")).await?;
     let checks = async {
         unharmed(stack).await?;
+        // The ids of all others' processes, with more than the limit.
+        let mut all = vec!["init".to_owned(), "alloc,500".to_owned()];
+        let machine = stack.machine();
+        for holder in [machine.process_usage("0")?, machine.process_usage("1")?].concat() {
+            let here = holder.pid_here().context("a process of this machine")?;
+            all.extend([holder.pid, here].map(|pid| format!("say,{pid},9000")));
+        }
+        let commands: Vec<&str> = all.iter().map(String::as_str).collect();
+        let reported = stack.wait_event("spoiled", "tenant", &["GpuProcessUnmanaged"]);
+        beside(stack, ("spoiled", "tenant"), &commands, reported).await?;
+        unharmed(stack).await?;
+        release(stack, "spoiled", "tenant").await?;
         // The magic word, and the version.
         for spoil in ["spoil,0,ffffffff", "spoil,8,00000000", "spoil,8,02000000"] {
             answers(stack, "spoiled", "tenant", &[spoil]).await?;
@@ -82,13 +94,8 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
     };
     let program = ["init", "alloc,1000"];
     beside(stack, ("spoiled", "neighbour"), &program, checks).await?;
-    let ended = figure(
-        stack,
-        "aliquot_monitor_killed_processes_total",
-        &["unmanaged"],
-    )
-    .await?;
-    ensure!(ended < 0.5, "{ended} processes were ended");
+    let killed = figure(stack, "aliquot_monitor_killed_processes_total", &["oom"]).await?;
+    ensure!(killed < 0.5, "{killed} processes were killed");
     over(stack, "spoiled").await
 }
 
@@ -146,95 +153,4 @@ async fn counters(stack: &Stack, (namespace, pod): (&str, &str)) -> Result<PathB
         Ok(None)
     })
     .await
-}
-
-/// A tenant writes the ids of its neighbour's processes into its counters, with more than its
-/// limit: under the policy that kills unmanaged processes its own one is killed, and no other.
-pub(crate) async fn forged(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    monitored(stack, "forged", &["--on-unmanaged", "kill"]).await?;
-    pod(stack, "forged", "tenant", "3000").await?;
-    pod(stack, "forged", "neighbour", "3000").await?;
-    let killed = || {
-        figure(
-            stack,
-            "aliquot_monitor_killed_processes_total",
-            &["unmanaged"],
-        )
-    };
-    let checks = async {
-        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
-        let mut all = vec!["init".to_owned(), "alloc,500".to_owned()];
-        for holder in stack
-            .machine()
-            .process_usage("0")?
-            .iter()
-            .chain(&stack.machine().process_usage("1")?)
-        {
-            let here = holder.pid_here().context("a process of this machine")?;
-            all.push(format!("say,{},9000", holder.pid));
-            all.push(format!("say,{here},9000"));
-        }
-        let commands: Vec<&str> = all.iter().map(String::as_str).collect();
-        let ended = eventually(PATIENCE, "the forger to be killed", || async {
-            let killed = killed().await?;
-            until!((killed - 1.0).abs() < 0.5, "{killed} were ended");
-            Ok(Some(()))
-        });
-        beside(stack, ("forged", "tenant"), &commands, ended).await?;
-        stack
-            .wait_event("forged", "tenant", &["GpuProcessEnded"])
-            .await?;
-        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await?;
-        becomes(stack, TRACKED, "neighbour", (1000.0 + 512.0) * MIB).await
-    };
-    beside(
-        stack,
-        ("forged", "neighbour"),
-        &["init", "alloc,1000"],
-        checks,
-    )
-    .await?;
-    let killed = killed().await?;
-    ensure!((killed - 1.0).abs() < 0.5, "{killed} were ended");
-    over(stack, "forged").await
-}
-
-/// Under the policy that evicts, the pod of an unmanaged process goes, and its neighbour stays.
-pub(crate) async fn evicted(stack: Arc<Stack>) -> Result<()> {
-    let stack = &*stack;
-    monitored(stack, "evicted", &["--on-unmanaged", "evict"]).await?;
-    pod(stack, "evicted", "tenant", "3000").await?;
-    pod(stack, "evicted", "neighbour", "3000").await?;
-    let checks = async {
-        let around = [REAL, "init", "alloc,1000"];
-        let gone = eventually(PATIENCE, "the pod to be gone", || async {
-            let get = [
-                "get",
-                "pod",
-                "-n",
-                "evicted",
-                "tenant",
-                "--ignore-not-found",
-            ];
-            let found = stack.cluster.kubectl(&get).await?.success()?;
-            until!(found.trim().is_empty(), "{found}");
-            Ok(Some(()))
-        });
-        beside(stack, ("evicted", "tenant"), &around, gone).await?;
-        stack
-            .wait_event("evicted", "tenant", &["GpuProcessUnmanaged"])
-            .await?;
-        becomes(stack, USED, "neighbour", (1000.0 + CONTEXT) * MIB).await
-    };
-    beside(
-        stack,
-        ("evicted", "neighbour"),
-        &["init", "alloc,1000"],
-        checks,
-    )
-    .await?;
-    let evictions = figure(stack, "aliquot_monitor_evictions_total", &[]).await?;
-    ensure!((evictions - 1.0).abs() < 0.5, "{evictions}");
-    over(stack, "evicted").await
 }

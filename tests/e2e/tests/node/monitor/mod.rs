@@ -1,4 +1,4 @@
-//! Scenarios of the monitor on a real node: figures, unmanaged processes, kills and evictions.
+//! Scenarios of the monitor on a real node: figures, unmanaged processes, kills.
 
 use aliquot_e2e::scenario::{Scenario, scenario};
 
@@ -18,24 +18,16 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             figures::four_pods,
         ),
         scenario(
-            "reports_charges_and_kills_a_process_that_evades_the_shim",
+            "reports_and_charges_a_process_that_evades_the_shim",
             evasion::replaced,
         ),
         scenario(
-            "reports_charges_and_kills_a_process_that_evades_the_preload",
+            "reports_and_charges_a_process_that_evades_the_preload",
             evasion::preloaded,
-        ),
-        scenario(
-            "evict_policy_evicts_the_pod_of_an_unmanaged_process",
-            attacks::evicted,
         ),
         scenario(
             "spoiled_counters_of_a_tenant_change_no_other_figure",
             attacks::spoiled,
-        ),
-        scenario(
-            "forged_ids_in_counters_get_only_the_forger_killed",
-            attacks::forged,
         ),
         scenario(
             "driver_limits_stop_a_tenant_that_sheds_the_limiter",
