@@ -25,7 +25,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminError, DRIVER, INVENTORY, PODS, REGISTERED, condition_reporter};
 use crate::allocation::accepted::{Store, StoreError};
-use crate::allocation::environment::NodeRules;
 use crate::allocation::housekeeping;
 use crate::allocation::injection::{self, InstalledLimiter};
 use crate::allocation::instance_check;
@@ -277,7 +276,7 @@ fn call_handlers(
         allocations: Arc::clone(allocations),
         validator: Validator {
             node: settings.node_name.as_str().into(),
-            rules: NodeRules::new(!settings.disable_core_limit),
+            rules: settings.node_rules(),
             namespace_rights: Some(settings.namespace_rights.clone()),
             limits,
         },

@@ -10,6 +10,7 @@ use aliquot_node_state::state::StateDirectory;
 use aliquot_profiles::Defaults;
 use clap::{Parser, ValueEnum};
 
+use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::device_failures::FailurePodPolicy;
 use crate::gpus::xid::XidActions;
@@ -58,6 +59,7 @@ pub enum LabelPolicy {
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
 #[command(version, about)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Settings {
     /// Kubeconfig of the API server; without it the pod's service account is used
     #[arg(long, env = "ALIQUOT_KUBECONFIG")]
@@ -157,6 +159,10 @@ pub struct Settings {
     /// Switch compute limits off for every container on this node
     #[arg(long, env = "ALIQUOT_DISABLE_CORE_LIMIT", default_value_t = false, action = clap::ArgAction::Set)]
     pub disable_core_limit: bool,
+    /// Kill processes of containers above their memory limit, not only report them, unless a pod
+    /// chooses by `ACTIVE_OOM_KILLER`
+    #[arg(long, env = "ALIQUOT_OOM_KILLER", default_value_t = false, action = clap::ArgAction::Set)]
+    pub oom_killer: bool,
     /// Which of their own limits pods may set
     #[command(flatten)]
     pub namespace_rights: NamespaceRights,
@@ -237,6 +243,14 @@ impl Settings {
         Defaults {
             split: self.device_split_count,
             memory_scaling: self.device_memory_scaling,
+        }
+    }
+
+    /// What every container on this node inherits.
+    pub fn node_rules(&self) -> NodeRules {
+        NodeRules {
+            oom_killer: self.oom_killer,
+            ..NodeRules::new(!self.disable_core_limit)
         }
     }
 
@@ -321,6 +335,8 @@ fn kubelet_config_below(host: &Path, kubelet_dir: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -336,6 +352,23 @@ mod tests {
         assert_eq!(last, Path::new("/c"));
         let checkpoint = "device-plugins/kubelet_internal_checkpoint";
         assert!(paths.checkpoint.ends_with(checkpoint));
+    }
+
+    #[test]
+    fn kills_only_where_administrator_or_pod_chose_it() {
+        for (flags, variable, expected) in [
+            (&[][..], None, false),
+            (&[], Some("true"), true),
+            (&["--oom-killer", "true"], None, true),
+            (&["--oom-killer", "true"], Some("false"), false),
+        ] {
+            let line = ["agent", "--node-name", "n1"].iter().chain(flags);
+            let settings = Settings::try_parse_from(line).expect("good flags");
+            let variable = variable.map(|value| ("ACTIVE_OOM_KILLER".to_owned(), value.to_owned()));
+            let environment = BTreeMap::from_iter(variable);
+            let found = settings.node_rules().effective_limits(&environment, false);
+            assert_eq!(found.oom_killer, expected, "{flags:?} {environment:?}");
+        }
     }
 
     fn put(host: &Path, path: &str) {

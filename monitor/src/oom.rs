@@ -1,7 +1,8 @@
 //! The OOM killer: which process to kill when a container exceeds its memory limit, from the driver's
 //! sizes of exactly that container's processes and from what the limiter counts for each of them. What
 //! an honest process may have beyond the count is not held against it. Never after a single sample,
-//! and never a second process while a killed one is still exiting.
+//! and never a second process while a killed one is still exiting. Where it may not kill, the same
+//! judgement is reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +18,8 @@ const MIN_SAMPLES: u32 = 2;
 const FAR_ABOVE: Duration = Duration::from_secs(10);
 /// Far above the limit: by more than this, and by more than a tenth of the limit.
 const MIN_EXCESS: u64 = 512 << 20;
+/// Time after which a container that stays above its limit is reported again.
+const REPORT_AGAIN: Duration = Duration::from_mins(5);
 /// Samples after which a killed process that still exists is killed again: releasing tens of
 /// gigabytes takes the driver seconds.
 const KILL_RETRY: u64 = 10;
@@ -40,7 +43,8 @@ pub struct OomRule {
 pub enum OomVerdict {
     /// Nothing.
     Within,
-    /// Report it to the pod, once each time that it exceeds its limit.
+    /// Report it to the pod, once each time that it exceeds its limit and every few minutes while it
+    /// does.
     Report {
         /// Bytes used.
         used: u64,
@@ -133,7 +137,8 @@ pub struct OomWatch {
     growing: u32,
     /// Since when the container has been far above its limit.
     far_above: Option<Duration>,
-    reported: bool,
+    /// When the container was last reported, while it is above its limit.
+    reported: Option<Duration>,
     processes: BTreeMap<ProcessIdentity, ProcessGrowth>,
     /// The process that was killed, and in which sample.
     killed: Option<(ProcessIdentity, u64)>,
@@ -152,7 +157,7 @@ impl OomWatch {
         let used = self.processes.values().map(|one| one.used.sum());
         let used = used.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
-            (self.growing, self.far_above, self.reported) = (0, None, false);
+            (self.growing, self.far_above, self.reported) = (0, None, None);
             return OomVerdict::Within;
         }
         if self
@@ -169,10 +174,13 @@ impl OomWatch {
             (self.growing, self.far_above) = (0, None);
             self.killed = Some((identity, self.sample));
             OomVerdict::Kill { used, identity }
-        } else if self.reported {
+        } else if self
+            .reported
+            .is_some_and(|then| now.saturating_sub(then) < REPORT_AGAIN)
+        {
             OomVerdict::Within
         } else {
-            self.reported = true;
+            self.reported = Some(now);
             OomVerdict::Report { used }
         }
     }

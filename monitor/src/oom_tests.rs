@@ -216,7 +216,7 @@ fn tolerates_imported_memory_that_is_reported_twice() {
 }
 
 #[test]
-fn reports_once_per_excess_without_oom_killer() {
+fn reports_each_excess_and_reminds_of_it_without_oom_killer() {
     let rule = OomRule {
         kill: false,
         ..RULE
@@ -228,6 +228,12 @@ fn reports_once_per_excess_without_oom_killer() {
     let used = 6000 * MIB;
     let report = OomVerdict::Report { used };
     assert_eq!(found, [(LASTING, report), (25 + LASTING, report)]);
+    let mut watch = OomWatch::default();
+    let reports = (1..=1300_u32).filter(|sample| {
+        let now = Duration::from_millis(500) * *sample;
+        watch.update(&[bypassing(1, 6000)], rule, now) == report
+    });
+    assert_eq!(reports.collect::<Vec<_>>(), [21, 621, 1221]);
 }
 
 #[test]

@@ -161,8 +161,20 @@ fn of_agents(pods: &[Pod], about: &About) -> Vec<Finding> {
             }
         }
     };
-    let rights = RIGHTS.into_iter().map(finding);
-    rights.chain([of_priority(agent, about)]).collect()
+    let kills = flag(agent, "--oom-killer") == Some("true");
+    let rights = RIGHTS.into_iter();
+    // What pods may lift where it is on.
+    let rights = rights.filter(|(name, ..)| kills || *name != "--may-set-oom-killer");
+    let mut found: Vec<Finding> = rights.map(finding).collect();
+    found.push(of_priority(agent, about));
+    if !kills {
+        found.push(about.warning(
+            "oom-killer",
+            "what a container uses beyond its memory limit, by getting around the library, is reported, and nobody is killed for it",
+            "set devicePlugin.oomKiller=true",
+        ));
+    }
+    found
 }
 
 /// How much of a GPU's time pods of priority 0 may take from the others.
@@ -302,7 +314,7 @@ mod tests {
 
     #[test]
     fn security_lists_what_is_open_with_its_value() {
-        let monitor = ["aliquot-monitor", "--priority-cap=50"];
+        let monitor = ["aliquot-monitor", "--priority-cap=50", "--oom-killer=true"];
         let usual = open("device-plugin", &monitor);
         let rights = ["priority", "utilizationPolicy", "oomKiller"];
         assert_eq!(usual.len(), rights.len(), "{usual:?}");
@@ -314,8 +326,12 @@ mod tests {
             "--may-set-priority=",
             "--may-set-utilization=",
             "--may-set-oom-killer=",
+            "--oom-killer=true",
         ];
         assert_eq!(open("device-plugin", &closed), []);
+        let reports = open("device-plugin", &closed[..3]);
+        assert!(has(&reports, "oom-killer", "devicePlugin.oomKiller=true"));
+        assert_eq!(reports.len(), 1, "{reports:?}");
         let free = open("device-plugin", &["--may-disable-control=*"]);
         assert!(has(&free, "tenant-rights", "tenantMay.disableControl"));
         for (flag, value) in [

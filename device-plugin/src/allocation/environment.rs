@@ -24,12 +24,15 @@ const DISABLE_CONTROL: &str = "CUDA_DISABLE_CONTROL";
 pub struct NodeRules {
     /// False when the administrator switched compute limits off.
     pub core_limit: bool,
+    /// Kill processes of containers above their memory limit, not only report them, unless a
+    /// container chooses by itself.
+    pub oom_killer: bool,
     /// Which of its own limits the container may set.
     pub rights: TenantRights,
 }
 
 impl NodeRules {
-    /// Containers may set all of their limits.
+    /// Containers may set all of their limits, and nobody is killed without having chosen that.
     pub const fn new(core_limit: bool) -> Self {
         let rights = TenantRights {
             set_priority: true,
@@ -37,17 +40,23 @@ impl NodeRules {
             set_oom_killer: true,
             disable_control: true,
         };
-        Self { core_limit, rights }
+        Self {
+            core_limit,
+            oom_killer: false,
+            rights,
+        }
     }
 
     /// What a container's own environment asks for, as far as the node's settings allow it. An
-    /// unknown policy counts as `default`, an unset OOM killer as on (HAMi's rules).
+    /// unknown policy counts as `default`, an unknown switch as unset.
     pub fn effective_limits(
         self,
         env: &BTreeMap<String, String>,
         oversubscribe: bool,
     ) -> EffectiveLimits {
         let setting = |allowed: bool, name: &str| env.get(name).filter(|_| allowed);
+        let switch =
+            |allowed: bool, name: &str| setting(allowed, name).and_then(|it| parse_bool(it));
         let utilization = match (
             self.core_limit,
             setting(self.rights.set_utilization, POLICY),
@@ -56,13 +65,11 @@ impl NodeRules {
             (true, Some(text)) => UtilizationPolicy::parse(text),
             (true, None) => UtilizationPolicy::Default,
         };
-        let killer = setting(self.rights.set_oom_killer, OOM_KILLER);
-        let control = setting(self.rights.disable_control, DISABLE_CONTROL);
         EffectiveLimits {
             utilization,
-            oom_killer: !killer.is_some_and(|text| is_false(text)),
+            oom_killer: switch(self.rights.set_oom_killer, OOM_KILLER).unwrap_or(self.oom_killer),
             oversubscribe,
-            uncontrolled: control.is_some_and(|text| is_true(text)),
+            uncontrolled: switch(self.rights.disable_control, DISABLE_CONTROL).unwrap_or(false),
         }
     }
 }
@@ -101,12 +108,12 @@ fn limits(grants: &[Grant], priority: u8, effective: EffectiveLimits) -> Vec<Str
     variables
 }
 
-fn is_true(text: &str) -> bool {
-    matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
-}
-
-fn is_false(text: &str) -> bool {
-    matches!(text, "0" | "f" | "F" | "false" | "FALSE" | "False")
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +155,7 @@ mod tests {
                 "CUDA_DEVICE_MEMORY_SHARED_CACHE=/.aliquot/counters/slots",
                 "CUDA_TASK_PRIORITY=1",
                 "GPU_CORE_UTILIZATION_POLICY=default",
-                "ACTIVE_OOM_KILLER=true",
+                "ACTIVE_OOM_KILLER=false",
                 "NVIDIA_VISIBLE_DEVICES=void",
                 "ALIQUOT_VISIBLE_DEVICES=GPU-a",
             ]
@@ -192,13 +199,13 @@ mod tests {
     fn applies_limit_settings_of_pod_spec() {
         use UtilizationPolicy::{Default, Disable, Force};
         for (name, value, expected) in [
-            ("PATH", "/bin", (Default, true, false)),
-            (POLICY, "FORCE", (Force, true, false)),
-            (POLICY, "disable", (Disable, true, false)),
-            (POLICY, "sometimes", (Default, true, false)),
-            (OOM_KILLER, "false", (Default, false, false)),
-            (OOM_KILLER, "yes", (Default, true, false)),
-            (DISABLE_CONTROL, "1", (Default, true, true)),
+            ("PATH", "/bin", (Default, false, false)),
+            (POLICY, "FORCE", (Force, false, false)),
+            (POLICY, "disable", (Disable, false, false)),
+            (POLICY, "sometimes", (Default, false, false)),
+            (OOM_KILLER, "true", (Default, true, false)),
+            (OOM_KILLER, "yes", (Default, false, false)),
+            (DISABLE_CONTROL, "1", (Default, false, true)),
         ] {
             let found = effective(&[(name, value)], NODE);
             let found = (found.utilization, found.oom_killer, found.uncontrolled);

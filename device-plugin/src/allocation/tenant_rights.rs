@@ -88,6 +88,7 @@ mod tests {
             let line = ["agent"].iter().chain(flags);
             let flags = <Flags as clap::Parser>::try_parse_from(line).expect("good flags");
             let rules = NodeRules {
+                oom_killer: true,
                 rights: flags.may.of(namespace),
                 ..NodeRules::new(true)
             };

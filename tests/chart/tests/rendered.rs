@@ -126,7 +126,7 @@ fn passes_values_to_their_components() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
-        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300,devicePlugin.oomKiller=true",
         "--set-string=devicePlugin.disablecorelimit=true",
         "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0,devicePlugin.deviceList=envvar",
         "--set=monitor.priorityCap=60,schedulerName=own",
@@ -141,6 +141,7 @@ fn passes_values_to_their_components() {
         "--host-memory-reserve=65536",
         "--context-memory=300",
         "--disable-core-limit=true",
+        "--oom-killer=true",
         "--selinux-label=own_u:own_r:own_t:s0",
         "--device-list=envvar",
         "--resource-name=a/gpu",

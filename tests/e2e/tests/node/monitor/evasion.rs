@@ -20,7 +20,9 @@ use serde_json::json;
 
 use crate::by_env::nvidia_runtime;
 
-use super::running::{CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over};
+use super::running::{
+    CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, with_oom_killer,
+};
 
 const USED: &str = "aliquot_share_memory_used_bytes";
 const OVERHEAD: &str = "aliquot_share_memory_overhead_bytes";
@@ -154,6 +156,7 @@ async fn pods(stack: &Stack, space: &str, names: &[&str], preload: bool) -> Resu
         let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "5")];
         let mut pod = with_python(stack, space, name, &limits)?;
         with_program(&mut pod, stack, "bare-gpu")?;
+        with_oom_killer(&mut pod);
         // The program without any library knows the first GPU only.
         pod["metadata"]["annotations"] = json!({"aliquot.dev/use-gpuuuid": first});
         if preload {

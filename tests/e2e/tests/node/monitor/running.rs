@@ -8,7 +8,7 @@ use aliquot_e2e::http;
 use aliquot_e2e::measured;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -52,10 +52,17 @@ pub(crate) async fn over(stack: &Stack, namespace: &str) -> Result<()> {
     stack.terminate(Kind::Monitor).await
 }
 
-/// Starts a pod of this memory, in which programs can be run.
+/// Has processes of a pod killed above its memory limit.
+pub(crate) fn with_oom_killer(pod: &mut Value) {
+    let variable = json!({"name": "ACTIVE_OOM_KILLER", "value": "true"});
+    pod["spec"]["containers"][0]["env"] = json!([variable]);
+}
+
+/// Starts a pod of this memory, in which programs can be run and killed.
 pub(crate) async fn pod(stack: &Stack, namespace: &str, name: &str, memory: &str) -> Result<()> {
     let limits = [("gpu", "1"), ("gpumem", memory), ("gpucores", "20")];
-    let pod = with_python(stack, namespace, name, &limits)?;
+    let mut pod = with_python(stack, namespace, name, &limits)?;
+    with_oom_killer(&mut pod);
     stack.cluster.create_pod(pod).await?;
     stack.cluster.wait_running(namespace, name).await.map(drop)
 }
