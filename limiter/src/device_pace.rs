@@ -2,17 +2,14 @@
 //! and the credit of its threads ([`crate::pace`]).
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use aliquot_pacer::cost::{Costs, KernelCost};
+use aliquot_pacer::cost::Costs;
 use aliquot_pacer::credit::Credit;
 use aliquot_pacer::scale::{Extent, Scales};
-use aliquot_pacer::unmarked::UnmarkedCost;
-use aliquot_region::counters::ComputeWords;
 use aliquot_region::slot::ProcessSlot;
 
-use crate::ffi::{Handle, long};
+use crate::ffi::Handle;
 use crate::marker::{ContextMarks, Markers};
 use crate::stream::forget_captures;
 
@@ -41,7 +38,6 @@ pub(crate) struct DevicePace {
     pub(crate) credit: Credit,
     costs: OnceLock<Costs>,
     scales: OnceLock<Scales>,
-    pub(crate) unmarked: UnmarkedCost,
     pub(crate) markers: Markers,
     /// The host was alive when it was last checked.
     pub(crate) host_alive: AtomicBool,
@@ -49,8 +45,6 @@ pub(crate) struct DevicePace {
     pub(crate) stale_heartbeat: AtomicU64,
     /// Measurements were waited for in vain; no more waits until one ends.
     pub(crate) stalled: AtomicBool,
-    /// A launch was measured since all other tenants wait.
-    pub(crate) in_exclusive: AtomicBool,
     /// Until when work in progress delays no launch: it was waited for in vain.
     pub(crate) unqueued_until: AtomicU64,
 }
@@ -82,8 +76,9 @@ impl Pace {
         forget_captures(context);
         for (device_index, (device_pace, marks)) in self.0.iter().zip(detached.0).enumerate() {
             for launch in marks.launches() {
-                device_pace.end_measurement(&slot.compute(device_index), launch.key);
+                device_pace.costs().kernel(launch.key).end_measurement();
             }
+            device_pace.report_running(slot, device_index);
         }
     }
 }
@@ -94,18 +89,14 @@ impl DevicePace {
         self.costs.get_or_init(Costs::default)
     }
 
-    pub(crate) fn begin_measurement(compute: &ComputeWords, kernel: &KernelCost) {
-        kernel.begin_measurement();
-        compute.in_progress.fetch_add(1, Relaxed);
-    }
-
-    /// A launch of the kernel with this key is done, or will never be known to be.
-    pub(crate) fn end_measurement(&self, compute: &ComputeWords, key: u64) -> &KernelCost {
-        let kernel = self.costs().kernel(key);
-        kernel.end_measurement();
-        let one_less = |found: u64| found.checked_sub(1);
-        let _ = compute.in_progress.fetch_update(Relaxed, Relaxed, one_less);
-        kernel
+    /// Counts this process among those with work on the device while a launch is being measured.
+    pub(crate) fn report_running(&self, slot: &ProcessSlot, device_index: usize) {
+        let is_running = || self.markers.pending_of(None) > 0;
+        let found = is_running();
+        slot.set_running(device_index, found);
+        if !found && is_running() {
+            slot.set_running(device_index, true);
+        }
     }
 
     pub(crate) fn scales(&self) -> &Scales {
@@ -114,7 +105,6 @@ impl DevicePace {
 
     /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
     pub(crate) fn estimate(&self, work: LaunchWork) -> Option<u64> {
-        let of_function = self.scales().estimate(work.extent);
-        of_function.or_else(|| self.unmarked.of_stream(long(work.stream)))
+        self.scales().estimate(work.extent)
     }
 }

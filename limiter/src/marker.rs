@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use aliquot_pacer::cost::Running;
 use aliquot_pacer::scale::Extent;
 
 use crate::clock;
@@ -55,11 +56,9 @@ pub(crate) struct MeasuredLaunch {
     pub(crate) extent: Extent,
     /// Nanoseconds that it was charged.
     pub(crate) charged: u64,
-    /// Active tenants on the device.
-    pub(crate) sharing: u32,
-    /// All other tenants wait.
-    pub(crate) exclusive: bool,
-    /// Other work of the container may run at the same time.
+    /// What has work on the device when it is launched.
+    pub(crate) running: Running,
+    /// Other threads launch too.
     pub(crate) overlapped: bool,
     /// Nanoseconds for which the container's launches on other devices had waited by then.
     pub(crate) delayed: u64,
@@ -121,6 +120,18 @@ impl Markers {
     pub(crate) fn pending_of(&self, stream: Option<Handle>) -> usize {
         let is_so = |one: &PendingMeasurement| stream.is_none_or(|stream| one.stream == stream);
         self.pending.count(is_so)
+    }
+
+    /// The streams of launches that are being measured.
+    pub(crate) fn streams(&self) -> usize {
+        let mut streams = Vec::with_capacity(MAX_PENDING);
+        self.pending.count(|one| {
+            if !streams.contains(&one.stream) {
+                streams.push(one.stream);
+            }
+            false
+        });
+        streams.len()
     }
 
     /// Gives up measurements that were waited for in vain, so that other launches can be measured.
@@ -331,7 +342,7 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     /// How many waiting items match.
-    fn count(&self, is_so: impl Fn(&T) -> bool) -> usize {
+    fn count(&self, mut is_so: impl FnMut(&T) -> bool) -> usize {
         let state = self.0.lock();
         state.waiting.iter().filter(|(_, one)| is_so(one)).count()
     }

@@ -8,17 +8,15 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use aliquot_pacer::bucket::{Bucket, Until, gather_time};
-use aliquot_pacer::cost::{KernelCost, LaunchSample};
+use aliquot_pacer::cost::{KernelCost, LaunchSample, Running, Sharing};
 use aliquot_pacer::credit::CHUNK;
 use aliquot_pacer::queue::StreamQueue;
 use aliquot_pacer::rule::{HEARTBEAT_TIMEOUT, LaunchRule, LimitWords, RUN, Rate};
-use aliquot_pacer::unmarked::BusyTimes;
 use aliquot_region::counters::ComputeWords;
 
 use crate::device_pace::{DevicePace, LaunchWork};
-use crate::driver::call;
-use crate::ffi::{Code, Handle, SUCCESS, long};
-use crate::marker::{LaunchMeasurement, MeasuredLaunch, NOT_READY};
+use crate::ffi::{Code, Handle, SUCCESS};
+use crate::marker::{LaunchMeasurement, MeasuredLaunch};
 use crate::process::{self, ProcessState};
 use crate::{clock, reserve, stream};
 
@@ -27,12 +25,9 @@ const NO_LIMIT: u32 = 100;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
 
-/// Nanoseconds after which a wait reads the limits page again while launches are in progress for
-/// whose end the host waits.
-const DRAIN_INTERVAL: u64 = 1_000_000;
-/// A launch that is shorter than this many nanoseconds is not measured as the first while all
-/// other tenants wait: the device changes to the container meanwhile.
-const LONG_LAUNCH: u64 = 10_000_000;
+/// The longest that a launch sleeps, in nanoseconds, while others are being measured: their end shortens
+/// the debt, and the process no longer counts as one with work.
+const MEASURING_INTERVAL: u64 = 5_000_000;
 /// A launch waits for the end of another in its stream for so many times what one takes beside all
 /// other tenants, but not less than this many nanoseconds.
 const MAX_QUEUE_WAIT: u64 = 20;
@@ -53,6 +48,22 @@ pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
         Ok(None) => call(),
         Ok(Some(paced)) => paced.launch(work, call),
         Err(code) => code,
+    }
+}
+
+/// A wait for work of the device is over: learns from launches that are done, so that they do not count
+/// as work any more.
+pub(crate) fn poll_after_wait(process: &'static ProcessState) {
+    for (device_index, device_pace) in process.pace.0.iter().enumerate() {
+        let paced = PacedLaunch {
+            process,
+            device_index,
+            device_pace,
+            thread: thread_number(),
+        };
+        if device_pace.markers.pending_of(None) > 0 {
+            paced.poll();
+        }
     }
 }
 
@@ -157,16 +168,14 @@ impl PacedLaunch {
         let immediate = match limit_words(process, device_index, host_alive).rule() {
             _ if must_check_host || self.is_unlimited() => false,
             LaunchRule::Unlimited => !device_pace.credit.count_launch(thread, heartbeat),
-            LaunchRule::Limited(_) | LaunchRule::Exclusive(_) => {
+            LaunchRule::Limited(_) => {
                 if device_pace.credit.is_report_due(thread, heartbeat) {
                     self.report_launches();
                 }
                 let kernel = device_pace.costs().kernel(work.key);
                 kernel.is_known()
                     && !stream::any_captured()
-                    && device_pace
-                        .credit
-                        .spend(thread, long(work.stream), kernel.cost())
+                    && device_pace.credit.spend(thread, kernel.cost())
             }
             LaunchRule::Wait => false,
         };
@@ -183,11 +192,10 @@ impl PacedLaunch {
         if matches!(self.limit_words().rule(), LaunchRule::Unlimited) {
             return call();
         }
-        let (stream, cost) = (long(work.stream), kernel.cost());
         if stream::any_captured() {
             let captured = stream::with_relaxed_capture(|| stream::is_captured(work.stream));
             if captured
-                || (kernel.is_known() && self.device_pace.credit.spend(self.thread, stream, cost))
+                || (kernel.is_known() && self.device_pace.credit.spend(self.thread, kernel.cost()))
             {
                 return call();
             }
@@ -195,19 +203,16 @@ impl PacedLaunch {
         self.poll();
         let is_unknown = || !kernel.is_known() && self.device_pace.estimate(work).is_none();
         self.wait_for_launches((kernel, &is_unknown), work);
-        if !kernel.is_known() && self.device_pace.unmarked.is_queue_full() {
-            self.wait_for_unmarked(work.stream);
-        }
         let estimate = Some(work).filter(|_| !kernel.is_known());
         let estimate = estimate.and_then(|work| self.device_pace.estimate(work));
         let cost = estimate.unwrap_or_else(|| kernel.cost());
         let chunk = self.device_pace.credit.chunk(self.thread, cost);
-        let Some(rate) = self.wait_for_credit(chunk) else {
+        let Some(rate) = self.wait_for_credit(chunk, cost) else {
             return call();
         };
         let until = self.compute().until;
         let credit = &self.device_pace.credit;
-        let overlapped = credit.begin_work(self.thread, stream, until, (clock::now(), chunk));
+        let overlapped = credit.begin_work(self.thread, until, (clock::now(), chunk));
         // A small kernel is measured when it comes right after another one.
         let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
         let started = (!small).then(|| self.device_pace.markers.begin(work.stream, cost));
@@ -225,24 +230,20 @@ impl PacedLaunch {
             credit.measure_soon(self.thread, cost);
         }
         if let Some(started) = started {
-            let words = self.limit_words();
-            DevicePace::begin_measurement(&self.compute(), kernel);
+            kernel.begin_measurement();
             let launch = MeasuredLaunch {
                 key: work.key,
                 extent: work.extent,
                 charged: cost,
-                sharing: words.sharing(),
-                exclusive: matches!(words.rule(), LaunchRule::Exclusive(_)),
-                overlapped,
+                running: self.running(),
                 delayed: self.delayed(),
+                overlapped,
             };
             if self.device_pace.markers.end(started, work.stream, launch) {
-                self.device_pace.unmarked.forget(stream);
+                self.report_running();
             } else {
-                self.device_pace.end_measurement(&self.compute(), work.key);
+                kernel.end_measurement();
             }
-        } else if !kernel.is_known() {
-            self.count_unmarked(work, cost);
         }
         self.compute().busy.fetch_add(chunk, Relaxed);
         code
@@ -284,68 +285,63 @@ impl PacedLaunch {
 
     /// Learns from finished measurements, and corrects what was charged.
     fn poll(self) {
-        self.device_pace
-            .markers
-            .poll(MAX_POLLED, |measured| self.learn(measured));
-    }
-
-    /// Counts a launch of an unknown kernel that is not measured.
-    fn count_unmarked(self, work: LaunchWork, charged: u64) {
-        let markers = &self.device_pace.markers;
-        if markers.is_full() || markers.is_stream_full(work.stream) {
-            // Others are measured in its stream.
-            return;
+        let running = self.running();
+        let mut any = false;
+        self.device_pace.markers.poll(MAX_POLLED, |measured| {
+            any = true;
+            self.learn(measured, running);
+        });
+        if any {
+            self.report_running();
         }
-        let times = BusyTimes {
-            now: clock::now(),
-            measured: self.process.limits.busy(self.device_index),
-            charged: self.compute().busy.load(Relaxed),
-        };
-        self.device_pace
-            .unmarked
-            .count(long(work.stream), charged, times);
     }
 
-    fn learn(self, measured: LaunchMeasurement) {
+    fn report_running(self) {
+        let slot = &self.process.slot;
+        self.device_pace.report_running(slot, self.device_index);
+    }
+
+    /// What has work on the device now, this process included.
+    fn running(self) -> Running {
+        let (limits, device_index) = (&self.process.limits, self.device_index);
+        Running {
+            own: u32::try_from(self.compute().running.load(Relaxed)).unwrap_or(u32::MAX),
+            streams: self.device_pace.markers.streams() as u64,
+            others: limits.others(device_index),
+            others_time: limits.others_time(device_index),
+            written: limits.heartbeat(),
+        }
+    }
+
+    fn learn(self, measured: LaunchMeasurement, running: Running) {
         self.device_pace.stalled.store(false, Relaxed);
-        let (launch, compute, words) = (measured.launch, self.compute(), self.limit_words());
-        let kernel = self.device_pace.end_measurement(&compute, launch.key);
-        let rule = words.rule();
-        // Others may have come meanwhile, or need not wait any more.
-        let sharing = launch.sharing.max(words.sharing());
-        let exclusive = launch.exclusive && matches!(rule, LaunchRule::Exclusive(_));
-        let is_first = exclusive && !self.device_pace.in_exclusive.swap(true, Relaxed);
-        if is_first && measured.took.is_none_or(|took| took < LONG_LAUNCH) {
+        let (launch, compute) = (measured.launch, self.compute());
+        let kernel = self.device_pace.costs().kernel(launch.key);
+        kernel.end_measurement();
+        let Some(took) = measured.took else {
             return;
-        }
+        };
         let delayed = self.delayed().wrapping_sub(launch.delayed);
-        let found = measured.took.and_then(|took| {
-            kernel.learn(LaunchSample {
-                took,
-                sharing,
-                exclusive,
-                overlapped: launch.overlapped,
-                disturbed: measured.disturbed,
-                delayed,
-            })
+        let found = kernel.learn(LaunchSample {
+            took,
+            sharing: Sharing::new([launch.running, running]),
+            overlapped: launch.overlapped,
+            disturbed: measured.disturbed,
+            delayed,
         });
         let Some(found) = found else {
             return;
         };
         self.device_pace.scales().learn(launch.extent, found);
-        if sharing == 1 {
-            compute.undisturbed.fetch_add(1, Relaxed);
-        } else if let Some(took) = measured.took {
-            // Of small launches one in a chunk is measured.
-            let launches = (CHUNK / found.max(1)).max(1);
-            let waited = took.saturating_sub(found).saturating_mul(launches);
-            compute.contended.fetch_add(waited, Relaxed);
-        }
-        if let LaunchRule::Limited(rate) | LaunchRule::Exclusive(rate) = rule {
+        let waited = took.saturating_sub(found);
+        // Of small launches one in a chunk is measured.
+        let launches = (CHUNK / found.max(1)).max(1);
+        let contended = waited.saturating_mul(launches);
+        compute.contended.fetch_add(contended, Relaxed);
+        if let LaunchRule::Limited(rate) = self.limit_words().rule() {
             self.bucket().settle(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.
-            let took = measured.took.filter(|_| delayed > 0 && sharing <= 1);
-            let waited = took.map_or(0, |took| took.saturating_sub(found));
+            let waited = if delayed > 0 { waited } else { 0 };
             self.bucket().skip(waited);
             let more = found.wrapping_sub(launch.charged).wrapping_add(waited);
             compute.busy.fetch_add(more, Relaxed);
@@ -427,30 +423,28 @@ impl PacedLaunch {
         if now < self.device_pace.unqueued_until.load(Relaxed) {
             return false;
         }
-        let rule = words.rule();
-        // While all others wait, one launch of all streams is measured.
-        let counted = (!matches!(rule, LaunchRule::Exclusive(_))).then_some(stream);
         let queue = StreamQueue {
-            launches: self.device_pace.markers.pending_of(counted),
+            launches: self.device_pace.markers.pending_of(Some(stream)),
             queued: self.compute().until.load(Relaxed).saturating_sub(now),
             sharing: words.sharing(),
         };
-        queue.is_full(rule, kernel.cost())
+        queue.is_full(kernel.cost())
     }
 
     /// Lets other launches be measured instead of those that do not end; an unknown cost is assumed
     /// to be as long as the wait for them.
     fn give_up_measurements(self, (kernel, is_unknown): (&KernelCost, &dyn Fn() -> bool)) {
-        let compute = self.compute();
-        let markers = &self.device_pace.markers;
-        markers.abandon(|launch| {
-            self.device_pace.end_measurement(&compute, launch.key);
+        self.device_pace.markers.abandon(|launch| {
+            self.device_pace
+                .costs()
+                .kernel(launch.key)
+                .end_measurement();
         });
+        self.report_running();
         if is_unknown() {
             kernel.learn(LaunchSample {
                 took: MAX_MEASURE_WAIT,
-                sharing: 1,
-                exclusive: false,
+                sharing: Sharing::ALONE,
                 overlapped: false,
                 disturbed: false,
                 delayed: 0,
@@ -458,71 +452,35 @@ impl PacedLaunch {
         }
     }
 
-    /// Waits until a stream in which no events can be set is idle.
-    fn wait_for_unmarked(self, stream: Handle) {
-        let unmarked = &self.device_pace.unmarked;
-        let start = clock::now();
-        let mut now = start;
-        let is_busy = || {
-            let query = || call::cuStreamQuery(stream);
-            stream::with_relaxed_capture(query) == NOT_READY
-        };
-        while unmarked.of_stream(long(stream)).is_some() && is_busy() {
-            if now - start >= MAX_MEASURE_WAIT {
-                break;
-            }
-            self.sleep(now + POLL_INTERVAL);
-            now = clock::now();
-        }
-        unmarked.drained();
-        if now > start {
-            self.compute().waited.fetch_add(now - start, Relaxed);
-        }
-    }
-
     /// Waits until the bucket grants a chunk; the rate at which it did, or `None` if there is no
     /// limit any more.
-    fn wait_for_credit(self, chunk: u64) -> Option<Rate> {
+    fn wait_for_credit(self, chunk: u64, cost: u64) -> Option<Rate> {
         let start = clock::now();
         let mut now = start;
-        // For how long credit for more than this launch gathers, and until when.
-        let (mut gathered, mut gathers_until) = (0, None);
+        // For how long the bucket gathers credit for more than this launch after its debt.
+        let mut gathered = 0;
         let rate = loop {
             let words = self.limit_words();
-            let rule = words.rule();
-            if !matches!(rule, LaunchRule::Exclusive(_)) {
-                self.device_pace.in_exclusive.store(false, Relaxed);
-            }
-            let until = match rule {
+            let until = match words.rule() {
                 LaunchRule::Unlimited => break None,
-                LaunchRule::Wait if self.device_pace.markers.pending_of(None) > 0 => {
-                    now + DRAIN_INTERVAL
-                }
                 LaunchRule::Wait => u64::MAX,
-                LaunchRule::Exclusive(rate) => {
-                    self.bucket().charge(now, rate, chunk);
-                    break Some(rate);
-                }
-                LaunchRule::Limited(rate) => match gathers_until {
-                    Some(until) if until > now => until,
-                    _ => {
-                        let due = now.saturating_sub(gathered);
-                        let credit = self.bucket().credit(due, rate, chunk);
-                        match self.bucket().take(now, rate, chunk) {
-                            Ok(()) => {
-                                self.compute().credit.store(credit, Relaxed);
-                                break Some(rate);
-                            }
-                            Err(Until(until)) if gathers_until.is_none() && words.sharing() > 1 => {
-                                gathered = gather_time(rate, chunk);
-                                *gathers_until.insert(until + gathered)
-                            }
-                            Err(Until(until)) => until,
-                        }
+                LaunchRule::Limited(rate) => {
+                    let due = now.saturating_sub(gathered);
+                    let Err(Until(until)) = self.bucket().take(due, rate, chunk) else {
+                        break Some(rate);
+                    };
+                    if gathered == 0 && words.sharing() > 1 {
+                        gathered = gather_time(rate, chunk);
                     }
-                },
+                    until + gathered
+                }
             };
-            self.sleep(until);
+            let is_measuring = self.device_pace.markers.pending_of(None) > 0;
+            self.sleep(if is_measuring {
+                until.min(now + cost.clamp(POLL_INTERVAL, MEASURING_INTERVAL))
+            } else {
+                until
+            });
             self.poll();
             now = clock::now();
         };

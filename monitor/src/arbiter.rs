@@ -8,23 +8,18 @@
 //! 2. under policy `default` a tenant is unlimited if no other is active, or if it has high priority
 //!    and none has low priority;
 //! 3. limited tenants that demand more are lent what others leave ([`loans`]);
-//! 4. on a saturated device all allowances are reduced in proportion ([`saturation`]);
-//! 5. now and then each limited tenant has the device for itself for a moment, in which its launches
-//!    are measured undisturbed ([`calibration`]);
-//! 6. rates are corrected until the driver measures the allowance, and a tenant that uses more than it
+//! 4. rates are corrected until the driver measures the allowance, and a tenant that uses more than it
 //!    was allowed in total, whatever its rate, is stopped by its throttle flag ([`rate_correction`]).
 //!
 //! A tenant can write its counters at will. They tell who is active and who demands more; a false
 //! counter gains nothing that a true one would not, and lowers nobody's rate below its share.
 
 pub mod activity;
-pub mod calibration;
 pub mod loans;
 pub mod measurements;
 pub mod priority_cap;
 pub mod rate_correction;
 pub mod runner;
-pub mod saturation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,11 +28,9 @@ use aliquot_region::host::LaunchCounters;
 use serde::Serialize;
 
 use activity::Activity;
-use calibration::{Calibration, Candidate};
 use loans::LoanClaim;
 use priority_cap::{PriorityCap, PriorityWaits};
 use rate_correction::RateCorrection;
-use saturation::Saturation;
 
 /// Millionths of a device's compute.
 pub type Ppm = u64;
@@ -45,6 +38,8 @@ pub type Ppm = u64;
 pub const FULL_DEVICE: Ppm = 1_000_000;
 /// One percent of it.
 pub const PERCENT: Ppm = 10_000;
+/// Measured use from which on a device has no time left but what it loses by switching.
+const FULL: Ppm = 88 * PERCENT;
 
 /// What the limiter does with launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -56,8 +51,6 @@ pub enum ThrottleFlag {
     Wait,
     /// Does not limit them.
     Unlimited,
-    /// Makes them at once, because all other tenants wait.
-    Exclusive,
 }
 
 impl ThrottleFlag {
@@ -67,7 +60,6 @@ impl ThrottleFlag {
             Self::Open => 0,
             Self::Wait => 1,
             Self::Unlimited => 2,
-            Self::Exclusive => 3,
         }
     }
 }
@@ -128,6 +120,10 @@ pub struct TenantDecision {
     pub rate_correction: u32,
     /// Active tenants on the device, including itself.
     pub tenants: u32,
+    /// Processes of other tenants with work on the device, on average, in parts of 256.
+    pub others: u32,
+    /// The sum of those over time, in nanoseconds of one process.
+    pub others_time: u64,
 }
 
 /// The state between decisions, in the order of the samples, which seldom changes.
@@ -145,8 +141,6 @@ pub struct ArbiterState {
 struct Device {
     /// The indices of its tenants.
     members: Vec<usize>,
-    calibration: Calibration,
-    saturation: Saturation,
     priority_waits: PriorityWaits,
 }
 
@@ -168,7 +162,7 @@ impl ArbiterState {
     }
 
     /// Adds new tenants, and removes those without a sample.
-    fn update_tenants(&mut self, samples: &[TenantSample], now: u64) {
+    fn update_tenants(&mut self, samples: &[TenantSample]) {
         let known = self.order.iter();
         let known = known.map(|(container, device)| (container.as_str(), device.as_str()));
         if known.eq(samples.iter().map(|one| (one.container, one.device))) {
@@ -181,7 +175,6 @@ impl ArbiterState {
             .retain(|uuid, _| devices.contains(uuid.as_str()));
         for device in self.devices.values_mut() {
             device.members.clear();
-            device.calibration.forget_tenants(now);
         }
         for (i, sample) in samples.iter().enumerate() {
             let key = (sample.container.to_owned(), sample.device.to_owned());
@@ -191,18 +184,11 @@ impl ArbiterState {
             device.members.push(i);
         }
     }
-
-    /// Whether a device is calibrated now, so that the next decision is due soon.
-    pub fn is_calibrating(&self) -> bool {
-        self.devices
-            .values()
-            .any(|one| one.calibration.in_progress())
-    }
 }
 
 /// Decides for every sample, in their order, at `now` nanoseconds of the monotonic clock.
 pub fn decide(samples: &[TenantSample], state: &mut ArbiterState, now: u64) -> Vec<TenantDecision> {
-    state.update_tenants(samples, now);
+    state.update_tenants(samples);
     let mut decisions = vec![TenantDecision::default(); samples.len()];
     let cap = state.priority_cap;
     for device in state.devices.values_mut() {
@@ -234,8 +220,6 @@ impl Device {
             .priority_waits
             .update(priority_cap, high_active, low_active, now);
         let yields = |sample: &TenantSample| low_waits && !sample.high_priority;
-        // Above the cap, tenants of both priorities share the device as those of one.
-        let is_one_priority = !high_active || (low_active && !low_waits);
         let claims: Vec<LoanClaim> = members
             .iter()
             .map(|i| {
@@ -253,11 +237,16 @@ impl Device {
             .collect();
         let active_count = claims.iter().filter(|one| one.active).count();
         let allowed = loans::allowances(&claims);
-        let credits = members.iter().zip(&claims);
-        let credits = credits.filter_map(|(i, claim)| tenants[*i].unused_credit(claim));
-        let is_calibrating = self.calibration.in_progress();
-        let credit = (!is_calibrating).then(|| credits.max());
-        let factor = self.saturation.update(credit, now);
+        let wanted = claims.iter().zip(&allowed).filter(|(one, _)| one.active);
+        let wanted = wanted.map(|(_, allowed)| *allowed).sum::<Ppm>();
+        let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
+        let left = full_device(wanted, used);
+        let all = members.iter().map(|i| &tenants[*i].activity);
+        let [mut running, mut running_time] = [0; 2];
+        for activity in all {
+            running += activity.running();
+            running_time += activity.running_time();
+        }
         for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
             let sample = &samples[*i];
             let others = active_count - usize::from(claim.active);
@@ -268,57 +257,40 @@ impl Device {
                 UtilizationPolicy::Default if is_unlimited => ThrottleFlag::Unlimited,
                 _ => ThrottleFlag::Open,
             };
-            let limit = if others > 0 {
-                allowed * factor / FULL_DEVICE
-            } else {
-                allowed
+            let limit = allowed * left / FULL_DEVICE;
+            let decision =
+                tenants[*i].decision(sample, throttle, [allowed, limit], others > 0, now);
+            let own = &tenants[*i].activity;
+            decisions[*i] = TenantDecision {
+                tenants: u32::try_from(others + 1).unwrap_or(u32::MAX),
+                others: u32::try_from(running - own.running()).unwrap_or(u32::MAX),
+                others_time: running_time - own.running_time(),
+                ..decision
             };
-            decisions[*i] = tenants[*i].decision(sample, throttle, [allowed, limit], others, now);
-        }
-        let candidates: Vec<Candidate> = members
-            .iter()
-            .zip(&claims)
-            .map(|(i, claim)| Candidate {
-                eligible: claim.active && claim.share.is_some() && !tenants[*i].rate.is_stopped(),
-                counters: samples[*i].counters,
-            })
-            .collect();
-        let unlimited = claims.iter().any(|one| one.active && one.share.is_none());
-        let Some(flags) = self
-            .calibration
-            .update(&candidates, is_one_priority && !unlimited, now)
-        else {
-            return;
-        };
-        for (i, flag) in members.iter().zip(flags) {
-            tenants[*i].throttle = flag;
-            decisions[*i].throttle = flag;
-            if flag == ThrottleFlag::Exclusive {
-                decisions[*i].tenants = 1;
-            }
         }
     }
 }
 
-impl Tenant {
-    /// The credit that it cannot use because its work in progress does not end in time; `None` if it
-    /// demands no more.
-    fn unused_credit(&self, claim: &LoanClaim) -> Option<Ppm> {
-        let is_limited = claim.share.is_some() && self.throttle == ThrottleFlag::Open;
-        let demands_more = claim.active && claim.demands_more && is_limited;
-        demands_more.then(|| self.activity.credit())
+/// The part of each allowance that is left on a device on which tenants may use `wanted` in all and
+/// `used` is measured: what a full device loses by switching is taken from all alike.
+fn full_device(wanted: Ppm, used: Ppm) -> Ppm {
+    let left = used + 2 * PERCENT;
+    if used < FULL || left >= wanted {
+        return FULL_DEVICE;
     }
+    left * FULL_DEVICE / wanted
+}
 
-    /// Its decision: `allowed` without and with the loss of a saturated device.
+impl Tenant {
+    /// Its throttle flag and rate, of which it may use `allowed`.
     fn decision(
         &mut self,
         sample: &TenantSample,
         throttle: ThrottleFlag,
         [allowed, limit]: [Ppm; 2],
-        others: usize,
+        has_others: bool,
         now: u64,
     ) -> TenantDecision {
-        let tenants = u32::try_from(others + 1).unwrap_or(u32::MAX);
         let limited = sample.share().filter(|_| throttle == ThrottleFlag::Open);
         let Some(share) = limited else {
             self.throttle = throttle;
@@ -327,18 +299,12 @@ impl Tenant {
             self.rate.unlimited_sample(sample.measured, allowed, now);
             return TenantDecision {
                 throttle,
-                rate_correction: 0,
-                tenants,
+                ..TenantDecision::default()
             };
         };
-        let reported = rate_correction::ReportedUse {
-            used: self.activity.used(),
-            average: self.activity.average_used(),
-            demands_more: self.activity.demands_more(),
-        };
-        self.rate
-            .update(sample.measured, [allowed, limit], reported, now);
-        if others > 0 && self.rate.is_stopped() {
+        let charged = self.activity.charged();
+        self.rate.update(sample.measured, allowed, charged, now);
+        if has_others && self.rate.is_stopped() {
             self.throttle = ThrottleFlag::Wait;
         } else {
             self.throttle = throttle;
@@ -346,7 +312,7 @@ impl Tenant {
         TenantDecision {
             throttle: self.throttle,
             rate_correction: self.rate.factor(limit, share),
-            tenants,
+            ..TenantDecision::default()
         }
     }
 }

@@ -52,25 +52,6 @@ impl Bucket<'_> {
         Ok(())
     }
 
-    /// Charges `cost` nanoseconds of GPU time, in debt or not.
-    pub fn charge(self, now: u64, rate: Rate, cost: u64) {
-        let charged = |word| {
-            Some(charged_from(
-                paid_until(word, now, rate, cost),
-                now,
-                rate,
-                cost,
-            ))
-        };
-        let _ = self.0.fetch_update(Relaxed, Relaxed, charged);
-    }
-
-    /// The credit before a charge of `cost`, in millionths of what the bucket holds.
-    pub fn credit(self, now: u64, rate: Rate, cost: u64) -> u64 {
-        let paid = paid_until(self.0.load(Relaxed), now, rate, cost);
-        now.saturating_sub(paid) * 1_000_000 / burst(rate, cost)
-    }
-
     /// Corrects a charge of `charged` to the measured cost `found`.
     pub fn settle(self, rate: Rate, charged: u64, found: u64) {
         if found >= charged {
@@ -169,30 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn charges_exclusive_launch_in_debt_or_not() {
+    fn unbounded_rate_charges_nothing() {
         let word = AtomicU64::new(NOW + 30);
-        let bucket = Bucket(&word);
-        bucket.charge(NOW, HALF, 10);
-        assert_eq!(word.load(Relaxed), NOW + 50);
-        bucket.charge(NOW + 60, HALF, 10);
-        assert_eq!(word.load(Relaxed), NOW + 70, "from its credit");
-        bucket.charge(NOW, HALF, u64::MAX);
-        assert_eq!(word.load(Relaxed), NOW + MAX_DEBT, "still valid");
-        // An unbounded rate charges nothing.
-        assert_eq!(bucket.take(NOW, Rate::UNBOUNDED, 1 << 40), Ok(()));
-        assert_eq!(word.load(Relaxed), NOW + MAX_DEBT);
-    }
-
-    #[test]
-    fn credit_is_part_of_burst() {
-        let word = AtomicU64::new(NOW);
-        let credit = |later, cost| Bucket(&word).credit(NOW + later, HALF, cost);
-        assert_eq!(credit(BURST / 4, 10), 250_000);
-        assert_eq!(credit(10 * BURST, 10), 1_000_000);
-        assert_eq!(credit(BURST, BURST), 500_000, "of what a long launch takes");
-        word.store(NOW + BURST, Relaxed);
-        assert_eq!(credit(0, 10), 0);
-        assert_eq!(Bucket(&AtomicU64::new(0)).credit(NOW, HALF, 10), 0);
+        assert_eq!(Bucket(&word).take(NOW, Rate::UNBOUNDED, 1 << 40), Ok(()));
+        assert_eq!(word.load(Relaxed), NOW + 30);
     }
 
     #[test]

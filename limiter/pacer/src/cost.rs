@@ -4,17 +4,15 @@
 //! other work, that is the launch's own time, and the mean of the samples is what later launches
 //! are charged.
 //!
-//! With other streams and processes of the container at work, some samples include time of theirs.
-//! Their length gives them away: two low quantiles of all samples, which other work seldom reaches,
-//! tell how far a kernel's own times spread, and longer samples are left out.
+//! With other threads or streams at work, some samples of small kernels include time of theirs. Their
+//! length gives them away, and they are left out.
 //!
-//! With other tenants at work, most samples may include time in which one of them had the device,
-//! the more so the busier it is; charging that would free the device again, and so on. So a kernel
-//! that was measured undisturbed costs what it took then: alone on the device, or while the host
-//! let all others wait. Until then the recent shortest sample counts, multiplied by the ratio
-//! of the mean to the shortest before. A launch that took longer than time slicing with the other
-//! tenants can explain is charged the excess: one kernel may have long and short launches of the
-//! same size.
+//! While others have work on the device, the time includes theirs. The device serves processes in
+//! turn, and the streams of one at once: a launch is charged its time divided by the processes with
+//! work and by its own process's streams. That also divides what the device loses by switching.
+//! A kernel that was once measured alone costs what it took then; until that, what was found beside
+//! others. A launch of a kernel of [`SETTLED`] or more is charged its own time: one kernel may have long
+//! and short launches of the same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
@@ -34,20 +32,17 @@ pub const MAX_UNMEASURED: u32 = 2;
 
 /// Weight of the mean in samples, once there are that many.
 const MEAN_SAMPLES: u64 = 16;
+const MEAN_SAMPLES_BESIDE_OTHERS: u64 = 64;
 /// The part by which the recent shortest sample grows with each longer one.
 const SHORTEST_GROWTH: u64 = 128;
 /// Fixed point of ratios.
-const RATIO_ONE: u64 = 256;
-/// Largest accepted spread.
-const MAX_SPREAD: u64 = 3 * RATIO_ONE;
-/// Consecutive samples that may be left out before one is used for want of a better one.
-const MAX_LEFT_OUT: u32 = 24;
-/// Approximate nanoseconds for which a device serves one of several tenants at a time.
-const TIME_SLICE: u64 = 2_000_000;
-/// The part of a device's time that is left where it changes tenants after each slice.
-const SWITCHING: (u64, u64) = (8, 9);
+const ONE: u64 = 256;
 /// The part by which the lower quantile moves with a sample: while few are known, and later.
 const QUANTILE_STEPS: [u64; 2] = [8, 32];
+/// Consecutive samples that may be left out before one is used for want of a better one.
+const MAX_LEFT_OUT: u32 = 24;
+/// Mean nanoseconds of a kernel from which on each launch is measured and charged its own time.
+const SETTLED: u64 = 500_000;
 
 /// Launches of kernels without an entry of their own, after which one of them gets the entry of a
 /// kernel that was not launched since.
@@ -61,11 +56,9 @@ const WAYS: usize = 4;
 pub struct LaunchSample {
     /// Nanoseconds between its two events.
     pub took: u64,
-    /// Tenants that used the device meanwhile, including this one.
-    pub sharing: u32,
-    /// All other tenants waited. Without that, another one may have started just now.
-    pub exclusive: bool,
-    /// Other work of the container may have run meanwhile.
+    /// Among how many the device divided its time meanwhile.
+    pub sharing: Sharing,
+    /// Other threads launch too, and their work may come between the events.
     pub overlapped: bool,
     /// The launching thread was delayed between the events, so they may include time in which the
     /// device was idle.
@@ -74,24 +67,88 @@ pub struct LaunchSample {
     pub delayed: u64,
 }
 
+/// Fixed point of processes of other containers.
+pub const ONE_PROCESS: u32 = 256;
+/// Others with work for a smaller part of the time leave a launch alone on the device.
+const ALONE: u64 = ONE_PROCESS as u64 / 32;
+
+/// Nanoseconds between two counts of others.
+const TICK: u64 = 20_000_000;
+
+/// Processes with work on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// Of the container.
+    pub own: u32,
+    /// Streams of this process with work.
+    pub streams: u64,
+    /// Of others, lately on average, in parts of [`ONE_PROCESS`].
+    pub others: u32,
+    /// The sum of others' over time, in nanoseconds of one process, and when it was written.
+    pub others_time: u64,
+    /// See there.
+    pub written: u64,
+}
+
+/// Among how many streams a device divides its time while a launch is on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Both in parts of [`ONE_PROCESS`].
+    processes: u64,
+    streams: u64,
+}
+
+impl Sharing {
+    /// One launch alone on the device.
+    pub const ALONE: Self = Self {
+        processes: ONE_PROCESS as u64,
+        streams: ONE_PROCESS as u64,
+    };
+
+    /// From what runs at begin and end of a launch.
+    pub fn new([begin, end]: [Running; 2]) -> Self {
+        let one = u64::from(ONE_PROCESS);
+        let both = |count: fn(Running) -> u64| {
+            (count(begin).max(1).saturating_add(count(end).max(1))).saturating_mul(one) / 2
+        };
+        let own = both(|running| u64::from(running.own));
+        let streams = both(|running| running.streams);
+        let passed = end.written.saturating_sub(begin.written);
+        let time = end.others_time.wrapping_sub(begin.others_time);
+        // Of a short launch, what was counted during it is one sample at most.
+        let before = u64::from(end.others) * (TICK / one);
+        let others = (time.saturating_add(before) / ((passed + TICK) / one)).min(64 * one);
+        let others = if others < ALONE { 0 } else { others };
+        Self {
+            processes: own.saturating_add(others),
+            streams,
+        }
+    }
+
+    /// The part of nanoseconds that belongs to one process.
+    fn of_process(self, nanoseconds: u64) -> u64 {
+        nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.processes
+    }
+
+    /// The part of that which belongs to one of its streams.
+    fn of_stream(self, nanoseconds: u64) -> u64 {
+        self.of_process(nanoseconds)
+            .saturating_mul(u64::from(ONE_PROCESS))
+            / self.streams
+    }
+}
+
 /// What is known about a kernel at one size, or about a graph.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct KernelCost {
     key: AtomicU64,
     mean: AtomicU64,
-    /// The recent shortest sample.
+    /// The recent shortest time that a launch was found to take, and the value below which two in ten
+    /// are: other work seldom reaches them.
     shortest: AtomicU64,
-    /// The value below which three in ten samples are.
     low: AtomicU64,
-    /// Mean divided by shortest when no other tenant was active, in parts of [`RATIO_ONE`]; 0:
-    /// unknown.
-    spread: AtomicU64,
     samples: AtomicU64,
-    /// Samples while no other tenant was active; if there are any, the mean is of them alone.
-    undisturbed: AtomicU32,
-    /// Of these, samples while all others waited.
-    exclusive: AtomicU32,
     /// Launches whose measurement is under way.
     unmeasured: AtomicU32,
     /// Consecutive samples that were left out.
@@ -154,13 +211,12 @@ impl Costs {
         let Some(place) = found else {
             return overflow;
         };
-        for word in [&place.mean, &place.low, &place.spread, &place.samples] {
+        for word in [&place.mean, &place.shortest, &place.low, &place.samples] {
             word.store(0, Relaxed);
         }
-        place.unmeasured.store(0, Relaxed);
-        place.left_out.store(0, Relaxed);
-        place.undisturbed.store(0, Relaxed);
-        place.exclusive.store(0, Relaxed);
+        for word in [&place.unmeasured, &place.left_out] {
+            word.store(0, Relaxed);
+        }
         place.key.store(key, Relaxed);
         place
     }
@@ -203,81 +259,57 @@ impl KernelCost {
     /// Learns from a launch; what that launch is to be charged, if that is known.
     pub fn learn(&self, sample: LaunchSample) -> Option<u64> {
         let (samples, mean) = (self.samples.load(Relaxed), self.mean.load(Relaxed));
-        let took = sample.took;
-        let unreliable = sample.disturbed && (samples == 0 || took > mean);
-        if !unreliable {
-            self.update_quantiles(samples, took);
-        }
-        let shared = sample.sharing > 1;
-        let undisturbed = self.undisturbed.load(Relaxed);
-        let exclusive = self.exclusive.load(Relaxed);
-        let longest = match (unreliable, shared, sample.overlapped && samples > 0) {
-            (true, ..) => 0,
-            (false, false, true) => self.longest_plausible(),
-            // Another tenant may have started just now.
-            (false, false, false) if exclusive > 0 && !sample.exclusive => mean + mean / 4,
-            _ => u64::MAX,
+        let sharing = sample.sharing;
+        // Of small kernels, only some launches are measured: what else is in progress is not known, and
+        // long samples are left out instead.
+        let (is_small, own) = if samples == 0 || mean < SETTLED {
+            (true, sharing.of_process(sample.took))
+        } else {
+            (false, sharing.of_stream(sample.took))
         };
-        if took > longest && self.left_out.fetch_add(1, Relaxed) < MAX_LEFT_OUT {
+        let is_unreliable = sample.disturbed && (samples == 0 || own > mean);
+        if !is_unreliable {
+            self.update_quantiles(samples, own);
+        }
+        let is_overlapped = sample.overlapped || sharing.streams > Sharing::ALONE.streams;
+        let longest = if is_small && is_overlapped && samples > 0 {
+            self.longest_plausible()
+        } else {
+            u64::MAX
+        };
+        if (is_unreliable || own > longest) && self.left_out.fetch_add(1, Relaxed) < MAX_LEFT_OUT {
             return None;
         }
         self.left_out.store(0, Relaxed);
+        let shortest = self.shortest.load(Relaxed).min(own);
         // Its own time if it waited for everything that was held up.
-        let least = took.saturating_sub(sample.delayed);
-        if shared && undisturbed > 0 {
-            let excess = least_when_shared(least, sample.sharing);
-            return Some(mean.max(excess / SWITCHING.1 * SWITCHING.0).min(took));
-        }
-        let found = if shared {
-            self.estimate()
-                .max(least_when_shared(least, sample.sharing))
-                .min(took)
-        } else if undisturbed > 0 && !sample.exclusive {
-            self.longest_plausible().max(least).min(took)
-        } else {
-            took
-        };
+        let found = shortest.max(own.saturating_sub(sample.delayed).min(longest));
         self.samples.store(samples + 1, Relaxed);
-        let weight = match (shared, sample.exclusive) {
-            (true, _) => samples,
-            (false, true) => u64::from(exclusive),
-            (false, false) => u64::from(undisturbed),
+        let parts = if sharing == Sharing::ALONE {
+            MEAN_SAMPLES
+        } else {
+            MEAN_SAMPLES_BESIDE_OTHERS
         };
-        let mean = average(mean, found, (weight + 1).min(MEAN_SAMPLES));
+        let mean = average(mean, found, (samples + 1).min(parts));
         self.mean.store(mean, Relaxed);
-        if !shared {
-            self.undisturbed
-                .store(undisturbed.saturating_add(1), Relaxed);
-            let one = u32::from(sample.exclusive);
-            self.exclusive.store(exclusive.saturating_add(one), Relaxed);
-            let short = self.shortest.load(Relaxed).max(1);
-            let spread = (mean.saturating_mul(RATIO_ONE) / short).clamp(RATIO_ONE, MAX_SPREAD);
-            self.spread.store(spread, Relaxed);
-        }
-        Some(found)
-    }
-
-    /// The cost as far as the shortest samples tell.
-    fn estimate(&self) -> u64 {
-        let spread = self.spread.load(Relaxed).max(RATIO_ONE);
-        self.shortest.load(Relaxed).saturating_mul(spread) / RATIO_ONE
+        Some(if mean >= SETTLED { found } else { mean })
     }
 
     /// Moves the two quantiles.
-    fn update_quantiles(&self, samples: u64, took: u64) {
+    fn update_quantiles(&self, samples: u64, own: u64) {
         if self.low.load(Relaxed) == 0 {
-            self.low.store(took, Relaxed);
-            self.shortest.store(took, Relaxed);
+            self.low.store(own, Relaxed);
+            self.shortest.store(own, Relaxed);
         }
         let short = self.shortest.load(Relaxed);
-        self.shortest
-            .store(took.min(short + short / SHORTEST_GROWTH + 1), Relaxed);
+        let short = own.min(short + short / SHORTEST_GROWTH + 1);
+        self.shortest.store(short, Relaxed);
         let step = QUANTILE_STEPS[usize::from(samples > 32)] * 10;
         let low = self.low.load(Relaxed);
-        let low = if took > low {
-            took.min(low + (low * 3).div_ceil(step))
+        let low = if own > low {
+            own.min(low + (low * 2).div_ceil(step))
         } else {
-            took.max(low - low * 7 / step)
+            own.max(low - low * 8 / step)
         };
         self.low.store(low, Relaxed);
     }
@@ -286,20 +318,11 @@ impl KernelCost {
     /// above the mean as the recent shortest is below it.
     fn longest_plausible(&self) -> u64 {
         let low = self.low.load(Relaxed);
-        let ratio = low.saturating_mul(RATIO_ONE) / self.shortest.load(Relaxed).max(1);
-        let ratio = ratio.clamp(RATIO_ONE, 8 * RATIO_ONE);
-        let longest = low.saturating_mul(ratio) / RATIO_ONE * ratio / RATIO_ONE
-            * (ratio + RATIO_ONE)
-            / (2 * RATIO_ONE);
+        let ratio = low.saturating_mul(ONE) / self.shortest.load(Relaxed).max(1);
+        let ratio = ratio.clamp(ONE, 8 * ONE);
+        let longest = low.saturating_mul(ratio) / ONE * ratio / ONE * (ratio + ONE) / (2 * ONE);
         longest + longest / 16
     }
-}
-
-/// The least that a launch took itself if other tenants shared the device by time slices: each as
-/// long as it, and a slice before and after.
-fn least_when_shared(took: u64, sharing: u32) -> u64 {
-    let others = u64::from(sharing.saturating_sub(1));
-    took.saturating_sub(2 * others * TIME_SLICE) / (others + 1)
 }
 
 /// The mean moved towards a value by one part in `parts`.

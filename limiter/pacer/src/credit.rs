@@ -18,7 +18,8 @@ pub const MEASURE_INTERVAL: u64 = 1024;
 const OTHERS_FIRST: u64 = 16;
 /// Nanoseconds below which a launch is measured on an idle device: others would be done before.
 const TINY: u64 = 20_000;
-/// Nanoseconds after which work that other threads charged to the bucket is launched and done.
+
+/// Nanoseconds for which launches of other threads may be in progress after they were counted.
 const OVERLAP_WINDOW: u64 = 50_000_000;
 
 const THREADS: usize = 16;
@@ -27,18 +28,15 @@ const THREADS: usize = 16;
 #[repr(align(64))]
 struct ThreadCredit {
     left: AtomicU64,
+    /// Launches, and how many of them were reported.
     launches: AtomicU64,
+    reported: AtomicU64,
+    /// Launches of other threads when this one last charged the bucket, and when they were last found
+    /// to be more.
+    others: AtomicU64,
+    others_seen: AtomicU64,
     /// The launch after so many others is to be measured, counted from 1; 0: none.
     measure_in: AtomicU64,
-    /// The stream of the last launch.
-    stream: AtomicU64,
-    /// 1: other streams were used since this thread last charged the bucket.
-    stream_changed: AtomicU64,
-    /// Until when the container's work was expected to run after this thread last charged the
-    /// bucket.
-    until: AtomicU64,
-    /// When work of others was last seen on the device.
-    overlap_seen: AtomicU64,
     /// The host's heartbeat when launches were last reported.
     heartbeat: AtomicU64,
 }
@@ -51,17 +49,14 @@ impl Credit {
     /// Pays for a launch of thread `thread` (any number that mostly differs between threads); false
     /// if the bucket has to be charged or the launch to be measured.
     #[inline]
-    pub fn spend(&self, thread: usize, stream: u64, cost: u64) -> bool {
+    pub fn spend(&self, thread: usize, cost: u64) -> bool {
         let credit = &self.0[thread % THREADS];
         let launches = credit.launches.load(Relaxed) + 1;
         credit.launches.store(launches, Relaxed);
-        if credit.stream.load(Relaxed) != stream {
-            credit.stream.store(stream, Relaxed);
-            credit.stream_changed.store(1, Relaxed);
-        }
         let left = credit.left.load(Relaxed);
         let measure_in = credit.measure_in.load(Relaxed);
-        if launches >= MEASURE_INTERVAL || left < cost || measure_in == 1 {
+        let unreported = launches.wrapping_sub(credit.reported.load(Relaxed));
+        if unreported >= MEASURE_INTERVAL || left < cost || measure_in == 1 {
             return false;
         }
         if measure_in > 1 {
@@ -83,34 +78,31 @@ impl Credit {
     }
 
     /// Records that `chunk` nanoseconds of work go to the device; `until` is the container's word
-    /// of when all launched work is expected to be done. True if work of other threads, processes
-    /// or streams of the container may run at the same time.
-    pub fn begin_work(
-        &self,
-        thread: usize,
-        stream: u64,
-        until: &AtomicU64,
-        (now, chunk): (u64, u64),
-    ) -> bool {
-        let credit = &self.0[thread % THREADS];
+    /// of when all launched work is expected to be done. Whether other threads launch too: their work
+    /// may come between the events of this one.
+    pub fn begin_work(&self, thread: usize, until: &AtomicU64, (now, chunk): (u64, u64)) -> bool {
         let found = until.load(Relaxed);
         let before = if found > now.saturating_add(MAX_DEBT) {
             now
         } else {
             found
         };
-        let after = before.max(now).saturating_add(chunk);
-        until.store(after, Relaxed);
-        let own = credit.until.swap(after, Relaxed) == before
-            && credit.stream_changed.swap(0, Relaxed) == 0
-            && credit.stream.swap(stream, Relaxed) == stream;
+        until.store(before.max(now).saturating_add(chunk), Relaxed);
+        let credit = &self.0[thread % THREADS];
         credit.measure_in.store(0, Relaxed);
-        if !own && before.saturating_add(OVERLAP_WINDOW) > now {
-            credit.overlap_seen.store(now, Relaxed);
+        let others = self.launches_of_others(thread);
+        if credit.others.swap(others, Relaxed) != others {
+            credit.others_seen.store(now, Relaxed);
         }
-        // They may take a while to launch what they charged.
-        let overlap_seen = credit.overlap_seen.load(Relaxed);
-        overlap_seen != 0 && overlap_seen.saturating_add(OVERLAP_WINDOW) > now
+        let seen = credit.others_seen.load(Relaxed);
+        seen != 0 && now < seen.saturating_add(OVERLAP_WINDOW)
+    }
+
+    fn launches_of_others(&self, thread: usize) -> u64 {
+        let others = self.0.iter().enumerate();
+        let others = others.filter(|(i, _)| *i != thread % THREADS);
+        let launches = others.map(|(_, credit)| credit.launches.load(Relaxed));
+        launches.fold(0, u64::wrapping_add)
     }
 
     /// Counts a launch that needs no credit; true when launches are to be reported: at each
@@ -120,7 +112,8 @@ impl Credit {
         let credit = &self.0[thread % THREADS];
         let launches = credit.launches.load(Relaxed) + 1;
         credit.launches.store(launches, Relaxed);
-        launches >= MEASURE_INTERVAL || credit.heartbeat.load(Relaxed) != heartbeat
+        let unreported = launches.wrapping_sub(credit.reported.load(Relaxed));
+        unreported >= MEASURE_INTERVAL || credit.heartbeat.load(Relaxed) != heartbeat
     }
 
     /// Whether the host's heartbeat changed since this thread last reported launches.
@@ -147,7 +140,8 @@ impl Credit {
     pub fn take_launches(&self, thread: usize, heartbeat: u64) -> u64 {
         let credit = &self.0[thread % THREADS];
         credit.heartbeat.store(heartbeat, Relaxed);
-        credit.launches.swap(0, Relaxed)
+        let launches = credit.launches.load(Relaxed);
+        launches.wrapping_sub(credit.reported.swap(launches, Relaxed))
     }
 }
 
@@ -155,41 +149,37 @@ impl Credit {
 mod tests {
     use super::*;
 
-    const STREAM: u64 = 5;
-
     #[test]
     fn pays_launches_from_grant_until_used_up() {
         let credit = Credit::default();
-        assert!(!credit.spend(0, STREAM, 300_000), "nothing is there");
+        assert!(!credit.spend(0, 300_000), "nothing is there");
         assert_eq!(credit.chunk(0, 300_000), CHUNK);
         credit.grant(0, CHUNK, 300_000);
-        assert!(credit.spend(0, STREAM, 300_000));
-        assert!(credit.spend(0, STREAM, 300_000));
-        assert!(!credit.spend(0, STREAM, 300_000), "100000 are left");
-        assert!(!credit.spend(1, STREAM, 1), "another thread has its own");
+        assert!(credit.spend(0, 300_000));
+        assert!(credit.spend(0, 300_000));
+        assert!(!credit.spend(0, 300_000), "100000 are left");
+        assert!(!credit.spend(1, 1), "another thread has its own");
         assert_eq!(credit.take_launches(0, 0), 4);
         assert_eq!(credit.take_launches(0, 0), 0);
         // A large kernel is charged exactly.
         assert_eq!(credit.chunk(3, 7_000_000), 7_000_000);
         credit.grant(3, 7_000_000, 7_000_000);
-        assert!(!credit.spend(3, STREAM, 1));
+        assert!(!credit.spend(3, 1));
     }
 
     #[test]
     fn measures_zero_cost_launches_at_interval() {
         let credit = Credit::default();
         credit.grant(0, CHUNK, 0);
-        let passed = (0..MEASURE_INTERVAL)
-            .filter(|_| credit.spend(0, STREAM, 0))
-            .count();
+        let passed = (0..MEASURE_INTERVAL).filter(|_| credit.spend(0, 0)).count();
         assert_eq!(passed as u64, MEASURE_INTERVAL - 1);
         assert_eq!(credit.chunk(0, 0), 0, "nothing is charged for it");
         credit.take_launches(0, 0);
-        assert!(credit.spend(0, STREAM, 0));
+        assert!(credit.spend(0, 0));
         credit.measure_soon(0, CHUNK / 2);
-        assert!(!credit.spend(0, STREAM, 0));
-        credit.begin_work(0, STREAM, &AtomicU64::new(0), (0, 0));
-        assert!(credit.spend(0, STREAM, 0), "once");
+        assert!(!credit.spend(0, 0));
+        credit.begin_work(0, &AtomicU64::new(0), (0, 0));
+        assert!(credit.spend(0, 0), "once");
         assert!((0..MEASURE_INTERVAL).any(|_| credit.count_launch(1, 0)));
     }
 
@@ -204,7 +194,7 @@ mod tests {
             (400_000, 0),
         ] {
             credit.measure_soon(0, cost);
-            let passed = (0..100).take_while(|_| credit.spend(0, STREAM, 0)).count();
+            let passed = (0..100).take_while(|_| credit.spend(0, 0)).count();
             assert_eq!(passed as u64, others, "{cost}");
         }
     }
@@ -223,28 +213,36 @@ mod tests {
     }
 
     #[test]
-    fn detects_overlap_with_other_threads_and_streams() {
+    fn adds_launched_work_to_expected_end() {
         let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        let begin_work =
-            |thread, stream, now| credit.begin_work(thread, stream, &until, (now, 100));
-        let at = |moment: u64| moment * 2 * OVERLAP_WINDOW;
-        assert!(!begin_work(0, STREAM, at(2)), "the device was idle");
-        assert!(
-            !begin_work(0, STREAM, at(2) + 50),
-            "only its own is before it"
-        );
-        assert!(begin_work(1, STREAM, at(2) + 60), "another thread's is");
-        assert!(begin_work(1, STREAM, at(2) + 70), "that may still be there");
-        assert!(begin_work(0, STREAM, at(2) + 80));
-        assert!(!begin_work(0, STREAM, at(3) + 90), "that is done");
-        assert!(begin_work(0, 6, at(3) + 100), "another stream's is");
-        assert!(!begin_work(1, STREAM, at(5)), "all is done");
-        credit.spend(1, 6, 0);
-        credit.spend(1, STREAM, 0);
-        assert!(begin_work(1, STREAM, at(5) + 1), "it used another stream");
+        for (now, end) in [(500, 600), (550, 700), (900, 1000)] {
+            credit.begin_work(0, &until, (now, 100));
+            assert_eq!(until.load(Relaxed), end);
+        }
         until.store(u64::MAX, Relaxed);
-        begin_work(0, STREAM, at(9));
-        let after = until.load(Relaxed);
-        assert_eq!(after, at(9) + 100, "no launch can have made that word");
+        credit.begin_work(0, &until, (2_000, 100));
+        assert_eq!(
+            until.load(Relaxed),
+            2_100,
+            "no launch can have made that word"
+        );
+    }
+
+    #[test]
+    fn tells_of_launches_of_other_threads() {
+        let (credit, until) = (Credit::default(), AtomicU64::new(0));
+        let launch = |(thread, now): (usize, u64)| {
+            credit.spend(thread, 0);
+            credit.begin_work(thread, &until, (now, 0))
+        };
+        let found = [
+            (0, 10),
+            (1, 20),
+            (1, 30),
+            (0, 40),
+            (0, 1_000 * OVERLAP_WINDOW),
+        ]
+        .map(launch);
+        assert_eq!(found, [false, true, true, true, false]);
     }
 }

@@ -5,8 +5,7 @@
 //! A launch is charged what its kernel took before ([`cost`]), from a small credit of its thread
 //! ([`credit`]). An empty credit is refilled from the container's bucket ([`bucket`]), and that
 //! launch is measured. The current limit is a function of the limits page ([`rule`]). What is not
-//! measured yet, or cannot be, is estimated from other sizes of the function ([`scale`]) or from what
-//! the host measures ([`unmarked`]).
+//! measured yet is estimated from other sizes of the function ([`scale`]).
 
 #![forbid(unsafe_code)]
 
@@ -16,4 +15,3 @@ pub mod credit;
 pub mod queue;
 pub mod rule;
 pub mod scale;
-pub mod unmarked;

@@ -2,8 +2,6 @@
 //! deep queue would run on when other tenants start, and a container whose launches the device
 //! delays would be charged for work that is not done.
 
-use crate::rule::LaunchRule;
-
 /// Measured launches that a stream may have in progress beside other tenants: enough to keep the
 /// device busy while the program sleeps.
 const SHORT_LAUNCHES: usize = 4;
@@ -30,34 +28,28 @@ pub struct StreamQueue {
 
 impl StreamQueue {
     /// Whether a launch of this cost waits until an earlier one is done.
-    pub fn is_full(self, rule: LaunchRule, cost: u64) -> bool {
-        match rule {
-            // One at a time, so that each is measured undisturbed.
-            LaunchRule::Exclusive(_) => self.launches > 0,
-            _ if self.sharing > 1 && cost > LONG => self.launches >= LONG_LAUNCHES,
-            _ if self.sharing > 1 => self.launches >= SHORT_LAUNCHES,
-            _ if self.queued > QUEUED_ALONE => self.launches >= SHORT_LAUNCHES,
-            _ => self.launches >= LAUNCHES_ALONE,
-        }
+    pub fn is_full(self, cost: u64) -> bool {
+        let most = match self {
+            _ if self.sharing > 1 && cost > LONG => LONG_LAUNCHES,
+            _ if self.sharing > 1 || self.queued > QUEUED_ALONE => SHORT_LAUNCHES,
+            _ => LAUNCHES_ALONE,
+        };
+        self.launches >= most
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Rate;
 
     #[test]
     fn bounds_work_in_progress_by_tenants_and_length() {
-        let limited = LaunchRule::Limited(Rate::UNBOUNDED);
-        let exclusive = LaunchRule::Exclusive(Rate::UNBOUNDED);
         let short = 1_000_000;
-        for (rule, sharing, cost, queued, expected) in [
-            (limited, 2, short, 0, 4),
-            (limited, 2, 50_000_000, 0, 2),
-            (limited, 1, short, 0, 16),
-            (limited, 1, 50_000_000, 60_000_000, 4),
-            (exclusive, 1, short, 0, 1),
+        for (sharing, cost, queued, expected) in [
+            (2, short, 0, 4),
+            (2, 50_000_000, 0, 2),
+            (1, short, 0, 16),
+            (1, 50_000_000, 60_000_000, 4),
         ] {
             let is_full = |launches| {
                 let queue = StreamQueue {
@@ -65,10 +57,10 @@ mod tests {
                     queued,
                     sharing,
                 };
-                queue.is_full(rule, cost)
+                queue.is_full(cost)
             };
             let most = (0..20).find(|launches| is_full(*launches));
-            assert_eq!(most, Some(expected), "{rule:?} {sharing} {cost}");
+            assert_eq!(most, Some(expected), "{sharing} {cost}");
         }
     }
 }

@@ -15,9 +15,6 @@ pub const WAIT: u32 = 1;
 /// Throttle flag: no compute limit, because the container is alone on the device, or with tenants
 /// of high priority only.
 pub const UNLIMITED: u32 = 2;
-/// Throttle flag: all others wait, so that launches are measured undisturbed; they run at once, even
-/// in debt, and are charged.
-pub const EXCLUSIVE: u32 = 3;
 
 /// Age of the host's heartbeat in nanoseconds beyond which its measurements are ignored.
 pub const HEARTBEAT_TIMEOUT: u64 = 5_000_000_000;
@@ -35,7 +32,7 @@ pub struct LimitWords {
     pub cores: u32,
     /// [`DEFAULT`], [`FORCE`], [`DISABLE`]; any other is [`DEFAULT`].
     pub policy: u32,
-    /// [`RUN`], [`WAIT`], [`UNLIMITED`], [`EXCLUSIVE`]; any other is [`RUN`].
+    /// [`RUN`], [`WAIT`], [`UNLIMITED`]; any other is [`RUN`].
     pub throttle_flag: u32,
     /// Rate correction in millionths.
     pub rate_correction: u32,
@@ -54,8 +51,6 @@ pub enum LaunchRule {
     Wait,
     /// Keep to this rate.
     Limited(Rate),
-    /// Run at once, and be charged at this rate.
-    Exclusive(Rate),
 }
 
 impl LimitWords {
@@ -80,12 +75,7 @@ impl LimitWords {
         } else {
             NO_CORRECTION
         };
-        let rate = Rate::new(self.cores, rate_correction);
-        if self.host_alive && self.throttle_flag == EXCLUSIVE {
-            LaunchRule::Exclusive(rate)
-        } else {
-            LaunchRule::Limited(rate)
-        }
+        LaunchRule::Limited(Rate::new(self.cores, rate_correction))
     }
 
     /// Tenants that share the device's time with this one, including it; 1 if unknown.
@@ -147,15 +137,14 @@ mod tests {
 
     #[test]
     fn decides_limit_by_policy_and_throttle_flag() {
-        const EXCLUSIVELY: LaunchRule = LaunchRule::Exclusive(Rate(300_000));
         const NONE: LaunchRule = LaunchRule::Unlimited;
         const WAITS: LaunchRule = LaunchRule::Wait;
-        let flags = [RUN, UNLIMITED, EXCLUSIVE, WAIT, 9];
+        let flags = [RUN, UNLIMITED, WAIT, 9];
         for (policy, expected) in [
-            (DEFAULT, [LIMITED, EXEMPT, EXCLUSIVELY, WAITS, LIMITED]),
-            (FORCE, [LIMITED, LIMITED, EXCLUSIVELY, WAITS, LIMITED]),
-            (DISABLE, [NONE, NONE, NONE, WAITS, NONE]),
-            (9, [LIMITED, EXEMPT, EXCLUSIVELY, WAITS, LIMITED]),
+            (DEFAULT, [LIMITED, EXEMPT, WAITS, LIMITED]),
+            (FORCE, [LIMITED, LIMITED, WAITS, LIMITED]),
+            (DISABLE, [NONE, NONE, WAITS, NONE]),
+            (9, [LIMITED, EXEMPT, WAITS, LIMITED]),
         ] {
             for (throttle_flag, expected) in flags.into_iter().zip(expected) {
                 let words = LimitWords {
@@ -190,7 +179,6 @@ mod tests {
         };
         check(silent(WAIT, 2_000_000), LIMITED);
         check(silent(UNLIMITED, 500_000), LIMITED);
-        check(silent(EXCLUSIVE, 500_000), LIMITED);
         assert_eq!(silent(RUN, 1).sharing(), 1);
         let alive = LimitWords {
             tenants: 7,

@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 
 use aliquot_pacer::bucket::{Bucket, Until};
-use aliquot_pacer::cost::{Costs, LaunchSample, key};
+use aliquot_pacer::cost::{Costs, LaunchSample, Sharing, key};
 use aliquot_pacer::rule::Rate;
 
 /// Nanoseconds of work of each kernel.
@@ -31,8 +31,7 @@ impl Rank {
         let kernel = self.costs.kernel(key([1, 2, 3]));
         let found = kernel.learn(LaunchSample {
             took,
-            sharing: 1,
-            exclusive: false,
+            sharing: Sharing::ALONE,
             overlapped: false,
             disturbed: false,
             delayed: other - self.other,

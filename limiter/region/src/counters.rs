@@ -19,19 +19,19 @@
 //! | + 88 | 8 | compute: last launch, nanoseconds of the monotonic clock |
 //! | + 96 | 8 | compute: launches |
 //! | + 104 | 8 | compute: nanoseconds that launches waited |
-//! | + 112 | 8 | compute: measured launches in progress |
-//! | + 120 | 8 | compute: launches that were measured while no other tenant was active |
-//! | + 128 | 8 | compute: credit of the bucket before it was last charged, in millionths of what it holds |
 //! | + 136 | 8 | compute: nanoseconds that launches waited on the device for other tenants |
+//! | + 144 | 8 | compute: processes with measured work on the device |
 //! | 16,384 + 1,024 s | 1,024 | slot s; the last one, 512, is shared by all processes beyond 512 |
 //! | + 0 | 8 | process id in its own namespace; 0: free; all ones: the shared slot is in use |
 //! | + 8 | 8 | completed operations (48 bits), operations under way (16 bits) |
+//! | + 16 | 8 | bit d: the process counts as one with work on device d |
 //! | + 64 + 16 d | 8 | bytes used on device d |
 //! | + 72 + 16 d | 8 | of these, contexts |
 //! | + 592 + 8 d | 4 | of the bytes used on device d, managed memory, in blocks of 2 MiB |
 //! | + 596 + 8 d | 4 | refused requests of the process on device d |
 //!
-//! A limiter of an earlier release leaves the words from 592 on at 0.
+//! A limiter of an earlier release leaves the words from 592 on at 0, and writes others at 112 to 128
+//! of a device.
 //!
 //! The owner of a slot locks its first byte ([`crate::slot`]); its forked children lock the second
 //! byte, because they may keep its device memory alive.
@@ -74,7 +74,7 @@ pub const BLOCK: u64 = 2 << 20;
 
 const _: () = {
     assert!(FIRST_DEVICE + MAX_DEVICES * DEVICE <= FIRST_SLOT);
-    assert!(SLOT_DETAILS == 592);
+    assert!(SLOT_DETAILS == 592 && MAX_DEVICES <= 64);
     assert!(SLOT_DETAILS + MAX_DEVICES * SLOT_DETAIL <= SLOT);
     assert!(USED as u64 <= SIZE);
 };
@@ -123,14 +123,10 @@ pub struct ComputeRecord<T> {
     pub launches: T,
     /// Nanoseconds that launches waited.
     pub waited: T,
-    /// Measured launches in progress; too many for ever if a process ended during one.
-    pub in_progress: T,
-    /// Launches that were measured while no other tenant was active.
-    pub undisturbed: T,
-    /// Credit of the bucket before it was last charged, in millionths of what it holds.
-    pub credit: T,
     /// Nanoseconds that launches waited on the device for other tenants.
     pub contended: T,
+    /// Processes with measured work on the device.
+    pub running: T,
 }
 
 impl<T> ComputeRecord<T> {
@@ -143,10 +139,8 @@ impl<T> ComputeRecord<T> {
             last: word(88),
             launches: word(96),
             waited: word(104),
-            in_progress: word(112),
-            undisturbed: word(120),
-            credit: word(128),
             contended: word(136),
+            running: word(144),
         }
     }
 }
@@ -195,6 +189,11 @@ impl MappedCounters {
 
     pub(crate) fn busy(&self, slot: usize) -> &AtomicU64 {
         self.0.u64(start(slot) + 8)
+    }
+
+    /// The devices on which the slot's process counts as one with work, as bits.
+    pub(crate) fn running(&self, slot: usize) -> &AtomicU64 {
+        self.0.u64(start(slot) + 16)
     }
 
     pub(crate) fn used(&self, slot: usize, device: usize) -> &AtomicU64 {

@@ -216,10 +216,8 @@ fn rereads_launch_counters_from_open_file() {
         second.last,
         second.launches,
         second.waited,
-        second.in_progress,
-        second.undisturbed,
-        second.credit,
         second.contended,
+        second.running,
     ]) {
         word.store(value, std::sync::atomic::Ordering::Relaxed);
     }
@@ -230,10 +228,8 @@ fn rereads_launch_counters_from_open_file() {
         last: 4,
         launches: 5,
         waited: 6,
-        in_progress: 7,
-        undisturbed: 8,
-        credit: 9,
-        contended: 10,
+        contended: 7,
+        running: 8,
     };
     assert_eq!(reader.read().unwrap()[1], expected);
     let file = counters_file.writable();

@@ -9,24 +9,25 @@
 //! | 8 | 4 | layout version, 1 |
 //! | 12 | 4 | number of device records |
 //! | 16 | 8 | sequence: odd while being written, even when complete |
-//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet. Throttle flag, rate correction and tenants are valid while it is fresh |
+//! | 24 | 8 | heartbeat of the host, nanoseconds since the epoch; 0: none yet. Throttle flag, rate correction, tenants and others are valid while it is fresh |
 //! | 32 | 4 | priority: 0 high, 1 low |
 //! | 36 | 4 | utilization policy: 0 default, 1 force, 2 disable |
 //! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled, 8 yields |
 //! | 64 + 120 i | 40 | UUID of visible device i, zero-padded |
 //! | + 40 | 8 | memory limit in bytes |
 //! | + 48 | 4 | compute limit in percent, 0 and 100: none |
-//! | + 52 | 4 | throttle flag, written by the host's arbiter; 0: run, 1: wait, 2: no compute limit, 3: run at once, all other tenants wait |
+//! | + 52 | 4 | throttle flag, written by the host's arbiter; 0: run, 1: wait, 2: no compute limit |
 //! | + 56 | 4 | rate correction in millionths; 0: none |
 //! | + 60 | 4 | tenants that are active on the device; 0: unknown |
 //! | + 64 | 8 | memory that the host measured beyond what the slots say, in bytes |
 //! | + 72 | 8 | memory of one context in bytes; 0: [`CONTEXT`] |
 //! | + 80 | 8 | the container's part of the device's physical memory in bytes; 0: all of its limit |
-//! | + 88 | 8 | nanoseconds for which the container used the device since the host began to measure; 0: nothing was measured |
+//! | + 88 | 8 | the sum of others (+ 116) over time, in nanoseconds of one process |
 //! | + 96 | 8 | of the memory limit, what the container requested in bytes; the rest is lent. 0: all of it |
 //! | + 104 | 4 | lent memory is called back: 1 while nothing beyond the request may be allocated |
 //! | + 108 | 4 | milliseconds for which a call within the request may wait for lent memory; 0: not known yet |
 //! | + 112 | 4 | most compute that may be lent, in percent; 0: no maximum. Read by the host |
+//! | + 116 | 4 | processes of other containers with work on the device, lately on average, in parts of 256 |
 //!
 //! Fields never move once a container has the page, and the page never shrinks; a new field takes
 //! bytes that were zero.
@@ -87,12 +88,12 @@ struct DeviceRecord {
     overhead: u64,
     context: u64,
     physical: u64,
-    busy: u64,
+    others_time: u64,
     request: u64,
     called_back: u32,
     patience: u32,
     cores_limit: u32,
-    unused: u32,
+    others: u32,
 }
 
 const _: () = {
@@ -108,19 +109,20 @@ const _: () = {
     );
     assert!(offset_of!(DeviceRecord, tenants) == 60 && offset_of!(DeviceRecord, overhead) == 64);
     assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
-    assert!(offset_of!(DeviceRecord, busy) == 88 && offset_of!(DeviceRecord, request) == 96);
+    assert!(offset_of!(DeviceRecord, others_time) == 88 && offset_of!(DeviceRecord, request) == 96);
     assert!(
         offset_of!(DeviceRecord, called_back) == 104 && offset_of!(DeviceRecord, patience) == 108
     );
-    assert!(MAX_DEVICES == 33);
+    assert!(offset_of!(DeviceRecord, others) == 116 && MAX_DEVICES == 33);
 };
 
 /// The fields that only the host changes after the page was created: start and length.
-const HOST_FIELDS: [(usize, usize); 4] = [
+const HOST_FIELDS: [(usize, usize); 5] = [
     (offset_of!(DeviceRecord, throttle_flag), 12),
     (offset_of!(DeviceRecord, overhead), 8),
-    (offset_of!(DeviceRecord, busy), 8),
+    (offset_of!(DeviceRecord, others_time), 8),
     (offset_of!(DeviceRecord, called_back), 8),
+    (offset_of!(DeviceRecord, others), 4),
 ];
 
 /// The limits of a whole container.
@@ -247,7 +249,7 @@ pub fn same_limits(one: &[u8; SIZE], other: &[u8; SIZE]) -> bool {
 }
 
 /// Copies the host's measurements on `page` to `next`: heartbeat, throttle flags, rate corrections,
-/// overheads, times of use.
+/// overheads, others with work.
 pub fn copy_measurements(page: &[u8; SIZE], next: &mut [u8; SIZE]) {
     let heartbeat = offset_of!(PageHeader, heartbeat);
     let fields = (0..MAX_DEVICES)

@@ -4,6 +4,7 @@
 //! After a fork the child claims a slot of its own; it does not have its parent's mapping. A
 //! process never waits for another one, and keeps no descriptor that the application could close.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::ffi::{CStr, CString};
 use std::io;
@@ -162,6 +163,19 @@ impl ProcessSlot {
         self.counters.compute(device)
     }
 
+    /// Counts this process among those with work on a device, or no longer.
+    pub fn set_running(&self, device: usize, is_running: bool) {
+        let (own, bit) = (self.counters.running(self.slot), 1 << device);
+        let running = self.counters.compute(device).running;
+        if !is_running {
+            if own.fetch_and(!bit, Relaxed) & bit != 0 {
+                decrement(running);
+            }
+        } else if own.fetch_or(bit, Relaxed) & bit == 0 {
+            running.fetch_add(1, Relaxed);
+        }
+    }
+
     /// The processes that use a device.
     pub fn processes(&self, device: usize) -> impl Iterator<Item = SlotProcess> {
         self.slots().filter_map(move |slot| {
@@ -220,13 +234,18 @@ impl ProcessSlot {
         (0..high).chain([SHARED])
     }
 
-    fn account(&self, device: usize) -> DeviceAccount<'_, core::sync::atomic::AtomicU64> {
+    fn account(&self, device: usize) -> DeviceAccount<'_, AtomicU64> {
         DeviceAccount {
             total: self.counters.total(device),
             busy: self.counters.busy(self.slot),
             used: self.counters.used(self.slot, device),
         }
     }
+}
+
+/// Never below 0: a process may be killed between its bit and the count.
+fn decrement(running: &AtomicU64) {
+    let _ = running.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }
 
 /// Blocks of managed memory, at most what a word can count.
@@ -279,7 +298,11 @@ fn is_still_in_use(file: &OwnedFd, slot: usize, owner: u64) -> io::Result<bool> 
 fn clear_slot(counters: &MappedCounters, slot: usize) {
     let used = (0..MAX_DEVICES).map(|device| counters.used(slot, device));
     account::clear(counters.busy(slot), used);
+    let running = counters.running(slot).swap(0, Relaxed);
     for device in 0..MAX_DEVICES {
+        if running & (1 << device) != 0 {
+            decrement(counters.compute(device).running);
+        }
         counters.contexts(slot, device).store(0, Relaxed);
         counters.managed_blocks(slot, device).store(0, Relaxed);
         counters.refused_in_slot(slot, device).store(0, Relaxed);

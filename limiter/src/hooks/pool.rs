@@ -20,8 +20,8 @@ use crate::ffi::{
     Code, CuMemLocation, Device, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS,
     long,
 };
-use crate::process;
 use crate::stream::goes_into_capture;
+use crate::{pace, process};
 
 /// Something was charged for a pool.
 static ANY_CHARGED: AtomicBool = AtomicBool::new(false);
@@ -258,9 +258,11 @@ pub(crate) fn of_place(
     }
 }
 
-/// A synchronization returned: the driver may have released memory of pools and graphs.
+/// A synchronization returned: launches are done, and the driver may have released memory of pools and
+/// graphs.
 fn refresh_after_wait(code: Code) -> Code {
     if let Some(process) = process::get().filter(|_| code == SUCCESS) {
+        pace::poll_after_wait(process);
         if ANY_CHARGED.load(Relaxed) {
             Pools::of(process).refresh();
         }

@@ -16,9 +16,11 @@ const DEMAND_HOLD: u64 = 100 * MILLISECOND;
 /// The period over which use is averaged, and the same for comparison with the driver's measurements.
 const AVERAGE: u64 = 250 * MILLISECOND;
 const LONG_AVERAGE: u64 = 2_000 * MILLISECOND;
-/// The same for credit, which does not count until it may be used up after a wait.
-const CREDIT_AVERAGE: u64 = 1_000 * MILLISECOND;
-const AFTER_WAIT: u64 = 500 * MILLISECOND;
+/// No tenant has more processes with work on one device.
+const MAX_RUNNING: u64 = 64;
+/// Fixed point of processes with work, and the period over which they are averaged.
+const ONE_PROCESS: u64 = 256;
+const RUNNING_AVERAGE: u64 = 200 * MILLISECOND;
 /// Use measured by the driver that counts as work, whatever the counters say.
 const WORK_THRESHOLD: Ppm = 2 * PERCENT;
 
@@ -36,10 +38,10 @@ pub struct Activity {
     average_used: Ppm,
     /// The part of the time for which its launches wait on the device for other tenants.
     contended: Ppm,
-    /// The credit of its bucket when it launches.
-    credit: Ppm,
-    /// Until when that may be from a wait.
-    waited_until: u64,
+    /// Nanoseconds that it was charged so far.
+    charged: u64,
+    running: u64,
+    running_time: u64,
     active: bool,
     demands_more: bool,
 }
@@ -65,9 +67,19 @@ impl Activity {
         self.average_used
     }
 
-    /// The credit of its bucket when it launches, on average, as a part of what the bucket holds.
-    pub fn credit(&self) -> Ppm {
-        self.credit
+    /// Nanoseconds that it was charged so far, by its counters.
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// Its processes with work on the device, on average, in parts of [`ONE_PROCESS`].
+    pub fn running(&self) -> u64 {
+        if self.active { self.running } else { 0 }
+    }
+
+    /// The sum of those over time, in nanoseconds of one process.
+    pub fn running_time(&self) -> u64 {
+        self.running_time
     }
 
     /// Adds a sample of a tenant that had this throttle flag until now. A waiting tenant stays active,
@@ -102,17 +114,19 @@ impl Activity {
                 let increase = counters.busy.wrapping_sub(last.busy);
                 // A correction of the counters is not use.
                 let increase = if increase > AHEAD { 0 } else { increase };
+                self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
+                // Launches of a tenant without a limit are not measured.
+                let running = match sample.share() {
+                    Some(_) => counters.running.min(MAX_RUNNING),
+                    None => u64::from(self.active),
+                };
+                self.running_time += running * passed;
+                self.running =
+                    average(self.running, running * ONE_PROCESS, RUNNING_AVERAGE, passed);
                 let contended = counters.contended.wrapping_sub(last.contended);
                 let contended = contended.min(AHEAD) * FULL_DEVICE / passed;
                 self.contended = average(self.contended, contended, LONG_AVERAGE, passed);
-                if waiting || throttle == ThrottleFlag::Exclusive {
-                    // It waited, and not for the device.
-                    self.waited_until = now + AFTER_WAIT;
-                } else if now > self.waited_until {
-                    let credit = counters.credit.min(FULL_DEVICE);
-                    self.credit = average(self.credit, credit, CREDIT_AVERAGE, passed);
-                }
             }
         }
         if moments[0] > now || throttle == ThrottleFlag::Unlimited {

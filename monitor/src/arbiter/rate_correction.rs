@@ -6,11 +6,11 @@
 //! stopped. So a tenant whose allowance has just fallen is above by some of them only, and one that
 //! always takes too much by all, however its allowance changes.
 //!
-//! Measurements are late, in whole percent, and at most a few per second. A rate never rises without
-//! demand, and a small error of measurement stops nobody. It rises only for a tenant that was charged
-//! for more than the driver measured: one that uses less than it may because the device is saturated
-//! is charged for what it uses, and a higher rate would take from others. An error within the spread
-//! of the measurements corrects nothing.
+//! The rate is multiplied by what the tenant was charged for each nanosecond that the driver measured,
+//! whatever it demands: beside busy neighbours its launches may be charged too much, or too little
+//! where their marks cost more than they do. Measurements are late, in whole percent, at most a few per
+//! second, and where kernels are long, all or nothing: a ratio within their spread corrects nothing,
+//! and on a full device no rate rises.
 
 use std::collections::VecDeque;
 
@@ -18,17 +18,17 @@ use super::{FULL_DEVICE, Measurement, PERCENT, Ppm};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
-/// The period over which measurements are averaged.
-const AVERAGE: u64 = 2 * SECOND;
-/// The same for their spread: a driver reports a part of the time, and where kernels are long, all or
-/// nothing.
-const SPREAD_AVERAGE: u64 = 4 * SECOND;
+/// The period over which measurements and charges are averaged.
+const AVERAGE: u64 = 8 * SECOND;
+/// The least time over which they are compared.
+const KNOWN: u64 = 4 * SECOND;
 /// Whole percents are this much too low on average.
 const ROUNDING: Ppm = PERCENT / 2;
-/// The fraction of an error that is corrected per second: one in so many.
-const GAIN: u64 = 5;
-/// Bounds of the correction, in millionths.
-const BOUNDS: (u64, u64) = (500_000, 2_000_000);
+/// A ratio that differs less from one is no error: one in so many.
+const DEAD_BAND: u64 = 20;
+/// Bounds of the correction, in millionths. The lower one is for launches that cannot be measured, which
+/// are charged a millisecond each.
+const BOUNDS: (u64, u64) = (20_000, 4_000_000);
 /// Device time in excess of the allowance before a tenant is stopped, and the same for a tenant that
 /// was stopped before.
 const MAX_EXCESS: i64 = 500_000_000;
@@ -46,35 +46,20 @@ const RETENTION: u64 = 5_000_000_000;
 /// How long a tenant that was stopped has no margin.
 const WATCH_PERIOD: u64 = 60 * SECOND;
 
-/// What a tenant's counters report.
-#[derive(Clone, Copy, Debug)]
-pub struct ReportedUse {
-    /// What it uses.
-    pub used: Ppm,
-    /// The same, averaged for as long as measurements are.
-    pub average: Ppm,
-    /// It demands more.
-    pub demands_more: bool,
-}
-
 /// The rate correction of one tenant on one device.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RateCorrection {
-    /// The factor of the rate, in millionths.
-    correction: u64,
-    /// The time of the last measurement.
+    /// The time of the last measurement, and of the first of those that are averaged.
     seen: u64,
+    since: u64,
+    /// Averages of the measurements, of how far each is from that, and of what was charged.
     used: Ppm,
-    /// How far a measurement is from that on average.
     spread: Ppm,
-    /// The allowance that limits its rate; 0: none.
-    allowed: Ppm,
-    /// The same without what a saturated device loses.
-    limit: Ppm,
-    /// When measurements belong to this allowance.
-    settled: u64,
-    /// Since when it demands more.
-    demands_more_since: Option<u64>,
+    charged: Ppm,
+    /// What was charged for each nanosecond that was used, in millionths; `None`: not known.
+    correction: Option<Ppm>,
+    /// What was charged in all when the last measurement was made, in nanoseconds.
+    charged_before: u64,
     /// Its recent allowances.
     allowances: AllowanceHistory,
     /// Device time used in excess of the allowance, in nanoseconds, for each delay; below 0: unused.
@@ -83,31 +68,12 @@ pub struct RateCorrection {
     watched_until: u64,
 }
 
-impl Default for RateCorrection {
-    fn default() -> Self {
-        Self {
-            correction: FULL_DEVICE,
-            seen: 0,
-            used: 0,
-            spread: 0,
-            allowed: 0,
-            limit: 0,
-            settled: 0,
-            demands_more_since: None,
-            allowances: AllowanceHistory::default(),
-            excess: [0; DELAYS.len()],
-            stopped: false,
-            watched_until: 0,
-        }
-    }
-}
-
 impl RateCorrection {
     /// Adds a sample in which its rate is not limited by this allowance: it is unlimited, or waits. The
     /// measurement does not correct its rate, but counts as use.
     pub fn unlimited_sample(&mut self, measured: Option<Measurement>, allowed: Ppm, now: u64) {
-        self.allowed = 0;
         self.allowances.note(allowed, now);
+        (self.used, self.since) = (0, 0);
         if let Some((found, passed)) = self.newer(measured) {
             self.add_excess(found, passed, None, now);
         }
@@ -123,41 +89,62 @@ impl RateCorrection {
         now < self.watched_until
     }
 
+    /// What the driver measures, on average.
+    pub fn used(&self) -> Ppm {
+        self.used
+    }
+
     /// The rate correction for the limits page, by which a share becomes this limit.
     pub fn factor(&self, limit: Ppm, share: Ppm) -> u32 {
-        let factor = u128::from(limit) * u128::from(self.correction) / u128::from(share.max(1));
+        let correction = self.correction.unwrap_or(FULL_DEVICE);
+        let factor = u128::from(limit) * u128::from(correction) / u128::from(share.max(1));
         u32::try_from(factor).unwrap_or(u32::MAX)
     }
 
-    /// Adds a sample in which its rate is limited by its allowance, and to a limit below that on a
-    /// saturated device.
-    pub fn update(
-        &mut self,
-        measured: Option<Measurement>,
-        [allowed, limit]: [Ppm; 2],
-        reported: ReportedUse,
-        now: u64,
-    ) {
-        self.limit = limit;
-        self.allowances.note(allowed, now);
-        if self.allowed.abs_diff(allowed) > allowed / 8 {
-            (self.used, self.spread) = (allowed, 0);
-            self.settled = now + SETTLE;
+    /// The average charge for each nanosecond that was used; one where the measurements do not
+    /// contradict that.
+    fn ratio(&self) -> Ppm {
+        let used = self.used + ROUNDING;
+        let margin = (self.spread / 2).max(used / DEAD_BAND) + ROUNDING;
+        if self.charged.abs_diff(used) <= margin {
+            return FULL_DEVICE;
         }
-        self.allowed = allowed;
-        self.demands_more_since = reported
-            .demands_more
-            .then(|| self.demands_more_since.unwrap_or(now));
+        (self.charged * FULL_DEVICE / used).clamp(BOUNDS.0, BOUNDS.1)
+    }
+
+    /// Adds a sample in which its rate is limited by its allowance. `charged`: nanoseconds in all.
+    pub fn update(&mut self, measured: Option<Measurement>, allowed: Ppm, charged: u64, now: u64) {
+        self.allowances.note(allowed, now);
         if let Some((found, passed)) = self.newer(measured) {
-            self.add_excess(found, passed, Some(reported.used), now);
-            if now >= self.settled {
-                self.correct(found, passed, reported.average, now);
-            }
+            let before = std::mem::replace(&mut self.charged_before, charged);
+            let reported = charged.saturating_sub(before) * FULL_DEVICE / passed.max(1);
+            self.add_excess(found, passed, Some(reported), now);
+            self.average(found, reported, passed);
         } else if self.stopped && now >= self.seen + SILENCE {
             // A stopped tenant uses nothing of an idle device, and returns to its allowance.
             let passed = (now - self.seen).min(SILENCE);
             self.seen = now;
-            self.add_excess(0, passed, Some(reported.used), now);
+            self.add_excess(0, passed, Some(0), now);
+        }
+    }
+
+    fn average(&mut self, found: Ppm, reported: Ppm, passed: u64) {
+        if self.since == 0 {
+            self.since = self.seen;
+            return;
+        }
+        // The first ones all count alike.
+        let period = (self.seen - self.since).clamp(passed, AVERAGE);
+        let average =
+            |before: Ppm, found: Ppm| (before * (period - passed) + found * passed) / period;
+        self.spread = average(self.spread, found.abs_diff(self.used));
+        self.used = average(self.used, found);
+        self.charged = average(self.charged, reported);
+        if self.seen >= self.since + KNOWN {
+            let (before, ratio) = (self.correction.unwrap_or(FULL_DEVICE), self.ratio());
+            // Up slowly: measurements are late.
+            let slowly = (before * (AVERAGE - passed) + ratio * passed) / AVERAGE;
+            self.correction = Some(ratio.min(slowly));
         }
     }
 
@@ -167,51 +154,6 @@ impl RateCorrection {
         let passed = (measured.at - self.seen).min(SECOND);
         self.seen = measured.at;
         Some((measured.used.min(FULL_DEVICE), passed))
-    }
-
-    fn correct(&mut self, found: Ppm, passed: u64, reported: Ppm, now: u64) {
-        let average = |before: Ppm, found: Ppm, period: u64| {
-            (before * (period - passed) + found * passed) / period
-        };
-        // All measurements of the first seconds count alike.
-        let known = (now - self.settled + passed).clamp(passed, SPREAD_AVERAGE);
-        self.spread = average(self.spread, found.abs_diff(self.used), known);
-        self.used = average(self.used, found, AVERAGE);
-        if now < self.settled + AVERAGE {
-            // The spread of a few measurements may be by chance.
-            return;
-        }
-        let limit = self.limit.max(1);
-        // What it used at least and at most, as far as the measurements say.
-        let margin = self.spread * 3 / 4;
-        let (least, most) = (self.used.saturating_sub(margin), self.used + margin);
-        // What it was charged for each nanosecond that it used.
-        let charged = |used| reported * FULL_DEVICE / (used + ROUNDING);
-        let missing = limit.saturating_sub(most) * FULL_DEVICE / limit;
-        let step = |error: u64| {
-            let error = error.min(FULL_DEVICE);
-            self.correction * error / FULL_DEVICE * passed / SECOND / GAIN
-        };
-        self.correction = match self.demands_more_since {
-            _ if least > limit => {
-                let excess = (least - limit) * FULL_DEVICE / limit;
-                self.correction.saturating_sub(step(excess))
-            }
-            Some(since) if most < limit && now >= since + SETTLE => {
-                let (more, less) = (
-                    charged(most).saturating_sub(self.correction),
-                    self.correction
-                        .saturating_sub(charged(least).max(FULL_DEVICE)),
-                );
-                self.correction + step(more.min(missing)) - step(less)
-            }
-            // The measurement may be from before.
-            Some(_) if most < limit => self.correction,
-            // Back to no correction; slowly where the measurements only do not contradict it.
-            Some(_) => (self.correction * 31 + FULL_DEVICE) / 32,
-            None => (self.correction * 15 + FULL_DEVICE) / 16,
-        };
-        self.correction = self.correction.clamp(BOUNDS.0, BOUNDS.1);
     }
 
     /// Adds what was used in excess of the allowance. Measurements of an honest tenant may be a little

@@ -4,38 +4,44 @@ use super::*;
 
 const SHARE: Ppm = 30 * PERCENT;
 
-fn reported(used: Ppm, demands_more: bool) -> ReportedUse {
-    ReportedUse {
-        used,
-        average: used,
-        demands_more,
-    }
+/// A tenant with [`SHARE`] that is measured.
+#[derive(Debug, Default)]
+struct Measured {
+    rate: RateCorrection,
+    at: u64,
+    charged: u64,
 }
 
-/// The factor of a tenant with [`SHARE`] that demands more, measured at this time to use `used` of
-/// the device, of which `charged` was charged.
-fn update(rate: &mut RateCorrection, at: u64, used: Ppm, charged: Ppm) -> u32 {
-    let measured = Some(Measurement { used, at });
-    rate.update(measured, [SHARE; 2], reported(charged, true), at);
-    rate.factor(SHARE, SHARE)
+impl Measured {
+    /// Its factor when it is measured at this time to use `used` of the device, of which `charged` was
+    /// charged.
+    fn update(&mut self, at: u64, used: Ppm, charged: Ppm) -> u32 {
+        let passed = (at - self.at).min(SECOND);
+        self.at = at;
+        self.charged += charged * passed / FULL_DEVICE;
+        let measured = Some(Measurement { used, at });
+        self.rate.update(measured, SHARE, self.charged, at);
+        self.rate.factor(SHARE, SHARE)
+    }
 }
 
 /// Lets a tenant use what `takes` returns for a minute, measured `hertz` times a second; returns its
 /// average use of the device over the second half, in percent.
 fn run(hertz: u64, takes: impl Fn(&RateCorrection) -> Ppm) -> (Ppm, RateCorrection) {
-    let mut rate = RateCorrection::default();
+    let mut tenant = Measured::default();
     let (mut sum, mut count) = (0, 0);
     for step in 1..60 * hertz {
         let now = 100 * SECOND + step * SECOND / hertz;
-        let used = if rate.is_stopped() { 0 } else { takes(&rate) };
+        let rate = &tenant.rate;
+        let used = if rate.is_stopped() { 0 } else { takes(rate) };
         let charged = Ppm::from(rate.factor(SHARE, SHARE)) * 30 / 100;
-        update(&mut rate, now, used, charged);
+        tenant.update(now, used, charged);
         if step > 30 * hertz {
             sum += used;
             count += 1;
         }
     }
-    (sum / count / PERCENT, rate)
+    (sum / count / PERCENT, tenant.rate)
 }
 
 #[test]
@@ -52,10 +58,10 @@ fn corrects_rate_until_measurement_matches_allowance() {
 #[test]
 fn stops_tenant_with_false_counters_sooner() {
     let seconds = |used: Ppm, claimed: Ppm| {
-        let mut rate = RateCorrection::default();
+        let mut tenant = Measured::default();
         (1..100).find(|second| {
-            update(&mut rate, (100 + second) * SECOND, SHARE + used, claimed);
-            rate.is_stopped()
+            tenant.update((100 + second) * SECOND, SHARE + used, claimed);
+            tenant.rate.is_stopped()
         })
     };
     let excess = 8 * PERCENT;
@@ -84,7 +90,7 @@ fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> 
     let mut rate = RateCorrection::default();
     let mut past: Vec<Ppm> = Vec::new();
     let (mut allowed_sum, mut used_sum, mut stopped) = (0, 0, 0);
-    let mut measured = None;
+    let (mut measured, mut charged) = (None, 0);
     let skipped = usize::try_from(delay / TICK).expect("few");
     for step in 0..TICKS {
         let now = 100 * SECOND + step * TICK * MILLISECOND;
@@ -97,7 +103,8 @@ fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> 
         if allowed == FULL_DEVICE {
             rate.unlimited_sample(measured, allowed, now);
         } else {
-            rate.update(measured, [allowed; 2], reported(allowed, true), now);
+            charged += allowed * TICK * MILLISECOND / FULL_DEVICE;
+            rate.update(measured, allowed, charged, now);
         }
         let waits = rate.is_stopped() && allowed < FULL_DEVICE;
         stopped += u32::from(waits);
@@ -169,109 +176,78 @@ fn does_not_stop_tenant_after_its_allowance_falls() {
 
 #[test]
 fn releases_tenant_soon_after_long_excess() {
-    let mut rate = RateCorrection::default();
+    let mut tenant = Measured::default();
     let mut now = 100 * SECOND;
-    let mut sample = |rate: &mut RateCorrection, used| {
+    let mut sample = |tenant: &mut Measured, used| {
         now += SECOND / 2;
-        update(rate, now, used, 0);
+        tenant.update(now, used, 0);
     };
     for _ in 0..10_000 {
-        sample(&mut rate, FULL_DEVICE);
+        sample(&mut tenant, FULL_DEVICE);
     }
-    assert!(rate.is_stopped());
+    assert!(tenant.rate.is_stopped());
     // It ended, and another process of that container starts.
     let samples = (1..100).find(|_| {
-        sample(&mut rate, 0);
-        !rate.is_stopped()
+        sample(&mut tenant, 0);
+        !tenant.rate.is_stopped()
     });
     assert!(samples.is_some_and(|samples| samples < 25), "{samples:?}");
 }
 
 #[test]
 fn releases_stopped_tenant_on_idle_gpu() {
-    let mut rate = RateCorrection::default();
+    let mut tenant = Measured::default();
     let mut now = 100 * SECOND;
-    while !rate.is_stopped() {
+    while !tenant.rate.is_stopped() {
         now += SECOND;
-        update(&mut rate, now, FULL_DEVICE, SHARE);
+        tenant.update(now, FULL_DEVICE, SHARE);
     }
     let last = Measurement {
         used: FULL_DEVICE,
         at: now,
     };
     let stopped = now;
+    let Measured { rate, charged, .. } = &mut tenant;
     while rate.is_stopped() && now < stopped + 60 * SECOND {
         now += 20 * MILLISECOND;
-        rate.update(Some(last), [SHARE; 2], reported(0, true), now);
+        rate.update(Some(last), SHARE, *charged, now);
     }
     let seconds = (now - stopped) / SECOND;
     assert!((2..=8).contains(&seconds), "{seconds}: {rate:?}");
 }
 
 #[test]
-fn ignores_measurement_of_earlier_allowance() {
-    // It was alone until now, and the driver reports with a delay.
-    let mut rate = RateCorrection::default();
-    rate.unlimited_sample(None, FULL_DEVICE, 99 * SECOND);
-    for step in 1..=3 {
-        let now = 100 * SECOND + step * SECOND / 2;
-        assert_eq!(update(&mut rate, now, FULL_DEVICE, SHARE), 1_000_000);
-    }
-    assert!(!rate.is_stopped());
-}
-
-#[test]
-fn does_not_raise_rate_by_late_measurement() {
-    let mut rate = RateCorrection::default();
-    let mut update = |second: u64, used, demands_more| {
-        let at = (100 + second) * SECOND;
-        let charged = if demands_more { SHARE } else { used };
-        let measured = Some(Measurement { used, at });
-        rate.update(measured, [SHARE; 2], reported(charged, demands_more), at);
-        rate.factor(SHARE, SHARE)
-    };
+fn late_measurements_raise_rate_for_a_moment_only() {
+    // Idle until now, then busy, and the driver reports it a second and a half late.
+    let mut tenant = Measured::default();
     for second in 1..10 {
-        assert_eq!(update(second, 0, false), 1_000_000);
+        assert_eq!(tenant.update((100 + second) * SECOND, 0, 0), 1_000_000);
     }
-    assert_eq!(update(10, 0, true), 1_000_000);
-    assert_eq!(update(11, 0, true), 1_000_000);
-    assert!(update(12, 0, true) > 1_000_000);
+    for step in 1..40 {
+        let now = 109 * SECOND + step * SECOND / 2;
+        let used = if step > 3 { SHARE } else { 0 };
+        let rate = tenant.update(now, used, SHARE);
+        assert!((950_000..1_650_000).contains(&rate), "{step}: {rate}");
+    }
+    assert!(tenant.rate.factor(SHARE, SHARE) < 1_020_000, "{tenant:?}");
+    assert_eq!(
+        tenant.rate.factor(3 * SHARE, SHARE) / 3_060_000,
+        0,
+        "what is lent"
+    );
 }
 
 #[test]
-fn does_not_raise_rate_of_tenant_charged_for_what_it_uses() {
-    let mut rate = RateCorrection::default();
-    let mut update = |second: u64, used, charged, limit| {
-        let at = (100 + second) * SECOND;
-        let measured = Measurement { used, at };
-        rate.update(Some(measured), [SHARE, limit], reported(charged, true), at);
-        rate.factor(SHARE, SHARE)
-    };
-    // The device is saturated.
-    let less = 26 * PERCENT;
-    for second in 1..60 {
-        let rate = update(second, less, less, 27 * PERCENT);
-        assert!((980_000..=1_000_000).contains(&rate), "{second}: {rate}");
+fn charge_that_matches_measurement_corrects_nothing() {
+    // Whatever it demands, and whatever its share: one that waits for its work, and one that hardly
+    // works.
+    for used in [15 * PERCENT, PERCENT, 0] {
+        let mut tenant = Measured::default();
+        for second in 1..60 {
+            let rate = tenant.update((100 + second) * SECOND, used, used);
+            assert_eq!(rate, 1_000_000, "{used}");
+        }
     }
-    // It was charged twice, and then no more.
-    let highest = (60..90).map(|second| update(second, 15 * PERCENT, SHARE, SHARE));
-    assert!(highest.max() > Some(1_500_000));
-    for second in 90..150 {
-        update(second, less, less, 27 * PERCENT);
-    }
-    assert!(update(150, less, less, 27 * PERCENT) < 1_050_000);
-}
-
-#[test]
-fn does_not_raise_rate_without_demand() {
-    let mut rate = RateCorrection::default();
-    for at in (1..60).map(|second| second * SECOND) {
-        let used = PERCENT;
-        let measured = Some(Measurement { used, at });
-        rate.update(measured, [SHARE; 2], reported(used, false), at);
-    }
-    assert_eq!(rate.factor(SHARE, SHARE), 1_000_000);
-    assert_eq!(rate.factor(3 * SHARE, SHARE), 3_000_000, "what is lent");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Runs the arbiter: every 20 ms, or 2 ms while a device is calibrated, it reads the launch counters of
-//! all containers, calls [`decide`], and writes the decisions to the limits pages, where the limiter
+//! Runs the arbiter: every 20 ms it reads the launch counters of all containers, calls [`decide`], and writes the decisions to the limits pages, where the limiter
 //! reads them at each launch. It never calls the driver, and a corrupt file of one tenant does not
 //! affect another.
 
@@ -16,15 +15,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::measurements::{BusyTime, Measurements};
+use super::measurements::Measurements;
 use super::priority_cap::PriorityCap;
 use super::{ArbiterState, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide};
 use crate::managed_containers::{ContainersReceiver, ManagedContainer, ManagedContainers};
 
 /// Time between two decisions.
 pub const TICK: Duration = Duration::from_millis(20);
-/// The same while a device is calibrated.
-pub const CALIBRATION_TICK: Duration = Duration::from_millis(2);
 /// A counters file is reopened after this, in nanoseconds: it may have been replaced.
 const REOPEN: u64 = 1_000_000_000;
 
@@ -47,7 +44,6 @@ struct ArbitratedContainer {
     counters: Vec<LaunchCounters>,
     /// The driver's measurement of each device.
     measured: Vec<Option<Measurement>>,
-    busy_times: Vec<BusyTime>,
 }
 
 /// The time by two clocks, in nanoseconds.
@@ -93,7 +89,7 @@ pub fn run(
         }
         arbiter.tick(Clocks::read());
         // Missed ticks are skipped.
-        next = (next + arbiter.interval()).max(Instant::now());
+        next = (next + TICK).max(Instant::now());
         let wait = next.saturating_duration_since(Instant::now());
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return arbiter.release();
@@ -138,17 +134,7 @@ impl Arbiter {
     pub fn set_measurements(&mut self, measurements: &Measurements) {
         for container in &mut self.containers {
             let measured = measurements.get(&container.id).cloned().unwrap_or_default();
-            container.add_busy(&measured);
             container.measured = measured;
-        }
-    }
-
-    /// Time until the next decision.
-    pub fn interval(&self) -> Duration {
-        if self.state.is_calibrating() {
-            CALIBRATION_TICK
-        } else {
-            TICK
         }
     }
 
@@ -191,21 +177,12 @@ impl ArbitratedContainer {
             id: container.id.clone(),
             counters_path: container.directory.counters(),
             devices: devices.collect(),
-            busy_times: vec![BusyTime::default(); page.page().devices()],
             page,
             launch_reader: None,
             opened_at: 0,
             counters: Vec::new(),
             measured: Vec::new(),
         })
-    }
-
-    /// Adds what the driver measured to the page.
-    fn add_busy(&mut self, measured: &[Option<Measurement>]) {
-        let each = self.busy_times.iter_mut().zip(measured);
-        for (i, (busy, measured)) in each.enumerate() {
-            self.page.add_busy(i, busy.add(*measured));
-        }
     }
 
     /// Reads the launch counters; none if the file is corrupt.
@@ -248,6 +225,8 @@ impl ArbitratedContainer {
         for (i, decision) in decisions.iter().enumerate() {
             self.page.set_rate_correction(i, decision.rate_correction);
             self.page.set_tenants(i, decision.tenants);
+            self.page
+                .set_others(i, decision.others, decision.others_time);
             if self.page.set_throttle_flag(i, decision.throttle.value())
                 && decision.throttle == ThrottleFlag::Wait
             {

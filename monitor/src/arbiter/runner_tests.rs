@@ -108,26 +108,6 @@ fn pair(dir: &tempfile::TempDir) -> [ManagedContainer; 2] {
 }
 
 #[test]
-fn writes_measured_use_to_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let tenant = container(dir.path(), "t", 1, 30);
-    let mut node = node();
-    node.set_containers(&[&tenant]);
-    let mut measure = |used: u64, at: u64| {
-        let measured = Measurement { used, at };
-        let all = [(tenant.id.clone(), vec![Some(measured)])];
-        node.arbiter.set_measurements(&all.into());
-        let page = limits::HostLimitsPage::open(&tenant.directory.limits()).unwrap();
-        page.page().busy(0)
-    };
-    assert_eq!(measure(300_000, SECOND), 0);
-    assert_eq!(measure(300_000, 2 * SECOND), 300_000_000);
-    // The same sample again.
-    assert_eq!(measure(300_000, 2 * SECOND), 300_000_000);
-    assert_eq!(measure(500_000, 2 * SECOND + 500_000_000), 550_000_000);
-}
-
-#[test]
 fn writes_pages_as_containers_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let [high, low] = pair(&dir);

@@ -119,7 +119,7 @@ impl SimulatedGpu {
                 ThrottleFlag::Wait => 0,
                 ThrottleFlag::Unlimited => 100,
                 ThrottleFlag::Open if decision.rate_correction == 0 => 100,
-                ThrottleFlag::Open | ThrottleFlag::Exclusive => {
+                ThrottleFlag::Open => {
                     (decision.rate_correction / 100 * spec.cores + 5_000) / 10_000
                 }
             }
@@ -143,9 +143,6 @@ fn work(spec: TenantSpec, counters: &mut LaunchCounters, decision: TenantDecisio
         return;
     }
     counters.launches += 10;
-    if decision.throttle == ThrottleFlag::Exclusive {
-        counters.undisturbed += 10;
-    }
     if decision.throttle == ThrottleFlag::Open && decision.rate_correction > 0 {
         let rate = u64::from(decision.rate_correction) * u64::from(spec.cores) / 100;
         counters.busy += rate.min(spec.wants) * TICK / FULL_DEVICE;
@@ -210,10 +207,7 @@ fn low_priority_gets_its_share_above_the_cap() {
     let mut gpu = SimulatedGpu::new(&[low(40), high(60)]);
     gpu.state = ArbiterState::new(PriorityCap(50));
     gpu.pass(4_500).check(&[0, 100]);
-    // They are measured undisturbed, and get their shares.
     gpu.pass(1_000).check(&[40, 60]);
-    let mut tenants = gpu.tenants.iter();
-    assert!(tenants.all(|(_, counters)| counters.undisturbed > 0));
     gpu.pass(4_000).check(&[40, 60]);
     // Ten seconds later, for as long as before.
     gpu.pass(1_500).check(&[0, 100]);
@@ -256,19 +250,45 @@ fn counts_unlimited_tenant_as_active_for_new_tenant() {
 }
 
 #[test]
-fn saturated_device_reduces_all_allowances_alike() {
-    let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(50)]);
-    gpu.pass(2_000).check(&[20, 30, 50]);
-    // The largest has credit at each launch: the device is too slow for it.
-    gpu.pass_with(4_000, |i, counters| {
-        counters.credit = if i == 2 { 800_000 } else { 0 };
-    });
+fn full_device_takes_its_loss_from_all_alike() {
+    let shares = [20, 30, 50];
+    let of = |share: u32| TenantSpec {
+        // A tenth of the time is lost by switching.
+        measured: Some(Ppm::from(share) * PERCENT * 9 / 10),
+        ..low(share)
+    };
+    let mut gpu = SimulatedGpu::new(&shares.map(of));
+    gpu.pass(10_000).check(&[18, 28, 46]);
+    for (spec, _) in &mut gpu.tenants {
+        spec.measured = Some(Ppm::from(spec.cores) * PERCENT * 8 / 10);
+    }
+    gpu.pass(20_000);
     let rates = gpu.decisions.iter().map(|one| one.rate_correction);
-    let rates: Vec<u32> = rates.collect();
-    let alike = |rate: &u32| rate.abs_diff(rates[0]) < 10;
-    assert!(rates.iter().all(alike), "{rates:?}");
-    assert!((850_000..950_000).contains(&rates[0]), "{rates:?}");
-    gpu.pass(20_000).check(&[20, 30, 50]);
+    assert!(
+        rates.clone().all(|rate| rate > 1_100_000),
+        "it is not full, and they are charged too much: {gpu:?}"
+    );
+}
+
+#[test]
+fn tells_each_tenant_what_has_work_beside_it() {
+    let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
+    gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
+    let others = |gpu: &SimulatedGpu| {
+        let others = gpu.decisions.iter().map(|one| one.others);
+        others
+            .map(|others| (others + 128) / 256)
+            .collect::<Vec<_>>()
+    };
+    // The unlimited one is not measured.
+    assert_eq!(others(&gpu), [4, 2, 4]);
+    let before = gpu.decisions[0].others_time;
+    gpu.pass_with(1_000, |i, counters| counters.running = [1, 3, 0][i]);
+    let passed = gpu.decisions[0].others_time - before;
+    assert_eq!(passed / MILLISECOND, 4_000);
+    gpu.tenants[1].0.wants = 0;
+    gpu.pass(5_000);
+    assert_eq!(others(&gpu)[0], 1, "what it left does not count");
 }
 
 #[test]

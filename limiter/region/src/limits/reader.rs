@@ -13,7 +13,7 @@ use super::{CONTEXT, DeviceRecord, MAGIC, MAX_DEVICES, PageHeader, SIZE, UUID, V
 use crate::map::{self, Map};
 
 /// Lowest valid rate correction, in millionths.
-const MIN_RATE_CORRECTION: u32 = 500_000;
+const MIN_RATE_CORRECTION: u32 = 20_000;
 /// Highest valid rate correction: a share of one percent to which the whole device is lent,
 /// corrected by a factor of two.
 const MAX_RATE_CORRECTION: u32 = 200_000_000;
@@ -162,10 +162,14 @@ impl LimitsPage {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// Nanoseconds for which the container used the device, as far as the host measured; 0: it
-    /// measured nothing.
-    pub fn busy(&self, i: usize) -> u64 {
-        self.u64(record(i) + offset_of!(DeviceRecord, busy))
+    /// Processes of other containers with work on the device, on average, in parts of 256.
+    pub fn others(&self, i: usize) -> u32 {
+        self.u32(record(i) + offset_of!(DeviceRecord, others))
+    }
+
+    /// The sum of those over time, in nanoseconds of one process.
+    pub fn others_time(&self, i: usize) -> u64 {
+        self.u64(record(i) + offset_of!(DeviceRecord, others_time))
     }
 
     /// The host's last heartbeat, nanoseconds since the epoch; 0: none yet.

@@ -77,10 +77,13 @@ impl HostLimitsPage {
         word.store(milliseconds, Ordering::Relaxed);
     }
 
-    /// Adds nanoseconds for which the container used the device.
-    pub fn add_busy(&self, i: usize, nanoseconds: u64) {
-        let word = self.u64(record(i) + offset_of!(DeviceRecord, busy));
-        word.fetch_add(nanoseconds, Ordering::Relaxed);
+    /// Sets the processes of other containers with work on the device, in parts of 256, and their sum
+    /// over time, in nanoseconds of one process.
+    pub fn set_others(&self, i: usize, others: u32, time: u64) {
+        let word = self.u32(record(i) + offset_of!(DeviceRecord, others));
+        word.store(others, Ordering::Relaxed);
+        let word = self.u64(record(i) + offset_of!(DeviceRecord, others_time));
+        word.store(time, Ordering::Relaxed);
     }
 
     /// Sets the heartbeat, nanoseconds since the epoch.
@@ -125,8 +128,7 @@ mod tests {
         assert!(host.set_throttle_flag(0, 1) && !host.set_throttle_flag(0, 1));
         host.set_rate_correction(0, 900_000);
         host.set_tenants(0, 3);
-        host.add_busy(0, 8);
-        host.add_busy(0, 2);
+        host.set_others(0, 128, 10);
         host.set_heartbeat(5);
         host.set_called_back(0, true);
         host.set_patience(0, 250);
@@ -134,7 +136,8 @@ mod tests {
         assert_eq!(tenant.throttle_flag(0).load(Ordering::Relaxed), 1);
         assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
         assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
-        assert_eq!((tenant.busy(0), tenant.patience(0)), (10, 250));
+        assert_eq!((tenant.others(0), tenant.others_time(0)), (128, 10));
+        assert_eq!(tenant.patience(0), 250);
         let limits = (tenant.request(0), tenant.growth_limit(0));
         assert_eq!(limits, (2000 << 20, 2000 << 20));
         host.set_called_back(0, false);
