@@ -304,10 +304,16 @@ impl PacedLaunch {
     /// What has work on the device now, this process included.
     fn running(self) -> Running {
         let (limits, device_index) = (&self.process.limits, self.device_index);
+        // A silent host counts nobody, or a launch could be charged too little for ever.
+        let host_alive = self.device_pace.host_alive.load(Relaxed);
         Running {
             own: u32::try_from(self.compute().running.load(Relaxed)).unwrap_or(u32::MAX),
             streams: self.device_pace.markers.streams() as u64,
-            others: limits.others(device_index),
+            others: if host_alive {
+                limits.others(device_index)
+            } else {
+                0
+            },
             others_time: limits.others_time(device_index),
             written: limits.heartbeat(),
         }

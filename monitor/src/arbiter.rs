@@ -142,6 +142,8 @@ struct Device {
     /// The indices of its tenants.
     members: Vec<usize>,
     priority_waits: PriorityWaits,
+    /// The sum of processes with work over time, in nanoseconds of one process.
+    running_time: u64,
 }
 
 /// The state of one tenant on one device.
@@ -241,11 +243,11 @@ impl Device {
         let wanted = wanted.map(|(_, allowed)| *allowed).sum::<Ppm>();
         let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
         let left = full_device(wanted, used);
-        let all = members.iter().map(|i| &tenants[*i].activity);
-        let [mut running, mut running_time] = [0; 2];
-        for activity in all {
+        let mut running = 0;
+        for activity in members.iter().map(|i| &tenants[*i].activity) {
             running += activity.running();
-            running_time += activity.running_time();
+            // Kept when a tenant leaves: launches of others may be in progress.
+            self.running_time += activity.running_time()[1];
         }
         for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
             let sample = &samples[*i];
@@ -264,7 +266,7 @@ impl Device {
             decisions[*i] = TenantDecision {
                 tenants: u32::try_from(others + 1).unwrap_or(u32::MAX),
                 others: u32::try_from(running - own.running()).unwrap_or(u32::MAX),
-                others_time: running_time - own.running_time(),
+                others_time: self.running_time - own.running_time()[0],
                 ..decision
             };
         }

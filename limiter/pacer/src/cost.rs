@@ -10,9 +10,9 @@
 //! While others have work on the device, the time includes theirs. The device serves processes in
 //! turn, and the streams of one at once: a launch is charged its time divided by the processes with
 //! work and by its own process's streams. That also divides what the device loses by switching.
-//! A kernel that was once measured alone costs what it took then; until that, what was found beside
-//! others. A launch of a kernel of [`SETTLED`] or more is charged its own time: one kernel may have long
-//! and short launches of the same size.
+//! The mean moves four times as far with a launch alone on the device. A launch of a kernel of
+//! [`SETTLED`] or more is charged its own time: one kernel may have long and short launches of the same
+//! size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,

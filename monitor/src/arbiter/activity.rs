@@ -41,7 +41,7 @@ pub struct Activity {
     /// Nanoseconds that it was charged so far.
     charged: u64,
     running: u64,
-    running_time: u64,
+    running_time: [u64; 2],
     active: bool,
     demands_more: bool,
 }
@@ -77,8 +77,8 @@ impl Activity {
         if self.active { self.running } else { 0 }
     }
 
-    /// The sum of those over time, in nanoseconds of one process.
-    pub fn running_time(&self) -> u64 {
+    /// The sum of those over time, in nanoseconds of one process, and what the last sample added.
+    pub fn running_time(&self) -> [u64; 2] {
         self.running_time
     }
 
@@ -87,7 +87,7 @@ impl Activity {
     pub fn update(&mut self, sample: &TenantSample, throttle: ThrottleFlag, now: u64) {
         let waiting = throttle == ThrottleFlag::Wait;
         let Some(counters) = sample.counters else {
-            self.counters = None;
+            (self.counters, self.running_time[1]) = (None, 0);
             self.demands_more = true;
             self.active = sample
                 .measured
@@ -95,6 +95,7 @@ impl Activity {
             return;
         };
         let moments = [counters.debt, counters.until].map(|moment| plausible(moment, now));
+        self.running_time[1] = 0;
         let last = self.counters.replace(counters);
         let passed = now.saturating_sub(self.sampled_at).max(1);
         self.sampled_at = now;
@@ -121,7 +122,8 @@ impl Activity {
                     Some(_) => counters.running.min(MAX_RUNNING),
                     None => u64::from(self.active),
                 };
-                self.running_time += running * passed;
+                self.running_time[0] += running * passed;
+                self.running_time[1] = running * passed;
                 self.running =
                     average(self.running, running * ONE_PROCESS, RUNNING_AVERAGE, passed);
                 let contended = counters.contended.wrapping_sub(last.contended);

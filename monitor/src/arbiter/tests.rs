@@ -289,6 +289,12 @@ fn tells_each_tenant_what_has_work_beside_it() {
     gpu.tenants[1].0.wants = 0;
     gpu.pass(5_000);
     assert_eq!(others(&gpu)[0], 1, "what it left does not count");
+    let before = gpu.decisions[0].others_time;
+    gpu.tenants.pop();
+    gpu.decisions.pop();
+    gpu.pass(20);
+    let after = gpu.decisions[0].others_time;
+    assert_eq!(after, before, "the sum goes on where it was");
 }
 
 #[test]
