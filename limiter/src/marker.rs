@@ -16,7 +16,7 @@ use crate::lock::FutexLock;
 use crate::stream::{context_of, is_captured, with_current, with_relaxed_capture};
 
 /// `CUDA_ERROR_NOT_READY`.
-pub(crate) const NOT_READY: Code = 600;
+const NOT_READY: Code = 600;
 /// Launches on a device that may be measured at once; others are not measured.
 const MAX_PENDING: usize = 32;
 /// Of these in one stream, so that a stream that waits for something does not keep others from

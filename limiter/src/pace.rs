@@ -61,9 +61,7 @@ pub(crate) fn poll_after_wait(process: &'static ProcessState) {
             device_pace,
             thread: thread_number(),
         };
-        if device_pace.markers.pending_of(None) > 0 {
-            paced.poll();
-        }
+        paced.poll();
     }
 }
 
@@ -285,6 +283,9 @@ impl PacedLaunch {
 
     /// Learns from finished measurements, and corrects what was charged.
     fn poll(self) {
+        if self.device_pace.markers.pending_of(None) == 0 {
+            return;
+        }
         let running = self.running();
         let mut any = false;
         self.device_pace.markers.poll(MAX_POLLED, |measured| {
@@ -328,9 +329,10 @@ impl PacedLaunch {
             return;
         };
         let delayed = self.delayed().wrapping_sub(launch.delayed);
+        let sharing = Sharing::new([launch.running, running]);
         let found = kernel.learn(LaunchSample {
             took,
-            sharing: Sharing::new([launch.running, running]),
+            sharing,
             overlapped: launch.overlapped,
             disturbed: measured.disturbed,
             delayed,
@@ -340,10 +342,12 @@ impl PacedLaunch {
         };
         self.device_pace.scales().learn(launch.extent, found);
         let waited = took.saturating_sub(found);
-        // Of small launches one in a chunk is measured.
-        let launches = (CHUNK / found.max(1)).max(1);
-        let contended = waited.saturating_mul(launches);
-        compute.contended.fetch_add(contended, Relaxed);
+        if sharing != Sharing::ALONE {
+            // Of small launches one in a chunk is measured.
+            let launches = (CHUNK / found.max(1)).max(1);
+            let contended = waited.saturating_mul(launches);
+            compute.contended.fetch_add(contended, Relaxed);
+        }
         if let LaunchRule::Limited(rate) = self.limit_words().rule() {
             self.bucket().settle(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_of_launches_of_other_threads() {
+    fn notices_launches_of_other_threads() {
         let (credit, until) = (Credit::default(), AtomicU64::new(0));
         let launch = |(thread, now): (usize, u64)| {
             credit.spend(thread, 0);

@@ -9,8 +9,7 @@
 //! The rate is multiplied by what the tenant was charged for each nanosecond that the driver measured,
 //! whatever it demands: beside busy neighbours its launches may be charged too much, or too little
 //! where their marks cost more than they do. Measurements are late, in whole percent, at most a few per
-//! second, and where kernels are long, all or nothing: a ratio within their spread corrects nothing,
-//! and on a full device no rate rises.
+//! second, and where kernels are long, all or nothing: a ratio within their spread corrects nothing.
 
 use std::collections::VecDeque;
 
@@ -26,6 +25,8 @@ const KNOWN: u64 = 4 * SECOND;
 const ROUNDING: Ppm = PERCENT / 2;
 /// A ratio that differs less from one is no error: one in so many.
 const DEAD_BAND: u64 = 20;
+/// The most that counts as charged, in devices.
+const MAX_CHARGED: u64 = 64;
 /// Bounds of the correction, in millionths. The lower one is for launches that cannot be measured, which
 /// are charged a millisecond each.
 const BOUNDS: (u64, u64) = (20_000, 4_000_000);
@@ -117,7 +118,9 @@ impl RateCorrection {
         self.allowances.note(allowed, now);
         if let Some((found, passed)) = self.newer(measured) {
             let before = std::mem::replace(&mut self.charged_before, charged);
-            let reported = charged.saturating_sub(before) * FULL_DEVICE / passed.max(1);
+            // The counters are the tenant's.
+            let reported = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
+            let reported = reported / passed.max(1);
             self.add_excess(found, passed, Some(reported), now);
             self.average(found, reported, passed);
         } else if self.stopped && now >= self.seen + SILENCE {

@@ -251,6 +251,17 @@ fn charge_that_matches_measurement_corrects_nothing() {
 }
 
 #[test]
+fn forged_charges_stay_within_bounds() {
+    let mut rate = RateCorrection::default();
+    for second in 1..60 {
+        let at = (100 + second) * SECOND;
+        let measured = Some(Measurement { used: SHARE, at });
+        rate.update(measured, SHARE, u64::MAX / 60 * second, at);
+        assert!(rate.factor(SHARE, SHARE) <= 4_000_000, "{rate:?}");
+    }
+}
+
+#[test]
 fn sums_allowance_over_any_interval() {
     let mut allowed = AllowanceHistory::default();
     let check = |allowed: &AllowanceHistory, from: u64, to: u64, expected: u64| {

@@ -271,7 +271,7 @@ fn full_device_takes_its_loss_from_all_alike() {
 }
 
 #[test]
-fn tells_each_tenant_what_has_work_beside_it() {
+fn reports_what_has_work_beside_each_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
     gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
     let others = |gpu: &SimulatedGpu| {
