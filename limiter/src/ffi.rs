@@ -118,6 +118,11 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
+    /// The same place, of a caller to whom the driver gives other values there.
+    pub(crate) fn cast<U>(self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
     pub(crate) fn get(self) -> Option<T> {
         // SAFETY: null, or good for one `T`; `T` has no bits that are not a value.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })

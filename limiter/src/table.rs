@@ -251,7 +251,7 @@ hooks! {
     Nvml "" 0 '-' nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvml::NvmlMemoryV2>) => nvml::memory_v2;
     Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::compute;
     Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::compute;
-    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::compute;
+    Nvml "" 0 '-' nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::compute_v3;
     Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfo>) => nvml_processes::empty;
     Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;
     Nvml "" 0 '-' nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, infos: Out<nvml_processes::ProcessInfoV2>) => nvml_processes::empty;

@@ -109,6 +109,8 @@ pub struct Measurement {
     pub used: Ppm,
     /// When it was read, in nanoseconds.
     pub at: u64,
+    /// One of its processes has no sample as new as others': what it used since the last is not known.
+    pub is_late: bool,
 }
 
 /// The decision for a tenant.

@@ -1,6 +1,7 @@
-//! How much of its GPU each process uses, by the driver's newest utilization sample. The driver takes
-//! one every sixth of a second to every second, by product, and lists only processes that worked. A
-//! process is not idle because there is no new sample.
+//! How much of its GPU each process uses, by the driver's newest utilization sample of it. The driver
+//! takes one every sixth of a second to every second, by product, lists only processes that worked, and
+//! gives each a time stamp of its own: a process is idle where others have samples a second newer, and
+//! not because there is no new sample.
 //!
 //! Some drivers list processes that have ended, and values above 100, which say nothing: a process
 //! with such a value is taken to do what it did before.
@@ -19,24 +20,34 @@ const FULL: u32 = 100;
 /// A second of the driver's clock, which is the time of day in microseconds.
 const SECOND: u64 = 1_000_000;
 
-/// The newest sample of each GPU.
+/// The newest samples of each GPU.
 #[derive(Debug, Default)]
 pub struct UtilizationSamples {
-    gpus: BTreeMap<String, GpuUtilizationSample>,
+    gpus: BTreeMap<String, GpuSamples>,
     /// The time of day at the last sample.
     time_of_day: u64,
 }
 
 #[derive(Debug)]
-struct GpuUtilizationSample {
-    /// Its time, by the driver's clock.
+struct GpuSamples {
+    /// The time of the newest, by the driver's clock.
     at: u64,
-    /// The time of the newest sample before the clock was set back; 0: it never was.
+    /// The time of the newest before the clock was set back; 0: it never was.
     future_at: u64,
-    /// Its time, by the monotonic clock.
+    /// When the newest was read, by the monotonic clock.
     seen: Instant,
-    /// Percent of the GPU, by process.
-    busy: BTreeMap<u32, u32>,
+    processes: BTreeMap<u32, ProcessBusy>,
+}
+
+/// How much of a GPU a process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessBusy {
+    /// Percent of the GPU's compute.
+    pub percent: u32,
+    /// It has no sample among those that were read last, but one of the last second.
+    pub is_late: bool,
+    /// The time of the sample, by the driver's clock.
+    at: u64,
 }
 
 impl UtilizationSamples {
@@ -45,9 +56,13 @@ impl UtilizationSamples {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         if now < self.time_of_day {
-            for sample in self.gpus.values_mut() {
-                sample.future_at = sample.future_at.max(sample.at);
-                sample.at = sample.at.min(now.saturating_sub(SECOND));
+            for gpu in self.gpus.values_mut() {
+                gpu.future_at = gpu.future_at.max(gpu.at);
+                let past = |at: u64| at.min(now.saturating_sub(SECOND));
+                gpu.at = past(gpu.at);
+                for one in gpu.processes.values_mut() {
+                    one.at = past(one.at);
+                }
             }
         }
         self.time_of_day = now;
@@ -78,31 +93,44 @@ impl UtilizationSamples {
         let Some(at) = found().map(|one| one.at).max() else {
             return false;
         };
-        let known = |pid: u32| before.and_then(|sample| sample.busy.get(&pid)).copied();
-        let mut busy = BTreeMap::new();
-        for one in found().filter(|one| one.busy > FULL && runs(one.pid)) {
-            if let Some(known) = known(one.pid) {
-                busy.insert(one.pid, known);
+        let at = at.max(self.since(gpu));
+        let known = before.map(|gpu| &gpu.processes);
+        let mut processes = known.cloned().unwrap_or_default();
+        for one in processes.values_mut() {
+            one.is_late = true;
+        }
+        let mut found: Vec<&ProcessUtilization> = found().collect();
+        // The newest of a process counts, and one above 100 only where it has no other.
+        found.sort_by_key(|one| (one.busy <= FULL, one.at));
+        for one in found {
+            let valid = (one.busy <= FULL).then_some(one.busy);
+            let known = processes.get(&one.pid).map(|known| known.percent);
+            if let Some(percent) = valid.or(known) {
+                let (is_late, at) = (false, one.at);
+                let found = ProcessBusy {
+                    percent,
+                    is_late,
+                    at,
+                };
+                processes.insert(one.pid, found);
             }
         }
-        for one in found().filter(|one| one.busy <= FULL && runs(one.pid)) {
-            busy.insert(one.pid, one.busy);
-        }
-        let sample = GpuUtilizationSample {
-            at: at.max(self.since(gpu)),
+        processes.retain(|pid, one| runs(*pid) && one.at.saturating_add(SECOND) > at);
+        let samples = GpuSamples {
+            at,
             future_at,
             seen: now,
-            busy,
+            processes,
         };
-        self.gpus.insert(gpu.to_owned(), sample);
+        self.gpus.insert(gpu.to_owned(), samples);
         true
     }
 
-    /// Percent of a GPU that each process used at `now`.
-    pub fn busy(&self, gpu: &str, now: Instant) -> impl Iterator<Item = (u32, u32)> {
-        let sample = self.gpus.get(gpu);
-        let fresh = sample.filter(|sample| now.saturating_duration_since(sample.seen) < IDLE);
-        let all = fresh.into_iter().flat_map(|sample| &sample.busy);
+    /// How much of a GPU each process used at `now`.
+    pub fn busy(&self, gpu: &str, now: Instant) -> impl Iterator<Item = (u32, ProcessBusy)> {
+        let samples = self.gpus.get(gpu);
+        let fresh = samples.filter(|gpu| now.saturating_duration_since(gpu.seen) < IDLE);
+        let all = fresh.into_iter().flat_map(|gpu| &gpu.processes);
         all.map(|(pid, busy)| (*pid, *busy))
     }
 }
@@ -115,21 +143,26 @@ mod tests {
         ProcessUtilization { pid, busy, at }
     }
 
+    fn percents(samples: &UtilizationSamples, now: Instant) -> Vec<(u32, u32)> {
+        let all = samples.busy("GPU-a", now);
+        all.map(|(pid, busy)| (pid, busy.percent)).collect()
+    }
+
     /// Checks the use of the processes after each sample, half a second apart; a sample has those of
     /// processes 1, 2, …, or none.
     fn check(samples_of_processes: &[&[u32]], expected: &[&[(u32, u32)]]) {
         let mut samples = UtilizationSamples::default();
+        samples.set_clock(UNIX_EPOCH + Duration::from_mins(1));
         let begun = Instant::now();
         for (i, (sample, expected)) in (0_u32..).zip(samples_of_processes.iter().zip(expected)) {
             let now = begun + i * Duration::from_millis(500);
             let all = (1..).zip(sample.iter());
             let found: Vec<ProcessUtilization> = all
-                .map(|(pid, busy)| used(pid, *busy, u64::from(i) + 7))
+                .map(|(pid, busy)| used(pid, *busy, (u64::from(i) + 7) * SECOND))
                 .collect();
             let taken = samples.take("GPU-a", &found, |_| true, now);
             assert_eq!(taken, !found.is_empty());
-            let busy: Vec<_> = samples.busy("GPU-a", now).collect();
-            assert_eq!(busy, *expected, "sample {i}");
+            assert_eq!(percents(&samples, now), *expected, "sample {i}");
             assert!(samples.busy("GPU-b", now).next().is_none());
         }
     }
@@ -138,7 +171,7 @@ mod tests {
     fn keeps_utilization_between_driver_samples() {
         let full: &[(u32, u32)] = &[(1, 99)];
         check(&[&[99], &[], &[99], &[], &[]], &[full; 5]);
-        // A process that is missing in the newest sample is idle.
+        // A process that has no sample in the last second is idle.
         check(&[&[60, 40], &[70]], &[&[(1, 60), (2, 40)], &[(1, 70)]]);
         // So is a GPU without samples for two seconds.
         let samples: [&[u32]; 6] = [&[99], &[], &[], &[], &[], &[]];
@@ -146,18 +179,41 @@ mod tests {
     }
 
     #[test]
+    fn process_with_earlier_time_stamp_is_late_for_a_second() {
+        let mut samples = UtilizationSamples::default();
+        samples.set_clock(UNIX_EPOCH + Duration::from_mins(1));
+        let now = Instant::now();
+        let mut take = |all: &[(u32, u32, u64)]| {
+            let found = all
+                .iter()
+                .map(|(pid, busy, at)| used(*pid, *busy, at * 1_000));
+            assert!(samples.take("GPU-a", &found.collect::<Vec<_>>(), |_| true, now));
+            let all = samples.busy("GPU-a", now);
+            all.map(|(pid, busy)| (pid, busy.percent, busy.is_late))
+                .collect::<Vec<_>>()
+        };
+        // Process 3 worked long ago.
+        let first = take(&[(1, 30, 5_000), (2, 60, 4_700), (3, 9, 1_000)]);
+        assert_eq!(first, [(1, 30, false), (2, 60, false)]);
+        assert_eq!(take(&[(1, 35, 5_500)]), [(1, 35, false), (2, 60, true)]);
+        let both = take(&[(1, 30, 6_000), (2, 70, 5_600), (2, 50, 5_650)]);
+        assert_eq!(both, [(1, 30, false), (2, 50, false)]);
+        assert_eq!(take(&[(1, 31, 6_660)]), [(1, 31, false)]);
+    }
+
+    #[test]
     fn drops_samples_above_100_and_of_ended_processes() {
         let mut samples = UtilizationSamples::default();
+        samples.set_clock(UNIX_EPOCH + Duration::from_mins(1));
         let now = Instant::now();
         let mut check_take = |all: &[(u32, u32)], expected: &[(u32, u32)]| {
-            let all_found = (7..).zip(all);
+            let all_found = (samples.since("GPU-a") + SECOND..).zip(all);
             let found: Vec<ProcessUtilization> = all_found
                 .map(|(at, (pid, busy))| used(*pid, *busy, at))
                 .collect();
             // Process 9 has ended.
             assert!(samples.take("GPU-a", &found, |pid| pid != 9, now));
-            let busy: Vec<_> = samples.busy("GPU-a", now).collect();
-            assert_eq!(busy, expected, "{all:?}");
+            assert_eq!(percents(&samples, now), expected, "{all:?}");
         };
         check_take(&[(1, 101), (2, 40), (9, 50)], &[(2, 40)]);
         check_take(&[(1, 30), (2, 4000)], &[(1, 30), (2, 40)]);
@@ -192,7 +248,7 @@ mod tests {
                 let new: Vec<ProcessUtilization> =
                     found.iter().filter(|one| one.at > since).copied().collect();
                 let taken = samples.take("GPU-a", &new, |_| true, begun);
-                let busy = samples.busy("GPU-a", begun).next().map(|(_, busy)| busy);
+                let busy = percents(&samples, begun).first().map(|(_, busy)| *busy);
                 assert_eq!((taken, busy), expected, "at {now}");
             };
         check_at(10_000, &[at(9_999, 10)], (true, Some(10)));

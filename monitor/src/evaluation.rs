@@ -48,6 +48,8 @@ pub struct ContainerUse {
     pub unavailable: u64,
     /// Percent of the GPU that they used.
     pub busy: u32,
+    /// Of one of them, the driver has no sample as new as of others.
+    pub is_late: bool,
     /// Compute, as the limiter counts it.
     pub work: aliquot_region::host::ComputeUsage,
     /// Requests that the limiter refused.
@@ -276,10 +278,13 @@ impl Evaluator {
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
         found.unavailable = count(own, |(one, _)| one.bytes.is_none());
-        found.busy = own.iter().fold(0, |sum: u32, (one, _)| {
+        for (one, _) in own {
             let key = (one.gpu.clone(), one.process.identity.pid);
-            sum.saturating_add(sample.busy.get(&key).copied().unwrap_or(0))
-        });
+            if let Some(busy) = sample.busy.get(&key) {
+                found.busy = found.busy.saturating_add(busy.percent);
+                found.is_late |= busy.is_late;
+            }
+        }
         state.peak = state.peak.max(seen.measured());
         found.peak = state
             .peak

@@ -220,6 +220,7 @@ fn add_share(
         work,
         refused,
         blind,
+        is_late: _,
     } = found.copied().unwrap_or_default();
     let uuid = snapshot.sample.device_uuid(at, index).to_owned();
     let hami = [

@@ -40,6 +40,8 @@ pub struct LentShare {
     pub limit: u64,
     /// What it uses.
     pub used: u64,
+    /// Of that, the driver's own beyond what the limiter counts, which is not held against it.
+    pub tolerated: u64,
     /// What a call within its request waits for.
     pub lacking: u64,
     /// It frees memory when it is notified.
@@ -49,11 +51,12 @@ pub struct LentShare {
 }
 
 impl LentShare {
-    /// What it borrows. A share whose limit is its request, or unknown, borrows nothing, whatever the
-    /// driver takes beyond it.
+    /// What it borrows, without what the driver may take beyond the count. A share whose limit is its
+    /// request, or unknown, borrows nothing.
     pub fn excess(&self) -> u64 {
         if self.is_borrower() {
-            self.used.saturating_sub(self.request)
+            let held = self.used.saturating_sub(self.tolerated);
+            held.saturating_sub(self.request)
         } else {
             0
         }
@@ -112,14 +115,16 @@ impl Lending {
     }
 
     /// Decides for each device of a sample with shares that have a limiter; `free` returns the bytes
-    /// that are free on a device. Where that is unknown, nothing changes.
+    /// that are free on a device. Where that is unknown, nothing changes. `tolerance`: bytes that each
+    /// process may use beyond what the limiter counts for it.
     pub fn evaluate(
         &mut self,
         sample: &NodeSample,
         evaluation: &Evaluation,
+        tolerance: u64,
         free: impl Fn(&str) -> Option<u64>,
     ) -> Vec<(Vec<LentShare>, GpuLending)> {
-        let all = shares(sample, evaluation, &self.grace);
+        let all = shares(sample, evaluation, &self.grace, tolerance);
         self.call_backs.retain(|gpu, _| all.contains_key(gpu));
         let decided = all.into_iter().filter_map(|(gpu, shares)| {
             let decision = self.decide(&gpu, &shares, free(&gpu)?, sample.taken_at);
@@ -219,6 +224,7 @@ fn shares(
     sample: &NodeSample,
     evaluation: &Evaluation,
     grace: &Grace,
+    tolerance: u64,
 ) -> BTreeMap<String, Vec<LentShare>> {
     let mut all: BTreeMap<String, Vec<LentShare>> = BTreeMap::new();
     for (at, container) in sample.containers.all.iter().enumerate() {
@@ -239,12 +245,15 @@ fn shares(
             let lacking = lacking.map_or(0, |(bytes, _)| *bytes);
             let is_measured = found.unavailable == 0 && !found.blind;
             let counted = found.tracked.saturating_sub(lacking);
+            let used = if is_measured { found.measured } else { counted };
+            let tolerance = tolerance.saturating_mul(found.processes);
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),
                 request: sample.request(at, device).unwrap_or(found.limit),
                 limit: found.limit,
-                used: if is_measured { found.measured } else { counted },
+                used,
+                tolerated: used.saturating_sub(counted).min(tolerance),
                 lacking,
                 yields: sample.yields.contains(&container.id),
                 grace: grace.of(&container.namespace),

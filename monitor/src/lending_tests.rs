@@ -14,6 +14,7 @@ fn share(number: usize, used: u64, lacking: u64) -> LentShare {
         request: 2000 * MIB,
         limit: 8000 * MIB,
         used: used * MIB,
+        tolerated: 0,
         lacking: lacking * MIB,
         yields: false,
         grace: GRACE,
@@ -59,7 +60,8 @@ fn calls_back_at_once_and_ends_largest_borrowers_after_grace() {
 
 #[test]
 fn ends_as_many_borrowers_at_once_as_it_takes() {
-    // What the driver takes beyond a share, and a share whose limits page cannot be read.
+    // What the driver takes beyond a share or beyond the count, and a share whose limits page cannot be
+    // read.
     let plain = LentShare {
         limit: 2000 * MIB,
         ..share(1, 2400, 0)
@@ -69,12 +71,17 @@ fn ends_as_many_borrowers_at_once_as_it_takes() {
         limit: 0,
         ..share(2, 5000, 0)
     };
+    let grown = LentShare {
+        tolerated: 500 * MIB,
+        ..share(1, 2500, 0)
+    };
     for (others, expected) in [
         (
             [share(1, 2600, 0), share(2, 3000, 0), share(3, 2300, 0)],
             &[2, 1][..],
         ),
-        ([plain, unknown, share(3, 2100, 0)], &[3]),
+        ([plain, unknown.clone(), share(3, 2100, 0)], &[3]),
+        ([grown, unknown, share(3, 2100, 0)], &[3]),
     ] {
         let mut lending = lending();
         let shares = [[share(0, 0, 1500)].as_slice(), &others].concat();

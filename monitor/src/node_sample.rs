@@ -8,6 +8,7 @@ use aliquot_core::PodUid;
 use aliquot_node_state::processes::ProcessStatus;
 use aliquot_region::host::{CountersReadError, CountersSnapshot};
 
+use crate::busy::ProcessBusy;
 use crate::container_cgroups::Cgroups;
 use crate::managed_containers::ManagedContainers;
 use crate::pods::PodInfo;
@@ -42,8 +43,8 @@ pub struct NodeSample {
     pub in_use: BTreeMap<String, u64>,
     /// The GPU of each MIG instance, by the instance's uuid.
     pub gpus: BTreeMap<String, String>,
-    /// Percent of its GPU that each process used, by the newest driver sample, where there is one.
-    pub busy: BTreeMap<(String, u32), u32>,
+    /// How much of its GPU each process used, where there is a driver sample of the last second.
+    pub busy: BTreeMap<(String, u32), ProcessBusy>,
     /// GPUs with a new driver sample of processes.
     pub newly_sampled: BTreeSet<String>,
     /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.

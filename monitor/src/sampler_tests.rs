@@ -220,7 +220,11 @@ fn uses_only_utilization_of_running_processes() {
     let (sample, _) = sampler.sample();
     assert!(sample.uncorrected.is_empty());
     assert!(sample.newly_sampled.contains("GPU-a"));
-    assert_eq!(sample.busy, [(("GPU-a".to_owned(), 7), 40)].into());
+    let busy: Vec<_> = sample.busy.iter().collect();
+    let [((gpu, pid), busy)] = busy[..] else {
+        panic!("{busy:?}");
+    };
+    assert_eq!((&**gpu, *pid, busy.percent), ("GPU-a", 7, 40));
 }
 
 #[test]

@@ -145,9 +145,10 @@ impl SamplingLoop {
         }
         self.sampler
             .write_charges(&sample.containers.all, &evaluation.charges);
+        let free = |gpu: &str| free_memory(&gpus, &sample, gpu);
         let lent = self
             .lending
-            .evaluate(&sample, &evaluation, |gpu| free_memory(&gpus, &sample, gpu));
+            .evaluate(&sample, &evaluation, rules.tolerance, free);
         write_lending(&mut self.sampler, &sample, &lent);
         self.actions.carry_out(&sample, &evaluation);
         self.actions.call_back(&sample, &evaluation, &lent);

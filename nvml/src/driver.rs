@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aliquot_core::Mib;
-use nvml_wrapper::enums::device::UsedGpuMemory;
 use parking_lot::Mutex;
 
 use crate::Driver;
@@ -202,21 +201,15 @@ impl Driver for Nvml {
     fn mps_clients(&self, uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
         let read = || {
             let device = self.library.device_by_uuid(uuid)?;
-            device.mps_running_compute_processes()
+            crate::usage::mps_clients(&self.library, &device)
         };
         let found = read().map_err(|source| NvmlError::Processes {
             uuid: uuid.to_owned(),
             source,
         })?;
         // The driver may not report a client's bytes.
-        let bytes = |used: UsedGpuMemory| match used {
-            UsedGpuMemory::Used(bytes) => bytes,
-            UsedGpuMemory::Unavailable => 0,
-        };
         let found = found.into_iter();
-        Ok(found
-            .map(|one| (one.pid, bytes(one.used_gpu_memory)))
-            .collect())
+        Ok(found.map(|one| (one.pid, one.bytes.unwrap_or(0))).collect())
     }
 
     fn clear_errors(&self, uuid: &str) {

@@ -68,6 +68,7 @@ calls! {
     cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: Out<u64>);
     cuMemAdvise(pointer: Pointer, bytes: usize, advice: i32, device: Device);
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
+    nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);
     nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);
     nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>);

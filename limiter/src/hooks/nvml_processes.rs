@@ -9,6 +9,7 @@ use core::ffi::c_uint;
 use aliquot_region::slot::SlotProcess as Holder;
 
 use super::nvml::limited_device;
+use crate::driver::call;
 use crate::ffi::{
     Code, Handle, NVML_INSUFFICIENT_SIZE, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS,
 };
@@ -60,7 +61,7 @@ pub(crate) struct UtilizationInfos {
     list: Out<UtilizationInfo>,
 }
 
-/// `nvmlProcessDetail_v1_t`.
+/// `nvmlProcessDetail_v1_t`, and what drivers 535.43 to 535.86 have as `nvmlProcessInfo_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessDetail {
@@ -110,10 +111,57 @@ impl ProcessRecord for ProcessInfoV2 {
     }
 }
 
+impl ProcessRecord for ProcessDetail {
+    fn of(process: Holder) -> Self {
+        Self {
+            pid: process.pid.unwrap_or(0),
+            used: process.used,
+            instance: c_uint::MAX,
+            compute_instance: c_uint::MAX,
+            protected: 0,
+        }
+    }
+}
+
 type List<T> = extern "C" fn(Handle, Out<c_uint>, Out<T>) -> Code;
 
 pub(crate) fn compute<T: ProcessRecord>(
     real: List<T>,
+    device: Handle,
+    count: Out<c_uint>,
+    infos: Out<T>,
+) -> Code {
+    own(|| real(device, count, infos), device, count, infos)
+}
+
+/// Version 3 of the list has the records of version 2, but on drivers 535.43 to 535.86.
+pub(crate) fn compute_v3(
+    real: List<ProcessInfoV2>,
+    device: Handle,
+    count: Out<c_uint>,
+    infos: Out<ProcessInfoV2>,
+) -> Code {
+    let real = || real(device, count, infos);
+    if has_long_records() {
+        own(real, device, count, infos.cast::<ProcessDetail>())
+    } else {
+        own(real, device, count, infos)
+    }
+}
+
+fn has_long_records() -> bool {
+    let mut version = [0_u8; 80];
+    let length = c_uint::try_from(version.len()).unwrap_or(0);
+    if call::nvmlSystemGetDriverVersion(version.as_mut_ptr().cast(), length) != SUCCESS {
+        return false;
+    }
+    let mut parts = version.split(|byte| *byte == b'.');
+    let mut number = || str::from_utf8(parts.next()?).ok()?.parse().ok();
+    matches!((number(), number()), (Some(535), Some(43..=86)))
+}
+
+fn own<T: ProcessRecord>(
+    real: impl FnOnce() -> Code,
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
@@ -131,18 +179,19 @@ pub(crate) fn empty<T: ProcessRecord>(
     count: Out<c_uint>,
     infos: Out<T>,
 ) -> Code {
+    let real = || real(device, count, infos);
     listed(real, device, count, infos, |_, _| Vec::new())
 }
 
 fn listed<T: ProcessRecord>(
-    real: List<T>,
+    real: impl FnOnce() -> Code,
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
     list: impl FnOnce(&ProcessState, usize) -> Vec<T>,
 ) -> Code {
     let Some((process, device_index)) = limited_device(device) else {
-        return real(device, count, infos);
+        return real();
     };
     let Some(capacity) = count.get() else {
         return NVML_INVALID_ARGUMENT;
@@ -252,19 +301,7 @@ pub(crate) fn details(
         return NVML_INSUFFICIENT_SIZE;
     }
     for (i, one) in own.iter().take(shown).enumerate() {
-        let pid = one.pid.unwrap_or(0);
-        let (instance, compute_instance) = (c_uint::MAX, c_uint::MAX);
-        let (used, protected) = (one.used, 0);
-        found.list.put_at(
-            i,
-            ProcessDetail {
-                pid,
-                used,
-                instance,
-                compute_instance,
-                protected,
-            },
-        );
+        found.list.put_at(i, ProcessDetail::of(*one));
     }
     for i in shown..listed {
         found.list.wipe_at(i);

@@ -19,7 +19,11 @@ pub fn measurements(sample: &NodeSample, evaluation: &Evaluation, at: u64) -> Me
                 let used = u64::from(found.busy) * PERCENT;
                 let is_reported =
                     sample.newly_sampled.contains(device.uuid.as_str()) && !found.blind;
-                is_reported.then_some(Measurement { used, at })
+                is_reported.then_some(Measurement {
+                    used,
+                    at,
+                    is_late: found.is_late,
+                })
             });
             (container.id.clone(), devices.collect())
         })

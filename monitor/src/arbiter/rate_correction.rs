@@ -116,8 +116,13 @@ impl RateCorrection {
     /// Adds a sample in which its rate is limited by its allowance. `charged`: nanoseconds in all.
     pub fn update(&mut self, measured: Option<Measurement>, allowed: Ppm, charged: u64, now: u64) {
         self.allowances.note(allowed, now);
-        if let Some((found, passed)) = self.newer(measured) {
-            let before = std::mem::replace(&mut self.charged_before, charged);
+        let seen = self.seen;
+        let newer = self.newer(measured);
+        let before = self.charged_before;
+        if self.seen > seen {
+            self.charged_before = charged;
+        }
+        if let Some((found, passed)) = newer {
             // The counters are the tenant's.
             let reported = charged.saturating_sub(before).min(MAX_CHARGED * passed) * FULL_DEVICE;
             let reported = reported / passed.max(1);
@@ -151,12 +156,13 @@ impl RateCorrection {
         }
     }
 
-    /// The measurement and the time that it covers, if it is new.
+    /// The measurement and the time that it covers, if it is new. A late one covers none, and the next
+    /// covers none of its time.
     fn newer(&mut self, measured: Option<Measurement>) -> Option<(Ppm, u64)> {
         let measured = measured.filter(|one| one.at > self.seen)?;
         let passed = (measured.at - self.seen).min(SECOND);
         self.seen = measured.at;
-        Some((measured.used.min(FULL_DEVICE), passed))
+        (!measured.is_late).then_some((measured.used.min(FULL_DEVICE), passed))
     }
 
     /// Adds what was used in excess of the allowance. Measurements of an honest tenant may be a little

@@ -19,7 +19,11 @@ impl Measured {
         let passed = (at - self.at).min(SECOND);
         self.at = at;
         self.charged += charged * passed / FULL_DEVICE;
-        let measured = Some(Measurement { used, at });
+        let measured = Some(Measurement {
+            used,
+            at,
+            is_late: false,
+        });
         self.rate.update(measured, SHARE, self.charged, at);
         self.rate.factor(SHARE, SHARE)
     }
@@ -98,7 +102,11 @@ fn play(delay: u64, allows: impl Fn(u64) -> Ppm, takes: impl Fn(Ppm) -> Ppm) -> 
         if step % 25 == 0 {
             let reported_uses = past.iter().rev().skip(skipped).take(8);
             let used = reported_uses.sum::<Ppm>() / 8;
-            measured = Some(Measurement { used, at: now });
+            measured = Some(Measurement {
+                used,
+                at: now,
+                is_late: false,
+            });
         }
         if allowed == FULL_DEVICE {
             rate.unlimited_sample(measured, allowed, now);
@@ -205,6 +213,7 @@ fn releases_stopped_tenant_on_idle_gpu() {
     let last = Measurement {
         used: FULL_DEVICE,
         at: now,
+        is_late: false,
     };
     let stopped = now;
     let Measured { rate, charged, .. } = &mut tenant;
@@ -255,7 +264,11 @@ fn forged_charges_stay_within_bounds() {
     let mut rate = RateCorrection::default();
     for second in 1..60 {
         let at = (100 + second) * SECOND;
-        let measured = Some(Measurement { used: SHARE, at });
+        let measured = Some(Measurement {
+            used: SHARE,
+            at,
+            is_late: false,
+        });
         rate.update(measured, SHARE, u64::MAX / 60 * second, at);
         assert!(rate.factor(SHARE, SHARE) <= 4_000_000, "{rate:?}");
     }
@@ -290,4 +303,21 @@ fn discards_old_allowances() {
     assert!(allowed.marks.len() < 260, "{}", allowed.marks.len());
     let sum = allowed.between(16 * SECOND, 18 * SECOND);
     assert_eq!(sum, 41 * SECOND / 100);
+}
+
+#[test]
+fn late_measurement_counts_neither_use_nor_charge() {
+    let mut rate = RateCorrection::default();
+    let mut charged = 0;
+    for quarter in 1..240 {
+        let at = 100 * SECOND + quarter * SECOND / 4;
+        // It works every other half second.
+        let is_late = quarter % 4 >= 2;
+        if !is_late {
+            charged += 2 * SHARE * (SECOND / 4) / FULL_DEVICE;
+        }
+        let used = 2 * SHARE;
+        rate.update(Some(Measurement { used, at, is_late }), SHARE, charged, at);
+        assert_eq!(rate.factor(SHARE, SHARE), 1_000_000, "{rate:?}");
+    }
 }

@@ -102,7 +102,11 @@ impl SimulatedGpu {
                     cores: spec.cores,
                     cores_limit: spec.cores_limit,
                     counters: Some(counters),
-                    measured: spec.measured.map(|used| Measurement { used, at: now }),
+                    measured: spec.measured.map(|used| Measurement {
+                        used,
+                        at: now,
+                        is_late: false,
+                    }),
                 }
             });
             let samples: Vec<TenantSample> = samples.collect();

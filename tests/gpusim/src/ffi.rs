@@ -89,6 +89,11 @@ impl<T: Copy> Out<T> {
         }
     }
 
+    /// The same place with values of another type, which the caller of such a driver expects there.
+    pub(crate) fn cast<U>(&self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
     /// Another array, in a struct of the caller's.
     pub(crate) fn array(pointer: *mut T) -> Self {
         Self(pointer)

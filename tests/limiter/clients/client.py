@@ -32,6 +32,12 @@ class Info(ctypes.Structure):
     ]
 
 
+class LongInfo(ctypes.Structure):
+    """The same on drivers 535.43 to 535.86."""
+
+    _fields_ = Info._fields_ + [("protected", ctypes.c_uint64)]
+
+
 class Sample(ctypes.Structure):
     _fields_ = [("pid", ctypes.c_uint), ("time", ctypes.c_uint64), ("used", ctypes.c_uint * 4)]
 
@@ -427,9 +433,9 @@ class Client(Behind, Order):
         assert (one.total, one.used, one.free) == (two.total, two.used, two.free)
         return f"{codes} {one.used // MIB} {one.total // MIB}"
 
-    def nprocesses(self, index="0"):
+    def nprocesses(self, index="0", kind="Info"):
         code, handle = self.handle_of(index)
-        count, infos = ctypes.c_uint(64), (Info * 64)()
+        count, infos = ctypes.c_uint(64), (globals()[kind] * 64)()
         code = code or self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(
             handle, ctypes.byref(count), infos
         )

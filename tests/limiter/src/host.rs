@@ -241,7 +241,14 @@ impl RunningArbiter {
             let own = holders.iter().filter(|holder| pids.contains(&holder.pid));
             let percent: u32 = own.map(|holder| holder.utilisation).sum();
             let used = u64::from(percent) * PERCENT;
-            (name.clone(), vec![Some(Measurement { used, at })])
+            (
+                name.clone(),
+                vec![Some(Measurement {
+                    used,
+                    at,
+                    is_late: false,
+                })],
+            )
         });
         self.measurements
             .send_replace(Arc::new(measurements.collect::<BTreeMap<_, _>>()));

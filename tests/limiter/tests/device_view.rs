@@ -136,6 +136,21 @@ fn lists_own_processes_in_nvml_by_container_pids() {
 }
 
 #[test]
+fn lists_processes_in_the_driver_versions_layout() {
+    for (version, kind) in [("535.54.03", "LongInfo"), ("535.98", "Info")] {
+        let (_temp, machine) = machine();
+        machine.unload().unwrap();
+        machine.load(version).unwrap();
+        let container = container(&machine, InjectionMethod::Preload, 3000);
+        let second = container.start(&["init", "alloc,20"]).unwrap();
+        let query = format!("nprocesses,0,{kind}");
+        let answers = container.client(&["init", "alloc,100", "ninit", &query]);
+        assert_eq!(answers.unwrap()[3], format!("{query}: 0 2 [580]"));
+        drop(second);
+    }
+}
+
+#[test]
 fn shows_share_in_nvitop_and_pynvml() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpusim/clients.sh");
     each_method(3000, |container, method| {

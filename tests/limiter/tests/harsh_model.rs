@@ -420,6 +420,7 @@ fn simulate(
                 *measured = Some(Measurement {
                     used: used * PERCENT,
                     at: now,
+                    is_late: false,
                 });
             }
         }

@@ -4,8 +4,9 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
-    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
+    nvmlDevice_t, nvmlProcessDetail_v1_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
+    nvmlProcessesUtilizationInfo_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
@@ -18,13 +19,17 @@ use crate::edit;
 use crate::ffi::{Answer, Out, put_list};
 use crate::library;
 use crate::model::{
-    Gpu, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process, ProcessKind,
+    Gpu, ON, PROCESS_UTILISATION_LEGACY_NOT_SUPPORTED, PROCESS_UTILISATION_OK, Process,
+    ProcessKind, text,
 };
 
 /// `NVML_VALUE_NOT_AVAILABLE` of 64 bits.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Of a process that has ended: more than the kernel gives.
 const ENDED: u32 = 1 << 22;
+/// Microseconds between samples of a process, and between those of processes with the next id.
+const SAMPLE_PERIOD: u64 = 1_000_000 / 6;
+const SAMPLE_STEP: u64 = 61_803;
 /// Percent of a strange sample of a process that lives, and of one that has ended.
 const ABOVE_ALL: u32 = 135;
 const OF_ENDED: u32 = 60;
@@ -43,13 +48,41 @@ macro_rules! lists {
 lists! {
     nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Compute, info_v1;
     nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Compute, info_v2;
-    nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Compute, info_v2;
     nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Graphics, info_v1;
     nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Graphics, info_v2;
-    nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Graphics, info_v2;
     nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = ProcessKind::Mps, info_v1;
     nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_v2_t = ProcessKind::Mps, info_v2;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_v2_t = ProcessKind::Mps, info_v2;
+}
+
+macro_rules! third_lists {
+    ($($name:ident = $kind:expr;)*) => {
+        calls! {
+            $($name(device: nvmlDevice_t, count: Out<c_uint>, infos: Out<nvmlProcessInfo_v2_t>) {
+                let found = of_kind(device, $kind)?;
+                if has_long_records()? {
+                    let found: Vec<_> = found.iter().map(long_info).collect();
+                    return put_list(&count, &infos.cast(), &found);
+                }
+                let found: Vec<_> = found.iter().map(info_v2).collect();
+                put_list(&count, &infos, &found)
+            })*
+        }
+    };
+}
+
+third_lists! {
+    nvmlDeviceGetComputeRunningProcesses_v3 = ProcessKind::Compute;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 = ProcessKind::Graphics;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 = ProcessKind::Mps;
+}
+
+/// Drivers 535.43 to 535.86 have a size of protected memory in version 3 of the records.
+fn has_long_records() -> Answer<bool> {
+    let machine = library::machine()?;
+    let version = text(&machine.driver);
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    let (major, minor) = (numbers.next(), numbers.next());
+    Ok(major == Some(Ok(535)) && matches!(minor, Some(Ok(43..=86))))
 }
 
 fn of_kind(device: nvmlDevice_t, kind: ProcessKind) -> Answer<Vec<Process>> {
@@ -89,9 +122,18 @@ fn info_v2(process: &Process) -> nvmlProcessInfo_v2_t {
     }
 }
 
+fn long_info(process: &Process) -> nvmlProcessDetail_v1_t {
+    nvmlProcessDetail_v1_t {
+        pid: process.pid,
+        usedGpuMemory: process.memory,
+        gpuInstanceId: process.gpu_instance,
+        computeInstanceId: process.compute_instance,
+        usedGpuCcProtectedMemory: 0,
+    }
+}
+
 calls! {
-    /// One sample for each busy process, taken now; none is "not found", as NVML reports an
-    /// idle GPU.
+    /// The newest sample of each busy process; none is "not found", as NVML reports an idle GPU.
     nvmlDeviceGetProcessUtilization(
         device: nvmlDevice_t, samples: Out<nvmlProcessUtilizationSample_t>, count: Out<c_uint>,
         last_seen: c_ulonglong,
@@ -147,8 +189,9 @@ calls! {
     }
 }
 
-/// Microseconds since 1970 and the processes, if that is later than `last_seen`. The call works up
-/// to the value `most` of `Gpu::process_utilisation`, and not in MIG mode.
+/// Each process with the time of its newest sample in microseconds since 1970, if that is later than
+/// `last_seen`: every process is sampled at moments of its own. The call works up to the value `most` of
+/// `Gpu::process_utilisation`, and not in MIG mode.
 fn utilisation(
     device: nvmlDevice_t,
     last_seen: c_ulonglong,
@@ -170,10 +213,16 @@ fn utilisation(
     if gpu.strange_samples != 0 {
         found.extend(strange(&found));
     }
-    if found.is_empty() {
+    let sampled_at = |process: &Process| {
+        let moment = u64::from(process.pid) * SAMPLE_STEP;
+        now - (now + moment) % SAMPLE_PERIOD
+    };
+    let all = found.into_iter().map(|one| (sampled_at(&one), one));
+    let new: Vec<_> = all.filter(|(at, _)| *at > last_seen).collect();
+    if new.is_empty() {
         return Err(NOT_FOUND);
     }
-    Ok(found.into_iter().map(|process| (now, process)).collect())
+    Ok(new)
 }
 
 /// Samples that mean nothing: one above 100 of each process, and one of a process that has ended.

@@ -5,9 +5,11 @@ use std::ffi::c_uint;
 use aliquot_gpusim::SimulatedMachine;
 use aliquot_gpusim::edit::{MIB, compute_process};
 use aliquot_gpusim::model::Process;
+use aliquot_nvml::Usage;
 use nvml_wrapper_sys::bindings::*;
 
 use crate::common::{TWO_A100, on_machine};
+use crate::driver::open;
 use crate::nvml_client::*;
 
 /// The bytes of the only process on GPU 0.
@@ -122,6 +124,27 @@ fn process_bytes_lack_or_repeat_memory_by_setting() {
             switch(machine, field, "off");
         }
         assert_eq!(bytes(&library), 1000 * MIB);
+    });
+}
+
+#[test]
+fn processes_are_read_alike_on_drivers_with_longer_records() {
+    on_machine(TWO_A100, |machine| {
+        machine.unload().unwrap();
+        machine.load("535.54.03").unwrap();
+        let expected: Vec<(u32, Option<u64>)> = (1..40)
+            .map(|pid| (pid, Some(u64::from(pid) * MIB)))
+            .collect();
+        for (pid, bytes) in &expected {
+            let mib = bytes.unwrap() / MIB;
+            machine
+                .add_process("0", compute_process(*pid, mib))
+                .unwrap();
+        }
+        let gpu = machine.show().unwrap()["gpus"][0]["uuid"].clone();
+        let found = open().processes(gpu.as_str().unwrap()).unwrap();
+        let found: Vec<_> = found.iter().map(|one| (one.pid, one.bytes)).collect();
+        assert_eq!(found, expected);
     });
 }
 

@@ -52,7 +52,14 @@ fn parse(ids: &[String], line: &str) -> Result<Measurements> {
     let each = ids.iter().zip(words).map(|(id, word)| {
         let percent: u64 = word.parse().with_context(|| format!("percent: {word:?}"))?;
         let used = percent * PERCENT;
-        Ok((id.clone(), vec![Some(Measurement { used, at })]))
+        Ok((
+            id.clone(),
+            vec![Some(Measurement {
+                used,
+                at,
+                is_late: false,
+            })],
+        ))
     });
     each.collect::<Result<BTreeMap<_, _>>>()
 }

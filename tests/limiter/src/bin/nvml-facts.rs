@@ -114,7 +114,7 @@ fn sample(sample: &NodeSample, took: Duration) -> Value {
         })
     });
     let busy = sample.busy.iter();
-    let busy = busy.map(|((gpu, pid), percent)| json!({"gpu": gpu, "pid": pid, "busy": percent}));
+    let busy = busy.map(|((gpu, pid), busy)| json!({"gpu": gpu, "pid": pid, "busy": busy.percent}));
     json!({
         "seconds": took.as_secs_f64(),
         "processes": processes.collect::<Vec<_>>(),
