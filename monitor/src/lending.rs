@@ -245,15 +245,15 @@ fn shares(
             let lacking = lacking.map_or(0, |(bytes, _)| *bytes);
             let is_measured = found.unavailable == 0 && !found.blind;
             let counted = found.tracked.saturating_sub(lacking);
-            let used = if is_measured { found.measured } else { counted };
+            let in_use = if is_measured { found.measured } else { counted };
             let tolerance = tolerance.saturating_mul(found.processes);
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),
                 request: sample.request(at, device).unwrap_or(found.limit),
                 limit: found.limit,
-                used,
-                tolerated: used.saturating_sub(counted).min(tolerance),
+                used: in_use,
+                tolerated: in_use.saturating_sub(counted).min(tolerance),
                 lacking,
                 yields: sample.yields.contains(&container.id),
                 grace: grace.of(&container.namespace),
