@@ -14,7 +14,7 @@ pub enum Provocation {
     Forgery,
     /// Bound pods whose shares are resized.
     Resizes,
-    /// A kill of the other replica.
+    /// A kill of the other replica, which stays down meanwhile.
     NewTerm,
 }
 

@@ -38,6 +38,8 @@ const PROGRAM: &str = "aliquot-scheduler-chaos";
 enum ProcessState {
     Runs(Part),
     Ended(Instant),
+    /// Killed, and not started again before it is released.
+    Held,
 }
 
 /// One replica.
@@ -262,15 +264,25 @@ impl Pair {
         fired && self.pids().ok() != Some(armed)
     }
 
-    /// Kills both processes now; they are started again.
+    /// Kills both processes now; they stay down until they are released.
     pub async fn kill(&self) -> Result<()> {
         for process in [&self.scheduler, &self.extender] {
-            let life = std::mem::replace(&mut *process.lock(), ProcessState::Ended(Instant::now()));
+            let life = std::mem::replace(&mut *process.lock(), ProcessState::Held);
             if let ProcessState::Runs(part) = life {
                 part.kill().await?;
             }
         }
         Ok(())
+    }
+
+    /// Lets killed processes be started again.
+    pub fn release(&self) {
+        for process in [&self.scheduler, &self.extender] {
+            let mut life = process.lock();
+            if matches!(*life, ProcessState::Held) {
+                *life = ProcessState::Ended(Instant::now());
+            }
+        }
     }
 }
 
@@ -285,7 +297,7 @@ fn restart_if_due(
             *life = ProcessState::Ended(Instant::now());
         }
         ProcessState::Ended(at) if at.elapsed() >= RESTART => *life = ProcessState::Runs(start()?),
-        ProcessState::Runs(_) | ProcessState::Ended(_) => {}
+        ProcessState::Runs(_) | ProcessState::Ended(_) | ProcessState::Held => {}
     }
     Ok(())
 }

@@ -203,7 +203,9 @@ impl KillAttempt<'_> {
         let body = async {
             let _done = done.clone().drop_guard();
             let begun = Instant::now();
-            let Some((fallen, fired)) = self.wait_killed(&forged).await? else {
+            let found = self.wait_killed(&forged).await?;
+            self.leader.release();
+            let Some((fallen, fired)) = found else {
                 return Ok(None);
             };
             let mut dead = self.replicas.holder().await?;
