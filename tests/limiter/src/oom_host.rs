@@ -194,7 +194,7 @@ impl Host {
         for page in &self.pages {
             page.set_heartbeat(u64::try_from(now.as_nanos())?);
         }
-        for (shares, decision) in lending.evaluate(sample, evaluation, free) {
+        for (shares, decision) in lending.evaluate(sample, evaluation, TOLERANCE, free) {
             for share in &shares {
                 let page = &self.pages[share.at.0];
                 page.set_called_back(0, decision.called_back);

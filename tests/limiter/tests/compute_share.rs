@@ -13,7 +13,7 @@ use aliquot_limiter_tests::scene::{FIRST, SECOND, device, machine};
 use aliquot_limiter_tests::share::{
     ShareScenario, TenantResult, Verdict, holds_unless_starved, run, shares_hold_unless_starved,
 };
-use aliquot_limiter_tests::workers::tenant;
+use aliquot_limiter_tests::workers::{ShareTenant, tenant};
 use aliquot_limiter_tests::{InjectionMethod, TestContainer};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use parking_lot::Mutex;
@@ -128,6 +128,30 @@ fn gives_busy_tenants_their_requested_shares() {
     scene.host = HostRole::Arbiter;
     scene.warm_up = Duration::from_secs(6);
     check_shares(&scene, &shares, 4.0, "all that are busy");
+}
+
+#[test]
+fn processes_that_launch_and_wait_get_their_shares() {
+    let shares = [10, 80];
+    for (profile, processes, work) in [
+        ("kind", 1, "sync k_us_500"),
+        ("kind", 4, "sync k_ms_5"),
+        ("kind", 4, "sync k_ms_50"),
+        ("harsh", 1, "sync k_ms_5"),
+        ("harsh", 4, "sync k_ms_50"),
+    ] {
+        let tenants = shares.map(|cores| ShareTenant {
+            processes,
+            ..tenant(cores, work).policy(1)
+        });
+        let mut scene = ShareScenario::seconds(5, tenants.into());
+        let fields = [("profile", profile)];
+        scene.gpu_fields = if profile == "harsh" { &fields } else { &[] };
+        scene.host = HostRole::Arbiter;
+        scene.warm_up = Duration::from_secs(10);
+        let what = format!("{processes} × {work}, {profile}");
+        check_shares(&scene, &shares, 5.0, &what);
+    }
 }
 
 #[test]
