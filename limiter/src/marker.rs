@@ -26,9 +26,6 @@ const MAX_PENDING_OF_STREAM: usize = 16;
 /// time between them may not be the launch's: the stream may have been idle meanwhile.
 const MAX_MARK_GAP: u64 = 60_000;
 
-/// Nanoseconds of a launch that may end before the next one is made.
-const TINY: u64 = 20_000;
-
 /// Two events of a context.
 #[derive(Clone, Copy, Debug)]
 struct EventPair {
@@ -149,9 +146,8 @@ impl Markers {
         }
     }
 
-    /// Records the event before a launch that takes about `cost` nanoseconds; `None` if it is not
-    /// measured.
-    pub(crate) fn begin(&self, stream: Handle, cost: u64) -> Option<StartedMeasurement> {
+    /// Records the event before a launch; `None` if it is not measured.
+    pub(crate) fn begin(&self, stream: Handle) -> Option<StartedMeasurement> {
         with_relaxed_capture(|| {
             // The driver reports the legacy stream as capturing where an event in it would end a
             // capture.
@@ -159,7 +155,9 @@ impl Markers {
                 return None;
             }
             let pair = self.pair(stream)?;
-            let idle = is_idle(stream, cost);
+            // Then the device waits for the launch. Asked before the event is recorded, which is not ready
+            // at once even on an idle stream.
+            let idle = call::cuStreamQuery(stream) == SUCCESS;
             let when = clock::now();
             if call::cuEventRecord(pair.before, stream) == SUCCESS {
                 let when = [when, clock::now()];
@@ -275,22 +273,6 @@ impl Markers {
             before,
             after,
         })
-    }
-}
-
-/// Whether the device waits for the launch of `cost` nanoseconds that follows. Asked before the event
-/// is recorded, which is not ready at once even on an idle stream. A tiny launch ends while the next
-/// is made: then the device begins to wait at an unknown moment, unless it waits already.
-fn is_idle(stream: Handle, cost: u64) -> bool {
-    let most = if cost < TINY { 2 * cost + TINY } else { 0 };
-    let until = clock::now() + most;
-    loop {
-        if call::cuStreamQuery(stream) == SUCCESS {
-            return true;
-        }
-        if clock::now() >= until {
-            return false;
-        }
     }
 }
 

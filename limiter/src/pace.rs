@@ -213,7 +213,7 @@ impl PacedLaunch {
         let overlapped = credit.begin_work(self.thread, until, (clock::now(), chunk));
         // A small kernel is measured when it comes right after another one.
         let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
-        let started = (!small).then(|| self.device_pace.markers.begin(work.stream, cost));
+        let started = (!small).then(|| self.device_pace.markers.begin(work.stream));
         let started = started.flatten();
         let code = call();
         if code != SUCCESS {
