@@ -186,7 +186,11 @@ impl Pool {
     }
 }
 
-/// While this value lives, synchronizing does not trim the pool.
+/// A release threshold with which nothing is trimmed, and which no program sets.
+const TRIM_NOTHING: u64 = u64::MAX - 1;
+
+/// While this value lives, synchronizing does not trim the pool. A threshold that the program sets
+/// meanwhile is kept.
 pub(crate) struct ThresholdOverride {
     pool: Handle,
     threshold: u64,
@@ -195,16 +199,18 @@ pub(crate) struct ThresholdOverride {
 impl ThresholdOverride {
     fn new(pool: Handle) -> Option<Self> {
         let threshold = attribute(pool, RELEASE_THRESHOLD)?;
-        let mut all = u64::MAX;
-        let code = call::cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, Out::to(&mut all));
+        let mut nothing = TRIM_NOTHING;
+        let code = call::cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, Out::to(&mut nothing));
         (code == SUCCESS).then_some(Self { pool, threshold })
     }
 }
 
 impl Drop for ThresholdOverride {
     fn drop(&mut self) {
-        let threshold = Out::to(&mut self.threshold);
-        // It was set a moment ago by the same call.
-        let _ = call::cuMemPoolSetAttribute(self.pool, RELEASE_THRESHOLD, threshold);
+        if attribute(self.pool, RELEASE_THRESHOLD) == Some(TRIM_NOTHING) {
+            let threshold = Out::to(&mut self.threshold);
+            // It was set a moment ago by the same call.
+            let _ = call::cuMemPoolSetAttribute(self.pool, RELEASE_THRESHOLD, threshold);
+        }
     }
 }
