@@ -44,6 +44,7 @@ calls! {
     cuDevicePrimaryCtxRelease_v2(device: Device);
     cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<i32>);
     cuPointerGetAttribute(value: Out<c_uint>, attribute: c_uint, pointer: Pointer);
+    cuCtxFromGreenCtx(context: Out<Handle>, green: Handle);
     cuCtxGetCurrent(context: Out<Handle>);
     cuCtxGetDevice(device: Out<Device>);
     cuCtxPushCurrent_v2(context: Handle);

@@ -15,7 +15,7 @@ use crate::reserve::{record_context, reserve_context};
 #[derive(Clone, Copy, Debug)]
 struct GreenContext {
     device: Device,
-    /// The context handle by which it can be made current; 0: not requested.
+    /// The context handle by which it can be made current; 0: unknown.
     context: Handle,
 }
 
@@ -69,7 +69,12 @@ pub(crate) fn create(
             record_context(account, primary, device, true, bytes);
         }
     }
-    let entry = GreenContext { device, context: 0 };
+    // A stream of it has this context, also where the program never asks for it.
+    let mut context = 0;
+    if call::cuCtxFromGreenCtx(Out::to(&mut context), made) == SUCCESS {
+        process.contexts.record_green(context, device);
+    }
+    let entry = GreenContext { device, context };
     GreenContexts::of(process).0.lock().insert(made, entry);
     code
 }

@@ -127,6 +127,14 @@ class Behind:
         self.contexts["green"] = green
         return code or self.cuda.cuCtxSetCurrent(context)
 
+    def greenstream(self):
+        """A stream of a green context that is not converted to a context."""
+        green, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+        code = self.cuda.cuGreenCtxCreate(
+            ctypes.byref(green), ctypes.c_void_p(1), ctypes.c_int(0), ctypes.c_uint(1)
+        )
+        return code or self.cuda.cuGreenCtxStreamCreate(ctypes.byref(self.stream), green, 1, 0)
+
     def ungreen(self):
         return self.cuda.cuGreenCtxDestroy(self.contexts["green"])
 

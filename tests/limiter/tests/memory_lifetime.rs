@@ -157,6 +157,19 @@ fn charges_primary_context_once_for_green_contexts() {
 }
 
 #[test]
+fn charges_no_context_for_stream_of_green_context() {
+    check(
+        3000,
+        &[
+            ("init", "0"),
+            ("greenstream", "0"),
+            ("ordered,128", "0"),
+            ("info", "0 2392 3000"),
+        ],
+    );
+}
+
+#[test]
 fn releases_primary_context_with_last_green_context() {
     check(
         3000,

@@ -5,7 +5,7 @@ use crate::capture;
 use crate::codes::{
     ERROR_INVALID_HANDLE, ERROR_INVALID_VALUE, ERROR_NOT_READY, ERROR_NOT_SUPPORTED,
 };
-use crate::context::current;
+use crate::context::{ContextRef, current};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out, as_pointer};
 use crate::streams::{self, Stream, StreamKind};
@@ -13,13 +13,22 @@ use crate::types::{DevicePointer, Handle};
 
 calls! { CALLS:
     cuStreamCreate 2000 cuStreamCreate(stream: Out<Handle>, flags: u32) {
-        create(&stream, flags, 0)
+        create(&stream, current()?, flags, 0)
+    }
+
+    cuGreenCtxStreamCreate 12050 cuGreenCtxStreamCreate(
+        stream: Out<Handle>, green: Handle, flags: u32, priority: i32,
+    ) {
+        if flags != 1 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        create(&stream, driver()?.contexts.of_green(green)?, flags, priority)
     }
 
     cuStreamCreateWithPriority 5050 cuStreamCreateWithPriority(
         stream: Out<Handle>, flags: u32, priority: i32,
     ) {
-        create(&stream, flags, priority)
+        create(&stream, current()?, flags, priority)
     }
 
     cuStreamDestroy 2000 cuStreamDestroy(stream: Handle) { destroy(stream) }
@@ -78,8 +87,7 @@ calls! { CALLS:
     }
 }
 
-fn create(out: &Out<Handle>, flags: u32, priority: i32) -> Answer {
-    let context = current()?;
+fn create(out: &Out<Handle>, context: ContextRef, flags: u32, priority: i32) -> Answer {
     if out.is_null() || flags > 1 {
         return Err(ERROR_INVALID_VALUE);
     }

@@ -131,7 +131,7 @@ unsimulated! {
         cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuGreenCtxGetDevResource cuGreenCtxRecordEvent
         cuGreenCtxWaitEvent cuKernelGetParamInfo cuLibraryEnumerateKernels cuLibraryGetKernelCount
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuStreamGetGreenCtx;
-    12050: cuCtxRecordEvent cuCtxWaitEvent cuGreenCtxStreamCreate cuKernelGetLibrary;
+    12050: cuCtxRecordEvent cuCtxWaitEvent cuKernelGetLibrary;
     12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId
         cuCheckpointProcessGetState cuCheckpointProcessLock cuCheckpointProcessRestore
         cuCheckpointProcessUnlock cuTensorMapEncodeIm2colWide;
