@@ -38,7 +38,7 @@ pub(crate) type Device = c_int;
 pub(crate) type Pointer = u64;
 
 /// `CU_STREAM_PER_THREAD`; handles up to it are no stream objects.
-pub(crate) const PER_THREAD: Handle = 2;
+pub(crate) const PER_THREAD_STREAM: Handle = 2;
 
 /// `CUmemLocation`.
 #[repr(C)]

@@ -44,9 +44,9 @@ const MAX_MEASURE_WAIT: u64 = 2_000_000_000;
 /// Makes a launch when it may be made.
 #[inline]
 pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
-    match paced_launch(work.stream) {
+    match pacing_for(work.stream) {
         Ok(None) => call(),
-        Ok(Some(paced)) => paced.launch(work, call),
+        Ok(Some(pacing)) => pacing.launch_on_credit(work, call),
         Err(code) => code,
     }
 }
@@ -55,20 +55,20 @@ pub(crate) fn launch(work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
 /// as work any more.
 pub(crate) fn poll_after_wait(process: &'static ProcessState) {
     for (device_index, device_pace) in process.pace.0.iter().enumerate() {
-        let paced = PacedLaunch {
+        let pacing = Pacing {
             process,
             device_index,
             device_pace,
             thread: thread_number(),
         };
-        paced.poll();
+        pacing.poll();
     }
 }
 
 /// The pacing that a launch needs, or `None`. Not inlined, so that an unpaced launch need not keep
 /// its arguments anywhere.
 #[inline(never)]
-fn paced_launch(stream: Handle) -> Result<Option<PacedLaunch>, Code> {
+fn pacing_for(stream: Handle) -> Result<Option<Pacing>, Code> {
     let process = process::required()?;
     if process.is_uncontrolled() {
         return Ok(None);
@@ -82,17 +82,17 @@ fn paced_launch(stream: Handle) -> Result<Option<PacedLaunch>, Code> {
             _ => return Ok(None),
         },
     };
-    let paced = PacedLaunch {
+    let pacing = Pacing {
         process,
         device_index,
         device_pace,
         thread: thread_number(),
     };
-    let is_paced = !paced.is_unlimited()
+    let is_paced = !pacing.is_unlimited()
         || device_pace
             .credit
-            .count_launch(paced.thread, process.limits.heartbeat());
-    Ok(is_paced.then_some(paced))
+            .count_launch(pacing.thread, process.limits.heartbeat());
+    Ok(is_paced.then_some(pacing))
 }
 
 /// A number that mostly differs between threads: where its stack is.
@@ -125,16 +125,16 @@ fn limit_words(process: &ProcessState, device_index: usize, host_alive: bool) ->
     }
 }
 
-/// A launch that may have to wait.
+/// What paces a launch that may have to wait.
 #[derive(Clone, Copy)]
-struct PacedLaunch {
+struct Pacing {
     process: &'static ProcessState,
     device_index: usize,
     device_pace: &'static DevicePace,
     thread: usize,
 }
 
-impl PacedLaunch {
+impl Pacing {
     /// Whether neither a limit nor the throttle flag applies.
     #[inline]
     fn is_unlimited(self) -> bool {
@@ -145,7 +145,7 @@ impl PacedLaunch {
 
     /// Makes the launch at once if its thread has credit, or else when the bucket grants some.
     #[inline(never)]
-    fn launch(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
+    fn launch_on_credit(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
         let Self {
             process,
             device_index,
@@ -180,11 +180,11 @@ impl PacedLaunch {
         if immediate {
             return call();
         }
-        self.launch_through_bucket(work, call)
+        self.charge_and_launch(work, call)
     }
 
     #[cold]
-    fn launch_through_bucket(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
+    fn charge_and_launch(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
         self.report_launches();
         let kernel = self.device_pace.costs().kernel(work.key);
         if matches!(self.limit_words().rule(), LaunchRule::Unlimited) {
@@ -200,9 +200,12 @@ impl PacedLaunch {
         }
         self.poll();
         let is_unknown = || !kernel.is_known() && self.device_pace.estimate(work).is_none();
-        self.wait_for_launches((kernel, &is_unknown), work);
-        let estimate = Some(work).filter(|_| !kernel.is_known());
-        let estimate = estimate.and_then(|work| self.device_pace.estimate(work));
+        self.wait_for_cost_or_queue((kernel, &is_unknown), work);
+        let estimate = if kernel.is_known() {
+            None
+        } else {
+            self.device_pace.estimate(work)
+        };
         let cost = estimate.unwrap_or_else(|| kernel.cost());
         let chunk = self.device_pace.credit.chunk(self.thread, cost);
         let Some(rate) = self.wait_for_credit(chunk, cost) else {
@@ -213,8 +216,11 @@ impl PacedLaunch {
         let overlapped = credit.begin_work(self.thread, until, (clock::now(), chunk));
         // A small kernel is measured when it comes right after another one.
         let small = kernel.is_known() && cost < CHUNK / 2 && chunk > 0;
-        let started = (!small).then(|| self.device_pace.markers.begin(work.stream));
-        let started = started.flatten();
+        let started = if small {
+            None
+        } else {
+            self.device_pace.markers.begin(work.stream)
+        };
         let code = call();
         if code != SUCCESS {
             if let Some(started) = started {
@@ -368,10 +374,10 @@ impl PacedLaunch {
     }
 }
 
-impl PacedLaunch {
+impl Pacing {
     /// Waits while earlier launches must be measured or done first; `is_unknown`: the kernel's cost is
     /// neither known nor estimated.
-    fn wait_for_launches(
+    fn wait_for_cost_or_queue(
         self,
         (kernel, is_unknown): (&KernelCost, &dyn Fn() -> bool),
         work: LaunchWork,

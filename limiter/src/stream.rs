@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::driver::call;
-use crate::ffi::{Code, Handle, Out, PER_THREAD, SUCCESS};
+use crate::ffi::{Code, Handle, Out, PER_THREAD_STREAM, SUCCESS};
 use crate::lock::FutexLock;
 
 /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: it goes on.
@@ -34,14 +34,14 @@ struct StreamCapture {
 
 impl StreamCapture {
     fn of(stream: Handle) -> Self {
-        let own = stream == 0 || stream == PER_THREAD;
+        let own = stream == 0 || stream == PER_THREAD_STREAM;
         // SAFETY: any thread may ask for its own id.
         let name = unsafe { libc::pthread_self() };
         let thread = if own { name } else { 0 };
         let mut context = 0;
         call::cuCtxGetCurrent(Out::to(&mut context));
         Self {
-            stream: if own { PER_THREAD } else { stream },
+            stream: if own { PER_THREAD_STREAM } else { stream },
             thread: usize::try_from(thread).unwrap_or(0),
             context,
         }
@@ -77,7 +77,7 @@ pub(crate) fn with_current<T>(context: Handle, act: impl FnOnce() -> T) -> Resul
 /// The context in which work of a stream runs; 0 if there is none, and the driver refuses.
 pub(crate) fn context_of(stream: Handle) -> Handle {
     let mut context = 0;
-    let is_object = stream > PER_THREAD;
+    let is_object = stream > PER_THREAD_STREAM;
     if is_object && call::cuStreamGetCtx(stream, Out::to(&mut context)) == SUCCESS && context != 0 {
         return context;
     }
@@ -141,7 +141,7 @@ pub(crate) fn finish_capture(stream: Handle, code: Code) -> Code {
 
 /// Makes a call that ends a stream, and with it its capture.
 pub(crate) fn end_stream(stream: Handle, call: impl FnOnce() -> Code) -> Code {
-    let own = |capture: &StreamCapture| capture.stream == stream && stream > PER_THREAD;
+    let own = |capture: &StreamCapture| capture.stream == stream && stream > PER_THREAD_STREAM;
     let begun = any_captured()
         .then(|| CAPTURES.lock().iter().copied().find(own))
         .flatten();

@@ -79,7 +79,7 @@ macro_rules! hooks {
 
 /// Whether stream 0 is the context's or the thread's own.
 const LEGACY: bool = false;
-const OWN: bool = true;
+const PER_THREAD: bool = true;
 
 hooks! {
     Cuda "cuGetProcAddress" 11030 '-' cuGetProcAddress(name: Text, address: Out<*const ()>, version: i32, flags: u64) => route::by_address;
@@ -159,54 +159,54 @@ hooks! {
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
 
     Cuda "cuLaunchKernel" 4000 '-' cuLaunchKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<LEGACY>;
-    Cuda "cuLaunchKernel" 7000 'T' cuLaunchKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<OWN>;
+    Cuda "cuLaunchKernel" 7000 'T' cuLaunchKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<PER_THREAD>;
     Cuda "cuLaunchKernelEx" 11060 '-' cuLaunchKernelEx(config: Out<LaunchConfig>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<LEGACY>;
-    Cuda "cuLaunchKernelEx" 11060 'T' cuLaunchKernelEx_ptsz(config: Out<LaunchConfig>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<OWN>;
+    Cuda "cuLaunchKernelEx" 11060 'T' cuLaunchKernelEx_ptsz(config: Out<LaunchConfig>, function: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel_ex::<PER_THREAD>;
     Cuda "cuLaunchCooperativeKernel" 9000 '-' cuLaunchCooperativeKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<LEGACY>;
-    Cuda "cuLaunchCooperativeKernel" 9000 'T' cuLaunchCooperativeKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<OWN>;
+    Cuda "cuLaunchCooperativeKernel" 9000 'T' cuLaunchCooperativeKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void) => launch::cooperative::<PER_THREAD>;
     Cuda "cuLaunchCooperativeKernelMultiDevice" 9000 '-' cuLaunchCooperativeKernelMultiDevice(launches: Out<LaunchParameters>, count: c_uint, flags: c_uint) => launch::multi_device;
     Cuda "cuLaunch" 2000 '-' cuLaunch(function: Handle) => launch::single;
     Cuda "cuLaunchGrid" 2000 '-' cuLaunchGrid(function: Handle, width: i32, height: i32) => launch::grid;
     Cuda "cuLaunchGridAsync" 2000 '-' cuLaunchGridAsync(function: Handle, width: i32, height: i32, stream: Handle) => launch::grid_async;
     Cuda "cuGraphLaunch" 10000 '-' cuGraphLaunch(graph: Handle, stream: Handle) => launch::graph::<LEGACY>;
-    Cuda "cuGraphLaunch" 10000 'T' cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => launch::graph::<OWN>;
+    Cuda "cuGraphLaunch" 10000 'T' cuGraphLaunch_ptsz(graph: Handle, stream: Handle) => launch::graph::<PER_THREAD>;
 
     Cuda "cuMemsetD8" 3020 '-' cuMemsetD8_v2(to: Pointer, value: u8, count: usize) => transfer::fill::<u8, LEGACY>;
-    Cuda "cuMemsetD8" 7000 'T' cuMemsetD8_v2_ptds(to: Pointer, value: u8, count: usize) => transfer::fill::<u8, OWN>;
+    Cuda "cuMemsetD8" 7000 'T' cuMemsetD8_v2_ptds(to: Pointer, value: u8, count: usize) => transfer::fill::<u8, PER_THREAD>;
     Cuda "cuMemsetD8Async" 3020 '-' cuMemsetD8Async(to: Pointer, value: u8, count: usize, stream: Handle) => transfer::fill_async::<u8, LEGACY>;
-    Cuda "cuMemsetD8Async" 7000 'T' cuMemsetD8Async_ptsz(to: Pointer, value: u8, count: usize, stream: Handle) => transfer::fill_async::<u8, OWN>;
+    Cuda "cuMemsetD8Async" 7000 'T' cuMemsetD8Async_ptsz(to: Pointer, value: u8, count: usize, stream: Handle) => transfer::fill_async::<u8, PER_THREAD>;
     Cuda "cuMemsetD16" 3020 '-' cuMemsetD16_v2(to: Pointer, value: u16, count: usize) => transfer::fill::<u16, LEGACY>;
-    Cuda "cuMemsetD16" 7000 'T' cuMemsetD16_v2_ptds(to: Pointer, value: u16, count: usize) => transfer::fill::<u16, OWN>;
+    Cuda "cuMemsetD16" 7000 'T' cuMemsetD16_v2_ptds(to: Pointer, value: u16, count: usize) => transfer::fill::<u16, PER_THREAD>;
     Cuda "cuMemsetD16Async" 3020 '-' cuMemsetD16Async(to: Pointer, value: u16, count: usize, stream: Handle) => transfer::fill_async::<u16, LEGACY>;
-    Cuda "cuMemsetD16Async" 7000 'T' cuMemsetD16Async_ptsz(to: Pointer, value: u16, count: usize, stream: Handle) => transfer::fill_async::<u16, OWN>;
+    Cuda "cuMemsetD16Async" 7000 'T' cuMemsetD16Async_ptsz(to: Pointer, value: u16, count: usize, stream: Handle) => transfer::fill_async::<u16, PER_THREAD>;
     Cuda "cuMemsetD32" 3020 '-' cuMemsetD32_v2(to: Pointer, value: u32, count: usize) => transfer::fill::<u32, LEGACY>;
-    Cuda "cuMemsetD32" 7000 'T' cuMemsetD32_v2_ptds(to: Pointer, value: u32, count: usize) => transfer::fill::<u32, OWN>;
+    Cuda "cuMemsetD32" 7000 'T' cuMemsetD32_v2_ptds(to: Pointer, value: u32, count: usize) => transfer::fill::<u32, PER_THREAD>;
     Cuda "cuMemsetD32Async" 3020 '-' cuMemsetD32Async(to: Pointer, value: u32, count: usize, stream: Handle) => transfer::fill_async::<u32, LEGACY>;
-    Cuda "cuMemsetD32Async" 7000 'T' cuMemsetD32Async_ptsz(to: Pointer, value: u32, count: usize, stream: Handle) => transfer::fill_async::<u32, OWN>;
+    Cuda "cuMemsetD32Async" 7000 'T' cuMemsetD32Async_ptsz(to: Pointer, value: u32, count: usize, stream: Handle) => transfer::fill_async::<u32, PER_THREAD>;
     Cuda "cuMemsetD2D8" 3020 '-' cuMemsetD2D8_v2(to: Pointer, pitch: usize, value: u8, width: usize, height: usize) => transfer::fill_rows::<u8, LEGACY>;
-    Cuda "cuMemsetD2D8" 7000 'T' cuMemsetD2D8_v2_ptds(to: Pointer, pitch: usize, value: u8, width: usize, height: usize) => transfer::fill_rows::<u8, OWN>;
+    Cuda "cuMemsetD2D8" 7000 'T' cuMemsetD2D8_v2_ptds(to: Pointer, pitch: usize, value: u8, width: usize, height: usize) => transfer::fill_rows::<u8, PER_THREAD>;
     Cuda "cuMemsetD2D8Async" 3020 '-' cuMemsetD2D8Async(to: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u8, LEGACY>;
-    Cuda "cuMemsetD2D8Async" 7000 'T' cuMemsetD2D8Async_ptsz(to: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u8, OWN>;
+    Cuda "cuMemsetD2D8Async" 7000 'T' cuMemsetD2D8Async_ptsz(to: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u8, PER_THREAD>;
     Cuda "cuMemsetD2D16" 3020 '-' cuMemsetD2D16_v2(to: Pointer, pitch: usize, value: u16, width: usize, height: usize) => transfer::fill_rows::<u16, LEGACY>;
-    Cuda "cuMemsetD2D16" 7000 'T' cuMemsetD2D16_v2_ptds(to: Pointer, pitch: usize, value: u16, width: usize, height: usize) => transfer::fill_rows::<u16, OWN>;
+    Cuda "cuMemsetD2D16" 7000 'T' cuMemsetD2D16_v2_ptds(to: Pointer, pitch: usize, value: u16, width: usize, height: usize) => transfer::fill_rows::<u16, PER_THREAD>;
     Cuda "cuMemsetD2D16Async" 3020 '-' cuMemsetD2D16Async(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u16, LEGACY>;
-    Cuda "cuMemsetD2D16Async" 7000 'T' cuMemsetD2D16Async_ptsz(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u16, OWN>;
+    Cuda "cuMemsetD2D16Async" 7000 'T' cuMemsetD2D16Async_ptsz(to: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u16, PER_THREAD>;
     Cuda "cuMemsetD2D32" 3020 '-' cuMemsetD2D32_v2(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) => transfer::fill_rows::<u32, LEGACY>;
-    Cuda "cuMemsetD2D32" 7000 'T' cuMemsetD2D32_v2_ptds(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) => transfer::fill_rows::<u32, OWN>;
+    Cuda "cuMemsetD2D32" 7000 'T' cuMemsetD2D32_v2_ptds(to: Pointer, pitch: usize, value: u32, width: usize, height: usize) => transfer::fill_rows::<u32, PER_THREAD>;
     Cuda "cuMemsetD2D32Async" 3020 '-' cuMemsetD2D32Async(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u32, LEGACY>;
-    Cuda "cuMemsetD2D32Async" 7000 'T' cuMemsetD2D32Async_ptsz(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u32, OWN>;
+    Cuda "cuMemsetD2D32Async" 7000 'T' cuMemsetD2D32Async_ptsz(to: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) => transfer::fill_rows_async::<u32, PER_THREAD>;
     Cuda "cuMemcpyDtoD" 3020 '-' cuMemcpyDtoD_v2(to: Pointer, from: Pointer, bytes: usize) => transfer::copy_in_device::<LEGACY>;
-    Cuda "cuMemcpyDtoD" 7000 'T' cuMemcpyDtoD_v2_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy_in_device::<OWN>;
+    Cuda "cuMemcpyDtoD" 7000 'T' cuMemcpyDtoD_v2_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy_in_device::<PER_THREAD>;
     Cuda "cuMemcpyDtoDAsync" 3020 '-' cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_in_device_async::<LEGACY>;
-    Cuda "cuMemcpyDtoDAsync" 7000 'T' cuMemcpyDtoDAsync_v2_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_in_device_async::<OWN>;
+    Cuda "cuMemcpyDtoDAsync" 7000 'T' cuMemcpyDtoDAsync_v2_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_in_device_async::<PER_THREAD>;
     Cuda "cuMemcpy" 4000 '-' cuMemcpy(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<LEGACY>;
-    Cuda "cuMemcpy" 7000 'T' cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<OWN>;
+    Cuda "cuMemcpy" 7000 'T' cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) => transfer::copy::<PER_THREAD>;
     Cuda "cuMemcpyAsync" 4000 '-' cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<LEGACY>;
-    Cuda "cuMemcpyAsync" 7000 'T' cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<OWN>;
+    Cuda "cuMemcpyAsync" 7000 'T' cuMemcpyAsync_ptsz(to: Pointer, from: Pointer, bytes: usize, stream: Handle) => transfer::copy_async::<PER_THREAD>;
     Cuda "cuMemcpyBatchAsync" 12080 '-' cuMemcpyBatchAsync(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<LEGACY>;
-    Cuda "cuMemcpyBatchAsync" 12080 'T' cuMemcpyBatchAsync_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<OWN>;
+    Cuda "cuMemcpyBatchAsync" 12080 'T' cuMemcpyBatchAsync_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, failed: Out<usize>, stream: Handle) => transfer::copy_batch_indexed::<PER_THREAD>;
     Cuda "cuMemcpyBatchAsync" 13000 '-' cuMemcpyBatchAsync_v2(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<LEGACY>;
-    Cuda "cuMemcpyBatchAsync" 13000 'T' cuMemcpyBatchAsync_v2_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<OWN>;
+    Cuda "cuMemcpyBatchAsync" 13000 'T' cuMemcpyBatchAsync_v2_ptsz(to: Out<Pointer>, from: Out<Pointer>, sizes: Out<usize>, count: usize, attributes: *mut c_void, indexes: *mut c_void, attribute_count: usize, stream: Handle) => transfer::copy_batch::<PER_THREAD>;
 
     Cuda "cuGraphInstantiateWithParams" 12000 '-' cuGraphInstantiateWithParams(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate;
     Cuda "cuGraphInstantiateWithParams" 12000 'T' cuGraphInstantiateWithParams_ptsz(made: Out<Handle>, graph: Handle, parameters: Out<u64>) => graph::instantiate;

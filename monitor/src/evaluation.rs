@@ -208,7 +208,8 @@ impl Evaluator {
                     all: &own,
                     is_uncertain,
                 };
-                let (found, charge) = self.share(sample, rules, (at, device), own, &mut evaluation);
+                let (found, charge) =
+                    self.evaluate_share(sample, rules, (at, device), own, &mut evaluation);
                 uses.push(found);
                 charges.push(charge);
             }
@@ -244,7 +245,7 @@ impl Evaluator {
         }
     }
 
-    fn share(
+    fn evaluate_share(
         &mut self,
         sample: &NodeSample,
         rules: &Rules,

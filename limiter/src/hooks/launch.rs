@@ -9,7 +9,7 @@ use aliquot_pacer::scale::Extent;
 
 use super::graph;
 use crate::device_pace::LaunchWork;
-use crate::ffi::{Code, Handle, Out, PER_THREAD, long};
+use crate::ffi::{Code, Handle, Out, PER_THREAD_STREAM, long};
 use crate::pace;
 use crate::stream::goes_into_capture;
 
@@ -38,10 +38,10 @@ pub(crate) struct LaunchParameters {
     arguments: *mut c_void,
 }
 
-/// The stream of a call; `OWN`: its stream 0 is the thread's own.
-pub(crate) fn stream_of<const OWN: bool>(stream: Handle) -> Handle {
-    if OWN && stream == 0 {
-        PER_THREAD
+/// The stream of a call; `PER_THREAD`: its stream 0 is the thread's own.
+pub(crate) fn stream_of<const PER_THREAD: bool>(stream: Handle) -> Handle {
+    if PER_THREAD && stream == 0 {
+        PER_THREAD_STREAM
     } else {
         stream
     }
@@ -68,7 +68,7 @@ fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle)
 
 #[inline]
 #[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn kernel<const OWN: bool>(
+pub(crate) fn kernel<const PER_THREAD: bool>(
     real: extern "C" fn(
         Handle,
         c_uint,
@@ -94,7 +94,7 @@ pub(crate) fn kernel<const OWN: bool>(
     arguments: *mut c_void,
     extra: *mut c_void,
 ) -> Code {
-    let of = stream_of::<OWN>(stream);
+    let of = stream_of::<PER_THREAD>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(
@@ -104,7 +104,7 @@ pub(crate) fn kernel<const OWN: bool>(
 }
 
 #[inline]
-pub(crate) fn kernel_ex<const OWN: bool>(
+pub(crate) fn kernel_ex<const PER_THREAD: bool>(
     real: extern "C" fn(Out<LaunchConfig>, Handle, *mut c_void, *mut c_void) -> Code,
     config: Out<LaunchConfig>,
     function: Handle,
@@ -114,14 +114,14 @@ pub(crate) fn kernel_ex<const OWN: bool>(
     let Some(launch) = config.get() else {
         return real(config, function, arguments, extra);
     };
-    let of = stream_of::<OWN>(launch.stream);
+    let of = stream_of::<PER_THREAD>(launch.stream);
     pace::launch(work(function, launch.grid, launch.block, of), move || {
         real(config, function, arguments, extra)
     })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn cooperative<const OWN: bool>(
+pub(crate) fn cooperative<const PER_THREAD: bool>(
     real: extern "C" fn(
         Handle,
         c_uint,
@@ -145,7 +145,7 @@ pub(crate) fn cooperative<const OWN: bool>(
     stream: Handle,
     arguments: *mut c_void,
 ) -> Code {
-    let of = stream_of::<OWN>(stream);
+    let of = stream_of::<PER_THREAD>(stream);
     let work = work(function, [x, y, z], [width, height, depth], of);
     pace::launch(work, move || {
         real(
@@ -198,14 +198,14 @@ pub(crate) fn grid_async(
     })
 }
 
-pub(crate) fn graph<const OWN: bool>(
+pub(crate) fn graph<const PER_THREAD: bool>(
     real: extern "C" fn(Handle, Handle) -> Code,
     handle: Handle,
     stream: Handle,
 ) -> Code {
     let work = LaunchWork {
         key: key([long(handle), GRAPH, 0]),
-        stream: stream_of::<OWN>(stream),
+        stream: stream_of::<PER_THREAD>(stream),
         extent: Extent::UNKNOWN,
     };
     pace::launch(work, move || {

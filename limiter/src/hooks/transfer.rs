@@ -71,17 +71,19 @@ fn product(count: usize, each: usize) -> u64 {
     long(count).saturating_mul(long(each))
 }
 
-pub(crate) fn fill<T, const OWN: bool>(
+pub(crate) fn fill<T, const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, T, usize) -> Code,
     to: Pointer,
     value: T,
     count: usize,
 ) -> Code {
     let bytes = product(count, size_of::<T>());
-    TransferKind::Fill.pace(bytes, stream_of::<OWN>(0), move || real(to, value, count))
+    TransferKind::Fill.pace(bytes, stream_of::<PER_THREAD>(0), move || {
+        real(to, value, count)
+    })
 }
 
-pub(crate) fn fill_async<T, const OWN: bool>(
+pub(crate) fn fill_async<T, const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, T, usize, Handle) -> Code,
     to: Pointer,
     value: T,
@@ -89,12 +91,12 @@ pub(crate) fn fill_async<T, const OWN: bool>(
     stream: Handle,
 ) -> Code {
     let bytes = product(count, size_of::<T>());
-    TransferKind::Fill.pace(bytes, stream_of::<OWN>(stream), move || {
+    TransferKind::Fill.pace(bytes, stream_of::<PER_THREAD>(stream), move || {
         real(to, value, count, stream)
     })
 }
 
-pub(crate) fn fill_rows<T, const OWN: bool>(
+pub(crate) fn fill_rows<T, const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, usize, T, usize, usize) -> Code,
     to: Pointer,
     pitch: usize,
@@ -103,12 +105,12 @@ pub(crate) fn fill_rows<T, const OWN: bool>(
     height: usize,
 ) -> Code {
     let bytes = product(width, height).saturating_mul(long(size_of::<T>()));
-    TransferKind::FillRows.pace(bytes, stream_of::<OWN>(0), move || {
+    TransferKind::FillRows.pace(bytes, stream_of::<PER_THREAD>(0), move || {
         real(to, pitch, value, width, height)
     })
 }
 
-pub(crate) fn fill_rows_async<T, const OWN: bool>(
+pub(crate) fn fill_rows_async<T, const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, usize, T, usize, usize, Handle) -> Code,
     to: Pointer,
     pitch: usize,
@@ -118,46 +120,48 @@ pub(crate) fn fill_rows_async<T, const OWN: bool>(
     stream: Handle,
 ) -> Code {
     let bytes = product(width, height).saturating_mul(long(size_of::<T>()));
-    TransferKind::FillRows.pace(bytes, stream_of::<OWN>(stream), move || {
+    TransferKind::FillRows.pace(bytes, stream_of::<PER_THREAD>(stream), move || {
         real(to, pitch, value, width, height, stream)
     })
 }
 
-pub(crate) fn copy_in_device<const OWN: bool>(
+pub(crate) fn copy_in_device<const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, Pointer, usize) -> Code,
     to: Pointer,
     from: Pointer,
     bytes: usize,
 ) -> Code {
-    TransferKind::Copy.pace(long(bytes), stream_of::<OWN>(0), move || {
+    TransferKind::Copy.pace(long(bytes), stream_of::<PER_THREAD>(0), move || {
         real(to, from, bytes)
     })
 }
 
-pub(crate) fn copy_in_device_async<const OWN: bool>(
+pub(crate) fn copy_in_device_async<const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, Pointer, usize, Handle) -> Code,
     to: Pointer,
     from: Pointer,
     bytes: usize,
     stream: Handle,
 ) -> Code {
-    TransferKind::Copy.pace(long(bytes), stream_of::<OWN>(stream), move || {
+    TransferKind::Copy.pace(long(bytes), stream_of::<PER_THREAD>(stream), move || {
         real(to, from, bytes, stream)
     })
 }
 
 /// A copy between two addresses, each on the host or on a device.
-pub(crate) fn copy<const OWN: bool>(
+pub(crate) fn copy<const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, Pointer, usize) -> Code,
     to: Pointer,
     from: Pointer,
     bytes: usize,
 ) -> Code {
     let within = bytes_within([to, from], bytes);
-    TransferKind::Copy.pace(within, stream_of::<OWN>(0), move || real(to, from, bytes))
+    TransferKind::Copy.pace(within, stream_of::<PER_THREAD>(0), move || {
+        real(to, from, bytes)
+    })
 }
 
-pub(crate) fn copy_async<const OWN: bool>(
+pub(crate) fn copy_async<const PER_THREAD: bool>(
     real: extern "C" fn(Pointer, Pointer, usize, Handle) -> Code,
     to: Pointer,
     from: Pointer,
@@ -165,14 +169,14 @@ pub(crate) fn copy_async<const OWN: bool>(
     stream: Handle,
 ) -> Code {
     let within = bytes_within([to, from], bytes);
-    TransferKind::Copy.pace(within, stream_of::<OWN>(stream), move || {
+    TransferKind::Copy.pace(within, stream_of::<PER_THREAD>(stream), move || {
         real(to, from, bytes, stream)
     })
 }
 
 /// Copies between pairs of addresses, each on the host or on a device; they are paced as one.
 #[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn copy_batch<const OWN: bool>(
+pub(crate) fn copy_batch<const PER_THREAD: bool>(
     real: extern "C" fn(
         Out<Pointer>,
         Out<Pointer>,
@@ -193,7 +197,7 @@ pub(crate) fn copy_batch<const OWN: bool>(
     stream: Handle,
 ) -> Code {
     let within = bytes_of_batch([to, from], sizes, count);
-    TransferKind::Copy.pace(within, stream_of::<OWN>(stream), move || {
+    TransferKind::Copy.pace(within, stream_of::<PER_THREAD>(stream), move || {
         real(
             to,
             from,
@@ -209,7 +213,7 @@ pub(crate) fn copy_batch<const OWN: bool>(
 
 /// The form of CUDA 12.8, which returns the index of a copy that failed.
 #[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn copy_batch_indexed<const OWN: bool>(
+pub(crate) fn copy_batch_indexed<const PER_THREAD: bool>(
     real: extern "C" fn(
         Out<Pointer>,
         Out<Pointer>,
@@ -232,7 +236,7 @@ pub(crate) fn copy_batch_indexed<const OWN: bool>(
     stream: Handle,
 ) -> Code {
     let within = bytes_of_batch([to, from], sizes, count);
-    TransferKind::Copy.pace(within, stream_of::<OWN>(stream), move || {
+    TransferKind::Copy.pace(within, stream_of::<PER_THREAD>(stream), move || {
         real(
             to,
             from,
