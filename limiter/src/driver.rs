@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::early::libc_dlsym;
 use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
 
 pub(crate) mod call;
@@ -112,35 +113,6 @@ pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
 }
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-
-/// libc's own `dlsym`, whatever we export; null until it is looked up.
-pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-/// Address of libc's `dlsym`.
-pub(crate) fn libc_dlsym() -> *mut c_void {
-    let known = LIBC_DLSYM.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // By name, not as the next after us: in a program that is linked against the driver, libc comes
-    // before us. In older versions of libc, dlsym is in a library of its own.
-    let homes = [c"libc.so.6", c"libdl.so.2"].map(|name| {
-        // SAFETY: a C string; nothing is loaded.
-        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }
-    });
-    let versions = [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"];
-    let pairs = homes
-        .into_iter()
-        .filter(|home| !home.is_null())
-        .flat_map(|home| versions.map(|version| (home, version)));
-    let mut found = pairs.map(|(home, version)| {
-        // SAFETY: the handle is open, the names are C strings.
-        unsafe { libc::dlvsym(home, c"dlsym".as_ptr(), version.as_ptr()) }
-    });
-    let found = found.find(|found| !found.is_null()).unwrap_or(null_mut());
-    LIBC_DLSYM.store(found, Ordering::Release);
-    found
-}
 
 /// What libc's `dlsym` returns to us.
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {

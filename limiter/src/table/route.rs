@@ -3,14 +3,16 @@
 //!
 //! `cuGetProcAddress` of the driver is called first, because it knows versions and flags; its
 //! address is then replaced by ours. Our `dlsym` jumps to libc's own for every name that is not in
-//! the table, so that libc sees the real caller. Other names cost neither an allocation nor a lock.
+//! the table, so that libc sees the real caller. Names that cannot be the driver's cost a look at
+//! their first letters ([`early`]).
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
-use crate::driver::{DriverLibrary, is_in_limiter, libc_dlsym, search};
+use crate::driver::{DriverLibrary, is_in_limiter, search};
+use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
 /// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -123,20 +125,17 @@ fn variant(
 
 /// The answer of our `dlsym`; null: libc is to answer.
 extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    libc_dlsym();
-    if name.is_null() {
-        return null_mut();
-    }
+    early::libc_dlsym();
     // SAFETY: the caller of dlsym passes a C string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let bytes = name.to_bytes();
-    let upper = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_uppercase);
-    let may_be = (bytes.starts_with(b"cu") && upper(2))
-        || (bytes.starts_with(b"nvml") && bytes.get(4).is_some());
-    if !may_be {
+    if name.is_null() || !unsafe { early::may_be_of_driver(name) } {
         return null_mut();
     }
-    let Some(hook) = HOOKS.iter().find(|hook| hook.name.as_bytes() == bytes) else {
+    // SAFETY: the same.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Some(hook) = HOOKS
+        .iter()
+        .find(|hook| hook.name.as_bytes() == name.to_bytes())
+    else {
         return null_mut();
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.
@@ -182,7 +181,7 @@ mod export {
             "2:",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::driver::LIBC_DLSYM,
+            libc = sym crate::early::LIBC_DLSYM,
         )
     }
 }
@@ -210,7 +209,7 @@ mod export {
             "mov x0, x9",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::driver::LIBC_DLSYM,
+            libc = sym crate::early::LIBC_DLSYM,
         )
     }
 }
@@ -246,6 +245,8 @@ mod tests {
             c"cublasCreate",
             c"curl_easy_init",
             c"nvml",
+            c"cu",
+            c"",
             c"cuNothing",
         ] {
             assert!(routed(null_mut(), name.as_ptr()).is_null(), "{name:?}");
