@@ -45,13 +45,9 @@ impl DriverLibrary {
         let into: *mut c_void = (&raw mut namespace).cast();
         // SAFETY: a handle that dlsym just accepted; the request writes one namespace id.
         let asked = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, into) };
-        // SAFETY: zero is a value of every field.
-        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: any address may be looked up.
-        let named = unsafe { libc::dladdr(address, &raw mut found) };
-        if asked != 0 || named == 0 || found.dli_fname.is_null() {
+        let Some(found) = library_of(address).filter(|_| asked == 0) else {
             return;
-        }
+        };
         let keep = libc::RTLD_NOW | libc::RTLD_NODELETE;
         // SAFETY: the name of a library that is loaded in that namespace.
         let own = unsafe { libc::dlmopen(namespace, found.dli_fname, keep) };
@@ -96,20 +92,30 @@ impl DriverLibrary {
     }
 }
 
+/// What the loader knows of the library that contains an address.
+fn library_of(address: *mut c_void) -> Option<libc::Dl_info> {
+    // SAFETY: zero is a value of every field.
+    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: any address may be looked up.
+    let is_known = unsafe { libc::dladdr(address.cast_const(), &raw mut found) } != 0;
+    (is_known && !found.dli_fname.is_null()).then_some(found)
+}
+
+/// Whether two addresses are in the same library.
+pub(crate) fn in_same_library(one: *mut c_void, other: *mut c_void) -> bool {
+    let base = |address| library_of(address).map(|found| found.dli_fbase);
+    base(one).is_some() && base(one) == base(other)
+}
+
 /// Whether an address is in a copy of this library: another linker namespace has a copy of its own,
 /// where a shim has loaded it.
 pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
-    let file = |address: *const c_void| {
-        // SAFETY: zero is a value of every field.
-        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: any address may be looked up.
-        let named = unsafe { libc::dladdr(address, &raw mut found) };
+    let file = |address| {
         // SAFETY: the name of a library that is loaded, and stays loaded.
-        (named != 0 && !found.dli_fname.is_null())
-            .then(|| unsafe { CStr::from_ptr(found.dli_fname) })
+        library_of(address).map(|found| unsafe { CStr::from_ptr(found.dli_fname) })
     };
-    let own = file(is_in_limiter as *const c_void);
-    own.is_some() && file(address.cast_const()) == own
+    let own = file(is_in_limiter as *mut c_void);
+    own.is_some() && file(address) == own
 }
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;

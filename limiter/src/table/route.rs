@@ -11,7 +11,7 @@ use core::ptr::null_mut;
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
-use crate::driver::{DriverLibrary, is_in_limiter, search};
+use crate::driver::{DriverLibrary, in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
@@ -123,8 +123,8 @@ fn variant(
     })
 }
 
-/// The answer of our `dlsym`; null: libc is to answer.
-extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+/// The answer of our `dlsym`; null: libc is to answer. `caller` is where it returns to.
+extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_void) -> *mut c_void {
     early::libc_dlsym();
     // SAFETY: the caller of dlsym passes a C string.
     if name.is_null() || !unsafe { early::may_be_of_driver(name) } {
@@ -152,15 +152,20 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
             hook.real.library().adopt(handle, found);
         }
     }
-    if hook.real.get().is_none() {
+    let Some(real) = hook.real.get() else {
         return null_mut();
+    };
+    // A stub looks in the driver behind it for what it calls: our function would call the stub again.
+    if in_same_library(caller, real) {
+        return if special { real } else { null_mut() };
     }
     hook.real.ours().cast_mut().cast()
 }
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export {
-    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+    //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
+    //! returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -170,6 +175,7 @@ mod export {
             "push rdi",
             "push rsi",
             "sub rsp, 8",
+            "mov rdx, qword ptr [rsp + 24]",
             "call {routed}",
             "add rsp, 8",
             "pop rsi",
@@ -188,7 +194,8 @@ mod export {
 
 #[cfg(all(not(test), target_arch = "aarch64"))]
 mod export {
-    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+    //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
+    //! returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -197,6 +204,7 @@ mod export {
         core::arch::naked_asm!(
             "stp x29, x30, [sp, #-32]!",
             "stp x0, x1, [sp, #16]",
+            "mov x2, x30",
             "bl {routed}",
             "mov x9, x0",
             "ldp x0, x1, [sp, #16]",
@@ -249,7 +257,8 @@ mod tests {
             c"",
             c"cuNothing",
         ] {
-            assert!(routed(null_mut(), name.as_ptr()).is_null(), "{name:?}");
+            let found = routed(null_mut(), name.as_ptr(), null_mut());
+            assert!(found.is_null(), "{name:?}");
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Every way in which a program finds its driver, and what else happens in its process.
 
+use std::fs::{self, File};
 use std::process::Command;
 
 use aliquot_gpusim::place;
 use aliquot_limiter_tests::scene::{compile, container, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, limiter, lines};
+use aliquot_shim::{LIBRARIES, exported_calls};
 
 #[test]
 fn intercepts_every_way_to_find_driver() {
@@ -45,6 +47,42 @@ fn intercepts_every_way_to_find_driver() {
         "plugin: 0",
         "not covered by preload"
     );
+}
+
+#[test]
+fn limits_stub_that_looks_up_another_driver() {
+    let (temp, machine) = machine();
+    let driver = place::cuda_library_path().unwrap();
+    let calls = exported_calls(LIBRARIES[0], &mut File::open(&driver).unwrap()).unwrap();
+    let rows: Vec<_> = calls
+        .iter()
+        .map(|name| format!(" X(0, {name}, 0)"))
+        .collect();
+    let header = format!("#define CALLS(X){}\n", rows.concat());
+    fs::write(temp.path().join("calls.h"), header).unwrap();
+    let include = format!("-I{}", temp.path().display());
+    let flags = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        &include,
+        "-ldl",
+    ];
+    let stub = compile(temp.path(), "stub_driver.c", "stub.so", &flags).unwrap();
+    let program = compile(temp.path(), "ways.c", "program", &["-ldl"]).unwrap();
+    for (method, expected) in [
+        (InjectionMethod::Replacement, "now: 2"),
+        (InjectionMethod::Preload, "now: 2"),
+        (InjectionMethod::NoLimiter, "now: 0"),
+    ] {
+        let container = container(&machine, method, 3000);
+        container
+            .replace_driver(LIBRARIES[0], stub.as_ref())
+            .unwrap();
+        let mut command = container.command(&[&program, "now"]);
+        let output = command.env("DRIVER_BEHIND", &driver).output().unwrap();
+        assert_eq!(lines(&output), [expected], "{method:?} {output:?}");
+    }
 }
 
 #[test]
