@@ -3,9 +3,9 @@
 //! A shim library loads the real one under another name. Without shims, ours opens the real one by
 //! its usual name. It never finds its own functions.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::early::libc_dlsym;
 use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
@@ -68,9 +68,13 @@ impl DriverLibrary {
     }
 
     fn handle(self) -> *mut c_void {
+        // How much was loaded when this library was last looked for in vain: each search opens files
+        // in every folder of the loader's.
+        static MISSING: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
         let place = self.place();
         let known = place.load(Ordering::Acquire);
-        if !known.is_null() {
+        let missing = &MISSING[usize::from(self == Self::Nvml)];
+        if !known.is_null() || missing.load(Ordering::Relaxed) == count_of_loads() {
             return known;
         }
         let [beside, usual] = self.names();
@@ -87,9 +91,30 @@ impl DriverLibrary {
                 handle = opened;
             }
         }
-        place.store(handle, Ordering::Release);
+        if handle.is_null() {
+            missing.store(count_of_loads(), Ordering::Relaxed);
+        } else {
+            place.store(handle, Ordering::Release);
+        }
         handle
     }
+}
+
+/// How many libraries the process has loaded so far.
+fn count_of_loads() -> u64 {
+    unsafe extern "C" fn read(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        count: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the first library's facts, and the place below.
+        unsafe { *count.cast::<u64>() = (*info).dlpi_adds };
+        1
+    }
+    let mut count = 0_u64;
+    // SAFETY: what it calls ends at the first library.
+    unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut count).cast()) };
+    count
 }
 
 /// What the loader knows of the library that contains an address.

@@ -11,7 +11,7 @@ use core::ptr::null_mut;
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
-use crate::driver::{DriverLibrary, in_same_library, is_in_limiter, search};
+use crate::driver::{in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
@@ -66,15 +66,12 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
         // A driver that looks up its own calls by name found ours.
         return;
     }
-    // Not NVML's, which would be loaded for that.
     let same = |hook: &&Hook| {
-        let known = (hook.real.library() == DriverLibrary::Cuda).then(|| hook.real.get());
-        known
-            .flatten()
-            .is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
+        let known = hook.real.get();
+        known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
     };
     // A driver may return other addresses than dlsym does; then the name decides.
-    let hook = HOOKS.iter().find(same).or_else(|| {
+    let hook = variants_of(name.bytes()).find(same).or_else(|| {
         let by_name = || {
             variant(name.bytes(), version, flags, |hook| {
                 hook.real.get().is_some()
@@ -86,6 +83,14 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
     if let Some(hook) = hook {
         address.put(hook.real.ours());
     }
+}
+
+/// The variants of a call. The name may have the suffix of one of them, such as `_v2_ptsz`.
+fn variants_of(name: &[u8]) -> impl Iterator<Item = &'static Hook> {
+    HOOKS.iter().filter(move |hook| {
+        let suffix = name.strip_prefix(hook.stem.as_bytes());
+        !hook.stem.is_empty() && suffix.is_some_and(|rest| matches!(rest, [] | [b'_', ..]))
+    })
 }
 
 /// Whether an address is that of an exported function of ours.
@@ -259,6 +264,22 @@ mod tests {
         ] {
             let found = routed(null_mut(), name.as_ptr(), null_mut());
             assert!(found.is_null(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn finds_variants_by_name_with_and_without_suffix() {
+        let names = |name: &[u8]| variants_of(name).map(|hook| hook.name).collect::<Vec<_>>();
+        let all = [
+            "cuCtxCreate",
+            "cuCtxCreate_v2",
+            "cuCtxCreate_v3",
+            "cuCtxCreate_v4",
+        ];
+        assert_eq!(names(b"cuCtxCreate"), all);
+        assert_eq!(names(b"cuCtxCreate_v2_ptsz"), all);
+        for other in ["cuDriverGetVersion", "cuCtxCreates", "nvmlInit_v2", ""] {
+            assert!(names(other.as_bytes()).is_empty(), "{other}");
         }
     }
 }
