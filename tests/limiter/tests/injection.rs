@@ -17,7 +17,8 @@ fn intercepts_every_way_to_find_driver() {
     };
     let plain = build("plain", &["-ldl"]);
     let linked = build("linked", &["-DLINKED", &driver]);
-    let plugin = build("plugin.so", &["-DLINKED", "-shared", "-fPIC", &driver]);
+    let linked_plugin = build("linked.so", &["-DLINKED", "-shared", "-fPIC", &driver]);
+    let opening_plugin = build("opening.so", &["-shared", "-fPIC", "-ldl"]);
     let run_program = |method: InjectionMethod, words: &[&str]| {
         let container = container(&machine, method, 3000);
         let output = container.command(words).output().unwrap();
@@ -39,14 +40,17 @@ fn intercepts_every_way_to_find_driver() {
         let bare = run_program(InjectionMethod::NoLimiter, &[program, how]);
         assert_eq!(bare, format!("{how}: 0"), "without a limiter it is allowed");
     }
-    // Why replacement is the default: a preloaded library is not in the scope of such a plugin.
-    let in_plugin = |method| run_program(method, &[&plain, "plugin", &plugin]);
-    assert_eq!(in_plugin(InjectionMethod::Replacement), "plugin: 2");
-    assert_eq!(
-        in_plugin(InjectionMethod::Preload),
-        "plugin: 0",
-        "not covered by preload"
-    );
+    // Why replacement is the default: a preloaded library is not in the scope of such a plugin, be it
+    // linked against the driver or, as Taichi's, opening it.
+    for plugin in [linked_plugin, opening_plugin] {
+        let in_plugin = |method| run_program(method, &[&plain, "plugin", &plugin]);
+        assert_eq!(in_plugin(InjectionMethod::Replacement), "plugin: 2");
+        assert_eq!(
+            in_plugin(InjectionMethod::Preload),
+            "plugin: 0",
+            "not covered by preload"
+        );
+    }
 }
 
 #[test]
