@@ -3,10 +3,11 @@
 //! A shim library loads the real one under another name. Without shims, ours opens the real one by
 //! its usual name. It never finds its own functions.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use crate::early::libc_dlsym;
 use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
 
 pub(crate) mod call;
@@ -44,13 +45,9 @@ impl DriverLibrary {
         let into: *mut c_void = (&raw mut namespace).cast();
         // SAFETY: a handle that dlsym just accepted; the request writes one namespace id.
         let asked = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LMID, into) };
-        // SAFETY: zero is a value of every field.
-        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: any address may be looked up.
-        let named = unsafe { libc::dladdr(address, &raw mut found) };
-        if asked != 0 || named == 0 || found.dli_fname.is_null() {
+        let Some(found) = library_of(address).filter(|_| asked == 0) else {
             return;
-        }
+        };
         let keep = libc::RTLD_NOW | libc::RTLD_NODELETE;
         // SAFETY: the name of a library that is loaded in that namespace.
         let own = unsafe { libc::dlmopen(namespace, found.dli_fname, keep) };
@@ -71,9 +68,13 @@ impl DriverLibrary {
     }
 
     fn handle(self) -> *mut c_void {
+        // How much was loaded when this library was last looked for in vain: each search opens files
+        // in every folder of the loader's.
+        static MISSING: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
         let place = self.place();
         let known = place.load(Ordering::Acquire);
-        if !known.is_null() {
+        let missing = &MISSING[usize::from(self == Self::Nvml)];
+        if !known.is_null() || missing.load(Ordering::Relaxed) == count_of_loads() {
             return known;
         }
         let [beside, usual] = self.names();
@@ -90,57 +91,59 @@ impl DriverLibrary {
                 handle = opened;
             }
         }
-        place.store(handle, Ordering::Release);
+        if handle.is_null() {
+            missing.store(count_of_loads(), Ordering::Relaxed);
+        } else {
+            place.store(handle, Ordering::Release);
+        }
         handle
     }
+}
+
+/// How many libraries the process has loaded so far.
+fn count_of_loads() -> u64 {
+    unsafe extern "C" fn read(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        count: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the first library's facts, and the place below.
+        unsafe { *count.cast::<u64>() = (*info).dlpi_adds };
+        1
+    }
+    let mut count = 0_u64;
+    // SAFETY: what it calls ends at the first library.
+    unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut count).cast()) };
+    count
+}
+
+/// What the loader knows of the library that contains an address.
+fn library_of(address: *mut c_void) -> Option<libc::Dl_info> {
+    // SAFETY: zero is a value of every field.
+    let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: any address may be looked up.
+    let is_known = unsafe { libc::dladdr(address.cast_const(), &raw mut found) } != 0;
+    (is_known && !found.dli_fname.is_null()).then_some(found)
+}
+
+/// Whether two addresses are in the same library.
+pub(crate) fn in_same_library(one: *mut c_void, other: *mut c_void) -> bool {
+    let base = |address| library_of(address).map(|found| found.dli_fbase);
+    base(one).is_some() && base(one) == base(other)
 }
 
 /// Whether an address is in a copy of this library: another linker namespace has a copy of its own,
 /// where a shim has loaded it.
 pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
-    let file = |address: *const c_void| {
-        // SAFETY: zero is a value of every field.
-        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-        // SAFETY: any address may be looked up.
-        let named = unsafe { libc::dladdr(address, &raw mut found) };
+    let file = |address| {
         // SAFETY: the name of a library that is loaded, and stays loaded.
-        (named != 0 && !found.dli_fname.is_null())
-            .then(|| unsafe { CStr::from_ptr(found.dli_fname) })
+        library_of(address).map(|found| unsafe { CStr::from_ptr(found.dli_fname) })
     };
-    let own = file(is_in_limiter as *const c_void);
-    own.is_some() && file(address.cast_const()) == own
+    let own = file(is_in_limiter as *mut c_void);
+    own.is_some() && file(address) == own
 }
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-
-/// libc's own `dlsym`, whatever we export; null until it is looked up.
-pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-/// Address of libc's `dlsym`.
-pub(crate) fn libc_dlsym() -> *mut c_void {
-    let known = LIBC_DLSYM.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // By name, not as the next after us: in a program that is linked against the driver, libc comes
-    // before us. In older versions of libc, dlsym is in a library of its own.
-    let homes = [c"libc.so.6", c"libdl.so.2"].map(|name| {
-        // SAFETY: a C string; nothing is loaded.
-        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }
-    });
-    let versions = [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"];
-    let pairs = homes
-        .into_iter()
-        .filter(|home| !home.is_null())
-        .flat_map(|home| versions.map(|version| (home, version)));
-    let mut found = pairs.map(|(home, version)| {
-        // SAFETY: the handle is open, the names are C strings.
-        unsafe { libc::dlvsym(home, c"dlsym".as_ptr(), version.as_ptr()) }
-    });
-    let found = found.find(|found| !found.is_null()).unwrap_or(null_mut());
-    LIBC_DLSYM.store(found, Ordering::Release);
-    found
-}
 
 /// What libc's `dlsym` returns to us.
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {

@@ -11,6 +11,7 @@ mod clock;
 mod contexts;
 mod device_pace;
 mod driver;
+mod early;
 mod ffi;
 mod hooks;
 mod lent;

@@ -3,14 +3,16 @@
 //!
 //! `cuGetProcAddress` of the driver is called first, because it knows versions and flags; its
 //! address is then replaced by ours. Our `dlsym` jumps to libc's own for every name that is not in
-//! the table, so that libc sees the real caller. Other names cost neither an allocation nor a lock.
+//! the table, so that libc sees the real caller. Names that cannot be the driver's cost a look at
+//! their first letters ([`early`]).
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
 use super::{HOOKS, Hook};
-use crate::driver::{DriverLibrary, is_in_limiter, libc_dlsym, search};
+use crate::driver::{in_same_library, is_in_limiter, search};
+use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
 /// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -64,15 +66,12 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
         // A driver that looks up its own calls by name found ours.
         return;
     }
-    // Not NVML's, which would be loaded for that.
     let same = |hook: &&Hook| {
-        let known = (hook.real.library() == DriverLibrary::Cuda).then(|| hook.real.get());
-        known
-            .flatten()
-            .is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
+        let known = hook.real.get();
+        known.is_some_and(|known| core::ptr::eq(known.cast_const().cast(), found))
     };
     // A driver may return other addresses than dlsym does; then the name decides.
-    let hook = HOOKS.iter().find(same).or_else(|| {
+    let hook = variants_of(name.bytes()).find(same).or_else(|| {
         let by_name = || {
             variant(name.bytes(), version, flags, |hook| {
                 hook.real.get().is_some()
@@ -84,6 +83,14 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
     if let Some(hook) = hook {
         address.put(hook.real.ours());
     }
+}
+
+/// The variants of a call. The name may have the suffix of one of them, such as `_v2_ptsz`.
+fn variants_of(name: &[u8]) -> impl Iterator<Item = &'static Hook> {
+    HOOKS.iter().filter(move |hook| {
+        let suffix = name.strip_prefix(hook.stem.as_bytes());
+        !hook.stem.is_empty() && suffix.is_some_and(|rest| matches!(rest, [] | [b'_', ..]))
+    })
 }
 
 /// Whether an address is that of an exported function of ours.
@@ -121,22 +128,19 @@ fn variant(
     })
 }
 
-/// The answer of our `dlsym`; null: libc is to answer.
-extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    libc_dlsym();
-    if name.is_null() {
-        return null_mut();
-    }
+/// The answer of our `dlsym`; null: libc is to answer. `caller` is where it returns to.
+extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_void) -> *mut c_void {
+    early::libc_dlsym();
     // SAFETY: the caller of dlsym passes a C string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let bytes = name.to_bytes();
-    let upper = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_uppercase);
-    let may_be = (bytes.starts_with(b"cu") && upper(2))
-        || (bytes.starts_with(b"nvml") && bytes.get(4).is_some());
-    if !may_be {
+    if name.is_null() || !unsafe { early::may_be_of_driver(name) } {
         return null_mut();
     }
-    let Some(hook) = HOOKS.iter().find(|hook| hook.name.as_bytes() == bytes) else {
+    // SAFETY: the same.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Some(hook) = HOOKS
+        .iter()
+        .find(|hook| hook.name.as_bytes() == name.to_bytes())
+    else {
         return null_mut();
     };
     // Only where libc would find something: a program that probes for a driver must not be misled.
@@ -153,15 +157,20 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
             hook.real.library().adopt(handle, found);
         }
     }
-    if hook.real.get().is_none() {
+    let Some(real) = hook.real.get() else {
         return null_mut();
+    };
+    // A stub looks in the driver behind it for what it calls: our function would call the stub again.
+    if in_same_library(caller, real) {
+        return if special { real } else { null_mut() };
     }
     hook.real.ours().cast_mut().cast()
 }
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export {
-    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+    //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
+    //! returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -171,6 +180,7 @@ mod export {
             "push rdi",
             "push rsi",
             "sub rsp, 8",
+            "mov rdx, qword ptr [rsp + 24]",
             "call {routed}",
             "add rsp, 8",
             "pop rsi",
@@ -182,14 +192,15 @@ mod export {
             "2:",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::driver::LIBC_DLSYM,
+            libc = sym crate::early::LIBC_DLSYM,
         )
     }
 }
 
 #[cfg(all(not(test), target_arch = "aarch64"))]
 mod export {
-    //! Saves the arguments, calls [`routed`](super::routed), and returns its answer or jumps to libc.
+    //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
+    //! returns its answer or jumps to libc.
 
     /// `dlsym` of libc.
     #[unsafe(naked)]
@@ -198,6 +209,7 @@ mod export {
         core::arch::naked_asm!(
             "stp x29, x30, [sp, #-32]!",
             "stp x0, x1, [sp, #16]",
+            "mov x2, x30",
             "bl {routed}",
             "mov x9, x0",
             "ldp x0, x1, [sp, #16]",
@@ -210,7 +222,7 @@ mod export {
             "mov x0, x9",
             "ret",
             routed = sym super::routed,
-            libc = sym crate::driver::LIBC_DLSYM,
+            libc = sym crate::early::LIBC_DLSYM,
         )
     }
 }
@@ -246,9 +258,28 @@ mod tests {
             c"cublasCreate",
             c"curl_easy_init",
             c"nvml",
+            c"cu",
+            c"",
             c"cuNothing",
         ] {
-            assert!(routed(null_mut(), name.as_ptr()).is_null(), "{name:?}");
+            let found = routed(null_mut(), name.as_ptr(), null_mut());
+            assert!(found.is_null(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn finds_variants_by_name_with_and_without_suffix() {
+        let names = |name: &[u8]| variants_of(name).map(|hook| hook.name).collect::<Vec<_>>();
+        let all = [
+            "cuCtxCreate",
+            "cuCtxCreate_v2",
+            "cuCtxCreate_v3",
+            "cuCtxCreate_v4",
+        ];
+        assert_eq!(names(b"cuCtxCreate"), all);
+        assert_eq!(names(b"cuCtxCreate_v2_ptsz"), all);
+        for other in ["cuDriverGetVersion", "cuCtxCreates", "nvmlInit_v2", ""] {
+            assert!(names(other.as_bytes()).is_empty(), "{other}");
         }
     }
 }

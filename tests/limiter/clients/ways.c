@@ -69,9 +69,10 @@ int main(int count, char **words) {
     if (!strcmp(way, "namespace"))
         code = by_handle(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW), mib);
     if (!strcmp(way, "plugin")) {
-        /* A library linked against the driver and opened so that its own needs come first. */
+        /* A library opened so that its own needs come first: it is linked against the driver, or
+         * opens it. */
         void *plugin = dlopen(words[2], RTLD_NOW | RTLD_DEEPBIND);
-        int (*call)(size_t) = plugin ? dlsym(plugin, "linked") : NULL;
+        int (*call)(size_t) = plugin ? dlsym(plugin, "in_plugin") : NULL;
         code = call ? call(mib) : -4;
     }
 #endif
@@ -79,8 +80,10 @@ int main(int count, char **words) {
     return 0;
 }
 
+int in_plugin(size_t mib) {
 #ifdef LINKED
-int linked(size_t mib) {
     return allocate(cuInit, cuDeviceGet, cuDevicePrimaryCtxRetain, cuCtxSetCurrent, cuMemAlloc_v2, mib);
-}
+#else
+    return by_handle(dlopen("libcuda.so.1", RTLD_NOW), mib);
 #endif
+}

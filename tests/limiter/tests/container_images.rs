@@ -1,13 +1,14 @@
-//! What else a container image may bring: another libc, other allocators, a `dlsym` of its own,
-//! programs without a loader.
+//! What else a container image may bring: another libc, other allocators, sanitizers, libraries that
+//! wrap libc's functions, programs without a loader.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aliquot_limiter_tests::scene::{
     LIMITED, OVER_LIMIT, compile, container, each_method, machine, script,
 };
-use aliquot_limiter_tests::{InjectionMethod, TestContainer, client, lines};
+use aliquot_limiter_tests::{InjectionMethod, TestContainer, client, limiter, lines};
 use aliquot_shim::LIBRARIES;
 
 const SHARE: u64 = 3000;
@@ -78,10 +79,12 @@ fn limits_under_older_and_newer_libc_versions() {
             // The files of the cache are not below the container's own /tmp.
             let path = format!("{libc}:/driver");
             let program = program.display().to_string();
-            let words = [loader.as_str(), "--library-path", &path, &program, "now"];
-            let found = run_in(container, &words, &[]);
-            let limited = ("now: 2".to_owned(), String::new());
-            assert_eq!(found, limited, "{suite} {method:?}");
+            for way in ["now", "namespace"] {
+                let words = [loader.as_str(), "--library-path", &path, &program, way];
+                let found = run_in(container, &words, &[]);
+                let limited = (format!("{way}: 2"), String::new());
+                assert_eq!(found, limited, "{suite} {method:?}");
+            }
         });
         // The same without a limiter, which shows that the limiter refuses.
         let (_temp, machine) = machine();
@@ -141,6 +144,143 @@ fn limits_program_with_own_dlsym_by_replacement() {
             "now: 0"
         };
         assert_eq!(found, expected, "{method:?}: not covered any more?");
+    });
+}
+
+/// A sanitizer, or a library that wraps functions of libc.
+struct Interposer<'a> {
+    /// The compiler's arguments for the program.
+    program: &'a [&'a str],
+    /// The program's environment.
+    variables: &'a [&'a str],
+    /// The wrapping library: how it is compiled, and whether it is loaded before ours, by
+    /// `LD_PRELOAD`, or after it, by the image's own list.
+    wrapper: Option<(&'a str, Order)>,
+    /// What an allocation beyond the limit returns where we are only preloaded.
+    when_preloaded: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    BeforeLimiter,
+    AfterLimiter,
+}
+
+#[test]
+fn limits_sanitized_and_wrapped_programs() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let output = Command::new("cc")
+        .arg("-print-file-name=libasan.so")
+        .output();
+    let asan_first = format!("LD_PRELOAD={}", lines(&output.expect("cc"))[0]);
+    let asan_first = ["ASAN_OPTIONS=detect_leaks=0", &asan_first];
+    let sanitized = |program, variables| Interposer {
+        program,
+        variables,
+        wrapper: None,
+        when_preloaded: 2,
+    };
+    let wrapped = |wrapper, order| Interposer {
+        program: &[],
+        variables: &[],
+        wrapper: Some((wrapper, order)),
+        when_preloaded: 2,
+    };
+    let interposers = [
+        sanitized(&["-fsanitize=thread"], &[]),
+        sanitized(&["-fsanitize=thread", "-static-libtsan"], &[]),
+        sanitized(&["-fsanitize=leak"], &["LSAN_OPTIONS=detect_leaks=0"]),
+        sanitized(&["-fsanitize=undefined"], &[]),
+        sanitized(
+            &["-fsanitize=address", "-static-libasan"],
+            &["ASAN_OPTIONS=detect_leaks=0"],
+        ),
+        sanitized(&["-fsanitize=address"], &asan_first),
+        sanitized(
+            &["-fsanitize=address"],
+            &["ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0"],
+        ),
+        wrapped("-DWRAP_DLOPEN", Order::BeforeLimiter),
+        wrapped("-DWRAP_DLOPEN", Order::AfterLimiter),
+        wrapped("-DWRAP_DLVSYM", Order::BeforeLimiter),
+        wrapped("-DWRAP_DLVSYM", Order::AfterLimiter),
+        wrapped("-DWRAP_DLSYM", Order::AfterLimiter),
+        // A preload does not see what a `dlsym` before it answers; the host detects it.
+        Interposer {
+            when_preloaded: 0,
+            ..wrapped("-DWRAP_DLSYM", Order::BeforeLimiter)
+        },
+    ];
+    let wrong = RefCell::new(Vec::new());
+    for (index, interposer) in interposers.iter().enumerate() {
+        let build = |source: &str, name: &str, flags: &[&str]| {
+            let name = format!("{name}-{index}");
+            compile(temp.path(), source, &name, &[flags, &["-ldl"]].concat()).expect("compiled")
+        };
+        let program = build("ways.c", "program", interposer.program);
+        let library = interposer.wrapper.map(|(flag, order)| {
+            let flags = ["-shared", "-fPIC", flag];
+            (build("wrap.c", "wrapper.so", &flags), order)
+        });
+        for way in ["none", "now"] {
+            each_method(SHARE, |container, method| {
+                let mut words = vec!["env".to_owned()];
+                words.extend(interposer.variables.iter().map(|one| (*one).to_owned()));
+                match &library {
+                    Some((library, Order::BeforeLimiter)) => {
+                        words.push(format!("LD_PRELOAD={library}"));
+                    }
+                    Some((library, Order::AfterLimiter)) => {
+                        container.preload(library).expect("written");
+                    }
+                    None => {}
+                }
+                words.extend([program.clone(), way.to_owned()]);
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let code = match (way, method) {
+                    ("none", _) => "-3".to_owned(),
+                    (_, InjectionMethod::Preload) => interposer.when_preloaded.to_string(),
+                    _ => "2".to_owned(),
+                };
+                let output = container.command(&words).output().expect("it starts");
+                let text = String::from_utf8_lossy(&output.stderr);
+                let found = (output.status.success(), lines(&output).join("\n"), &*text);
+                if found != (true, format!("{way}: {code}"), "") {
+                    wrong
+                        .borrow_mut()
+                        .push(format!("{method:?} {words:?} {output:?}"));
+                }
+            });
+        }
+    }
+    let wrong = wrong.into_inner();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn calls_no_library_before_first_driver_call() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let output = Command::new("nm")
+        .args(["-D", "--undefined-only"])
+        .arg(limiter().expect("libvgpu.so"))
+        .output()
+        .expect("nm");
+    // Functions with a version are libc's; the loader's `_r_debug` is no function.
+    let imported = lines(&output).into_iter().filter_map(|line| {
+        let (name, _version) = line.rsplit_once(' ')?.1.split_once('@')?;
+        (name != "_r_debug").then(|| name.to_owned())
+    });
+    let imported: Vec<String> = imported.collect();
+    assert!(imported.iter().any(|name| name == "strlen"), "{imported:?}");
+    let traps = imported.iter().map(|name| format!("TRAP({name})\n"));
+    let traps = traps.collect::<Vec<_>>().concat();
+    std::fs::write(temp.path().join("traps.h"), traps).expect("written");
+    let include = format!("-I{}", temp.path().display());
+    let flags = ["-rdynamic", "-fno-builtin", "-w", &include, "-ldl"];
+    let program = compile(temp.path(), "traps.c", "traps", &flags).expect("a program");
+    each_method(SHARE, |container, method| {
+        let found = run_in(container, &[&program], &[]);
+        assert_eq!(found, ("none: -3".to_owned(), String::new()), "{method:?}");
     });
 }
 

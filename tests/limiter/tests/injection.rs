@@ -1,10 +1,12 @@
 //! Every way in which a program finds its driver, and what else happens in its process.
 
+use std::fs::{self, File};
 use std::process::Command;
 
 use aliquot_gpusim::place;
 use aliquot_limiter_tests::scene::{compile, container, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, limiter, lines};
+use aliquot_shim::{LIBRARIES, exported_calls};
 
 #[test]
 fn intercepts_every_way_to_find_driver() {
@@ -15,7 +17,8 @@ fn intercepts_every_way_to_find_driver() {
     };
     let plain = build("plain", &["-ldl"]);
     let linked = build("linked", &["-DLINKED", &driver]);
-    let plugin = build("plugin.so", &["-DLINKED", "-shared", "-fPIC", &driver]);
+    let linked_plugin = build("linked.so", &["-DLINKED", "-shared", "-fPIC", &driver]);
+    let opening_plugin = build("opening.so", &["-shared", "-fPIC", "-ldl"]);
     let run_program = |method: InjectionMethod, words: &[&str]| {
         let container = container(&machine, method, 3000);
         let output = container.command(words).output().unwrap();
@@ -37,14 +40,108 @@ fn intercepts_every_way_to_find_driver() {
         let bare = run_program(InjectionMethod::NoLimiter, &[program, how]);
         assert_eq!(bare, format!("{how}: 0"), "without a limiter it is allowed");
     }
-    // Why replacement is the default: a preloaded library is not in the scope of such a plugin.
-    let in_plugin = |method| run_program(method, &[&plain, "plugin", &plugin]);
-    assert_eq!(in_plugin(InjectionMethod::Replacement), "plugin: 2");
-    assert_eq!(
-        in_plugin(InjectionMethod::Preload),
-        "plugin: 0",
-        "not covered by preload"
-    );
+    // Why replacement is the default: a preloaded library is not in the scope of such a plugin, be it
+    // linked against the driver or, as Taichi's, opening it.
+    for plugin in [linked_plugin, opening_plugin] {
+        let in_plugin = |method| run_program(method, &[&plain, "plugin", &plugin]);
+        assert_eq!(in_plugin(InjectionMethod::Replacement), "plugin: 2");
+        assert_eq!(
+            in_plugin(InjectionMethod::Preload),
+            "plugin: 0",
+            "not covered by preload"
+        );
+    }
+}
+
+#[test]
+fn limits_stub_that_looks_up_another_driver() {
+    let (temp, machine) = machine();
+    let driver = place::cuda_library_path().unwrap();
+    let calls = exported_calls(LIBRARIES[0], &mut File::open(&driver).unwrap()).unwrap();
+    let rows: Vec<_> = calls
+        .iter()
+        .map(|name| format!(" X(0, {name}, 0)"))
+        .collect();
+    let header = format!("#define CALLS(X){}\n", rows.concat());
+    fs::write(temp.path().join("calls.h"), header).unwrap();
+    let include = format!("-I{}", temp.path().display());
+    let flags = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        &include,
+        "-ldl",
+    ];
+    let stub = compile(temp.path(), "stub_driver.c", "stub.so", &flags).unwrap();
+    let program = compile(temp.path(), "ways.c", "program", &["-ldl"]).unwrap();
+    for (method, expected) in [
+        (InjectionMethod::Replacement, "now: 2"),
+        (InjectionMethod::Preload, "now: 2"),
+        (InjectionMethod::NoLimiter, "now: 0"),
+    ] {
+        let container = container(&machine, method, 3000);
+        container
+            .replace_driver(LIBRARIES[0], stub.as_ref())
+            .unwrap();
+        let mut command = container.command(&[&program, "now"]);
+        let output = command.env("DRIVER_BEHIND", &driver).output().unwrap();
+        assert_eq!(lines(&output), [expected], "{method:?} {output:?}");
+    }
+}
+
+/// Asks `cuGetProcAddress` a hundred times for a call that is not hooked.
+const LOOK_UPS: &str = r#"
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+found, flags = ctypes.c_void_p(), ctypes.c_uint64(0)
+def ask():
+    return cuda.cuGetProcAddress_v2(b"cuDriverGetVersion", ctypes.byref(found), 12080, flags, None)
+"#;
+
+/// Asks a hundred times for a call of a library that is missing.
+const MISSING: &str = r"
+import ctypes, sys
+calls, count = ctypes.CDLL(None), ctypes.c_uint()
+def ask():
+    return calls.nvmlDeviceGetCount_v2(ctypes.byref(count))
+";
+
+/// Calls it after a first time that is not counted.
+const REPEAT: &str = r#"
+first = ask()
+sys.stderr.write("first\n")
+for _ in range(100): assert ask() == first
+sys.stderr.write("last\n")
+"#;
+
+#[test]
+fn looks_up_neither_unhooked_calls_nor_missing_library_again() {
+    let (temp, machine) = machine();
+    // A driver that has nothing else: older than almost all of the table.
+    let calls = "#define CALLS(X) X(1, cuDriverGetVersion, 1)\n";
+    fs::write(temp.path().join("calls.h"), calls).unwrap();
+    let include = format!("-I{}", temp.path().display());
+    let flags = ["-shared", "-fPIC", "-DLOOK_UPS", &include];
+    let old = compile(temp.path(), "every_driver.c", "driver.so", &flags).unwrap();
+    // What the loader says that it searches for meanwhile.
+    let searches = |program: &str, kind: &str| {
+        let container = container(&machine, InjectionMethod::Preload, 3000);
+        container
+            .replace_driver(LIBRARIES[0], old.as_ref())
+            .unwrap();
+        let drivers = container.directory().with_file_name("driver");
+        fs::remove_file(drivers.join(LIBRARIES[1].name)).unwrap();
+        let (kind, program) = (format!("LD_DEBUG={kind}"), format!("{program}{REPEAT}"));
+        let words = ["env", &kind, "python3", "-c", &program];
+        let output = container.command(&words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let (_, rest) = text.split_once("first\n").unwrap();
+        let (between, _) = rest.split_once("last\n").unwrap();
+        ["symbol=cu", "find library="].map(|what| between.matches(what).count())
+    };
+    assert_eq!(searches(LOOK_UPS, "symbols"), [0, 0]);
+    assert_eq!(searches(MISSING, "libs"), [0, 0]);
 }
 
 #[test]
