@@ -201,7 +201,7 @@ impl Driver for Nvml {
     fn mps_clients(&self, uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {
         let read = || {
             let device = self.library.device_by_uuid(uuid)?;
-            crate::usage::mps_clients(&self.library, &device)
+            crate::processes::mps_clients(&self.library, &device)
         };
         let found = read().map_err(|source| NvmlError::Processes {
             uuid: uuid.to_owned(),

@@ -13,6 +13,7 @@ mod inventory;
 mod limits;
 mod links;
 mod mig;
+mod processes;
 mod releasable;
 pub mod root;
 mod usage;
@@ -29,8 +30,9 @@ pub use facts::{
 };
 pub use limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
+pub use processes::GpuProcess;
 pub use releasable::{ClosedReason, ReleasableNvml};
-pub use usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};
+pub use usage::{DeviceMemory, GpuUtilization, ProcessUtilization, Usage};
 pub use xid::{APPLICATION_XIDS, IgnoredXids};
 
 /// Queries and commands to the driver. Calls block: run them on a blocking thread.

@@ -12,7 +12,8 @@ use crate::driver::{Nvml, Options};
 use crate::error::NvmlError;
 use crate::facts::{DeviceHealth, DriverInventory, GpuEvent};
 use crate::limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
-use crate::usage::{DeviceMemory, GpuProcess, GpuUtilization, ProcessUtilization, Usage};
+use crate::processes::GpuProcess;
+use crate::usage::{DeviceMemory, GpuUtilization, ProcessUtilization, Usage};
 use crate::{Driver, root};
 
 /// A driver that could not be opened is tried again after this.

@@ -8,19 +8,19 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::error::{NvmlError as Cause, nvml_sym, nvml_try};
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
-    nvmlProcessesUtilizationInfo_t,
-    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE, nvmlReturn_t,
+    nvmlProcessUtilizationInfo_v1_t, nvmlProcessesUtilizationInfo_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
 };
 
 use crate::calls::{is_missing, struct_version};
 use crate::driver::Nvml;
 use crate::error::NvmlError;
+use crate::processes::{self, GpuProcess};
 
 /// NVML's number for version 1 of the struct.
 const V1: c_uint = struct_version::<nvmlProcessesUtilizationInfo_t>(1);
-/// Processes that begin to work between two calls.
-const MORE: c_uint = 16;
+/// Samples of processes that begin to work between the two calls.
+const MORE_SAMPLES: c_uint = 16;
 const NO_SAMPLE: nvmlProcessUtilizationInfo_v1_t = nvmlProcessUtilizationInfo_v1_t {
     timeStamp: 0,
     pid: 0,
@@ -31,17 +31,6 @@ const NO_SAMPLE: nvmlProcessUtilizationInfo_v1_t = nvmlProcessUtilizationInfo_v1
     jpgUtil: 0,
     ofaUtil: 0,
 };
-
-/// A process that has a device open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuProcess {
-    /// In this PID namespace.
-    pub pid: u32,
-    /// Bytes allocated; `None` where the driver does not report them.
-    pub bytes: Option<u64>,
-    /// The driver's ids of its GPU instance and compute instance, on a partitioned GPU.
-    pub instance: Option<(u32, u32)>,
-}
 
 /// Utilization of a GPU. What the driver does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +105,7 @@ impl Usage for Nvml {
             source,
         };
         let device = self.library().device_by_uuid(gpu).map_err(failed)?;
-        merged(self.library(), &device).map_err(failed)
+        processes::all(self.library(), &device).map_err(failed)
     }
 
     fn utilization(&self, gpu: &str) -> Result<GpuUtilization, NvmlError> {
@@ -173,83 +162,6 @@ fn usage(uuid: &str, what: &'static str, source: Cause) -> NvmlError {
     }
 }
 
-/// Merges the driver's three lists; a process in several of them gets the largest size.
-fn merged(nvml: &nvml_wrapper::Nvml, device: &Device) -> Result<Vec<GpuProcess>, Cause> {
-    let lib = nvml.lib();
-    let compute = nvml_sym(lib.nvmlDeviceGetComputeRunningProcesses_v2.as_ref())?;
-    let graphics = nvml_sym(lib.nvmlDeviceGetGraphicsRunningProcesses_v2.as_ref());
-    let lists = [
-        list(device, *compute)?,
-        optional(graphics.and_then(|call| list(device, *call)))?,
-        optional(mps_clients(nvml, device))?,
-    ];
-    let mut found: Vec<GpuProcess> = lists.into_iter().flatten().collect();
-    let key = |one: &GpuProcess| (one.pid, one.instance);
-    found.sort_by_key(|one| (key(one), std::cmp::Reverse(one.bytes)));
-    found.dedup_by_key(|one| key(one));
-    Ok(found)
-}
-
-/// The clients of MPS servers on a device.
-pub(crate) fn mps_clients(
-    nvml: &nvml_wrapper::Nvml,
-    device: &Device,
-) -> Result<Vec<GpuProcess>, Cause> {
-    let call = nvml_sym(
-        nvml.lib()
-            .nvmlDeviceGetMPSComputeRunningProcesses_v2
-            .as_ref(),
-    )?;
-    list(device, *call)
-}
-
-/// Version 2 of a list of processes: the records of version 3 are longer on drivers 535.43 to 535.86.
-type ProcessList =
-    unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t;
-
-fn list(device: &Device, call: ProcessList) -> Result<Vec<GpuProcess>, Cause> {
-    const NO_PROCESS: nvmlProcessInfo_v2_t = nvmlProcessInfo_v2_t {
-        pid: 0,
-        usedGpuMemory: 0,
-        gpuInstanceId: 0,
-        computeInstanceId: 0,
-    };
-    let mut length = MORE;
-    loop {
-        let mut found = vec![NO_PROCESS; usize::try_from(length).unwrap_or(usize::MAX)];
-        let mut count = length;
-        // SAFETY: the symbol has this signature; the handle is this library's; the array has `count`
-        // elements and lives through the call.
-        let code = unsafe { call(device.handle(), &raw mut count, found.as_mut_ptr()) };
-        if code == INSUFFICIENT_SIZE && count > length {
-            length = count.saturating_add(MORE);
-            continue;
-        }
-        nvml_try(code)?;
-        found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-        return Ok(found.into_iter().map(process).collect());
-    }
-}
-
-fn process(one: nvmlProcessInfo_v2_t) -> GpuProcess {
-    let known = |id: c_uint| (id != c_uint::MAX).then_some(id);
-    GpuProcess {
-        pid: one.pid,
-        // NVML_VALUE_NOT_AVAILABLE
-        bytes: (one.usedGpuMemory != u64::MAX).then_some(one.usedGpuMemory),
-        instance: known(one.gpuInstanceId).zip(known(one.computeInstanceId)),
-    }
-}
-
-/// A list that a driver may lack.
-fn optional(list: Result<Vec<GpuProcess>, Cause>) -> Result<Vec<GpuProcess>, Cause> {
-    match list {
-        Err(Cause::NotSupported) => Ok(Vec::new()),
-        Err(error) if is_missing(&error) => Ok(Vec::new()),
-        list => list,
-    }
-}
-
 /// The samples after `since`, in the driver's microseconds; `None`: the driver reports none of this
 /// GPU. Newer GPUs do not support the call that older drivers have for it, but its successor, which
 /// `nvml_wrapper` lacks; partitioned ones support neither.
@@ -303,7 +215,7 @@ fn current(
     if list.processSamplesCount == 0 {
         return Ok(Vec::new());
     }
-    let length = list.processSamplesCount.saturating_add(MORE);
+    let length = list.processSamplesCount.saturating_add(MORE_SAMPLES);
     let mut found = vec![NO_SAMPLE; usize::try_from(length).unwrap_or(usize::MAX)];
     list.processSamplesCount = length;
     list.procUtilArray = found.as_mut_ptr();
