@@ -18,7 +18,7 @@ use aliquot_k8s::extender::{
 };
 use aliquot_k8s::node::published;
 use aliquot_k8s::{disruption, pod};
-use aliquot_serve::{Readiness, body};
+use aliquot_serve::Readiness;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -41,7 +41,7 @@ use crate::pins;
 use crate::preempt::{candidates, unix};
 
 /// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
-const MAX_BODY: usize = 16 << 20;
+pub const MAX_BODY: usize = 16 << 20;
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -72,7 +72,6 @@ pub fn router(verbs: ExtenderState) -> Router {
         .route("/cpu-only/prioritize", post(serve_prioritize_cpu_only))
         .route("/preempt", post(serve_preempt))
         .route("/bind", post(serve_bind))
-        .layer(body::limit(MAX_BODY))
         .with_state(verbs)
 }
 

@@ -9,7 +9,8 @@ use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{access, client, event, pod, publisher};
 use aliquot_serve::access_control::{self, AccessControl};
-use aliquot_serve::tls::{MountedCertificates, TlsListener, mutual_config};
+use aliquot_serve::http::Limits;
+use aliquot_serve::tls::{MountedCertificates, mutual_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -183,16 +184,14 @@ async fn serve_verbs(
 ) -> anyhow::Result<()> {
     let listener = http::bind(address).await?;
     tracing::info!(listen = %address, tls = tls_dir.is_some(), "serving extender calls");
-    let Some(directory) = tls_dir else {
-        let listener = http::plain(listener);
-        http::serve(listener, router, stop.clone(), http::DRAIN).await?;
-        return Ok(());
-    };
-    let mounted = MountedCertificates::open(&directory)?;
-    let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
-    tasks.spawn(mounted.reload_until(stop.clone()));
-    let listener = TlsListener::new(listener, config);
-    http::serve(listener, router, stop.clone(), http::DRAIN).await?;
+    let mut tls = None;
+    if let Some(directory) = tls_dir {
+        let mounted = MountedCertificates::open(&directory)?;
+        tls = Some(mutual_config(&mounted.certificates(), mounted.clients()?)?);
+        tasks.spawn(mounted.reload_until(stop.clone()));
+    }
+    let limits = Limits::new(extender::MAX_BODY);
+    http::serve(listener, tls, router, limits, stop.clone()).await;
     Ok(())
 }
 
