@@ -187,7 +187,7 @@ pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken
     let router = views::router(ReadModel {
         cache: ledger,
         pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, namespace),
+        monitors: Monitors::new(client, namespace, None),
         leader: Leader::always(),
         readiness: Readiness::new([]),
     });
