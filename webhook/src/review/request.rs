@@ -9,7 +9,7 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
-use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, quantity};
+use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, mig, quantity};
 use serde_json::Value;
 
 use crate::pod::{Container, Kind};
@@ -401,6 +401,14 @@ fn invalid_counts(container: &Container<'_>, settings: &Settings) -> Vec<Refusal
     let invalid = |(name, list, text): (&str, &str, &str)| {
         let message = match request::count(text) {
             Err(error) => error.to_string(),
+            Ok(count) if count > 0 && name.starts_with(mig::RESOURCES) && !mig::is_known(name) => {
+                let text = Excerpt::from(text);
+                format!(
+                    "{text:?} instances of a profile that the scheduler does not know; expected: {}PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as {}1g.10gb",
+                    mig::RESOURCES,
+                    mig::RESOURCES
+                )
+            }
             Ok(count) if count > 1 && settings.strict.iter().any(|strict| strict == name) => {
                 let text = Excerpt::from(text);
                 format!("{text:?} exceeds the limit of one share per container; expected: 1")

@@ -77,6 +77,16 @@ fn explains_invalid_quantities() {
 }
 
 #[test]
+fn explains_instances_that_the_scheduler_does_not_know() {
+    let refusal = r#"spec.containers[0].resources.limits["nvidia.com/mig-9g.99gb"]: "1" instances of a profile that the scheduler does not know; expected: nvidia.com/mig-PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as nvidia.com/mig-1g.10gb"#;
+    let asks = |count| asking(&json!({"nvidia.com/mig-9g.99gb": count}));
+    check_refusal(&Settings::default(), &asks("1"), refusal);
+    admit(&asks("0"), &Settings::default());
+    let known = asking(&json!({"nvidia.com/mig-1g.10gb.me": "1"}));
+    admit(&known, &Settings::default());
+}
+
+#[test]
 fn explains_contradicting_resources() {
     let strict = Settings {
         extra: vec![SHARED.to_owned()],
