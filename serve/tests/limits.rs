@@ -113,7 +113,7 @@ async fn closes_what_waits_for_new_connections_beyond_the_limit() -> Result<()> 
 #[tokio::test]
 async fn holds_a_bounded_size_of_bodies() -> Result<()> {
     let mut limits = Limits::new(BODY);
-    limits.body = Duration::from_secs(2);
+    limits.body = Duration::from_secs(3);
     let port = port(limits).await?;
     let whole = [size_of(BODY), vec![b'x'; BODY]].concat();
     let answer = port.answer(&whole).await?;
@@ -123,12 +123,23 @@ async fn holds_a_bounded_size_of_bodies() -> Result<()> {
     for _ in 0..4 {
         stalled.push(port.sent(&whole[..whole.len() - 1]).await?);
     }
-    let other = port.sent(&[size_of(8), vec![b'x'; 8]].concat()).await?;
+    // Another one waits, once these have been read.
+    let waiting = loop {
+        let other = port.sent(&[size_of(8), vec![b'x'; 8]].concat()).await?;
+        if timeout(Duration::from_millis(100), other.readable())
+            .await
+            .is_err()
+        {
+            break other;
+        }
+        let over = timeout(Duration::ZERO, stalled[0].readable()).await;
+        assert!(over.is_err(), "no body waited for another");
+    };
     for stalled in stalled {
         let answer = rest(stalled).await?;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     }
-    let answer = rest(other).await?;
+    let answer = rest(waiting).await?;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     Ok(())
 }
