@@ -36,7 +36,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 /// Bodies of the largest size that are in memory at once.
-const BODIES: usize = 4;
+const LARGE: usize = 4;
+/// Bytes of a small body: as many of these as connections are in memory beside the large ones.
+const SMALL: usize = 64 << 10;
 /// Largest head of a request in bytes; a token has 1 to 8 kB.
 const HEAD_BYTES: usize = 16 << 10;
 /// How long a connection may wait between two requests. Clients written in Go close theirs after 90 s:
@@ -56,7 +58,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// Time from then on for the head of the first request.
     pub head: Duration,
-    /// Time for a body.
+    /// Time for a body, and for waiting until there is memory for it.
     pub body: Duration,
     /// Time for open requests after the stop.
     pub drain: Duration,
@@ -117,7 +119,7 @@ pub async fn serve(
         // A body is limited before the router sees it.
         router: router.layer(DefaultBodyLimit::disable()),
         limits,
-        body_memory: Arc::new(Semaphore::new(BODIES * limits.body_bytes)),
+        body_memory: Arc::new(BodyMemory::of(limits)),
         stop: stop.clone(),
     });
     let tasks = TaskTracker::new();
@@ -171,8 +173,7 @@ struct Server {
     tls: Option<TlsAcceptor>,
     router: Router,
     limits: Limits,
-    /// A permit for each byte of a body.
-    body_memory: Arc<Semaphore>,
+    body_memory: Arc<BodyMemory>,
     stop: CancellationToken,
 }
 
@@ -259,12 +260,11 @@ async fn answer(
     router: Router,
     request: Request<Incoming>,
     limits: Limits,
-    memory: Arc<Semaphore>,
+    memory: Arc<BodyMemory>,
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
     let (head, body) = request.into_parts();
-    let read = timeout(limits.body, read(body, limits.body_bytes, memory)).await;
-    let (body, _held) = match read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT)) {
+    let (body, _reserved) = match read(body, limits, &memory).await {
         Ok(read) => read,
         Err(status) => return Ok(status.into_response()),
     };
@@ -273,35 +273,63 @@ async fn answer(
     router.oneshot(request).await
 }
 
-/// The whole body, with the memory that it holds.
+/// The memory for bodies: a permit for each byte. A body gets all that it needs before it is read, so
+/// none waits for the rest of another.
+struct BodyMemory {
+    /// Of small ones, so that large ones do not keep them waiting.
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+impl BodyMemory {
+    fn of(limits: Limits) -> Self {
+        let small = Semaphore::new(limits.connections * SMALL);
+        let large = Semaphore::new(LARGE * limits.body_bytes);
+        Self {
+            small: Arc::new(small),
+            large: Arc::new(large),
+        }
+    }
+
+    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StatusCode> {
+        let memory = if bytes <= SMALL {
+            &self.small
+        } else {
+            &self.large
+        };
+        let count = u32::try_from(bytes).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+        let reserved = Arc::clone(memory).acquire_many_owned(count).await;
+        reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+    }
+}
+
+/// The whole body, with the memory that it takes.
 async fn read(
     mut body: Incoming,
-    most: usize,
-    memory: Arc<Semaphore>,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), StatusCode> {
-    let announced = body.size_hint().lower();
-    if u64::try_from(most).is_ok_and(|most| announced > most) {
-        return Err(StatusCode::PAYLOAD_TOO_LARGE);
-    }
-    let (mut whole, mut held) = (Vec::new(), None::<OwnedSemaphorePermit>);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| StatusCode::BAD_REQUEST)?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if whole.len() + data.len() > most {
-            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    limits: Limits,
+    memory: &BodyMemory,
+) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
+    let announced = body.size_hint().exact();
+    let announced = announced.map_or(Ok(limits.body_bytes), usize::try_from);
+    let most = announced.ok().filter(|bytes| *bytes <= limits.body_bytes);
+    let most = most.ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+    let reserved = timeout(limits.body, memory.reserve(most)).await;
+    let reserved = reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
+    let mut whole = Vec::with_capacity(most);
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| StatusCode::BAD_REQUEST)?;
+            let data = frame.into_data().unwrap_or_default();
+            if whole.len() + data.len() > most {
+                return Err(StatusCode::PAYLOAD_TOO_LARGE);
+            }
+            whole.extend_from_slice(&data);
         }
-        let count = u32::try_from(data.len()).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
-        let more = Arc::clone(&memory).acquire_many_owned(count).await;
-        let more = more.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-        match &mut held {
-            Some(held) => held.merge(more),
-            None => held = Some(more),
-        }
-        whole.extend_from_slice(&data);
-    }
-    Ok((whole.into(), held))
+        Ok(())
+    };
+    let read = timeout(limits.body, reading).await;
+    read.map_err(|_| StatusCode::REQUEST_TIMEOUT)??;
+    Ok((whole.into(), reserved))
 }
 
 /// Counts a request until it is answered, or its client is gone.

@@ -123,9 +123,9 @@ async fn holds_a_bounded_size_of_bodies() -> Result<()> {
     for _ in 0..4 {
         stalled.push(port.sent(&whole[..whole.len() - 1]).await?);
     }
-    // Another one waits, once these have been read.
+    // Another one waits, once these are being read.
     let waiting = loop {
-        let other = port.sent(&[size_of(8), vec![b'x'; 8]].concat()).await?;
+        let other = port.sent(&whole).await?;
         if timeout(Duration::from_millis(100), other.readable())
             .await
             .is_err()
@@ -135,6 +135,10 @@ async fn holds_a_bounded_size_of_bodies() -> Result<()> {
         let over = timeout(Duration::ZERO, stalled[0].readable()).await;
         assert!(over.is_err(), "no body waited for another");
     };
+    let small = port.answer(&[size_of(8), vec![b'x'; 8]].concat()).await?;
+    assert!(small.starts_with("HTTP/1.1 200 "), "{small}");
+    let over = timeout(Duration::ZERO, stalled[0].readable()).await;
+    assert!(over.is_err(), "a small body waited for large ones");
     for stalled in stalled {
         let answer = rest(stalled).await?;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
