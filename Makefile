@@ -31,7 +31,7 @@ newcomer: ## Time a newcomer's path in a fresh clone: make demo, change a value,
 CARGO_TEST := cargo test --workspace --locked --no-fail-fast
 named = $(foreach name,$(1),--test $(name))
 CHECK := --lib --bins $(call named,config convert corpus dashboards document documented effective golden harsh_model image \
-	invalid kubectl ledger_model merged old_driver peers protocol reference refused release rendered resolve \
+	invalid kubectl ledger_model limits merged old_driver peers protocol reference refused release rendered resolve \
 	style tls)
 # Tests of the limiter, also under NVIDIA's container toolkit, of the simulator, of the page and of
 # the objects, without a cluster.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::burst::Burst;
+use crate::excerpt::Excerpt;
 use crate::id::{GpuUuid, NodeName};
 use crate::mig::published::MigPlacement;
 use crate::units::{Mib, Percent};
@@ -29,7 +30,7 @@ pub enum CodecError {
         source: serde_json::Error,
     },
     /// The text is not the JSON that this release expects.
-    #[error("cannot read the annotation: {source}")]
+    #[error("cannot read the annotation: {}", Excerpt::of(.source))]
     Decode {
         /// What serde found.
         source: serde_json::Error,

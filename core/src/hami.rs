@@ -12,6 +12,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::allocation::{Allocation, CodecError};
+use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{self, Gpu, Health, Inventory, Mode};
 use crate::units::{Mib, Percent};
@@ -55,7 +56,7 @@ pub enum HamiError {
     #[error("{share:?} is not a share; expected: UUID,TYPE,MIB,PERCENT")]
     Share {
         /// The text between two colons.
-        share: String,
+        share: Excerpt,
     },
     /// Another number of containers than the pod has.
     #[error("shares of {found} containers; expected: one list for each of the pod's {pod}")]
@@ -78,9 +79,7 @@ pub fn decode(text: &str) -> Result<Vec<Vec<HamiShare>>, HamiError> {
 }
 
 fn share(text: &str) -> Result<HamiShare, HamiError> {
-    let refused = || HamiError::Share {
-        share: text.to_owned(),
-    };
+    let refused = || HamiError::Share { share: text.into() };
     let mut fields = text.split(',');
     let mut next = || fields.next().ok_or_else(refused);
     let (uuid, _vendor, memory, cores) = (next()?, next()?, next()?, next()?);
@@ -180,7 +179,10 @@ impl Default for HamiDevice {
 /// Devices as `id,count,memory,cores,model,numa,health:` each.
 fn old_devices(text: &str) -> Result<Vec<HamiDevice>, serde_json::Error> {
     let expected = |part: &str| {
-        let what = format!("{part:?} is not id,count,memory,cores,model,numa,health");
+        let what = format!(
+            "{:?} is not id,count,memory,cores,model,numa,health",
+            Excerpt::from(part)
+        );
         <serde_json::Error as serde::de::Error>::custom(what)
     };
     let parts = text.split(':').map(str::trim).filter(|one| !one.is_empty());

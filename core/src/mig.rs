@@ -28,6 +28,13 @@ pub fn resource(profile: &str) -> String {
     format!("{RESOURCES}{}", profile.replace('+', "."))
 }
 
+/// Whether a known GPU model has such instances. kube-scheduler asks the extender about resources that
+/// its configuration lists, which are these.
+pub fn is_known(resource: &str) -> bool {
+    let mut names = table::names().into_iter();
+    names.any(|profile| is_resource_of(resource, &profile))
+}
+
 /// Whether the resource is for instances of this profile.
 pub fn is_resource_of(resource: &str, profile: &str) -> bool {
     let name = resource.strip_prefix(RESOURCES);

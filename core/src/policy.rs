@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::excerpt::Excerpt;
+
 /// Which of two choices that fit is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
@@ -25,7 +27,7 @@ pub const NAMES: &str = "binpack, spread, fragmentation";
 #[error("{value:?} is not a policy; expected: {NAMES}")]
 pub struct UnknownPolicy {
     /// The text as given.
-    pub value: String,
+    pub value: Excerpt,
 }
 
 impl FromStr for Policy {
@@ -36,9 +38,7 @@ impl FromStr for Policy {
             "binpack" => Ok(Self::Binpack),
             "spread" => Ok(Self::Spread),
             "fragmentation" => Ok(Self::Fragmentation),
-            _ => Err(UnknownPolicy {
-                value: text.to_owned(),
-            }),
+            _ => Err(UnknownPolicy { value: text.into() }),
         }
     }
 }
@@ -101,7 +101,7 @@ pub struct GpuPolicy {
 )]
 pub struct UnknownGpuPolicy {
     /// The text as given.
-    pub value: String,
+    pub value: Excerpt,
 }
 
 impl From<Policy> for GpuPolicy {
@@ -135,9 +135,7 @@ impl FromStr for GpuPolicy {
     type Err = UnknownGpuPolicy;
 
     fn from_str(text: &str) -> Result<Self, UnknownGpuPolicy> {
-        let unknown = || UnknownGpuPolicy {
-            value: text.to_owned(),
-        };
+        let unknown = || UnknownGpuPolicy { value: text.into() };
         let mut policy = Self {
             keys: [None; MAX_KEYS],
             idle: false,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::burst::{self, Burst};
+use crate::excerpt::Excerpt;
 use crate::inventory::Mode;
 use crate::policy::{GpuPolicy, Policy, UnknownGpuPolicy, UnknownPolicy, Weights};
 use crate::request::{Resource, Written};
@@ -61,6 +62,11 @@ keys! {
     BURST = burst::BURST, "";
 }
 
+/// The most items in all lists of a pod.
+pub const MAX_ITEMS: usize = 64;
+/// The most bytes in all preferences of a pod.
+pub const MAX_BYTES: usize = 4 << 10;
+
 /// An annotation with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {key}: {why}")]
@@ -92,6 +98,7 @@ impl Preferences {
             value_of,
             errors: Vec::new(),
         };
+        reader.within_bounds().map_err(|error| vec![error])?;
         let node_policy = reader.one(NODE_POLICY, |text, _| {
             let policy = text.trim().parse();
             policy.map_err(|error: UnknownPolicy| error.to_string())
@@ -126,12 +133,14 @@ impl Preferences {
     }
 }
 
-/// The models that a pod with these annotations accepts; `None` for any.
+/// The models that a pod with these annotations accepts; `None` for any, or where its preferences
+/// cannot be read.
 pub fn models<'a>(value_of: impl Fn(&'static str) -> Option<&'a str>) -> Option<Arc<ModelRules>> {
     let reader = Reader {
         value_of,
         errors: Vec::new(),
     };
+    reader.within_bounds().ok()?;
     ModelRules::of(reader.list(USE_TYPE, model), reader.list(NOUSE_TYPE, model))
 }
 
@@ -148,6 +157,24 @@ impl<'a, F: Fn(&'static str) -> Option<&'a str>> Reader<F> {
         let under = |name, exact| (self.value_of)(name).map(|text| (name, text, exact));
         let hamis = || under(key.hami, false).filter(|_| !key.hami.is_empty());
         under(key.aliquot, true).or_else(hamis)
+    }
+
+    /// A pod's preferences are read at every call and kept while it is pending, so they have a bound.
+    /// The error names the first annotation that exceeds it together with those before.
+    fn within_bounds(&self) -> Result<(), PreferenceError> {
+        let (mut all_items, mut all_bytes) = (0, 0);
+        for (key, text, _) in KEYS.iter().filter_map(|key| self.found(*key)) {
+            all_items += items(text).count();
+            all_bytes += text.len();
+            if all_items > MAX_ITEMS || all_bytes > MAX_BYTES {
+                let text = Excerpt::from(text);
+                let why = format!(
+                    "{text:?} is too long; expected: at most {MAX_ITEMS} items and {MAX_BYTES} bytes in all annotations that choose GPUs"
+                );
+                return Err(PreferenceError { key, why });
+            }
+        }
+        Ok(())
     }
 
     fn one<T>(
@@ -214,13 +241,16 @@ fn amount(text: &str, resource: Resource) -> Result<u64, String> {
     let written = written.map_err(|mut errors| errors.swap_remove(0).to_string())?;
     written
         .get(resource)
-        .ok_or_else(|| format!("{text:?} is not a number"))
+        .ok_or_else(|| format!("{:?} is not a number", Excerpt::from(text)))
 }
 
 fn yields(text: &str, _: Exact) -> Result<(), String> {
     match text {
         "yield" => Ok(()),
-        _ => Err(format!("{text:?} is invalid; expected: yield")),
+        _ => Err(format!(
+            "{:?} is invalid; expected: yield",
+            Excerpt::from(text)
+        )),
     }
 }
 
@@ -231,7 +261,10 @@ fn truth(text: &str, exact: Exact) -> Result<bool, String> {
         "false" => Ok(false),
         "1" | "t" | "T" | "TRUE" | "True" if !exact => Ok(true),
         "0" | "f" | "F" | "FALSE" | "False" if !exact => Ok(false),
-        _ => Err(format!("{text:?} is not a boolean; expected: true, false")),
+        _ => Err(format!(
+            "{:?} is not a boolean; expected: true, false",
+            Excerpt::from(text)
+        )),
     }
 }
 
@@ -245,7 +278,8 @@ fn same_device_value(text: &str, _: Exact) -> Result<bool, String> {
         "same" => Ok(true),
         "distinct" => Ok(false),
         _ => Err(format!(
-            "{text:?} is invalid; expected: same (replicas of one GPU), distinct (one replica each of several GPUs)"
+            "{:?} is invalid; expected: same (replicas of one GPU), distinct (one replica each of several GPUs)",
+            Excerpt::from(text)
         )),
     }
 }
@@ -262,7 +296,8 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
             "mps" => Ok(Mode::Mps),
             "mig" => Ok(Mode::Mig),
             _ => Err(format!(
-                "{item:?} is not a sharing mode; expected: {EXPECTED}"
+                "{:?} is not a sharing mode; expected: {EXPECTED}",
+                Excerpt::from(item)
             )),
         };
         return items(text).map(mode).collect();
@@ -276,7 +311,8 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
     let named: Vec<Mode> = named.map(|(_, mode)| mode).collect();
     if named.is_empty() && !text.trim().is_empty() {
         return Err(format!(
-            "{text:?} names no sharing mode; expected: hami-core, mig, mps"
+            "{:?} names no sharing mode; expected: hami-core, mig, mps",
+            Excerpt::from(text)
         ));
     }
     Ok(named)
@@ -286,7 +322,8 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
 fn weights(text: &str, _: Exact) -> Result<Weights, String> {
     let refused = || {
         format!(
-            "{text:?} are not weights; expected: slot=N,core=N,memory=N, each a whole number of at most 1000, not all 0"
+            "{:?} are not weights; expected: slot=N,core=N,memory=N, each a whole number of at most 1000, not all 0",
+            Excerpt::from(text)
         )
     };
     let mut found = [None; 3];

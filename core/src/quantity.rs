@@ -8,6 +8,7 @@
 
 use thiserror::Error;
 
+use crate::excerpt::Excerpt;
 use crate::units::{Mib, MilliCpu};
 
 /// Why a quantity is not an accepted whole number.
@@ -17,13 +18,13 @@ pub enum QuantityError {
     #[error("{value:?} is not a number")]
     NotANumber {
         /// The text as given.
-        value: String,
+        value: Excerpt,
     },
     /// Ki, Mi, Gi and the like: the unit is already MiB or percent.
     #[error("{value:?} has a binary suffix")]
     BinarySuffix {
         /// The text as given.
-        value: String,
+        value: Excerpt,
         /// The same amount in MiB, if it is a whole number of them.
         mib: Option<u64>,
     },
@@ -31,19 +32,19 @@ pub enum QuantityError {
     #[error("{value:?} is negative")]
     Negative {
         /// The text as given.
-        value: String,
+        value: Excerpt,
     },
     /// Not whole, such as `500m` or `1.5`.
     #[error("{value:?} is not a whole number")]
     Fraction {
         /// The text as given.
-        value: String,
+        value: Excerpt,
     },
     /// Whole only by a suffix for small amounts, such as `3000m`, which is 3.
     #[error("{value:?} has a suffix that divides it and means {number}")]
     SmallSuffix {
         /// The text as given.
-        value: String,
+        value: Excerpt,
         /// The number that Kubernetes reads.
         number: u128,
     },
@@ -51,7 +52,7 @@ pub enum QuantityError {
     #[error("{value:?} is too large")]
     TooLarge {
         /// The text as given.
-        value: String,
+        value: Excerpt,
     },
 }
 
@@ -101,7 +102,7 @@ fn number(text: &str) -> Option<Number> {
 
 /// Parses a Kubernetes quantity that must be a whole, non-negative number.
 pub fn whole(text: &str) -> Result<u64, QuantityError> {
-    let value = || text.to_owned();
+    let value = || Excerpt::from(text);
     let number = number(text).ok_or_else(|| QuantityError::NotANumber { value: value() })?;
     if number.mantissa == Some(0) {
         return Ok(0);

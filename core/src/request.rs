@@ -3,6 +3,7 @@
 
 use thiserror::Error;
 
+use crate::excerpt::Excerpt;
 use crate::mig;
 use crate::quantity::{self, QuantityError};
 use crate::units::{Mib, Percent};
@@ -160,7 +161,7 @@ pub fn count(text: &str) -> Result<u32, RequestError> {
     let fits = u32::try_from(number).ok().filter(|_| number <= MAX_GPUS);
     fits.ok_or_else(|| RequestError::OutOfRange {
         resource,
-        value: text.to_owned(),
+        value: text.into(),
     })
 }
 
@@ -231,7 +232,7 @@ pub enum RequestError {
         /// Which resource.
         resource: Resource,
         /// The text as given.
-        value: String,
+        value: Excerpt,
     },
     /// Both forms of memory at once.
     #[error("memory is requested both in MiB and in percent; expected: one of the two")]
@@ -260,7 +261,7 @@ fn hint(resource: Resource, error: &QuantityError) -> String {
             format!(" (write {mib}, the unit is MiB)")
         }
         (_, QuantityError::SmallSuffix { value, .. }) => {
-            let written = value.trim_end_matches(['n', 'u', 'm']);
+            let written = value.start().trim_end_matches(['n', 'u', 'm']);
             format!(" (write {written}, without a suffix)")
         }
         _ => String::new(),
@@ -340,7 +341,7 @@ impl Written {
         }
         Some(RequestError::OutOfRange {
             resource,
-            value: text.to_owned(),
+            value: text.into(),
         })
     }
 

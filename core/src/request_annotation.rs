@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::allocation::CodecError;
+use crate::excerpt::Excerpt;
 use crate::request::{RequestError, Resource, Written};
 
 /// The pod annotation that carries a [`RequestAnnotation`].
@@ -66,7 +67,7 @@ pub enum AnnotationError {
     #[error("container {container:?}, {}: {source}", field(.source.resource()))]
     Amount {
         /// The container.
-        container: String,
+        container: Excerpt,
         /// What is wrong.
         source: RequestError,
     },
@@ -106,7 +107,7 @@ impl RequestAnnotation {
         for container in read.containers.keys() {
             read.validated(container)
                 .map_err(|mut errors| AnnotationError::Amount {
-                    container: container.clone(),
+                    container: container.as_str().into(),
                     source: errors.swap_remove(0),
                 })?;
         }

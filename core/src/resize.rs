@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::allocation::{Allocation, CodecError, Grant};
+use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
 use crate::node::{DeviceState, NodeState};
@@ -46,21 +47,21 @@ pub enum ResizeError {
     Empty,
     /// A part is unknown.
     #[error("{0:?} is unknown; expected: {FORM}")]
-    Unknown(String),
+    Unknown(Excerpt),
     /// A part is there twice.
     #[error("{0} is written twice; expected: once")]
-    Twice(String),
+    Twice(Excerpt),
     /// An amount is invalid.
     #[error("container {container:?}, {}: {source}", field(.source.resource()))]
     Amount {
         /// The container.
-        container: String,
+        container: Excerpt,
         /// What is wrong.
         source: RequestError,
     },
     /// The deadline is invalid.
     #[error("deadline {0:?} is out of range; expected: whole seconds, 1 to {MAX_DEADLINE}")]
-    Deadline(String),
+    Deadline(Excerpt),
 }
 
 const FORM: &str = "CONTAINER:gpumem=MIB,gpucores=PERCENT for each container, separated by spaces, with gpumem-percentage=PERCENT in place of gpumem, then deadline=SECONDS and id=WORD if wanted";
@@ -94,10 +95,10 @@ impl ResizeRequest {
             } else if let Some(word) = item.strip_prefix("id=") {
                 id.replace(word).is_some()
             } else {
-                return Err(ResizeError::Unknown(item.to_owned()));
+                return Err(ResizeError::Unknown(item.into()));
             };
             if again {
-                return Err(ResizeError::Twice(item.to_owned()));
+                return Err(ResizeError::Twice(item.into()));
             }
         }
         if containers.is_empty() {
@@ -113,23 +114,25 @@ impl ResizeRequest {
 fn read_deadline(text: &str) -> Result<u64, ResizeError> {
     let seconds = text.parse().ok();
     let seconds = seconds.filter(|seconds| (1..=MAX_DEADLINE).contains(seconds));
-    seconds.ok_or_else(|| ResizeError::Deadline(text.to_owned()))
+    seconds.ok_or_else(|| ResizeError::Deadline(text.into()))
 }
 
 fn read_amounts(container: &str, amounts: &str) -> Result<Written, ResizeError> {
     let mut values = BTreeMap::new();
     for amount in amounts.split(',') {
-        let unknown = || ResizeError::Unknown(format!("{container}:{amount}"));
+        let unknown = || ResizeError::Unknown(Excerpt::of(format_args!("{container}:{amount}")));
         let (name, value) = amount.split_once('=').ok_or_else(unknown)?;
         let known = AMOUNTS.iter().find(|(known, _)| *known == name);
         let (_, resource) = known.ok_or_else(unknown)?;
         if values.insert(*resource, value).is_some() {
-            return Err(ResizeError::Twice(format!("{container}:{name}")));
+            return Err(ResizeError::Twice(Excerpt::of(format_args!(
+                "{container}:{name}"
+            ))));
         }
     }
     let read = Written::read(|resource| values.get(&resource).copied());
     read.map_err(|mut errors| ResizeError::Amount {
-        container: container.to_owned(),
+        container: container.into(),
         source: errors.swap_remove(0),
     })
 }
@@ -246,7 +249,8 @@ impl fmt::Display for ResizeRefusal {
         match self {
             Self::NoShare { container, known } => write!(
                 f,
-                "container {container:?} has no share of a GPU; expected: one of {}",
+                "container {:?} has no share of a GPU; expected: one of {}",
+                Excerpt::from(container.as_str()),
                 known.join(", ")
             ),
             Self::DeviceGone(gpu) => write!(f, "{gpu} is not in the inventory of the pod's node"),

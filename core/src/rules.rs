@@ -8,6 +8,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::burst::Burst;
+use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
 use crate::mig::published::{DynamicMig, Mig};
@@ -197,13 +198,13 @@ pub enum Pin {
 /// A pin that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} names no GPU; expected: {PIN_FORMS}")]
-pub struct PinError(String);
+pub struct PinError(Excerpt);
 
 impl FromStr for Pin {
     type Err = PinError;
 
     fn from_str(text: &str) -> Result<Self, PinError> {
-        let refused = || PinError(text.to_owned());
+        let refused = || PinError(text.into());
         let bare = text
             .strip_prefix("GPU-")
             .or_else(|| text.strip_prefix("MIG-"));

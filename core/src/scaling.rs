@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
+use crate::excerpt::Excerpt;
 use crate::units::Mib;
 
 /// A multiple of a device's memory, exact to a thousandth.
@@ -16,7 +17,7 @@ pub struct Scaling(u32);
 /// An invalid scaling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a memory scaling; expected: {expected}", expected = Scaling::EXPECTED)]
-pub struct ScalingError(String);
+pub struct ScalingError(Excerpt);
 
 impl Scaling {
     /// Exactly the physical memory.
@@ -50,7 +51,7 @@ impl FromStr for Scaling {
     type Err = ScalingError;
 
     fn from_str(text: &str) -> Result<Self, ScalingError> {
-        Self::parse(text).ok_or_else(|| ScalingError(text.to_owned()))
+        Self::parse(text).ok_or_else(|| ScalingError(text.into()))
     }
 }
 

@@ -86,11 +86,6 @@ pub(crate) async fn serve_left(
     let control = settings
         .authenticate
         .then(|| AccessControl::new(nobody, []));
-    if let Err(error) =
-        access_control::serve(listener, router, control.transpose()?, stop.clone()).await
-    {
-        tracing::warn!(%error, "cannot serve /healthz and /readyz");
-        stop.cancelled().await;
-    }
+    access_control::serve(listener, router, control.transpose()?, stop).await;
     Ok(())
 }

@@ -1,15 +1,14 @@
-//! Errors of a configuration: where, which value, and what is expected. Each takes one line; a long
-//! value is truncated, the path never.
+//! Errors of a configuration: where, which value, and what is expected. Each takes one line, with
+//! an excerpt of the value.
 
 use std::fmt;
 
+use aliquot_core::Excerpt;
 use serde_json::Value;
 use thiserror::Error;
 
 /// The path of a whole file.
 pub const ROOT: &str = "(file)";
-/// Longest value in a message, in characters.
-const MAX_VALUE_CHARS: usize = 60;
 
 /// One error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -39,7 +38,7 @@ impl ProfileError {
     ) -> Self {
         Self {
             path: path.into(),
-            value: one_line(value),
+            value: Excerpt::of(value).to_string(),
             what: what.into(),
             expected: expected.into(),
         }
@@ -69,15 +68,6 @@ impl fmt::Display for ProfileError {
             "{path}: {}{value}{}; expected: {expected}",
             self.value, self.what
         )
-    }
-}
-
-/// A value on one line.
-fn one_line(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(MAX_VALUE_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }
 

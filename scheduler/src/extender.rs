@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
 use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Demand, Ledger, PodUid, Reason, Refusal};
+use aliquot_core::{Cluster, Demand, Excerpt, Ledger, PodUid, Reason, Refusal};
 use aliquot_k8s::event::{EventNote, EventSender};
 use aliquot_k8s::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
@@ -18,7 +18,7 @@ use aliquot_k8s::extender::{
 };
 use aliquot_k8s::node::published;
 use aliquot_k8s::{disruption, pod};
-use aliquot_serve::{Readiness, body};
+use aliquot_serve::Readiness;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -41,7 +41,7 @@ use crate::pins;
 use crate::preempt::{candidates, unix};
 
 /// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
-const MAX_BODY: usize = 16 << 20;
+pub const MAX_BODY: usize = 16 << 20;
 
 /// The state of the handlers.
 #[derive(Clone)]
@@ -72,7 +72,6 @@ pub fn router(verbs: ExtenderState) -> Router {
         .route("/cpu-only/prioritize", post(serve_prioritize_cpu_only))
         .route("/preempt", post(serve_preempt))
         .route("/bind", post(serve_bind))
-        .layer(body::limit(MAX_BODY))
         .with_state(verbs)
 }
 
@@ -143,6 +142,11 @@ async fn serve_preempt(State(verbs): State<ExtenderState>, body: Bytes) -> Respo
     }))
 }
 
+/// A parser's error repeats what it read.
+fn unreadable(error: serde_json::Error) -> String {
+    format!("cannot read the extender call: {}", Excerpt::of(error))
+}
+
 fn json(answer: Result<impl Serialize, String>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
@@ -157,7 +161,7 @@ async fn serve_bind(State(verbs): State<ExtenderState>, body: Bytes) -> Response
     let mut outcome = "error";
     let answer = match (verbs.not_ready(), args) {
         (Some(why), _) => Err(why),
-        (None, Err(error)) => Err(format!("cannot read the extender call: {error}")),
+        (None, Err(error)) => Err(unreadable(error)),
         (None, Ok(args)) => {
             // A task of its own: it continues when kube-scheduler disconnects.
             let binder = verbs.binder.clone();
@@ -208,8 +212,7 @@ pub enum Outcome {
 impl<'a> Call<'a> {
     /// Reads the body of a call.
     pub fn read(body: &'a [u8], settings: &pod::Settings) -> Result<Self, String> {
-        let args: ExtenderArgs<'a> = serde_json::from_slice(body)
-            .map_err(|error| format!("cannot read the extender call: {error}"))?;
+        let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(unreadable)?;
         let pod = args.pod.ok_or("the extender call has no Pod")?;
         let candidates = match (args.node_names, args.nodes) {
             (Some(names), _) => Candidates::Names(names),
@@ -431,8 +434,7 @@ impl<'a> Call<'a> {
 /// where these are needed: after their end filter would accept the node. Calls for pods without our
 /// resources, and nodes whose victims suffice, are answered unchanged.
 pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionResult, String> {
-    let args: ExtenderPreemptionArgs = serde_json::from_slice(body)
-        .map_err(|error| format!("cannot read the extender call: {error}"))?;
+    let args: ExtenderPreemptionArgs = serde_json::from_slice(body).map_err(unreadable)?;
     let pod = args.pod.as_ref().ok_or("the extender call has no Pod")?;
     let demand = pod::demand(pod, cache.settings())
         .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;

@@ -16,7 +16,7 @@ use aliquot_core::ledger::NotResized;
 use aliquot_core::resize::{
     self, PendingResize, RESIZE_STATUS, ResizeRequest, ResizeState, ResizeStatus, Resized,
 };
-use aliquot_core::{Allocation, PodUid, Stage, hami};
+use aliquot_core::{Allocation, Excerpt, PodUid, Stage, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
@@ -323,7 +323,11 @@ impl Resizer {
         }
         let pod = observed.pod.clone();
         let (warning, reason, text) = match status.state {
-            ResizeState::Applied => (false, "Resized", format!("Resized: {}", status.request)),
+            ResizeState::Applied => (
+                false,
+                "Resized",
+                format!("Resized: {}", Excerpt::from(status.request.as_str())),
+            ),
             ResizeState::Waiting => (
                 false,
                 "ResizeWaiting",

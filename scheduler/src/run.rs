@@ -9,7 +9,8 @@ use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{access, client, event, pod, publisher};
 use aliquot_serve::access_control::{self, AccessControl};
-use aliquot_serve::tls::{MountedCertificates, TlsListener, mutual_config};
+use aliquot_serve::http::Limits;
+use aliquot_serve::tls::{MountedCertificates, mutual_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -65,7 +66,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let gauges = Gauges::of(&cache, &events, &leader, watches.named());
     let metrics = gauges.register(&mut registry);
     let pods = PodClient::new(client.clone());
-    let monitors = Monitors::new(client.clone(), settings.namespace.clone());
+    let control = settings.authenticate.then(|| {
+        let reviewer = access::reviewer(client.clone());
+        AccessControl::new(reviewer, page::open_paths())
+    });
+    let control = control.transpose()?;
+    let monitors = Monitors::new(client.clone(), settings.namespace.clone(), control.clone());
     let binder = Binder::new(cache.clone(), pods.clone(), events.clone(), leader.clone());
     let binder = Arc::new(binder.with_hami_annotations(settings.hami_annotations));
     let tasks = TaskTracker::new();
@@ -139,8 +145,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     };
     let queries = query_router(&verbs, pods, monitors, registry);
     if let Some(address) = settings.admin_listen {
-        let reviewer = settings.authenticate.then(|| client.clone());
-        serve_queries(address, reviewer, queries.clone(), &tasks, &stop).await?;
+        let listener = http::bind(address).await?;
+        let serving = access_control::serve(listener, queries.clone(), control, stop.clone());
+        tasks.spawn(serving);
     }
     let router = extender::router(verbs).merge(queries);
     serve_verbs(settings.listen, settings.tls_dir, router, &tasks, &stop).await?;
@@ -149,28 +156,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tokio::time::timeout(http::DRAIN, tasks.wait())
         .await
         .context("tasks still running at the drain deadline")
-}
-
-/// Serves the queries: with a client of the API server, to those whom it authenticates and
-/// authorizes.
-async fn serve_queries(
-    address: SocketAddr,
-    reviewer: Option<Client>,
-    router: Router,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    let listener = http::bind(address).await?;
-    let reviewer = reviewer.map(access::reviewer);
-    let control = reviewer.map(|review| AccessControl::new(review, page::open_paths()));
-    let control = control.transpose()?;
-    tasks.spawn(access_control::serve(
-        listener,
-        router,
-        control,
-        stop.clone(),
-    ));
-    Ok(())
 }
 
 /// Serves kube-scheduler until `stop`: with a directory, over TLS to clients of its CA.
@@ -183,16 +168,14 @@ async fn serve_verbs(
 ) -> anyhow::Result<()> {
     let listener = http::bind(address).await?;
     tracing::info!(listen = %address, tls = tls_dir.is_some(), "serving extender calls");
-    let Some(directory) = tls_dir else {
-        let listener = http::plain(listener);
-        http::serve(listener, router, stop.clone(), http::DRAIN).await?;
-        return Ok(());
-    };
-    let mounted = MountedCertificates::open(&directory)?;
-    let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
-    tasks.spawn(mounted.reload_until(stop.clone()));
-    let listener = TlsListener::new(listener, config);
-    http::serve(listener, router, stop.clone(), http::DRAIN).await?;
+    let mut tls = None;
+    if let Some(directory) = tls_dir {
+        let mounted = MountedCertificates::open(&directory)?;
+        tls = Some(mutual_config(&mounted.certificates(), mounted.clients()?)?);
+        tasks.spawn(mounted.reload_until(stop.clone()));
+    }
+    let limits = Limits::new(extender::MAX_BODY);
+    http::serve(listener, tls, router, limits, stop.clone()).await;
     Ok(())
 }
 

@@ -1,15 +1,82 @@
-//! Serves a router on a listener until it is stopped, with a drain deadline.
+//! Serves a router on a port, within limits of connections, bytes and time, until it is stopped.
+//!
+//! Who connects may be anybody. Where there are as many connections as there may be, the oldest one
+//! whose request is not being answered is closed for a new one, so connections that wait, stall or
+//! read nothing keep nobody out.
 
-use std::fmt::Debug;
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::{Listener, ListenerExt};
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::serve::Listener;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+/// Bodies of the largest size that are in memory at once.
+const LARGE: usize = 4;
+/// Bytes of a small body: as many of these as connections are in memory beside the large ones.
+const SMALL: usize = 64 << 10;
+/// Largest head of a request in bytes; a token has 1 to 8 kB.
+const HEAD_BYTES: usize = 16 << 10;
+/// How long a connection may wait between two requests. Clients written in Go close theirs after 90 s:
+/// a server that is first could cut off a request.
+const IDLE: Duration = Duration::from_mins(2);
+/// Between two questions whether the peer of an HTTP/2 connection is still there.
+const PING: Duration = Duration::from_secs(30);
+
+/// What a port's clients may take of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Open connections.
+    pub connections: usize,
+    /// Bytes of one request's body.
+    pub body_bytes: usize,
+    /// Time for the TLS handshake.
+    pub handshake: Duration,
+    /// Time from then on for the head of the first request.
+    pub head: Duration,
+    /// Time for a body, and for waiting until there is memory for it.
+    pub body: Duration,
+    /// Time for open requests after the stop.
+    pub drain: Duration,
+}
+
+impl Limits {
+    /// The limits of all ports, where a request has at most so many bytes of body.
+    pub const fn new(body_bytes: usize) -> Self {
+        Self {
+            connections: 256,
+            body_bytes,
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(10),
+            drain: DRAIN,
+        }
+    }
+}
 
 /// The default time for open requests after the stop.
 pub const DRAIN: Duration = Duration::from_secs(10);
@@ -38,38 +105,245 @@ pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
         .map_err(|source| ListenError { addr, source })
 }
 
-/// A plain HTTP listener (HTTP/1.1 and h2c) without Nagle's delay.
-pub fn plain(listener: TcpListener) -> impl Listener<Addr = SocketAddr> {
-    listener.tap_io(|stream| {
+/// Serves until `stop` is cancelled, then accepts no more connections and waits for open requests:
+/// over TLS by HTTP/1.1 and HTTP/2, without by HTTP/1.1.
+pub async fn serve(
+    mut listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) -> Ended {
+    let server = Arc::new(Server {
+        tls: tls.map(TlsAcceptor::from),
+        // A body is limited before the router sees it.
+        router: router.layer(DefaultBodyLimit::disable()),
+        limits,
+        body_memory: Arc::new(BodyMemory::of(limits)),
+        stop: stop.clone(),
+    });
+    let tasks = TaskTracker::new();
+    let mut open: VecDeque<Weak<Connection>> = VecDeque::new();
+    loop {
+        let (stream, _) = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = Listener::accept(&mut listener) => accepted,
+        };
+        open.retain(|connection| connection.strong_count() > 0);
+        if open.len() >= limits.connections && !close_oldest(&mut open) {
+            continue;
+        }
+        let connection = Arc::new(Connection::default());
+        open.push_back(Arc::downgrade(&connection));
+        tasks.spawn(Arc::clone(&server).connection(stream, connection));
+    }
+    drop(listener);
+    tasks.close();
+    if timeout(limits.drain, tasks.wait()).await.is_ok() {
+        return Ended::Drained;
+    }
+    tracing::warn!(drain = ?limits.drain, "connections still open at the drain deadline");
+    Ended::DeadlinePassed
+}
+
+/// Closes the oldest connection that answers no request; `false` if each does.
+fn close_oldest(open: &mut VecDeque<Weak<Connection>>) -> bool {
+    let waits = |connection: &Weak<Connection>| {
+        let connection = connection.upgrade();
+        connection.is_none_or(|connection| connection.answering.load(Relaxed) == 0)
+    };
+    let oldest = open.iter().position(waits).and_then(|at| open.remove(at));
+    if let Some(connection) = oldest.as_ref().and_then(Weak::upgrade) {
+        connection.closed.cancel();
+    }
+    oldest.is_some()
+}
+
+/// An open connection.
+#[derive(Debug, Default)]
+struct Connection {
+    /// Requests whose answer is being made.
+    answering: AtomicUsize,
+    /// The head of a request has come.
+    has_asked: AtomicBool,
+    closed: CancellationToken,
+}
+
+struct Server {
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Limits,
+    body_memory: Arc<BodyMemory>,
+    stop: CancellationToken,
+}
+
+impl Server {
+    async fn connection(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-    })
+        let Some(tls) = &self.tls else {
+            return self.requests(stream, false, &connection).await;
+        };
+        let accepted = tokio::select! {
+            accepted = timeout(self.limits.handshake, tls.accept(stream)) => accepted,
+            () = connection.closed.cancelled() => return,
+        };
+        match accepted {
+            Ok(Ok(stream)) => {
+                let (_, session) = stream.get_ref();
+                let http2 = session.alpn_protocol() == Some(b"h2");
+                self.requests(stream, http2, &connection).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => tracing::debug!("TLS handshake took too long"),
+        }
+    }
+
+    async fn requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        http2: bool,
+        connection: &Arc<Connection>,
+    ) {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(HEAD_BYTES);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .initial_connection_window_size(256 << 10)
+            .initial_stream_window_size(64 << 10);
+        let builder = if http2 {
+            builder.http2_only()
+        } else {
+            builder.http1_only()
+        };
+        let (router, limits) = (self.router.clone(), self.limits);
+        let (memory, asking) = (Arc::clone(&self.body_memory), Arc::clone(connection));
+        let service = service_fn(move |request| {
+            asking.has_asked.store(true, Relaxed);
+            let (router, memory) = (router.clone(), Arc::clone(&memory));
+            answer(router, request, limits, memory, Arc::clone(&asking))
+        });
+        let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut head = pin!(sleep(self.limits.head));
+        let (mut stopping, mut was_late) = (false, false);
+        let ended = loop {
+            tokio::select! {
+                ended = serving.as_mut() => break ended,
+                () = connection.closed.cancelled() => return,
+                () = self.stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+                () = head.as_mut(), if !was_late => {
+                    was_late = true;
+                    if !connection.has_asked.load(Relaxed) {
+                        return;
+                    }
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
 }
 
-/// Serves until `stop` is cancelled, then accepts no more connections and waits up to
-/// `drain` for open requests.
-pub async fn serve<L>(
-    listener: L,
+/// Reads a request whole and answers it.
+async fn answer(
     router: Router,
-    stop: CancellationToken,
-    drain: Duration,
-) -> io::Result<Ended>
-where
-    L: Listener,
-    L::Addr: Debug,
-{
-    let serving =
-        axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let deadline = async {
-        stop.cancelled().await;
-        tokio::time::sleep(drain).await;
+    request: Request<Incoming>,
+    limits: Limits,
+    memory: Arc<BodyMemory>,
+    connection: Arc<Connection>,
+) -> Result<Response, Infallible> {
+    let (head, body) = request.into_parts();
+    let (body, _reserved) = match read(body, limits, &memory).await {
+        Ok(read) => read,
+        Err(status) => return Ok(status.into_response()),
     };
-    tokio::select! {
-        ended = serving.into_future() => ended.map(|()| Ended::Drained),
-        () = deadline => {
-            tracing::warn!(?drain, "connections still open at the drain deadline");
-            Ok(Ended::DeadlinePassed)
+    let _answering = Answering::begin(connection);
+    let request = Request::from_parts(head, Body::from(body));
+    router.oneshot(request).await
+}
+
+/// The memory for bodies: a permit for each byte. A body gets all that it needs before it is read, so
+/// none waits for the rest of another.
+struct BodyMemory {
+    /// Of small ones, so that large ones do not keep them waiting.
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+impl BodyMemory {
+    fn of(limits: Limits) -> Self {
+        let small = Semaphore::new(limits.connections * SMALL);
+        let large = Semaphore::new(LARGE * limits.body_bytes);
+        Self {
+            small: Arc::new(small),
+            large: Arc::new(large),
         }
+    }
+
+    async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StatusCode> {
+        let memory = if bytes <= SMALL {
+            &self.small
+        } else {
+            &self.large
+        };
+        let count = u32::try_from(bytes).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+        let reserved = Arc::clone(memory).acquire_many_owned(count).await;
+        reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+    }
+}
+
+/// The whole body, with the memory that it takes.
+async fn read(
+    mut body: Incoming,
+    limits: Limits,
+    memory: &BodyMemory,
+) -> Result<(Bytes, OwnedSemaphorePermit), StatusCode> {
+    let announced = body.size_hint().exact();
+    let announced = announced.map_or(Ok(limits.body_bytes), usize::try_from);
+    let most = announced.ok().filter(|bytes| *bytes <= limits.body_bytes);
+    let most = most.ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+    let reserved = timeout(limits.body, memory.reserve(most)).await;
+    let reserved = reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)??;
+    let mut whole = Vec::with_capacity(most);
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| StatusCode::BAD_REQUEST)?;
+            let data = frame.into_data().unwrap_or_default();
+            if whole.len() + data.len() > most {
+                return Err(StatusCode::PAYLOAD_TOO_LARGE);
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok(())
+    };
+    let read = timeout(limits.body, reading).await;
+    read.map_err(|_| StatusCode::REQUEST_TIMEOUT)??;
+    Ok((whole.into(), reserved))
+}
+
+/// Counts a request until it is answered, or its client is gone.
+struct Answering(Arc<Connection>);
+
+impl Answering {
+    fn begin(connection: Arc<Connection>) -> Self {
+        connection.answering.fetch_add(1, Relaxed);
+        Self(connection)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Relaxed);
     }
 }

@@ -5,11 +5,9 @@ pub mod access_control;
 pub mod admin;
 pub mod body;
 pub mod http;
-mod peers;
 pub mod readiness;
 pub mod repeated_warnings;
 pub mod stop;
-mod syn_filter;
 pub mod telemetry;
 pub mod tls;
 

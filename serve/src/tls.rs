@@ -1,13 +1,10 @@
-//! TLS for axum: a certificate that can be replaced, and a listener that no slow client can
-//! block. One crypto provider: ring.
+//! TLS: certificates that can be replaced while they are served. One crypto provider: ring.
 
 mod files;
-mod listener;
 mod resolver;
 mod self_signed;
 
 pub use files::{FilesError, MountedCertificates};
-pub use listener::TlsListener;
 pub use resolver::{CertificateError, Certificates};
 pub use self_signed::{SelfSignedError, self_signed};
 

@@ -1,14 +1,13 @@
-//! The TLS listener under load: rotation, silent clients, stop, and mutual TLS with mounted certificates.
+//! TLS under load: rotation, silent clients, stop, and mutual TLS with mounted certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_serve::http::{self, Ended};
+use aliquot_serve::http::{self, Ended, Limits};
 use aliquot_serve::tls::{
-    CertificateError, Certificates, FilesError, MountedCertificates, TlsListener, mutual_config,
-    server_config,
+    CertificateError, Certificates, FilesError, MountedCertificates, mutual_config, server_config,
 };
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -54,7 +53,7 @@ struct Served {
     entered: Arc<Notify>,
     certificates: Certificates,
     stop: CancellationToken,
-    ended: JoinHandle<std::io::Result<Ended>>,
+    ended: JoinHandle<Ended>,
 }
 
 async fn serve(certificates: Certificates, handshake: Duration, drain: Duration) -> Result<Served> {
@@ -73,8 +72,13 @@ async fn serve(certificates: Certificates, handshake: Duration, drain: Duration)
         .route("/", get(|| async { "hello" }))
         .route("/never", get(never));
     let stop = CancellationToken::new();
-    let listener = TlsListener::new(tcp, config).with_deadline(handshake);
-    let ended = tokio::spawn(http::serve(listener, router, stop.clone(), drain));
+    let limits = Limits {
+        handshake,
+        drain,
+        ..Limits::new(0)
+    };
+    let serving = http::serve(tcp, Some(config), router, limits, stop.clone());
+    let ended = tokio::spawn(serving);
     Ok(Served {
         addr,
         entered,
@@ -218,16 +222,13 @@ async fn stop_drains_connections_until_the_deadline() -> Result<()> {
     let quiet = serve(certificates.clone(), DEADLINE, DEADLINE).await?;
     assert!(request(config.clone(), quiet.addr, "/").await.is_ok());
     quiet.stop.cancel();
-    assert_eq!(timeout(DEADLINE, quiet.ended).await???, Ended::Drained);
+    assert_eq!(timeout(DEADLINE, quiet.ended).await??, Ended::Drained);
 
     let busy = serve(certificates, DEADLINE, Duration::from_millis(100)).await?;
     let stuck = tokio::spawn(request(config, busy.addr, "/never"));
     timeout(DEADLINE, busy.entered.notified()).await?;
     busy.stop.cancel();
-    assert_eq!(
-        timeout(DEADLINE, busy.ended).await???,
-        Ended::DeadlinePassed
-    );
+    assert_eq!(timeout(DEADLINE, busy.ended).await??, Ended::DeadlinePassed);
     stuck.abort();
     Ok(())
 }
@@ -250,8 +251,8 @@ async fn serves_only_clients_of_the_mounted_ca_and_reloads_files() -> Result<()>
     let addr = tcp.local_addr()?;
     let stop = CancellationToken::new();
     let router = Router::new().route("/", get(|| async { "hello" }));
-    let listener = TlsListener::new(tcp, config);
-    let task = tokio::spawn(http::serve(listener, router, stop.clone(), DEADLINE));
+    let limits = Limits::new(0);
+    let task = tokio::spawn(http::serve(tcp, Some(config), router, limits, stop.clone()));
 
     let ask = async |server: &Pair, own| {
         timeout(DEADLINE, request(client([server], own)?, addr, "/")).await?
@@ -271,6 +272,6 @@ async fn serves_only_clients_of_the_mounted_ca_and_reloads_files() -> Result<()>
     let answer = ask(&next, Some(&ours)).await?;
     assert!(answer.ends_with("hello"), "{answer}");
     stop.cancel();
-    task.await??;
+    task.await?;
     Ok(())
 }

@@ -196,7 +196,7 @@ pub struct Lifetimes {
 impl Lifetimes {
     /// How long a new CA is published before it signs, so that every API server has received it:
     /// a minute, less where CAs live for less than 12.
-    fn publication_delay(&self) -> SignedDuration {
+    pub(crate) fn publication_delay(&self) -> SignedDuration {
         SignedDuration::from_mins(1).min(self.ca / 12)
     }
 }

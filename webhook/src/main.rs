@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use aliquot_k8s::access;
 use aliquot_serve::access_control::{self, AccessControl};
-use aliquot_serve::tls::{Certificates, TlsListener, server_config};
+use aliquot_serve::http::Limits;
+use aliquot_serve::tls::{Certificates, server_config};
 use aliquot_serve::{Readiness, admin, http, stop, telemetry};
 use aliquot_webhook::args::Args;
 use aliquot_webhook::metrics::Metrics;
 use aliquot_webhook::reconciler::{self, CERTIFICATE, CONFIGURATION, Reconciler};
 use aliquot_webhook::server::{self, HandlerState};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use prometheus_client::registry::Registry;
 
@@ -30,13 +31,17 @@ async fn main() -> Result<()> {
     // The listener is open before the configuration sends requests to it.
     let certificates = Certificates::none();
     let config = server_config(&certificates)?;
-    let listener = TlsListener::new(http::bind(args.listen).await?, config);
-    let state = HandlerState {
-        settings,
-        metrics: metrics.clone(),
-    };
+    let listener = http::bind(args.listen).await?;
+    let state = HandlerState::new(settings, metrics.clone());
     let router = server::router(state).merge(admin::health(readiness.clone()));
-    let serving = tokio::spawn(http::serve(listener, router, stop.clone(), http::DRAIN));
+    let limits = Limits::new(server::REVIEW_BYTES);
+    let serving = tokio::spawn(http::serve(
+        listener,
+        Some(config),
+        router,
+        limits,
+        stop.clone(),
+    ));
     if let Some(addr) = args.admin_listen {
         let listener = http::bind(addr).await?;
         let reviewer = access::reviewer(client.clone());
@@ -53,6 +58,6 @@ async fn main() -> Result<()> {
 
     let reconciler = Reconciler::new(plan, client.clone(), certificates, readiness, metrics);
     reconciler::run(reconciler, client, stop).await;
-    serving.await?.context("the HTTPS listener failed")?;
+    serving.await?;
     Ok(())
 }

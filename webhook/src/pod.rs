@@ -2,6 +2,7 @@
 //!
 //! The API server has checked the fields' types; a field of another type reads as absent.
 
+use aliquot_core::Excerpt;
 use serde_json::Value;
 
 /// A kubelet sets this on the API object of a static pod.
@@ -37,6 +38,11 @@ pub(crate) struct Container<'a> {
 impl Container<'_> {
     pub(crate) fn name(&self) -> &str {
         self.raw["name"].as_str().unwrap_or_default()
+    }
+
+    /// Its name as a text shows it.
+    pub(crate) fn shown(&self) -> Excerpt {
+        self.name().into()
     }
 
     /// As users write it: `spec.containers[0]`.

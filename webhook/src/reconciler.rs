@@ -162,6 +162,8 @@ pub struct Reconciler {
     metrics: Metrics,
     cas: CaSet,
     serving: Option<ServingCertificate>,
+    /// The CA of the mounted certificate, and since when this replica has seen it published.
+    published: Option<(String, Timestamp)>,
     /// The configuration is not as the settings need it.
     differs: bool,
 }
@@ -184,6 +186,7 @@ impl Reconciler {
             metrics,
             cas: CaSet::default(),
             serving: None,
+            published: None,
             differs: false,
         }
     }
@@ -207,18 +210,21 @@ impl Reconciler {
     async fn try_reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
         for _ in 0..ATTEMPTS {
             let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
-            let bundle = if let Some(directory) = self.settings.mounted.clone() {
-                let serving = mounted::read(&directory).map_err(ReconcileError::Mounted)?;
+            let directory = self.settings.mounted.as_deref();
+            let mounted = directory.map(mounted::read).transpose();
+            let mounted = mounted.map_err(ReconcileError::Mounted)?;
+            let bundle = if let Some(serving) = &mounted {
                 let published = published_bundle(&encode(live.as_ref())?);
-                let bundle = mounted::bundle(&serving.issuer, &published);
-                self.serve(serving)?;
-                bundle
+                mounted::bundle(&serving.issuer, &published)
             } else {
                 self.cas = self.reconcile_secret(now).await?;
                 self.issue_if_due(live.as_ref(), now)?;
                 self.cas.bundle()
             };
             if self.publish(live.as_ref(), &bundle).await? {
+                if let Some(serving) = mounted {
+                    self.serve_published(serving, now)?;
+                }
                 self.readiness.pass(CONFIGURATION);
                 return Ok(());
             }
@@ -275,6 +281,26 @@ impl Reconciler {
             .issue(&self.settings.target.names(), now, lifetimes.serving)
             .map_err(ReconcileError::Renew)?;
         self.metrics.certificates_issued.inc();
+        self.serve(serving)
+    }
+
+    /// Serves a mounted certificate once its CA has been published for so long that every API server has
+    /// received it; at once where nothing else is valid.
+    fn serve_published(
+        &mut self,
+        serving: ServingCertificate,
+        now: Timestamp,
+    ) -> Result<(), ReconcileError> {
+        let known = self.published.take();
+        let (issuer, since) = known
+            .filter(|(issuer, _)| *issuer == serving.issuer)
+            .unwrap_or_else(|| (serving.issuer.clone(), now));
+        self.published = Some((issuer, since));
+        let valid = |one: &ServingCertificate| now < one.expires && one.issuer != serving.issuer;
+        let received = now >= since + self.settings.lifetimes.publication_delay();
+        if !received && self.serving.as_ref().is_some_and(valid) {
+            return Ok(());
+        }
         self.serve(serving)
     }
 
@@ -434,9 +460,126 @@ fn on_event(object: &'static str, error: Option<&watcher::Error>) -> Ready<Optio
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::http::{Method, Request, Response};
     use jiff::SignedDuration;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use prometheus_client::registry::Registry;
+    use tower::service_fn;
 
     use super::*;
+    use crate::certificates::Ca;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    /// The API server with the configuration, which it lets change only while it is told to.
+    #[derive(Clone)]
+    struct ApiServer {
+        configuration: Arc<Mutex<Value>>,
+        accepts: Arc<AtomicBool>,
+    }
+
+    impl ApiServer {
+        async fn answer(self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+            if request.method() == Method::PATCH {
+                if !self.accepts.load(Ordering::Relaxed) {
+                    let mut answer = Response::new(Body::from(b"{}".to_vec()));
+                    *answer.status_mut() = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+                    return Ok(answer);
+                }
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let patch: Value = serde_json::from_slice(&body).unwrap();
+                let bundle = &patch["webhooks"][0]["clientConfig"]["caBundle"];
+                let mut configuration = self.configuration.lock();
+                let webhooks = configuration["webhooks"].as_array_mut().unwrap();
+                for webhook in webhooks {
+                    webhook["clientConfig"]["caBundle"] = bundle.clone();
+                }
+            }
+            let text = self.configuration.lock().to_string();
+            Ok(Response::new(Body::from(text.into_bytes())))
+        }
+    }
+
+    fn mount(directory: &Path, now: Timestamp) -> String {
+        let ca = Ca::create(now, HOUR * 24).unwrap();
+        let issued = ca.issue(&["w.n.svc".to_owned()], now, HOUR).unwrap();
+        for (name, text) in [
+            ("tls.crt", &issued.certificate),
+            ("tls.key", &issued.key),
+            ("ca.crt", &issued.issuer),
+        ] {
+            std::fs::write(directory.join(name), text).unwrap();
+        }
+        issued.certificate
+    }
+
+    #[tokio::test]
+    async fn serves_mounted_certificate_after_its_ca_is_published() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = ReconcilerSettings {
+            namespace: "n".to_owned(),
+            target: Target::Service {
+                name: "w".to_owned(),
+                namespace: "n".to_owned(),
+            },
+            names: ResourceNames::default(),
+            extra: Vec::new(),
+            nvidia_runtime_classes: Vec::new(),
+            lifetimes: Lifetimes {
+                ca: HOUR * 24,
+                serving: HOUR,
+            },
+            mounted: Some(directory.path().to_owned()),
+            pods_may_ignore: false,
+            request_as: RequestForm::Resources,
+        };
+        let api = ApiServer {
+            configuration: Arc::new(Mutex::new(settings.configuration())),
+            accepts: Arc::default(),
+        };
+        let (configuration, accepts) = (api.configuration.clone(), api.accepts.clone());
+        let client = Client::new(service_fn(move |request| api.clone().answer(request)), "n");
+        let mut reconciler = Reconciler::new(
+            settings,
+            client,
+            Certificates::none(),
+            Readiness::new([]),
+            Metrics::register(&mut Registry::default()),
+        );
+        let served = |reconciler: &Reconciler| {
+            let serving = reconciler.serving.as_ref();
+            serving.map(|serving| serving.certificate.clone())
+        };
+        let mut now: Timestamp = "2026-11-22T10:00:00Z".parse().unwrap();
+
+        let first = mount(directory.path(), now);
+        assert!(reconciler.reconcile(now).await.is_err());
+        assert_eq!(served(&reconciler), None, "its CA is not published");
+        accepts.store(true, Ordering::Relaxed);
+        reconciler.reconcile(now).await.unwrap();
+        assert_eq!(served(&reconciler), Some(first.clone()));
+
+        now += HOUR / 2;
+        let second = mount(directory.path(), now);
+        reconciler.reconcile(now).await.unwrap();
+        let published = published_bundle(&configuration.lock());
+        assert_eq!(published.matches("BEGIN").count(), 2);
+        assert_eq!(served(&reconciler), Some(first), "not received everywhere");
+        now += SignedDuration::from_mins(1);
+        reconciler.reconcile(now).await.unwrap();
+        assert_eq!(served(&reconciler), Some(second));
+
+        now += HOUR;
+        let third = mount(directory.path(), now);
+        reconciler.reconcile(now).await.unwrap();
+        assert_eq!(served(&reconciler), Some(third), "the second has expired");
+    }
 
     #[test]
     fn reconciles_often_enough_for_shortest_lifetime() {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use aliquot_serve::body;
+use aliquot_core::Excerpt;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -14,12 +14,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::metrics::{Metrics, Outcome, OutcomeLabels};
 use crate::review::{PodReview, review};
 use crate::settings::{RequestForm, Settings};
 use crate::verdict::Verdict;
 use crate::wire::{self, AdmissionRequest, ReviewResponse, WireError};
+
+/// The largest review in bytes: the API server accepts requests of 3 MiB, and an update carries the
+/// pod before it, too.
+pub const REVIEW_BYTES: usize = 7 << 20;
+
+/// Larger ones are answered one after another: read, they take up to 80 times their size.
+const LARGE: usize = 64 << 10;
 
 /// The path for pods.
 pub const MUTATE_PATH: &str = "/mutate";
@@ -41,6 +49,26 @@ pub struct HandlerState {
     pub settings: Arc<Settings>,
     /// Counts the outcomes.
     pub metrics: Metrics,
+    large: Arc<Semaphore>,
+}
+
+impl HandlerState {
+    /// With these settings.
+    pub fn new(settings: Arc<Settings>, metrics: Metrics) -> Self {
+        Self {
+            settings,
+            metrics,
+            large: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Waits until no other large body is in memory in its read form, if this is one.
+    async fn turn(&self, body: &Bytes) -> Option<SemaphorePermit<'_>> {
+        if body.len() <= LARGE {
+            return None;
+        }
+        self.large.acquire().await.ok()
+    }
 }
 
 /// The routes. A body that is no review of the right kind gets 400 and the reason.
@@ -52,7 +80,7 @@ pub fn router(state: HandlerState) -> Router {
         };
         let state = HandlerState {
             settings: Arc::new(settings),
-            metrics: state.metrics.clone(),
+            ..state.clone()
         };
         (form_path(form), post(mutate).with_state(state))
     });
@@ -61,12 +89,12 @@ pub fn router(state: HandlerState) -> Router {
         .route(WARN_PATH, post(warn))
         .with_state(state);
     let add = |router: Router, (path, handler): (String, _)| router.route(&path, handler);
-    let all = labelled.into_iter().fold(default, add);
-    all.layer(body::limit(body::REVIEW_BYTES))
+    labelled.into_iter().fold(default, add)
 }
 
 async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
     let start = Instant::now();
+    let _turn = state.turn(&body).await;
     let (outcome, response) = match wire::decode(&body) {
         Ok(request) => respond(&request, &state.settings),
         Err(error) => (Outcome::Malformed, malformed(&error)),
@@ -96,7 +124,8 @@ fn respond(request: &AdmissionRequest, settings: &Settings) -> (Outcome, Respons
     let pod = metadata["name"]
         .as_str()
         .or_else(|| metadata["generateName"].as_str());
-    let (namespace, pod) = (&request.namespace, pod.unwrap_or_default());
+    let shown = |text: &str| Excerpt::from(text).to_string();
+    let (namespace, pod) = (shown(&request.namespace), shown(pod.unwrap_or_default()));
     let outcome = match &verdict {
         Verdict::Deny(refusals) => {
             tracing::info!(
@@ -121,6 +150,7 @@ fn respond(request: &AdmissionRequest, settings: &Settings) -> (Outcome, Respons
 }
 
 async fn warn(State(state): State<HandlerState>, body: Bytes) -> Response {
+    let _turn = state.turn(&body).await;
     match wire::decode_of(&WORKLOAD_KINDS, &body) {
         Ok(request) => {
             let warnings = warnings(&request, &state.settings);
@@ -174,10 +204,8 @@ mod tests {
     }
 
     async fn post_to(path: &str, body: String) -> (StatusCode, String) {
-        let state = HandlerState {
-            settings: Arc::new(Settings::default()),
-            metrics: Metrics::register(&mut Registry::default()),
-        };
+        let metrics = Metrics::register(&mut Registry::default());
+        let state = HandlerState::new(Arc::new(Settings::default()), metrics);
         let request = axum::http::Request::post(path)
             .body(Body::from(body))
             .unwrap();
@@ -187,10 +215,10 @@ mod tests {
         (status, String::from_utf8(bytes.to_vec()).unwrap())
     }
 
-    fn body(limits: &Value, padding: usize) -> String {
+    fn body(limits: &Value) -> String {
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "r-7", "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "operation": "CREATE", "namespace": "default", "padding": "x".repeat(padding),
+            "operation": "CREATE", "namespace": "default",
             "object": {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}},
         }})
         .to_string()
@@ -200,7 +228,7 @@ mod tests {
     async fn responds_with_uid_of_request() {
         for (limits, allowed) in [("3k", true), ("3Gi", false)] {
             let limits = json!({"nvidia.com/gpumem": limits});
-            let (status, text) = post(body(&limits, 0)).await;
+            let (status, text) = post(body(&limits)).await;
             assert_eq!(status, StatusCode::OK);
             let answer: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(answer["response"]["uid"], "r-7");
@@ -215,7 +243,7 @@ mod tests {
             ("/mutate/resources", false),
             ("/mutate/annotation", true),
         ] {
-            let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}), 0)).await;
+            let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}))).await;
             let answer: Value = serde_json::from_str(&text).unwrap();
             let patch = answer["response"]["patch"].as_str().unwrap();
             let patch = base64::engine::general_purpose::STANDARD.decode(patch);
@@ -232,14 +260,6 @@ mod tests {
             text.starts_with("the body is not an AdmissionReview"),
             "{text}"
         );
-    }
-
-    #[tokio::test]
-    async fn accepts_bodies_over_2_mb_up_to_the_limit() {
-        let limits = json!({"nvidia.com/gpu": "1"});
-        assert_eq!(post(body(&limits, 6 << 20)).await.0, StatusCode::OK);
-        let (status, _) = post(body(&limits, 9 << 20)).await;
-        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     fn check_warnings(kind: &str, limits: &Value, expected: &[&str]) {

@@ -3,6 +3,7 @@
 //! These are our own types because kube's write the patch as a list of numbers where the API
 //! reference says base64 text. Source: k8s.io/api/admission/v1; golden files from it.
 
+use aliquot_core::Excerpt;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::Patch;
@@ -20,21 +21,28 @@ const MAX_REFUSALS: usize = 10;
 /// Warnings sent; the API server truncates them at 4096 bytes in all.
 const MAX_WARNINGS: usize = 20;
 
+/// Values in a body: more than a pod of 100 containers with 100 variables each has. Each takes up to 700
+/// bytes of memory once it is read, 80 times what it takes in the body.
+const MAX_VALUES: usize = 200_000;
+
 /// Why a body is not a review that can be answered.
 #[derive(Debug, Error)]
 pub enum WireError {
     /// Not JSON, or a field has another type.
     #[error("the body is not an AdmissionReview: {0}")]
-    Json(#[source] serde_json::Error),
+    Json(Excerpt),
+    /// More than can be read in the webhook's memory.
+    #[error("the body has more than {MAX_VALUES} values; expected: at most that many")]
+    TooManyValues,
     /// Another kind or version of object.
     #[error(
         "the body has kind {kind:?} and apiVersion {api_version:?}; expected: \"{KIND}\" and \"{API_VERSION}\""
     )]
     Kind {
         /// `kind` as received.
-        kind: String,
+        kind: Excerpt,
         /// `apiVersion` as received.
-        api_version: String,
+        api_version: Excerpt,
     },
     /// A review without a request.
     #[error("the AdmissionReview has no request")]
@@ -43,7 +51,7 @@ pub enum WireError {
     #[error("the AdmissionReview is for kind {kind:?}; expected: {expected}")]
     OtherKind {
         /// `request.kind.kind` as received.
-        kind: String,
+        kind: Excerpt,
         /// The kinds that it may be.
         expected: String,
     },
@@ -97,22 +105,42 @@ pub fn decode(body: &[u8]) -> Result<AdmissionRequest, WireError> {
 
 /// Reads the request about an object of one of these kinds out of a body.
 pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<AdmissionRequest, WireError> {
-    let review: IncomingReview = serde_json::from_slice(body).map_err(WireError::Json)?;
+    if values(body) > MAX_VALUES {
+        return Err(WireError::TooManyValues);
+    }
+    let review: IncomingReview =
+        serde_json::from_slice(body).map_err(|error| WireError::Json(Excerpt::of(error)))?;
     if review.kind != KIND || review.api_version != API_VERSION {
         return Err(WireError::Kind {
-            kind: review.kind,
-            api_version: review.api_version,
+            kind: Excerpt::of(review.kind),
+            api_version: Excerpt::of(review.api_version),
         });
     }
     let request = review.request.ok_or(WireError::NoRequest)?;
     if !kinds.contains(&request.kind.kind.as_str()) {
         let expected: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
         return Err(WireError::OtherKind {
-            kind: request.kind.kind,
+            kind: Excerpt::of(request.kind.kind),
             expected: expected.join(", "),
         });
     }
     Ok(request)
+}
+
+/// The objects, lists and separators of a JSON text, outside its strings: at least as many as its values
+/// but one.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut in_string, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' | b',' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// A whole `AdmissionReview` with the response.
@@ -270,6 +298,36 @@ mod tests {
         };
         let text = message(&(0..300).map(refusal).collect::<Vec<_>>());
         assert!(text.ends_with("f9: no; and 290 more"), "{text}");
+    }
+
+    #[test]
+    fn repeats_no_long_part_of_a_body() {
+        let long = "x".repeat(7 << 20);
+        let review = |request| json!({"kind": KIND, "apiVersion": API_VERSION, "request": request});
+        for body in [
+            json!({"kind": long, "apiVersion": long}),
+            json!(long),
+            review(json!(long)),
+            review(json!({"uid": "u", "kind": {"kind": long}, "operation": "CREATE"})),
+        ] {
+            let refused = decode(body.to_string().as_bytes()).unwrap_err().to_string();
+            assert!(refused.len() < 2_000, "{} bytes", refused.len());
+        }
+    }
+
+    #[test]
+    fn refuses_to_read_more_values_than_fit_in_memory() {
+        let review = |object: &str| {
+            let head = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"#;
+            format!(
+                r#"{head}{{"uid":"u","kind":{{"kind":"Pod"}},"operation":"CREATE","object":{object}}}}}"#
+            )
+        };
+        let many = review(&format!("[{}0]", r#"{"a":0},"#.repeat(200_000)));
+        let refused = decode(many.as_bytes()).unwrap_err();
+        assert!(matches!(refused, WireError::TooManyValues), "{refused}");
+        let text = serde_json::to_string(&r#"{"a":[0,\,"#.repeat(200_000)).unwrap();
+        assert!(decode(review(&text).as_bytes()).is_ok());
     }
 
     #[test]

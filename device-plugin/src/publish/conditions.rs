@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_core::PodUid;
 use aliquot_core::usage::AllocatedUse;
+use aliquot_core::{Excerpt, PodUid};
 use aliquot_nvml::GpuFacts;
 use serde_json::{Value, json};
 
@@ -40,8 +40,8 @@ pub const UNCORRECTED: &str = "AliquotComputeUncorrected";
 /// The condition: what housekeeping cannot do on the node.
 pub const HOUSEKEEPING: &str = "AliquotHousekeepingFailed";
 
-/// The most problems that a message names, and the most characters of each.
-const MAX_PROBLEMS: (usize, usize) = (8, 256);
+/// The most problems that a message names.
+const MAX_PROBLEMS: usize = 8;
 
 /// All conditions that the agent writes.
 pub const ALL: [&str; 9] = [
@@ -234,13 +234,12 @@ fn housekeeping(problems: &BTreeSet<String>) -> [String; 3] {
         let message = "the files of all containers are up to date";
         return ["False", "HousekeepingDone", message].map(str::to_owned);
     }
-    let (most, length) = MAX_PROBLEMS;
-    let named = problems.iter().take(most);
+    let named = problems.iter().take(MAX_PROBLEMS);
     let mut named: Vec<String> = named
-        .map(|problem| problem.chars().take(length).collect())
+        .map(|problem| Excerpt::from(problem.as_str()).to_string())
         .collect();
-    if problems.len() > most {
-        named.push(format!("and {} more", problems.len() - most));
+    if problems.len() > MAX_PROBLEMS {
+        named.push(format!("and {} more", problems.len() - MAX_PROBLEMS));
     }
     let reason = "HousekeepingFailed".to_owned();
     ["True".to_owned(), reason, named.join("; ")]

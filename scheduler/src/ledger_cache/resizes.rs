@@ -4,12 +4,15 @@ use std::collections::HashMap;
 
 use aliquot_core::allocation::CodecError;
 use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeStatus};
-use aliquot_core::{NodeName, PodUid};
+use aliquot_core::{Excerpt, NodeName, PodUid};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+/// Longest request in bytes. Of a longer one, the excerpt is read, which asks for nothing.
+const MAX_REQUEST: usize = 4 << 10;
 
 /// What a bound pod's annotations say of its resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +38,10 @@ impl ObservedResize {
         Ok(Some(Self {
             pod: pod::reference(pod),
             node: node.clone(),
-            request: request.map(str::to_owned),
+            request: request.map(|text| match text.len() {
+                0..=MAX_REQUEST => text.to_owned(),
+                _ => Excerpt::from(text).to_string(),
+            }),
             status: status.map(ResizeStatus::decode).transpose()?,
         }))
     }

@@ -50,7 +50,7 @@ async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (Stat
     let router = router(ReadModel {
         cache,
         pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, None),
+        monitors: Monitors::new(client, None, None),
         leader,
         readiness: Readiness::new([]),
     });

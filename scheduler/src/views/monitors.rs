@@ -1,13 +1,14 @@
 //! What the nodes' monitors measure, for the page: asked through the API server's proxy with the token of
-//! who looks, and only while somebody does. Answers are shared, and at most ten monitors are asked each
-//! second, so that ten viewers cost about what one does.
+//! who looks, and only while somebody does. Answers are shared among those whom the monitors would
+//! answer, and at most ten monitors are asked each second, so that ten viewers cost about what one does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::NodeName;
-use aliquot_serve::access_control::TOKEN_HEADER;
+use aliquot_core::access::Access;
+use aliquot_core::{Excerpt, NodeName};
+use aliquot_serve::access_control::{AccessControl, TOKEN_HEADER};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
@@ -47,12 +48,24 @@ pub enum Measured {
     LastHour,
 }
 
+impl Measured {
+    /// The monitor's path.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Now => "/usage",
+            Self::LastHour => "/usage/history",
+        }
+    }
+}
+
 /// Asks monitors. Clones share the answers.
 #[derive(Clone)]
 pub struct Monitors(Arc<State>);
 
 struct State {
     client: Client,
+    /// Who may know what a monitor answers; everybody without it.
+    control: Option<AccessControl>,
     /// Where the agents are: in the scheduler's namespace.
     namespace: Option<String>,
     answers: Mutex<HashMap<(NodeName, Measured), Known>>,
@@ -78,10 +91,11 @@ struct Known {
 }
 
 impl Monitors {
-    /// Asks the monitors in this namespace.
-    pub fn new(client: Client, namespace: Option<String>) -> Self {
+    /// Asks the monitors in this namespace, for those whom `control` lets.
+    pub fn new(client: Client, namespace: Option<String>, control: Option<AccessControl>) -> Self {
         Self(Arc::new(State {
             client,
+            control,
             namespace,
             answers: Mutex::default(),
             agents: Mutex::default(),
@@ -110,6 +124,9 @@ impl Monitors {
 
     /// The monitor's answer, which others may have got before.
     async fn answer(&self, node: &NodeName, what: Measured, token: Option<&str>) -> Arc<str> {
+        if let Err(why) = self.permit(what, token).await {
+            return error(&why);
+        }
         let (answer, fresh) = {
             let now = Instant::now();
             let mut all = self.0.answers.lock();
@@ -149,6 +166,19 @@ impl Monitors {
         text
     }
 
+    /// Why who asks may not know it, as the monitor itself would say.
+    async fn permit(&self, what: Measured, token: Option<&str>) -> Result<(), String> {
+        let Some(control) = &self.0.control else {
+            return Ok(());
+        };
+        let token = token.ok_or("a token is required")?;
+        match control.access(token, what.path()).await? {
+            Access::Allowed => Ok(()),
+            Access::Unauthenticated => Err("the token is not of any account".to_owned()),
+            Access::Forbidden(why) => Err(why.to_string()),
+        }
+    }
+
     async fn fetch(
         &self,
         node: &NodeName,
@@ -158,12 +188,9 @@ impl Monitors {
         let namespace = self.0.namespace.as_deref();
         let namespace = namespace.ok_or_else(|| failed("the scheduler has no --namespace"))?;
         let agent = self.agent(namespace, node).await?;
-        let path = match what {
-            Measured::Now => "usage",
-            Measured::LastHour => "usage/history",
-        };
+        let path = what.path();
         let mut request = Request::get(format!(
-            "/api/v1/namespaces/{namespace}/pods/https:{agent}:{PORT}/proxy/{path}"
+            "/api/v1/namespaces/{namespace}/pods/https:{agent}:{PORT}/proxy{path}"
         ));
         if let Some(token) = token {
             request = request.header(TOKEN_HEADER, token);
@@ -217,7 +244,7 @@ fn reason(text: &str) -> String {
     let message = status
         .as_ref()
         .and_then(|status| status["message"].as_str());
-    message.unwrap_or(text).chars().take(300).collect()
+    Excerpt::from(message.unwrap_or(text)).to_string()
 }
 
 #[cfg(test)]

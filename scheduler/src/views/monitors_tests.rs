@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aliquot_core::access::Forbidden;
+use aliquot_serve::access_control::Reviewed;
 use kube::client::Body;
 use serde_json::Value;
 use tower::service_fn;
@@ -13,6 +15,11 @@ type Answers = fn(token: &str, path: &str) -> (u16, String);
 
 /// Asks monitors that answer like this; and how often they were asked.
 fn monitors(answers: Answers) -> (Monitors, Arc<AtomicUsize>) {
+    guarded(answers, None)
+}
+
+/// The same for those whom `control` lets.
+fn guarded(answers: Answers, control: Option<AccessControl>) -> (Monitors, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let service = service_fn(move |request: Request<Body>| {
@@ -44,7 +51,7 @@ fn monitors(answers: Answers) -> (Monitors, Arc<AtomicUsize>) {
     });
     let client = Client::new(service, "d");
     (
-        Monitors::new(client, Some("aliquot-system".to_owned())),
+        Monitors::new(client, Some("aliquot-system".to_owned()), control),
         count,
     )
 }
@@ -89,6 +96,40 @@ async fn refusal_of_one_viewer_is_not_the_answer_of_another() {
     let refused = ask(&monitors, "n1", "stranger").await;
     assert_eq!(refused["error"], "403 Forbidden: no right to /usage");
     assert_eq!(ask(&monitors, "n1", "allowed").await["node"], "n1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_answer_is_shown_only_with_the_own_right() {
+    let review = |token: String, path: String| -> Reviewed {
+        assert_eq!(path, "/usage");
+        Box::pin(async move {
+            Ok(match &*token {
+                "reader" | "allowed" => Access::Allowed,
+                "" => Access::Unauthenticated,
+                _ => Access::Forbidden(Forbidden {
+                    account: token,
+                    path,
+                }),
+            })
+        })
+    };
+    let control = AccessControl::new(review, []).unwrap();
+    let (monitors, count) = guarded(
+        |_, _| (200, json!({"node": "n1"}).to_string()),
+        Some(control),
+    );
+    for viewer in ["allowed", "reader"] {
+        assert_eq!(ask(&monitors, "n1", viewer).await["node"], "n1");
+    }
+    for (viewer, why) in [
+        ("stranger", "stranger may not get /usage"),
+        ("", "the token is not of any account"),
+    ] {
+        let refused = ask(&monitors, "n1", viewer).await;
+        let error = refused["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with(why), "{refused}");
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ async fn ask(path: &str, readiness: Readiness) -> Response {
     let router = router(ReadModel {
         cache,
         pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, None),
+        monitors: Monitors::new(client, None, None),
         leader,
         readiness,
     });

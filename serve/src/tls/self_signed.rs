@@ -22,13 +22,10 @@ pub enum SelfSignedError {
     Configuration(#[from] rustls::Error),
 }
 
-/// A server configuration with a new certificate, for HTTP/1.1.
+/// A server configuration with a new certificate.
 pub fn self_signed() -> Result<Arc<ServerConfig>, SelfSignedError> {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let certificates = Certificates::none();
     certificates.replace(&pair.cert.pem(), &pair.signing_key.serialize_pem())?;
-    let config = super::server_config(&certificates)?;
-    let mut config = Arc::unwrap_or_clone(config);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(super::server_config(&certificates)?)
 }

@@ -323,6 +323,17 @@ fn pods_meet_restricted_standard_except_agents() {
     }
 }
 
+/// Except that of the MPS daemons: what clients share at /dev/shm counts there.
+#[test]
+fn every_container_has_a_memory_limit() {
+    let objects = rendered(EVERYTHING).unwrap();
+    let containers = objects.iter().flat_map(Object::containers);
+    for container in containers.filter(|one| one["name"] != "mps-keeper") {
+        let limit = &container["resources"]["limits"]["memory"];
+        assert!(limit.is_string(), "{}", container["name"]);
+    }
+}
+
 /// Each setting of the agent and of the MPS supervisor that the restricted Pod Security Standard would
 /// reject, and each host path, has a comment right above it in the template.
 #[test]

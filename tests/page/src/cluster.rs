@@ -11,7 +11,8 @@ use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::pod_client::PodClient;
 use aliquot_scheduler::views::monitors::Monitors;
 use aliquot_scheduler::views::{self, ReadModel};
-use aliquot_serve::{Readiness, http as server};
+use aliquot_serve::Readiness;
+use aliquot_serve::http::{self as server, Limits};
 use anyhow::Result;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
@@ -186,18 +187,14 @@ pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken
     let router = views::router(ReadModel {
         cache: ledger,
         pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, namespace),
+        monitors: Monitors::new(client, namespace, None),
         leader: Leader::always(),
         readiness: Readiness::new([]),
     });
     let listener = server::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
-    tokio::spawn(server::serve(
-        server::plain(listener),
-        router,
-        stop.clone(),
-        server::DRAIN,
-    ));
+    let limits = Limits::new(0);
+    tokio::spawn(server::serve(listener, None, router, limits, stop.clone()));
     Ok((address, stop))
 }

@@ -1,7 +1,7 @@
 //! `make bench`: one JSON line on stdout for each figure that SPECIFICATION.md promises, with a verdict;
 //! an error at the end if one is not met.
 //! Arguments name the groups to measure (`filter`, `scale`, `page`, `packing`, `start`, `monitor`,
-//! `ports`, `node-added`, `throughput`); none means all.
+//! `node-added`, `throughput`); none means all.
 //!
 //! For `filter` the program starts itself again as a server of a made-up cluster ([`server`]) and
 //! calls it over HTTP on loopback ([`client`]), so that the server's CPU time is separate. For
@@ -18,7 +18,6 @@ mod fake_api;
 mod monitor;
 mod node;
 mod page;
-mod ports;
 mod scale;
 mod server;
 mod start;
@@ -30,14 +29,13 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Numbers of nodes, with 8 GPUs and 16 pods each, and how many of them a call names.
 const SIZES: [(usize, usize); 3] = [(100, 100), (5_000, 500), (5_000, 5_000)];
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 8] = [
     "filter",
     "scale",
     "page",
     "packing",
     "start",
     "monitor",
-    "ports",
     "node-added",
     "throughput",
 ];
@@ -86,9 +84,6 @@ async fn main() -> Result<()> {
     }
     if is_selected("monitor") {
         print(monitor::measure().await?)?;
-    }
-    if is_selected("ports") {
-        print(ports::measure().await?)?;
     }
     if is_selected("node-added") {
         print(Box::pin(throughput::node_added::measure()).await?)?;

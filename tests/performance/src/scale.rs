@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::wait::OrNotYet as _;
-use aliquot_serve::http;
+use aliquot_serve::http::{self, Limits};
 use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
@@ -88,8 +88,9 @@ impl Api {
         let listener = http::bind(([127, 0, 0, 1], 0).into()).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let router = fake_api::router(Arc::new(Pages::of(scale)?));
-        let (listener, stop) = (http::plain(listener), CancellationToken::new());
-        let served = tokio::spawn(http::serve(listener, router, stop, Duration::ZERO));
+        let stop = CancellationToken::new();
+        let limits = Limits::new(1 << 20);
+        let served = tokio::spawn(http::serve(listener, None, router, limits, stop));
         let served = served.abort_handle();
         Ok(Self { url, served })
     }

@@ -16,7 +16,8 @@ use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::metrics::Metrics;
 use aliquot_scheduler::pod_client::PodClient;
 use aliquot_scheduler::settings::Settings;
-use aliquot_serve::{Readiness, body, http};
+use aliquot_serve::Readiness;
+use aliquot_serve::http::{self, Limits};
 use anyhow::Result;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -66,9 +67,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         shortlist: settings.shortlist,
     };
     let cache = state.cache.clone();
-    let floor = Router::new()
-        .route("/floor", post(floor))
-        .layer(body::limit(16 << 20));
+    let floor = Router::new().route("/floor", post(floor));
     let times = Times::default();
     let layer = middleware::from_fn_with_state((times.clone(), cache), timed);
     let router = extender::router(state)
@@ -85,7 +84,7 @@ pub(crate) async fn serve(size: usize) -> Result<()> {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         ended.cancel();
     });
-    http::serve(http::plain(listener), router, stop, http::DRAIN).await?;
+    http::serve(listener, None, router, Limits::new(16 << 20), stop).await;
     drop(event_rx);
     Ok(())
 }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::RequestAnnotation;
 use aliquot_core::request::{DEFAULTED, Fill, Resource, Written};
 use aliquot_core::request_annotation::REQUEST;
+use aliquot_core::{Excerpt, RequestAnnotation};
 use serde_json::{Value, json};
 
 use super::request::{DeviceRequest, PodRequest, ResourceTexts, annotated};
@@ -55,7 +55,7 @@ fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings:
             let line = defaults.join("; ");
             warnings.push(match requests.len() {
                 1 => line,
-                _ => format!("container {}: {line}", container.name()),
+                _ => format!("container {}: {line}", container.shown()),
             });
         }
         if let Some(memory) = request.written.get(Resource::Memory)
@@ -64,7 +64,7 @@ fn fill_resources(requests: &[DeviceRequest<'_>], settings: &Settings, findings:
             let name = settings.names.of(Resource::Memory);
             warnings.push(format!(
                 "container {}: {name} is {memory} MiB, in which no CUDA program fits; expected: whole MiB without a suffix (3000, because Kubernetes reads 3000m as 3)",
-                container.name()
+                container.shown()
             ));
         }
     }
@@ -106,6 +106,7 @@ fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Fin
     let asks = |name: &str| requests.iter().any(|one| one.container.name() == name);
     let gone = before.containers.keys().filter(|name| !asks(name));
     warnings.extend(gone.map(|name| {
+        let name = Excerpt::from(name.as_str());
         format!("annotation {REQUEST}: {name:?} removed: no container of that name requests a GPU")
     }));
     let path = ["metadata", "annotations", REQUEST];

@@ -10,11 +10,11 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::Preferences;
 use aliquot_core::escape::{self, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of};
 use aliquot_core::preferences::PIN;
 use aliquot_core::request::{self, Resource};
 use aliquot_core::rules::{PIN_UUIDS, Pin};
+use aliquot_core::{Excerpt, Preferences};
 use serde_json::{Value, json};
 
 use super::request::{DeviceRequest, PodRequest, ResourceTexts, counts_devices};
@@ -156,7 +156,8 @@ pub(super) fn check(
     pin(&selections, findings);
     check_injection(containers, context, findings);
     if !request.is_empty() {
-        findings.refusals.extend(invalid_preferences(context.pod));
+        let refusals = invalid_preferences(findings.editor.pod());
+        findings.refusals.extend(refusals);
     }
 }
 
@@ -299,7 +300,10 @@ fn selected_gpus(
         return Ok(SelectedGpus::None);
     }
     if policy == VisibleDevices::Deny {
-        let value = value.map_or_else(|| "by reference".to_owned(), |value| format!("{value:?}"));
+        let value = value.map_or_else(
+            || "by reference".to_owned(),
+            |value| format!("{:?}", Excerpt::from(value)),
+        );
         return Err(SelectionError::Denied(format!(
             "{VISIBLE_DEVICES} {value} would bypass the scheduler; expected: no {VISIBLE_DEVICES} \
              (use annotation {} to choose a GPU)",
@@ -319,8 +323,9 @@ fn selected_gpus(
     let uuids: Option<Vec<String>> = uuids.collect();
     let unknown = || {
         format!(
-            "{VISIBLE_DEVICES} {value:?} does not name a GPU; expected: {PIN_UUIDS}, or no \
-             {VISIBLE_DEVICES}"
+            "{VISIBLE_DEVICES} {:?} does not name a GPU; expected: {PIN_UUIDS}, or no \
+             {VISIBLE_DEVICES}",
+            Excerpt::from(value)
         )
     };
     uuids
@@ -329,7 +334,7 @@ fn selected_gpus(
 }
 
 fn overridden(container: &Container<'_>, gets_devices: bool) -> String {
-    let name = container.name();
+    let name = container.shown();
     if gets_devices {
         format!(
             "container {name}: {VISIBLE_DEVICES} removed: the container sees the GPUs allocated to it"
@@ -342,7 +347,7 @@ fn overridden(container: &Container<'_>, gets_devices: bool) -> String {
 }
 
 fn without_request(container: &Container<'_>, value: &str) -> String {
-    let name = container.name();
+    let name = container.shown();
     if container.kind == Kind::Ephemeral {
         return format!(
             "container {name}: {VISIBLE_DEVICES} set to void: an ephemeral container cannot get GPUs"
@@ -350,8 +355,9 @@ fn without_request(container: &Container<'_>, value: &str) -> String {
     }
     format!(
         "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU; request a \
-         GPU or a MIG instance in resources.limits and choose it with annotation {}: {value}",
+         GPU or a MIG instance in resources.limits and choose it with annotation {}: {}",
         PIN.aliquot,
+        Excerpt::from(value),
     )
 }
 
@@ -380,7 +386,7 @@ fn override_variable(
     }
     let class = context.nvidia_runtime_class();
     if let Some(class) = class.filter(|_| own.is_empty() && !context.requests_share) {
-        let name = container.name();
+        let name = container.shown();
         findings.warnings.push(format!(
             "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU, and \
              runtime class {class} could expose all GPUs to it"
@@ -405,8 +411,9 @@ fn pin(selections: &[Selection], findings: &mut Findings) {
     let annotation = &findings.editor.pod()["metadata"]["annotations"][PIN.aliquot];
     if let Some(own) = annotation.as_str() {
         let warning = format!(
-            "{VISIBLE_DEVICES} removed: annotation {}: {own} takes precedence",
-            PIN.aliquot
+            "{VISIBLE_DEVICES} removed: annotation {}: {} takes precedence",
+            PIN.aliquot,
+            Excerpt::from(own)
         );
         findings.warnings.push(warning);
         return;
@@ -416,24 +423,26 @@ fn pin(selections: &[Selection], findings: &mut Findings) {
         uuids.join(",")
     };
     let uuids = text(first);
+    let shown = Excerpt::from(uuids.as_str());
     if let Some(other) = selections.iter().find(|one| one.uuids != first.uuids) {
         let own = match text(other) {
-            none if none.is_empty() => "no GPU".to_owned(),
-            own => own,
+            none if none.is_empty() => "no GPU".into(),
+            own => Excerpt::of(own),
         };
         findings.refusals.push(Refusal {
             field: first.field.clone(),
             message: format!(
-                "{VISIBLE_DEVICES} {uuids:?} would apply to every container that requests a GPU, \
+                "{VISIBLE_DEVICES} {shown:?} would apply to every container that requests a GPU, \
                  but container {} selects {own}; expected: the same value in each of them, or \
                  annotation {} with all GPUs that the pod may use",
-                other.container, PIN.aliquot
+                Excerpt::from(other.container.as_str()),
+                PIN.aliquot
             ),
         });
         return;
     }
     findings.warnings.push(format!(
-        "{VISIBLE_DEVICES} replaced by annotation {}: {uuids}, so that the scheduler allocates \
+        "{VISIBLE_DEVICES} replaced by annotation {}: {shown}, so that the scheduler allocates \
          these GPUs",
         PIN.aliquot
     ));
@@ -455,6 +464,7 @@ fn cuda_visible_devices(
         Err(_) => !one.trim().is_empty() && !pins.unwrap_or_default().contains(one.trim()),
     };
     let first = value.split(',').find(|one| is_unknown(one))?;
+    let first = Excerpt::from(first);
     Some(format!(
         "{CUDA_VISIBLE_DEVICES}: {first:?} is not one of the container's devices (count: {count}); \
          it can only select among these, use annotation {} to choose a GPU",
@@ -480,11 +490,12 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
         .trim()
         .trim_end_matches(['B', 'b', 'i'])
         .to_ascii_uppercase();
-    let example = if is_size(&size) {
+    let example = if is_size(&size) && size.len() <= 20 {
         format!("0={size}")
     } else {
         "0=5G".to_owned()
     };
+    let value = Excerpt::from(value);
     Some(format!(
         "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
          and a size in M or G such as {example}, several separated by commas"
@@ -509,10 +520,11 @@ fn check_injection(
         if !names_gpu(key, value) || is_exempt_annotation(key, containers, context) {
             continue;
         }
+        let (shown, value) = (Excerpt::from(key.as_str()), Excerpt::from(value));
         let what = format!("CDI devices {value:?} would bypass the scheduler");
         if context.policy == VisibleDevices::Deny {
             findings.refusals.push(Refusal {
-                field: format!("metadata.annotations[{key:?}]"),
+                field: format!("metadata.annotations[{shown:?}]"),
                 message: format!(
                     "{what}; expected: no device of {} (use annotation {} to choose a GPU)",
                     CDI_VENDORS.join(" or "),
@@ -521,7 +533,7 @@ fn check_injection(
             });
         } else if findings.editor.remove(&["metadata", "annotations", key]) {
             findings.warnings.push(format!(
-                "annotation {key} removed: {what}; request a GPU in resources.limits instead"
+                "annotation {shown} removed: {what}; request a GPU in resources.limits instead"
             ));
         }
     }
@@ -550,8 +562,9 @@ fn injecting_mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec<
         escape::is_within(mount_path, MOUNT_FOLDER).then(|| Refusal {
             field: format!("{}.volumeMounts[{index}].mountPath", container.field()),
             message: format!(
-                "{mount_path:?} would inject GPUs and bypass the scheduler; expected: a path \
-                 outside {MOUNT_FOLDER}"
+                "{:?} would inject GPUs and bypass the scheduler; expected: a path outside \
+                 {MOUNT_FOLDER}",
+                Excerpt::from(mount_path)
             ),
         })
     });
@@ -571,7 +584,8 @@ fn names_gpu(key: &str, value: &str) -> bool {
         })
 }
 
-/// Preferences that the scheduler would not understand: it reads them with the same function.
+/// Preferences that the scheduler would not understand: it reads them with the same function. A pin
+/// that was a variable is among them.
 fn invalid_preferences(pod: &Value) -> Vec<Refusal> {
     let annotations = &pod["metadata"]["annotations"];
     let errors = Preferences::read(|key| annotations[key].as_str()).err();

@@ -1,6 +1,7 @@
 //! Ways in which a pod with a share could bypass it. Pods without a share are not checked, and a
 //! review cannot see what a persistent volume claim mounts: it makes no outgoing call.
 
+use aliquot_core::Excerpt;
 use aliquot_core::escape::{self, CAPABILITIES, ClosedPath, is_one_of};
 use serde_json::Value;
 
@@ -20,7 +21,7 @@ pub(super) fn check(
     findings: &mut Findings,
 ) {
     let refusals = &mut findings.refusals;
-    refusals.extend(preset_node(pod, &settings.scheduler_name));
+    refusals.extend(preset_node(pod, &settings.scheduler_name.as_str().into()));
     if settings.escape_allowed.contains(namespace) {
         return;
     }
@@ -42,16 +43,17 @@ pub(super) fn check(
 /// The same for a pod of another scheduler that requests a share: it gets none.
 pub(super) fn check_of_other_scheduler(pod: &Value, settings: &Settings, findings: &mut Findings) {
     let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    let scheduler = Excerpt::from(scheduler);
     findings.warnings.push(format!(
         "spec.schedulerName is {scheduler:?}: the pod gets no share, and nodes that Aliquot serves refuse it; expected: {:?}, or a node with another device plugin",
         settings.scheduler_name
     ));
-    findings.refusals.extend(preset_node(pod, scheduler));
+    findings.refusals.extend(preset_node(pod, &scheduler));
 }
 
 /// A pod that names its node bypasses every scheduler, also the one that it names.
-fn preset_node(pod: &Value, scheduler: &str) -> Option<Refusal> {
-    let node = pod::named_node(pod)?;
+fn preset_node(pod: &Value, scheduler: &Excerpt) -> Option<Refusal> {
+    let node = Excerpt::from(pod::named_node(pod)?);
     Some(Refusal {
         field: "spec.nodeName".to_owned(),
         message: format!(
@@ -80,7 +82,7 @@ pub(super) fn security_context(container: &Container<'_>) -> Vec<Refusal> {
                 expected += " (use kubectl debug --profile=baseline)";
             }
             let field = field(&format!("capabilities.add[{index}]"));
-            refusals.push(refusal(field, &format!("{capability:?}"), &expected));
+            refusals.push(refusal(field, &quoted(capability), &expected));
         }
     }
     refusals
@@ -106,7 +108,7 @@ fn host_path(
             ("path", host_path, format!("{}, {reading}", outside(closed)))
         }
     };
-    Some(refusal(field(name), &format!("{value:?}"), &expected))
+    Some(refusal(field(name), &quoted(value), &expected))
 }
 
 fn outside(path: &str) -> String {
@@ -126,10 +128,14 @@ fn mounts(container: &Container<'_>) -> Vec<Refusal> {
             let path = entry[key].as_str()?;
             let ours = escape::shadows(path)?;
             let field = format!("{}.{list}[{index}].{key}", container.field());
-            Some(refusal(field, &format!("{path:?}"), &outside(ours)))
+            Some(refusal(field, &quoted(path), &outside(ours)))
         })
     })
     .collect()
+}
+
+fn quoted(value: &str) -> String {
+    format!("{:?}", Excerpt::from(value))
 }
 
 fn refusal(field: String, value: &str, expected: &str) -> Refusal {

@@ -9,7 +9,7 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
-use aliquot_core::{Preferences, RequestAnnotation, burst, hami, quantity};
+use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, mig, quantity};
 use serde_json::Value;
 
 use crate::pod::{Container, Kind};
@@ -234,6 +234,7 @@ impl<'a> ResourceTexts<'a> {
 }
 
 fn field(container: &Container<'_>, list: &str, name: &str) -> String {
+    let name = Excerpt::from(name);
     format!("{}.resources.{list}[{name:?}]", container.field())
 }
 
@@ -246,6 +247,7 @@ fn refusal(container: &Container<'_>, error: &RequestError, settings: &Settings)
     let message = match error {
         RequestError::MemoryTwice => {
             let memory = settings.names.of(Resource::Memory);
+            let text = Excerpt::from(text);
             format!("{text:?} cannot be combined with {memory}; expected: only one of the two")
         }
         other => other.to_string(),
@@ -265,6 +267,7 @@ fn differing_requests(container: &Container<'_>, settings: &Settings) -> Vec<Ref
         if limit == request || quantity::whole(limit) == quantity::whole(request) {
             return None;
         }
+        let (limit, request) = (Excerpt::from(limit), Excerpt::from(request));
         Some(Refusal {
             field: field(container, "requests", name),
             message: format!(
@@ -289,10 +292,10 @@ fn amount_without_gpu(
     Some(match own.effective() {
         Some((list, text)) => Refusal {
             field: field(container, list, settings.names.of(resource)),
-            message: format!("{text:?} requires {gpu} of at least 1"),
+            message: format!("{:?} requires {gpu} of at least 1", Excerpt::from(text)),
         },
         None => Refusal {
-            field: annotation_field(&format!(".containers[{:?}]", container.name())),
+            field: annotation_field(&format!(".containers[{:?}]", container.shown())),
             message: format!("an amount requires {gpu} of at least 1"),
         },
     })
@@ -328,7 +331,7 @@ pub(super) fn limits_below_requests(
     let limits = limits.into_iter().filter_map(|(resource, key, limit, unit)| {
         let requests = request.devices.iter().filter_map(|one| {
             let complete = one.written.completed(&settings.defaults);
-            Some((one.container.name(), complete.get(resource)?))
+            Some((one.container.shown(), complete.get(resource)?))
         });
         let (container, most) = requests.max_by_key(|(_, amount)| *amount)?;
         let limit = limit.filter(|limit| *limit < most)?;
@@ -352,7 +355,9 @@ pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Ve
         Some(Refusal {
             field: field(container, list, name),
             message: format!(
-                "{text:?} in an ephemeral container, which cannot get GPUs; expected: no {name}"
+                "{:?} in an ephemeral container, which cannot get GPUs; expected: no {}",
+                Excerpt::from(text),
+                Excerpt::from(name)
             ),
         })
     };
@@ -396,7 +401,16 @@ fn invalid_counts(container: &Container<'_>, settings: &Settings) -> Vec<Refusal
     let invalid = |(name, list, text): (&str, &str, &str)| {
         let message = match request::count(text) {
             Err(error) => error.to_string(),
+            Ok(count) if count > 0 && name.starts_with(mig::RESOURCES) && !mig::is_known(name) => {
+                let text = Excerpt::from(text);
+                format!(
+                    "{text:?} instances of a profile that the scheduler does not know; expected: {}PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as {}1g.10gb",
+                    mig::RESOURCES,
+                    mig::RESOURCES
+                )
+            }
             Ok(count) if count > 1 && settings.strict.iter().any(|strict| strict == name) => {
+                let text = Excerpt::from(text);
                 format!("{text:?} exceeds the limit of one share per container; expected: 1")
             }
             Ok(_) => return None,

@@ -1,6 +1,7 @@
 //! Invalid annotations: the name, the value and what is expected.
 
-use crate::preferences::{KEYS, Preferences};
+use crate::excerpt::CHARACTERS;
+use crate::preferences::{KEYS, MAX_BYTES, MAX_ITEMS, Preferences};
 
 fn check_refused(key: &str, value: &str, expected: &str) {
     let errors = Preferences::read(|asked| (asked == key).then_some(value)).unwrap_err();
@@ -40,6 +41,36 @@ fn rejects_invalid_annotations_with_expected_values() {
         );
         check_refused("hami.io/device-scoring-weights", weights, &why);
     }
+}
+
+#[test]
+fn lists_of_all_annotations_together_have_a_bound() {
+    let read = |types: &str, uuids: &str| {
+        let (types, uuids) = (types.to_owned(), uuids.to_owned());
+        let value_of = |key| match key {
+            "aliquot.dev/use-gputype" => Some(types.as_str()),
+            "nvidia.com/nouse-gpuuuid" => Some(uuids.as_str()),
+            _ => None,
+        };
+        let read = Preferences::read(value_of);
+        read.map(drop).map_err(|errors| errors[0].clone())
+    };
+    let items = |count| vec!["a"; count].join(",");
+    assert_eq!(read(&items(1), &items(MAX_ITEMS - 1)), Ok(()));
+    let many = read(&items(1), &items(MAX_ITEMS)).unwrap_err();
+    assert_eq!(many.key, "nvidia.com/nouse-gpuuuid");
+    let expected = "expected: at most 64 items and 4096 bytes in all annotations that choose GPUs";
+    assert!(many.why.ends_with(expected), "{}", many.why);
+    assert_eq!(read(&"a".repeat(MAX_BYTES), ""), Ok(()));
+    let long = read(&"a".repeat(MAX_BYTES), "b").unwrap_err();
+    assert_eq!(long.key, "nvidia.com/nouse-gpuuuid");
+    let huge = read(&"a,".repeat(120_000), "").unwrap_err();
+    assert_eq!(huge.key, "aliquot.dev/use-gputype");
+    let value = format!(
+        "\"{}…\" (240000 characters) is",
+        "a,".repeat(CHARACTERS / 2)
+    );
+    assert!(huge.why.starts_with(&value), "{}", huge.why);
 }
 
 #[test]

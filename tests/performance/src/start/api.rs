@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use aliquot_serve::http;
+use aliquot_serve::http::{self, Limits};
 use anyhow::Result;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -52,7 +52,7 @@ impl Api {
         let router = Router::new()
             .fallback(answer)
             .with_state(Arc::clone(&state));
-        let serving = http::serve(http::plain(listener), router, stop.clone(), Duration::ZERO);
+        let serving = http::serve(listener, None, router, Limits::new(1 << 20), stop.clone());
         tokio::spawn(serving);
         let stop = stop.drop_guard();
         Ok(Self {

@@ -77,6 +77,16 @@ fn explains_invalid_quantities() {
 }
 
 #[test]
+fn explains_instances_that_the_scheduler_does_not_know() {
+    let refusal = r#"spec.containers[0].resources.limits["nvidia.com/mig-9g.99gb"]: "1" instances of a profile that the scheduler does not know; expected: nvidia.com/mig-PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as nvidia.com/mig-1g.10gb"#;
+    let asks = |count| asking(&json!({"nvidia.com/mig-9g.99gb": count}));
+    check_refusal(&Settings::default(), &asks("1"), refusal);
+    admit(&asks("0"), &Settings::default());
+    let known = asking(&json!({"nvidia.com/mig-1g.10gb.me": "1"}));
+    admit(&known, &Settings::default());
+}
+
+#[test]
 fn explains_contradicting_resources() {
     let strict = Settings {
         extra: vec![SHARED.to_owned()],
@@ -161,6 +171,20 @@ fn explains_invalid_annotations() {
         let text = format!("metadata.annotations[{key:?}]: {text}");
         check_refusal(&Settings::default(), &pod, &text);
     }
+    let uuids = vec![UUID; 65].join(",");
+    for (annotations, env) in [
+        (json!({"aliquot.dev/use-gpu": uuids}), Value::Null),
+        (Value::Null, visible(&many_uuids())),
+    ] {
+        let pod = manifest(&complete(), &annotations, &env);
+        let refused = refusals(&pod, &Settings::default());
+        let field = r#"metadata.annotations["aliquot.dev/use-gpu"]: "GPU-"#;
+        let end = "characters) is too long; expected: at most 64 items and 4096 bytes in all annotations that choose GPUs";
+        let [text] = &refused[..] else {
+            panic!("{refused:?}")
+        };
+        assert!(text.starts_with(field) && text.ends_with(end), "{text}");
+    }
     let pod = manifest(
         &complete(),
         &json!({"notes": "x".repeat(245_756)}),
@@ -171,6 +195,75 @@ fn explains_invalid_annotations() {
         &pod,
         "metadata.annotations: 245761 bytes leave no space for the allocation; expected: at most 245760 bytes",
     );
+}
+
+/// Of 65 GPUs.
+fn many_uuids() -> String {
+    let uuid = |number| format!("GPU-{number:08}-95b9-1f7c-0d23-7b6a9c0d1e2f");
+    let uuids: Vec<String> = (0..65).map(uuid).collect();
+    uuids.join(",")
+}
+
+#[test]
+fn repeats_no_value_that_is_longer_than_256_characters() {
+    let long = "9".repeat(1 << 20);
+    let name = format!("nvidia.com/mig-1g.5gb{long}");
+    let mut bad = manifest(
+        &json!({GPU: long, MEM: "1", (name): long}),
+        &json!({"aliquot.dev/numa-bind": long, "aliquot.dev/request": format!("{{\"v\":\"{long}\"}}"),
+            "nvidia.cdi.k8s.io": format!("nvidia.com/gpu={long}"), (format!("cdi.k8s.io/{long}")): "nvidia.com/gpu=0"}),
+        &json!([
+            {"name": VISIBLE, "value": long},
+            {"name": "CUDA_VISIBLE_DEVICES", "value": long},
+            {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": long},
+        ]),
+    );
+    let mut container = bad["spec"]["containers"][0].clone();
+    container["name"] = json!(long);
+    container["resources"]["requests"] = json!({GPU: format!("{long}1"), PERCENT: long});
+    container["securityContext"] = json!({"capabilities": {"add": [format!("SYS_ADMIN{long}")]}});
+    container["volumeMounts"] = json!([
+        {"name": "v", "mountPath": format!("/var/run/nvidia-container-devices/{long}")},
+        {"name": "v", "mountPath": format!("/dev/{long}")},
+    ]);
+    bad["spec"]["containers"] = json!([container, bad["spec"]["containers"][0]]);
+    bad["spec"]["nodeName"] = json!(long);
+    bad["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": format!("/dev/{long}")}}]);
+    let deny = Settings {
+        visible_devices: VisibleDevices::Deny,
+        ..Settings::default()
+    };
+    let mut other = bad.clone();
+    other["spec"]["schedulerName"] = json!(long);
+    for (settings, pod) in [
+        (&Settings::default(), &bad),
+        (&deny, &bad),
+        (&Settings::default(), &other),
+        (&deny, &other),
+    ] {
+        for text in refusals(pod, settings) {
+            assert!(text.len() < 2_000, "{} bytes: {text:.300}", text.len());
+        }
+    }
+    // What is warned of, within the size of a pod's annotations.
+    let long = "9".repeat(50_000);
+    let mut fine = manifest(
+        &json!({GPU: "1", MEM: "1"}),
+        &json!({"nvidia.cdi.k8s.io": format!("nvidia.com/gpu={long}"), "aliquot.dev/request":
+            format!("{{\"v\":1,\"containers\":{{\"{long}x\":{{\"memory\":1}}}}}}")}),
+        &json!([
+            {"name": "CUDA_VISIBLE_DEVICES", "value": long},
+            {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": long},
+        ]),
+    );
+    let mut idle = fine["spec"]["containers"][0].clone();
+    idle["name"] = json!(long);
+    idle["resources"] = json!({});
+    idle["env"] = visible(&long);
+    fine["spec"]["containers"] = json!([fine["spec"]["containers"][0], idle]);
+    for text in admit(&fine, &Settings::default()).2 {
+        assert!(text.len() < 2_000, "{} bytes: {text:.300}", text.len());
+    }
 }
 
 #[test]
