@@ -15,23 +15,20 @@ mod life;
 mod lifecycle;
 
 fn main() -> ExitCode {
-    let on_a_node = vec![
-        scenario(
-            "hami_12_pod_survives_chart_upgrade_and_uninstall",
-            life::pod_survives,
-        ),
-        scenario(
-            "release_from_a_registry_runs_a_share_within_90_s",
-            life::runs_share_from_registry,
-        )
-        .long(),
-        scenario("quick_start_runs_as_written", life::quick_start).long(),
-        scenario(
-            "quick_start_runs_where_network_policies_are_enforced",
-            life::quick_start_where_policies_hold,
-        )
-        .long(),
-    ];
+    // A world for each, because an uninstalled release leaves its namespace.
+    let survives = scenario(
+        "hami_12_pod_survives_chart_upgrade_and_uninstall",
+        life::pod_survives,
+    );
+    let from_registry = scenario(
+        "release_from_a_registry_runs_a_share_within_90_s",
+        life::runs_share_from_registry,
+    );
+    let as_written = scenario("quick_start_runs_as_written", life::quick_start);
+    let enforced = scenario(
+        "quick_start_runs_where_network_policies_are_enforced",
+        life::quick_start_where_policies_hold,
+    );
     let releases = vec![scenario(
         "helm_upgrade_keeps_values_and_certificates",
         lifecycle::upgrades,
@@ -42,7 +39,10 @@ fn main() -> ExitCode {
         fenced::refused,
     )];
     let worlds = vec![
-        world(with_node, on_a_node),
+        world(with_node, vec![survives]),
+        world(with_node, vec![from_registry.long()]),
+        world(with_node, vec![as_written.long()]),
+        world(with_node, vec![enforced.long()]),
         world(without_node, releases),
         world(without_node, requests),
     ];

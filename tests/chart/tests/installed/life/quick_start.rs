@@ -63,6 +63,10 @@ impl Reader {
     /// `helm install` gets the values that only the simulated node needs.
     pub(super) fn new(world: &World, kubeconfig: &Path) -> Result<Self> {
         let folder = world.cluster.state_dir().join("reader");
+        // Another reader's, on the same cluster.
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
         let programs = folder.join("bin");
         std::fs::create_dir_all(&programs)?;
         for name in ["charts", "examples"] {
