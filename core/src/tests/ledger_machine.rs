@@ -324,6 +324,13 @@ impl LedgerTest {
                     allocated: AllocatedUse::Known(reserved.clone()),
                     replicas: replicas::usual(1),
                     purpose: Purpose::Preemption {
+                        victims: self
+                            .model
+                            .keys()
+                            .min()
+                            .map(|pod| uid(*pod))
+                            .into_iter()
+                            .collect(),
                         recorded: memory % 2 == 0,
                     },
                 };
