@@ -225,7 +225,7 @@ mod tests {
         types.0.remove(0)
     }
 
-    fn constraints(spec: Value) -> Constraints {
+    fn constraints(spec: &Value) -> Constraints {
         let mut pod = json!({"spec": {"containers": []}});
         pod["spec"]
             .as_object_mut()
@@ -234,13 +234,13 @@ mod tests {
         Constraints::of(&serde_json::from_value(pod).unwrap())
     }
 
-    fn affinity(terms: Value) -> Value {
+    fn affinity(terms: &Value) -> Value {
         json!({"affinity": {"nodeAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
     }
 
     /// The placeholder for two GPUs of this type, for pods with this spec.
-    fn made(spec: Value, node_type: &NodeTypeSpec, counted: &[&str]) -> Value {
+    fn made(spec: &Value, node_type: &NodeTypeSpec, counted: &[&str]) -> Value {
         let missing = MissingGpus {
             group: 0,
             node_type: 0,
@@ -265,10 +265,10 @@ mod tests {
     #[test]
     fn placeholder_has_the_constraints_of_its_pods() {
         let zone = json!({"key": "zone", "operator": "In", "values": ["z"]});
-        let mut spec = affinity(json!([{"matchExpressions": [zone]}]));
+        let mut spec = affinity(&json!([{"matchExpressions": [zone]}]));
         spec["nodeSelector"] = json!({"disk": "ssd"});
         spec["tolerations"] = json!([{"key": "team", "operator": "Exists"}]);
-        let made = made(spec, &node_type(), &["n"]);
+        let made = made(&spec, &node_type(), &["n"]);
         let spec = &made["spec"];
         assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "pool": "a100"}));
         let uncounted = json!({"key": "aliquot.dev/counted", "operator": "DoesNotExist"});
@@ -294,9 +294,9 @@ mod tests {
     #[test]
     fn placeholder_selects_no_label_that_agents_write() {
         let product = json!({"key": "aliquot.dev/product.A", "operator": "Exists"});
-        let mut spec = affinity(json!([{"matchExpressions": [product]}]));
+        let mut spec = affinity(&json!([{"matchExpressions": [product]}]));
         spec["nodeSelector"] = json!({"nvidia.com/gpu.product": "A", "disk": "ssd"});
-        let found = made(spec.clone(), &node_type(), &[]);
+        let found = made(&spec, &node_type(), &[]);
         let expected = json!({"disk": "ssd", "pool": "a100"});
         assert_eq!(found["spec"]["nodeSelector"], expected);
         let uncounted = json!({"key": COUNTED, "operator": "DoesNotExist"});
@@ -306,7 +306,7 @@ mod tests {
         let mut labelled = node_type();
         let product = "nvidia.com/gpu.product".to_owned();
         labelled.node_selector.insert(product, "A".to_owned());
-        let found = made(spec, &labelled, &[]);
+        let found = made(&spec, &labelled, &[]);
         assert_eq!(found["spec"]["nodeSelector"]["nvidia.com/gpu.product"], "A");
     }
 
@@ -315,7 +315,7 @@ mod tests {
         let mut copied = node_type();
         copied.template_from_node = true;
         let check = |counted: &[&str], expected: Value| {
-            let found = made(json!({}), &copied, counted);
+            let found = made(&json!({}), &copied, counted);
             assert_eq!(*terms(&found), json!([{"matchExpressions": [expected]}]));
             found["metadata"]["labels"][PLACEHOLDER].clone()
         };
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn pods_permit_only_types_with_labels_they_select() {
         let check = |spec: Value, expected: bool| {
-            let found = constraints(spec.clone()).permit(&node_type());
+            let found = constraints(&spec).permit(&node_type());
             assert_eq!(found, expected, "{spec}");
         };
         for (selector, expected) in [
@@ -353,12 +353,12 @@ mod tests {
             ("DoesNotExist", json!([]), false),
         ] {
             let wanted = json!({"key": "pool", "operator": operator, "values": values});
-            check(affinity(json!([{"matchExpressions": [wanted]}])), expected);
+            check(affinity(&json!([{"matchExpressions": [wanted]}])), expected);
             // One of the terms is enough.
             let either = json!([{"matchExpressions": [wanted]}, {"matchExpressions": []}]);
-            check(affinity(either), true);
+            check(affinity(&either), true);
         }
         let other = json!({"key": "aliquot.dev/product.H", "operator": "Exists"});
-        check(affinity(json!([{"matchExpressions": [other]}])), false);
+        check(affinity(&json!([{"matchExpressions": [other]}])), false);
     }
 }
