@@ -13,6 +13,9 @@ use crate::output::Output;
 use crate::table::{aligned, counted, dash};
 use crate::target::TargetPod;
 
+/// Most nodes that are named before the table.
+const NAMED: usize = 5;
+
 /// The flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
@@ -83,8 +86,25 @@ pub fn table(answer: &PodAnswer, most: usize) -> String {
         }
         None => text.push_str("Not refused since this scheduler started.\n"),
     }
+    if let Some(condition) = &head.condition {
+        let (reason, message) = (&condition.reason, &condition.message);
+        let _ = writeln!(text, "Not scheduled ({reason}): {message}");
+    }
     text.push_str(&nodes_table(answer, most));
     text
+}
+
+/// The names of the nodes that fit, by whether kube-scheduler offers them.
+fn fitting(answer: &PodAnswer, offered: bool) -> Option<String> {
+    let nodes = answer.nodes.iter();
+    let nodes = nodes.filter(|node| node.fits && node.offered == offered);
+    let names: Vec<&str> = nodes.map(|node| node.node.as_str()).collect();
+    let more = names.len().saturating_sub(NAMED);
+    let mut text = names[..names.len() - more].join(", ");
+    if more > 0 {
+        let _ = write!(text, " and {}", counted(more, "more node", "more nodes"));
+    }
+    (!names.is_empty()).then_some(text)
 }
 
 /// How many nodes the pod fits, and a table of at most `most` nodes.
@@ -96,8 +116,17 @@ pub(crate) fn nodes_table(answer: &PodAnswer, most: usize) -> String {
         "Nodes that fit now: {} of {} offered",
         tail.fitting, tail.offered
     );
+    if let Some(names) = fitting(answer, true) {
+        let _ = write!(text, " ({names})");
+    }
     if !tail.why.is_empty() {
         let _ = write!(text, "; reasons of the others: {}", tail.why);
+    }
+    if let Some(names) = fitting(answer, false) {
+        let _ = write!(
+            text,
+            "\nGPUs fit, but kube-scheduler does not offer: {names}"
+        );
     }
     text.push_str("\n\n");
     let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();

@@ -173,7 +173,12 @@ fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), Res
         return Some(Err(ResizeFailure::Replaced(now.to_owned())));
     }
     let status = pod::annotation(found, RESIZE_STATUS).map(ResizeStatus::decode)?;
-    let status = status.ok().filter(|status| status.request == text)?;
+    let status = status.ok()?;
+    if status.request != text {
+        "the answer to the request before this one; the next follows after a pause"
+            .clone_into(shown);
+        return None;
+    }
     match status.state {
         ResizeState::Applied => Some(Ok(())),
         ResizeState::Refused => Some(Err(ResizeFailure::Refused(status.message))),

@@ -3,7 +3,7 @@
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::explain::{
     ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
-    container_requests,
+    SchedulingCondition, container_requests,
 };
 use aliquot_core::inventory::INVENTORY;
 use aliquot_core::score::Policies;
@@ -322,6 +322,7 @@ fn waiting() -> PodAnswer {
             last_seconds_ago: 5.0,
             text: "GPU request fits none of 2 nodes: 1 CardNotHealth".to_owned(),
         }),
+        condition: None,
         placement: None,
     };
     PodAnswer { head, nodes, tail }
@@ -346,6 +347,19 @@ fn explains_waiting_pod_in_a_table() {
     let first = "d/p (request in annotation aliquot.dev/request)\n  app container main requests";
     let shown = explain::table(&annotated, 20);
     assert!(shown.starts_with(first), "{shown}");
+    let mut fits = waiting();
+    fits.head.condition = Some(SchedulingCondition {
+        reason: "Unschedulable".to_owned(),
+        message: "0/3 nodes are available: 3 Insufficient cpu.".to_owned(),
+    });
+    for node in &mut fits.nodes {
+        (node.fits, node.offered) = (node.node.as_str() != "cpu", node.node.as_str() == "n1");
+    }
+    let shown = explain::table(&fits, 20);
+    let lines = "\nNot scheduled (Unschedulable): 0/3 nodes are available: 3 Insufficient cpu.\n\
+         Nodes that fit now: 0 of 2 offered (n1); reasons of the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
+         GPUs fit, but kube-scheduler does not offer: n2\n\nNODE";
+    assert!(shown.contains(lines), "{shown}");
     let mut burst = waiting();
     burst.head.burst = Some(Burst {
         memory: Some(Mib(60_000)),

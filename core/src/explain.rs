@@ -331,6 +331,9 @@ pub struct PodHeader {
     pub burst: Option<Burst>,
     /// Its refusals, if this scheduler replica refused it.
     pub refused: Option<RefusalHistory>,
+    /// What kube-scheduler reports, if it has not placed the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<SchedulingCondition>,
     /// Where it is allocated; then no node is evaluated.
     #[serde(rename = "booked")]
     pub placement: Option<PodPlacement>,
@@ -365,6 +368,15 @@ pub struct RefusalHistory {
     pub last_seconds_ago: f64,
     /// The text of the last.
     pub text: String,
+}
+
+/// The pod's condition `PodScheduled` while it is False.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulingCondition {
+    /// Such as `Unschedulable`.
+    pub reason: String,
+    /// kube-scheduler's words.
+    pub message: String,
 }
 
 /// Where a pod is allocated.

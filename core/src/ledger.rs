@@ -83,6 +83,8 @@ pub struct Reservation {
 pub enum Purpose {
     /// The end of its victims, by a plan.
     Preemption {
+        /// They hold some of what is reserved.
+        victims: Vec<PodUid>,
         /// The pod's annotation records the plan; otherwise only this process knows it.
         recorded: bool,
     },
@@ -460,11 +462,13 @@ impl Ledger {
                     &reservation.allocated,
                     &reservation.replicas,
                 );
-            let plans = matches!(
-                (&old.purpose, &reservation.purpose),
-                (Purpose::Preemption { .. }, Purpose::Preemption { .. })
-            );
-            if same && (plans || old.purpose == reservation.purpose) {
+            let same_purpose = match (&old.purpose, &reservation.purpose) {
+                (Purpose::Preemption { victims, .. }, Purpose::Preemption { victims: new, .. }) => {
+                    victims == new
+                }
+                (old, new) => old == new,
+            };
+            if same && same_purpose {
                 old.purpose = reservation.purpose;
                 return;
             }
@@ -639,16 +643,24 @@ impl Ledger {
         // A pod with an entry has taken what was reserved for it.
         let reserved = entry.reservations.iter().filter(|pod| Some(*pod) != except);
         let reserved = reserved.filter(|pod| !self.pod_entries.contains_key(*pod));
-        for (pod, reservation) in
-            reserved.filter_map(|pod| Some((pod, self.reservations.get(pod)?)))
-        {
+        let reserved = reserved.filter_map(|pod| Some((pod, self.reservations.get(pod)?)));
+        let reserved: Vec<_> = reserved.collect();
+        for (pod, reservation) in &reserved {
             requested.replicas.plus(&reservation.replicas);
-            allocated.push((pod, &reservation.allocated));
+            allocated.push((*pod, &reservation.allocated));
         }
-        match &entry.published {
+        let mut state = match &entry.published {
             Some(published) => NodeState::of(published, &allocated, requested),
             None => NodeState::of(&NodePublication::default(), &allocated, requested),
+        };
+        for (_, reservation) in reserved {
+            if let (Purpose::Preemption { victims, .. }, Some(uses)) =
+                (&reservation.purpose, reservation.allocated.uses())
+            {
+                state.hand_over(uses, victims, &allocated);
+            }
         }
+        state
     }
 }
 

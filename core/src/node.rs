@@ -207,6 +207,9 @@ pub struct NodeState {
     pub resources: Vec<Arc<str>>,
     /// The MIG instances of the GPUs under dynamic MIG.
     pub dynamic_mig: Vec<DynamicMigState>,
+    /// What is allocated twice of a device: to pods that are being evicted, and to the pod that gets
+    /// it then. For views: nothing else may be placed there.
+    pub(crate) handed_over: Vec<(usize, DeviceUse)>,
     /// CPU and memory.
     pub host: Host,
     /// Replicas, as its kubelet counts them.
@@ -246,6 +249,7 @@ impl NodeState {
             devices: Vec::new(),
             resources: Vec::new(),
             dynamic_mig: Vec::new(),
+            handed_over: Vec::new(),
             host,
             replicas,
             reserved_for: Vec::new(),
@@ -275,6 +279,45 @@ impl NodeState {
         state
     }
 
+    /// Records what these victims still hold of what is `reserved` for the pod that they are evicted
+    /// for. `pods` are those of the node.
+    pub fn hand_over(
+        &mut self,
+        reserved: &DeviceUses,
+        victims: &[PodUid],
+        pods: &[(&PodUid, &AllocatedUse)],
+    ) {
+        let Some(inventory) = &self.inventory else {
+            return;
+        };
+        let running = pods.iter().filter(|(pod, _)| victims.contains(pod));
+        let running = running
+            .filter_map(|(_, allocated)| allocated.uses())
+            .flat_map(|uses| uses.iter().map(|(key, used)| (key, *used)));
+        let lingering = inventory.lingering.iter().filter(|share| {
+            victims.contains(&share.pod) && !pods.iter().any(|(pod, _)| **pod == share.pod)
+        });
+        let lingering = lingering.map(|share| (&share.gpu, share.used()));
+        let held = by_device(inventory, running.chain(lingering));
+        let waited_for = by_device(inventory, reserved.iter().map(|(key, used)| (key, *used)));
+        for (device, wanted) in waited_for {
+            if let Some(held) = held.get(&device) {
+                self.handed_over.push((device, wanted.overlap(*held)));
+            }
+        }
+    }
+
+    /// What is allocated on a device; what victims still hold of another pod's reservation counts
+    /// once.
+    pub fn counted_once(&self, device: usize) -> Sums {
+        let mut sums = self.devices[device].allocated;
+        for (_, twice) in self.handed_over.iter().filter(|(at, _)| *at == device) {
+            sums.used = sums.used.less(*twice);
+            sums.pods = sums.pods.saturating_sub(1);
+        }
+        sums
+    }
+
     /// A hash of everything that a pod's verdict depends on if the pod names no device and compares
     /// no links: nodes of one kind get one verdict. `None` with MIG, where instances have names.
     pub fn kind(&self) -> Option<u64> {
@@ -283,6 +326,7 @@ impl NodeState {
             devices,
             resources,
             dynamic_mig,
+            handed_over: _,
             host,
             replicas,
             reserved_for,
@@ -375,6 +419,23 @@ impl NodeState {
         }
         more
     }
+}
+
+/// The sum of these uses for each device, by its index.
+fn by_device<'a>(
+    inventory: &Inventory,
+    uses: impl Iterator<Item = (&'a GpuUuid, DeviceUse)>,
+) -> BTreeMap<usize, DeviceUse> {
+    let mut sums = BTreeMap::new();
+    for (key, used) in uses {
+        let gpu = MigPlacement::parse_device_key(key).map_or(key.as_str(), |(gpu, _)| gpu);
+        let mut gpus = inventory.gpus.iter();
+        if let Some(device) = gpus.position(|known| known.uuid.as_str() == gpu) {
+            let sum: &mut DeviceUse = sums.entry(device).or_default();
+            *sum = sum.with(used);
+        }
+    }
+    sums
 }
 
 fn reserved_for(inventory: &Inventory) -> Vec<Namespace> {

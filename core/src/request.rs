@@ -334,6 +334,11 @@ impl Written {
     }
 
     fn set(&mut self, resource: Resource, number: u64, text: &str) -> Option<RequestError> {
+        // Templates write zeros for a container without GPUs. The count is read first.
+        let is_amount = !matches!(resource, Resource::Gpu | Resource::Priority);
+        if number == 0 && is_amount && self.get(Resource::Gpu) == Some(0) {
+            return None;
+        }
         let (least, most) = resource.range();
         if (least..=most).contains(&number) {
             self.numbers[resource.index()] = Some(number);

@@ -57,6 +57,12 @@ fn fills_in_missing_values_from_defaults() {
     for (rule, written, defaults, expected) in [
         ("4.3.1", &[][..], seed, "none"),
         ("", &[("gpu", "0")], seed, "none"),
+        (
+            "",
+            &[("gpu", "0"), ("gpumem", "0"), ("gpucores", "0")],
+            seed,
+            "none",
+        ),
         ("", &[("priority", "0")], seed, "none"),
         ("4.3.4", &[("gpu", "1")], seed, "1 x 5000 MiB, cores 0 %"),
         ("", &[("gpu", "1")], whole, "1 x 100 %, cores 100 %"),
@@ -90,6 +96,7 @@ fn rejects_invalid_container_requests() {
     let out = |value: &str, form: &str| format!("{value:?} is out of range; expected: {form}");
     let mib = Resource::Memory.expected();
     check(&[("gpumem", "0")], &seed, &out("0", mib));
+    check(&[("gpu", "1"), ("gpumem", "0")], &seed, &out("0", mib));
     check(&[("gpumem", "2M")], &seed, &out("2M", mib));
     check(
         &[("gpumem", "16Gi")],

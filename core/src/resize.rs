@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -177,9 +178,19 @@ pub struct ResizeStatus {
     /// What the node has still to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<PendingResize>,
+    /// When another request is decided at the earliest, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 impl ResizeStatus {
+    /// Whether another request has to wait at this second. A pause longer than `interval` was written
+    /// by a clock that went wrong.
+    pub fn defers(&self, now: u64, interval: Duration) -> bool {
+        let pause = self.next.and_then(|next| next.checked_sub(now));
+        pause.is_some_and(|pause| (1..=interval.as_secs()).contains(&pause))
+    }
+
     /// The annotation's text.
     pub fn encode(&self) -> Result<String, CodecError> {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })

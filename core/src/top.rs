@@ -8,7 +8,7 @@ use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
 use crate::mig::dynamic::{self, DynamicMigState};
 use crate::mig::published::{self, Mig};
-use crate::node::{DeviceState, NodeState};
+use crate::node::{DeviceState, NodeState, Sums};
 use crate::refusal::Reason;
 use crate::units::{Mib, Percent};
 use crate::usage::DeviceUse;
@@ -213,7 +213,8 @@ impl NodeTop {
         let inventory = node.inventory.as_ref()?;
         let devices = inventory.gpus.iter().zip(&node.devices);
         let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
-            let top = GpuTop::of(inventory, gpu, device, cores, node.closed);
+            let allocated = node.counted_once(place);
+            let top = GpuTop::of(inventory, gpu, device, allocated, cores, node.closed);
             let mig_state = node
                 .dynamic_mig
                 .iter()
@@ -247,6 +248,7 @@ impl GpuTop {
         inventory: &Inventory,
         gpu: &Gpu,
         device: &DeviceState,
+        allocated: Sums,
         cores: Percent,
         whole: Option<Reason>,
     ) -> Self {
@@ -265,9 +267,9 @@ impl GpuTop {
             },
             instances: Vec::new(),
             closed: device.closed.map(|reason| reason.name().to_owned()),
-            pods: device.allocated.pods,
+            pods: allocated.pods,
             total: DeviceAmount::total(device),
-            used: device.allocated.used.into(),
+            used: allocated.used.into(),
             left: DeviceAmount::left(device),
             lingering: lingering(inventory, &gpu.uuid),
             largest: largest(device, Percent(0)),

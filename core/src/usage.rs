@@ -64,6 +64,27 @@ impl DeviceUse {
         }
     }
 
+    /// The amounts that both have.
+    pub fn overlap(self, other: Self) -> Self {
+        Self {
+            replicas: self.replicas.min(other.replicas),
+            memory: self.memory.min(other.memory),
+            cores: self.cores.min(other.cores),
+            alone: self.alone && other.alone,
+            leftover: self.leftover && other.leftover,
+        }
+    }
+
+    /// The same with less of each amount.
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            replicas: self.replicas.saturating_sub(other.replicas),
+            memory: Mib(self.memory.0.saturating_sub(other.memory.0)),
+            cores: Percent(self.cores.0.saturating_sub(other.cores.0)),
+            ..self
+        }
+    }
+
     /// One after the other: the maxima.
     pub fn or(self, other: Self) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -96,15 +96,18 @@ pub fn may_preempt(pod: &Pod) -> bool {
     policy != Some("Never")
 }
 
-/// Whether kube-scheduler reported that no node can take it (`PodScheduled` is False).
-pub fn unschedulable(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
+/// kube-scheduler's report why it has not placed the pod (`PodScheduled` is False).
+pub fn not_scheduled(pod: &Pod) -> Option<&PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let mut reports = conditions
         .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
-        .any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
+        .filter(|condition| condition.type_ == "PodScheduled");
+    reports.find(|condition| condition.status == "False")
+}
+
+/// Whether kube-scheduler reported that no node can take it.
+pub fn unschedulable(pod: &Pod) -> bool {
+    not_scheduled(pod).is_some_and(|found| found.reason.as_deref() == Some("Unschedulable"))
 }
 
 /// The node that kube-scheduler nominated for it (`status.nominatedNodeName`).

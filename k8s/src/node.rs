@@ -22,6 +22,28 @@ const CORDON: [&str; 2] = ["aliquot.dev/device-cordon", "hami.io/device-cordon"]
 /// autoscaler. Placeholders for missing GPUs avoid them.
 pub const COUNTED: &str = "aliquot.dev/counted";
 
+/// The longest label value, and the longest key without its prefix.
+pub const MAX_LABEL_LENGTH: usize = 63;
+
+/// These words as a label value: spaces become `-`, and other invalid characters are dropped.
+pub fn label_value(words: &str) -> String {
+    let words = words.replace(' ', "-");
+    let accepted = |c: &char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(c);
+    let valid: String = words
+        .chars()
+        .filter(accepted)
+        .take(MAX_LABEL_LENGTH)
+        .collect();
+    let end = |c: char| !c.is_ascii_alphanumeric();
+    valid.trim_matches(end).to_owned()
+}
+
+/// Whether the node's agent, or NVIDIA's, writes this label: no node that an autoscaler could add has
+/// it yet.
+pub fn is_label_of_agents(key: &str) -> bool {
+    key.starts_with("aliquot.dev/") || key.starts_with("nvidia.com/")
+}
+
 fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     let texts = CORDON.iter().filter_map(|key| annotations?.get(*key));
     let items = texts.flat_map(|text| text.split(',')).map(str::trim);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::allocation::ALLOCATION;
+use aliquot_core::allocation::{ALLOCATION, CodecError};
 use aliquot_core::ledger::NotReserved;
 use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
@@ -85,7 +85,7 @@ pub enum BindError {
     },
     /// The allocation cannot be written as text.
     #[error(transparent)]
-    Encode(#[from] aliquot_core::allocation::CodecError),
+    Encode(#[from] CodecError),
     /// The API server rejected the Binding.
     #[error("the API server rejected the Binding: {0}")]
     Rejected(String),
@@ -250,6 +250,10 @@ impl Binder {
             Some(pending) => pending,
             None => self.fetch(&pod).await?,
         };
+        if !demand.requests_gpu() {
+            // kube-scheduler sends every pod that names a resource of ours, also with a count of 0.
+            return self.write(&pod, &node, BTreeMap::new(), used).await;
+        }
         if let Some(gang) = gang.filter(|gang| !self.cache.begin_gang_binding(gang, uid)) {
             return Err(BindError::GivenBack { gang: gang.name });
         }
@@ -267,7 +271,11 @@ impl Binder {
             }
         };
         fail_point::at(Point::AfterReserve);
-        let written = self.write(&pod, &node, &demand, &allocation, used).await;
+        let hami = self.hami.then_some(&demand);
+        let written = match binding_annotations(&allocation, hami) {
+            Ok(annotations) => self.write(&pod, &node, annotations, used).await,
+            Err(error) => Err(error.into()),
+        };
         match &written {
             Ok(()) => {
                 fail_point::at(Point::AfterCreated);
@@ -305,13 +313,9 @@ impl Binder {
         &self,
         pod: &PodRef,
         node: &NodeName,
-        demand: &Demand,
-        allocation: &Allocation,
+        annotations: BTreeMap<&str, String>,
         used: usize,
     ) -> Result<(), BindError> {
-        let text = allocation.encode()?;
-        let hami = self.hami.then_some(demand);
-        let annotations = binding_annotations(allocation, &text, hami);
         let sizes = annotations.iter().map(|(key, text)| key.len() + text.len());
         let needed = sizes.sum();
         if used + needed > MAX_ANNOTATION_BYTES {
@@ -331,7 +335,8 @@ impl Binder {
         let mut pause = RETRY.0;
         let mut last = None;
         loop {
-            let outcome = self.attempt(pod, node, &text, &binding, &mut last);
+            let allocation = annotations.get(ALLOCATION).map(String::as_str);
+            let outcome = self.attempt(pod, node, allocation, &binding, &mut last);
             if let Some(outcome) = outcome.await {
                 return outcome;
             }
@@ -347,7 +352,7 @@ impl Binder {
         &self,
         pod: &PodRef,
         node: &NodeName,
-        text: &str,
+        allocation: Option<&str>,
         binding: &serde_json::Value,
         last: &mut Option<Instant>,
     ) -> Option<Result<(), BindError>> {
@@ -385,7 +390,7 @@ impl Binder {
             Ok(Some(found)) if !conflict && pod::node(&found).is_none() => {
                 over.then_some(Err(BindError::NotLeading(why)))
             }
-            Ok(found) => Some(conflict_outcome(found.as_ref(), pod, node, text, why)),
+            Ok(found) => Some(conflict_outcome(found.as_ref(), pod, node, allocation, why)),
             Err(error) => {
                 tracing::warn!(
                     pod = pod.name,
@@ -423,7 +428,7 @@ fn conflict_outcome(
     found: Option<&Pod>,
     pod: &PodRef,
     node: &NodeName,
-    text: &str,
+    allocation: Option<&str>,
     why: String,
 ) -> Result<(), BindError> {
     let Some(found) = found else {
@@ -431,24 +436,23 @@ fn conflict_outcome(
     };
     match pod::node(found) {
         None => Err(BindError::Rejected(why)),
-        Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == Some(text) => Ok(()),
+        Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == allocation => Ok(()),
         Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
     }
 }
 
-/// The annotations of the Binding: the allocation, which is `text`, and HAMi's form of it where
-/// the pod's demand is given.
+/// The annotations of the Binding: the allocation, and HAMi's form of it where the pod's demand is
+/// given.
 fn binding_annotations(
     allocation: &Allocation,
-    text: &str,
     hami: Option<&Demand>,
-) -> BTreeMap<&'static str, String> {
-    let mut annotations = BTreeMap::from([(ALLOCATION, text.to_owned())]);
+) -> Result<BTreeMap<&'static str, String>, CodecError> {
+    let mut annotations = BTreeMap::from([(ALLOCATION, allocation.encode()?)]);
     if let Some(demand) = hami {
         let containers = demand.containers.iter().map(|c| c.name.as_str());
         annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
     }
-    annotations
+    Ok(annotations)
 }
 
 /// The event about the pod's allocation.

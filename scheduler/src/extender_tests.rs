@@ -284,3 +284,57 @@ fn naming_pin_holders_does_not_deadlock_with_watch() {
         ended.expect("neither blocks the other");
     }
 }
+
+#[tokio::test]
+async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
+    let cache = Arc::new(cache());
+    let names = json!(["cpu", "a"]);
+    let zero = |resources: Value| {
+        let mut pod = asks("p", 100);
+        pod["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+        pod["spec"]["containers"][0]["resources"] = json!({"limits": resources});
+        pod
+    };
+    for resources in [
+        json!({"nvidia.com/gpu": "0"}),
+        json!({"nvidia.com/gpu": "0", "nvidia.com/gpumem": "0", "nvidia.com/gpucores": "0"}),
+        json!({"nvidia.com/mig-1g.5gb": "0"}),
+        json!({"nvidia.com/priority": "1"}),
+    ] {
+        let pod = zero(resources);
+        let body = call(&pod, &names);
+        assert_eq!(filter(&cache, &body, 1)["NodeNames"], names, "{pod}");
+        let expected = [("cpu".to_owned(), 0), ("a".to_owned(), 0)];
+        assert_eq!(ranks(&cache, &body), expected);
+        // The watch shows it before its Binding.
+        Index::<Pod>::apply(&*cache, serde_json::from_value(pod.clone()).unwrap());
+        let (service, mut server) = tower_test::mock::pair::<
+            http::Request<kube::client::Body>,
+            http::Response<kube::client::Body>,
+        >();
+        let api_server = tokio::spawn(async move {
+            let (_, send) = server.next_request().await.expect("a GET");
+            send.send_response(http::Response::new(pod.to_string().into_bytes().into()));
+            let (request, send) = server.next_request().await.expect("a Binding");
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
+            send.send_response(http::Response::new(answer.to_string().into_bytes().into()));
+            serde_json::from_slice::<Value>(&body).unwrap()
+        });
+        let (events, mut event_rx) = event::queue();
+        let pods = crate::pod_client::PodClient::new(kube::Client::new(service, "d"));
+        let binder = Binder::new(cache.clone(), pods, events, Leader::always());
+        let args = ExtenderBindingArgs {
+            pod_name: "p".to_owned(),
+            pod_namespace: "d".to_owned(),
+            pod_uid: "p".to_owned(),
+            node: "cpu".to_owned(),
+        };
+        binder.bind(&args).await.expect("bound");
+        let posted = api_server.await.unwrap();
+        assert_eq!(posted["target"]["name"], "cpu");
+        assert_eq!(posted["metadata"]["annotations"], json!({}));
+        assert!(event_rx.try_recv().is_err(), "no event");
+        assert!(cache.read(|ledger| ledger.pod_entry(&"p".into()).is_none()));
+    }
+}

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use aliquot_core::scale_up::NodeType;
 use aliquot_core::{HostResources, Mib, MilliCpu};
+use aliquot_k8s::node::label_value;
 use aliquot_k8s::pod::host_resources;
 use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -43,13 +44,49 @@ pub struct NodeTypeSpec {
     /// Tolerations for the taints of such nodes that every pod with a share has, too.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
+    /// The autoscaler takes a copy of a running node for a new one: with all its labels but the host
+    /// name, as cluster-autoscaler does.
+    #[serde(default)]
+    pub template_from_node: bool,
 }
 
 fn replicas() -> u32 {
     REPLICAS
 }
 
+/// What is known of a label of nodes of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KnownLabel {
+    /// They have it, with this value.
+    Value(String),
+    /// They have it.
+    Present,
+    /// They do not.
+    Absent,
+    /// Nothing.
+    Unknown,
+}
+
 impl NodeTypeSpec {
+    /// What is known of this label, from the labels by which the type is selected and from what
+    /// agents write for its model.
+    pub(crate) fn label(&self, key: &str) -> KnownLabel {
+        let product = || label_value(&self.model);
+        if let Some(value) = self.node_selector.get(key) {
+            KnownLabel::Value(value.clone())
+        } else if key == "nvidia.com/gpu.product" {
+            KnownLabel::Value(product())
+        } else if let Some(other) = key.strip_prefix("aliquot.dev/product.") {
+            if other == product() {
+                KnownLabel::Present
+            } else {
+                KnownLabel::Absent
+            }
+        } else {
+            KnownLabel::Unknown
+        }
+    }
+
     /// The type, whose GPUs are advertised under this resource.
     pub fn node_type(&self, resource: &str) -> NodeType {
         let amounts = [("cpu", &self.cpu), ("memory", &self.memory)];

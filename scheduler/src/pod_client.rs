@@ -82,7 +82,7 @@ impl PodClient {
         Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
     }
 
-    /// The pod of this name, whatever its uid.
+    /// The pod of this name with all of its fields, whatever its uid.
     pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, CallError> {
         Ok(timeout(DEADLINE, self.api(namespace).get_opt(name)).await??)
     }

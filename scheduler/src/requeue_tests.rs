@@ -112,7 +112,10 @@ fn requeues_only_the_pod_with_the_reservation() {
         node: "n".into(),
         allocated: AllocatedUse::Known([("GPU-n".into(), used)].into()),
         replicas: Replicas::default(),
-        purpose: Purpose::Preemption { recorded: false },
+        purpose: Purpose::Preemption {
+            victims: vec!["victim".into()],
+            recorded: false,
+        },
     };
     cache
         .ledger

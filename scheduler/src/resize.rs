@@ -5,8 +5,11 @@
 //! when the watch shows it, or when it is definitely not written. The node reports in its inventory
 //! when it enforces the new share; only then does the pod's allocation become smaller. A share that
 //! shrinks waits on the node, which knows what is in use; its deadline is here.
+//!
+//! Whoever may write a pod may ask as often as he likes, and each answer costs writes and events. So
+//! each answer says in the pod's status from when on another request is decided.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +24,7 @@ use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::fail_point::{self, Point};
@@ -31,7 +35,8 @@ use crate::pod_client::{PodClient, VersionedPatch};
 
 /// Interval of checking deadlines and what could not be written.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause before a PATCH of unknown outcome is sent again.
+/// Pause before a PATCH of unknown outcome is sent again, and before a pod is looked at again on which
+/// nothing was written.
 const RETRY: Duration = Duration::from_millis(200);
 /// What a pod shows until its node reports something else.
 const NOT_APPLIED: &str = "the pod's node has not applied it yet";
@@ -49,11 +54,19 @@ enum Action {
     Return(String),
 }
 
-/// What is to be done, `now` in seconds since 1970. `report` is the node's.
-fn next(observed: &ObservedResize, report: Option<&ResizeReport>, now: u64) -> Option<Action> {
+/// What is to be done, `now` in seconds since 1970. `report` is the node's, and `interval` the shortest
+/// time between two answers that the pod itself, or its use, causes.
+fn next(
+    observed: &ObservedResize,
+    report: Option<&ResizeReport>,
+    now: u64,
+    interval: Duration,
+) -> Option<Action> {
     let status = observed.status.as_ref();
+    let defers = status.is_some_and(|status| status.defers(now, interval));
     if let Some(request) = &observed.request
         && status.is_none_or(|status| status.request != *request)
+        && !defers
     {
         return Some(Action::Decide(request.clone()));
     }
@@ -75,8 +88,9 @@ fn next(observed: &ObservedResize, report: Option<&ResizeReport>, now: u64) -> O
         let waits = waits.unwrap_or_else(|| status.message.clone());
         Some(Action::Return(format!("its deadline has passed: {waits}")))
     } else {
+        let is_first = status.message == NOT_APPLIED;
         waits
-            .filter(|waits| *waits != status.message)
+            .filter(|waits| *waits != status.message && (is_first || !defers))
             .map(Action::Explain)
     }
 }
@@ -90,6 +104,8 @@ pub struct Resizer {
     leader: Leader,
     /// HAMi's annotation is written too.
     hami: bool,
+    /// The shortest time between two requests of a pod that are decided.
+    interval: Duration,
 }
 
 /// What is written on a pod.
@@ -100,13 +116,15 @@ struct Change {
 }
 
 impl Resizer {
-    /// A resizer that writes with `pods`; `hami`: HAMi's annotation of the allocation too.
+    /// A resizer that writes with `pods`; `hami`: HAMi's annotation of the allocation too. `interval`:
+    /// the shortest time between two requests of a pod that are decided.
     pub fn new(
         cache: Arc<LedgerCache>,
         pods: PodClient,
         events: EventSender,
         leader: Leader,
         hami: bool,
+        interval: Duration,
     ) -> Self {
         Self {
             cache,
@@ -114,29 +132,44 @@ impl Resizer {
             events,
             leader,
             hami,
+            interval,
         }
     }
 
     /// Runs until `stop`; at most one action per pod at a time.
     pub async fn run(self, stop: CancellationToken) {
-        let mut actions = JoinSet::new();
+        let mut actions: JoinSet<(PodUid, bool)> = JoinSet::new();
         let mut busy = HashSet::new();
+        let mut paused: HashMap<PodUid, Instant> = HashMap::new();
         loop {
+            let due = paused.values().min().copied();
+            let due = due.unwrap_or_else(|| Instant::now() + INTERVAL);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.cache.resizes.changed() => {}
-                Some(Ok(uid)) = actions.join_next() => { busy.remove(&uid); }
-                () = tokio::time::sleep(INTERVAL) => {}
+                Some(Ok((uid, written))) = actions.join_next() => {
+                    busy.remove(&uid);
+                    // Somebody writes the pod all the time, or the watch is behind.
+                    if !written {
+                        paused.insert(uid, Instant::now() + RETRY);
+                    }
+                }
+                () = tokio::time::sleep_until(due) => {}
             }
+            let now = Instant::now();
+            paused.retain(|_, until| *until > now);
             if self.leader.not_leading_reason().is_some() {
                 continue;
             }
             for (uid, observed) in self.cache.resizes.all() {
-                if self.next(&uid, &observed).is_some() && busy.insert(uid.clone()) {
+                if !paused.contains_key(&uid)
+                    && self.next(&uid, &observed).is_some()
+                    && busy.insert(uid.clone())
+                {
                     let this = self.clone();
                     actions.spawn(async move {
-                        this.act(&uid, &observed.pod).await;
-                        uid
+                        let written = this.act(&uid, &observed.pod).await;
+                        (uid, written)
                     });
                 }
             }
@@ -148,48 +181,57 @@ impl Resizer {
             let published = ledger.published(observed.node.as_str());
             let inventory = published.and_then(|published| published.inventory.as_deref());
             let mut reports = inventory.into_iter().flat_map(|known| &known.resizes);
-            next(observed, reports.find(|report| report.pod == *uid), unix())
+            let report = reports.find(|report| report.pod == *uid);
+            next(observed, report, unix(), self.interval)
         })
     }
 
-    /// Does what is to be done by the pod as it is now.
-    async fn act(&self, uid: &PodUid, reference: &PodRef) {
+    /// When another request is decided, after an answer now.
+    fn turn(&self) -> Option<u64> {
+        let pause = self.interval.as_secs();
+        (pause > 0).then(|| unix().saturating_add(pause))
+    }
+
+    /// Does what is to be done by the pod as it is now; `false` where nothing was written.
+    async fn act(&self, uid: &PodUid, reference: &PodRef) -> bool {
         let found = match self.pods.get(reference).await {
             Ok(Some(found)) if !pod::is_finished(&found) => found,
-            Ok(_) => return,
+            Ok(_) => return false,
             Err(error) => {
                 tracing::warn!(pod = reference.name, %error, "cannot get the pod to resize");
-                return;
+                return false;
             }
         };
         let observed = pod::node(&found).map(|node| ObservedResize::read(&found, &node));
         let Some(Ok(Some(observed))) = observed else {
-            return;
+            return false;
         };
-        let Some(action) = self.next(uid, &observed) else {
-            return;
-        };
-        match action {
-            Action::Decide(request) => self.decide(uid, &found, &observed, request).await,
-            action => {
-                if let Some(change) = change(&observed, action) {
-                    self.write(&found, &observed, change).await;
-                }
-            }
+        match self.next(uid, &observed) {
+            None => false,
+            Some(Action::Decide(request)) => self.decide(uid, &found, &observed, request).await,
+            Some(action) => match change(&observed, action, self.turn()) {
+                Some(change) => self.write(&found, &observed, change).await,
+                None => false,
+            },
         }
     }
 
-    /// Grants or refuses what the annotation asks for.
-    async fn decide(&self, uid: &PodUid, found: &Pod, observed: &ObservedResize, request: String) {
+    /// Grants or refuses what the annotation asks for; `false` where nothing was written.
+    async fn decide(
+        &self,
+        uid: &PodUid,
+        found: &Pod,
+        observed: &ObservedResize,
+        request: String,
+    ) -> bool {
         let generation = observed.generation() + 1;
         let resized = match self.reserve(uid, found, observed, generation, &request) {
             Ok(resized) => resized,
             // Tried again when the ledger shows the pod as it is.
-            Err(None) => return,
+            Err(None) => return false,
             Err(Some(why)) => {
-                let refusal = refusal(observed, request, why);
-                self.write(found, observed, refusal).await;
-                return;
+                let refusal = refusal(observed, request, why, self.turn());
+                return self.write(found, observed, refusal).await;
             }
         };
         fail_point::at(Point::ResizeReserved);
@@ -206,14 +248,17 @@ impl Resizer {
             message: NOT_APPLIED.to_owned(),
             request,
             pending: Some(pending),
+            next: self.turn(),
         };
         let change = Change {
             allocation: Some(resized.allocation),
             status,
         };
-        if !self.write(found, observed, change).await {
+        let written = self.write(found, observed, change).await;
+        if !written {
             self.cache.end_resize(uid, generation);
         }
+        written
     }
 
     /// Reserves what the request takes; the share that the pod gets back if the node refuses it, and
@@ -351,7 +396,12 @@ impl Resizer {
 }
 
 /// A refusal: of a request that took the place of another, back to the share before both.
-fn refusal(observed: &ObservedResize, request: String, message: String) -> Change {
+fn refusal(
+    observed: &ObservedResize,
+    request: String,
+    message: String,
+    next: Option<u64>,
+) -> Change {
     let pending = observed
         .status
         .as_ref()
@@ -368,6 +418,7 @@ fn refusal(observed: &ObservedResize, request: String, message: String) -> Chang
         message,
         request,
         pending: back,
+        next,
     };
     Change {
         allocation: None,
@@ -375,15 +426,19 @@ fn refusal(observed: &ObservedResize, request: String, message: String) -> Chang
     }
 }
 
-/// What an action other than a decision writes.
-fn change(observed: &ObservedResize, action: Action) -> Option<Change> {
+/// What an action other than a decision writes; after another explanation, requests wait until `turn`.
+fn change(observed: &ObservedResize, action: Action, turn: Option<u64>) -> Option<Change> {
     let status = observed.status.clone()?;
     match action {
         Action::Decide(_) => None,
-        Action::Return(why) => Some(refusal(observed, status.request, why)),
+        Action::Return(why) => Some(refusal(observed, status.request, why, status.next)),
         Action::Explain(message) => Some(Change {
             allocation: None,
-            status: ResizeStatus { message, ..status },
+            status: ResizeStatus {
+                message,
+                next: turn,
+                ..status
+            },
         }),
         Action::Finish => {
             let applied = status.state == ResizeState::Waiting;

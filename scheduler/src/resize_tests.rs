@@ -12,6 +12,8 @@ use tower_test::mock;
 use super::*;
 use crate::ledger_cache::tests::{cache, pod, used};
 
+const PAUSE: Duration = Duration::from_secs(10);
+
 fn allocation(memory: u64) -> Allocation {
     let text = json!({"v": 1, "node": "n", "priority": 1, "containers": {"main": [
         {"resource": "nvidia.com/gpu", "gpu": "GPU-0", "memory": memory, "cores": 0}]}});
@@ -31,6 +33,7 @@ fn status(state: ResizeState, request: &str, until: Option<u64>) -> ResizeStatus
             from: allocation(600),
             until,
         }),
+        next: None,
     }
 }
 
@@ -95,9 +98,60 @@ fn acts_by_annotation_report_and_deadline() {
         (None, back(), done(), 999, Some(Action::Finish)),
     ] {
         let observed = observed(request, status);
-        let found = next(&observed, report.as_ref(), now);
+        let found = next(&observed, report.as_ref(), now, PAUSE);
         assert_eq!(found, expected, "{observed:?}, {report:?} at {now}");
     }
+}
+
+#[test]
+fn decides_at_most_one_request_of_a_pod_in_ten_seconds() {
+    let waiting = |message: &str| ResizeStatus {
+        message: message.to_owned(),
+        next: Some(50),
+        ..status(ResizeState::Waiting, "r", Some(100))
+    };
+    let settled = ResizeStatus {
+        pending: None,
+        ..waiting("")
+    };
+    let decide = Some(Action::Decide("s".to_owned()));
+    let explain = Some(Action::Explain("w".to_owned()));
+    let waits = || Some(report(3, Some("w"), None));
+    for (request, status, report, now, expected) in [
+        ("s", settled.clone(), None, 40, None),
+        ("s", settled.clone(), None, 49, None),
+        ("s", settled.clone(), None, 50, decide.clone()),
+        // Written by a clock that went wrong.
+        ("s", settled, None, 39, decide),
+        // What is under way goes on.
+        (
+            "s",
+            waiting(NOT_APPLIED),
+            Some(report(3, None, None)),
+            40,
+            Some(Action::Finish),
+        ),
+        (
+            "s",
+            waiting(NOT_APPLIED),
+            Some(report(3, None, Some("x"))),
+            40,
+            Some(Action::Return("x".to_owned())),
+        ),
+        // Of what it waits for, the first is shown at once.
+        ("r", waiting(NOT_APPLIED), waits(), 40, explain.clone()),
+        ("r", waiting("v"), waits(), 40, None),
+        ("r", waiting("v"), waits(), 50, explain),
+    ] {
+        let observed = observed(Some(request), Some(status));
+        let found = next(&observed, report.as_ref(), now, PAUSE);
+        assert_eq!(found, expected, "{observed:?}, {report:?} at {now}");
+    }
+    let waiting = observed(Some("r"), Some(waiting("v")));
+    let after = |action| change(&waiting, action, Some(70)).unwrap().status.next;
+    assert_eq!(after(Action::Explain("w".to_owned())), Some(70));
+    assert_eq!(after(Action::Return("w".to_owned())), Some(50));
+    assert_eq!(after(Action::Finish), Some(50));
 }
 
 #[test]
@@ -106,7 +160,7 @@ fn allocation_becomes_smaller_only_when_enforced() {
         Some("r"),
         Some(status(ResizeState::Waiting, "r", Some(100))),
     );
-    let refused = change(&observed, Action::Return("why".to_owned())).unwrap();
+    let refused = change(&observed, Action::Return("why".to_owned()), None).unwrap();
     assert_eq!(refused.allocation, None);
     assert_eq!(
         (refused.status.state, refused.status.generation),
@@ -114,11 +168,11 @@ fn allocation_becomes_smaller_only_when_enforced() {
     );
     let back = refused.status.pending.unwrap();
     assert_eq!((back.to, back.until), (allocation(600), None));
-    let finished = change(&observed, Action::Finish).unwrap();
+    let finished = change(&observed, Action::Finish, None).unwrap();
     assert_eq!(finished.allocation, Some(allocation(400)));
     assert_eq!(finished.status.state, ResizeState::Applied);
     assert_eq!(finished.status.pending, None);
-    let explained = change(&observed, Action::Explain("w".to_owned())).unwrap();
+    let explained = change(&observed, Action::Explain("w".to_owned()), None).unwrap();
     assert_eq!(
         (explained.allocation, explained.status.message),
         (None, "w".to_owned())
@@ -153,6 +207,9 @@ async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response
     for (code, version) in answers {
         let failure = |patch: Value| {
             assert_eq!(patch["metadata"]["resourceVersion"], "1");
+            let status = patch["metadata"]["annotations"][RESIZE_STATUS].as_str();
+            let status = ResizeStatus::decode(status.unwrap()).unwrap();
+            assert!(status.defers(unix(), PAUSE));
             match code {
                 200 => json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}),
                 code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -175,7 +232,7 @@ async fn check(answers: Answers, expected: u64) {
     Index::apply(&*cache, asked("1"));
     let (events, _event_rx) = event::queue();
     let pods = PodClient::new(Client::new(service, "d"));
-    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false);
+    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
     let reference = pod::reference(&asked("1"));
     tokio::join!(play(answers, server), async move {
         resizer.act(&"a".into(), &reference).await;
@@ -193,4 +250,41 @@ async fn reserves_resize_until_its_outcome_is_definite() {
     check(&[(500, Some("1")), (200, None)], 900).await;
     check(&[(500, Some("2"))], 600).await;
     check(&[(500, Some("1")), (409, Some("2"))], 600).await;
+}
+
+/// Somebody writes the pod between each GET and its PATCH.
+#[tokio::test(start_paused = true)]
+async fn repeats_conflicting_resize_at_most_five_times_a_second() {
+    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let cache = Arc::new(cache());
+    Index::apply(&*cache, asked("1"));
+    let (events, _event_rx) = event::queue();
+    let pods = PodClient::new(Client::new(service, "d"));
+    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(resizer.run(stop.clone()));
+    let end = Instant::now() + Duration::from_secs(2);
+    let mut patches = 0;
+    while let Ok(call) = tokio::time::timeout_at(end, server.next_request()).await {
+        let (request, send) = call.unwrap();
+        let (code, body) = if *request.method() == http::Method::GET {
+            (200, serde_json::to_value(asked("1")).unwrap())
+        } else {
+            patches += 1;
+            assert!(patches <= 11, "without a pause");
+            let mut again = asked(&patches.to_string());
+            let annotations = again.metadata.annotations.get_or_insert_default();
+            annotations.insert(RESIZE.to_owned(), format!("main:gpumem=900 id={patches}"));
+            Index::apply(&*cache, again);
+            let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "code": 409, "message": "no", "reason": "Conflict", "details": {}});
+            (409, conflict)
+        };
+        let response = Response::builder().status(code);
+        let body = Body::from(serde_json::to_vec(&body).unwrap());
+        send.send_response(response.body(body).unwrap());
+    }
+    assert!(patches >= 5, "{patches}");
+    stop.cancel();
+    running.await.unwrap();
 }

@@ -108,6 +108,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
         events.clone(),
         leader.clone(),
         settings.hami_annotations,
+        Duration::from_secs(settings.resize_interval),
     );
     tasks.spawn(resizer.run(stop.clone()));
     if settings.preempt {

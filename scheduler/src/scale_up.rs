@@ -4,7 +4,8 @@
 //!
 //! A placeholder avoids nodes with the label `aliquot.dev/counted`. A node gets the label after the
 //! placeholders that its GPUs make superfluous were deleted, never before: otherwise an autoscaler
-//! would add another node for them.
+//! would add another node for them. Where new nodes are copies of running ones, label included,
+//! placeholders avoid the nodes by their host names instead, and are made again for each new one.
 
 mod placeholder;
 
@@ -15,8 +16,9 @@ use std::time::Duration;
 use aliquot_core::request::Resource;
 use aliquot_core::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
 use aliquot_core::{Cluster, NodeName, PodUid};
-use aliquot_k8s::disruption;
+use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::COUNTED;
+use aliquot_k8s::{disruption, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -135,13 +137,17 @@ impl ScaleUp {
         found
     }
 
-    /// Reads which nodes the pods allow; the watch does not show it.
+    /// Reads which nodes the pods allow. The watch does not show it, so the whole pod is fetched.
     async fn read_constraints(&mut self, pods: &[(PodUid, PendingPod)]) -> Result<(), CallError> {
         for (uid, pending) in pods {
             if self.constraints.contains_key(uid) {
                 continue;
             }
-            if let Some(pod) = self.pods.get(&pending.pod).await? {
+            let PodRef {
+                namespace, name, ..
+            } = &pending.pod;
+            let found = self.pods.find(namespace, name).await?;
+            if let Some(pod) = found.filter(|found| pod::uid(found) == *uid) {
                 self.constraints.insert(uid.clone(), Constraints::of(&pod));
             }
         }
@@ -196,19 +202,29 @@ impl ScaleUp {
             headrooms,
             policies: &self.cache.policies(),
         };
+        let with_gpus = cluster.iter().filter(|(.., node)| node.inventory.is_some());
+        let mut counted: Vec<&str> = with_gpus.map(|(_, name, _)| name.as_str()).collect();
+        counted.sort_unstable();
         let mut wanted = Wanted::new();
         for missing in missing_gpus(&unschedulable, supply) {
-            let (key, pod) = self.placeholder(&missing, groups[missing.group]);
+            let (key, pod) = self.placeholder(&missing, groups[missing.group], &counted);
             wanted.entry(key).or_default().push(pod);
         }
         wanted
     }
 
-    fn placeholder(&self, missing: &MissingGpus, constraints: &Constraints) -> (String, Value) {
+    fn placeholder(
+        &self,
+        missing: &MissingGpus,
+        constraints: &Constraints,
+        counted: &[&str],
+    ) -> (String, Value) {
         let node_type = &self.types[missing.node_type];
-        let key = placeholder::key(constraints, node_type, missing.gpus);
+        let uncounted = placeholder::uncounted(node_type, counted);
+        let key = placeholder::key(constraints, node_type, missing.gpus, &uncounted);
         let (resource, owner) = (&self.resource, &self.owner);
-        let pod = placeholder::placeholder(missing, constraints, node_type, resource, owner);
+        let pod =
+            placeholder::placeholder(missing, constraints, node_type, resource, owner, &uncounted);
         (key, pod)
     }
 

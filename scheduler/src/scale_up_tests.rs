@@ -12,12 +12,17 @@ use super::*;
 use crate::ledger_cache::tests::{cache, from, node, pod};
 
 const TYPES: &str = r#"[{"name": "t", "gpus": 1, "model": "m", "gpuMemory": 1000}]"#;
+const TWO_TYPES: &str = r#"[
+    {"name": "a", "gpus": 1, "model": "A", "gpuMemory": 1000, "nodeSelector": {"pool": "a100"}},
+    {"name": "h", "gpus": 1, "model": "H", "gpuMemory": 1000, "nodeSelector": {"pool": "h100"}}]"#;
 
 /// The API server: its calls, and the placeholders that it stores.
 #[derive(Default)]
 struct FakeServer {
     calls: Mutex<Vec<String>>,
     placeholders: Mutex<Vec<Value>>,
+    /// Of the spec of every pending pod.
+    spec: Value,
 }
 
 impl FakeServer {
@@ -28,7 +33,12 @@ impl FakeServer {
             (&Method::GET, "/api/v1/namespaces/system/pods") => {
                 return json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": *stored});
             }
-            (&Method::GET, _) => return json!(unschedulable(name, 600)),
+            (&Method::GET, _) => {
+                let mut found = json!(unschedulable(name, 600));
+                let spec = found["spec"].as_object_mut().unwrap();
+                spec.extend(self.spec.as_object().cloned().unwrap_or_default());
+                return found;
+            }
             (&Method::POST, _) => {
                 let mut made: Value = serde_json::from_slice(body).unwrap();
                 made["metadata"]["name"] = json!(format!("p{}", stored.len()));
@@ -76,7 +86,7 @@ fn counted(name: &str) -> Node {
     node
 }
 
-fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>) -> ScaleUp {
+fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>, types: &str) -> ScaleUp {
     let server = server.clone();
     let service = service_fn(move |request: Request<Body>| {
         let server = server.clone();
@@ -92,7 +102,7 @@ fn scale_up(cache: &Arc<LedgerCache>, server: &Arc<FakeServer>) -> ScaleUp {
         namespace: "system".to_owned(),
         pod: None,
     };
-    let types = TYPES.parse().unwrap();
+    let types = types.parse().unwrap();
     ScaleUp::new(cache.clone(), Client::new(service, "d"), types, owner)
 }
 
@@ -103,7 +113,7 @@ async fn labels_a_node_after_deleting_its_placeholders() {
     for name in ["a", "b"] {
         Index::apply(&*cache, unschedulable(name, 600));
     }
-    let mut scale_up = scale_up(&cache, &server);
+    let mut scale_up = scale_up(&cache, &server, TYPES);
     // A need is stated when it lasts.
     scale_up.reconcile().await.unwrap();
     assert_eq!(server.calls(), ["label n"]);
@@ -128,7 +138,7 @@ async fn placeholders_are_no_pending_pods() {
     let (cache, server) = (Arc::new(cache()), Arc::new(FakeServer::default()));
     Index::apply(&*cache, unschedulable("a", 2000));
     Index::apply(&*cache, unschedulable("b", 900));
-    let mut scale_up = scale_up(&cache, &server);
+    let mut scale_up = scale_up(&cache, &server, TYPES);
     for _ in 0..2 {
         scale_up.reconcile().await.unwrap();
         Index::<Node>::apply(&*cache, counted("n"));
@@ -140,4 +150,23 @@ async fn placeholders_are_no_pending_pods() {
     let pending = cache.pending.counts().0;
     Index::<Pod>::apply(&*cache, from(made));
     assert_eq!(cache.pending.counts().0, pending);
+}
+
+#[tokio::test]
+async fn buys_the_type_that_the_pod_selects_and_tolerates() {
+    let toleration = json!([{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]);
+    let cache = Arc::new(cache());
+    let server = Arc::new(FakeServer {
+        spec: json!({"nodeSelector": {"pool": "h100"}, "tolerations": toleration}),
+        ..FakeServer::default()
+    });
+    Index::apply(&*cache, pod("x", 600, Some("n")));
+    Index::apply(&*cache, unschedulable("a", 600));
+    let mut scale_up = scale_up(&cache, &server, TWO_TYPES);
+    for _ in 0..2 {
+        scale_up.reconcile().await.unwrap();
+    }
+    let made = server.placeholders.lock()[0].clone();
+    assert_eq!(made["spec"]["nodeSelector"], json!({"pool": "h100"}));
+    assert_eq!(made["spec"]["tolerations"], toleration);
 }

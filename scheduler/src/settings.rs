@@ -68,6 +68,10 @@ pub struct Settings {
     /// gone within 30.
     #[arg(long, env = "ALIQUOT_EVICT_AFTER", default_value_t = 20)]
     pub evict_after: u64,
+    /// Seconds between two resizes of a pod that are decided; 0 for no pause. Each costs writes and
+    /// events, and whoever may write the pod may ask.
+    #[arg(long, env = "ALIQUOT_RESIZE_INTERVAL", default_value_t = 10)]
+    pub resize_interval: u64,
     /// Whether pods of lower priority are evicted for a pending pod: true or false.
     #[arg(long, env = "ALIQUOT_PREEMPT", default_value_t = true, action = ArgAction::Set)]
     pub preempt: bool,

@@ -30,7 +30,7 @@ use crate::pod_client::PodClient;
 pub struct ReadModel {
     /// The ledger.
     pub cache: Arc<LedgerCache>,
-    /// Fetches pods that are not pending.
+    /// Fetches the pod to explain.
     pub pods: PodClient,
     /// Asks for what is used.
     pub monitors: Monitors,

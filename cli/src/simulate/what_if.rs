@@ -179,6 +179,7 @@ impl WhatIfQuery<'_> {
                 annotated: pod::annotation(pod, REQUEST).is_some(),
                 burst: demand.rules.burst,
                 refused: None,
+                condition: None,
                 placement: None,
             },
             nodes,

@@ -1,5 +1,7 @@
 //! The annotations against golden files that every later release must read.
 
+use std::time::Duration;
+
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{LedgerDevices, Sums};
 use crate::policy::Policy;
@@ -166,6 +168,12 @@ fn resize_status_matches_golden_file() {
     assert_eq!(read.state, ResizeState::Waiting);
     let pending = read.pending.unwrap();
     assert_eq!(pending.to.grants("main").unwrap()[0].memory.0, 2000);
+    let interval = Duration::from_secs(10);
+    for (now, defers) in [(659, false), (660, true), (669, true), (670, false)] {
+        let now = 1_795_218_000 + now;
+        let next = ResizeStatus::decode(RESIZE_STATUS).unwrap();
+        assert_eq!(next.defers(now, interval), defers, "{now}");
+    }
     let newer = RESIZE_STATUS.replacen("\"v\":1", "\"v\":1,\"news\":{}", 1);
     assert!(ResizeStatus::decode(&newer).is_ok());
     assert!(ResizeStatus::decode(&RESIZE_STATUS.replacen("\"v\":1", "\"v\":2", 1)).is_err());

@@ -258,7 +258,10 @@ fn reservation_admits_only_its_preemptor_until_allocated() {
         node: "n0".into(),
         allocated: uses("GPU-0", 400, 0),
         replicas: requests(400).replicas(),
-        purpose: Purpose::Preemption { recorded: true },
+        purpose: Purpose::Preemption {
+            victims: Vec::new(),
+            recorded: true,
+        },
     };
     let version = ledger.cluster().version(0);
     ledger.put_reservation(&"holder".into(), reservation);

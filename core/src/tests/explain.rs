@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
 use crate::fit::fit;
 use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
+use crate::ledger::{Purpose, Reservation};
 use crate::node::{NodePublication, NodeState};
 use crate::refusal::{Reason, Refusal};
 use crate::score::Policies;
@@ -12,7 +13,7 @@ use crate::tests::{app, demand, gpu, inventory, publication, request, uses};
 use crate::top::{self, NodeTop};
 use crate::units::{HostResources, Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse};
-use crate::{Demand, PodUid, Stage};
+use crate::{Demand, Ledger, PodUid, Stage};
 
 /// Reasons of a node as a whole; the others are of devices.
 const OF_NODES: [Reason; 4] = [
@@ -233,4 +234,56 @@ fn counts_all_replicas_of_lingering_shares() {
     );
     let node = state(made, &[], false);
     assert_eq!(node.devices[0].allocated.used.replicas, 2);
+}
+
+#[test]
+fn shows_what_victims_hold_of_a_reservation_once() {
+    let mut ledger = Ledger::default();
+    let victim = PodUid::from("victim");
+    let publish = |ledger: &mut Ledger, lingers: bool| {
+        let mut made = inventory(vec![gpu(0, 1000, 4)]);
+        made.lingering.extend(lingers.then(|| LingeringShare {
+            pod: victim.clone(),
+            gpu: "GPU-0".into(),
+            replicas: 1,
+            memory: Mib(600),
+            cores: Percent(50),
+        }));
+        ledger.publish(&"n".into(), Some(publication(made)));
+    };
+    publish(&mut ledger, false);
+    for (pod, memory, cores) in [("victim", 600, 50), ("stays", 100, 20)] {
+        let (used, host) = (uses("GPU-0", memory, cores), HostResources::default());
+        ledger.confirm(&pod.into(), &"d".into(), &"n".into(), used, host);
+    }
+    let reservation = Reservation {
+        node: "n".into(),
+        allocated: uses("GPU-0", 900, 40),
+        replicas: crate::Replicas::default(),
+        purpose: Purpose::Preemption {
+            victims: vec![victim.clone()],
+            recorded: true,
+        },
+    };
+    ledger.put_reservation(&"waits".into(), reservation);
+    let check = |ledger: &Ledger, pods: u32, memory: u64, cores: u32| {
+        let node = ledger.cluster().node("n").unwrap();
+        let top = NodeTop::of(&"n".into(), node, Percent(0)).unwrap();
+        let expected = top::DeviceAmount {
+            replicas: pods,
+            memory: Mib(memory),
+            cores: Percent(cores),
+        };
+        assert_eq!((top.gpus[0].pods, top.gpus[0].used), (pods, expected));
+        assert_eq!(top.gpus[0].left.memory, Mib(0));
+        assert!(*ledger == ledger.recompute());
+    };
+    check(&ledger, 2, 1000, 70);
+    // Its processes outlive it.
+    publish(&mut ledger, true);
+    check(&ledger, 2, 1000, 70);
+    ledger.release(&victim);
+    check(&ledger, 2, 1000, 70);
+    publish(&mut ledger, false);
+    check(&ledger, 2, 1000, 60);
 }

@@ -324,6 +324,7 @@ impl LedgerTest {
                     allocated: AllocatedUse::Known(reserved.clone()),
                     replicas: replicas::usual(1),
                     purpose: Purpose::Preemption {
+                        victims: self.first_pod(),
                         recorded: memory % 2 == 0,
                     },
                 };
@@ -365,6 +366,11 @@ impl LedgerTest {
         if matches!(self.model.len(), 0) {
             self.given.clear();
         }
+    }
+
+    fn first_pod(&self) -> Vec<PodUid> {
+        let pods = self.model.keys().take(1);
+        pods.map(|pod| uid(*pod)).collect()
     }
 
     /// The reservations that count: of pods without an entry.

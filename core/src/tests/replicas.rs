@@ -138,7 +138,10 @@ fn reservation_includes_kubelet_replicas() {
         node: "n".into(),
         allocated: AllocatedUse::nothing(),
         replicas: replicas(1),
-        purpose: Purpose::Preemption { recorded: true },
+        purpose: Purpose::Preemption {
+            victims: Vec::new(),
+            recorded: true,
+        },
     };
     ledger.put_reservation(&"holder".into(), reservation);
     let asked = app(1, 100, 0);

@@ -9,12 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
 use aliquot_core::mig::{RESOURCES, resource};
 use aliquot_core::{GpuUuid, Mib};
+use aliquot_k8s::node::{MAX_LABEL_LENGTH, label_value};
 use aliquot_nvml as nvml;
 
 use crate::gpus::allocatable::parent_gpu;
-
-/// The longest label value, and the longest key without its prefix.
-const MAX_LABEL_LENGTH: usize = 63;
 
 /// What the driver reports of the physical GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,19 +112,6 @@ fn own_labels(inventory: &Inventory, features: &Features) -> BTreeMap<String, St
     let all = numbers.into_iter();
     all.map(|(name, number)| (format!("aliquot.dev/{name}"), number.to_string()))
         .collect()
-}
-
-/// As a label value: spaces become `-`, and other invalid characters are dropped.
-fn label_value(words: &str) -> String {
-    let words = words.replace(' ', "-");
-    let accepted = |c: &char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(c);
-    let valid: String = words
-        .chars()
-        .filter(accepted)
-        .take(MAX_LABEL_LENGTH)
-        .collect();
-    let end = |c: char| !c.is_ascii_alphanumeric();
-    valid.trim_matches(end).to_owned()
 }
 
 /// The MIG profile of an instance.

@@ -37,13 +37,6 @@ impl PendingPods {
         self.pods.lock().get(pod).cloned()
     }
 
-    /// The pod of this name.
-    pub fn named(&self, namespace: &str, name: &str) -> Option<PendingPod> {
-        let all = self.pods.lock();
-        let named = |w: &&PendingPod| w.pod.name == name && w.pod.namespace == namespace;
-        all.values().find(named).cloned()
-    }
-
     /// How many there are, and how many of these filter refused.
     pub fn counts(&self) -> (usize, usize) {
         let all = self.pods.lock();

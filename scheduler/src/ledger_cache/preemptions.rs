@@ -41,11 +41,14 @@ impl LedgerCache {
                     node: record.node.clone(),
                     allocated: AllocatedUse::Known(record.reserved.clone()),
                     replicas: waiting.demand.replicas(),
-                    purpose: Purpose::Preemption { recorded: true },
+                    purpose: Purpose::Preemption {
+                        victims: record.victims.iter().map(|one| one.uid.clone()).collect(),
+                        recorded: true,
+                    },
                 };
                 self.ledger.write().put_reservation(uid, reservation);
             }
-            _ if self.plan_of(uid) == Some(Purpose::Preemption { recorded: true }) => {
+            _ if self.has_recorded_plan(uid) == Some(true) => {
                 self.release_reservation(uid);
             }
             _ => {}
@@ -93,22 +96,24 @@ impl LedgerCache {
 
     /// Releases what is reserved for a plan that is not written by now.
     pub(crate) fn release_unwritten_reservation(&self, uid: &PodUid) {
-        if self.plan_of(uid) == Some(Purpose::Preemption { recorded: false }) {
+        if self.has_recorded_plan(uid) == Some(false) {
             self.release_reservation(uid);
         }
     }
 
-    /// The purpose of what a plan of ours reserves for the pod.
-    fn plan_of(&self, uid: &PodUid) -> Option<Purpose> {
-        let purpose = self.read(|ledger| Some(ledger.reservation_for(uid)?.purpose.clone()));
-        purpose.filter(|purpose| matches!(purpose, Purpose::Preemption { .. }))
+    /// Whether the pod's annotation records the plan of ours that reserves for it; `None` without one.
+    fn has_recorded_plan(&self, uid: &PodUid) -> Option<bool> {
+        self.read(|ledger| match ledger.reservation_for(uid)?.purpose {
+            Purpose::Preemption { recorded, .. } => Some(recorded),
+            Purpose::Gang(_) => None,
+        })
     }
 
     /// kube-scheduler asks whether it may preempt for this pod: not where there is a plan of ours.
     /// Otherwise the pod is left to it from now on.
     pub(crate) fn leave_to_kube_scheduler(&self, uid: &PodUid, now: Instant) -> bool {
         let mut preemptions = self.preemptions.lock();
-        let ours = self.plan_of(uid).is_some();
+        let ours = self.has_recorded_plan(uid).is_some();
         if !ours {
             preemptions.kube.retain(|_, until| *until > now);
             preemptions

@@ -119,7 +119,10 @@ pub(super) fn reserve(
             node: plan.node.clone(),
             allocated: AllocatedUse::Known(reserved.clone()),
             replicas: waiting.demand.replicas(),
-            purpose: Purpose::Preemption { recorded: false },
+            purpose: Purpose::Preemption {
+                victims: plan.victims.clone(),
+                recorded: false,
+            },
         },
     );
     let name = |bound_pod: &&BoundPod| Victim {

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use aliquot_core::scale_up::MissingGpus;
-use aliquot_k8s::node::COUNTED;
+use aliquot_k8s::node::{COUNTED, is_label_of_agents};
 use aliquot_k8s::pod::PLACEHOLDER_SCHEDULER;
-use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, Toleration};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::node_types::NodeTypeSpec;
+use crate::node_types::{KnownLabel, NodeTypeSpec};
+
+/// Every node's label with its own host name.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The label of placeholders. Its value says what for: two with the same value are alike.
 pub(super) const PLACEHOLDER: &str = "aliquot.dev/placeholder";
@@ -25,7 +28,7 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// Those of this pod.
+    /// Those of this pod, which has all of its fields.
     pub(super) fn of(pod: &Pod) -> Self {
         let Some(spec) = &pod.spec else {
             return Self::default();
@@ -45,10 +48,45 @@ impl Constraints {
         }
     }
 
-    /// Whether no label that they select contradicts those of this type.
+    /// Whether nothing that is known of this type contradicts them.
     pub(super) fn permit(&self, node_type: &NodeTypeSpec) -> bool {
-        let mut labels = node_type.node_selector.iter();
-        labels.all(|(key, value)| self.node_selector.get(key).is_none_or(|own| own == value))
+        let mut selected = self.node_selector.iter();
+        selected.all(|(key, value)| match node_type.label(key) {
+            KnownLabel::Value(known) => known == *value,
+            KnownLabel::Absent => false,
+            KnownLabel::Present | KnownLabel::Unknown => true,
+        }) && (self.terms.is_empty()
+            || self.terms.iter().any(|term| {
+                let mut wanted = term.match_expressions.iter().flatten();
+                wanted.all(|wanted| may_match(wanted, node_type))
+            }))
+    }
+
+    /// Those that a new node of this type can meet: the labels that its agents will write are left to
+    /// [`Self::permit`].
+    fn for_new_node(&self, node_type: &NodeTypeSpec) -> Self {
+        let written_later =
+            |key: &String| is_label_of_agents(key) && !node_type.node_selector.contains_key(key);
+        let mut own = self.clone();
+        own.node_selector.retain(|key, _| !written_later(key));
+        for term in &mut own.terms {
+            if let Some(expressions) = &mut term.match_expressions {
+                expressions.retain(|wanted| !written_later(&wanted.key));
+            }
+        }
+        own
+    }
+}
+
+/// Whether a node of this type may meet the requirement on a label.
+fn may_match(wanted: &NodeSelectorRequirement, node_type: &NodeTypeSpec) -> bool {
+    let is_listed = |known: &String| wanted.values.iter().flatten().any(|value| value == known);
+    match (wanted.operator.as_str(), node_type.label(&wanted.key)) {
+        ("In", KnownLabel::Value(known)) => is_listed(&known),
+        ("NotIn", KnownLabel::Value(known)) => !is_listed(&known),
+        ("In" | "Exists", KnownLabel::Absent)
+        | ("DoesNotExist", KnownLabel::Value(_) | KnownLabel::Present) => false,
+        _ => true,
     }
 }
 
@@ -61,9 +99,27 @@ pub struct Owner {
     pub pod: Option<(String, String)>,
 }
 
+/// What keeps placeholders off the nodes whose GPUs are `counted`. Autoscalers take a node whose GPUs
+/// are all shared for one with many free GPUs: it has a replica for each share.
+pub(super) fn uncounted(node_type: &NodeTypeSpec, counted: &[&str]) -> Value {
+    match (node_type.template_from_node, counted) {
+        // A new node has no such label until its GPUs are counted.
+        (false, _) => json!({"key": COUNTED, "operator": "DoesNotExist"}),
+        // The copy of a counted node has the label, too.
+        (true, []) => json!({"key": HOSTNAME, "operator": "Exists"}),
+        (true, counted) => json!({"key": HOSTNAME, "operator": "NotIn", "values": counted}),
+    }
+}
+
 /// What placeholders for these GPUs have as their label's value.
-pub(super) fn key(constraints: &Constraints, node_type: &NodeTypeSpec, gpus: u32) -> String {
-    let text = json!([constraints, node_type.name, node_type.node_selector]).to_string();
+pub(super) fn key(
+    constraints: &Constraints,
+    node_type: &NodeTypeSpec,
+    gpus: u32,
+    uncounted: &Value,
+) -> String {
+    let type_labels = &node_type.node_selector;
+    let text = json!([constraints, node_type.name, type_labels, uncounted]).to_string();
     let mut hasher = DefaultHasher::new();
     (text, gpus).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
@@ -76,6 +132,7 @@ pub(super) fn placeholder(
     node_type: &NodeTypeSpec,
     resource: &str,
     owner: &Owner,
+    uncounted: &Value,
 ) -> Value {
     let gpus = missing.gpus.to_string();
     let mut requests = json!({resource: gpus});
@@ -85,18 +142,16 @@ pub(super) fn placeholder(
     if missing.memory > 0 {
         requests["memory"] = json!(format!("{}Mi", missing.memory));
     }
+    let own = constraints.for_new_node(node_type);
     let mut selector = node_type.node_selector.clone();
-    selector.extend(constraints.node_selector.clone());
-    let mut tolerations = constraints.tolerations.clone();
+    selector.extend(own.node_selector);
+    let mut tolerations = own.tolerations;
     let more = node_type.tolerations.iter();
     tolerations.extend(
         more.filter(|one| !constraints.tolerations.contains(one))
             .cloned(),
     );
-    // Autoscalers take a node whose GPUs are all shared for one with many free GPUs: it has a
-    // replica for each share. A new node has no such label until its GPUs are counted.
-    let uncounted = json!({"key": COUNTED, "operator": "DoesNotExist"});
-    let mut terms: Vec<Value> = constraints.terms.iter().map(|term| json!(term)).collect();
+    let mut terms: Vec<Value> = own.terms.iter().map(|term| json!(term)).collect();
     if terms.is_empty() {
         terms.push(json!({}));
     }
@@ -118,7 +173,7 @@ pub(super) fn placeholder(
         "metadata": {
             "generateName": "aliquot-placeholder-",
             "namespace": owner.namespace,
-            "labels": {PLACEHOLDER: key(constraints, node_type, missing.gpus)},
+            "labels": {PLACEHOLDER: key(constraints, node_type, missing.gpus, uncounted)},
             "ownerReferences": owners,
         },
         "spec": {
@@ -170,18 +225,22 @@ mod tests {
         types.0.remove(0)
     }
 
-    #[test]
-    fn placeholder_has_the_constraints_of_its_pods() {
-        let zone = json!({"key": "zone", "operator": "In", "values": ["z"]});
-        let pod: Pod = serde_json::from_value(json!({"spec": {
-            "containers": [],
-            "nodeSelector": {"disk": "ssd"},
-            "tolerations": [{"key": "team", "operator": "Exists"}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
-                {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}},
-        }}))
-        .unwrap();
-        let constraints = Constraints::of(&pod);
+    fn constraints(spec: &Value) -> Constraints {
+        let mut pod = json!({"spec": {"containers": []}});
+        pod["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        Constraints::of(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn affinity(terms: &Value) -> Value {
+        json!({"affinity": {"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
+    }
+
+    /// The placeholder for two GPUs of this type, for pods with this spec.
+    fn made(spec: &Value, node_type: &NodeTypeSpec, counted: &[&str]) -> Value {
         let missing = MissingGpus {
             group: 0,
             node_type: 0,
@@ -193,22 +252,28 @@ mod tests {
             namespace: "system".to_owned(),
             pod: Some(("me".to_owned(), "u".to_owned())),
         };
-        let made = placeholder(
-            &missing,
-            &constraints,
-            &node_type(),
-            "nvidia.com/gpu",
-            &owner,
-        );
+        let (wanted, resource) = (constraints(spec), "nvidia.com/gpu");
+        let uncounted = uncounted(node_type, counted);
+        placeholder(&missing, &wanted, node_type, resource, &owner, &uncounted)
+    }
+
+    fn terms(made: &Value) -> &Value {
+        let affinity = &made["spec"]["affinity"]["nodeAffinity"];
+        &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    }
+
+    #[test]
+    fn placeholder_has_the_constraints_of_its_pods() {
+        let zone = json!({"key": "zone", "operator": "In", "values": ["z"]});
+        let mut spec = affinity(&json!([{"matchExpressions": [zone]}]));
+        spec["nodeSelector"] = json!({"disk": "ssd"});
+        spec["tolerations"] = json!([{"key": "team", "operator": "Exists"}]);
+        let made = made(&spec, &node_type(), &["n"]);
         let spec = &made["spec"];
         assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "pool": "a100"}));
         let uncounted = json!({"key": "aliquot.dev/counted", "operator": "DoesNotExist"});
-        let required =
-            &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        assert_eq!(
-            required["nodeSelectorTerms"],
-            json!([{"matchExpressions": [zone, uncounted]}])
-        );
+        let expected = json!([{"matchExpressions": [zone, uncounted]}]);
+        assert_eq!(*terms(&made), expected);
         let keys = spec["tolerations"].as_array().unwrap().iter();
         assert_eq!(
             keys.map(|one| &one["key"]).collect::<Vec<_>>(),
@@ -227,14 +292,73 @@ mod tests {
     }
 
     #[test]
-    fn pods_permit_only_types_with_labels_they_select() {
-        let selecting = |selector: Value| {
-            let pod = json!({"spec": {"containers": [], "nodeSelector": selector}});
-            let pod: Pod = serde_json::from_value(pod).unwrap();
-            Constraints::of(&pod).permit(&node_type())
+    fn placeholder_selects_no_label_that_agents_write() {
+        let product = json!({"key": "aliquot.dev/product.A", "operator": "Exists"});
+        let mut spec = affinity(&json!([{"matchExpressions": [product]}]));
+        spec["nodeSelector"] = json!({"nvidia.com/gpu.product": "A", "disk": "ssd"});
+        let found = made(&spec, &node_type(), &[]);
+        let expected = json!({"disk": "ssd", "pool": "a100"});
+        assert_eq!(found["spec"]["nodeSelector"], expected);
+        let uncounted = json!({"key": COUNTED, "operator": "DoesNotExist"});
+        let expected = json!([{"matchExpressions": [uncounted]}]);
+        assert_eq!(*terms(&found), expected);
+        // The administrator says that the template has it.
+        let mut labelled = node_type();
+        let product = "nvidia.com/gpu.product".to_owned();
+        labelled.node_selector.insert(product, "A".to_owned());
+        let found = made(&spec, &labelled, &[]);
+        assert_eq!(found["spec"]["nodeSelector"]["nvidia.com/gpu.product"], "A");
+    }
+
+    #[test]
+    fn placeholder_fits_a_copy_of_a_counted_node() {
+        let mut copied = node_type();
+        copied.template_from_node = true;
+        let check = |counted: &[&str], expected: Value| {
+            let found = made(&json!({}), &copied, counted);
+            assert_eq!(*terms(&found), json!([{"matchExpressions": [expected]}]));
+            found["metadata"]["labels"][PLACEHOLDER].clone()
         };
-        assert!(selecting(json!({})));
-        assert!(selecting(json!({"pool": "a100", "disk": "ssd"})));
-        assert!(!selecting(json!({"pool": "h100"})));
+        let exists = json!({"key": "kubernetes.io/hostname", "operator": "Exists"});
+        let named = json!({"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]});
+        let (before, after) = (check(&[], exists), check(&["n"], named));
+        assert_ne!(before, after, "replaced when a node is counted");
+    }
+
+    #[test]
+    fn pods_permit_only_types_with_labels_they_select() {
+        let check = |spec: Value, expected: bool| {
+            let found = constraints(&spec).permit(&node_type());
+            assert_eq!(found, expected, "{spec}");
+        };
+        for (selector, expected) in [
+            (json!({}), true),
+            (json!({"pool": "a100", "disk": "ssd"}), true),
+            (json!({"pool": "h100"}), false),
+            (
+                json!({"nvidia.com/gpu.product": "A", "aliquot.dev/product.A": "8"}),
+                true,
+            ),
+            (json!({"nvidia.com/gpu.product": "H"}), false),
+            (json!({"aliquot.dev/product.H": "8"}), false),
+        ] {
+            check(json!({"nodeSelector": selector}), expected);
+        }
+        for (operator, values, expected) in [
+            ("In", json!(["h100", "a100"]), true),
+            ("In", json!(["h100"]), false),
+            ("NotIn", json!(["a100"]), false),
+            ("NotIn", json!(["h100"]), true),
+            ("Exists", json!([]), true),
+            ("DoesNotExist", json!([]), false),
+        ] {
+            let wanted = json!({"key": "pool", "operator": operator, "values": values});
+            check(affinity(&json!([{"matchExpressions": [wanted]}])), expected);
+            // One of the terms is enough.
+            let either = json!([{"matchExpressions": [wanted]}, {"matchExpressions": []}]);
+            check(affinity(&either), true);
+        }
+        let other = json!({"key": "aliquot.dev/product.H", "operator": "Exists"});
+        check(affinity(&json!([{"matchExpressions": [other]}])), false);
     }
 }

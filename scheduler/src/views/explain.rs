@@ -1,21 +1,22 @@
 //! `GET /explain/<namespace>/<pod>` and `GET /top`: why a pod is pending, and what is free.
 //!
-//! The answers are written node by node from a snapshot, without a lock. A pod that is not pending
-//! is fetched from the API server. The decisions are core's.
+//! The answers are written node by node from a snapshot, without a lock. The pod is fetched from the
+//! API server, whose words the watch leaves out. The decisions are core's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::explain::{
-    ContainerRequest, NodeAnswer, NodeTotals, PodHeader, RefusalHistory, container_requests,
+    ContainerRequest, NodeAnswer, NodeTotals, PodHeader, RefusalHistory, SchedulingCondition,
+    container_requests,
 };
 use aliquot_core::ledger::PodEntry;
 use aliquot_core::quota::Headroom;
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
-use aliquot_k8s::pod;
+use aliquot_k8s::{disruption, pod};
 use aliquot_serve::body;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -45,18 +46,23 @@ async fn pod_answer(
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Response, HttpError> {
     model.ready()?;
-    let waiting = match model.cache.pending.named(&namespace, &name) {
+    let pod = model.fetch(&namespace, &name).await?;
+    let uid = pod::uid(&pod);
+    let waiting = match model.cache.pending.get(&uid) {
         Some(waiting) => waiting,
-        None => match model.fetch(&namespace, &name).await? {
+        None => match model.state_of(&namespace, &name, &pod)? {
             FetchedPod::Pending(pending) => *pending,
             FetchedPod::Bound(head) => return Ok(json(head.as_ref(), std::iter::empty())),
         },
     };
-    let uid: PodUid = waiting.pod.uid.as_str().into();
     let entry = model.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
     let asks = (container_requests(&waiting.demand), waiting.annotated);
     let mut head = model.head(&namespace, &name, &uid, asks);
     head.burst = waiting.demand.rules.burst;
+    head.condition = disruption::not_scheduled(&pod).map(|found| SchedulingCondition {
+        reason: found.reason.clone().unwrap_or_default(),
+        message: found.message.clone().unwrap_or_default(),
+    });
     head.refused = waiting
         .refusals
         .as_ref()
@@ -113,12 +119,12 @@ impl ReadModel {
             annotated,
             burst: None,
             refused: None,
+            condition: None,
             placement: None,
         }
     }
 
-    /// Fetches a pod that is not among the pending ones.
-    async fn fetch(&self, namespace: &str, name: &str) -> Result<FetchedPod, HttpError> {
+    async fn fetch(&self, namespace: &str, name: &str) -> Result<Pod, HttpError> {
         let found = self.pods.find(namespace, name).await;
         let found = found.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
@@ -128,7 +134,7 @@ impl ReadModel {
             let why = format!("pod {namespace}/{name} not found");
             (StatusCode::NOT_FOUND, why)
         };
-        self.state_of(namespace, name, &found.ok_or_else(none)?)
+        found.ok_or_else(none)
     }
 
     fn state_of(&self, namespace: &str, name: &str, pod: &Pod) -> Result<FetchedPod, HttpError> {
@@ -212,6 +218,12 @@ impl Nodes {
                 headroom,
             )
         });
+        // kube-scheduler named no node to filter.
+        let offered = if waiting.refusals.is_none() && waiting.is_refused_by_kube_scheduler() {
+            cluster.set::<&str>(&[])
+        } else {
+            waiting.offered
+        };
         let mut claimed = HashMap::new();
         for placement in cache.pending.claims_of_others(uid) {
             place(&mut claimed, &cluster, &placement);
@@ -222,7 +234,7 @@ impl Nodes {
             demand: waiting.demand,
             policies: cache.policies(),
             cache,
-            offered: waiting.offered,
+            offered,
             claimed,
             own,
             headroom,

@@ -21,6 +21,8 @@ use crate::ledger_cache::tests::{node, pod};
 use crate::pod_client::PodClient;
 use crate::views::monitors::Monitors;
 
+const MESSAGE: &str = "0/3 nodes are available: 3 Insufficient cpu.";
+
 /// Three nodes of 1000 MiB; on `a` 600 are allocated.
 fn cache() -> LedgerCache {
     let cache = LedgerCache::default();
@@ -91,7 +93,7 @@ async fn explains_pending_pod_node_by_node() {
         .put(&other, claim, Instant::now());
     assert!(before.is_none());
 
-    let (status, text) = ask(cache, "/explain/d/p", None).await;
+    let (status, text) = ask(cache, "/explain/d/p", Some(refused_by_kube_scheduler())).await;
     assert_eq!(status, StatusCode::OK);
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();
     let refused = answer.head.refused.unwrap();
@@ -101,6 +103,7 @@ async fn explains_pending_pod_node_by_node() {
         "{refused:?}"
     );
     assert_eq!(answer.head.requests[0].memory, "500 MiB");
+    assert_eq!(answer.head.condition.unwrap().message, MESSAGE);
     let nodes = answer.nodes.iter();
     let lines: Vec<_> = nodes
         .map(|n| {
@@ -124,6 +127,36 @@ async fn explains_pending_pod_node_by_node() {
     let tail = answer.tail;
     assert_eq!((tail.offered, tail.fitting), (2, 1));
     assert_eq!(tail.why, "1 CardInsufficientMemory");
+}
+
+/// Pod `p`, which no node can take by kube-scheduler's own checks.
+fn refused_by_kube_scheduler() -> Value {
+    let mut known = serde_json::to_value(pod("p", 500, None)).unwrap();
+    known["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
+        "reason": "Unschedulable", "message": MESSAGE}]);
+    known
+}
+
+#[tokio::test]
+async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
+    let cache = Arc::new(cache());
+    let known = refused_by_kube_scheduler();
+    Index::<Pod>::delete(&*cache, pod("p", 500, None));
+    // Both while the watch is behind, and after it.
+    for _ in 0..2 {
+        let (_, text) = ask(cache.clone(), "/explain/d/p", Some(known.clone())).await;
+        let answer: PodAnswer = serde_json::from_str(&text).unwrap();
+        let condition = answer.head.condition.unwrap();
+        let found = (condition.reason.as_str(), condition.message.as_str());
+        assert_eq!(found, ("Unschedulable", MESSAGE));
+        assert_eq!((answer.tail.offered, answer.tail.fitting), (0, 0));
+        let nodes = answer.nodes.iter().filter(|node| node.fits);
+        let nodes: Vec<_> = nodes
+            .map(|node| (node.node.as_str(), node.offered))
+            .collect();
+        assert_eq!(nodes, [("b", false), ("c", false)]);
+        Index::<Pod>::apply(&*cache, serde_json::from_value(known.clone()).unwrap());
+    }
 }
 
 #[tokio::test]

@@ -230,13 +230,13 @@ fn lines(
         let Some(inventory) = &node.inventory else {
             continue;
         };
-        for (gpu, device) in inventory.gpus.iter().zip(&node.devices) {
+        for (place, (gpu, device)) in inventory.gpus.iter().zip(&node.devices).enumerate() {
             let mut left = DeviceAmount::left(device);
             if node.closed.is_some() {
                 left = DeviceAmount::default();
             }
             let line = Line {
-                used: device.allocated.used.into(),
+                used: node.counted_once(place).used.into(),
                 left,
                 lingering: lingering(inventory, &gpu.uuid),
             };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::{Reason, Refusal};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
@@ -71,6 +72,31 @@ fn exports_allocated_free_and_lingering_of_gpu() {
     check("cores_lingering_ratio", "0.1");
     check("seats_booked", "2");
     check("seats_free", "8");
+}
+
+#[test]
+fn exports_what_a_plan_takes_from_its_victims_once() {
+    let cache = LedgerCache::default();
+    Index::<Node>::reset(&cache, vec![node("n", 1000)]);
+    Index::apply(&cache, pod("victim", 1000, Some("n")));
+    let mut preemptor = pod("waits", 1000, None);
+    let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
+        "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
+        "hold": {"GPU-n": {"seats": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
+    let annotations = preemptor.metadata.annotations.get_or_insert_default();
+    annotations.insert(PREEMPTION.to_owned(), plan.to_string());
+    Index::apply(&cache, preemptor);
+    let check = |name: &str, value: &str| {
+        let text: String = gpu_metrics_text(cache.snapshot()).collect();
+        let line =
+            format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    };
+    check("memory_booked_bytes", "1048576000");
+    check("seats_booked", "1");
+    Index::delete(&cache, pod("victim", 1000, Some("n")));
+    check("memory_booked_bytes", "1048576000");
+    check("memory_free_bytes", "0");
 }
 
 /// `UPDATE=1` rewrites it.

@@ -50,8 +50,8 @@ impl LedgerReport {
         let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
             let inventory = node.inventory.as_ref();
             let gpus = inventory.map(|inventory| {
-                let gpus = inventory.gpus.iter().zip(&node.devices);
-                gpus.map(|(gpu, device)| line(gpu, &device.allocated))
+                let gpus = inventory.gpus.iter().enumerate();
+                gpus.map(|(place, gpu)| line(gpu, &node.counted_once(place)))
                     .collect()
             });
             let mut pods = ledger.pods_on(name.as_str());

@@ -6,8 +6,9 @@ use std::fmt::Display;
 
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
 use aliquot_core::mig::RESOURCES;
+use aliquot_k8s::node::label_value;
 
-use super::{Features, label_value, memory, mig_profile, product, sharing_strategy};
+use super::{Features, memory, mig_profile, product, sharing_strategy};
 
 /// Labels by key.
 type Labels = BTreeMap<String, String>;

@@ -74,7 +74,7 @@ pub(crate) async fn program(stack: Arc<Stack>) -> Result<()> {
         ensure!(found, "{reason}{events:?}");
     }
     stack.ledger_agrees().await?;
-    unlimited(stack, &["tenant"]).await
+    end(stack).await
 }
 
 /// 99 of 100 growths are felt within a second.
@@ -91,17 +91,28 @@ pub(crate) async fn hundred(stack: Arc<Stack>) -> Result<()> {
     let line = format!("{line}, last {:?}", took[99]);
     print_line(&line);
     ensure!(took[98] <= PROMISED, "{line}");
-    unlimited(stack, &["tenant"]).await
+    end(stack).await
 }
 
-/// A pod without a program yet.
+/// A pod without a program yet, whose resizes follow each other without a pause.
 async fn start(stack: &Stack) -> Result<()> {
+    restart_scheduler(stack, &["--resize-interval", "0"]).await?;
     limited(stack, &nvidia_spec(stack)?).await?;
     let memory = MEMORY.to_string();
     let limits = [("gpu", "1"), ("gpumem", &*memory), ("gpucores", "30")];
     let pod = with_python(stack, SPACE, "tenant", &limits)?;
     stack.cluster.create_pod(pod).await?;
     stack.cluster.wait_running(SPACE, "tenant").await.map(drop)
+}
+
+async fn restart_scheduler(stack: &Stack, flags: &[&str]) -> Result<()> {
+    stack.terminate(Kind::Scheduler).await?;
+    stack.start_scheduler(flags).await
+}
+
+async fn end(stack: &Stack) -> Result<()> {
+    restart_scheduler(stack, &[]).await?;
+    unlimited(stack, &["tenant"]).await
 }
 
 /// A program that uses all of its share allocates as soon as that grows, `count` times, and holds it

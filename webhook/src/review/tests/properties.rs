@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use aliquot_core::request::{BareGpu, Resource};
+use aliquot_core::request::{self, BareGpu, Resource};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::{Demand, Mib, Percent};
 use aliquot_k8s::pod as k8s;
@@ -170,10 +170,15 @@ fn demand(pod: &Value, settings: &Settings) -> Demand {
     k8s::demand(&serde_json::from_value(pod.clone()).unwrap(), &reading).unwrap()
 }
 
-/// The amounts that its containers name in their resources.
+/// The amounts that its containers name in their resources; beside a count of 0 they are 0, too.
 fn amounts(pod: &Value, settings: &Settings) -> usize {
     let of_container = |container: &Value| {
         let lists = ["limits", "requests"].map(|list| container["resources"][list].clone());
+        let count = |list: &Value| list.get(settings.names.of(Resource::Gpu)).cloned();
+        let count = lists.iter().find_map(count);
+        if count.is_some_and(|text| request::count(text.as_str().unwrap_or_default()) == Ok(0)) {
+            return 0;
+        }
         let amounts = Resource::ALL
             .into_iter()
             .filter(|&one| one != Resource::Gpu);
