@@ -35,6 +35,7 @@ fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
             used: vec![used],
             contexts: vec![0],
             managed: vec![0],
+            imported: vec![0],
             refused: vec![0],
         });
     }

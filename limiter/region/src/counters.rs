@@ -7,6 +7,7 @@
 //! | 0 | 8 | magic `ALQCOUNT` |
 //! | 8 | 4 | layout version, 1 |
 //! | 16 | 8 | slots that were ever used: all from this number on are empty |
+//! | 24 | 8 | entries of shared memory that were ever used |
 //! | 4,096 + 256 d | 256 | device d, in the order of the limits page |
 //! | + 0 | 8 | total: bytes in use by all processes (48 bits), number of audits (16 bits) |
 //! | + 8 | 8 | the highest total so far |
@@ -29,9 +30,14 @@
 //! | + 72 + 16 d | 8 | of these, contexts |
 //! | + 592 + 8 d | 4 | of the bytes used on device d, managed memory, in blocks of 2 MiB |
 //! | + 596 + 8 d | 4 | refused requests of the process on device d |
+//! | 544,768 + 32 e | 32 | entry e of shared memory ([`crate::shared`]) |
+//! | + 0 | 8 | key of the block |
+//! | + 8 | 8 | who holds it: slot + 1, or 65,535 for an orphan (16 bits), device (8), 1 if it was imported (8), the lower half of the key; 0: the entry is free |
+//! | + 16 | 8 | bytes |
+//! | + 24 | 8 | inode of the descriptors that stand for it; 0: none |
 //!
-//! A limiter of an earlier release leaves the words from 592 on at 0, and writes others at 112 to 128
-//! of a device.
+//! A limiter of an earlier release leaves the words from 592 on and the entries at 0, and writes others
+//! at 112 to 128 of a device.
 //!
 //! The owner of a slot locks its first byte ([`crate::slot`]); its forked children lock the second
 //! byte, because they may keep its device memory alive.
@@ -41,11 +47,13 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
+use std::os::fd::AsFd;
 
 use thiserror::Error;
 
 use crate::limits::MAX_DEVICES;
-use crate::map::Map;
+use crate::map::{self, Map};
+use crate::shared::Entry;
 
 /// Size of the file in bytes.
 pub const SIZE: u64 = 1 << 20;
@@ -53,13 +61,17 @@ pub const SIZE: u64 = 1 << 20;
 pub const SLOTS: usize = 512;
 /// The slot that all further processes share.
 pub const SHARED: usize = SLOTS;
+/// Blocks of memory that processes share.
+pub const ENTRIES: usize = 8192;
 /// Bytes that are mapped.
-pub const USED: usize = FIRST_SLOT + (SLOTS + 1) * SLOT;
+pub const USED: usize = FIRST_ENTRY + ENTRIES * ENTRY;
 /// The layout that is written and read.
 pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"ALQCOUNT";
 const HIGH: usize = 16;
+/// Where the number of entries that were ever used is.
+pub(crate) const HIGHEST_ENTRY: usize = 24;
 const FIRST_DEVICE: usize = 4096;
 /// Bytes of a device.
 pub(crate) const DEVICE: usize = 256;
@@ -69,6 +81,9 @@ const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
 const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
 const SLOT_DETAIL: usize = 8;
+const FIRST_ENTRY: usize = 544_768;
+/// Bytes of an entry.
+pub(crate) const ENTRY: usize = 32;
 /// Bytes of a block, in which managed memory is counted.
 pub const BLOCK: u64 = 2 << 20;
 
@@ -76,6 +91,7 @@ const _: () = {
     assert!(FIRST_DEVICE + MAX_DEVICES * DEVICE <= FIRST_SLOT);
     assert!(SLOT_DETAILS == 592 && MAX_DEVICES <= 64);
     assert!(SLOT_DETAILS + MAX_DEVICES * SLOT_DETAIL <= SLOT);
+    assert!(FIRST_SLOT + (SLOTS + 1) * SLOT <= FIRST_ENTRY);
     assert!(USED as u64 <= SIZE);
 };
 
@@ -85,6 +101,11 @@ pub fn header() -> [u8; 12] {
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..].copy_from_slice(&VERSION.to_le_bytes());
     bytes
+}
+
+/// A number that tells an open counters file from each copy of it.
+pub fn identity(file: impl AsFd) -> io::Result<u64> {
+    map::identity(file)
 }
 
 /// Why a process cannot get a slot.
@@ -101,6 +122,11 @@ pub enum AttachError {
     /// Not a counters file, or one with another layout.
     #[error("the counters file does not have layout version {VERSION}")]
     Layout,
+    /// Not the container's own file.
+    #[error(
+        "the counters file is a copy, which would be a second share; expected: /.aliquot itself in this root, as with: mount --rbind /.aliquot ROOT/.aliquot"
+    )]
+    Copy,
     /// No slot is free, and the shared slot is being cleared all the time.
     #[error("the counters file has no free slot")]
     NoSlot,
@@ -212,6 +238,20 @@ impl MappedCounters {
         self.0.u32(slot_detail_offset(slot, device) + 4)
     }
 
+    pub(crate) fn highest_entry(&self) -> &AtomicU64 {
+        self.0.u64(HIGHEST_ENTRY)
+    }
+
+    pub(crate) fn entry(&self, entry: usize) -> Entry<'_, AtomicU64> {
+        let word = |at: usize| self.0.u64(entry_offset(entry) + at);
+        Entry {
+            key: word(0),
+            holder: word(8),
+            bytes: word(16),
+            inode: word(24),
+        }
+    }
+
     fn device_word(&self, device: usize, at: usize) -> &AtomicU64 {
         self.0.u64(device_offset(device, at))
     }
@@ -242,6 +282,12 @@ pub(crate) fn slot_device_offset(slot: usize, device: usize) -> usize {
 pub(crate) fn slot_detail_offset(slot: usize, device: usize) -> usize {
     assert!(device < MAX_DEVICES);
     start(slot) + SLOT_DETAILS + device * SLOT_DETAIL
+}
+
+/// Offset of an entry.
+pub(crate) fn entry_offset(entry: usize) -> usize {
+    assert!(entry < ENTRIES);
+    FIRST_ENTRY + entry * ENTRY
 }
 
 /// The slot to which a byte of the file belongs or would belong.

@@ -11,8 +11,9 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::account::MAX_BYTES;
-use crate::counters::{self, ComputeRecord, SHARED, SIZE, start};
+use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, SHARED, SIZE, start};
 use crate::limits::MAX_DEVICES;
+use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
 
 /// Why a counters file cannot be read.
@@ -65,6 +66,8 @@ pub struct ProcessUsage {
     pub contexts: Vec<u64>,
     /// Of the bytes used of each device, managed memory.
     pub managed: Vec<u64>,
+    /// Of the bytes used of each device, memory of other processes.
+    pub imported: Vec<u64>,
     /// Requests refused on each device; the number may wrap.
     pub refused: Vec<u32>,
 }
@@ -77,6 +80,8 @@ pub struct CountersSnapshot {
     /// Bytes in use of each device, including those of dead processes until somebody corrects the
     /// total.
     pub totals: Vec<u64>,
+    /// Bytes of each device for which more than one living process is charged, and orphans.
+    pub overlaps: Vec<Overlap>,
     /// Highest number of bytes that was ever in use of each device.
     pub peaks: Vec<u64>,
     /// Requests refused on each device.
@@ -139,10 +144,17 @@ pub enum Inconsistency {
 }
 
 impl CountersSnapshot {
-    /// Bytes of a device that living processes use according to their slots.
+    /// Bytes of a device that living processes use according to their slots; what several of them
+    /// hold counts for each.
     pub fn used(&self, device: usize) -> u64 {
         let words = self.processes.iter().filter_map(|one| one.used.get(device));
         words.fold(0, |sum, used| sum.saturating_add(*used))
+    }
+
+    /// The same; what several of them hold counts once.
+    pub fn held(&self, device: usize) -> u64 {
+        let overlap = self.overlaps.get(device).copied().unwrap_or_default();
+        overlap.of_sum(self.used(device))
     }
 
     /// The inconsistencies with what the host measured of each device.
@@ -156,10 +168,11 @@ impl CountersSnapshot {
                 found.push(Inconsistency::Uncounted { device, bytes });
             }
             let most = measurement.limit.saturating_add(measurement.slack);
-            if let Some(bytes) = excess(measurement.measured.max(reported), most) {
+            let held = self.held(device);
+            if let Some(bytes) = excess(measurement.measured.max(held), most) {
                 found.push(Inconsistency::AboveLimit { device, bytes });
             }
-            if total < reported {
+            if total < held {
                 found.push(Inconsistency::TotalTooLow { device });
             }
         }
@@ -186,6 +199,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             .map(|place| word(&bytes, place))
             .collect::<Vec<u64>>()
     };
+    let mut held = shared_memory(&file, &bytes)?;
     let mut processes = Vec::new();
     for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
         let (first, length) = (start(slot), counters::end(slot) - start(slot));
@@ -210,9 +224,21 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             used: slot_device_offset(0),
             contexts: slot_device_offset(8),
             managed: managed.collect(),
+            imported: (0..devices)
+                .map(|device| imported(&held, slot, device))
+                .collect(),
             refused: details(4),
         });
     }
+    // The driver frees what dead processes held.
+    held.retain(|held| {
+        held.slot
+            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
+    });
+    let overlaps = (0..devices).map(|device| {
+        let of_device = held.iter().filter(|held| held.block.device == device);
+        Overlap::new(of_device.copied())
+    });
     let compute = (0..devices).map(|device| {
         let record = ComputeRecord::new(|at| word(&bytes, counters::device_offset(device, at)));
         ComputeUsage {
@@ -228,11 +254,31 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             .into_iter()
             .map(|word| word & MAX_BYTES)
             .collect(),
+        overlaps: overlaps.collect(),
         peaks: of_devices(8),
         refused: of_devices(16),
         compute: compute.collect(),
         lacking: of_devices(24).into_iter().zip(of_devices(32)).collect(),
     })
+}
+
+/// The entries of shared memory; `header` is the beginning of the file.
+fn shared_memory(file: &OwnedFd, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
+    let number = word(header, counters::HIGHEST_ENTRY);
+    let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
+    let bytes = pread(file, counters::entry_offset(0), number * ENTRY).map_err(failed("read"))?;
+    let entries = bytes.chunks_exact(ENTRY);
+    let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));
+    Ok(held.collect())
+}
+
+/// Bytes of a device that the process of a slot has from others.
+fn imported(held: &[Held], slot: usize, device: usize) -> u64 {
+    let own = held.iter().filter(|held| {
+        let block = held.block;
+        held.slot == Some(slot) && block.device == device && block.imported
+    });
+    own.fold(0, |sum, held| sum.saturating_add(held.block.bytes))
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {

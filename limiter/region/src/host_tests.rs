@@ -11,6 +11,8 @@ use super::*;
 use crate::slot::ProcessSlot;
 
 const MIB: u64 = 1 << 20;
+/// No device's node.
+const NODE: &std::ffi::CStr = c"/nonexistent";
 
 struct CountersFile(tempfile::TempDir);
 
@@ -27,7 +29,7 @@ impl CountersFile {
     }
     fn slot(&self) -> ProcessSlot {
         let path = CString::new(self.path().to_str().unwrap()).unwrap();
-        ProcessSlot::take(&path).unwrap()
+        ProcessSlot::take(&path, None, NODE).unwrap()
     }
     fn writable(&self) -> File {
         let mut options = File::options();

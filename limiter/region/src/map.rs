@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -25,14 +25,26 @@ pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
-/// Whether an open file is a regular one, and its length.
-pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
+/// What the kernel says of an open file.
+fn status(file: impl AsFd) -> io::Result<libc::stat> {
     // SAFETY: zero is a value of every field of `stat`.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `found` is a `stat` to write to.
-    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut found) } != 0 {
+    if unsafe { libc::fstat(file.as_fd().as_raw_fd(), &raw mut found) } != 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok(found)
+}
+
+/// A number for the file system and the inode of an open file, which no copy of it has; not 0.
+pub(crate) fn identity(file: impl AsFd) -> io::Result<u64> {
+    let found = status(file)?;
+    Ok((found.st_dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ found.st_ino) | 1 << 63)
+}
+
+/// Whether an open file is a regular one, and its length.
+pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
+    let found = status(file)?;
     let size = u64::try_from(found.st_size).unwrap_or(0);
     Ok((found.st_mode & libc::S_IFMT == libc::S_IFREG, size))
 }

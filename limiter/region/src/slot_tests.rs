@@ -13,6 +13,8 @@ use crate::fork::ForkFlag;
 /// Environment variable with the counters file for a process that this test starts.
 const FILE: &str = "REGION_TEST_FILE";
 const LIMIT: u64 = 1_000;
+/// No device's node.
+const NODE: &CStr = c"/nonexistent";
 
 struct CountersFile(tempfile::TempDir);
 
@@ -28,7 +30,7 @@ impl CountersFile {
         self.0.path().join("slots")
     }
     fn slot(&self) -> ProcessSlot {
-        ProcessSlot::take(&c_path(&self.path())).unwrap()
+        ProcessSlot::take(&c_path(&self.path()), None, NODE).unwrap()
     }
     /// Starts this test binary as `role` and waits until it prints that it is ready.
     fn start(&self, role: &str) -> Child {
@@ -52,7 +54,7 @@ fn c_path(path: &Path) -> CString {
 /// The slot of a helper process; `None` in a normal test run.
 fn helper_slot() -> Option<ProcessSlot> {
     let path = std::env::var_os(FILE)?;
-    Some(ProcessSlot::take(&c_path(Path::new(&path))).unwrap())
+    Some(ProcessSlot::take(&c_path(Path::new(&path)), None, NODE).unwrap())
 }
 
 fn wait_until_killed() {
@@ -182,6 +184,48 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
     }
 }
 
+const fn block(key: u64, bytes: u64) -> SharedBlock {
+    SharedBlock {
+        key,
+        device: 0,
+        bytes,
+        imported: false,
+    }
+}
+
+#[test]
+fn helper_shares_forever() {
+    let Some(slot) = helper_slot() else { return };
+    println!("READY");
+    for key in 100.. {
+        slot.charge(0, 5);
+        let own = slot.hold(block(key, 5));
+        let other = slot.adopt(block(9, 40));
+        slot.let_go(own, 5);
+        slot.let_go(other, 40);
+    }
+}
+
+#[test]
+fn reclaims_memory_of_processes_killed_while_sharing() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.charge(0, 40);
+    let held = slot.hold(block(9, 40));
+    for _ in 0..30 {
+        let others = [(); 2].map(|()| file.start("slot::tests::helper_shares_forever"));
+        for mut other in others {
+            assert!(slot.used(0) >= 40);
+            other.kill().unwrap();
+            other.wait().unwrap();
+            slot.settle(1).unwrap();
+        }
+        settles_to(&slot, 0, 40);
+    }
+    slot.let_go(held, 40);
+    settles_to(&slot, 0, 0);
+}
+
 #[test]
 fn shares_last_slot_among_excess_processes() {
     let file = CountersFile::new();
@@ -242,11 +286,22 @@ fn reuses_free_slots_without_moving_others() {
 fn rejects_counters_file_of_other_layout() {
     let file = CountersFile::new();
     std::fs::write(file.path(), vec![0; USED]).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
     assert!(matches!(error, AttachError::Layout), "{error}");
     std::fs::write(file.path(), counters::header()).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
     assert!(error.to_string().contains("cannot be mapped"), "{error}");
+}
+
+#[test]
+fn rejects_copy_of_counters_file() {
+    let file = CountersFile::new();
+    let copy = file.path().with_extension("copy");
+    std::fs::copy(file.path(), &copy).unwrap();
+    let identity = counters::identity(std::fs::File::open(file.path()).unwrap()).unwrap();
+    assert!(ProcessSlot::take(&c_path(&file.path()), Some(identity), NODE).is_ok());
+    let error = ProcessSlot::take(&c_path(&copy), Some(identity), NODE).unwrap_err();
+    assert!(error.to_string().contains("is a copy"), "{error}");
 }
 
 #[test]

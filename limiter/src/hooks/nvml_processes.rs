@@ -119,7 +119,7 @@ pub(crate) fn compute<T: ProcessRecord>(
     infos: Out<T>,
 ) -> Code {
     listed(real, device, count, infos, |process, device_index| {
-        let _ = process.slot.settle(process.limits.devices());
+        let _ = process.settle();
         process.slot.processes(device_index).map(T::of).collect()
     })
 }
