@@ -436,7 +436,7 @@ fn limiter_checked(one: &ProcessSample, owner: Owner, sample: &NodeSample) -> Ow
         Some(Some(Ok((before, after)))) => {
             let mut with_slots = before.processes.iter().chain(&after.processes);
             let container_pid = one.process.container_pid;
-            // A process that shares the last slot has none of its own.
+            // Under an earlier release, processes beyond 512 share the last slot.
             container_pid.is_none()
                 || with_slots.any(|process| process.pid.is_none() || process.pid == container_pid)
         }

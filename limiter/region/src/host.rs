@@ -5,13 +5,13 @@
 //! that the driver contradicts are reported as [`Inconsistency`].
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use thiserror::Error;
 
 use crate::account::MAX_BYTES;
-use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, SHARED, SIZE, start};
+use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, Layout, SIZE, start};
 use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
@@ -31,8 +31,8 @@ pub enum CountersReadError {
     #[error("the counters file is not a regular file")]
     NotAFile,
     /// Truncated or extended.
-    #[error("the counters file has {0} bytes; expected: {SIZE}")]
-    Size(u64),
+    #[error("the counters file has {0} bytes; expected: {1}")]
+    Size(u64, u64),
     /// Overwritten.
     #[error("the counters file does not begin with its header")]
     Layout,
@@ -43,7 +43,7 @@ impl CountersReadError {
     /// about the tenant: no descriptor or memory is left, the disk is broken, the file is missing.
     pub fn is_caused_by_tenant(&self) -> bool {
         match self {
-            Self::NotAFile | Self::Size(_) | Self::Layout => true,
+            Self::NotAFile | Self::Size(..) | Self::Layout => true,
             Self::Io { source, .. } => {
                 // Truncated while it was read; a lease of the tenant's; a link.
                 let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
@@ -58,7 +58,7 @@ impl CountersReadError {
 pub struct ProcessUsage {
     /// Index of its slot.
     pub slot: usize,
-    /// Its id in its own namespace; `None` for those of the shared slot.
+    /// Its id in its own namespace; `None` for those of the shared slot of an earlier release.
     pub pid: Option<u32>,
     /// Bytes used of each device, in the order of the limits page.
     pub used: Vec<u64>,
@@ -187,21 +187,18 @@ fn excess(found: u64, allowed: u64) -> Option<u64> {
 /// Reads the file at `path` for the first `devices` devices.
 pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersReadError> {
     let devices = devices.min(MAX_DEVICES);
-    let file = open(path)?;
+    let (file, layout) = open(path)?;
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
-    if !counters::has_header(&bytes) {
-        return Err(CountersReadError::Layout);
-    }
     let of_devices = |at: usize| {
         let places = (0..devices).map(|device| counters::device_offset(device, at));
         places
             .map(|place| word(&bytes, place))
             .collect::<Vec<u64>>()
     };
-    let mut held = shared_memory(&file, &bytes)?;
+    let mut held = shared_memory(&file, layout, &bytes)?;
     let mut processes = Vec::new();
-    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
+    for slot in locked_slots(&file, layout).map_err(failed("checked for locks"))? {
         let (first, length) = (start(slot), counters::end(slot) - start(slot));
         let bytes = pread(&file, first, length).map_err(failed("read"))?;
         let slot_device_offset = |at: usize| {
@@ -263,10 +260,14 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
 }
 
 /// The entries of shared memory; `header` is the beginning of the file.
-fn shared_memory(file: &OwnedFd, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
+fn shared_memory(
+    file: &OwnedFd,
+    layout: Layout,
+    header: &[u8],
+) -> Result<Vec<Held>, CountersReadError> {
     let number = word(header, counters::HIGHEST_ENTRY);
     let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
-    let bytes = pread(file, counters::entry_offset(0), number * ENTRY).map_err(failed("read"))?;
+    let bytes = pread(file, layout.entry(0), number * ENTRY).map_err(failed("read"))?;
     let entries = bytes.chunks_exact(ENTRY);
     let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));
     Ok(held.collect())
@@ -286,7 +287,7 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
 }
 
 /// Opens a file of the right kind and size.
-fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
+fn open(path: &Path) -> Result<(OwnedFd, Layout), CountersReadError> {
     let path = map::c_path(path).map_err(failed("named"))?;
     // Without O_NONBLOCK, opening a FIFO that has no writer would block.
     let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -295,10 +296,17 @@ fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
     if !is_file {
         return Err(CountersReadError::NotAFile);
     }
-    if size != SIZE {
-        return Err(CountersReadError::Size(size));
+    let mut header = [0; counters::HEADER];
+    let is_long = size >= counters::HEADER as u64;
+    if is_long {
+        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
     }
-    Ok(file)
+    let layout = Layout::of(&header);
+    let expected = layout.map_or(SIZE, |layout| layout.size);
+    if size != expected {
+        return Err(CountersReadError::Size(size, expected));
+    }
+    Ok((file, layout.ok_or(CountersReadError::Layout)?))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -316,33 +324,15 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
 /// A part of the file. A file that was truncated meanwhile is an error.
 fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; length];
-    fill(file, at, &mut bytes)?;
+    map::read_at(file, at, &mut bytes)?;
     Ok(bytes)
-}
-
-/// The same, into an existing buffer.
-fn fill(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let left = &mut bytes[done..];
-        let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
-        // SAFETY: the buffer is ours and as long as is said.
-        let got =
-            unsafe { libc::pread(file.as_raw_fd(), left.as_mut_ptr().cast(), left.len(), at) };
-        match usize::try_from(got) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(got) => done += got,
-            Err(_) => return Err(io::Error::last_os_error()),
-        }
-    }
-    Ok(())
 }
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
 /// queries for each slot.
-fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
+fn locked_slots(file: &OwnedFd, layout: Layout) -> io::Result<Vec<usize>> {
     let mut found = Vec::new();
-    let mut ranges = vec![(0, SHARED + 1)];
+    let mut ranges = vec![(0, layout.all_slots)];
     while let Some((first, end)) = ranges.pop() {
         if first >= end {
             continue;
@@ -376,11 +366,7 @@ pub struct LaunchReader {
 impl LaunchReader {
     /// Opens the file at `path` for its first `devices` devices.
     pub fn open(path: &Path, devices: usize) -> Result<Self, CountersReadError> {
-        let file = open(path)?;
-        let header = pread(&file, 0, counters::header().len()).map_err(failed("read"))?;
-        if !counters::has_header(&header) {
-            return Err(CountersReadError::Layout);
-        }
+        let (file, _) = open(path)?;
         let devices = devices.min(MAX_DEVICES);
         Ok(Self {
             file,
@@ -392,7 +378,7 @@ impl LaunchReader {
     /// The current counters, device by device. An error means that the file was truncated.
     pub fn read(&mut self) -> Result<&[LaunchCounters], CountersReadError> {
         let from = counters::device_offset(0, 0);
-        fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
+        map::read_at(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
         let records = self.bytes.chunks_exact(counters::DEVICE);
         for (counters, record) in self.counters.iter_mut().zip(records) {
             *counters = ComputeRecord::new(|at| word(record, at));

@@ -20,6 +20,24 @@ pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
+/// Reads a part of a file. One that ends before is an error.
+pub(crate) fn read_at(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let left = &mut bytes[done..];
+        let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
+        // SAFETY: the buffer is ours and as long as is said.
+        let got =
+            unsafe { libc::pread(file.as_raw_fd(), left.as_mut_ptr().cast(), left.len(), at) };
+        match usize::try_from(got) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => done += got,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
 /// A path as a C string.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)

@@ -13,8 +13,7 @@ use std::sync::OnceLock;
 
 use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit};
 use crate::counters::{
-    AttachError, BLOCK, ComputeWords, ENTRIES, MappedCounters, SHARED, SLOTS, USED, children_lock,
-    start,
+    AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
 };
 use crate::exiting::is_exiting;
 use crate::limits::MAX_DEVICES;
@@ -25,12 +24,8 @@ use crate::tag::{self, DeviceNode};
 
 /// Attempts to find a moment without running operations before an audit is given up.
 const MAX_AUDITS: u32 = 64;
-/// Attempts to enter the shared slot while it is being cleared.
-const MAX_CLAIM_ATTEMPTS: u32 = 1_000;
 /// Bytes to map so that a lock stays.
 const PAGE: usize = 4096;
-/// Owner word of the shared slot.
-const SHARED_OWNER: u64 = u64::MAX;
 
 /// The slot of this process.
 #[derive(Debug)]
@@ -56,7 +51,7 @@ pub struct Holding {
 /// A process of the container and its use of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotProcess {
-    /// Its id in its own namespace; `None` for those of the shared slot.
+    /// Its id in its own namespace; `None`: the word is none.
     pub pid: Option<u32>,
     /// Bytes, contexts included.
     pub used: u64,
@@ -76,16 +71,16 @@ impl ProcessSlot {
         if identity.is_some_and(|identity| identity != found) {
             return Err(AttachError::Copy);
         }
+        let mut header = [0; HEADER];
+        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+        let layout = Layout::of(&header).ok_or(AttachError::Layout)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let map = Map::new(&file, USED, access).map_err(failed("mapped"))?;
+        let map = Map::new(&file, layout.used(), access).map_err(failed("mapped"))?;
         map.exclude_from_fork()
             .map_err(failed("excluded from forks"))?;
-        let counters = MappedCounters(map);
-        if !counters.has_known_layout() {
-            return Err(AttachError::Layout);
-        }
+        let counters = MappedCounters { map, layout };
         let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
-        let slot = slot.ok_or(AttachError::NoSlot)?;
+        let slot = slot.ok_or(AttachError::NoSlot(layout.slots))?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
         Ok(Self {
@@ -344,11 +339,13 @@ impl ProcessSlot {
         done
     }
 
-    /// All slots that were ever used, and the shared one.
+    /// All slots that were ever used.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let high = self.counters.high().load(SeqCst);
-        let high = usize::try_from(high).unwrap_or(SLOTS).min(SLOTS);
-        (0..high).chain([SHARED])
+        let (high, slots) = (
+            self.counters.high().load(SeqCst),
+            self.counters.layout.slots,
+        );
+        0..usize::try_from(high).unwrap_or(slots).min(slots)
     }
 
     /// All entries that were ever used.
@@ -390,10 +387,13 @@ fn blocks(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u32::MAX)
 }
 
-/// Claims a slot: one that looks free, else one whose owner is dead, else a part of the shared one.
+/// Claims a slot: one that looks free, else one whose owner is dead.
 fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<usize>> {
-    let free = (0..SLOTS).filter(|slot| counters.owner(*slot).load(SeqCst) == 0);
-    for slot in free.chain(0..SLOTS) {
+    let all = 0..counters.layout.slots;
+    let free = all
+        .clone()
+        .filter(|slot| counters.owner(*slot).load(SeqCst) == 0);
+    for slot in free.chain(all) {
         if lock::set(file, start(slot), LockMode::Exclusive)? {
             let before = counters.owner(slot).load(SeqCst);
             if before != 0 && is_still_in_use(file, slot, before)? {
@@ -409,13 +409,6 @@ fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<us
             counters.high().fetch_max(slot as u64 + 1, SeqCst);
             return Ok(Some(slot));
         }
-    }
-    for _ in 0..MAX_CLAIM_ATTEMPTS {
-        if lock::set(file, start(SHARED), LockMode::Shared)? {
-            counters.owner(SHARED).store(SHARED_OWNER, SeqCst);
-            return Ok(Some(SHARED));
-        }
-        std::thread::yield_now();
     }
     Ok(None)
 }

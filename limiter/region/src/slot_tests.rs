@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::counters;
+use crate::counters::{self, SLOTS};
 use crate::fork::ForkFlag;
 
 /// Environment variable with the counters file for a process that this test starts.
@@ -227,27 +227,48 @@ fn reclaims_memory_of_processes_killed_while_sharing() {
 }
 
 #[test]
-fn shares_last_slot_among_excess_processes() {
+fn reclaims_memory_of_100_of_600_dead_processes() {
     let file = CountersFile::new();
-    let slots: Vec<ProcessSlot> = (0..SLOTS + 3).map(|_| file.slot()).collect();
-    let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
-    assert_eq!(indexes[..SLOTS], (0..SLOTS).collect::<Vec<_>>()[..]);
-    assert_eq!(indexes[SLOTS..], [SHARED; 3]);
+    let mut slots: Vec<ProcessSlot> = (0..600).map(|_| file.slot()).collect();
     for slot in &slots {
         slot.reserve(1, 1, 10_000).unwrap();
     }
-    let first = &slots[0];
-    assert_eq!(first.used(1), 515);
-    let shared = SlotProcess { pid: None, used: 3 };
-    assert_eq!(first.processes(1).last(), Some(shared));
-    let mut slots = slots.into_iter();
-    let first = slots.next().unwrap();
-    let last = slots.next_back().unwrap();
+    let living = slots.split_off(100);
+    assert_eq!(living[0].used(1), 600);
     drop(slots);
-    // What is shared goes with the last.
-    settles_to(&first, 1, 4);
-    drop(last);
-    settles_to(&first, 1, 1);
+    settles_to(&living[0], 1, 500);
+}
+
+#[test]
+fn refuses_process_beyond_last_slot() {
+    let file = CountersFile::new();
+    let slots: Vec<ProcessSlot> = (0..SLOTS).map(|_| file.slot()).collect();
+    let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
+    assert_eq!(indexes, (0..SLOTS).collect::<Vec<_>>());
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    assert!(error.to_string().contains("1024 processes"), "{error}");
+    drop(slots);
+    assert!(file.slot().index() < SLOTS);
+}
+
+#[test]
+fn uses_counters_file_of_earlier_release() {
+    let file = CountersFile::new();
+    let mut header = counters::header();
+    header[8] = 1;
+    std::fs::write(file.path(), header).unwrap();
+    let open = std::fs::File::options().write(true).open(file.path());
+    open.unwrap().set_len(1 << 20).unwrap();
+    let (one, other) = (file.slot(), file.slot());
+    one.charge(0, 40);
+    let held = one.hold(block(9, 40));
+    let adopted = other.adopt(block(9, 40));
+    assert_eq!(one.used(0), 40);
+    let found = crate::host::read(&file.path(), 1).unwrap();
+    assert_eq!((found.used(0), found.held(0)), (80, 40));
+    one.let_go(held, 40);
+    other.let_go(adopted, 40);
+    assert_eq!(one.used(0), 0);
 }
 
 /// Dead processes' slots are cleared until so much of a device is in use, never less. A child that
@@ -285,7 +306,7 @@ fn reuses_free_slots_without_moving_others() {
 #[test]
 fn rejects_counters_file_of_other_layout() {
     let file = CountersFile::new();
-    std::fs::write(file.path(), vec![0; USED]).unwrap();
+    std::fs::write(file.path(), vec![0; 1 << 20]).unwrap();
     let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
     assert!(matches!(error, AttachError::Layout), "{error}");
     std::fs::write(file.path(), counters::header()).unwrap();
