@@ -96,6 +96,14 @@ impl Properties {
     }
 }
 
+/// `CUmemAllocationProp`, with room for what later drivers may add.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AllocationProperties {
+    pub(crate) first: Properties,
+    others: [u64; 6],
+}
+
 /// A pointer to which a call writes, or from which it reads, as the driver's interface promises:
 /// null, or valid for one `T` (or as many as another argument says) during the call.
 #[repr(transparent)]
@@ -112,6 +120,11 @@ impl<T> Copy for Out<T> {}
 impl<T: Copy> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
+    }
+
+    /// What an untyped argument points to, as the interface promises.
+    pub(crate) fn at(place: *mut core::ffi::c_void) -> Self {
+        Self(place.cast())
     }
 
     pub(crate) fn is_null(self) -> bool {

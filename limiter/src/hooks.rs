@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod context_limits;
 pub(crate) mod graph;
 pub(crate) mod green;
+pub(crate) mod ipc;
 pub(crate) mod launch;
 pub(crate) mod memory;
 pub(crate) mod nvml;

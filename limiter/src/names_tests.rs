@@ -47,21 +47,18 @@ const BY_CREATOR: &str = "passed through: the process that created it is charged
 const OF_HOST: &str = "passed through: host memory";
 
 /// Those of them that are passed through, and why.
-const PASS: [(&str, &str); 18] = [
+const PASS: [(&str, &str); 15] = [
     ("cuGraphAddNode", BY_LAUNCH),
     ("cuGraphAddMemAllocNode", BY_LAUNCH),
     ("cuGraphInstantiate", BY_HOST),
     ("cuGraphInstantiate_v2", BY_HOST),
     ("cuGraphInstantiateWithFlags", BY_HOST),
     ("cuImportExternalMemory", BY_CREATOR),
-    ("cuIpcOpenMemHandle", BY_CREATOR),
-    ("cuIpcOpenMemHandle_v2", BY_CREATOR),
     ("cuLibraryLoadData", BY_HOST),
     ("cuLibraryLoadFromFile", BY_HOST),
     ("cuMemAllocHost", OF_HOST),
     ("cuMemAllocHost_v2", OF_HOST),
-    ("cuMemImportFromShareableHandle", BY_CREATOR),
-    ("cuMemPoolImport", BY_CREATOR),
+    ("cuMemPoolImportFromShareableHandle", BY_CREATOR),
     ("cuModuleLoad", BY_HOST),
     ("cuModuleLoadData", BY_HOST),
     ("cuModuleLoadDataEx", BY_HOST),
@@ -82,7 +79,7 @@ fn is_hooked(name: &str) -> bool {
 /// Why a call that may take memory is passed through.
 fn reason(name: &str) -> Option<&'static str> {
     let same = |known: &str| {
-        let whole = known.ends_with("Load") || known.ends_with("Import") || known.ends_with("Node");
+        let whole = known.ends_with("Load") || known.ends_with("Node");
         if whole {
             name.starts_with(known)
         } else {

@@ -9,6 +9,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::ffi::CStr;
 use std::fmt::Display;
+use std::io;
 use std::sync::OnceLock;
 
 use aliquot_region::fork::ForkFlag;
@@ -25,6 +26,8 @@ use crate::log;
 const LIMITS: &CStr = c"/.aliquot/limits";
 /// The counters file of all processes.
 const COUNTERS: &CStr = c"/.aliquot/counters/slots";
+/// The driver's node, of which the descriptors are that stand for memory.
+const CONTROL_NODE: &CStr = c"/dev/nvidiactl";
 /// CUDA devices whose index in the limits page is cached.
 const MAX_CUDA_DEVICES: usize = 64;
 const UNKNOWN: u8 = 0;
@@ -73,10 +76,12 @@ fn start(flag: ForkFlag) -> Option<()> {
     }
     let found = LimitsPage::open(LIMITS)
         .map_err(|error| error.to_string())
-        .and_then(|limits| match ProcessSlot::take(COUNTERS) {
-            Ok(slot) => Ok((limits, slot)),
-            Err(error) => Err(error.to_string()),
-        });
+        .and_then(
+            |limits| match ProcessSlot::take(COUNTERS, limits.counters(), CONTROL_NODE) {
+                Ok(slot) => Ok((limits, slot)),
+                Err(error) => Err(error.to_string()),
+            },
+        );
     match found {
         Ok((limits, slot)) => {
             log::line(
@@ -178,6 +183,11 @@ impl ProcessState {
             let (name, length) = self.limits.uuid(*device_index);
             length == UUID && name[4..] == digits
         }))
+    }
+
+    /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
+    pub(crate) fn settle(&self) -> io::Result<bool> {
+        self.slot.settle(self.limits.devices())
     }
 
     /// The most bytes that the container may have of a device now.

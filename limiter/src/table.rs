@@ -14,8 +14,8 @@ use crate::driver::{Address, DriverFunction, DriverLibrary};
 use crate::ffi::{Code, CuMemLocation, Device, Handle, Out, Pointer, Properties, Text};
 use crate::hooks::launch::{self, LaunchConfig, LaunchParameters};
 use crate::hooks::{
-    array, capture, context, context_limits, graph, green, memory, nvml, nvml_processes, physical,
-    pool, refuse, transfer, view,
+    array, capture, context, context_limits, graph, green, ipc, memory, nvml, nvml_processes,
+    physical, pool, refuse, transfer, view,
 };
 
 mod route;
@@ -123,7 +123,10 @@ hooks! {
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
     Cuda "cuMemFree" 3020 '-' cuMemFree_v2(pointer: Pointer) => memory::free;
 
-    Cuda "cuIpcGetMemHandle" 4010 '-' cuIpcGetMemHandle(handle: Out<memory::IpcHandle>, pointer: Pointer) => memory::share;
+    Cuda "cuIpcGetMemHandle" 4010 '-' cuIpcGetMemHandle(handle: Out<ipc::IpcHandle>, pointer: Pointer) => ipc::share;
+    Cuda "cuIpcOpenMemHandle" 4010 '-' cuIpcOpenMemHandle(pointer: Out<Pointer>, handle: ipc::IpcHandle, flags: c_uint) => ipc::open;
+    Cuda "cuIpcOpenMemHandle" 11000 '-' cuIpcOpenMemHandle_v2(pointer: Out<Pointer>, handle: ipc::IpcHandle, flags: c_uint) => ipc::open;
+    Cuda "cuIpcCloseMemHandle" 4010 '-' cuIpcCloseMemHandle(pointer: Pointer) => ipc::close;
     Cuda "cuMemGetHandleForAddressRange" 11070 '-' cuMemGetHandleForAddressRange(handle: *mut c_void, pointer: Pointer, bytes: usize, kind: i32, flags: u64) => memory::export_range;
 
     Cuda "cuMemCreate" 10020 '-' cuMemCreate(handle: Out<u64>, bytes: usize, properties: Out<Properties>, flags: u64) => physical::create;
@@ -133,6 +136,7 @@ hooks! {
     Cuda "cuMemUnmap" 10020 '-' cuMemUnmap(pointer: Pointer, bytes: usize) => physical::unmap;
 
     Cuda "cuMemExportToShareableHandle" 10020 '-' cuMemExportToShareableHandle(file: *mut c_void, handle: u64, kind: c_uint, flags: u64) => physical::export;
+    Cuda "cuMemImportFromShareableHandle" 10020 '-' cuMemImportFromShareableHandle(handle: Out<u64>, shared: *mut c_void, kind: c_uint) => physical::import;
     Cuda "cuMemMapArrayAsync" 11010 '-' cuMemMapArrayAsync(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
     Cuda "cuMemMapArrayAsync" 11010 'T' cuMemMapArrayAsync_ptsz(list: Out<physical::ArrayMapping>, count: c_uint, stream: Handle) => physical::map_arrays;
 
@@ -157,6 +161,9 @@ hooks! {
     Cuda "cuMemPoolCreate" 11020 '-' cuMemPoolCreate(pool: Out<Handle>, properties: Out<Properties>) => pool::create;
     Cuda "cuMemPoolDestroy" 11020 '-' cuMemPoolDestroy(pool: Handle) => pool::destroy;
     Cuda "cuMemPoolTrimTo" 11020 '-' cuMemPoolTrimTo(pool: Handle, bytes: usize) => pool::trim;
+
+    Cuda "cuMemPoolExportPointer" 11020 '-' cuMemPoolExportPointer(handle: Out<ipc::IpcHandle>, pointer: Pointer) => ipc::share_of_pool;
+    Cuda "cuMemPoolImportPointer" 11020 '-' cuMemPoolImportPointer(pointer: Out<Pointer>, pool: Handle, handle: Out<ipc::IpcHandle>) => ipc::open_of_pool;
 
     Cuda "cuLaunchKernel" 4000 '-' cuLaunchKernel(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<LEGACY>;
     Cuda "cuLaunchKernel" 7000 'T' cuLaunchKernel_ptsz(function: Handle, x: c_uint, y: c_uint, z: c_uint, width: c_uint, height: c_uint, depth: c_uint, shared: c_uint, stream: Handle, arguments: *mut c_void, extra: *mut c_void) => launch::kernel::<PER_THREAD>;

@@ -20,6 +20,8 @@ pub struct CountedMemory {
     pub bytes: u64,
     /// Of these, managed memory, which the driver may leave out of what it reports.
     pub managed: u64,
+    /// Of these, memory of other processes, which the driver may report of those only.
+    pub imported: u64,
     /// Requests that the limiter refused; the number may wrap.
     pub refused: u32,
 }
@@ -49,6 +51,7 @@ pub fn counted_memory(
         CountedMemory {
             bytes: bytes.max(earlier.unwrap_or(0)),
             managed: slot.managed.get(device).copied().unwrap_or(0),
+            imported: slot.imported.get(device).copied().unwrap_or(0),
             refused: slot.refused.get(device).copied().unwrap_or(0),
         }
     };
@@ -83,6 +86,7 @@ mod tests {
             used: vec![7, *used],
             contexts: vec![0; 2],
             managed: vec![0, used / 2],
+            imported: vec![0, used / 3],
             refused: vec![0, 3],
         };
         CountersSnapshot {
@@ -122,6 +126,7 @@ mod tests {
         let expected = CountedMemory {
             bytes: 30,
             managed: 15,
+            imported: 10,
             refused: 3,
         };
         assert_eq!(found, [expected]);

@@ -112,8 +112,8 @@ const MAX_UNKNOWN_SAMPLES: u32 = 20;
 pub struct Evaluator {
     shares: BTreeMap<(String, usize), ShareState>,
     reported_twice: BTreeMap<String, ReportedTwice>,
-    /// Managed memory on each GPU, in the last sample.
-    managed: BTreeMap<String, ManagedMemory>,
+    /// What was counted on each GPU in the last sample.
+    counted: BTreeMap<String, MovableMemory>,
     /// The unmanaged processes of the last sample, by GPU: why, and whether they are reported.
     unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, bool)>,
     /// Number of samples in which a process was in no reported container.
@@ -128,15 +128,27 @@ struct ReportedTwice {
     known: Recent,
     /// With all managed memory, which the sizes may lack.
     possible: Recent,
+    /// What the limiters count as imported.
+    counted: u64,
 }
 
-/// Managed memory that the limiters count on a GPU.
+impl ReportedTwice {
+    /// Bytes that the limiters do not count, such as that of an earlier release.
+    fn uncounted(&self) -> u64 {
+        let known = self.known.least().unwrap_or(0);
+        known.saturating_sub(self.counted)
+    }
+}
+
+/// What the limiters count on a GPU and the sizes of processes may lack.
 #[derive(Clone, Copy, Debug, Default)]
-struct ManagedMemory {
-    /// Bytes.
-    counted: u64,
-    /// Of these, bytes that the sizes of the processes lack.
-    left_out: u64,
+struct MovableMemory {
+    /// Bytes of managed memory.
+    managed: u64,
+    /// Of these, bytes that the sizes do lack.
+    managed_left_out: u64,
+    /// Bytes that processes imported from others.
+    imported: u64,
 }
 
 #[derive(Debug, Default)]
@@ -232,16 +244,17 @@ impl Evaluator {
         let in_use = &sample.in_use;
         self.reported_twice
             .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
-        let managed = std::mem::take(&mut self.managed);
+        let counted = std::mem::take(&mut self.counted);
         for (gpu, in_use) in in_use {
             let own = sample.processes.iter().filter(|one| one.gpu == *gpu);
             let sizes = own.filter_map(|one| one.bytes);
             let sum = sizes.fold(0_u64, u64::saturating_add);
             let beyond = |more: u64| sum.saturating_add(more).saturating_sub(*in_use);
-            let managed = managed.get(gpu).copied().unwrap_or_default();
+            let counted = counted.get(gpu).copied().unwrap_or_default();
             let twice = self.reported_twice.entry(gpu.clone()).or_default();
-            twice.known.add(beyond(managed.left_out));
-            twice.possible.add(beyond(managed.counted));
+            twice.known.add(beyond(counted.managed_left_out));
+            twice.possible.add(beyond(counted.managed));
+            twice.counted = counted.imported;
         }
     }
 
@@ -271,11 +284,12 @@ impl Evaluator {
         let gpu = sample.gpu(at, device);
         let twice = self.reported_twice.get(gpu).copied().unwrap_or_default();
         let processes = memory_of(own, reports, device, rules.tolerance);
-        let imported = twice.known.least().unwrap_or(0);
-        let seen = memory_sample(&processes, reports, device, imported);
-        let managed = self.managed.entry(gpu.to_owned()).or_default();
-        managed.counted = managed.counted.saturating_add(seen.managed);
-        managed.left_out = managed.left_out.saturating_add(seen.left_out());
+        let seen = memory_sample(&processes, reports, device, twice.uncounted());
+        let counted = self.counted.entry(gpu.to_owned()).or_default();
+        let add = |to: &mut u64, bytes| *to = to.saturating_add(bytes);
+        add(&mut counted.managed, seen.managed);
+        add(&mut counted.managed_left_out, seen.managed_left_out());
+        add(&mut counted.imported, seen.imported);
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
         found.unavailable = count(own, |(one, _)| one.bytes.is_none());
@@ -303,10 +317,23 @@ impl Evaluator {
         if is_unread {
             return (found, charge);
         }
+        // What several processes hold is counted for each. Where the driver has sizes, they must
+        // show it.
+        let twice = twice.possible.most();
+        let most = if found.unavailable > 0 {
+            u64::MAX
+        } else {
+            twice
+        };
+        let duplicates = duplicates(reports, device).min(most);
         let rule = OomRule {
-            limit,
+            limit: if limit == 0 {
+                0
+            } else {
+                limit.saturating_add(duplicates)
+            },
             tolerance: rules.tolerance,
-            imported: twice.possible.most(),
+            imported: twice.saturating_sub(duplicates),
             kill: container.effective.oom_killer,
         };
         match state.oom.update(&processes, rule, sample.taken_at) {
@@ -415,7 +442,7 @@ fn limiter_checked(one: &ProcessSample, owner: Owner, sample: &NodeSample) -> Ow
         Some(Some(Ok((before, after)))) => {
             let mut with_slots = before.processes.iter().chain(&after.processes);
             let container_pid = one.process.container_pid;
-            // A process that shares the last slot has none of its own.
+            // Under an earlier release, processes beyond 512 share the last slot.
             container_pid.is_none()
                 || with_slots.any(|process| process.pid.is_none() || process.pid == container_pid)
         }
@@ -435,7 +462,7 @@ fn reported_use(report: Option<&CountersSnapshot>, device: usize) -> ContainerUs
     let Some(report) = report else {
         return ContainerUse::default();
     };
-    let tracked = report.used(device);
+    let tracked = report.held(device);
     let contexts = report.processes.iter();
     let contexts = contexts.filter_map(|process| process.contexts.get(device));
     ContainerUse {
@@ -495,7 +522,7 @@ fn memory_sample(
     processes: &[ProcessMemory],
     reports: Option<&(CountersSnapshot, CountersSnapshot)>,
     device: usize,
-    imported: u64,
+    reported_twice: u64,
 ) -> MemorySample {
     let sum = |of: fn(&ProcessMemory) -> u64| {
         let all = processes.iter().map(of);
@@ -518,8 +545,18 @@ fn memory_sample(
             (Some(_), Some(counted)) => counted.managed,
             _ => 0,
         }),
-        imported,
+        imported: sum(|one| match (one.bytes, one.counted) {
+            (Some(_), Some(counted)) => counted.imported,
+            _ => 0,
+        }),
+        reported_twice,
     }
+}
+
+/// Bytes of a device that are counted for more than one process.
+fn duplicates(reports: Option<&(CountersSnapshot, CountersSnapshot)>, device: usize) -> u64 {
+    let overlap = reports.and_then(|(_, after)| after.overlaps.get(device));
+    overlap.map_or(0, |overlap| overlap.duplicates)
 }
 
 fn count<T>(all: &[T], which: impl Fn(&T) -> bool) -> u64 {

@@ -35,6 +35,7 @@ fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
             used: vec![used],
             contexts: vec![0],
             managed: vec![0],
+            imported: vec![0],
             refused: vec![0],
         });
     }
@@ -196,7 +197,7 @@ fn accepts_shared_last_slot_and_exiting_process() {
 fn names_corrupt_counters_without_affecting_others() {
     let corruptions: [fn() -> CountersReadError; 3] = [
         || CountersReadError::NotAFile,
-        || CountersReadError::Size(1 << 40),
+        || CountersReadError::Size(1 << 40, 2 << 20),
         || CountersReadError::Layout,
     ];
     for corrupt in corruptions {

@@ -1,11 +1,14 @@
 //! Samples with incomplete data: nobody is charged or killed for it.
 
 use aliquot_region::host::CountersReadError;
+use aliquot_region::shared::Overlap;
 use rustix::io::Errno;
 
 use super::tests::{FAR_ABOVE, RULES, counters, evaluate_all, evaluate_lasting, sample, uncounted};
 use super::*;
 use crate::pods::PodInfo;
+
+const GIB: u64 = 1 << 30;
 
 /// The container of u1 with an overhead of 20 for three samples, then three samples changed by
 /// `change`.
@@ -222,4 +225,47 @@ fn finds_imported_memory_beside_managed_memory_left_out() {
     };
     let evaluations = evaluate_lasting(one, &RULES);
     assert_eq!(evaluations[22].charges, [[Some(0)], [Some(0)]]);
+}
+
+#[test]
+fn believes_shared_memory_only_as_driver_shows_it() {
+    // Two processes of u1 say that they have the same 2 GiB; the limit is 3 GiB.
+    let found = |in_use: u64, second: Option<u64>| {
+        let one = || {
+            let both = [(Some(1), 2 * GIB), (Some(2), 2 * GIB)];
+            let mut of_u1 = counters(&both);
+            if let Ok((before, after)) = &mut of_u1 {
+                for report in [before, after] {
+                    report.processes[1].imported = vec![2 * GIB];
+                    report.overlaps = vec![Overlap {
+                        duplicates: 2 * GIB,
+                        orphans: 0,
+                    }];
+                }
+            }
+            let processes = [(1001, "u1", 2 * GIB), (1002, "u1", 0)];
+            let mut sample = sample([of_u1, counters(&[])], &processes);
+            sample.processes[1].bytes = second;
+            sample.limits = vec![vec![3 * GIB], vec![100]];
+            sample.in_use = [("GPU-a".to_owned(), in_use)].into();
+            sample
+        };
+        let evaluations = evaluate_lasting(one, &RULES);
+        let reported = evaluations.iter().flat_map(|one| &one.actions);
+        let reported = reported.filter(|one| {
+            matches!(
+                one,
+                Action::ReportAboveLimit(..) | Action::KillOverLimit(..)
+            )
+        });
+        let last = evaluations.last().expect("a sample");
+        assert_eq!(last.uses[0][0].tracked, 2 * GIB);
+        (last.charges[0].clone(), reported.count())
+    };
+    let honest = (vec![Some(0)], 0);
+    assert_eq!(found(2 * GIB, Some(2 * GIB)), honest, "reported of both");
+    assert_eq!(found(2 * GIB, Some(0)), honest, "reported of its creator");
+    assert_eq!(found(2 * GIB, None), honest);
+    // They have 4 GiB.
+    assert_eq!(found(4 * GIB, Some(2 * GIB)), (vec![Some(0)], 1));
 }

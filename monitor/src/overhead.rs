@@ -19,8 +19,10 @@ pub struct MemorySample {
     pub counted_after: u64,
     /// Of these, managed memory.
     pub managed: u64,
-    /// Bytes on the GPU that the driver reports twice, because processes imported them from others.
+    /// Of these, memory that processes imported from others.
     pub imported: u64,
+    /// Bytes on the GPU that the driver reports twice without being counted twice.
+    pub reported_twice: u64,
 }
 
 impl MemorySample {
@@ -34,26 +36,31 @@ impl MemorySample {
         self.counted_before == self.counted_after
     }
 
-    /// The counted bytes that the driver reports: all, or all but the managed memory if it reports
-    /// less than half of that.
-    fn reported(&self) -> u64 {
-        let without_managed = self.counted_after.saturating_sub(self.managed);
-        if self.with_slot < without_managed.saturating_add(self.managed / 2) {
-            without_managed
-        } else {
-            self.counted_after
-        }
+    /// The managed and the imported memory that the driver leaves out: all or nothing of each, so
+    /// that what is left of the count is nearest to what it reports.
+    fn left_out(&self) -> [u64; 2] {
+        let (managed, imported) = (self.managed, self.imported);
+        let possible = [[managed, imported], [managed, 0], [0, imported], [0, 0]];
+        let difference = |left: &[u64; 2]| self.without(*left).abs_diff(self.with_slot);
+        let nearest = possible.into_iter().rev().min_by_key(difference);
+        nearest.unwrap_or_default()
+    }
+
+    fn without(&self, [managed, imported]: [u64; 2]) -> u64 {
+        let left = managed.saturating_add(imported);
+        self.counted_after.saturating_sub(left)
     }
 
     /// The managed memory that the driver leaves out.
-    pub fn left_out(&self) -> u64 {
-        self.counted_after.saturating_sub(self.reported())
+    pub fn managed_left_out(&self) -> u64 {
+        self.left_out()[0]
     }
 
     /// Bytes of the processes with a process slot beyond what the limiter counts.
     fn uncounted(&self) -> u64 {
-        let beyond = self.with_slot.saturating_sub(self.reported());
-        beyond.saturating_sub(self.imported)
+        let reported = self.without(self.left_out());
+        let beyond = self.with_slot.saturating_sub(reported);
+        beyond.saturating_sub(self.reported_twice)
     }
 }
 
@@ -212,10 +219,29 @@ mod tests {
     }
 
     #[test]
-    fn charges_no_imported_memory_that_is_reported_twice() {
-        let charge = |with_slot: u64, imported: u64| {
+    fn takes_imported_memory_out_where_driver_does() {
+        let charge = |with_slot: u64, managed: u64| {
             lasting(MemorySample {
-                imported,
+                managed,
+                imported: 100,
+                ..steady(with_slot, 500)
+            })
+        };
+        // Each with 20 beyond the count.
+        assert_eq!(charge(520, 0), 20, "the driver reports it of both");
+        assert_eq!(charge(420, 0), 20, "only of its creator");
+        assert_eq!(
+            [520, 420, 320, 220].map(|bytes| charge(bytes, 200)),
+            [20; 4]
+        );
+        assert_eq!([500, 400, 300, 200].map(|bytes| charge(bytes, 200)), [0; 4]);
+    }
+
+    #[test]
+    fn charges_no_uncounted_import_that_is_reported_twice() {
+        let charge = |with_slot: u64, reported_twice: u64| {
+            lasting(MemorySample {
+                reported_twice,
                 ..steady(with_slot, 100)
             })
         };
@@ -235,9 +261,10 @@ mod tests {
             let mut most = 0;
             for ((with_slot, without_slot), (counted_before, counted_after, managed), imported) in samples {
                 let managed = managed.min(counted_after);
+                let imported = imported.min(counted_after - managed);
                 let sample =
-                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported };
-                most = most.max(with_slot.saturating_sub(counted_after - managed));
+                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported, reported_twice: 0 };
+                most = most.max(with_slot.saturating_sub(counted_after - managed - imported));
                 let charged = overhead.update(sample, 0);
                 prop_assert!(charged <= most + without_slot);
             }

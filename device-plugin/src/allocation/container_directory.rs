@@ -16,11 +16,12 @@ use crate::files::{FileError, directory, failed, put};
 /// has changed.
 pub fn create(path: &Path, page: &[u8; limits::SIZE]) -> Result<bool, FileError> {
     directory(path, 0o755)?;
-    counters_file::create(path)?;
+    let mut page = *page;
+    limits::set_counters(&mut page, counters_file::create(path)?);
     let limits = path.join(LIMITS);
     match fs::read(&limits) {
-        Ok(old) => update(&limits, &old, page),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, page),
+        Ok(old) => update(&limits, &old, &page),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => put(&limits, &page),
         Err(error) => Err(failed("read", &limits)(error)),
     }
 }

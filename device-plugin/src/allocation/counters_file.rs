@@ -15,11 +15,12 @@ use crate::selinux;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Creates the counters file in a container directory; an existing one is left alone.
+/// Creates the counters file in a container directory; an existing one is left alone. Returns its
+/// identity.
 ///
 /// The container runtime mounts it over an empty file of the same name. Where mounts made here do
 /// not reach the runtime it is a plain file, which is logged.
-pub fn create(directory: &Path) -> Result<(), FileError> {
+pub fn create(directory: &Path) -> Result<u64, FileError> {
     let folder = directory.join(COUNTERS_FOLDER);
     files::directory(&folder, 0o755)?;
     let slots = directory.join(COUNTERS);
@@ -57,7 +58,7 @@ fn reaches_the_runtime(folder: &Path) -> bool {
     reaches
 }
 
-fn counters_file(path: &Path) -> Result<(), FileError> {
+fn counters_file(path: &Path) -> Result<u64, FileError> {
     const MODE: u32 = 0o666;
     // A FIFO in its place would block the agent, and a link's target would become writable.
     let flags =
@@ -72,7 +73,7 @@ fn counters_file(path: &Path) -> Result<(), FileError> {
             .and_then(|()| file.set_len(counters::SIZE))
             .map_err(failed("size", path))?;
     }
-    Ok(())
+    counters::identity(&file).map_err(failed("inspect", path))
 }
 
 #[cfg(test)]

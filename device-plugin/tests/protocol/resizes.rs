@@ -95,7 +95,7 @@ async fn resizes_running_container_but_never_below_its_use() {
     std::fs::create_dir(directory.join(LIB)).expect("made");
     let counters = directory.join("counters/slots");
     let counters = CString::new(counters.to_str().expect("utf-8")).expect("a path");
-    let process = ProcessSlot::take(&counters).expect("a slot");
+    let process = ProcessSlot::take(&counters, None, c"/dev/null").expect("a slot");
     process
         .reserve(0, 5000 * MIB, 8000 * MIB)
         .expect("within the limit");

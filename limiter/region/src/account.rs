@@ -75,13 +75,27 @@ pub struct OverLimit {
 impl<W: AtomicWord> DeviceAccount<'_, W> {
     /// Reserves `size` bytes if at most `limit` are in use then; the bytes in use then.
     pub fn reserve(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
+        self.operate(|| {
+            let taken = self.try_add(size, limit.min(BYTES));
+            if taken.is_ok() {
+                self.used.add(size);
+            }
+            taken
+        })
+    }
+
+    /// Runs one operation, during which no audit changes the total.
+    pub(crate) fn operate<T>(&self, operation: impl FnOnce() -> T) -> T {
         self.busy.add(1);
-        let taken = self.try_add(size, limit.min(BYTES));
-        if taken.is_ok() {
-            self.used.add(size);
-        }
+        let result = operation();
         self.busy.add(ENDED);
-        taken
+        result
+    }
+
+    /// Adds to the total only, up to what it can hold.
+    pub(crate) fn raise(&self, size: u64) {
+        // It cannot hold more: it is far above every limit then.
+        let _ = self.try_add(size, BYTES);
     }
 
     /// Adds `size` bytes that the driver has allocated already, up to what a total can hold.
@@ -91,17 +105,17 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
 
     /// Releases `size` bytes.
     pub fn release(&self, size: u64) {
-        self.busy.add(1);
-        self.used.add(size.wrapping_neg());
-        let mut total = self.total.load();
-        loop {
-            let left = (total & BYTES).saturating_sub(size);
-            match self.total.exchange(total, (total & !BYTES) | left) {
-                Ok(()) => break,
-                Err(now) => total = now,
+        self.operate(|| {
+            self.used.add(size.wrapping_neg());
+            let mut total = self.total.load();
+            loop {
+                let left = (total & BYTES).saturating_sub(size);
+                match self.total.exchange(total, (total & !BYTES) | left) {
+                    Ok(()) => break,
+                    Err(now) => total = now,
+                }
             }
-        }
-        self.busy.add(ENDED);
+        });
     }
 
     fn try_add(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
@@ -139,10 +153,15 @@ pub enum Audit {
     Busy,
 }
 
-/// Sets a device's total to the sum of its slots, if at one moment no operation was under way in
+/// Sets a device's total to what its slots hold, if at one moment no operation was under way in
 /// any of them. `slots` must yield the same slots at each call, each as its busy word and its used
-/// word for this device.
-pub fn audit<'a, W: AtomicWord + 'a, I>(total: &W, slots: impl Fn() -> I) -> Audit
+/// word for this device; `held` says what exists where the slots are charged for a sum: some of it
+/// may be in several.
+pub fn audit<'a, W: AtomicWord + 'a, I>(
+    total: &W,
+    slots: impl Fn() -> I,
+    held: impl FnOnce(u64) -> u64,
+) -> Audit
 where
     I: Iterator<Item = (&'a W, &'a W)>,
 {
@@ -156,15 +175,16 @@ where
     }
     let found = total.load();
     let sum = slots().fold(0_u64, |sum, (_, used)| sum.wrapping_add(used.load()));
+    let held = held(sum);
     // Busy words only grow, so equal sums mean that each word is equal.
     let after = slots().fold(0_u64, |sum, (busy, _)| sum.wrapping_add(busy.load()));
     if before != after {
         return Audit::Busy;
     }
-    if found & BYTES == sum & BYTES {
+    if found & BYTES == held & BYTES {
         return Audit::Exact;
     }
-    let corrected = (found & !BYTES).wrapping_add(AUDIT) | (sum & BYTES);
+    let corrected = (found & !BYTES).wrapping_add(AUDIT) | (held & BYTES);
     match total.exchange(found, corrected) {
         Ok(()) => Audit::Corrected,
         Err(_) => Audit::Busy,

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::*;
+use crate::shared::{self, Entry, Overlap, SharedBlock};
 
 const LIMIT: u64 = 100;
 
@@ -52,9 +53,14 @@ impl AtomicWord for FailingWord {
 struct TestCounters {
     total: FailingWord,
     slots: [(FailingWord, FailingWord); 2],
+    entries: [[FailingWord; 4]; 3],
 }
 
 impl TestCounters {
+    fn entries(&self) -> impl Iterator<Item = (usize, Entry<'_, FailingWord>)> {
+        self.entries.iter().map(entry).enumerate()
+    }
+
     fn account(&self, slot: usize) -> DeviceAccount<'_, FailingWord> {
         DeviceAccount {
             total: &self.total,
@@ -64,13 +70,19 @@ impl TestCounters {
     }
 
     fn clear(&self, slot: usize) {
+        shared::clear(slot, self.entries().map(|(_, entry)| entry));
         clear(&self.slots[slot].0, std::iter::once(&self.slots[slot].1));
     }
 
     fn audit(&self) -> Audit {
-        audit(&self.total, || {
-            self.slots.iter().map(|slot| (&slot.0, &slot.1))
-        })
+        audit(
+            &self.total,
+            || self.slots.iter().map(|slot| (&slot.0, &slot.1)),
+            |sum| {
+                let held = self.entries().filter_map(|(_, entry)| entry.read());
+                Overlap::new(held).of_sum(sum)
+            },
+        )
     }
 
     /// The sum of the slots, seen from outside.
@@ -80,6 +92,16 @@ impl TestCounters {
 
     fn total(&self) -> u64 {
         self.total.0.get() & BYTES
+    }
+}
+
+fn entry(words: &[FailingWord; 4]) -> Entry<'_, FailingWord> {
+    let [key, holder, bytes, inode] = words;
+    Entry {
+        key,
+        holder,
+        bytes,
+        inode,
     }
 }
 
@@ -174,4 +196,101 @@ fn rejects_extreme_sizes_without_wrapping() {
     // A forged release.
     account.release(5);
     assert_eq!(counters.total(), 0);
+}
+
+const fn block(key: u64, bytes: u64, imported: bool) -> SharedBlock {
+    SharedBlock {
+        key,
+        device: 0,
+        bytes,
+        imported,
+    }
+}
+
+/// A process that exports a block of 30 bytes, releases it, and imports one of 40 from its neighbour.
+fn share(counters: &TestCounters, is_closed: bool, export: impl FnOnce()) {
+    let account = counters.account(0);
+    let all = || counters.entries();
+    assert_eq!(account.reserve(30, LIMIT), Ok(70));
+    let own = account.hold(0, block(7, 30, false), all()).unwrap();
+    counters.entries[own][3].store(1);
+    export();
+    account.let_go(&entry(&counters.entries[own]), 30);
+    counters.audit();
+    let free_orphans = || {
+        let entries = all().map(|(_, entry)| entry);
+        account.free_orphans(0, entries, |_, _| is_closed);
+    };
+    free_orphans();
+    let imported = account.adopt(0, block(9, 40, true), all()).unwrap();
+    counters.audit();
+    account.let_go(&entry(&counters.entries[imported]), 40);
+}
+
+/// After the death of a process that shares memory, the neighbour's 40 bytes and what is in a
+/// descriptor are counted, each once.
+fn check_sharing(is_closed: bool) {
+    for steps in 0.. {
+        let counters = TestCounters::default();
+        let neighbour = counters.account(1);
+        assert_eq!(neighbour.reserve(40, LIMIT), Ok(40));
+        let block = block(9, 40, false);
+        neighbour.hold(1, block, counters.entries()).unwrap();
+        let exported = Cell::new(false);
+        let ended = survives(steps, || share(&counters, is_closed, || exported.set(true)));
+        let least = if exported.get() && !is_closed { 70 } else { 40 };
+        assert!(counters.total() >= least, "{steps}: {}", counters.total());
+        for helper in 0.. {
+            // A helper cleans up, and dies too.
+            let cleans = survives(helper, || {
+                counters.clear(0);
+                counters.audit();
+            });
+            assert!(counters.total() >= least, "{steps} {helper}");
+            if cleans {
+                break;
+            }
+        }
+        let entries = counters.entries().map(|(_, entry)| entry);
+        neighbour.free_orphans(1, entries, |_, _| is_closed);
+        assert_ne!(counters.audit(), Audit::Busy);
+        assert_eq!(counters.total(), least, "{steps}");
+        if ended {
+            assert!(steps > 60, "only {steps} steps");
+            return;
+        }
+    }
+}
+
+#[test]
+fn shared_block_is_counted_once_after_death_at_any_step() {
+    check_sharing(true);
+    check_sharing(false);
+}
+
+#[test]
+fn counts_block_until_its_last_holder_leaves() {
+    let counters = TestCounters::default();
+    let all = || counters.entries();
+    let (one, other) = (counters.account(0), counters.account(1));
+    one.reserve(40, LIMIT).unwrap();
+    let first = one.hold(0, block(9, 40, false), all()).unwrap();
+    let second = other.adopt(1, block(9, 40, true), all()).unwrap();
+    let check = |sum, total| {
+        assert_ne!(counters.audit(), Audit::Busy);
+        assert_eq!((counters.sum(), counters.total()), (sum, total));
+    };
+    check(80, 40);
+    // A part of its first block is also used by something else of this process.
+    one.let_go(&entry(&counters.entries[first]), 38);
+    assert!(counters.total() >= 42);
+    check(42, 42);
+    other.let_go(&entry(&counters.entries[second]), 40);
+    check(2, 2);
+    // Where all entries are taken, each holder counts for itself.
+    for key in 1..=3 {
+        assert!(one.hold(0, block(key, 1, false), all()).is_some());
+    }
+    assert_eq!(other.adopt(1, block(1, 1, true), all()), None);
+    check(3, 3);
 }

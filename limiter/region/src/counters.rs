@@ -1,12 +1,13 @@
 //! The counters file: what the processes of one container use, in slots that never move.
 //!
-//! Layout of the first [`USED`] bytes of a file of [`SIZE`]; all words are atomic:
+//! Layout of a file of [`SIZE`]; all words are atomic:
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | magic `ALQCOUNT` |
-//! | 8 | 4 | layout version, 1 |
+//! | 8 | 4 | layout version, 2 |
 //! | 16 | 8 | slots that were ever used: all from this number on are empty |
+//! | 24 | 8 | entries of shared memory that were ever used |
 //! | 4,096 + 256 d | 256 | device d, in the order of the limits page |
 //! | + 0 | 8 | total: bytes in use by all processes (48 bits), number of audits (16 bits) |
 //! | + 8 | 8 | the highest total so far |
@@ -21,17 +22,25 @@
 //! | + 104 | 8 | compute: nanoseconds that launches waited |
 //! | + 136 | 8 | compute: nanoseconds that launches waited on the device for other tenants |
 //! | + 144 | 8 | compute: processes with measured work on the device |
-//! | 16,384 + 1,024 s | 1,024 | slot s; the last one, 512, is shared by all processes beyond 512 |
-//! | + 0 | 8 | process id in its own namespace; 0: free; all ones: the shared slot is in use |
+//! | 16,384 + 1,024 s | 1,024 | slot s of 1,024 |
+//! | + 0 | 8 | process id in its own namespace; 0: free |
 //! | + 8 | 8 | completed operations (48 bits), operations under way (16 bits) |
 //! | + 16 | 8 | bit d: the process counts as one with work on device d |
 //! | + 64 + 16 d | 8 | bytes used on device d |
 //! | + 72 + 16 d | 8 | of these, contexts |
 //! | + 592 + 8 d | 4 | of the bytes used on device d, managed memory, in blocks of 2 MiB |
 //! | + 596 + 8 d | 4 | refused requests of the process on device d |
+//! | 1,064,960 + 32 e | 32 | entry e of shared memory ([`crate::shared`]) |
+//! | + 0 | 8 | key of the block |
+//! | + 8 | 8 | who holds it: slot + 1, or 65,535 for an orphan (16 bits), device (8), 1 if it was imported (8), the lower half of the key; 0: the entry is free |
+//! | + 16 | 8 | bytes |
+//! | + 24 | 8 | inode of the descriptors that stand for it; 0: none |
 //!
-//! A limiter of an earlier release leaves the words from 592 on at 0, and writes others at 112 to 128
-//! of a device.
+//! Version 1 is the file of an earlier release, 1 MiB with 512 slots, the entries at 544,768, and
+//! another slot, 512, that further processes share. A container keeps the one with which it began.
+//!
+//! A limiter of an earlier release leaves the words from 592 on and the entries at 0, and writes others
+//! at 112 to 128 of a device.
 //!
 //! The owner of a slot locks its first byte ([`crate::slot`]); its forked children lock the second
 //! byte, because they may keep its device memory alive.
@@ -41,25 +50,75 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
+use std::os::fd::AsFd;
 
 use thiserror::Error;
 
 use crate::limits::MAX_DEVICES;
-use crate::map::Map;
+use crate::map::{self, Map};
+use crate::shared::Entry;
 
-/// Size of the file in bytes.
-pub const SIZE: u64 = 1 << 20;
-/// Processes that have a slot of their own.
-pub const SLOTS: usize = 512;
-/// The slot that all further processes share.
-pub const SHARED: usize = SLOTS;
-/// Bytes that are mapped.
-pub const USED: usize = FIRST_SLOT + (SLOTS + 1) * SLOT;
-/// The layout that is written and read.
-pub const VERSION: u32 = 1;
+/// Size of a new file in bytes.
+pub const SIZE: u64 = NEW.size;
+/// Processes that can have memory in a new file.
+pub const SLOTS: usize = NEW.slots;
+/// Blocks of memory that processes share.
+pub const ENTRIES: usize = 8192;
+/// The layout that is written.
+pub const VERSION: u32 = NEW.version;
+
+/// Where the parts of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    version: u32,
+    /// Bytes of the file.
+    pub(crate) size: u64,
+    /// Processes with a slot of their own.
+    pub(crate) slots: usize,
+    /// Slots that the host reads: one of them may be shared.
+    pub(crate) all_slots: usize,
+    first_entry: usize,
+}
+
+const NEW: Layout = Layout {
+    version: 2,
+    size: 2 << 20,
+    slots: 1024,
+    all_slots: 1024,
+    first_entry: FIRST_SLOT + 1024 * SLOT,
+};
+const OLD: Layout = Layout {
+    version: 1,
+    size: 1 << 20,
+    slots: 512,
+    all_slots: 513,
+    first_entry: 544_768,
+};
+
+impl Layout {
+    /// Of a file that begins with these bytes.
+    pub(crate) fn of(header: &[u8]) -> Option<Self> {
+        let version = header.strip_prefix(&MAGIC)?;
+        let version = u32::from_le_bytes(*version.first_chunk()?);
+        [NEW, OLD].into_iter().find(|one| one.version == version)
+    }
+
+    /// Bytes to map.
+    pub(crate) fn used(self) -> usize {
+        self.entry(ENTRIES)
+    }
+
+    /// Offset of an entry.
+    pub(crate) fn entry(self, entry: usize) -> usize {
+        assert!(entry <= ENTRIES);
+        self.first_entry + entry * ENTRY
+    }
+}
 
 const MAGIC: [u8; 8] = *b"ALQCOUNT";
 const HIGH: usize = 16;
+/// Where the number of entries that were ever used is.
+pub(crate) const HIGHEST_ENTRY: usize = 24;
 const FIRST_DEVICE: usize = 4096;
 /// Bytes of a device.
 pub(crate) const DEVICE: usize = 256;
@@ -69,6 +128,8 @@ const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
 const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
 const SLOT_DETAIL: usize = 8;
+/// Bytes of an entry.
+pub(crate) const ENTRY: usize = 32;
 /// Bytes of a block, in which managed memory is counted.
 pub const BLOCK: u64 = 2 << 20;
 
@@ -76,15 +137,26 @@ const _: () = {
     assert!(FIRST_DEVICE + MAX_DEVICES * DEVICE <= FIRST_SLOT);
     assert!(SLOT_DETAILS == 592 && MAX_DEVICES <= 64);
     assert!(SLOT_DETAILS + MAX_DEVICES * SLOT_DETAIL <= SLOT);
-    assert!(USED as u64 <= SIZE);
+    assert!(NEW.first_entry == 1_064_960);
+    assert!((NEW.first_entry + ENTRIES * ENTRY) as u64 <= NEW.size);
+    assert!(FIRST_SLOT + OLD.all_slots * SLOT <= OLD.first_entry);
+    assert!((OLD.first_entry + ENTRIES * ENTRY) as u64 <= OLD.size);
 };
 
+/// Bytes of a header.
+pub(crate) const HEADER: usize = 12;
+
 /// The header of a new file; the rest is zero.
-pub fn header() -> [u8; 12] {
-    let mut bytes = [0; 12];
+pub fn header() -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..].copy_from_slice(&VERSION.to_le_bytes());
     bytes
+}
+
+/// A number that tells an open counters file from each copy of it.
+pub fn identity(file: impl AsFd) -> io::Result<u64> {
+    map::identity(file)
 }
 
 /// Why a process cannot get a slot.
@@ -99,11 +171,16 @@ pub enum AttachError {
         source: io::Error,
     },
     /// Not a counters file, or one with another layout.
-    #[error("the counters file does not have layout version {VERSION}")]
+    #[error("the counters file does not have layout version {VERSION} or an earlier one")]
     Layout,
-    /// No slot is free, and the shared slot is being cleared all the time.
-    #[error("the counters file has no free slot")]
-    NoSlot,
+    /// Not the container's own file.
+    #[error(
+        "the counters file is a copy, which would be a second share; expected: /.aliquot itself in this root, as with: mount --rbind /.aliquot ROOT/.aliquot"
+    )]
+    Copy,
+    /// Each slot is that of a living process.
+    #[error("{0} processes of the container have memory of a GPU; expected: no more than that")]
+    NoSlot(usize),
 }
 
 /// What the processes of a container record of their launches on one device; times are nanoseconds
@@ -150,16 +227,14 @@ pub type ComputeWords<'a> = ComputeRecord<&'a AtomicU64>;
 
 /// A mapped counters file.
 #[derive(Debug)]
-pub(crate) struct MappedCounters(pub(crate) Map);
+pub(crate) struct MappedCounters {
+    pub(crate) map: Map,
+    pub(crate) layout: Layout,
+}
 
 impl MappedCounters {
-    pub(crate) fn has_known_layout(&self) -> bool {
-        let load = core::sync::atomic::Ordering::Relaxed;
-        self.0.u64(0).load(load) == u64::from_le_bytes(MAGIC) && self.0.u32(8).load(load) == VERSION
-    }
-
     pub(crate) fn high(&self) -> &AtomicU64 {
-        self.0.u64(HIGH)
+        self.map.u64(HIGH)
     }
 
     pub(crate) fn total(&self, device: usize) -> &AtomicU64 {
@@ -184,16 +259,16 @@ impl MappedCounters {
     }
 
     pub(crate) fn owner(&self, slot: usize) -> &AtomicU64 {
-        self.0.u64(start(slot))
+        self.map.u64(start(slot))
     }
 
     pub(crate) fn busy(&self, slot: usize) -> &AtomicU64 {
-        self.0.u64(start(slot) + 8)
+        self.map.u64(start(slot) + 8)
     }
 
     /// The devices on which the slot's process counts as one with work, as bits.
     pub(crate) fn running(&self, slot: usize) -> &AtomicU64 {
-        self.0.u64(start(slot) + 16)
+        self.map.u64(start(slot) + 16)
     }
 
     pub(crate) fn used(&self, slot: usize, device: usize) -> &AtomicU64 {
@@ -205,25 +280,34 @@ impl MappedCounters {
     }
 
     pub(crate) fn managed_blocks(&self, slot: usize, device: usize) -> &AtomicU32 {
-        self.0.u32(slot_detail_offset(slot, device))
+        self.map.u32(slot_detail_offset(slot, device))
     }
 
     pub(crate) fn refused_in_slot(&self, slot: usize, device: usize) -> &AtomicU32 {
-        self.0.u32(slot_detail_offset(slot, device) + 4)
+        self.map.u32(slot_detail_offset(slot, device) + 4)
+    }
+
+    pub(crate) fn highest_entry(&self) -> &AtomicU64 {
+        self.map.u64(HIGHEST_ENTRY)
+    }
+
+    pub(crate) fn entry(&self, entry: usize) -> Entry<'_, AtomicU64> {
+        let word = |at: usize| self.map.u64(self.layout.entry(entry) + at);
+        Entry {
+            key: word(0),
+            holder: word(8),
+            bytes: word(16),
+            inode: word(24),
+        }
     }
 
     fn device_word(&self, device: usize, at: usize) -> &AtomicU64 {
-        self.0.u64(device_offset(device, at))
+        self.map.u64(device_offset(device, at))
     }
 
     fn slot_word(&self, slot: usize, device: usize, at: usize) -> &AtomicU64 {
-        self.0.u64(slot_device_offset(slot, device) + at)
+        self.map.u64(slot_device_offset(slot, device) + at)
     }
-}
-
-/// Whether the bytes begin with the header of this layout.
-pub(crate) fn has_header(bytes: &[u8]) -> bool {
-    bytes.starts_with(&header())
 }
 
 /// Offset of a word of a device.
@@ -256,7 +340,7 @@ pub(crate) fn end(slot: usize) -> usize {
 
 /// Start of a slot, and the byte that its owner locks.
 pub(crate) fn start(slot: usize) -> usize {
-    assert!(slot <= SHARED);
+    assert!(slot <= SLOTS);
     FIRST_SLOT + slot * SLOT
 }
 

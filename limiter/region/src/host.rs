@@ -5,14 +5,15 @@
 //! that the driver contradicts are reported as [`Inconsistency`].
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use thiserror::Error;
 
 use crate::account::MAX_BYTES;
-use crate::counters::{self, ComputeRecord, SHARED, SIZE, start};
+use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, Layout, SIZE, start};
 use crate::limits::MAX_DEVICES;
+use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
 
 /// Why a counters file cannot be read.
@@ -30,8 +31,8 @@ pub enum CountersReadError {
     #[error("the counters file is not a regular file")]
     NotAFile,
     /// Truncated or extended.
-    #[error("the counters file has {0} bytes; expected: {SIZE}")]
-    Size(u64),
+    #[error("the counters file has {0} bytes; expected: {1}")]
+    Size(u64, u64),
     /// Overwritten.
     #[error("the counters file does not begin with its header")]
     Layout,
@@ -42,7 +43,7 @@ impl CountersReadError {
     /// about the tenant: no descriptor or memory is left, the disk is broken, the file is missing.
     pub fn is_caused_by_tenant(&self) -> bool {
         match self {
-            Self::NotAFile | Self::Size(_) | Self::Layout => true,
+            Self::NotAFile | Self::Size(..) | Self::Layout => true,
             Self::Io { source, .. } => {
                 // Truncated while it was read; a lease of the tenant's; a link.
                 let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::WouldBlock];
@@ -57,7 +58,7 @@ impl CountersReadError {
 pub struct ProcessUsage {
     /// Index of its slot.
     pub slot: usize,
-    /// Its id in its own namespace; `None` for those of the shared slot.
+    /// Its id in its own namespace; `None` for those of the shared slot of an earlier release.
     pub pid: Option<u32>,
     /// Bytes used of each device, in the order of the limits page.
     pub used: Vec<u64>,
@@ -65,6 +66,8 @@ pub struct ProcessUsage {
     pub contexts: Vec<u64>,
     /// Of the bytes used of each device, managed memory.
     pub managed: Vec<u64>,
+    /// Of the bytes used of each device, memory of other processes.
+    pub imported: Vec<u64>,
     /// Requests refused on each device; the number may wrap.
     pub refused: Vec<u32>,
 }
@@ -77,6 +80,8 @@ pub struct CountersSnapshot {
     /// Bytes in use of each device, including those of dead processes until somebody corrects the
     /// total.
     pub totals: Vec<u64>,
+    /// Bytes of each device for which more than one living process is charged, and orphans.
+    pub overlaps: Vec<Overlap>,
     /// Highest number of bytes that was ever in use of each device.
     pub peaks: Vec<u64>,
     /// Requests refused on each device.
@@ -139,10 +144,17 @@ pub enum Inconsistency {
 }
 
 impl CountersSnapshot {
-    /// Bytes of a device that living processes use according to their slots.
+    /// Bytes of a device that living processes use according to their slots; what several of them
+    /// hold counts for each.
     pub fn used(&self, device: usize) -> u64 {
         let words = self.processes.iter().filter_map(|one| one.used.get(device));
         words.fold(0, |sum, used| sum.saturating_add(*used))
+    }
+
+    /// The same; what several of them hold counts once.
+    pub fn held(&self, device: usize) -> u64 {
+        let overlap = self.overlaps.get(device).copied().unwrap_or_default();
+        overlap.of_sum(self.used(device))
     }
 
     /// The inconsistencies with what the host measured of each device.
@@ -156,10 +168,11 @@ impl CountersSnapshot {
                 found.push(Inconsistency::Uncounted { device, bytes });
             }
             let most = measurement.limit.saturating_add(measurement.slack);
-            if let Some(bytes) = excess(measurement.measured.max(reported), most) {
+            let held = self.held(device);
+            if let Some(bytes) = excess(measurement.measured.max(held), most) {
                 found.push(Inconsistency::AboveLimit { device, bytes });
             }
-            if total < reported {
+            if total < held {
                 found.push(Inconsistency::TotalTooLow { device });
             }
         }
@@ -174,20 +187,18 @@ fn excess(found: u64, allowed: u64) -> Option<u64> {
 /// Reads the file at `path` for the first `devices` devices.
 pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersReadError> {
     let devices = devices.min(MAX_DEVICES);
-    let file = open(path)?;
+    let (file, layout) = open(path)?;
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
-    if !counters::has_header(&bytes) {
-        return Err(CountersReadError::Layout);
-    }
     let of_devices = |at: usize| {
         let places = (0..devices).map(|device| counters::device_offset(device, at));
         places
             .map(|place| word(&bytes, place))
             .collect::<Vec<u64>>()
     };
+    let mut held = shared_memory(&file, layout, &bytes)?;
     let mut processes = Vec::new();
-    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
+    for slot in locked_slots(&file, layout).map_err(failed("checked for locks"))? {
         let (first, length) = (start(slot), counters::end(slot) - start(slot));
         let bytes = pread(&file, first, length).map_err(failed("read"))?;
         let slot_device_offset = |at: usize| {
@@ -210,9 +221,21 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             used: slot_device_offset(0),
             contexts: slot_device_offset(8),
             managed: managed.collect(),
+            imported: (0..devices)
+                .map(|device| imported(&held, slot, device))
+                .collect(),
             refused: details(4),
         });
     }
+    // The driver frees what dead processes held.
+    held.retain(|held| {
+        held.slot
+            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
+    });
+    let overlaps = (0..devices).map(|device| {
+        let of_device = held.iter().filter(|held| held.block.device == device);
+        Overlap::new(of_device.copied())
+    });
     let compute = (0..devices).map(|device| {
         let record = ComputeRecord::new(|at| word(&bytes, counters::device_offset(device, at)));
         ComputeUsage {
@@ -228,6 +251,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             .into_iter()
             .map(|word| word & MAX_BYTES)
             .collect(),
+        overlaps: overlaps.collect(),
         peaks: of_devices(8),
         refused: of_devices(16),
         compute: compute.collect(),
@@ -235,12 +259,35 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     })
 }
 
+/// The entries of shared memory; `header` is the beginning of the file.
+fn shared_memory(
+    file: &OwnedFd,
+    layout: Layout,
+    header: &[u8],
+) -> Result<Vec<Held>, CountersReadError> {
+    let number = word(header, counters::HIGHEST_ENTRY);
+    let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
+    let bytes = pread(file, layout.entry(0), number * ENTRY).map_err(failed("read"))?;
+    let entries = bytes.chunks_exact(ENTRY);
+    let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));
+    Ok(held.collect())
+}
+
+/// Bytes of a device that the process of a slot has from others.
+fn imported(held: &[Held], slot: usize, device: usize) -> u64 {
+    let own = held.iter().filter(|held| {
+        let block = held.block;
+        held.slot == Some(slot) && block.device == device && block.imported
+    });
+    own.fold(0, |sum, held| sum.saturating_add(held.block.bytes))
+}
+
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
     move |source| CountersReadError::Io { step, source }
 }
 
 /// Opens a file of the right kind and size.
-fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
+fn open(path: &Path) -> Result<(OwnedFd, Layout), CountersReadError> {
     let path = map::c_path(path).map_err(failed("named"))?;
     // Without O_NONBLOCK, opening a FIFO that has no writer would block.
     let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -249,10 +296,17 @@ fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
     if !is_file {
         return Err(CountersReadError::NotAFile);
     }
-    if size != SIZE {
-        return Err(CountersReadError::Size(size));
+    let mut header = [0; counters::HEADER];
+    let is_long = size >= counters::HEADER as u64;
+    if is_long {
+        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
     }
-    Ok(file)
+    let layout = Layout::of(&header);
+    let expected = layout.map_or(SIZE, |layout| layout.size);
+    if size != expected {
+        return Err(CountersReadError::Size(size, expected));
+    }
+    Ok((file, layout.ok_or(CountersReadError::Layout)?))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -270,33 +324,15 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
 /// A part of the file. A file that was truncated meanwhile is an error.
 fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; length];
-    fill(file, at, &mut bytes)?;
+    map::read_at(file, at, &mut bytes)?;
     Ok(bytes)
-}
-
-/// The same, into an existing buffer.
-fn fill(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let left = &mut bytes[done..];
-        let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
-        // SAFETY: the buffer is ours and as long as is said.
-        let got =
-            unsafe { libc::pread(file.as_raw_fd(), left.as_mut_ptr().cast(), left.len(), at) };
-        match usize::try_from(got) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(got) => done += got,
-            Err(_) => return Err(io::Error::last_os_error()),
-        }
-    }
-    Ok(())
 }
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
 /// queries for each slot.
-fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
+fn locked_slots(file: &OwnedFd, layout: Layout) -> io::Result<Vec<usize>> {
     let mut found = Vec::new();
-    let mut ranges = vec![(0, SHARED + 1)];
+    let mut ranges = vec![(0, layout.all_slots)];
     while let Some((first, end)) = ranges.pop() {
         if first >= end {
             continue;
@@ -330,11 +366,7 @@ pub struct LaunchReader {
 impl LaunchReader {
     /// Opens the file at `path` for its first `devices` devices.
     pub fn open(path: &Path, devices: usize) -> Result<Self, CountersReadError> {
-        let file = open(path)?;
-        let header = pread(&file, 0, counters::header().len()).map_err(failed("read"))?;
-        if !counters::has_header(&header) {
-            return Err(CountersReadError::Layout);
-        }
+        let (file, _) = open(path)?;
         let devices = devices.min(MAX_DEVICES);
         Ok(Self {
             file,
@@ -346,7 +378,7 @@ impl LaunchReader {
     /// The current counters, device by device. An error means that the file was truncated.
     pub fn read(&mut self) -> Result<&[LaunchCounters], CountersReadError> {
         let from = counters::device_offset(0, 0);
-        fill(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
+        map::read_at(&self.file, from, &mut self.bytes).map_err(failed("read"))?;
         let records = self.bytes.chunks_exact(counters::DEVICE);
         for (counters, record) in self.counters.iter_mut().zip(records) {
             *counters = ComputeRecord::new(|at| word(record, at));

@@ -8,9 +8,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::counters::SLOTS;
 use crate::slot::ProcessSlot;
 
 const MIB: u64 = 1 << 20;
+/// No device's node.
+const NODE: &std::ffi::CStr = c"/nonexistent";
 
 struct CountersFile(tempfile::TempDir);
 
@@ -27,7 +30,7 @@ impl CountersFile {
     }
     fn slot(&self) -> ProcessSlot {
         let path = CString::new(self.path().to_str().unwrap()).unwrap();
-        ProcessSlot::take(&path).unwrap()
+        ProcessSlot::take(&path, None, NODE).unwrap()
     }
     fn writable(&self) -> File {
         let mut options = File::options();
@@ -101,14 +104,14 @@ fn reads_managed_memory_and_refusals_of_each_process() {
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
     let file: OwnedFd = counters_file.writable().into();
-    for slot in 0..SHARED {
+    for slot in 0..SLOTS {
         for byte in [0, 7, 400] {
             assert!(lock::set(&file, start(slot) + byte, lock::LockMode::Exclusive).unwrap());
         }
     }
     let begun = Instant::now();
     let found = read(&counters_file.path(), 33).unwrap();
-    assert_eq!(found.processes.len(), SHARED);
+    assert_eq!(found.processes.len(), SLOTS);
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
@@ -140,7 +143,7 @@ fn rejects_anything_but_counters_file_at_once() {
         }
     };
     CountersFile::check(sized(0), "has 0 bytes");
-    CountersFile::check(sized(SIZE - 1), "bytes; expected: 1048576");
+    CountersFile::check(sized(SIZE - 1), "bytes; expected: 2097152");
     CountersFile::check(sized(1 << 40), "has 1099511627776 bytes");
     CountersFile::check(
         |path| fs::write(path, vec![0xa5; usize::try_from(SIZE).unwrap()]).unwrap(),

@@ -12,7 +12,9 @@ pub mod host;
 pub mod limits;
 mod lock;
 mod map;
+pub mod shared;
 pub mod slot;
+pub mod tag;
 pub mod tmpfs;
 
 pub use counters::AttachError;

@@ -13,6 +13,7 @@
 //! | 32 | 4 | priority: 0 high, 1 low |
 //! | 36 | 4 | utilization policy: 0 default, 1 force, 2 disable |
 //! | 40 | 4 | flags: 1 oversubscribe, 2 OOM killer, 4 uncontrolled, 8 yields |
+//! | 56 | 8 | identity of the counters file ([`crate::counters::identity`]); 0: not known |
 //! | 64 + 120 i | 40 | UUID of visible device i, zero-padded |
 //! | + 40 | 8 | memory limit in bytes |
 //! | + 48 | 4 | compute limit in percent, 0 and 100: none |
@@ -73,7 +74,8 @@ struct PageHeader {
     priority: u32,
     policy: u32,
     flags: u32,
-    unused: [u32; 5],
+    unused: [u32; 3],
+    counters: u64,
 }
 
 /// One visible device.
@@ -102,6 +104,7 @@ const _: () = {
     assert!(offset_of!(PageHeader, sequence) == SEQUENCE.start);
     assert!(offset_of!(PageHeader, heartbeat) == 24 && offset_of!(PageHeader, priority) == 32);
     assert!(offset_of!(PageHeader, policy) == 36 && offset_of!(PageHeader, flags) == 40);
+    assert!(offset_of!(PageHeader, counters) == 56);
     assert!(offset_of!(DeviceRecord, memory) == 40 && offset_of!(DeviceRecord, cores) == 48);
     assert!(
         offset_of!(DeviceRecord, throttle_flag) == 52
@@ -238,6 +241,12 @@ pub fn page(container: ContainerLimits, devices: &[DeviceLimits]) -> Result<[u8;
         );
     }
     Ok(page)
+}
+
+/// Writes the identity of the counters file to a page.
+pub fn set_counters(page: &mut [u8; SIZE], identity: u64) {
+    let at = offset_of!(PageHeader, counters);
+    put(page, at, &identity.to_le_bytes());
 }
 
 /// Whether two pages have the same limits, whatever the host measured since.

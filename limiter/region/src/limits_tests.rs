@@ -26,7 +26,12 @@ fn device(uuid: &str) -> DeviceLimits<'_> {
 
 #[test]
 fn writes_fields_at_documented_offsets() {
-    let page = page(CONTAINER, &[device("GPU-a"), device("GPU-b")]).unwrap();
+    let mut page = page(CONTAINER, &[device("GPU-a"), device("GPU-b")]).unwrap();
+    set_counters(&mut page, 5);
+    assert_eq!(
+        page[44..64],
+        [[0; 12].as_slice(), &[5, 0, 0, 0, 0, 0, 0, 0]].concat()
+    );
     assert_eq!(&page[..8], b"ALQLIMIT");
     assert_eq!(page[8..16], [1, 0, 0, 0, 2, 0, 0, 0]);
     assert_eq!(page[16..32], [0; 16]);
@@ -87,7 +92,7 @@ fn reads_limits_page_that_changes_in_place() {
     let name = CString::new(path.to_str().unwrap()).unwrap();
     fs::write(&path, page(CONTAINER, &[device("GPU-a")]).unwrap()).unwrap();
     let limits = LimitsPage::open(&name).unwrap();
-    assert_eq!(limits.devices(), 1);
+    assert_eq!((limits.devices(), limits.counters()), (1, None));
     let (uuid, length) = limits.uuid(0);
     assert_eq!(&uuid[..length], b"GPU-a");
     assert_eq!((limits.memory(0), limits.physical(0)), (3000 << 20, 9));

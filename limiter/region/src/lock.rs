@@ -3,7 +3,7 @@
 //! `close_range`, and ends with the process however it dies. Other PID namespaces see it too.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 /// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum LockMode {
 }
 
 /// Locks or unlocks the byte at `at`; false if another lock conflicts.
-pub(crate) fn set(file: &OwnedFd, at: usize, hold: LockMode) -> io::Result<bool> {
+pub(crate) fn set(file: impl AsFd, at: usize, hold: LockMode) -> io::Result<bool> {
     let kind = match hold {
         LockMode::Exclusive => libc::F_WRLCK,
         LockMode::Shared => libc::F_RDLCK,
@@ -30,7 +30,7 @@ pub(crate) fn set(file: &OwnedFd, at: usize, hold: LockMode) -> io::Result<bool>
     lock.l_start = libc::off_t::try_from(at).map_err(io::Error::other)?;
     lock.l_len = 1;
     // SAFETY: the descriptor is open and `lock` is a whole `flock`.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+    if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
         return Ok(true);
     }
     let error = io::Error::last_os_error();

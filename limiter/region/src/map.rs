@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -20,19 +20,49 @@ pub(crate) fn open(path: &CStr, flags: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
+/// Reads a part of a file. One that ends before is an error.
+pub(crate) fn read_at(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let left = &mut bytes[done..];
+        let at = libc::off_t::try_from(at + done).map_err(io::Error::other)?;
+        // SAFETY: the buffer is ours and as long as is said.
+        let got =
+            unsafe { libc::pread(file.as_raw_fd(), left.as_mut_ptr().cast(), left.len(), at) };
+        match usize::try_from(got) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => done += got,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
 /// A path as a C string.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
-/// Whether an open file is a regular one, and its length.
-pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
+/// What the kernel says of an open file.
+fn status(file: impl AsFd) -> io::Result<libc::stat> {
     // SAFETY: zero is a value of every field of `stat`.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `found` is a `stat` to write to.
-    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut found) } != 0 {
+    if unsafe { libc::fstat(file.as_fd().as_raw_fd(), &raw mut found) } != 0 {
         return Err(io::Error::last_os_error());
     }
+    Ok(found)
+}
+
+/// A number for the file system and the inode of an open file, which no copy of it has; not 0.
+pub(crate) fn identity(file: impl AsFd) -> io::Result<u64> {
+    let found = status(file)?;
+    Ok((found.st_dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ found.st_ino) | 1 << 63)
+}
+
+/// Whether an open file is a regular one, and its length.
+pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
+    let found = status(file)?;
     let size = u64::try_from(found.st_size).unwrap_or(0);
     Ok((found.st_mode & libc::S_IFMT == libc::S_IFREG, size))
 }

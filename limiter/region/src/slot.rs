@@ -8,26 +8,24 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit};
 use crate::counters::{
-    AttachError, BLOCK, ComputeWords, MappedCounters, SHARED, SLOTS, USED, children_lock, start,
+    AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
 };
 use crate::exiting::is_exiting;
 use crate::limits::MAX_DEVICES;
 use crate::lock::{self, LockMode};
 use crate::map::{self, Map};
+use crate::shared::{self, Entry, Overlap, SharedBlock};
+use crate::tag::{self, DeviceNode};
 
 /// Attempts to find a moment without running operations before an audit is given up.
 const MAX_AUDITS: u32 = 64;
-/// Attempts to enter the shared slot while it is being cleared.
-const MAX_CLAIM_ATTEMPTS: u32 = 1_000;
 /// Bytes to map so that a lock stays.
 const PAGE: usize = 4096;
-/// Owner word of the shared slot.
-const SHARED_OWNER: u64 = u64::MAX;
 
 /// The slot of this process.
 #[derive(Debug)]
@@ -35,40 +33,61 @@ pub struct ProcessSlot {
     counters: MappedCounters,
     slot: usize,
     path: CString,
+    /// The device's node of which descriptors are.
+    node: &'static CStr,
     /// A mapping that forked children inherit.
     children: OnceLock<Map>,
+}
+
+/// What this process holds of the memory that processes share.
+#[derive(Clone, Copy, Debug)]
+pub struct Holding {
+    /// The block.
+    pub block: SharedBlock,
+    /// Its entry; `None`: all were taken, so that each holder counts for itself.
+    entry: Option<usize>,
 }
 
 /// A process of the container and its use of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotProcess {
-    /// Its id in its own namespace; `None` for those of the shared slot.
+    /// Its id in its own namespace; `None`: the word is none.
     pub pid: Option<u32>,
     /// Bytes, contexts included.
     pub used: u64,
 }
 
 impl ProcessSlot {
-    /// Claims a slot in the file at `path`.
-    pub fn take(path: &CStr) -> Result<Self, AttachError> {
+    /// Claims a slot in the file at `path`, which must have this identity, if it is known. `node` is
+    /// that of the descriptors by which processes share memory.
+    pub fn take(
+        path: &CStr,
+        identity: Option<u64>,
+        node: &'static CStr,
+    ) -> Result<Self, AttachError> {
         let failed = |step| move |source| AttachError::File { step, source };
         let file = map::open(path, libc::O_RDWR).map_err(failed("opened"))?;
+        let found = map::identity(&file).map_err(failed("inspected"))?;
+        if identity.is_some_and(|identity| identity != found) {
+            return Err(AttachError::Copy);
+        }
+        let mut header = [0; HEADER];
+        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+        let layout = Layout::of(&header).ok_or(AttachError::Layout)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let map = Map::new(&file, USED, access).map_err(failed("mapped"))?;
+        let map = Map::new(&file, layout.used(), access).map_err(failed("mapped"))?;
         map.exclude_from_fork()
             .map_err(failed("excluded from forks"))?;
-        let counters = MappedCounters(map);
-        if !counters.has_known_layout() {
-            return Err(AttachError::Layout);
-        }
+        let counters = MappedCounters { map, layout };
         let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
-        let slot = slot.ok_or(AttachError::NoSlot)?;
+        let slot = slot.ok_or(AttachError::NoSlot(layout.slots))?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
         Ok(Self {
             counters,
             slot,
             path: path.to_owned(),
+            node,
             children: OnceLock::new(),
         })
     }
@@ -132,6 +151,73 @@ impl ProcessSlot {
         self.account(device).release(size);
     }
 
+    /// Records that other processes may hold `block`, for which this process is charged.
+    pub fn hold(&self, block: SharedBlock) -> Holding {
+        let entry = self
+            .account(block.device)
+            .hold(self.slot, block, self.all_entries());
+        Holding { block, entry }
+    }
+
+    /// Charges a block that another process of the container may hold, whatever the limit: the
+    /// container is charged for it once.
+    pub fn adopt(&self, block: SharedBlock) -> Holding {
+        let account = self.account(block.device);
+        let entry = account.adopt(self.slot, block, self.all_entries());
+        self.audit(block.device);
+        Holding { block, entry }
+    }
+
+    /// Tags a new descriptor of a block with the block's key; its inode. `None`: nothing tells then
+    /// what it stands for.
+    pub fn tag(&self, descriptor: RawFd, key: u64) -> Option<u64> {
+        tag::attach(descriptor, key, self.node)
+    }
+
+    /// Records that descriptors with this inode stand for a block.
+    pub fn note_descriptor(&self, holding: Holding, inode: u64) {
+        if let Some(entry) = holding.entry {
+            self.counters.entry(entry).inode.store(inode, SeqCst);
+        }
+    }
+
+    /// Releases `bytes` of a device that other processes may hold under these keys, or none.
+    pub fn release_shared(&self, device: usize, holdings: &[Holding], bytes: u64) {
+        if let Some((first, others)) = holdings.split_first() {
+            self.let_go(*first, bytes);
+            for one in others {
+                self.let_go(*one, 0);
+            }
+        } else if bytes > 0 {
+            self.release(device, bytes);
+        }
+    }
+
+    /// Releases `bytes` of a block: all, or less where something else of this process uses a part.
+    pub fn let_go(&self, holding: Holding, bytes: u64) {
+        let account = self.account(holding.block.device);
+        let Some(entry) = holding.entry else {
+            return account.release(bytes);
+        };
+        let entry = self.counters.entry(entry);
+        let had_descriptor = entry.inode.load(SeqCst) != 0;
+        account.let_go(&entry, bytes);
+        if had_descriptor {
+            self.free_orphans();
+        }
+        self.audit(holding.block.device);
+    }
+
+    /// The block with this key, if a process of the container holds it, or a descriptor does.
+    pub fn shared_block(&self, key: u64) -> Option<SharedBlock> {
+        let mut entries = self.entries();
+        let found = entries.find_map(|entry| {
+            let is_it = entry.key.load(Relaxed) == key;
+            is_it.then(|| entry.read()).flatten()
+        });
+        found.map(|held| held.block)
+    }
+
     /// Adds to the part of the used bytes that is contexts (negative: two's complement).
     pub fn note_contexts(&self, device: usize, size: u64) {
         self.counters
@@ -186,8 +272,8 @@ impl ProcessSlot {
         })
     }
 
-    /// Clears the slots of dead processes whose memory the driver has freed, and corrects the
-    /// totals of the first `devices`. Returns whether all totals are known to be exact. An error
+    /// Clears the slots of dead processes whose memory the driver has freed, and the blocks of which
+    /// no descriptor is open, and corrects the totals of the first `devices`. Returns whether all totals are known to be exact. An error
     /// means that the file can no longer be reached (`chroot`): the totals then stay too high.
     pub fn settle(&self, devices: usize) -> io::Result<bool> {
         let is_owned = |slot: &usize| self.counters.owner(*slot).load(SeqCst) != 0;
@@ -207,11 +293,32 @@ impl ProcessSlot {
                 }
             }
         }
+        self.free_orphans();
         let mut exact = true;
         for device in 0..devices.min(MAX_DEVICES) {
-            exact &= (0..MAX_AUDITS).any(|_| self.audit_device(device));
+            exact &= self.audit(device);
         }
         Ok(exact)
+    }
+
+    /// Frees the entries of blocks that no process holds and no descriptor stands for.
+    fn free_orphans(&self) {
+        let is_orphan = |entry: Entry<'_, _>| entry.read().is_some_and(|held| held.slot.is_none());
+        if !self.entries().any(is_orphan) {
+            return;
+        }
+        // Without a descriptor for the check they stay: too much is counted, not too little.
+        if let Ok(node) = DeviceNode::open(self.node) {
+            let gone = |key, inode| node.lacks(key, inode);
+            // Of any device: an operation of this slot holds up all audits.
+            self.account(0)
+                .free_orphans(self.slot, self.entries(), gone);
+        }
+    }
+
+    /// Corrects the total of a device; false if operations were under way all the time.
+    fn audit(&self, device: usize) -> bool {
+        (0..MAX_AUDITS).any(|_| self.audit_device(device))
     }
 
     /// False while an operation is under way.
@@ -220,18 +327,39 @@ impl ProcessSlot {
             self.slots()
                 .map(|slot| (self.counters.busy(slot), self.counters.used(slot, device)))
         };
-        let done = account::audit(self.counters.total(device), slots) != Audit::Busy;
+        let held = |sum| {
+            let all = self.entries().filter_map(|entry| entry.read());
+            Overlap::new(all.filter(|held| held.block.device == device)).of_sum(sum)
+        };
+        let total = self.counters.total(device);
+        let done = account::audit(total, slots, held) != Audit::Busy;
         if !done {
             std::thread::yield_now();
         }
         done
     }
 
-    /// All slots that were ever used, and the shared one.
+    /// All slots that were ever used.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let high = self.counters.high().load(SeqCst);
-        let high = usize::try_from(high).unwrap_or(SLOTS).min(SLOTS);
-        (0..high).chain([SHARED])
+        let (high, slots) = (
+            self.counters.high().load(SeqCst),
+            self.counters.layout.slots,
+        );
+        0..usize::try_from(high).unwrap_or(slots).min(slots)
+    }
+
+    /// All entries that were ever used.
+    fn entries(&self) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
+        entries(&self.counters)
+    }
+
+    /// All entries; those that are reached count as used.
+    fn all_entries(&self) -> impl Iterator<Item = (usize, Entry<'_, AtomicU64>)> {
+        (0..ENTRIES).map(|entry| {
+            let highest = self.counters.highest_entry();
+            highest.fetch_max(entry as u64 + 1, SeqCst);
+            (entry, self.counters.entry(entry))
+        })
     }
 
     fn account(&self, device: usize) -> DeviceAccount<'_, AtomicU64> {
@@ -241,6 +369,12 @@ impl ProcessSlot {
             used: self.counters.used(self.slot, device),
         }
     }
+}
+
+fn entries(counters: &MappedCounters) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
+    let highest = counters.highest_entry().load(SeqCst);
+    let highest = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
+    (0..highest).map(|entry| counters.entry(entry))
 }
 
 /// Never below 0: a process may be killed between its bit and the count.
@@ -253,10 +387,13 @@ fn blocks(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u32::MAX)
 }
 
-/// Claims a slot: one that looks free, else one whose owner is dead, else a part of the shared one.
+/// Claims a slot: one that looks free, else one whose owner is dead.
 fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<usize>> {
-    let free = (0..SLOTS).filter(|slot| counters.owner(*slot).load(SeqCst) == 0);
-    for slot in free.chain(0..SLOTS) {
+    let all = 0..counters.layout.slots;
+    let free = all
+        .clone()
+        .filter(|slot| counters.owner(*slot).load(SeqCst) == 0);
+    for slot in free.chain(all) {
         if lock::set(file, start(slot), LockMode::Exclusive)? {
             let before = counters.owner(slot).load(SeqCst);
             if before != 0 && is_still_in_use(file, slot, before)? {
@@ -272,13 +409,6 @@ fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<us
             counters.high().fetch_max(slot as u64 + 1, SeqCst);
             return Ok(Some(slot));
         }
-    }
-    for _ in 0..MAX_CLAIM_ATTEMPTS {
-        if lock::set(file, start(SHARED), LockMode::Shared)? {
-            counters.owner(SHARED).store(SHARED_OWNER, SeqCst);
-            return Ok(Some(SHARED));
-        }
-        std::thread::yield_now();
     }
     Ok(None)
 }
@@ -296,6 +426,7 @@ fn is_still_in_use(file: &OwnedFd, slot: usize, owner: u64) -> io::Result<bool> 
 /// Clears a slot whose lock this process has. The owner word comes last, so that the next process
 /// notices a death in between.
 fn clear_slot(counters: &MappedCounters, slot: usize) {
+    shared::clear(slot, entries(counters));
     let used = (0..MAX_DEVICES).map(|device| counters.used(slot, device));
     account::clear(counters.busy(slot), used);
     let running = counters.running(slot).swap(0, Relaxed);

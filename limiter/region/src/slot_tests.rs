@@ -7,12 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::counters;
+use crate::counters::{self, SLOTS};
 use crate::fork::ForkFlag;
 
 /// Environment variable with the counters file for a process that this test starts.
 const FILE: &str = "REGION_TEST_FILE";
 const LIMIT: u64 = 1_000;
+/// No device's node.
+const NODE: &CStr = c"/nonexistent";
 
 struct CountersFile(tempfile::TempDir);
 
@@ -28,7 +30,7 @@ impl CountersFile {
         self.0.path().join("slots")
     }
     fn slot(&self) -> ProcessSlot {
-        ProcessSlot::take(&c_path(&self.path())).unwrap()
+        ProcessSlot::take(&c_path(&self.path()), None, NODE).unwrap()
     }
     /// Starts this test binary as `role` and waits until it prints that it is ready.
     fn start(&self, role: &str) -> Child {
@@ -52,7 +54,7 @@ fn c_path(path: &Path) -> CString {
 /// The slot of a helper process; `None` in a normal test run.
 fn helper_slot() -> Option<ProcessSlot> {
     let path = std::env::var_os(FILE)?;
-    Some(ProcessSlot::take(&c_path(Path::new(&path))).unwrap())
+    Some(ProcessSlot::take(&c_path(Path::new(&path)), None, NODE).unwrap())
 }
 
 fn wait_until_killed() {
@@ -182,28 +184,91 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
     }
 }
 
+const fn block(key: u64, bytes: u64) -> SharedBlock {
+    SharedBlock {
+        key,
+        device: 0,
+        bytes,
+        imported: false,
+    }
+}
+
 #[test]
-fn shares_last_slot_among_excess_processes() {
+fn helper_shares_forever() {
+    let Some(slot) = helper_slot() else { return };
+    println!("READY");
+    for key in 100.. {
+        slot.charge(0, 5);
+        let own = slot.hold(block(key, 5));
+        let other = slot.adopt(block(9, 40));
+        slot.let_go(own, 5);
+        slot.let_go(other, 40);
+    }
+}
+
+#[test]
+fn reclaims_memory_of_processes_killed_while_sharing() {
     let file = CountersFile::new();
-    let slots: Vec<ProcessSlot> = (0..SLOTS + 3).map(|_| file.slot()).collect();
-    let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
-    assert_eq!(indexes[..SLOTS], (0..SLOTS).collect::<Vec<_>>()[..]);
-    assert_eq!(indexes[SLOTS..], [SHARED; 3]);
+    let slot = file.slot();
+    slot.charge(0, 40);
+    let held = slot.hold(block(9, 40));
+    for _ in 0..30 {
+        let others = [(); 2].map(|()| file.start("slot::tests::helper_shares_forever"));
+        for mut other in others {
+            assert!(slot.used(0) >= 40);
+            other.kill().unwrap();
+            other.wait().unwrap();
+            slot.settle(1).unwrap();
+        }
+        settles_to(&slot, 0, 40);
+    }
+    slot.let_go(held, 40);
+    settles_to(&slot, 0, 0);
+}
+
+#[test]
+fn reclaims_memory_of_100_of_600_dead_processes() {
+    let file = CountersFile::new();
+    let mut slots: Vec<ProcessSlot> = (0..600).map(|_| file.slot()).collect();
     for slot in &slots {
         slot.reserve(1, 1, 10_000).unwrap();
     }
-    let first = &slots[0];
-    assert_eq!(first.used(1), 515);
-    let shared = SlotProcess { pid: None, used: 3 };
-    assert_eq!(first.processes(1).last(), Some(shared));
-    let mut slots = slots.into_iter();
-    let first = slots.next().unwrap();
-    let last = slots.next_back().unwrap();
+    let living = slots.split_off(100);
+    assert_eq!(living[0].used(1), 600);
     drop(slots);
-    // What is shared goes with the last.
-    settles_to(&first, 1, 4);
-    drop(last);
-    settles_to(&first, 1, 1);
+    settles_to(&living[0], 1, 500);
+}
+
+#[test]
+fn refuses_process_beyond_last_slot() {
+    let file = CountersFile::new();
+    let slots: Vec<ProcessSlot> = (0..SLOTS).map(|_| file.slot()).collect();
+    let indexes: Vec<usize> = slots.iter().map(ProcessSlot::index).collect();
+    assert_eq!(indexes, (0..SLOTS).collect::<Vec<_>>());
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
+    assert!(error.to_string().contains("1024 processes"), "{error}");
+    drop(slots);
+    assert!(file.slot().index() < SLOTS);
+}
+
+#[test]
+fn uses_counters_file_of_earlier_release() {
+    let file = CountersFile::new();
+    let mut header = counters::header();
+    header[8] = 1;
+    std::fs::write(file.path(), header).unwrap();
+    let open = std::fs::File::options().write(true).open(file.path());
+    open.unwrap().set_len(1 << 20).unwrap();
+    let (one, other) = (file.slot(), file.slot());
+    one.charge(0, 40);
+    let held = one.hold(block(9, 40));
+    let adopted = other.adopt(block(9, 40));
+    assert_eq!(one.used(0), 40);
+    let found = crate::host::read(&file.path(), 1).unwrap();
+    assert_eq!((found.used(0), found.held(0)), (80, 40));
+    one.let_go(held, 40);
+    other.let_go(adopted, 40);
+    assert_eq!(one.used(0), 0);
 }
 
 /// Dead processes' slots are cleared until so much of a device is in use, never less. A child that
@@ -241,12 +306,23 @@ fn reuses_free_slots_without_moving_others() {
 #[test]
 fn rejects_counters_file_of_other_layout() {
     let file = CountersFile::new();
-    std::fs::write(file.path(), vec![0; USED]).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    std::fs::write(file.path(), vec![0; 1 << 20]).unwrap();
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
     assert!(matches!(error, AttachError::Layout), "{error}");
     std::fs::write(file.path(), counters::header()).unwrap();
-    let error = ProcessSlot::take(&c_path(&file.path())).unwrap_err();
+    let error = ProcessSlot::take(&c_path(&file.path()), None, NODE).unwrap_err();
     assert!(error.to_string().contains("cannot be mapped"), "{error}");
+}
+
+#[test]
+fn rejects_copy_of_counters_file() {
+    let file = CountersFile::new();
+    let copy = file.path().with_extension("copy");
+    std::fs::copy(file.path(), &copy).unwrap();
+    let identity = counters::identity(std::fs::File::open(file.path()).unwrap()).unwrap();
+    assert!(ProcessSlot::take(&c_path(&file.path()), Some(identity), NODE).is_ok());
+    let error = ProcessSlot::take(&c_path(&copy), Some(identity), NODE).unwrap_err();
+    assert!(error.to_string().contains("is a copy"), "{error}");
 }
 
 #[test]

@@ -112,6 +112,7 @@ impl Account {
             context: self.context,
             by_blocks,
             managed: false,
+            shared: 0,
         }
     }
 }

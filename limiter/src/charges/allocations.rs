@@ -7,6 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use aliquot_region::shared::SharedBlock;
+use aliquot_region::slot::Holding;
+
 use crate::ffi::Handle;
 use crate::lock::FutexLock;
 use crate::process::{PerProcess, ProcessState};
@@ -29,6 +32,38 @@ pub(crate) struct DeviceAllocation {
     pub(crate) by_blocks: bool,
     /// Managed memory, which the driver leaves out of what it reports of a process.
     pub(crate) managed: bool,
+    /// Its number among those that other processes may hold; 0: none.
+    pub(crate) shared: u32,
+}
+
+/// Allocations that other processes may hold.
+#[derive(Debug)]
+struct SharedAllocations {
+    last: u32,
+    by_number: Map<SharedAllocation>,
+}
+
+#[derive(Debug)]
+struct SharedAllocation {
+    holdings: Vec<Holding>,
+    /// How often this process has opened it, if it is another's.
+    opens: u32,
+}
+
+impl SharedAllocation {
+    fn has(&self, key: u64) -> bool {
+        self.holdings.iter().any(|one| one.block.key == key)
+    }
+}
+
+impl SharedAllocations {
+    fn add(&mut self, holdings: Vec<Holding>) -> u32 {
+        // 0 means none.
+        self.last = self.last.wrapping_add(1).max(1);
+        let shared = SharedAllocation { holdings, opens: 1 };
+        self.by_number.insert(u64::from(self.last), shared);
+        self.last
+    }
 }
 
 type Map<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
@@ -41,6 +76,7 @@ pub(crate) struct Allocations {
     edges: [FutexLock<Map<u32>>; SHARDS],
     /// Managed memory in place of device memory: bytes by address.
     spilled: FutexLock<BTreeMap<u64, u64>>,
+    shared: FutexLock<SharedAllocations>,
 }
 
 impl Default for Allocations {
@@ -62,6 +98,10 @@ impl Allocations {
             edges: [const { FutexLock::new(HashMap::with_hasher(BuildHasherDefault::new())) };
                 SHARDS],
             spilled: FutexLock::new(BTreeMap::new()),
+            shared: FutexLock::new(SharedAllocations {
+                last: 0,
+                by_number: HashMap::with_hasher(BuildHasherDefault::new()),
+            }),
         }
     }
 
@@ -85,9 +125,14 @@ impl Allocations {
     /// The driver freed an allocation that was removed: releases its charge.
     pub(crate) fn end(&self, process: &ProcessState, at: u64, entry: DeviceAllocation) {
         let back = self.release(at, entry);
-        if back > 0 {
-            process.slot.release(entry.device_index, back);
-        }
+        let shared = match entry.shared {
+            0 => None,
+            number => self.shared.lock().by_number.remove(&u64::from(number)),
+        };
+        let holdings = shared.map_or_else(Vec::new, |shared| shared.holdings);
+        process
+            .slot
+            .release_shared(entry.device_index, &holdings, back);
         if entry.managed {
             let slot = &process.slot;
             slot.note_managed_released(entry.device_index, entry.size);
@@ -123,6 +168,77 @@ impl Allocations {
                 gone.collect::<Vec<_>>()
             })
             .collect()
+    }
+
+    /// From now on other processes may find an allocation under this key.
+    pub(crate) fn share(&self, process: &ProcessState, at: u64, key: u64) {
+        let entry = self.entries[shard(at)].lock().get(&at).copied();
+        if let Some(entry) = entry {
+            self.share_bytes(process, at, (key, touched(at, entry)));
+        }
+    }
+
+    /// The same; these many bytes of it.
+    pub(crate) fn share_bytes(&self, process: &ProcessState, at: u64, (key, bytes): (u64, u64)) {
+        let mut entries = self.entries[shard(at)].lock();
+        let Some(entry) = entries.get_mut(&at) else {
+            return;
+        };
+        let mut shared = self.shared.lock();
+        if entry.shared == 0 {
+            entry.shared = shared.add(Vec::new());
+        }
+        let known = shared.by_number.get_mut(&u64::from(entry.shared));
+        let Some(known) = known.filter(|known| !known.has(key)) else {
+            return;
+        };
+        known.holdings.push(process.slot.hold(SharedBlock {
+            key,
+            device: entry.device_index,
+            bytes,
+            imported: false,
+        }));
+    }
+
+    /// Adds an allocation for which nothing is charged, unless it is known.
+    pub(crate) fn insert_once(&self, at: u64, entry: DeviceAllocation) {
+        self.entries[shard(at)].lock().entry(at).or_insert(entry);
+    }
+
+    /// Adds an allocation of another process, for which these are held.
+    pub(crate) fn insert_shared(
+        &self,
+        at: u64,
+        mut entry: DeviceAllocation,
+        holdings: Vec<Holding>,
+    ) {
+        entry.shared = self.shared.lock().add(holdings);
+        self.insert(at, entry);
+    }
+
+    /// Whether an allocation of another process was open already, and is so once more.
+    pub(crate) fn open_again(&self, at: u64, key: u64) -> bool {
+        self.with_shared(at, |shared| {
+            let is_it = shared.has(key);
+            shared.opens += u32::from(is_it);
+            is_it
+        })
+    }
+
+    /// Whether an allocation of another process stays open when it is closed once.
+    pub(crate) fn close_once(&self, at: u64) -> bool {
+        self.with_shared(at, |shared| {
+            let stays = shared.opens > 1;
+            shared.opens -= u32::from(stays);
+            stays
+        })
+    }
+
+    fn with_shared(&self, at: u64, change: impl FnOnce(&mut SharedAllocation) -> bool) -> bool {
+        let entry = self.entries[shard(at)].lock().get(&at).copied();
+        let mut shared = self.shared.lock();
+        let number = entry.map_or(0, |entry| u64::from(entry.shared));
+        shared.by_number.get_mut(&number).is_some_and(change)
     }
 
     /// Records managed memory in place of device memory.
@@ -162,8 +278,7 @@ impl Allocations {
         if !entry.by_blocks {
             return entry.size;
         }
-        let first = at / BLOCK;
-        let last = (at + entry.size.max(1) - 1) / BLOCK;
+        let (first, last) = edge_blocks(at, entry);
         let one = |block: u64| u64::from(edge(&mut self.edges[shard(block)].lock(), block));
         let mut blocks = one(first);
         if last > first {
@@ -171,6 +286,20 @@ impl Allocations {
         }
         blocks * BLOCK
     }
+}
+
+/// The first and the last block that an allocation touches.
+fn edge_blocks(at: u64, entry: DeviceAllocation) -> (u64, u64) {
+    (at / BLOCK, (at + entry.size.max(1) - 1) / BLOCK)
+}
+
+/// Bytes of the blocks of an allocation.
+fn touched(at: u64, entry: DeviceAllocation) -> u64 {
+    if !entry.by_blocks {
+        return entry.size;
+    }
+    let (first, last) = edge_blocks(at, entry);
+    (last - first + 1) * BLOCK
 }
 
 fn shard(key: u64) -> usize {
@@ -209,6 +338,7 @@ mod tests {
             context: 1,
             by_blocks: true,
             managed: false,
+            shared: 0,
         }
     }
 

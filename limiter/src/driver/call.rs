@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_uint, c_void};
 use core::ptr::null;
 
 use super::{Address, DriverFunction, DriverLibrary};
-use crate::ffi::{Code, Device, Handle, Out, Pointer};
+use crate::ffi::{AllocationProperties, Code, Device, Handle, Out, Pointer};
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
@@ -51,7 +51,6 @@ calls! {
     cuCtxPopCurrent_v2(context: Out<Handle>);
     cuCtxGetApiVersion(context: Handle, version: Out<c_uint>);
     cuCtxGetLimit(value: Out<usize>, limit: c_uint);
-    cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
     cuStreamGetCtx(stream: Handle, context: Out<Handle>);
     cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
     cuStreamQuery(stream: Handle);
@@ -69,6 +68,10 @@ calls! {
     cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: Out<u64>);
     cuMemAdvise(pointer: Pointer, bytes: usize, advice: i32, device: Device);
     cuMemFreeAsync(pointer: Pointer, stream: Handle);
+    cuMemGetAddressRange_v2(base: Out<Pointer>, bytes: Out<usize>, pointer: Pointer);
+    cuMemGetAllocationPropertiesFromHandle(properties: Out<AllocationProperties>, handle: u64);
+    cuIpcCloseMemHandle(pointer: Pointer);
+    cuMemFree_v2(pointer: Pointer);
     nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint);
     nvmlDeviceGetCount_v2(count: Out<c_uint>);
     nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>);

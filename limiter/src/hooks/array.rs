@@ -81,7 +81,8 @@ pub(crate) fn create_mipmapped(
 pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {
     match process::get() {
         Some(process) => {
-            physical::with_release_check(process, || free_charged(long(array), || real(array)))
+            let call = || free_charged(long(array), || real(array));
+            physical::destroy_array(process, array, call)
         }
         None => real(array),
     }

@@ -15,9 +15,6 @@ use crate::ffi::{
 use crate::log;
 use crate::process::{self, ProcessState};
 
-/// `CUipcMemHandle`.
-pub(crate) type IpcHandle = [u64; 8];
-
 /// `CU_MEM_ATTACH_GLOBAL`.
 const ATTACH_GLOBAL: c_uint = 1;
 /// `CU_MEM_ADVISE_SET_ACCESSED_BY`.
@@ -173,19 +170,7 @@ fn allocate_charged(
     SUCCESS
 }
 
-/// Managed memory cannot be shared with another process, as device memory can.
-pub(crate) fn share(
-    real: extern "C" fn(Out<IpcHandle>, Pointer) -> Code,
-    handle: Out<IpcHandle>,
-    pointer: Pointer,
-) -> Code {
-    if is_spilled("cuIpcGetMemHandle", pointer) {
-        return NOT_SUPPORTED;
-    }
-    real(handle, pointer)
-}
-
-/// Nor can another device reach it at a fixed address, as for RDMA.
+/// Another device cannot reach managed memory at a fixed address, as for RDMA.
 pub(crate) fn export_range(
     real: extern "C" fn(*mut c_void, Pointer, usize, i32, u64) -> Code,
     handle: *mut c_void,
@@ -200,7 +185,7 @@ pub(crate) fn export_range(
     real(handle, pointer, bytes, kind, flags)
 }
 
-fn is_spilled(name: &str, pointer: Pointer) -> bool {
+pub(crate) fn is_spilled(name: &str, pointer: Pointer) -> bool {
     let found = process::get().is_some_and(|process| Allocations::of(process).is_spilled(pointer));
     if found {
         log::line(

@@ -167,7 +167,7 @@ fn own<T: ProcessRecord>(
     infos: Out<T>,
 ) -> Code {
     listed(real, device, count, infos, |process, device_index| {
-        let _ = process.slot.settle(process.limits.devices());
+        let _ = process.settle();
         process.slot.processes(device_index).map(T::of).collect()
     })
 }

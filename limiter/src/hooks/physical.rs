@@ -1,193 +1,107 @@
-//! Physical memory by handle (`cuMemCreate`): the driver has it until its last handle is released
-//! *and* its last mapping is gone. It is charged on the device that the request names. Imported
-//! handles are charged to the process that created them.
+//! Physical memory by handle (`cuMemCreate`, and imports of other processes' memory): the driver has it
+//! until the last handle, mapping and descriptor of any process are gone. It is charged on the device
+//! that the request names, to each process that has it, and once to the container.
 //!
-//! Memory that was shared (exported as a file, or mapped behind an array) may be used by something
-//! that no call here reveals. It stays charged until a call after which the driver has exactly that
-//! much more free memory, or until the process ends.
+//! A descriptor for other processes is tagged (`aliquot_region::tag`). An import is charged by its tag, or
+//! where no process of the container has the memory, when it is first mapped: no call tells its size
+//! before.
 
 use core::ffi::{c_uint, c_void};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{BTreeMap, HashMap};
+
+use aliquot_region::tag;
 
 use super::memory;
 use crate::charges::account::Account;
 use crate::charges::allocations::in_blocks;
+use crate::charges::charge::{self, Charge};
 use crate::driver::call;
-use crate::ffi::{Code, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS, long};
+use crate::ffi::{
+    AllocationProperties, Code, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS,
+    long,
+};
 use crate::lock::FutexLock;
 use crate::process::{self, PerProcess, ProcessState};
 
-#[derive(Clone, Copy, Debug)]
-struct PhysicalAllocation {
-    bytes: u64,
-    account: Account,
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` and `..._FABRIC`.
+const DESCRIPTOR: c_uint = 1;
+const FABRIC: c_uint = 8;
+
+/// Physical memory that this process has.
+#[derive(Debug)]
+struct PhysicalBlock {
+    /// Of an import from another container, nothing until it is mapped.
+    charge: Charge,
+    /// The tag of its descriptors, or the key of the handle from which it was imported.
+    key: Option<u64>,
     handles: u64,
     mappings: u64,
-    /// Others may use it.
-    shared_outside: bool,
 }
 
-/// The physical memory of this process, and whether some of it was ever shared.
+/// The physical memory of this process.
 #[derive(Debug, Default)]
-struct PhysicalMemory(FutexLock<PhysicalState>, AtomicBool);
+struct PhysicalMemory(FutexLock<PhysicalState>);
 
 impl PhysicalMemory {
     fn of(process: &ProcessState) -> &'static Self {
         static PHYSICAL_MEMORY: PerProcess<PhysicalMemory> = PerProcess::new();
         PHYSICAL_MEMORY.of(process)
     }
+
+    /// Changes the users of a block; the last one ends its charge.
+    fn change(&self, number: u64, change: impl FnOnce(&mut PhysicalBlock)) {
+        let ended = self.0.lock().change(number, change);
+        // Not under the lock, which every call on physical memory needs.
+        charge::end(ended);
+    }
 }
 
 #[derive(Debug, Default)]
 struct PhysicalState {
-    memory: HashMap<u64, PhysicalAllocation>,
-    /// By address: length and handle.
+    /// By a number of ours: the driver may give a handle to another block as soon as it is released.
+    blocks: HashMap<u64, PhysicalBlock>,
+    last: u64,
+    /// The block of each handle.
+    handles: HashMap<u64, u64>,
+    /// By address: length and block.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Shared memory without a handle or mapping of ours.
-    released_by_us: Vec<PhysicalAllocation>,
+    /// The blocks behind parts of arrays.
+    in_arrays: HashMap<Handle, Vec<u64>>,
 }
 
 impl PhysicalState {
-    /// Changes the users of a memory; the last one releases it.
-    fn change(&mut self, handle: u64, change: impl FnOnce(&mut PhysicalAllocation)) {
-        let Some(memory) = self.memory.get_mut(&handle) else {
-            return;
+    fn add(&mut self, handle: u64, charge: Charge, key: Option<u64>) {
+        self.last += 1;
+        let block = PhysicalBlock {
+            charge,
+            key,
+            handles: 1,
+            mappings: 0,
         };
-        change(memory);
-        if memory.handles == 0 && memory.mappings == 0 {
-            let released = *memory;
-            self.memory.remove(&handle);
-            if released.shared_outside {
-                self.released_by_us.push(released);
-            } else {
-                released.account.release(released.bytes);
-            }
+        self.blocks.insert(self.last, block);
+        self.handles.insert(handle, self.last);
+    }
+
+    fn of_handle(&mut self, handle: u64) -> Option<(u64, &mut PhysicalBlock)> {
+        let number = *self.handles.get(&handle)?;
+        Some((number, self.blocks.get_mut(&number)?))
+    }
+
+    /// The block that is mapped at an address.
+    fn at(&self, address: u64) -> Option<u64> {
+        let (start, (length, number)) = self.mapped.range(..=address).next_back()?;
+        (address - start < *length).then_some(*number)
+    }
+
+    /// Changes the users of a block; the charge to end if there are none left.
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut PhysicalBlock)) -> Option<Charge> {
+        let block = self.blocks.get_mut(&number)?;
+        change(block);
+        if block.handles > 0 || block.mappings > 0 {
+            return None;
         }
+        self.blocks.remove(&number).map(|block| block.charge)
     }
-
-    /// A device has `bytes` more free memory than before a call; the memory that makes up exactly
-    /// that is gone.
-    fn give_back(&mut self, device_index: usize, bytes: u64) {
-        self.released_by_us
-            .sort_by_key(|one| core::cmp::Reverse(one.bytes));
-        let sizes = self
-            .released_by_us
-            .iter()
-            .map(|one| (one.account.device_index, one.bytes));
-        let mut released = released(sizes, device_index, bytes).into_iter();
-        for one in self
-            .released_by_us
-            .extract_if(.., |_| released.next() == Some(true))
-        {
-            one.account.release(one.bytes);
-        }
-    }
-}
-
-/// Which of these sizes, the largest first, are gone if a device has `bytes` more free memory:
-/// those that make up exactly that, or none, because a neighbour may have freed something.
-fn released(
-    sizes: impl Iterator<Item = (usize, u64)>,
-    device_index: usize,
-    bytes: u64,
-) -> Vec<bool> {
-    let mut rest = bytes;
-    let fits = sizes.map(|(of, piece)| {
-        let fits = of == device_index && piece <= rest;
-        rest -= if fits { piece } else { 0 };
-        fits
-    });
-    let fits: Vec<bool> = fits.collect();
-    if rest == 0 { fits } else { Vec::new() }
-}
-
-/// The account of the current context and the free memory on its device; `None` if unknown.
-fn free() -> Option<(Account, u64)> {
-    let account = Account::of_current().ok().flatten()?;
-    let (mut free, mut total) = (0, 0);
-    let code = call::cuMemGetInfo_v2(Out::to(&mut free), Out::to(&mut total));
-    (code == SUCCESS).then_some((account, long(free)))
-}
-
-/// Makes a call after which shared memory may be gone, and checks whether it is.
-pub(crate) fn with_release_check(process: &ProcessState, call: impl FnOnce() -> Code) -> Code {
-    let physical = PhysicalMemory::of(process);
-    if !physical.1.load(Relaxed) {
-        return call();
-    }
-    let Some((account, before)) = free() else {
-        return call();
-    };
-    let used = || process.slot.used(account.device_index);
-    let before_call = used();
-    let code = call();
-    if code == SUCCESS
-        && let Some((_, after)) = free()
-    {
-        // What the container released meanwhile is not part of it.
-        let own = before_call.saturating_sub(used());
-        let more = after.saturating_sub(before).saturating_sub(own);
-        physical.0.lock().give_back(account.device_index, more);
-    }
-    code
-}
-
-/// Others may use a memory from now on, if `code` is success.
-fn mark_shared(handle: u64, code: Code) -> Code {
-    if let Some(process) = process::get().filter(|_| code == SUCCESS) {
-        let physical = PhysicalMemory::of(process);
-        physical.1.store(true, Relaxed);
-        let mut known = physical.0.lock();
-        known.change(handle, |memory| memory.shared_outside = true);
-    }
-    code
-}
-
-/// As a file, for another process.
-pub(crate) fn export(
-    real: extern "C" fn(*mut c_void, u64, c_uint, u64) -> Code,
-    file: *mut c_void,
-    handle: u64,
-    kind: c_uint,
-    flags: u64,
-) -> Code {
-    mark_shared(handle, real(file, handle, kind, flags))
-}
-
-/// `CUarrayMapInfo`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ArrayMapping {
-    before: [u64; 7],
-    operation: c_uint,
-    kind: c_uint,
-    handle: u64,
-    after: [u64; 3],
-}
-
-/// `CU_MEM_OPERATION_TYPE_MAP`.
-const MAP: c_uint = 1;
-
-/// Behind parts of arrays.
-pub(crate) fn map_arrays(
-    real: extern "C" fn(Out<ArrayMapping>, c_uint, Handle) -> Code,
-    list: Out<ArrayMapping>,
-    count: c_uint,
-    stream: Handle,
-) -> Code {
-    let Some(process) = process::get() else {
-        return real(list, count, stream);
-    };
-    let code = with_release_check(process, || real(list, count, stream));
-    let count = usize::try_from(count).unwrap_or(0);
-    for one in (0..count).filter_map(|i| list.get_at(i)) {
-        if one.operation == MAP {
-            mark_shared(one.handle, code);
-        }
-    }
-    code
 }
 
 pub(crate) fn create(
@@ -220,37 +134,170 @@ pub(crate) fn create(
     let code = account.insist(cost, || real(handle, bytes, properties, flags));
     match (code, handle.get()) {
         (SUCCESS, Some(made)) => {
-            let memory = PhysicalAllocation {
-                bytes: cost,
-                account,
-                handles: 1,
-                mappings: 0,
-                shared_outside: false,
-            };
             let physical = PhysicalMemory::of(account.process);
-            physical.0.lock().memory.insert(made, memory);
+            physical
+                .0
+                .lock()
+                .add(made, Charge::new(account, cost), None);
         }
         _ => account.release(cost),
     }
     code
 }
 
+/// The key of the bytes of a fabric handle.
+fn fabric_key(handle: *mut c_void) -> Option<u64> {
+    Out::<[u64; 8]>::at(handle).get().map(tag::of_words)
+}
+
+pub(crate) fn export(
+    real: extern "C" fn(*mut c_void, u64, c_uint, u64) -> Code,
+    shared: *mut c_void,
+    handle: u64,
+    kind: c_uint,
+    flags: u64,
+) -> Code {
+    let code = real(shared, handle, kind, flags);
+    let Some(process) = process::limited().filter(|_| code == SUCCESS) else {
+        return code;
+    };
+    let mut state = PhysicalMemory::of(process).0.lock();
+    let Some((_, block)) = state.of_handle(handle) else {
+        return code;
+    };
+    match kind {
+        DESCRIPTOR => {
+            let key = block.key.unwrap_or_else(tag::new);
+            let descriptor = Out::<i32>::at(shared).get();
+            let inode = descriptor.and_then(|made| process.slot.tag(made, key));
+            if let Some(inode) = inode {
+                block.key = Some(key);
+                if block.charge.bytes > 0 {
+                    block.charge.hold(key, false);
+                }
+                let holdings = block.charge.holdings.iter();
+                for holding in holdings.filter(|one| one.block.key == key) {
+                    process.slot.note_descriptor(*holding, inode);
+                }
+            }
+        }
+        FABRIC if block.charge.bytes > 0 => {
+            if let Some(key) = fabric_key(shared) {
+                block.charge.hold(key, false);
+            }
+        }
+        _ => {}
+    }
+    code
+}
+
+pub(crate) fn import(
+    real: extern "C" fn(Out<u64>, *mut c_void, c_uint) -> Code,
+    handle: Out<u64>,
+    shared: *mut c_void,
+    kind: c_uint,
+) -> Code {
+    let process = match process::required() {
+        Ok(process) if process.is_uncontrolled() => return real(handle, shared, kind),
+        Ok(process) => process,
+        Err(code) => return code,
+    };
+    let key = match kind {
+        DESCRIPTOR => i32::try_from(shared.addr()).ok().and_then(tag::read),
+        FABRIC => fabric_key(shared),
+        _ => None,
+    };
+    // Before the call: as long as it has not returned, its argument keeps the memory.
+    let adopted = key.and_then(|key| Charge::adopt(process, key));
+    let code = real(handle, shared, kind);
+    let (SUCCESS, Some(made)) = (code, handle.get()) else {
+        charge::end(adopted);
+        return code;
+    };
+    let Some(charge) = adopted.or_else(|| foreign(made)) else {
+        return code;
+    };
+    let mut state = PhysicalMemory::of(process).0.lock();
+    match state.of_handle(made) {
+        // The driver has one handle for what it has already.
+        Some((_, block)) if key.is_some() && block.key == key => {
+            block.handles += 1;
+            drop(state);
+            charge.end();
+        }
+        _ => state.add(made, charge, key),
+    }
+    code
+}
+
+/// An import that no process of the container has: nothing is charged yet. `None` if it is not on a
+/// device of the container.
+fn foreign(handle: u64) -> Option<Charge> {
+    let mut properties = AllocationProperties::default();
+    let code = call::cuMemGetAllocationPropertiesFromHandle(Out::to(&mut properties), handle);
+    let place = (code == SUCCESS).then(|| properties.first.location())?;
+    let MemoryLocation::Device(device) = place else {
+        return None;
+    };
+    let account = Account::of_device(device).ok().flatten()?;
+    Some(Charge::new(account, 0))
+}
+
+/// Charges an import of which nothing was charged yet, now that its size is known.
+fn charge_import(
+    physical: &PhysicalMemory,
+    number: u64,
+    (account, key): (Account, Option<u64>),
+    bytes: usize,
+) -> Result<(), Code> {
+    // Another process of the container may have mapped it meanwhile.
+    let adopted = key.and_then(|key| Charge::adopt(account.process, key));
+    let mut charge = if let Some(charge) = adopted {
+        charge
+    } else {
+        let cost = in_blocks(long(bytes)).ok_or(OUT_OF_MEMORY)?;
+        account.reserve("cuMemMap", cost)?;
+        let mut charge = Charge::new(account, cost);
+        if let Some(key) = key {
+            charge.hold(key, true);
+        }
+        charge
+    };
+    let mut state = physical.0.lock();
+    if let Some(block) = state.blocks.get_mut(&number)
+        && block.charge.bytes == 0
+    {
+        core::mem::swap(&mut block.charge, &mut charge);
+    }
+    drop(state);
+    // Another thread was faster.
+    charge.end();
+    Ok(())
+}
+
 pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
     let Some(process) = process::get() else {
         return real(handle);
     };
-    with_release_check(process, || {
-        // Locked across the call: the driver may give the same handle to another thread right
-        // after.
-        let mut known = PhysicalMemory::of(process).0.lock();
-        let code = real(handle);
-        if code == SUCCESS {
-            known.change(handle, |memory| {
-                memory.handles = memory.handles.saturating_sub(1);
-            });
-        }
-        code
-    })
+    let physical = PhysicalMemory::of(process);
+    let number = physical.0.lock().handles.get(&handle).copied();
+    let code = real(handle);
+    let (SUCCESS, Some(number)) = (code, number) else {
+        return code;
+    };
+    let mut state = physical.0.lock();
+    let ended = state.change(number, |block| {
+        block.handles = block.handles.saturating_sub(1);
+    });
+    let has_handles = |block: &PhysicalBlock| block.handles > 0;
+    if !state.blocks.get(&number).is_some_and(has_handles)
+        && state.handles.get(&handle) == Some(&number)
+    {
+        state.handles.remove(&handle);
+    }
+    drop(state);
+    charge::end(ended);
+    code
 }
 
 pub(crate) fn retain(
@@ -261,11 +308,21 @@ pub(crate) fn retain(
     let Some(process) = process::get() else {
         return real(handle, address);
     };
-    // Locked across the call: another thread may end the last mapping right after.
-    let mut known = PhysicalMemory::of(process).0.lock();
+    // Counted before the call: another thread may end the last mapping right after.
+    let physical = PhysicalMemory::of(process);
+    let mut state = physical.0.lock();
+    let number = state.at(long(address.addr()));
+    if let Some(block) = number.and_then(|number| state.blocks.get_mut(&number)) {
+        block.handles += 1;
+    }
+    drop(state);
     let code = real(handle, address);
-    if let (SUCCESS, Some(found)) = (code, handle.get()) {
-        known.change(found, |memory| memory.handles += 1);
+    match (code, handle.get(), number) {
+        (SUCCESS, Some(found), Some(number)) => {
+            physical.0.lock().handles.insert(found, number);
+        }
+        (_, _, Some(number)) => physical.change(number, |block| block.handles -= 1),
+        _ => {}
     }
     code
 }
@@ -281,11 +338,25 @@ pub(crate) fn map(
     let Some(process) = process::get() else {
         return real(pointer, bytes, offset, handle, flags);
     };
-    let mut known = PhysicalMemory::of(process).0.lock();
-    let code = real(pointer, bytes, offset, handle, flags);
-    if code == SUCCESS && known.memory.contains_key(&handle) {
-        known.change(handle, |memory| memory.mappings += 1);
-        known.mapped.insert(pointer, (long(bytes), handle));
+    let physical = PhysicalMemory::of(process);
+    let mut state = physical.0.lock();
+    let Some((number, block)) = state.of_handle(handle) else {
+        drop(state);
+        return real(pointer, bytes, offset, handle, flags);
+    };
+    block.mappings += 1;
+    let uncharged = (block.charge.bytes == 0).then_some((block.charge.account, block.key));
+    drop(state);
+    let charged = uncharged.map_or(Ok(()), |of| charge_import(physical, number, of, bytes));
+    let code = match charged {
+        Ok(()) => real(pointer, bytes, offset, handle, flags),
+        Err(code) => code,
+    };
+    if code == SUCCESS {
+        let mapping = (long(bytes), number);
+        physical.0.lock().mapped.insert(pointer, mapping);
+    } else {
+        physical.change(number, |block| block.mappings -= 1);
     }
     code
 }
@@ -294,42 +365,90 @@ pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes
     let Some(process) = process::get() else {
         return real(pointer, bytes);
     };
-    with_release_check(process, || {
-        let mut known = PhysicalMemory::of(process).0.lock();
-        let code = real(pointer, bytes);
-        if code == SUCCESS {
-            let end = pointer.saturating_add(long(bytes));
-            let released: Vec<(u64, u64)> = known
-                .mapped
-                .range(pointer..end)
-                .map(|(at, (_, handle))| (*at, *handle))
-                .collect();
-            for (at, handle) in released {
-                known.mapped.remove(&at);
-                known.change(handle, |memory| {
-                    memory.mappings = memory.mappings.saturating_sub(1);
-                });
-            }
-        }
-        code
-    })
+    let code = real(pointer, bytes);
+    if code != SUCCESS {
+        return code;
+    }
+    let physical = PhysicalMemory::of(process);
+    let mut state = physical.0.lock();
+    let end = pointer.saturating_add(long(bytes));
+    let range = state.mapped.range(pointer..end);
+    let ended: Vec<(u64, u64)> = range.map(|(at, (_, number))| (*at, *number)).collect();
+    for (at, _) in &ended {
+        state.mapped.remove(at);
+    }
+    drop(state);
+    for (_, number) in ended {
+        unuse(physical, number);
+    }
+    code
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A mapping ended.
+fn unuse(physical: &PhysicalMemory, number: u64) {
+    physical.change(number, |block| {
+        block.mappings = block.mappings.saturating_sub(1);
+    });
+}
 
-    #[test]
-    fn releases_shared_memory_only_on_exact_match() {
-        let check = |bytes, expected: &[bool]| {
-            let sizes = [(0, 8), (1, 6), (0, 4), (0, 2)];
-            assert_eq!(released(sizes.into_iter(), 0, bytes), expected, "{bytes}");
-        };
-        check(8, &[true, false, false, false]);
-        check(6, &[false, false, true, true]);
-        check(14, &[true, false, true, true]);
-        check(16, &[]);
-        check(5, &[]);
-        check(0, &[false; 4]);
+/// `CUarrayMapInfo`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrayMapping {
+    kind: u64,
+    array: Handle,
+    part: [u64; 5],
+    operation: c_uint,
+    handle_kind: c_uint,
+    handle: u64,
+    after: [u64; 3],
+}
+
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+const MAP: c_uint = 1;
+
+/// Behind parts of arrays: charged until the array is destroyed, because the driver unmaps a part when
+/// the stream gets there.
+pub(crate) fn map_arrays(
+    real: extern "C" fn(Out<ArrayMapping>, c_uint, Handle) -> Code,
+    list: Out<ArrayMapping>,
+    count: c_uint,
+    stream: Handle,
+) -> Code {
+    let code = real(list, count, stream);
+    let Some(process) = process::get().filter(|_| code == SUCCESS) else {
+        return code;
+    };
+    let mut state = PhysicalMemory::of(process).0.lock();
+    let count = usize::try_from(count).unwrap_or(0);
+    let all = (0..count).filter_map(|i| list.get_at(i));
+    for one in all.filter(|one| one.operation == MAP) {
+        if let Some((number, block)) = state.of_handle(one.handle) {
+            block.mappings += 1;
+            state.in_arrays.entry(one.array).or_default().push(number);
+        }
     }
+    code
+}
+
+/// Destroys an array, and with it the mappings of its parts.
+pub(crate) fn destroy_array(
+    process: &ProcessState,
+    array: Handle,
+    call: impl FnOnce() -> Code,
+) -> Code {
+    let physical = PhysicalMemory::of(process);
+    // Before the call: afterwards the handle may belong to another array.
+    let Some(parts) = physical.0.lock().in_arrays.remove(&array) else {
+        return call();
+    };
+    let code = call();
+    if code == SUCCESS {
+        for number in parts {
+            unuse(physical, number);
+        }
+    } else {
+        physical.0.lock().in_arrays.insert(array, parts);
+    }
+    code
 }

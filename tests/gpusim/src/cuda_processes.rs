@@ -73,6 +73,8 @@ impl CudaProcesses {
 pub(crate) fn add(gpu: &mut Gpu, processes: &CudaProcesses, gpu_index: usize) {
     let mut seen: Vec<Process> = Vec::new();
     let mut busy = 0;
+    let orphaned = processes.watcher.orphaned(gpu_index);
+    gpu.memory_used = gpu.memory_used.saturating_add(orphaned);
     for usage in processes.process_usage(gpu, gpu_index) {
         busy += usage.utilisation;
         match usage.pid_here() {

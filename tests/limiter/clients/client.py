@@ -386,14 +386,14 @@ class Client(Behind, Order):
         import fcntl
 
         self.slots = open("/.aliquot/counters/slots", "r+b", buffering=0)
-        for slot in range(513):
+        for slot in range(1024):
             at = 16384 + 1024 * slot
             lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
             try:
                 fcntl.fcntl(self.slots, 37, lock)  # F_OFD_SETLK
             except OSError:
                 continue
-            for word, value in ((0, 1 << 40 if slot == 512 else 70000 + slot), (64, int(mib) * MIB)):
+            for word, value in ((0, 70000 + slot), (64, int(mib) * MIB)):
                 self.slots.seek(at + word)
                 self.slots.write(value.to_bytes(8, "little"))
         return 0

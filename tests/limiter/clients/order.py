@@ -34,17 +34,6 @@ class Order:
         code = kind(table[2])(ctypes.byref(context), 0)
         return code or self.cuda.cuCtxSetCurrent(context)
 
-    def steered(self):
-        """Frees the last allocation while another thread releases some memory."""
-        code = self.physical("2")
-        release, handle = self.cuda.cuMemRelease, self.handle
-        thread = threading.Thread(target=lambda: release(handle))
-        thread.start()
-        time.sleep(0.1)
-        code = code or self.free()
-        thread.join()
-        return code
-
     def beside(self, command, *arguments):
         """Runs a command in another thread, with our context; the driver blocks its call until `together`."""
         context, self.codes = ctypes.c_void_p(), []

@@ -49,19 +49,26 @@ pub struct TestContainer {
 }
 
 /// Starts a command in the file system of the container, as a runtime does: `$1` is its folder on
-/// the host, `$2` its root, the rest the command. Libraries of the driver are mounted one by one.
+/// the host, `$2` its root, the rest the command. Libraries of the driver are mounted one by one, and
+/// the file of which the simulator's descriptors are is where the driver's node would be.
 const ENTER: &str = r#"
 set -e
 container=$1 root=$2; shift 2
 mount -t tmpfs tmpfs "$root"
 for entry in /*; do
     name=${entry#/}
-    case $name in etc|.aliquot) continue;; esac
+    case $name in etc|dev|.aliquot) continue;; esac
     if [ -L "$entry" ]; then cp -P "$entry" "$root/$name"
     elif [ -d "$entry" ]; then mkdir -p "$root/$name"; mount --rbind "$entry" "$root/$name"
     fi
 done
 cp -a /etc "$root/etc"
+mkdir "$root/dev"
+mount -t tmpfs tmpfs "$root/dev"
+cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/fd /dev/std* "$root/dev"
+mkdir -m 1777 "$root/dev/shm"
+: >"$root/dev/nvidiactl"
+mount --bind "$GPUSIM_STATE.cuda" "$root/dev/nvidiactl"
 mkdir "$root/.aliquot" "$root/driver" "$root/.old"
 give() { : >"$2"; mount --bind "$1" "$2"; mount -o remount,bind,ro "$2"; }
 [ ! -e "$container/ld.so.preload" ] || give "$container/ld.so.preload" "$root/etc/ld.so.preload"
@@ -89,14 +96,13 @@ impl TestContainer {
         for folder in ["root", "driver", "directory/lib", "directory/counters"] {
             fs::create_dir_all(at(folder))?;
         }
-        fs::write(
-            at("directory/limits"),
-            limits::page(container_limits, devices)?,
-        )?;
         let mut slots = fs::File::create(at("directory/counters/slots"))?;
         slots.write_all(&counters::header())?;
         slots.set_len(counters::SIZE)?;
         slots.set_permissions(fs::Permissions::from_mode(0o666))?;
+        let mut page = limits::page(container_limits, devices)?;
+        limits::set_counters(&mut page, counters::identity(&slots)?);
+        fs::write(at("directory/limits"), page)?;
         let real = [place::cuda_library_path()?, place::library_path()?];
         let lib = at("directory/lib");
         if method != InjectionMethod::NoLimiter {

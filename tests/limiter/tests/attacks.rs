@@ -274,9 +274,33 @@ for needy in $PROGRAM $DRIVER /.aliquot/lib/*; do ldd $needy; done |
 cp $PROGRAM $jail/bin/program
 cp $DRIVER $jail/driver/libcuda.so.1
 [ -z "$KEEP" ] || { mkdir -p $jail/.aliquot/lib; cp /.aliquot/lib/* $jail/.aliquot/lib; }
+eval "${MORE-}"
 for file in $GPUSIM_STATE*; do [ ! -f $file ] || ln -f $file $jail/; done
 export GPUSIM_STATE=/$(basename $GPUSIM_STATE)
 exec chroot $jail /bin/program now"#;
+
+#[test]
+fn refuses_memory_in_root_with_copied_directory() {
+    let (temp, machine) = machine();
+    let program = compile(temp.path(), "ways.c", "program", &["-ldl"]).unwrap();
+    let answers = |more: &str| {
+        let container = container(&machine, InjectionMethod::Replacement, SHARE);
+        let driver = "/driver/libcuda.so.1";
+        let script = format!("PROGRAM={program} DRIVER={driver} KEEP=1 MORE='{more}'\n{JAIL}");
+        // As a runtime that may mount.
+        let output = container
+            .command(&["sh", "-euc", &script])
+            .output()
+            .unwrap();
+        let answers = lines(&output);
+        std::fs::remove_dir_all(temp.path().join("jail")).unwrap();
+        answers
+    };
+    let bound = answers("mount --rbind /.aliquot $jail/.aliquot");
+    assert_eq!(bound, ["now: 2"]);
+    let copied = answers("cp -r /.aliquot/limits /.aliquot/counters $jail/.aliquot");
+    assert_eq!(copied, ["now: 1800"]);
+}
 
 #[test]
 fn refuses_memory_in_chroot_without_limits_page() {
@@ -345,13 +369,13 @@ fn confines_harm_of_truncated_counters_to_tenant() {
     assert!(!output.status.success());
     assert_eq!(lines(&output).last().unwrap(), "truncate,0: 0");
     let error = victim.counters_snapshot().unwrap_err();
-    assert!(matches!(error, CountersReadError::Size(0)), "{error}");
+    assert!(matches!(error, CountersReadError::Size(0, _)), "{error}");
     let extended = victim.client_command(&["truncate,1099511627776", "init"]);
     let answers = lines(&{ extended }.output().unwrap());
     assert_eq!(answers, ["truncate,1099511627776: 0", "init: 800"]);
     assert!(matches!(
         victim.counters_snapshot().unwrap_err(),
-        CountersReadError::Size(_)
+        CountersReadError::Size(..)
     ));
     assert_eq!(
         neighbour.counters_snapshot().unwrap().used(0),

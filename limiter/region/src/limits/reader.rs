@@ -64,6 +64,12 @@ impl LimitsPage {
             .min(MAX_DEVICES)
     }
 
+    /// The identity of the counters file, if it is known.
+    pub fn counters(&self) -> Option<u64> {
+        let identity = self.stable(|| self.u64(offset_of!(PageHeader, counters)));
+        (identity != 0).then_some(identity)
+    }
+
     /// The UUID of device `i` and its length without padding; it never changes.
     pub fn uuid(&self, i: usize) -> ([u8; UUID], usize) {
         let mut uuid = [0; UUID];

@@ -3,17 +3,19 @@
 //! block is released with its last part. Memory freed in stream order is released when the GPU has
 //! passed its mark.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY};
 use crate::context::{Context, ContextRef};
 use crate::driver::Driver;
 use crate::ffi::Answer;
 use crate::timeline::Mark;
 use crate::types::Handle;
+use crate::vmm::ON_DEVICE;
 
 /// The kind of memory behind a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) enum Kind {
     },
     /// Memory of another process.
     Foreign,
+    /// Memory of another process's pool.
+    ForeignPool,
 }
 
 /// One allocation.
@@ -55,6 +59,8 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     /// It was written.
     pub(crate) touched: bool,
+    /// Its number for other processes (IPC); 0: none.
+    pub(crate) number: u64,
 }
 
 /// All allocations of the process.
@@ -63,6 +69,8 @@ pub(crate) struct Heap {
     known: Mutex<AllocationTable>,
     /// Allocations to release when the GPU has passed a mark.
     freed_at_mark: Mutex<Vec<(Arc<Mark>, Allocation)>>,
+    /// What keeps memory of other processes, by its address.
+    keepers: Mutex<HashMap<u64, File>>,
 }
 
 #[derive(Default)]
@@ -141,8 +149,42 @@ impl Heap {
             context,
             id: known.next_id,
             touched: !matches!(kind, Kind::Device),
+            number: 0,
         };
         known.by_base.insert(base, allocation);
+    }
+
+    /// Lets other processes open an allocation. A part of a block ends with its owner.
+    pub(crate) fn share(&self, driver: &Driver, base: u64) -> Answer<Allocation> {
+        let mut known = self.known.lock();
+        let found = known.by_base.get_mut(&base).ok_or(ERROR_INVALID_VALUE)?;
+        let bytes = match found.kind {
+            Kind::Pool { .. } => found.size,
+            _ => found.blocks,
+        };
+        if let (0, true, Some(context)) = (found.number, bytes > 0, found.context) {
+            let place = (ON_DEVICE, context.device.cast_unsigned());
+            let member = driver.member();
+            let made = member.share(context.gpu_index, bytes, place);
+            found.number = made.map_err(|_| ERROR_OPERATING_SYSTEM)?;
+        }
+        Ok(*found)
+    }
+
+    /// Opens memory of another process; `keeper` keeps it until it is closed.
+    pub(crate) fn open(
+        &self,
+        driver: &Driver,
+        context: ContextRef,
+        (size, kind): (u64, Kind),
+        keeper: Option<File>,
+    ) -> Answer<u64> {
+        let base = self.allocate_unbacked(driver, context, size, kind)?;
+        driver.count_import(context.gpu_index, size);
+        self.keepers
+            .lock()
+            .extend(keeper.map(|keeper| (base, keeper)));
+        Ok(base)
     }
 
     /// The allocation in which an address lies.
@@ -218,7 +260,11 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 return;
             };
             driver.uncount_request(context.gpu_index, gone.size);
-            if gone.blocks > 0 {
+            if gone.number != 0 {
+                let member = driver.member();
+                member.release_shared(context.gpu_index, gone.number, gone.blocks);
+                driver.arena.give(gone.base, gone.blocks, gone.touched);
+            } else if gone.blocks > 0 {
                 release_blocks(
                     driver,
                     context.gpu_index,
@@ -235,6 +281,9 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 .arena
                 .give(gone.base, gone.size.max(4096), gone.touched);
             driver.pools.record_freed(driver, pool, gone.size);
+            if let (1.., Some(context)) = (gone.number, gone.context) {
+                driver.member().unshare(context.gpu_index, gone.number);
+            }
         }
         Kind::Graph { gpu_index } => driver
             .graph_memory
@@ -246,9 +295,11 @@ pub(crate) fn release(driver: &Driver, gone: &Allocation) {
                 .record_freed_managed(driver, gone.base, gone.size);
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }
-        Kind::Host | Kind::Foreign => {
-            if let (Kind::Foreign, Some(context)) = (gone.kind, gone.context) {
+        Kind::Host | Kind::Foreign | Kind::ForeignPool => {
+            let foreign = gone.context.filter(|_| gone.kind != Kind::Host);
+            if let Some(context) = foreign {
                 driver.uncount_import(context.gpu_index, gone.size);
+                driver.heap.keepers.lock().remove(&gone.base);
             }
             driver.arena.give(gone.base, gone.size.max(4096), true);
         }

@@ -19,7 +19,6 @@ mod graph;
 mod heap;
 mod image;
 mod injection;
-mod memory_file;
 mod mps;
 mod objects;
 mod pools;

@@ -34,7 +34,7 @@ struct State {
 
 /// One pool.
 pub(crate) struct Pool {
-    gpu_index: usize,
+    pub(crate) gpu_index: usize,
     /// Its memory is on the host, and not charged to the GPU.
     on_host: bool,
     /// Its memory moves between host and GPUs, and is charged to a GPU while it is there.

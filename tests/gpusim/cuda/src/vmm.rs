@@ -1,22 +1,26 @@
 //! Virtual memory management: reserved addresses, physical memory by handle, and mappings. Memory
 //! stays charged to its GPU until the last handle and the last mapping are gone, those of arrays
-//! and of other processes included, and every file that stands for it is closed (`memory_file`).
+//! and of other processes included, and every descriptor that stands for it is closed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+
+use aliquot_gpusim_model::exports::SharedMemory;
 
 use parking_lot::Mutex;
 
 use crate::arena;
-use crate::codes::{ERROR_INVALID_VALUE, ERROR_OUT_OF_MEMORY};
+use crate::codes::{ERROR_INVALID_VALUE, ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY};
 use crate::driver::Driver;
 use crate::ffi::Answer;
 use crate::heap::Kind;
-use crate::memory_file::MemoryFile;
 use crate::objects::new_handle;
-use crate::types::{AllocationProperties, Handle, MemoryLocation};
+use crate::types::{AllocationProperties, Handle, Location, MemoryLocation};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(crate) const ON_DEVICE: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(crate) const FILE: u32 = 1;
 /// Sizes and addresses are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
@@ -37,31 +41,19 @@ struct State {
 struct PhysicalMemory {
     /// The GPU that is charged; `None`: the host, or another process.
     gpu_index: Option<usize>,
-    /// Of an import: the GPU on which it is.
-    imported_on: Option<usize>,
     size: u64,
     properties: AllocationProperties,
     handles: u64,
     mappings: u64,
-    /// Files that stand for it; of an import, the file that it came from.
-    files: Vec<MemoryFile>,
-}
-
-impl PhysicalMemory {
-    fn is_unused(&self) -> bool {
-        self.handles == 0 && self.mappings == 0 && !self.files.iter().any(MemoryFile::is_in_use)
-    }
+    /// Its number for other processes.
+    number: Option<u64>,
+    /// Of an import: the GPU on which it is, and the descriptor that keeps it.
+    import: Option<(usize, File)>,
 }
 
 struct Mapping {
     size: u64,
     handle: Handle,
-}
-
-/// Physical memory as described to another process.
-pub(crate) struct MemoryDescription {
-    pub(crate) size: u64,
-    pub(crate) properties: AllocationProperties,
 }
 
 impl Vmm {
@@ -106,48 +98,62 @@ impl Vmm {
             MemoryLocation::Host => None,
             MemoryLocation::Nowhere | MemoryLocation::Other => return Err(ERROR_INVALID_VALUE),
         };
-        self.release_unused(driver);
         if let Some(gpu_index) = gpu_index {
             driver.charge(gpu_index, size)?;
             driver.count_request(gpu_index, size);
         }
-        Ok(self.add(gpu_index, size, properties, Vec::new()))
+        Ok(self.add(gpu_index, size, properties, None))
     }
 
-    /// Physical memory charged to another process, kept alive by a file.
-    pub(crate) fn import(
-        &self,
-        driver: &Driver,
-        exported: &MemoryDescription,
-        from: MemoryFile,
-    ) -> Handle {
-        let handle = self.add(None, exported.size, exported.properties, vec![from]);
-        let place = exported.properties.location.place();
-        if let MemoryLocation::Gpu(device) = place
-            && let Ok(gpu_index) = driver.gpu_index(device)
-            && let Some(physical) = self.0.lock().physical.get_mut(&handle)
-        {
-            physical.imported_on = Some(gpu_index);
-            driver.count_import(gpu_index, exported.size);
-        }
-        handle
-    }
-
-    /// Adds a file that stands for the memory.
-    pub(crate) fn add_file(&self, handle: Handle, file: MemoryFile) {
-        if let Some(physical) = self.0.lock().physical.get_mut(&handle) {
-            physical.files.push(file);
-        }
-    }
-
-    /// Releases memory whose last file was closed.
-    pub(crate) fn release_unused(&self, driver: &Driver) {
+    /// A new descriptor of physical memory, for another process.
+    pub(crate) fn export(&self, driver: &Driver, handle: Handle) -> Answer<File> {
         let mut state = self.0.lock();
-        let unused = state.physical.iter().filter(|(_, one)| one.is_unused());
-        let unused: Vec<Handle> = unused.map(|(handle, _)| *handle).collect();
-        for handle in unused {
-            state.settle(driver, handle);
+        let physical = state
+            .physical
+            .get_mut(&handle)
+            .filter(|one| one.handles > 0);
+        let physical = physical.ok_or(ERROR_INVALID_VALUE)?;
+        if physical.properties.handle_types & FILE == 0 {
+            return Err(ERROR_INVALID_VALUE);
         }
+        let member = driver.member();
+        let location = physical.properties.location;
+        let place = (location.kind, location.id.cast_unsigned());
+        let made = match (physical.number, physical.gpu_index) {
+            (Some(number), _) => Ok(number),
+            (None, Some(gpu_index)) => member.share(gpu_index, physical.size, place),
+            (None, None) => return Err(ERROR_INVALID_VALUE),
+        };
+        let file = made.and_then(|number| {
+            physical.number = Some(number);
+            member.descriptor(number)
+        });
+        file.map_err(|_| ERROR_OPERATING_SYSTEM)
+    }
+
+    /// Physical memory charged to another process, and kept by a descriptor.
+    pub(crate) fn import(&self, driver: &Driver, shared: SharedMemory) -> Answer<Handle> {
+        let keeper = driver.member().descriptor(shared.number);
+        let keeper = keeper.map_err(|_| ERROR_OPERATING_SYSTEM)?;
+        let (kind, id) = shared.place;
+        let location = Location {
+            kind,
+            id: id.cast_signed(),
+        };
+        let properties = AllocationProperties {
+            kind: 1,
+            handle_types: FILE,
+            location,
+            windows: 0,
+            flags: [0; 8],
+        };
+        driver.count_import(shared.gpu_index, shared.bytes);
+        let import = Some((shared.gpu_index, keeper));
+        let handle = self.add(None, shared.bytes, properties, import);
+        if let Some(made) = self.0.lock().physical.get_mut(&handle) {
+            made.number = Some(shared.number);
+        }
+        Ok(handle)
     }
 
     /// Maps memory to a part of an array.
@@ -176,30 +182,27 @@ impl Vmm {
         gpu_index: Option<usize>,
         size: u64,
         properties: AllocationProperties,
-        files: Vec<MemoryFile>,
+        import: Option<(usize, File)>,
     ) -> Handle {
         let handle = new_handle();
         let physical = PhysicalMemory {
             gpu_index,
-            imported_on: None,
             size,
             properties,
             handles: 1,
             mappings: 0,
-            files,
+            number: None,
+            import,
         };
         self.0.lock().physical.insert(handle, physical);
         handle
     }
 
-    pub(crate) fn describe(&self, handle: Handle) -> Answer<MemoryDescription> {
+    /// With which properties it was created.
+    pub(crate) fn properties(&self, handle: Handle) -> Answer<AllocationProperties> {
         let state = self.0.lock();
         let physical = state.physical.get(&handle).filter(|one| one.handles > 0);
-        let physical = physical.ok_or(ERROR_INVALID_VALUE)?;
-        Ok(MemoryDescription {
-            size: physical.size,
-            properties: physical.properties,
-        })
+        Ok(physical.ok_or(ERROR_INVALID_VALUE)?.properties)
     }
 
     /// Drops one handle.
@@ -299,17 +302,10 @@ impl State {
         (address - base < mapping.size).then_some((*base, mapping))
     }
 
-    /// Releases physical memory without handles, mappings and files.
+    /// Releases physical memory without handles and mappings.
     fn settle(&mut self, driver: &Driver, handle: Handle) {
-        let found = self.physical.get_mut(&handle);
-        let Some(found) = found.filter(|one| one.handles == 0 && one.mappings == 0) else {
-            return;
-        };
-        if found.gpu_index.is_none() {
-            // An import: this process no longer keeps the creator's memory alive.
-            found.files.clear();
-        }
-        if !found.is_unused() {
+        let found = self.physical.get(&handle);
+        if !found.is_some_and(|one| one.handles == 0 && one.mappings == 0) {
             return;
         }
         let Some(gone) = self.physical.remove(&handle) else {
@@ -317,9 +313,12 @@ impl State {
         };
         if let Some(gpu_index) = gone.gpu_index {
             driver.uncount_request(gpu_index, gone.size);
-            driver.release(gpu_index, gone.size);
+            match gone.number {
+                Some(number) => driver.member().release_shared(gpu_index, number, gone.size),
+                None => driver.release(gpu_index, gone.size),
+            }
         }
-        if let Some(gpu_index) = gone.imported_on {
+        if let Some((gpu_index, _)) = gone.import {
             driver.uncount_import(gpu_index, gone.size);
         }
     }

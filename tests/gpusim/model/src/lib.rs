@@ -3,6 +3,7 @@
 
 pub mod device_nodes;
 pub mod engine;
+pub mod exports;
 mod groups;
 mod locks;
 mod member;

@@ -1,6 +1,7 @@
 //! This process as one of those that share the GPUs: its slot, and the memory it charges and
 //! releases. Only `locks` decides whether a process is dead.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -56,7 +57,7 @@ impl Member {
         record.instance.store(0, Relaxed);
         record.percent.store(0, Relaxed);
         for (index, counters) in record.counters.iter().enumerate() {
-            member.locked(index, |record| settle(record, counters));
+            member.locked(index, |record| settle(record, (slot, counters), &file));
         }
         record.pid.store(u64::from(std::process::id()), Relaxed);
         record.namespace.store(pids::own_namespace(), Relaxed);
@@ -260,7 +261,7 @@ impl Member {
         let file = shared::open(&self.path, false).ok();
         let alive = |slot| {
             file.as_ref()
-                .is_none_or(|file| locks::is_locked(file, slot))
+                .is_none_or(|file| locks::is_locked(file, slot as u64))
         };
         let own = self.shared().slots[self.slot].mps.load(Relaxed);
         self.shared().claimed().any(|(slot, process)| {
@@ -317,7 +318,11 @@ impl Member {
         let known = self.shared().slots.get(slot);
         let same = known.is_some_and(|one| one.generation.load(Acquire) == generation);
         let file = || shared::open(&self.path, false);
-        slot != self.slot && same && file().is_ok_and(|file| locks::is_locked(&file, slot))
+        slot != self.slot && same && file().is_ok_and(|file| locks::is_locked(&file, slot as u64))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn shared(&self) -> &'static SharedUsage {
@@ -334,10 +339,11 @@ impl Member {
             let works = counters.done.load(Relaxed) < counters.pushed.load(Relaxed);
             let bytes = counters.used.load(Relaxed) + counters.host.load(Relaxed);
             let holds = bytes > 0 || works;
-            if holds && slot != self.slot && !locks::is_locked(&file, slot) {
-                settle(record, counters);
+            if holds && slot != self.slot && !locks::is_locked(&file, slot as u64) {
+                settle(record, (slot, counters), &file);
             }
         }
+        Self::reap_exports(record, &file);
     }
 
     /// Runs `body` with the lock of a GPU.
@@ -378,13 +384,16 @@ impl Member {
             return owner >> 16 != self.generation;
         }
         let newer = self.shared().slots[slot].generation.load(Acquire) != owner >> 16;
-        newer || shared::open(&self.path, false).is_ok_and(|file| !locks::is_locked(&file, slot))
+        newer
+            || shared::open(&self.path, false)
+                .is_ok_and(|file| !locks::is_locked(&file, slot as u64))
     }
 
     fn recompute_used(&self, gpu_index: usize, record: &GpuRecord) {
         let slots = self.shared().claimed();
         let sum = slots.map(|(_, slot)| slot.counters[gpu_index].used.load(Relaxed));
-        record.used.store(sum.sum(), Relaxed);
+        let sum: u64 = sum.sum();
+        record.used.store(sum + record.orphaned(), Relaxed);
     }
 }
 
@@ -397,9 +406,16 @@ impl Drop for UnlockOnDrop<'_> {
     }
 }
 
-/// Clears the counters of a process that is gone.
-fn settle(record: &GpuRecord, counters: &UsageCounters) {
-    let used = counters.used.swap(0, Relaxed);
+/// Clears the counters of a process that is gone. What others may still use of its memory stays.
+fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &File) {
+    let mut used = counters.used.swap(0, Relaxed);
+    for one in record.exports.iter().filter(|one| one.number() != 0) {
+        if one.owner.load(Relaxed) & 0xffff == slot as u64 + 1 {
+            let bytes = one.bytes.load(Relaxed);
+            used = used.saturating_sub(bytes);
+            one.leave(record, bytes, locks::is_locked(file, one.number()));
+        }
+    }
     let left = record.used.load(Relaxed).saturating_sub(used);
     record.used.store(left, Relaxed);
     let others = [&counters.peak, &counters.requested, &counters.contexts];

@@ -18,7 +18,7 @@ use crate::state::StateError;
 pub const MAX_SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// The whole file.
 #[repr(C)]
@@ -27,7 +27,9 @@ pub struct SharedUsage {
     pub(crate) version: AtomicU64,
     /// Slots from here on were never claimed.
     pub(crate) top: AtomicU64,
-    reserved: [AtomicU64; 5],
+    /// Counts memory that was ever shared (`exports`).
+    pub(crate) next_export: AtomicU64,
+    reserved: [AtomicU64; 4],
     pub(crate) gpus: [GpuRecord; MAX_GPUS],
     pub(crate) slots: [Slot; MAX_SLOTS],
 }
@@ -59,7 +61,23 @@ pub struct GpuRecord {
     pub(crate) groups: [Group; MAX_GROUPS],
     /// The driver's own limits of cgroups.
     pub(crate) memory_limits: [MemoryLimitRecord; MAX_MEMORY_LIMITS],
+    /// Memory that processes share.
+    pub(crate) exports: [ExportRecord; MAX_EXPORTS],
 }
+
+/// Memory that processes share (`exports`).
+#[repr(C)]
+pub(crate) struct ExportRecord {
+    /// Its number; 0: the record is free.
+    pub(crate) number: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// The process (`Member::token`) that is charged for it; 0: it has none any more.
+    pub(crate) owner: AtomicU64,
+    pub(crate) place: AtomicU64,
+}
+
+/// Shared memory on one GPU at once.
+const MAX_EXPORTS: usize = 256;
 
 /// Processes whose sum matters: those of one container.
 #[repr(C)]

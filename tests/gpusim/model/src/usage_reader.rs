@@ -103,6 +103,18 @@ impl UsageReader {
         self.map.get().gpus[gpu_index].host_peak.load(Relaxed)
     }
 
+    /// Bytes of a GPU that processes share and that no living process has created.
+    #[must_use]
+    pub fn orphaned(&self, gpu_index: usize) -> u64 {
+        let record = &self.map.get().gpus[gpu_index];
+        let file = shared::open(&self.path, false).ok();
+        let all = record.orphans().filter(|one| {
+            let is_used = |file| locks::is_locked(file, one.number());
+            file.as_ref().is_none_or(is_used)
+        });
+        all.map(|one| one.bytes.load(Relaxed)).sum()
+    }
+
     fn living(&self, gpu_index: usize) -> Vec<(usize, ProcessUsage)> {
         let found = self.snapshot(gpu_index);
         if found.is_empty() {
@@ -111,7 +123,7 @@ impl UsageReader {
         let file = shared::open(&self.path, false).ok();
         let alive = |slot| {
             file.as_ref()
-                .is_none_or(|file| locks::is_locked(file, slot))
+                .is_none_or(|file| locks::is_locked(file, slot as u64))
         };
         found
             .into_iter()

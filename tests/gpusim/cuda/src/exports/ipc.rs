@@ -1,10 +1,12 @@
-//! Memory of one process opened in another. It is charged to its owner; the contents are not
-//! shared.
+//! Memory of one process opened in another, which keeps it after its owner has freed it or has died.
+//! It is charged to its owner; the contents are not shared.
 
 use crate::calls::calls;
-use crate::codes::{ERROR_INVALID_CONTEXT, ERROR_INVALID_VALUE, ERROR_MAP_FAILED};
+use crate::codes::{
+    ERROR_INVALID_CONTEXT, ERROR_INVALID_VALUE, ERROR_MAP_FAILED, ERROR_OPERATING_SYSTEM,
+};
 use crate::context::current;
-use crate::driver::driver;
+use crate::driver::{Driver, driver};
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
 use crate::types::{DevicePointer, IpcHandle};
@@ -20,22 +22,19 @@ calls! { CALLS:
         if found.kind != Kind::Device {
             return Err(ERROR_INVALID_VALUE);
         }
-        let (slot, generation) = driver.identity();
-        handle.put(IpcHandle {
-            words: [MARK, slot, generation, found.base, found.size, found.id, 0, 0],
-        })
+        handle.put(describe(driver, found.base)?)
     }
 
     cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2(
         pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
     ) {
-        open(&pointer, handle, flags)
+        open_flagged(&pointer, handle, flags)
     }
 
     cuIpcOpenMemHandle 4010 cuIpcOpenMemHandle(
         pointer: Out<DevicePointer>, handle: IpcHandle, flags: u32,
     ) {
-        open(&pointer, handle, flags)
+        open_flagged(&pointer, handle, flags)
     }
 
     cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle(pointer: DevicePointer) {
@@ -47,10 +46,35 @@ calls! { CALLS:
     }
 }
 
-fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
+/// An allocation as another process opens it.
+pub(super) fn describe(driver: &Driver, base: u64) -> Answer<IpcHandle> {
+    let found = driver.heap.share(driver, base)?;
+    let (slot, generation) = driver.identity();
+    Ok(IpcHandle {
+        words: [
+            MARK,
+            slot,
+            generation,
+            found.base,
+            found.size,
+            found.id,
+            found.number,
+            0,
+        ],
+    })
+}
+
+fn open_flagged(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
+    if flags != 1 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    open(pointer, handle, Kind::Foreign)
+}
+
+pub(super) fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, kind: Kind) -> Answer {
     let (driver, context) = (driver()?, current()?);
-    let [mark, slot, generation, _, size, ..] = handle.words;
-    if mark != MARK || flags != 1 || pointer.is_null() {
+    let [mark, slot, generation, _, size, _, number, _] = handle.words;
+    if mark != MARK || pointer.is_null() {
         return Err(ERROR_INVALID_VALUE);
     }
     if (slot, generation) == driver.identity() {
@@ -59,9 +83,15 @@ fn open(pointer: &Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Answer {
     if !driver.is_other((slot, generation)) {
         return Err(ERROR_MAP_FAILED);
     }
-    let base = driver
-        .heap
-        .allocate_unbacked(driver, context, size, Kind::Foreign)?;
-    driver.count_import(context.gpu_index, size);
-    pointer.put(base)
+    let member = driver.member();
+    let keeper = match number {
+        0 => None,
+        number => {
+            let keeper = member.descriptor(number);
+            // It may have ended meanwhile.
+            member.shared_memory(number).ok_or(ERROR_MAP_FAILED)?;
+            Some(keeper.map_err(|_| ERROR_OPERATING_SYSTEM)?)
+        }
+    };
+    pointer.put(driver.heap.open(driver, context, (size, kind), keeper)?)
 }

@@ -16,7 +16,6 @@ calls! { CALLS:
     cuMemGetInfo 3020 cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let context = current()?;
         let driver = driver()?;
-        driver.vmm.release_unused(driver);
         driver.heap.settle(driver);
         let (left, all) = driver.memory(context.gpu_index);
         free.put_if(usize::try_from(left).map_err(|_| ERROR_INVALID_VALUE)?);
@@ -73,7 +72,7 @@ calls! { CALLS:
         capture::check_unsafe()?;
         let driver = driver()?;
         let is_device =
-            |kind| matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. });
+            |kind| !matches!(kind, Kind::Host | Kind::Mapped | Kind::Foreign);
         let gone = driver.heap.remove(pointer, is_device).ok_or(ERROR_INVALID_VALUE)?;
         // Freeing waits for what may still use the memory.
         driver.wait_until_idle(context.gpu_index);

@@ -1,13 +1,23 @@
 //! Memory pools and allocations in stream order.
 
+use std::os::fd::IntoRawFd as _;
+
+use aliquot_gpusim_model::exports::number_of;
+
+use super::ipc;
 use crate::calls::calls;
 use crate::capture::{Node, Work};
-use crate::codes::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OUT_OF_MEMORY};
+use crate::codes::{
+    ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_OPERATING_SYSTEM, ERROR_OUT_OF_MEMORY,
+};
 use crate::driver::driver;
 use crate::ffi::{Answer, Out};
 use crate::heap::{self, Kind};
 use crate::streams;
-use crate::types::{Device, DevicePointer, Handle, Location, MemoryLocation, PoolProperties};
+use crate::types::{
+    Device, DevicePointer, Handle, IpcHandle, Location, MemoryLocation, PoolProperties,
+};
+use crate::vmm::{FILE, ON_DEVICE};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED` and `..._MANAGED`.
 const PINNED: u32 = 1;
@@ -91,6 +101,50 @@ calls! { CALLS:
         })
     }
 
+    cuMemPoolExportToShareableHandle 11020 cuMemPoolExportToShareableHandle(
+        shared: Out<i32>, pool: Handle, kind: u32, flags: u64,
+    ) {
+        let driver = driver()?;
+        if kind != FILE || flags != 0 || shared.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let gpu_index = driver.pools.with(pool, |pool| Ok(pool.gpu_index))?;
+        let device = driver.device_of(gpu_index).ok_or(ERROR_INVALID_VALUE)?;
+        let member = driver.member();
+        // The pool itself; its memory goes by pointers.
+        let number = member.share(gpu_index, 0, (ON_DEVICE, device.cast_unsigned()));
+        let file = number.and_then(|number| member.descriptor(number));
+        shared.put(file.map_err(|_| ERROR_OPERATING_SYSTEM)?.into_raw_fd())
+    }
+
+    cuMemPoolImportFromShareableHandle 11020 cuMemPoolImportFromShareableHandle(
+        pool: Out<Handle>, shared: u64, kind: u32, flags: u64,
+    ) {
+        let driver = driver()?;
+        let number = i32::try_from(shared).ok().and_then(number_of);
+        let found = number.and_then(|number| driver.member().shared_memory(number));
+        let found = found.filter(|_| kind == FILE && flags == 0).ok_or(ERROR_INVALID_VALUE)?;
+        let device = driver.device_of(found.gpu_index).ok_or(ERROR_INVALID_VALUE)?;
+        // Nothing can be allocated from it.
+        pool.put(driver.pools.create(driver, Some(device), 1, false)?)
+    }
+
+    cuMemPoolExportPointer 11020 cuMemPoolExportPointer(data: Out<IpcHandle>, pointer: DevicePointer) {
+        let driver = driver()?;
+        let found = driver.heap.find(pointer).ok_or(ERROR_INVALID_VALUE)?;
+        if !matches!(found.kind, Kind::Pool { .. }) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        data.put(ipc::describe(driver, found.base)?)
+    }
+
+    cuMemPoolImportPointer 11020 cuMemPoolImportPointer(
+        pointer: Out<DevicePointer>, pool: Handle, data: Out<IpcHandle>,
+    ) {
+        driver()?.pools.with(pool, |_| Ok(()))?;
+        ipc::open(&pointer, data.get()?, Kind::ForeignPool)
+    }
+
     cuMemAllocAsync 11020 cuMemAllocAsync(
         pointer: Out<DevicePointer>, bytes: usize, stream: Handle,
     ) / 11020 cuMemAllocAsync_ptsz as own {
@@ -113,7 +167,7 @@ calls! { CALLS:
             return capture.add(stream.id, Node::new(Work::Free { address: pointer }));
         }
         let is_freed = |kind| {
-            matches!(kind, Kind::Device | Kind::Managed | Kind::Pool { .. } | Kind::Graph { .. })
+            !matches!(kind, Kind::Host | Kind::Mapped | Kind::Foreign)
         };
         let gone = driver.heap.remove(pointer, is_freed).ok_or(ERROR_INVALID_VALUE)?;
         // Until the stream has come so far, the memory stays charged to the GPU.

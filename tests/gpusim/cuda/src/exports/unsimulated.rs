@@ -94,8 +94,7 @@ unsimulated! {
     10010: cuGraphExecKernelNodeSetParams;
     10020: cuDeviceGetNvSciSyncAttributes cuGraphExecHostNodeSetParams
         cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecUpdate
-        cuMemGetAccess cuMemGetAllocationPropertiesFromHandle
-        cuOccupancyAvailableDynamicSMemPerBlock;
+        cuMemGetAccess cuOccupancyAvailableDynamicSMemPerBlock;
     11000: cuCtxResetPersistingL2Cache cuFuncGetModule cuGraphKernelNodeCopyAttributes
         cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute;
     11010: cuArrayGetSparseProperties cuDeviceGetTexture1DLinearMaxWidth cuGraphAddEventRecordNode
@@ -107,9 +106,8 @@ unsimulated! {
         cuGraphAddExternalSemaphoresWaitNode cuGraphExecExternalSemaphoresSignalNodeSetParams
         cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
         cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-        cuGraphExternalSemaphoresWaitNodeSetParams cuMemPoolExportPointer
-        cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
-        cuMemPoolImportPointer cuMemPoolSetAccess;
+        cuGraphExternalSemaphoresWaitNodeSetParams cuMemPoolGetAccess
+        cuMemPoolSetAccess;
     11030: cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
         cuGraphRetainUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain;
     11040: cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceSetGraphMemAttribute;

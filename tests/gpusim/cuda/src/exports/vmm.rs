@@ -1,10 +1,10 @@
-//! Virtual memory management. A shareable handle is a file that names memory and its owner; the
+//! Virtual memory management. A shareable handle is a descriptor (`model/src/exports.rs`); the
 //! contents of shared memory are not shared.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
-use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _};
+
+use aliquot_gpusim_model::exports::number_of;
 
 use crate::calls::calls;
 use crate::codes::{
@@ -12,21 +12,16 @@ use crate::codes::{
     ERROR_OPERATING_SYSTEM,
 };
 use crate::driver::driver;
-use crate::ffi::{Answer, Out};
+use crate::ffi::Out;
 use crate::heap::Kind;
-use crate::memory_file::{self, MemoryFile};
 use crate::streams;
 use crate::types::{
-    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, Location,
-    MemoryLocation,
+    AccessDescriptor, AllocationProperties, ArrayMapping, DevicePointer, Handle, MemoryLocation,
 };
-use crate::vmm::{GRANULARITY, MemoryDescription};
+use crate::vmm::{FILE, GRANULARITY};
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const FILE: u32 = 1;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF: u32 = 1;
-const MARK: u64 = u64::from_ne_bytes(*b"ALQGPUVM");
 
 calls! { CALLS:
     cuMemGetAllocationGranularity 10020 cuMemGetAllocationGranularity(
@@ -125,16 +120,14 @@ calls! { CALLS:
     cuMemExportToShareableHandle 10020 cuMemExportToShareableHandle(
         shared: Out<i32>, handle: Handle, kind: u32, flags: u64,
     ) {
-        let exported = driver()?.vmm.describe(handle)?;
+        let driver = driver()?;
         if kind != FILE {
             return Err(ERROR_NOT_SUPPORTED);
         }
-        if flags != 0 || shared.is_null() || exported.properties.handle_types & FILE == 0 {
+        if flags != 0 || shared.is_null() {
             return Err(ERROR_INVALID_VALUE);
         }
-        let (file, watched) = write(&exported).map_err(|_| ERROR_OPERATING_SYSTEM)?;
-        driver()?.vmm.add_file(handle, watched);
-        shared.put(file.into_raw_fd())
+        shared.put(driver.vmm.export(driver, handle)?.into_raw_fd())
     }
 
     cuMemImportFromShareableHandle 10020 cuMemImportFromShareableHandle(
@@ -144,8 +137,15 @@ calls! { CALLS:
         if kind != FILE {
             return Err(ERROR_NOT_SUPPORTED);
         }
-        let (exported, from) = read(shared)?;
-        handle.put(driver.vmm.import(driver, &exported, from))
+        let number = i32::try_from(shared).ok().and_then(number_of);
+        let shared = number.and_then(|number| driver.member().shared_memory(number));
+        handle.put(driver.vmm.import(driver, shared.ok_or(ERROR_INVALID_VALUE)?)?)
+    }
+
+    cuMemGetAllocationPropertiesFromHandle 10020 cuMemGetAllocationPropertiesFromHandle(
+        properties: Out<AllocationProperties>, handle: Handle,
+    ) {
+        properties.put(driver()?.vmm.properties(handle)?)
     }
 
     cuMemMapArrayAsync 11010 cuMemMapArrayAsync(
@@ -177,45 +177,4 @@ fn new_file() -> std::io::Result<File> {
     }
     // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { File::from_raw_fd(descriptor) })
-}
-
-fn write(exported: &MemoryDescription) -> std::io::Result<(File, MemoryFile)> {
-    let mut file = new_file()?;
-    let location = exported.properties.location;
-    let place = u64::from(location.kind) << 32 | u64::from(location.id.cast_unsigned());
-    for word in [MARK, exported.size, place] {
-        file.write_all(&word.to_ne_bytes())?;
-    }
-    memory_file::lock_shared(&file)?;
-    let watched = MemoryFile::reopen(&file)?;
-    Ok((file, watched))
-}
-
-fn read(shared: u64) -> Answer<(MemoryDescription, MemoryFile)> {
-    let descriptor = i32::try_from(shared).map_err(|_| ERROR_INVALID_VALUE)?;
-    // SAFETY: the descriptor is the caller's, open by its promise, and stays so: this borrows it.
-    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-    let mut bytes = [0; 24];
-    let whole = file.rewind().and_then(|()| file.read_exact(&mut bytes));
-    whole.map_err(|_| ERROR_INVALID_VALUE)?;
-    let (words, _) = bytes.as_chunks::<8>();
-    let [mark, size, place] = [words[0], words[1], words[2]].map(u64::from_ne_bytes);
-    let kind = u32::try_from(place >> 32).map_err(|_| ERROR_INVALID_VALUE)?;
-    let id = u32::try_from(place & 0xffff_ffff).map_err(|_| ERROR_INVALID_VALUE)?;
-    if mark != MARK {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    let location = Location {
-        kind,
-        id: id.cast_signed(),
-    };
-    let properties = AllocationProperties {
-        kind: 1,
-        handle_types: FILE,
-        location,
-        windows: 0,
-        flags: [0; 8],
-    };
-    let from = MemoryFile::open_locked(&file).map_err(|_| ERROR_OPERATING_SYSTEM)?;
-    Ok((MemoryDescription { size, properties }, from))
 }

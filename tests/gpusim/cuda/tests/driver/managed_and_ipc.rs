@@ -119,6 +119,10 @@ fn ipc_memory_is_charged_once() {
         };
         let mut pointer = 0;
         if let Some(words) = role() {
+            let (words, keeps) = match words.strip_prefix("keep ") {
+                Some(words) => (words.to_owned(), true),
+                None => (words, false),
+            };
             let words: Vec<u64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
             assert_eq!(
                 open(IpcHandle(words.try_into().unwrap()), &raw mut pointer),
@@ -126,6 +130,11 @@ fn ipc_memory_is_charged_once() {
             );
             let close = || call!(cuda, cuIpcCloseMemHandle(u64: pointer));
             assert_eq!(imported(machine), 100);
+            if keeps {
+                loop {
+                    std::thread::park();
+                }
+            }
             assert_eq!(cuda.free(pointer), INVALID_VALUE);
             assert_eq!((close(), close()), (OK, INVALID_VALUE));
             assert_eq!(imported(machine), 0);
@@ -145,5 +154,12 @@ fn ipc_memory_is_charged_once() {
         let mut child = start(&words.join(" "));
         child.finish();
         assert_eq!(charged(machine), [100]);
+        let before = cuda.info().0;
+        let mut child = start(&format!("keep {}", words.join(" ")));
+        until("it has opened the memory", || imported(machine) == 100);
+        assert_eq!(cuda.free(own), OK);
+        assert_eq!(cuda.info().0, before - 416 * MIB, "the other has it");
+        child.kill();
+        assert_eq!(cuda.info().0, before + 100 * MIB);
     });
 }

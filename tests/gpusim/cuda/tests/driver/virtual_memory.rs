@@ -2,10 +2,13 @@
 //!
 //! Facts of: CUDA Driver API, Virtual Memory Management.
 
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+
 use aliquot_gpusim::SimulatedMachine;
 
 use crate::client::*;
-use crate::common::{TWO_A100, on_machine};
+use crate::common::{TWO_A100, on_machine, role, start, until};
 
 /// `CUmemAllocationProp`: pinned, shareable as a file, on a device.
 fn on_device(device: u32) -> [u32; 8] {
@@ -142,4 +145,98 @@ fn imported_memory_is_charged_to_its_creator() {
         );
         assert_eq!((charged(machine, "0"), imports()), (before, 0));
     });
+}
+
+fn export(cuda: Cuda, handle: u64) -> OwnedFd {
+    let mut file = 0_i32;
+    ok!(cuda, cuMemExportToShareableHandle(
+        *mut i32: &raw mut file, u64: handle, u32: 1, u64: 0,
+    ));
+    // SAFETY: the driver just made it for us.
+    unsafe { OwnedFd::from_raw_fd(file) }
+}
+
+fn import(cuda: Cuda, file: &OwnedFd) -> u64 {
+    let mut handle = 0;
+    let number = u64::try_from(file.as_raw_fd()).unwrap();
+    ok!(cuda, cuMemImportFromShareableHandle(*mut u64: &raw mut handle, u64: number, u32: 1));
+    handle
+}
+
+#[test]
+fn exported_memory_stays_until_its_last_descriptor_is_closed() {
+    on_machine(TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        let free = || cuda.info().0 / MIB;
+        let before = free();
+        let handles = [(); 2].map(|()| create(cuda, 32 * MIB, 0).unwrap());
+        let files = handles.map(|handle| export(cuda, handle));
+        // As with a real driver, only the driver tells them apart.
+        let [one, other] = files.each_ref().map(|file| {
+            let file = std::fs::File::from(file.try_clone().unwrap());
+            let found = file.metadata().unwrap();
+            (found.dev(), found.ino())
+        });
+        assert_eq!(one, other);
+        for handle in handles {
+            assert_eq!(release(cuda, handle), OK);
+        }
+        assert_eq!(free(), before - 64);
+        assert_eq!(charged(machine, "0"), 416);
+        let [first, second] = files;
+        let copy = first.try_clone().unwrap();
+        drop(first);
+        let imported = import(cuda, &copy);
+        drop((second, copy));
+        assert_eq!(free(), before - 32);
+        assert_eq!(release(cuda, imported), OK);
+        assert_eq!(free(), before);
+    });
+}
+
+#[test]
+fn exported_memory_outlives_its_creator() {
+    on_machine(TWO_A100, |machine| {
+        let cuda = Cuda::ready();
+        if role().is_some() {
+            let handle = create(cuda, 32 * MIB, 0).unwrap();
+            let _file = export(cuda, handle);
+            loop {
+                std::thread::park();
+            }
+        }
+        let before = cuda.info().0 / MIB;
+        let mut creator = start("creator");
+        let folder = format!("/proc/{}/fd", creator.id());
+        // A copy of the creator's descriptor, as by `pidfd_getfd`.
+        let mut copy = None;
+        until("it exports", || {
+            let all = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let mut numbers = all.filter_map(|one| one.file_name().to_str()?.parse().ok());
+            copy = numbers.find_map(|number| copied(creator.id(), number));
+            copy.is_some()
+        });
+        let file = copy.unwrap();
+        let imported = import(cuda, &file);
+        creator.kill();
+        drop(file);
+        assert_eq!(cuda.info().0 / MIB, before - 32);
+        assert_eq!(charged(machine, "0"), 416);
+        assert_eq!(release(cuda, imported), OK);
+        assert_eq!(cuda.info().0 / MIB, before);
+    });
+}
+
+/// A descriptor of another process, if it stands for memory.
+fn copied(process: u32, number: i32) -> Option<OwnedFd> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).ok()?;
+    text.contains("READ").then_some(())?;
+    // SAFETY: plain numbers; each call returns a new descriptor or an error.
+    unsafe {
+        let open = libc::syscall(libc::SYS_pidfd_open, process, 0);
+        let open = OwnedFd::from_raw_fd(i32::try_from(open).ok().filter(|open| *open >= 0)?);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, open.as_raw_fd(), number, 0);
+        let copy = i32::try_from(copy).ok().filter(|copy| *copy >= 0)?;
+        Some(OwnedFd::from_raw_fd(copy))
+    }
 }
