@@ -45,7 +45,7 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
         unharmed(stack).await?;
         release(stack, "spoiled", "tenant").await?;
         // The magic word, and the version.
-        for spoil in ["spoil,0,ffffffff", "spoil,8,00000000", "spoil,8,02000000"] {
+        for spoil in ["spoil,0,ffffffff", "spoil,8,00000000", "spoil,8,03000000"] {
             answers(stack, "spoiled", "tenant", &[spoil]).await?;
             seen(stack, spoil, 1.0).await?;
             answers(stack, "spoiled", "tenant", &[MAGIC, VERSION]).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
         }
         // Every slot taken by a process with all locks.
         let full = async {
-            becomes(stack, TRACKED, "tenant", 513.0 * 4.0 * MIB).await?;
+            becomes(stack, TRACKED, "tenant", 1024.0 * 4.0 * MIB).await?;
             seen(stack, "all slots taken", 0.0).await
         };
         beside(stack, ("spoiled", "tenant"), &["fill,4"], full).await?;
@@ -114,7 +114,7 @@ fn put(what: &str, file: &Path, others: &Path) -> Result<()> {
 
 /// How a counters file begins.
 const MAGIC: &str = "spoil,0,414c51434f554e54";
-const VERSION: &str = "spoil,8,01000000";
+const VERSION: &str = "spoil,8,02000000";
 
 async fn seen(stack: &Stack, what: &str, expected: f64) -> Result<()> {
     let outcome = becomes(stack, UNREADABLE, "tenant", expected).await;
