@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use aliquot_cluster::until;
+use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{answers, with_python};
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::running::{CONTEXT, MIB, becomes, beside, figure, monitored, over};
+use super::running::{CONTEXT, MIB, PATIENCE, becomes, beside, figure, monitored, over};
 
 const SPACE: &str = "lent";
 const USED: &str = "aliquot_share_memory_used_bytes";
@@ -60,20 +62,25 @@ async fn returned(stack: &Stack, borrower: &str, called_back: f64, killed: f64) 
     becomes(stack, USED, borrower, (60_000.0 + CONTEXT) * MIB).await?;
     let owner = answers(stack, SPACE, "owner", &["init", "alloc,39000"]).await?;
     ensure!(owner[1..] == ["alloc,39000: 0"], "{owner:?}");
-    let labels = ["call-back"];
-    let found = [
-        figure(stack, "aliquot_monitor_call_backs_total", &[]).await?,
-        figure(stack, "aliquot_monitor_killed_processes_total", &labels)
+    // The monitor calls back first, and shows that at the end of its sample.
+    eventually(PATIENCE, "the call-back to be counted", || async {
+        let found = [
+            figure(stack, "aliquot_monitor_call_backs_total", &[]).await?,
+            figure(
+                stack,
+                "aliquot_monitor_killed_processes_total",
+                &["call-back"],
+            )
             .await
             .unwrap_or(0.0),
-    ];
-    let expected = [called_back, killed];
-    let differ = found
-        .iter()
-        .zip(expected)
-        .any(|(found, expected)| (found - expected).abs() > 0.5);
-    ensure!(!differ, "{found:?}, expected {expected:?}");
-    Ok(())
+        ];
+        let expected = [called_back, killed];
+        let mut both = found.iter().zip(expected);
+        let is_reached = both.all(|(found, expected)| (found - expected).abs() < 0.5);
+        until!(is_reached, "{found:?}, expected {expected:?}");
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// Starts a pod on the first GPU.
