@@ -17,10 +17,9 @@ static const size_t BLOCK = 2 * MIB;
 /* The most that may be in use before the first allocation. A context takes 200 to 700 MiB. */
 static const size_t CONTEXT = 1024 * MIB;
 /* Points of a percent by which the measured compute may differ. */
-static const double TOLERANCE = 3;
-/* Seconds. Beside other tenants, a share is exact once the node has compared it with the driver's figures,
- * which takes up to ten. */
-static const double WARM_UP = 12, WINDOW = 1.5;
+static const double TOLERANCE = 2;
+/* Seconds. */
+static const double WARM_UP = 0.4, WINDOW = 1.5;
 /* Percent of a window in which this program waited for a processor, so that its launches came late. Only
  * such a window is measured again, and only when it got too little. */
 static const double STARVED = 3;

@@ -343,17 +343,18 @@ impl Pacing {
             disturbed: measured.disturbed,
             delayed,
         });
+        let cost = found.unwrap_or(launch.charged);
+        let waited = took.saturating_sub(cost);
+        if sharing != Sharing::ALONE {
+            // Of small launches one in a chunk is measured.
+            let launches = (CHUNK / cost.max(1)).max(1);
+            let contended = waited.saturating_mul(launches);
+            compute.contended.fetch_add(contended, Relaxed);
+        }
         let Some(found) = found else {
             return;
         };
         self.device_pace.scales().learn(launch.extent, found);
-        let waited = took.saturating_sub(found);
-        if sharing != Sharing::ALONE {
-            // Of small launches one in a chunk is measured.
-            let launches = (CHUNK / found.max(1)).max(1);
-            let contended = waited.saturating_mul(launches);
-            compute.contended.fetch_add(contended, Relaxed);
-        }
         if let LaunchRule::Limited(rate) = self.limit_words().rule() {
             self.bucket().settle(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.
@@ -480,6 +481,8 @@ impl Pacing {
             let until = match words.rule() {
                 LaunchRule::Unlimited => break None,
                 LaunchRule::Wait => u64::MAX,
+                // Paid for by credit: it is measured right behind the launches that used the rest.
+                LaunchRule::Limited(rate) if chunk == 0 => break Some(rate),
                 LaunchRule::Limited(rate) => {
                     let due = now.saturating_sub(gathered);
                     let Err(Until(until)) = self.bucket().take(due, rate, chunk) else {

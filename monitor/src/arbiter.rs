@@ -122,9 +122,10 @@ pub struct TenantDecision {
     pub rate_correction: u32,
     /// Active tenants on the device, including itself.
     pub tenants: u32,
-    /// Processes of other tenants with work on the device, on average, in parts of 256.
+    /// As many processes of other tenants, in parts of 256, would take as much of the device, if they
+    /// always had work, as others lately did.
     pub others: u32,
-    /// The sum of those over time, in nanoseconds of one process.
+    /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,
 }
 
@@ -144,8 +145,6 @@ struct Device {
     /// The indices of its tenants.
     members: Vec<usize>,
     priority_waits: PriorityWaits,
-    /// The sum of processes with work over time, in nanoseconds of one process.
-    running_time: u64,
 }
 
 /// The state of one tenant on one device.
@@ -245,12 +244,8 @@ impl Device {
         let wanted = wanted.map(|(_, allowed)| *allowed).sum::<Ppm>();
         let used = members.iter().map(|i| tenants[*i].rate.used()).sum::<Ppm>();
         let left = full_device(wanted, used);
-        let mut running = 0;
-        for activity in members.iter().map(|i| &tenants[*i].activity) {
-            running += activity.running();
-            // Kept when a tenant leaves: launches of others may be in progress.
-            self.running_time += activity.running_time()[1];
-        }
+        let activities = members.iter().map(|i| &tenants[*i].activity);
+        let running: u64 = activities.map(Activity::running).sum();
         for ((i, claim), allowed) in members.iter().zip(&claims).zip(allowed) {
             let sample = &samples[*i];
             let others = active_count - usize::from(claim.active);
@@ -264,11 +259,13 @@ impl Device {
             let limit = allowed * left / FULL_DEVICE;
             let decision =
                 tenants[*i].decision(sample, throttle, [allowed, limit], others > 0, now);
-            let own = &tenants[*i].activity;
+            let own = &mut tenants[*i].activity;
+            own.update_others(running - own.running());
+            let (with_work, others_time) = own.others();
             decisions[*i] = TenantDecision {
                 tenants: u32::try_from(others + 1).unwrap_or(u32::MAX),
-                others: u32::try_from(running - own.running()).unwrap_or(u32::MAX),
-                others_time: self.running_time - own.running_time()[0],
+                others: u32::try_from(with_work).unwrap_or(u32::MAX),
+                others_time,
                 ..decision
             };
         }

@@ -8,11 +8,12 @@
 //! length gives them away, and they are left out.
 //!
 //! While others have work on the device, the time includes theirs. The device serves processes in
-//! turn, and the streams of one at once: a launch is charged its time divided by the processes with
-//! work and by its own process's streams. That also divides what the device loses by switching.
+//! turn, and the streams of one at once. A kernel that is shorter than a time slice is mostly not
+//! interrupted: its launches that were are left out in the same way. A longer one is charged its time
+//! divided by the processes with work, which also divides what the device loses by switching.
 //! The mean moves four times as far with a launch alone on the device. A launch of a kernel of
-//! [`SETTLED`] or more is charged its own time: one kernel may have long and short launches of the same
-//! size.
+//! [`SETTLED`] or more is charged its own time, divided by its process's streams with work: one kernel
+//! may have long and short launches of the same size.
 //!
 //! A kernel that waits for one on another device of the container, which we held up, took longer
 //! because of us. Charging that at the container's rate would hold up this device for even longer,
@@ -43,6 +44,10 @@ const QUANTILE_STEPS: [u64; 2] = [8, 32];
 const MAX_LEFT_OUT: u32 = 24;
 /// Mean nanoseconds of a kernel from which on each launch is measured and charged its own time.
 const SETTLED: u64 = 500_000;
+
+/// Nanoseconds for which a device serves a process before the next, by default (`nvidia-smi compute-policy
+/// --set-timeslice`). A launch that was interrupted took longer.
+const TIME_SLICE: u64 = 2_000_000;
 
 /// Launches of kernels without an entry of their own, after which one of them gets the entry of a
 /// kernel that was not launched since.
@@ -82,11 +87,12 @@ pub struct Running {
     pub own: u32,
     /// Streams of this process with work.
     pub streams: u64,
-    /// Of others, lately on average, in parts of [`ONE_PROCESS`].
+    /// Of others: so many that always have work take as much as they lately did, in parts of
+    /// [`ONE_PROCESS`].
     pub others: u32,
-    /// The sum of others' over time, in nanoseconds of one process, and when it was written.
+    /// The time that others took from a process with work so far, in nanoseconds.
     pub others_time: u64,
-    /// See there.
+    /// When that was written, in nanoseconds.
     pub written: u64,
 }
 
@@ -116,8 +122,12 @@ impl Sharing {
         let passed = end.written.saturating_sub(begin.written);
         let time = end.others_time.wrapping_sub(begin.others_time);
         // Of a short launch, what was counted during it is one sample at most.
-        let before = u64::from(end.others) * (TICK / one);
-        let others = (time.saturating_add(before) / ((passed + TICK) / one)).min(64 * one);
+        let before = TICK * u64::from(end.others) / (u64::from(end.others) + one);
+        // Who has work now and then takes less than the same work in all the time would: what is
+        // averaged is the time that others take, and not their number.
+        let window = passed.saturating_add(TICK);
+        let taken = time.saturating_add(before).min(window - 1);
+        let others = (taken.saturating_mul(one) / (window - taken)).min(64 * one);
         let others = if others < ALONE { 0 } else { others };
         Self {
             processes: own.saturating_add(others),
@@ -130,11 +140,15 @@ impl Sharing {
         nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.processes
     }
 
-    /// The part of that which belongs to one of its streams.
+    /// The part of nanoseconds that belongs to one stream of a process.
     fn of_stream(self, nanoseconds: u64) -> u64 {
-        self.of_process(nanoseconds)
-            .saturating_mul(u64::from(ONE_PROCESS))
-            / self.streams
+        nanoseconds.saturating_mul(u64::from(ONE_PROCESS)) / self.streams
+    }
+
+    /// The longest, in nanoseconds, for which the others have the device before it is this process's turn
+    /// again: twice their time slices, for what the changes take.
+    fn turn(self) -> u64 {
+        2 * TIME_SLICE * self.processes.div_ceil(u64::from(ONE_PROCESS))
     }
 }
 
@@ -262,17 +276,32 @@ impl KernelCost {
         let sharing = sample.sharing;
         // Of small kernels, only some launches are measured: what else is in progress is not known, and
         // long samples are left out instead.
-        let (is_small, own) = if samples == 0 || mean < SETTLED {
-            (true, sharing.of_process(sample.took))
+        let is_small = samples == 0 || mean < SETTLED;
+        let took = if is_small {
+            sample.took
         } else {
-            (false, sharing.of_stream(sample.took))
+            sharing.of_stream(sample.took)
+        };
+        let low = match self.low.load(Relaxed) {
+            0 => took,
+            low => low,
+        };
+        let has_others = sharing.processes > Sharing::ALONE.processes;
+        // Or was interrupted for no longer than one turn of the others.
+        let fits_in_slice =
+            took < TIME_SLICE || (low < TIME_SLICE && took < low.saturating_add(sharing.turn()));
+        let own = if fits_in_slice {
+            took
+        } else {
+            sharing.of_process(took)
         };
         let is_unreliable = sample.disturbed && (samples == 0 || own > mean);
         if !is_unreliable {
-            self.update_quantiles(samples, own);
+            self.update_quantiles(samples, took);
         }
         let is_overlapped = sample.overlapped || sharing.streams > Sharing::ALONE.streams;
-        let longest = if is_small && is_overlapped && samples > 0 {
+        let is_bounded = (is_small && is_overlapped) || (fits_in_slice && has_others);
+        let longest = if is_bounded && samples > 0 {
             self.longest_plausible()
         } else {
             u64::MAX
@@ -281,7 +310,13 @@ impl KernelCost {
             return None;
         }
         self.left_out.store(0, Relaxed);
-        let shortest = self.shortest.load(Relaxed).min(own);
+        let shortest = self.shortest.load(Relaxed);
+        let shortest = if fits_in_slice {
+            shortest
+        } else {
+            sharing.of_process(shortest)
+        };
+        let shortest = shortest.min(own);
         // Its own time if it waited for everything that was held up.
         let found = shortest.max(own.saturating_sub(sample.delayed).min(longest));
         self.samples.store(samples + 1, Relaxed);

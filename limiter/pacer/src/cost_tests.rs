@@ -109,7 +109,8 @@ fn divides_time_by_processes_and_own_streams() {
     };
     let ended = Running {
         written: 1380 * MS,
-        others_time: 380 * MS,
+        // One that works takes half.
+        others_time: 190 * MS,
         ..running(1, 1, 1)
     };
     check([began, ended], 400, 200);
@@ -126,11 +127,12 @@ fn long_launches_of_mixed_kernel_are_charged_their_own_time() {
     for others in [0, 1, 3] {
         let costs = Costs::default();
         let kernel = costs.kernel(key([1, 2, 3]));
-        // Every other launch takes a microsecond, or 200 ms.
+        // Every other launch takes a microsecond, in a time slice of its own, or 200 ms.
         for i in 0..500_u64 {
-            let took = [1_000, 200_000_000][usize::from(i.is_multiple_of(2))];
-            let charged = kernel.learn(beside(others, took * u64::from(others + 1)));
-            assert_eq!(charged, Some(took), "{i}");
+            let (own, processes) = [(1_000, 1), (200_000_000, u64::from(others + 1))]
+                [usize::from(i.is_multiple_of(2))];
+            let charged = kernel.learn(beside(others, own * processes));
+            assert_eq!(charged, Some(own), "{i}");
         }
     }
 }
@@ -143,7 +145,7 @@ fn mean_recovers_from_launches_that_seemed_alone() {
         kernel.learn(alone(350_000));
     }
     for _ in 0..300 {
-        kernel.learn(beside(1, 200_000));
+        kernel.learn(beside(1, 100_000));
     }
     assert!((100_000..105_000).contains(&kernel.cost()), "{kernel:?}");
 }
@@ -173,6 +175,20 @@ fn excludes_wait_for_throttled_device_from_cost() {
             ..beside(others, 200_000_000)
         };
         assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
+    }
+}
+
+#[test]
+fn leaves_out_time_slices_of_others() {
+    for others in [1, 9] {
+        let costs = Costs::default();
+        let kernel = costs.kernel(key([1, 2, 3]));
+        // Every third one is interrupted.
+        for i in 0..400_u64 {
+            let turn = u64::from(i % 3 == 2) * u64::from(others) * 2_200_000;
+            kernel.learn(beside(others, 700_000 + turn));
+        }
+        assert!((700_000..720_000).contains(&kernel.cost()), "{kernel:?}");
     }
 }
 

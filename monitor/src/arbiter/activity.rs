@@ -18,9 +18,9 @@ const AVERAGE: u64 = 250 * MILLISECOND;
 const LONG_AVERAGE: u64 = 2_000 * MILLISECOND;
 /// No tenant has more processes with work on one device.
 const MAX_RUNNING: u64 = 64;
-/// Fixed point of processes with work, and the period over which they are averaged.
+/// Fixed point of processes with work, and the period over which what they take is averaged.
 const ONE_PROCESS: u64 = 256;
-const RUNNING_AVERAGE: u64 = 200 * MILLISECOND;
+const TAKEN_AVERAGE: u64 = 200 * MILLISECOND;
 /// Use measured by the driver that counts as work, whatever the counters say.
 const WORK_THRESHOLD: Ppm = 2 * PERCENT;
 
@@ -40,8 +40,14 @@ pub struct Activity {
     contended: Ppm,
     /// Nanoseconds that it was charged so far.
     charged: u64,
+    /// Its processes with work.
     running: u64,
-    running_time: [u64; 2],
+    /// Nanoseconds between the last two samples; 0: there was one.
+    passed: u64,
+    /// The part of the device's time that others take from a process of it with work, on average, and
+    /// the time so far.
+    taken: Ppm,
+    taken_time: u64,
     active: bool,
     demands_more: bool,
 }
@@ -72,14 +78,29 @@ impl Activity {
         self.charged
     }
 
-    /// Its processes with work on the device, on average, in parts of [`ONE_PROCESS`].
+    /// Its processes with work on the device.
     pub fn running(&self) -> u64 {
         if self.active { self.running } else { 0 }
     }
 
-    /// The sum of those over time, in nanoseconds of one process, and what the last sample added.
-    pub fn running_time(&self) -> [u64; 2] {
-        self.running_time
+    /// Adds what `others` processes of other tenants with work took from it since the last sample. While
+    /// it has no work they take nothing, and are less often at work than beside it.
+    pub fn update_others(&mut self, others: u64) {
+        if self.passed == 0 || self.running() == 0 {
+            return;
+        }
+        let taken = FULL_DEVICE * others / (others + 1);
+        self.taken = average(self.taken, taken, TAKEN_AVERAGE, self.passed);
+        self.taken_time += self.passed * others / (others + 1);
+    }
+
+    /// So many processes that always had work would have taken as much as others did, in parts of
+    /// [`ONE_PROCESS`]; and the nanoseconds that others took from a process with work so far.
+    pub fn others(&self) -> (u64, u64) {
+        (
+            ONE_PROCESS * self.taken / (FULL_DEVICE - self.taken),
+            self.taken_time,
+        )
     }
 
     /// Adds a sample of a tenant that had this throttle flag until now. A waiting tenant stays active,
@@ -87,7 +108,7 @@ impl Activity {
     pub fn update(&mut self, sample: &TenantSample, throttle: ThrottleFlag, now: u64) {
         let waiting = throttle == ThrottleFlag::Wait;
         let Some(counters) = sample.counters else {
-            (self.counters, self.running_time[1]) = (None, 0);
+            (self.counters, self.running, self.passed) = (None, 0, 0);
             self.demands_more = true;
             self.active = sample
                 .measured
@@ -95,12 +116,12 @@ impl Activity {
             return;
         };
         let moments = [counters.debt, counters.until].map(|moment| plausible(moment, now));
-        self.running_time[1] = 0;
         let last = self.counters.replace(counters);
         let passed = now.saturating_sub(self.sampled_at).max(1);
         self.sampled_at = now;
         match last {
             None => {
+                self.passed = 0;
                 let ago = now.saturating_sub(counters.last);
                 let has_begun = counters.last > 0 && counters.last <= now && ago < MIN_ACTIVE;
                 self.last_sign = if has_begun { now } else { 0 };
@@ -118,14 +139,11 @@ impl Activity {
                 self.charged = self.charged.saturating_add(increase);
                 self.average(increase.saturating_mul(FULL_DEVICE) / passed, passed);
                 // Launches of a tenant without a limit are not measured.
-                let running = match sample.share() {
+                self.running = match sample.share() {
                     Some(_) => counters.running.min(MAX_RUNNING),
                     None => u64::from(self.active),
                 };
-                self.running_time[0] += running * passed;
-                self.running_time[1] = running * passed;
-                self.running =
-                    average(self.running, running * ONE_PROCESS, RUNNING_AVERAGE, passed);
+                self.passed = passed;
                 let contended = counters.contended.wrapping_sub(last.contended);
                 let contended = contended.min(AHEAD) * FULL_DEVICE / passed;
                 self.contended = average(self.contended, contended, LONG_AVERAGE, passed);

@@ -275,7 +275,7 @@ fn full_device_takes_its_loss_from_all_alike() {
 }
 
 #[test]
-fn reports_what_has_work_beside_each_tenant() {
+fn reports_what_others_take_from_each_tenant() {
     let mut gpu = SimulatedGpu::new(&[low(20), low(30), low(0)]);
     gpu.pass_with(2_000, |i, counters| counters.running = [1, 3, 0][i]);
     let others = |gpu: &SimulatedGpu| {
@@ -289,14 +289,18 @@ fn reports_what_has_work_beside_each_tenant() {
     let before = gpu.decisions[0].others_time;
     gpu.pass_with(1_000, |i, counters| counters.running = [1, 3, 0][i]);
     let passed = gpu.decisions[0].others_time - before;
-    assert_eq!(passed / MILLISECOND, 4_000);
+    assert_eq!(passed / MILLISECOND, 800, "four beside one");
+    let before = gpu.decisions[0].others_time;
+    gpu.pass_with(1_000, |i, counters| counters.running = [0, 3, 0][i]);
+    let after = gpu.decisions[0].others_time;
+    assert_eq!(after, before, "it had no work");
     gpu.tenants[1].0.wants = 0;
-    gpu.pass(5_000);
+    gpu.pass_with(5_000, |i, counters| counters.running = [1, 3, 0][i]);
     assert_eq!(others(&gpu)[0], 1, "what it left does not count");
     let before = gpu.decisions[0].others_time;
     gpu.tenants.pop();
     gpu.decisions.pop();
-    gpu.pass(20);
+    gpu.pass_with(20, |_, counters| counters.running = 1);
     let after = gpu.decisions[0].others_time;
     assert_eq!(after, before, "the sum goes on where it was");
 }

@@ -131,6 +131,15 @@ fn gives_busy_tenants_their_requested_shares() {
 }
 
 #[test]
+fn keeps_shares_of_tenants_that_seldom_meet_from_the_start() {
+    let shares = [30, 50];
+    let forced = shares.map(|cores| tenant(cores, "plain k_ms_1").policy(1));
+    let mut scene = ShareScenario::seconds(3, forced.into());
+    scene.host = HostRole::Arbiter;
+    check_shares(&scene, &shares, 2.0, "the first seconds");
+}
+
+#[test]
 fn processes_that_launch_and_wait_get_their_shares() {
     let shares = [10, 80];
     for (profile, processes, work) in [

@@ -168,12 +168,13 @@ impl LimitsPage {
         self.u32(record(i) + offset_of!(DeviceRecord, tenants))
     }
 
-    /// Processes of other containers with work on the device, on average, in parts of 256.
+    /// As many processes of other containers, in parts of 256, would take as much of the device, if they
+    /// always had work, as others lately did.
     pub fn others(&self, i: usize) -> u32 {
         self.u32(record(i) + offset_of!(DeviceRecord, others))
     }
 
-    /// The sum of those over time, in nanoseconds of one process.
+    /// The time that others took from a process with work so far, in nanoseconds.
     pub fn others_time(&self, i: usize) -> u64 {
         self.u64(record(i) + offset_of!(DeviceRecord, others_time))
     }

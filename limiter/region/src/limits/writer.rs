@@ -77,8 +77,8 @@ impl HostLimitsPage {
         word.store(milliseconds, Ordering::Relaxed);
     }
 
-    /// Sets the processes of other containers with work on the device, in parts of 256, and their sum
-    /// over time, in nanoseconds of one process.
+    /// Sets what other containers take of the device: as a number of processes that always have work,
+    /// in parts of 256, and the time that they took from a process with work so far, in nanoseconds.
     pub fn set_others(&self, i: usize, others: u32, time: u64) {
         let word = self.u32(record(i) + offset_of!(DeviceRecord, others));
         word.store(others, Ordering::Relaxed);
