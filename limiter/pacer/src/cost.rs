@@ -287,7 +287,7 @@ impl KernelCost {
             low => low,
         };
         let has_others = sharing.processes > Sharing::ALONE.processes;
-        // Or was interrupted for no longer than one turn of the others.
+        // Uninterrupted, or interrupted for no longer than one turn of the others.
         let fits_in_slice =
             took < TIME_SLICE || (low < TIME_SLICE && took < low.saturating_add(sharing.turn()));
         let own = if fits_in_slice {
