@@ -3,6 +3,7 @@
 
 pub(crate) mod array;
 pub(crate) mod capture;
+pub(crate) mod checkpoint;
 pub(crate) mod context;
 pub(crate) mod context_limits;
 pub(crate) mod graph;

@@ -14,8 +14,8 @@ use crate::driver::{Address, DriverFunction, DriverLibrary};
 use crate::ffi::{Code, CuMemLocation, Device, Handle, Out, Pointer, Properties, Text};
 use crate::hooks::launch::{self, LaunchConfig, LaunchParameters};
 use crate::hooks::{
-    array, capture, context, context_limits, graph, green, ipc, memory, nvml, nvml_processes,
-    physical, pool, refuse, transfer, view,
+    array, capture, checkpoint, context, context_limits, graph, green, ipc, memory, nvml,
+    nvml_processes, physical, pool, refuse, transfer, view,
 };
 
 mod route;
@@ -122,6 +122,9 @@ hooks! {
     Cuda "cuMemAllocPitch" 3020 '-' cuMemAllocPitch_v2(pointer: Out<Pointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
     Cuda "cuMemAllocManaged" 6000 '-' cuMemAllocManaged(pointer: Out<Pointer>, bytes: usize, flags: c_uint) => memory::allocate_managed;
     Cuda "cuMemFree" 3020 '-' cuMemFree_v2(pointer: Pointer) => memory::free;
+
+    Cuda "cuCheckpointProcessCheckpoint" 12080 '-' cuCheckpointProcessCheckpoint(pid: i32, arguments: Out<[u64; 8]>) => checkpoint::suspend;
+    Cuda "cuCheckpointProcessRestore" 12080 '-' cuCheckpointProcessRestore(pid: i32, arguments: Out<[u64; 8]>) => checkpoint::restore;
 
     Cuda "cuIpcGetMemHandle" 4010 '-' cuIpcGetMemHandle(handle: Out<ipc::IpcHandle>, pointer: Pointer) => ipc::share;
     Cuda "cuIpcOpenMemHandle" 4010 '-' cuIpcOpenMemHandle(pointer: Out<Pointer>, handle: ipc::IpcHandle, flags: c_uint) => ipc::open;

@@ -18,6 +18,8 @@ const AUDIT: u64 = 1 << 48;
 const UNDER_WAY: u64 = (1 << 16) - 1;
 /// One more completed operation and one fewer under way.
 const ENDED: u64 = UNDER_WAY;
+/// The word of a slot whose process is suspended.
+pub(crate) const SUSPENDED: u64 = 1;
 /// The highest limit: 256 TiB.
 pub const MAX_BYTES: u64 = BYTES;
 
@@ -58,6 +60,8 @@ pub struct DeviceAccount<'a, W> {
     pub busy: &'a W,
     /// The slot's bytes on this device.
     pub used: &'a W,
+    /// 1: the slot's process is suspended, and its bytes are not on the device.
+    pub suspended: &'a W,
 }
 
 /// The bytes in a device's total.
@@ -103,10 +107,28 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
         self.reserve(size, BYTES).unwrap_or(BYTES)
     }
 
+    /// The slot's bytes that count.
+    fn counted(&self) -> u64 {
+        if self.is_suspended() {
+            0
+        } else {
+            self.used.load()
+        }
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.suspended.load() == SUSPENDED
+    }
+
     /// Releases `size` bytes.
     pub fn release(&self, size: u64) {
         self.operate(|| {
+            // Before the bytes leave the slot: whoever resumes the process adds those to the total.
+            let is_suspended = self.is_suspended();
             self.used.add(size.wrapping_neg());
+            if is_suspended {
+                return;
+            }
             let mut total = self.total.load();
             loop {
                 let left = (total & BYTES).saturating_sub(size);
@@ -118,7 +140,8 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
         });
     }
 
-    fn try_add(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
+    /// Adds to the total only, if it is at most `limit` then.
+    pub(crate) fn try_add(&self, size: u64, limit: u64) -> Result<u64, OverLimit> {
         let mut total = self.total.load();
         loop {
             let used = total & BYTES;
@@ -154,30 +177,29 @@ pub enum Audit {
 }
 
 /// Sets a device's total to what its slots hold, if at one moment no operation was under way in
-/// any of them. `slots` must yield the same slots at each call, each as its busy word and its used
-/// word for this device; `held` says what exists where the slots are charged for a sum: some of it
-/// may be in several.
+/// any of them. `slots` must yield the same slots at each call; `held` says what exists where the
+/// slots are charged for a sum: some of it may be in several.
 pub fn audit<'a, W: AtomicWord + 'a, I>(
     total: &W,
     slots: impl Fn() -> I,
     held: impl FnOnce(u64) -> u64,
 ) -> Audit
 where
-    I: Iterator<Item = (&'a W, &'a W)>,
+    I: Iterator<Item = DeviceAccount<'a, W>>,
 {
     let mut before: u64 = 0;
-    for (busy, _) in slots() {
-        let word = busy.load();
+    for slot in slots() {
+        let word = slot.busy.load();
         if word & UNDER_WAY != 0 {
             return Audit::Busy;
         }
         before = before.wrapping_add(word);
     }
     let found = total.load();
-    let sum = slots().fold(0_u64, |sum, (_, used)| sum.wrapping_add(used.load()));
+    let sum = slots().fold(0_u64, |sum, slot| sum.wrapping_add(slot.counted()));
     let held = held(sum);
     // Busy words only grow, so equal sums mean that each word is equal.
-    let after = slots().fold(0_u64, |sum, (busy, _)| sum.wrapping_add(busy.load()));
+    let after = slots().fold(0_u64, |sum, slot| sum.wrapping_add(slot.busy.load()));
     if before != after {
         return Audit::Busy;
     }

@@ -53,6 +53,7 @@ impl AtomicWord for FailingWord {
 struct TestCounters {
     total: FailingWord,
     slots: [(FailingWord, FailingWord); 2],
+    suspended: FailingWord,
     entries: [[FailingWord; 4]; 3],
 }
 
@@ -66,6 +67,7 @@ impl TestCounters {
             total: &self.total,
             busy: &self.slots[slot].0,
             used: &self.slots[slot].1,
+            suspended: &self.suspended,
         }
     }
 
@@ -77,7 +79,7 @@ impl TestCounters {
     fn audit(&self) -> Audit {
         audit(
             &self.total,
-            || self.slots.iter().map(|slot| (&slot.0, &slot.1)),
+            || (0..2).map(|slot| self.account(slot)),
             |sum| {
                 let held = self.entries().filter_map(|(_, entry)| entry.read());
                 Overlap::new(held).of_sum(sum)

@@ -26,6 +26,7 @@
 //! | + 0 | 8 | process id in its own namespace; 0: free |
 //! | + 8 | 8 | completed operations (48 bits), operations under way (16 bits) |
 //! | + 16 | 8 | bit d: the process counts as one with work on device d |
+//! | + 24 | 8 | 1: the process is suspended, so its bytes are not on the devices |
 //! | + 64 + 16 d | 8 | bytes used on device d |
 //! | + 72 + 16 d | 8 | of these, contexts |
 //! | + 592 + 8 d | 4 | of the bytes used on device d, managed memory, in blocks of 2 MiB |
@@ -124,6 +125,8 @@ const FIRST_DEVICE: usize = 4096;
 pub(crate) const DEVICE: usize = 256;
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
+/// Where a slot says that its process is suspended.
+pub(crate) const SUSPENSION: usize = 24;
 const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
 const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
@@ -269,6 +272,10 @@ impl MappedCounters {
     /// The devices on which the slot's process counts as one with work, as bits.
     pub(crate) fn running(&self, slot: usize) -> &AtomicU64 {
         self.map.u64(start(slot) + 16)
+    }
+
+    pub(crate) fn suspended(&self, slot: usize) -> &AtomicU64 {
+        self.map.u64(start(slot) + SUSPENSION)
     }
 
     pub(crate) fn used(&self, slot: usize, device: usize) -> &AtomicU64 {

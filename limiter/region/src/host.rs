@@ -10,7 +10,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::account::MAX_BYTES;
+use crate::account::{MAX_BYTES, SUSPENDED};
 use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, Layout, SIZE, start};
 use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
@@ -198,6 +198,7 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     };
     let mut held = shared_memory(&file, layout, &bytes)?;
     let mut processes = Vec::new();
+    let mut suspended = Vec::new();
     for slot in locked_slots(&file, layout).map_err(failed("checked for locks"))? {
         let (first, length) = (start(slot), counters::end(slot) - start(slot));
         let bytes = pread(&file, first, length).map_err(failed("read"))?;
@@ -206,6 +207,9 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
                 (0..devices).map(|device| counters::slot_device_offset(slot, device) + at - first);
             places.map(|place| word(&bytes, place)).collect()
         };
+        if word(&bytes, counters::SUSPENSION) == SUSPENDED {
+            suspended.push(slot);
+        }
         let details = |at: usize| {
             let places =
                 (0..devices).map(|device| counters::slot_detail_offset(slot, device) + at - first);
@@ -227,10 +231,23 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
             refused: details(4),
         });
     }
+    // Their memory is not on the devices.
+    let moved = |one: &&mut ProcessUsage| suspended.contains(&one.slot);
+    for process in processes.iter_mut().filter(moved) {
+        for kind in [
+            &mut process.used,
+            &mut process.contexts,
+            &mut process.managed,
+            &mut process.imported,
+        ] {
+            kind.fill(0);
+        }
+    }
     // The driver frees what dead processes held.
     held.retain(|held| {
+        let is_there = |slot| !suspended.contains(&slot);
         held.slot
-            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
+            .is_none_or(|slot| is_there(slot) && processes.iter().any(|one| one.slot == slot))
     });
     let overlaps = (0..devices).map(|device| {
         let of_device = held.iter().filter(|held| held.block.device == device);

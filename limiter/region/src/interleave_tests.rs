@@ -66,6 +66,7 @@ impl AtomicWord for ScheduledWord {
 struct ScheduledCounters {
     total: ScheduledWord,
     slots: [(ScheduledWord, ScheduledWord); 2],
+    suspended: ScheduledWord,
     entries: [[ScheduledWord; 4]; 2],
 }
 
@@ -75,13 +76,14 @@ impl ScheduledCounters {
             total: &self.total,
             busy: &self.slots[slot].0,
             used: &self.slots[slot].1,
+            suspended: &self.suspended,
         }
     }
     fn audit(&self) -> Audit {
         self.audit_with(|sum| sum)
     }
     fn audit_with(&self, held: impl FnOnce(u64) -> u64) -> Audit {
-        let slots = || self.slots.iter().map(|slot| (&slot.0, &slot.1));
+        let slots = || (0..2).map(|slot| self.account(slot));
         audit(&self.total, slots, held)
     }
     fn entries(&self) -> impl Iterator<Item = (usize, Entry<'_, ScheduledWord>)> {
@@ -166,6 +168,7 @@ fn in_order(
     let counters = Arc::new(ScheduledCounters {
         total: word(),
         slots: [(); 2].map(|()| (word(), word())),
+        suspended: word(),
         entries: [(); 2].map(|()| [(); 4].map(|()| word())),
     });
     before(&counters);
@@ -259,7 +262,7 @@ fn releases_once_during_concurrent_audit() {
 #[test]
 fn corrects_total_once_with_two_concurrent_audits() {
     fn of_the_first_slot(counters: &ScheduledCounters) {
-        let first = || std::iter::once((&counters.slots[0].0, &counters.slots[0].1));
+        let first = || std::iter::once(counters.account(0));
         audit(&counters.total, first, |sum| sum);
     }
     in_every_order(

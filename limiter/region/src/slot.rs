@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit};
+use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit, SUSPENDED};
 use crate::counters::{
     AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
 };
@@ -19,7 +19,7 @@ use crate::exiting::is_exiting;
 use crate::limits::MAX_DEVICES;
 use crate::lock::{self, LockMode};
 use crate::map::{self, Map};
-use crate::shared::{self, Entry, Overlap, SharedBlock};
+use crate::shared::{self, Entry, Held, Overlap, SharedBlock};
 use crate::tag::{self, DeviceNode};
 
 /// Attempts to find a moment without running operations before an audit is given up.
@@ -262,13 +262,14 @@ impl ProcessSlot {
         }
     }
 
-    /// The processes that use a device.
+    /// The processes that use a device; those that are suspended do not.
     pub fn processes(&self, device: usize) -> impl Iterator<Item = SlotProcess> {
         self.slots().filter_map(move |slot| {
             let owner = self.counters.owner(slot).load(SeqCst);
             let used = self.counters.used(slot, device).load(SeqCst);
             let pid = u32::try_from(owner).ok();
-            (owner != 0 && used != 0).then_some(SlotProcess { pid, used })
+            let is_there = owner != 0 && used != 0 && !self.is_suspended(slot);
+            is_there.then_some(SlotProcess { pid, used })
         })
     }
 
@@ -294,11 +295,56 @@ impl ProcessSlot {
             }
         }
         self.free_orphans();
+        Ok(self.audit_all(devices))
+    }
+
+    /// Corrects the totals of the first `devices`; whether all are known to be exact.
+    fn audit_all(&self, devices: usize) -> bool {
         let mut exact = true;
         for device in 0..devices.min(MAX_DEVICES) {
             exact &= self.audit(device);
         }
-        Ok(exact)
+        exact
+    }
+
+    /// The driver moved the memory of a process to the host: none of it counts on the first
+    /// `devices`, until [`Self::resume`].
+    pub fn suspend(&self, pid: u32, devices: usize) {
+        let Some(slot) = self.slot_of(pid) else {
+            return;
+        };
+        // An operation of this slot holds up all audits.
+        self.account(0)
+            .operate(|| AtomicWord::store(self.counters.suspended(slot), SUSPENDED));
+        stop_running(&self.counters, slot);
+        self.audit_all(devices);
+    }
+
+    /// Before the driver moves the memory of a process back: what it has of each device counts again,
+    /// if all processes together then use at most `limit` of that. True also if it was not suspended.
+    pub fn resume(&self, pid: u32, devices: usize, limit: impl Fn(usize) -> u64) -> bool {
+        let Some(slot) = self.slot_of(pid).filter(|slot| self.is_suspended(*slot)) else {
+            return true;
+        };
+        let fits = |device| {
+            let used = self.counters.used(slot, device).load(SeqCst);
+            let added = self.account(device).try_add(used, limit(device));
+            if let Ok(total) = added {
+                self.counters.peak(device).fetch_max(total, Relaxed);
+            }
+            added.is_ok()
+        };
+        let resumed = self.account(0).operate(|| {
+            let resumed = (0..devices).all(fits);
+            if resumed {
+                AtomicWord::store(self.counters.suspended(slot), 0);
+            }
+            resumed
+        });
+        // Corrects what was added before a device without room, by another that resumes it too, or
+        // for calls of the process that wait in the driver and had been counted.
+        self.audit_all(devices);
+        resumed
     }
 
     /// Frees the entries of blocks that no process holds and no descriptor stands for.
@@ -323,13 +369,14 @@ impl ProcessSlot {
 
     /// False while an operation is under way.
     fn audit_device(&self, device: usize) -> bool {
-        let slots = || {
-            self.slots()
-                .map(|slot| (self.counters.busy(slot), self.counters.used(slot, device)))
-        };
+        let slots = || self.slots().map(|slot| self.account_of(slot, device));
         let held = |sum| {
             let all = self.entries().filter_map(|entry| entry.read());
-            Overlap::new(all.filter(|held| held.block.device == device)).of_sum(sum)
+            let counts = |held: &Held| {
+                let is_suspended = held.slot.is_some_and(|slot| self.is_suspended(slot));
+                held.block.device == device && !is_suspended
+            };
+            Overlap::new(all.filter(counts)).of_sum(sum)
         };
         let total = self.counters.total(device);
         let done = account::audit(total, slots, held) != Audit::Busy;
@@ -363,11 +410,26 @@ impl ProcessSlot {
     }
 
     fn account(&self, device: usize) -> DeviceAccount<'_, AtomicU64> {
+        self.account_of(self.slot, device)
+    }
+
+    fn account_of(&self, slot: usize, device: usize) -> DeviceAccount<'_, AtomicU64> {
         DeviceAccount {
             total: self.counters.total(device),
-            busy: self.counters.busy(self.slot),
-            used: self.counters.used(self.slot, device),
+            busy: self.counters.busy(slot),
+            used: self.counters.used(slot, device),
+            suspended: self.counters.suspended(slot),
         }
+    }
+
+    fn is_suspended(&self, slot: usize) -> bool {
+        slot < self.counters.layout.slots && self.counters.suspended(slot).load(SeqCst) == SUSPENDED
+    }
+
+    /// The slot of a process, by its id in this process's namespace.
+    fn slot_of(&self, pid: u32) -> Option<usize> {
+        let mut slots = self.slots();
+        slots.find(|slot| self.counters.owner(*slot).load(SeqCst) == u64::from(pid))
     }
 }
 
@@ -375,6 +437,14 @@ fn entries(counters: &MappedCounters) -> impl Iterator<Item = Entry<'_, AtomicU6
     let highest = counters.highest_entry().load(SeqCst);
     let highest = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
     (0..highest).map(|entry| counters.entry(entry))
+}
+
+/// The process of a slot no longer counts among those with work.
+fn stop_running(counters: &MappedCounters, slot: usize) {
+    let running = counters.running(slot).swap(0, Relaxed);
+    for device in (0..MAX_DEVICES).filter(|device| running & (1 << device) != 0) {
+        decrement(counters.compute(device).running);
+    }
 }
 
 /// Never below 0: a process may be killed between its bit and the count.
@@ -429,11 +499,9 @@ fn clear_slot(counters: &MappedCounters, slot: usize) {
     shared::clear(slot, entries(counters));
     let used = (0..MAX_DEVICES).map(|device| counters.used(slot, device));
     account::clear(counters.busy(slot), used);
-    let running = counters.running(slot).swap(0, Relaxed);
+    AtomicWord::store(counters.suspended(slot), 0);
+    stop_running(counters, slot);
     for device in 0..MAX_DEVICES {
-        if running & (1 << device) != 0 {
-            decrement(counters.compute(device).running);
-        }
         counters.contexts(slot, device).store(0, Relaxed);
         counters.managed_blocks(slot, device).store(0, Relaxed);
         counters.refused_in_slot(slot, device).store(0, Relaxed);

@@ -71,6 +71,45 @@ fn helper_reserves_300() {
 }
 
 #[test]
+fn suspended_process_counts_again_when_it_is_resumed() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.reserve(0, 600, LIMIT).unwrap();
+    let mut other = file.start("slot::tests::helper_reserves_300");
+    let resume = || slot.resume(other.id(), 1, |_| LIMIT);
+    assert!(resume(), "it was not suspended");
+    slot.suspend(other.id(), 1);
+    assert_eq!(slot.used(0), 600);
+    assert_eq!(slot.processes(0).count(), 1);
+    let found = crate::host::read(&file.path(), 1).unwrap();
+    assert_eq!((found.used(0), found.processes[1].contexts[0]), (600, 0));
+    assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
+    assert!(!resume());
+    assert_eq!(slot.used(0), 1_000);
+    slot.release(0, 400);
+    assert!(resume() && resume());
+    assert_eq!(slot.used(0), 900);
+    assert!(slot.settle(1).unwrap());
+    assert_eq!(slot.used(0), 900);
+    slot.suspend(other.id(), 1);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    settles_to(&slot, 0, 600);
+}
+
+#[test]
+fn suspended_process_may_still_release_memory() {
+    let file = CountersFile::new();
+    let slot = file.slot();
+    slot.reserve(0, 300, LIMIT).unwrap();
+    slot.suspend(std::process::id(), 1);
+    slot.release(0, 100);
+    assert_eq!(slot.used(0), 0);
+    assert!(slot.resume(std::process::id(), 1, |_| LIMIT));
+    assert_eq!(slot.used(0), 200);
+}
+
+#[test]
 fn helper_closes_all_descriptors() {
     let Some(slot) = helper_slot() else { return };
     slot.reserve(0, 300, LIMIT).unwrap();

@@ -37,6 +37,7 @@ const fn library(name: &str) -> DriverLibrary {
 }
 
 calls! {
+    cuCheckpointProcessGetState(pid: i32, state: Out<c_uint>);
     cuDeviceGet(device: Out<Device>, ordinal: i32);
     cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device);
     cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device);

@@ -73,6 +73,22 @@ class Behind:
         os.close(self.file.value)
         return 0
 
+    def pid(self):
+        return os.getpid()
+
+    def suspend(self, pid):
+        lock = self.cuda.cuCheckpointProcessLock(int(pid), None)
+        return f"{lock} {self.cuda.cuCheckpointProcessCheckpoint(int(pid), None)}"
+
+    def elsewhere(self, pid):
+        """Asks for a restore to other devices."""
+        pairs = (ctypes.c_uint64 * 8)(1, 1)
+        return self.cuda.cuCheckpointProcessRestore(int(pid), pairs)
+
+    def restore(self, pid):
+        restore = self.cuda.cuCheckpointProcessRestore(int(pid), None)
+        return f"{restore} {self.cuda.cuCheckpointProcessUnlock(int(pid), None)}"
+
     def sparse(self):
         """An array whose memory is mapped later."""
         shape = (ctypes.c_size_t * 5)(1024, 1024, 0, 0x20 | 4 << 32, 0x40)

@@ -31,6 +31,7 @@ use crate::residency::Residency;
 use crate::timeline::Timeline;
 use crate::types::Device;
 use crate::vmm::Vmm;
+use crate::wait;
 
 /// This process's driver.
 pub(crate) struct Driver {
@@ -135,6 +136,18 @@ pub(crate) fn driver() -> Answer<&'static Driver> {
             Ok(driver)
         }
         _ => Err(ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// Waits while this process is suspended: only a call that suspends or restores processes goes on.
+#[inline]
+pub(crate) fn wait_while_suspended(symbol: &str) {
+    let is_suspended = || {
+        let driver = DRIVER.get().filter(|_| !forked::since_mark());
+        driver.is_some_and(|driver| driver.member.is_suspended())
+    };
+    while is_suspended() && !symbol.starts_with("cuCheckpointProcess") {
+        wait::pause(1_000_000);
     }
 }
 

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::codes::{ERROR_INVALID_VALUE, ERROR_UNKNOWN, SUCCESS};
-use crate::driver::driver;
+use crate::driver::{driver, wait_while_suspended};
 use crate::{injection, mps};
 
 /// What a call comes to; the error is a `CUresult` other than success.
@@ -24,6 +24,7 @@ pub(crate) fn answer(symbol: &'static str, body: impl FnOnce() -> Answer) -> u32
         return code;
     }
     injection::pause_first_call(symbol);
+    wait_while_suspended(symbol);
     let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,

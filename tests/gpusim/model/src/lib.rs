@@ -13,6 +13,7 @@ pub mod model;
 pub mod pids;
 pub mod shared;
 pub mod state;
+pub mod suspension;
 mod usage_reader;
 
 pub use groups::group_of;

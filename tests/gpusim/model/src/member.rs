@@ -56,6 +56,7 @@ impl Member {
         record.mps.store(0, Relaxed);
         record.instance.store(0, Relaxed);
         record.percent.store(0, Relaxed);
+        record.suspension.store(0, Relaxed);
         for (index, counters) in record.counters.iter().enumerate() {
             member.locked(index, |record| settle(record, (slot, counters), &file));
         }
@@ -424,6 +425,8 @@ fn settle(record: &GpuRecord, (slot, counters): (usize, &UsageCounters), file: &
         &counters.evicted,
         &counters.host,
         &counters.imported,
+        &counters.suspended,
+        &counters.suspended_contexts,
     ];
     for counter in others.into_iter().chain(of_kinds) {
         counter.store(0, Relaxed);

@@ -18,7 +18,7 @@ use crate::state::StateError;
 pub const MAX_SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"ALQGPUCU");
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// The whole file.
 #[repr(C)]
@@ -113,6 +113,8 @@ pub struct Slot {
     /// The instance that it uses: GPU instance above 32 bits of compute instance, counted from 1;
     /// 0: whole GPUs.
     pub(crate) instance: AtomicU64,
+    /// Whether it is suspended (`suspension`).
+    pub(crate) suspension: AtomicU64,
     pub(crate) counters: [UsageCounters; MAX_GPUS],
 }
 
@@ -143,7 +145,9 @@ pub struct UsageCounters {
     pub(crate) host: AtomicU64,
     /// Bytes that the process imported from others.
     pub imported: AtomicU64,
-    reserved: [AtomicU64; 1],
+    /// What `used` and `contexts` were before the process was suspended.
+    pub(crate) suspended: AtomicU64,
+    pub(crate) suspended_contexts: AtomicU64,
     pub(crate) queue: [WorkItem; QUEUE],
     /// Busy nanoseconds of late, by `BUCKET`: the bucket's number above 32 bits of time.
     pub(crate) history: [AtomicU64; BUCKETS],

@@ -8,6 +8,7 @@ pub(crate) mod module;
 
 mod arrays;
 mod capturing;
+mod checkpoint;
 mod context;
 mod context_state;
 mod copy;
@@ -34,6 +35,7 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static [Call]> {
     [
         arrays::CALLS,
         capturing::CALLS,
+        checkpoint::CALLS,
         context::CALLS,
         context_state::CALLS,
         copy::CALLS,

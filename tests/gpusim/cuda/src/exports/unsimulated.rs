@@ -130,9 +130,7 @@ unsimulated! {
         cuGreenCtxWaitEvent cuKernelGetParamInfo cuLibraryEnumerateKernels cuLibraryGetKernelCount
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuStreamGetGreenCtx;
     12050: cuCtxRecordEvent cuCtxWaitEvent cuKernelGetLibrary;
-    12080: cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId
-        cuCheckpointProcessGetState cuCheckpointProcessLock cuCheckpointProcessRestore
-        cuCheckpointProcessUnlock cuTensorMapEncodeIm2colWide;
+    12080: cuTensorMapEncodeIm2colWide;
     12090: cuGreenCtxGetId cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
         cuLogsUnregisterCallback;
     13000: cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities cuMemSetMemPool;

@@ -15,6 +15,7 @@ mod memory_kinds;
 mod memory_pools;
 mod names;
 mod process_exit;
+mod suspension;
 mod timing;
 mod unkind_time;
 mod virtual_memory;
