@@ -5,6 +5,7 @@
 //!
 //! The paths are fixed, so no tenant can change them.
 
+use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::ffi::CStr;
@@ -33,18 +34,70 @@ const MAX_CUDA_DEVICES: usize = 64;
 const UNKNOWN: u8 = 0;
 const NOT_ASSIGNED: u8 = u8::MAX;
 
-/// The state of this process.
+/// The container's share, as this process reads it.
 #[derive(Debug)]
-pub(crate) struct ProcessState {
+pub(crate) struct Share {
     pub(crate) limits: LimitsPage,
-    pub(crate) slot: ProcessSlot,
-    pub(crate) contexts: Contexts,
-    pub(crate) pace: Pace,
     /// For each CUDA device its index in the limits page, plus one.
     device_indexes: [AtomicU8; MAX_CUDA_DEVICES],
 }
 
+/// The state of this process.
+#[derive(Debug)]
+pub(crate) struct ProcessState {
+    share: Share,
+    pub(crate) slot: ProcessSlot,
+    pub(crate) contexts: Contexts,
+    pub(crate) pace: Pace,
+}
+
+impl Deref for ProcessState {
+    type Target = Share;
+
+    fn deref(&self) -> &Share {
+        &self.share
+    }
+}
+
+#[derive(Debug)]
+struct RefusedProcess {
+    pid: u32,
+    share: Share,
+}
+
+/// What this process may have and see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access {
+    /// Everything: its pod asked for no limits and was allowed to.
+    Uncontrolled,
+    /// The container's share.
+    Limited(&'static ProcessState),
+    /// No memory and no work, because nothing could count it. It sees the share as used up, and no
+    /// device if the limits page cannot be read.
+    Refused(&'static Share),
+}
+
+impl Access {
+    /// The share of which the process sees the devices; `None`: it sees all of the node.
+    pub(crate) fn share(self) -> Option<&'static Share> {
+        match self {
+            Self::Uncontrolled => None,
+            Self::Limited(process) => Some(&process.share),
+            Self::Refused(share) => Some(share),
+        }
+    }
+
+    pub(crate) fn limited(self) -> Option<&'static ProcessState> {
+        match self {
+            Self::Limited(process) => Some(process),
+            Self::Uncontrolled | Self::Refused(_) => None,
+        }
+    }
+}
+
 static CURRENT: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
+/// What a process sees that is refused.
+static REFUSED: AtomicPtr<RefusedProcess> = AtomicPtr::new(null_mut());
 static LOGGED: AtomicBool = AtomicBool::new(false);
 
 /// The state of this process, if it has a slot; the reason is logged once if not.
@@ -64,9 +117,34 @@ pub(crate) fn required() -> Result<&'static ProcessState, Code> {
     get().ok_or(NOT_PERMITTED)
 }
 
+/// What this process may have and see.
+pub(crate) fn access() -> Access {
+    match get() {
+        Some(process) if process.is_uncontrolled() => Access::Uncontrolled,
+        Some(process) => Access::Limited(process),
+        None => Access::Refused(refused_share()),
+    }
+}
+
 /// The state of this process, if its container is limited.
 pub(crate) fn limited() -> Option<&'static ProcessState> {
-    get().filter(|process| !process.is_uncontrolled())
+    access().limited()
+}
+
+#[cold]
+fn refused_share() -> &'static Share {
+    let pid = std::process::id();
+    // SAFETY: null, or leaked below, here or in a parent.
+    let known = unsafe { REFUSED.load(Ordering::Acquire).as_ref() };
+    if let Some(known) = known.filter(|known| known.pid == pid) {
+        return &known.share;
+    }
+    let limits = LimitsPage::open(LIMITS).unwrap_or_else(|_| LimitsPage::empty());
+    let share = Share::new(limits);
+    let new: *mut RefusedProcess = Box::into_raw(Box::new(RefusedProcess { pid, share }));
+    REFUSED.store(new, Ordering::Release);
+    // SAFETY: leaked just now.
+    unsafe { &(*new).share }
 }
 
 #[cold]
@@ -95,11 +173,10 @@ fn start(flag: ForkFlag) -> Option<()> {
             );
             let pace = Pace::new(limits.devices());
             let process = Box::new(ProcessState {
-                limits,
+                share: Share::new(limits),
                 slot,
                 contexts: Contexts::default(),
                 pace,
-                device_indexes: [const { AtomicU8::new(UNKNOWN) }; MAX_CUDA_DEVICES],
             });
             CURRENT.store(Box::into_raw(process), Ordering::Release);
             flag.raise();
@@ -123,7 +200,14 @@ fn log_once(why: &dyn Display) {
     }
 }
 
-impl ProcessState {
+impl Share {
+    fn new(limits: LimitsPage) -> Self {
+        Self {
+            limits,
+            device_indexes: [const { AtomicU8::new(UNKNOWN) }; MAX_CUDA_DEVICES],
+        }
+    }
+
     /// The pod asked for no limits and was allowed to.
     pub(crate) fn is_uncontrolled(&self) -> bool {
         self.limits.flags() & UNCONTROLLED != 0
@@ -185,16 +269,18 @@ impl ProcessState {
         }))
     }
 
-    /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
-    pub(crate) fn settle(&self) -> io::Result<bool> {
-        self.slot.settle(self.limits.devices())
-    }
-
     /// The most bytes that the container may have of a device now.
     pub(crate) fn limit(&self, device_index: usize) -> u64 {
         let overhead = self.limits.overhead(device_index);
         let limit = self.limits.growth_limit(device_index);
         limit.saturating_sub(overhead)
+    }
+}
+
+impl ProcessState {
+    /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
+    pub(crate) fn settle(&self) -> io::Result<bool> {
+        self.slot.settle(self.limits.devices())
     }
 }
 

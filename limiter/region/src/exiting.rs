@@ -2,22 +2,35 @@
 //! kernel has not closed their files yet, so the driver still has their memory. Reads `/proc` with
 //! process ids of our own namespace.
 
-use std::fs;
+use std::{fs, io};
 
 /// `PF_EXITING`.
 const PF_EXITING: u64 = 4;
 
-/// Whether all threads of the process are exiting and at least one has not ended. False if unknown.
-pub(crate) fn is_exiting(pid: u64) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
+/// Whether all threads of the process are exiting and at least one has not ended. False if unknown; an
+/// error if no descriptor is left to find out.
+pub(crate) fn is_exiting(pid: u64) -> io::Result<bool> {
+    let Some(threads) = found(fs::read_dir(format!("/proc/{pid}/task")))? else {
+        return Ok(false);
     };
-    let stats = threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
-    let mut exiting = stats.filter_map(|stat| thread_is_exiting(&stat));
-    // A running thread still has its mapping: it belongs to another process that reused the number.
-    exiting.next().is_some_and(|first| first) && exiting.all(|exits| exits)
+    let mut exits = false;
+    for thread in threads.flatten() {
+        let stat = found(fs::read_to_string(thread.path().join("stat")))?;
+        match stat.as_deref().and_then(thread_is_exiting) {
+            Some(true) => exits = true,
+            // It still has its mapping: it belongs to another process that reused the number.
+            Some(false) => return Ok(false),
+            None => {}
+        }
+    }
+    Ok(exits)
+}
+
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => Err(error),
+        other => Ok(other.ok()),
+    }
 }
 
 /// Whether `/proc/<pid>/task/<tid>/stat` says that the thread is exiting; `None` for a thread that

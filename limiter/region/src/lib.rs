@@ -6,6 +6,7 @@
 
 pub mod account;
 pub mod counters;
+mod descriptors;
 mod exiting;
 pub mod fork;
 pub mod host;

@@ -72,6 +72,7 @@ pub(crate) fn inspect(file: &OwnedFd) -> io::Result<(bool, u64)> {
 pub(crate) struct Map {
     base: *mut libc::c_void,
     length: usize,
+    is_static: bool,
 }
 
 // SAFETY: the mapping is only reached through atomics, and belongs to this value.
@@ -101,18 +102,27 @@ impl Map {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { base, length })
+        Ok(Self {
+            base,
+            length,
+            is_static: false,
+        })
     }
 
-    /// Excludes the mapping, and the locks that live with it, from forked children.
-    pub(crate) fn exclude_from_fork(&self) -> io::Result<()> {
-        // SAFETY: the range is exactly this mapping.
-        let done = unsafe { libc::madvise(self.base, self.length, libc::MADV_DONTFORK) };
-        if done == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
+    /// Words that are in no file.
+    pub(crate) fn of_static(words: &'static [AtomicU64]) -> Self {
+        Self {
+            base: words.as_ptr().cast_mut().cast(),
+            length: size_of_val(words),
+            is_static: true,
         }
+    }
+
+    /// Excludes the mapping, and the locks that live with it, from forked children. Where a sandbox
+    /// refuses that, the locks live until the children end, too.
+    pub(crate) fn exclude_from_fork(&self) {
+        // SAFETY: the range is exactly this mapping.
+        unsafe { libc::madvise(self.base, self.length, libc::MADV_DONTFORK) };
     }
 
     /// The word at a multiple of 8.
@@ -135,7 +145,9 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping; no reference into it outlives `self`.
-        unsafe { libc::munmap(self.base, self.length) };
+        if !self.is_static {
+            // SAFETY: this value's own mapping; no reference into it outlives `self`.
+            unsafe { libc::munmap(self.base, self.length) };
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit, SUSPENDE
 use crate::counters::{
     AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
 };
+use crate::descriptors;
 use crate::exiting::is_exiting;
 use crate::limits::MAX_DEVICES;
 use crate::lock::{self, LockMode};
@@ -76,8 +77,7 @@ impl ProcessSlot {
         let layout = Layout::of(&header).ok_or(AttachError::Layout)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let map = Map::new(&file, layout.used(), access).map_err(failed("mapped"))?;
-        map.exclude_from_fork()
-            .map_err(failed("excluded from forks"))?;
+        map.exclude_from_fork();
         let counters = MappedCounters { map, layout };
         let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
         let slot = slot.ok_or(AttachError::NoSlot(layout.slots))?;
@@ -203,7 +203,8 @@ impl ProcessSlot {
         let had_descriptor = entry.inode.load(SeqCst) != 0;
         account.let_go(&entry, bytes);
         if had_descriptor {
-            self.free_orphans();
+            // Else it stays charged until the next time that memory is reclaimed.
+            let _ = self.free_orphans();
         }
         self.audit(holding.block.device);
     }
@@ -274,9 +275,19 @@ impl ProcessSlot {
     }
 
     /// Clears the slots of dead processes whose memory the driver has freed, and the blocks of which
-    /// no descriptor is open, and corrects the totals of the first `devices`. Returns whether all totals are known to be exact. An error
-    /// means that the file can no longer be reached (`chroot`): the totals then stay too high.
+    /// no descriptor is open, and corrects the totals of the first `devices`, also in a process that has
+    /// no descriptor left. Returns whether all totals are known to be exact. An error means that the
+    /// file can no longer be reached (`chroot`): the totals then stay too high.
     pub fn settle(&self, devices: usize) -> io::Result<bool> {
+        match self.try_settle(devices) {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                descriptors::with_some(|| self.try_settle(devices))
+            }
+            done => done,
+        }
+    }
+
+    fn try_settle(&self, devices: usize) -> io::Result<bool> {
         let is_owned = |slot: &usize| self.counters.owner(*slot).load(SeqCst) != 0;
         let others = || {
             self.slots()
@@ -294,7 +305,7 @@ impl ProcessSlot {
                 }
             }
         }
-        self.free_orphans();
+        self.free_orphans()?;
         Ok(self.audit_all(devices))
     }
 
@@ -347,18 +358,24 @@ impl ProcessSlot {
         resumed
     }
 
-    /// Frees the entries of blocks that no process holds and no descriptor stands for.
-    fn free_orphans(&self) {
+    /// Frees the entries of blocks that no process holds and no descriptor stands for. An error if
+    /// this process has no descriptor left to find out.
+    fn free_orphans(&self) -> io::Result<()> {
         let is_orphan = |entry: Entry<'_, _>| entry.read().is_some_and(|held| held.slot.is_none());
         if !self.entries().any(is_orphan) {
-            return;
+            return Ok(());
         }
-        // Without a descriptor for the check they stay: too much is counted, not too little.
-        if let Ok(node) = DeviceNode::open(self.node) {
-            let gone = |key, inode| node.lacks(key, inode);
-            // Of any device: an operation of this slot holds up all audits.
-            self.account(0)
-                .free_orphans(self.slot, self.entries(), gone);
+        match DeviceNode::open(self.node) {
+            Ok(node) => {
+                let gone = |key, inode| node.lacks(key, inode);
+                // Of any device: an operation of this slot holds up all audits.
+                self.account(0)
+                    .free_orphans(self.slot, self.entries(), gone);
+                Ok(())
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => Err(error),
+            // Without the node they stay: too much is counted, not too little.
+            Err(_) => Ok(()),
         }
     }
 
@@ -490,7 +507,7 @@ fn is_still_in_use(file: &OwnedFd, slot: usize, owner: u64) -> io::Result<bool> 
         return Ok(true);
     }
     lock::set(file, children_lock(slot), LockMode::Unlocked)?;
-    Ok(is_exiting(owner))
+    is_exiting(owner)
 }
 
 /// Clears a slot whose lock this process has. The owner word comes last, so that the next process

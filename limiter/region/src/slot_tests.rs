@@ -151,6 +151,35 @@ fn reclaims_memory_of_killed_process() {
 }
 
 #[test]
+fn helper_reclaims_without_descriptors() {
+    let Some(slot) = helper_slot() else { return };
+    slot.reserve(0, 100, LIMIT).unwrap();
+    wait_until_killed();
+    let limit = libc::rlimit {
+        rlim_cur: 3,
+        rlim_max: 3,
+    };
+    // SAFETY: a limit of this process's own; descriptors 0 to 2 are open.
+    let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(done, 0);
+    assert!(std::fs::File::open("/proc/self/stat").is_err());
+    settles_to(&slot, 0, 100);
+    // Nobody reads what the test's own end would print.
+    std::process::exit(0);
+}
+
+#[test]
+fn reclaims_memory_of_killed_process_without_descriptors() {
+    let file = CountersFile::new();
+    let mut other = file.start("slot::tests::helper_reserves_300");
+    let mut poor = file.start("slot::tests::helper_reclaims_without_descriptors");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    drop(poor.stdin.take());
+    assert!(poor.wait().unwrap().success());
+}
+
+#[test]
 fn helper_reserves_300_and_forks() {
     let Some(slot) = helper_slot() else { return };
     slot.reserve(0, 300, LIMIT).unwrap();

@@ -3,12 +3,14 @@
 
 use core::ffi::{c_char, c_uint, c_void};
 
+use aliquot_region::slot::SlotProcess;
+
 use super::view::{self, MemoryView};
 use crate::driver::call;
 use crate::ffi::{
     Code, Handle, NVML_GPU_IS_LOST, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS, Text,
 };
-use crate::process::{ProcessState, limited};
+use crate::process::{Access, Share, access};
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -35,7 +37,7 @@ const NAME: usize = 96;
 
 /// Index in the limits page of the device behind a handle; `None`: not limited, or not of this
 /// container.
-fn device_index(process: &ProcessState, device: Handle) -> Option<usize> {
+fn device_index(share: &Share, device: Handle) -> Option<usize> {
     let mut name = [0_u8; NAME];
     let length = c_uint::try_from(NAME).unwrap_or(0);
     let place = name.as_mut_ptr().cast::<c_char>();
@@ -43,19 +45,46 @@ fn device_index(process: &ProcessState, device: Handle) -> Option<usize> {
         return None;
     }
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME);
-    process.device_index_of_uuid(&name[..end])
+    share.device_index_of_uuid(&name[..end])
 }
 
-/// This process and that index, if the container is limited and has the device.
-pub(crate) fn limited_device(device: Handle) -> Option<(&'static ProcessState, usize)> {
-    let process = limited()?;
-    Some((process, device_index(process, device)?))
+/// A device of the container's share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedDevice {
+    access: Access,
+    index: usize,
+}
+
+impl SharedDevice {
+    /// The device behind a handle, if the container is limited and has it.
+    pub(crate) fn new(device: Handle) -> Option<Self> {
+        let access = access();
+        let index = device_index(access.share()?, device)?;
+        Some(Self { access, index })
+    }
+
+    /// The container's processes that use it; none where this process may know nothing of them.
+    pub(crate) fn processes(self) -> impl Iterator<Item = SlotProcess> {
+        let processes = self.access.limited().map(|process| {
+            let _ = process.settle();
+            process.slot.processes(self.index)
+        });
+        processes.into_iter().flatten()
+    }
+
+    fn memory(self) -> Option<MemoryView> {
+        match self.access {
+            Access::Uncontrolled => None,
+            Access::Limited(process) => Some(view::memory_view(process, self.index)),
+            Access::Refused(share) => Some(MemoryView::used_up(share, self.index)),
+        }
+    }
 }
 
 /// Whether a handle belongs to the container: a device, a MIG instance, or the GPU that has such an
 /// instance, which is NVML's only way to reach it.
-fn is_assigned(process: &ProcessState, device: Handle) -> bool {
-    let is_own = |device| device_index(process, device).is_some();
+fn is_assigned(share: &Share, device: Handle) -> bool {
+    let is_own = |device| device_index(share, device).is_some();
     is_own(device) || instances(device).any(is_own)
 }
 
@@ -74,7 +103,7 @@ fn instances(device: Handle) -> impl Iterator<Item = Handle> {
 
 /// The container's devices, in NVML's order: handles, or the error in place of one that is lost.
 /// Nobody knows to whom a lost one belongs, so as many count as the container is missing.
-fn visible_devices(process: &ProcessState) -> impl Iterator<Item = Result<Handle, Code>> {
+fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> {
     let mut count = 0;
     if call::nvmlDeviceGetCount_v2(Out::to(&mut count)) != SUCCESS {
         count = 0;
@@ -82,14 +111,14 @@ fn visible_devices(process: &ProcessState) -> impl Iterator<Item = Result<Handle
     let all = (0..count).filter_map(|index| {
         let mut device = 0;
         match call::nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)) {
-            SUCCESS => is_assigned(process, device).then_some(Ok(device)),
+            SUCCESS => is_assigned(share, device).then_some(Ok(device)),
             NVML_GPU_IS_LOST => Some(Err(NVML_GPU_IS_LOST)),
             _ => None,
         }
     });
     let all: Vec<_> = all.collect();
     let present = all.iter().flatten().count();
-    let mut missing = process.limits.devices().saturating_sub(present);
+    let mut missing = share.limits.devices().saturating_sub(present);
     all.into_iter().filter(move |place| {
         let counts = place.is_ok() || missing > 0;
         missing -= usize::from(place.is_err() && counts);
@@ -99,8 +128,8 @@ fn visible_devices(process: &ProcessState) -> impl Iterator<Item = Result<Handle
 
 pub(crate) fn count(real: extern "C" fn(Out<c_uint>) -> Code, count: Out<c_uint>) -> Code {
     let code = real(count);
-    if let (SUCCESS, Some(process)) = (code, limited()) {
-        count.put(c_uint::try_from(visible_devices(process).count()).unwrap_or(0));
+    if let (SUCCESS, Some(share)) = (code, access().share()) {
+        count.put(c_uint::try_from(visible_devices(share).count()).unwrap_or(0));
     }
     code
 }
@@ -111,7 +140,7 @@ pub(crate) fn by_index(
     device: Out<Handle>,
 ) -> Code {
     let mut count = 0;
-    let Some(process) = limited().filter(|_| !device.is_null()) else {
+    let Some(share) = access().share().filter(|_| !device.is_null()) else {
         return real(index, device);
     };
     // An error of the library itself is the answer, whatever the index.
@@ -120,7 +149,7 @@ pub(crate) fn by_index(
         return real(index, device);
     }
     let position = usize::try_from(index).ok();
-    match position.and_then(|index| visible_devices(process).nth(index)) {
+    match position.and_then(|index| visible_devices(share).nth(index)) {
         Some(Ok(found)) => {
             device.put(found);
             SUCCESS
@@ -150,8 +179,8 @@ pub(crate) fn by_uuid(
 /// The driver's answer about a device that it found, unless that belongs to another container.
 pub(crate) fn hide_unassigned(code: Code, device: Out<Handle>) -> Code {
     let found = if code == SUCCESS { device.get() } else { None };
-    match (found, limited()) {
-        (Some(found), Some(process)) if !is_assigned(process, found) => {
+    match (found, access().share()) {
+        (Some(found), Some(share)) if !is_assigned(share, found) => {
             device.put(0);
             NVML_NOT_FOUND
         }
@@ -165,8 +194,8 @@ pub(crate) fn index(
     index: Out<c_uint>,
 ) -> Code {
     let code = real(device, index);
-    if let (SUCCESS, Some(process)) = (code, limited())
-        && let Some(place) = visible_devices(process).position(|one| one == Ok(device))
+    if let (SUCCESS, Some(share)) = (code, access().share())
+        && let Some(place) = visible_devices(share).position(|one| one == Ok(device))
     {
         index.put(c_uint::try_from(place).unwrap_or(0));
     }
@@ -175,8 +204,8 @@ pub(crate) fn index(
 
 /// What the container sees of a device's memory; `None`: all of it.
 fn shown(code: Code, device: Handle) -> Option<MemoryView> {
-    let (process, device_index) = (code == SUCCESS).then(|| limited_device(device))??;
-    Some(view::memory_view(process, device_index))
+    let device = (code == SUCCESS).then(|| SharedDevice::new(device))??;
+    device.memory()
 }
 
 pub(crate) fn memory(

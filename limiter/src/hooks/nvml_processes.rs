@@ -8,12 +8,11 @@ use core::ffi::c_uint;
 
 use aliquot_region::slot::SlotProcess as Holder;
 
-use super::nvml::limited_device;
+use super::nvml::SharedDevice;
 use crate::driver::call;
 use crate::ffi::{
     Code, Handle, NVML_INSUFFICIENT_SIZE, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS,
 };
-use crate::process::ProcessState;
 
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
@@ -166,9 +165,8 @@ fn own<T: ProcessRecord>(
     count: Out<c_uint>,
     infos: Out<T>,
 ) -> Code {
-    listed(real, device, count, infos, |process, device_index| {
-        let _ = process.settle();
-        process.slot.processes(device_index).map(T::of).collect()
+    listed(real, device, count, infos, |device| {
+        device.processes().map(T::of).collect()
     })
 }
 
@@ -180,7 +178,7 @@ pub(crate) fn empty<T: ProcessRecord>(
     infos: Out<T>,
 ) -> Code {
     let real = || real(device, count, infos);
-    listed(real, device, count, infos, |_, _| Vec::new())
+    listed(real, device, count, infos, |_| Vec::new())
 }
 
 fn listed<T: ProcessRecord>(
@@ -188,15 +186,15 @@ fn listed<T: ProcessRecord>(
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
-    list: impl FnOnce(&ProcessState, usize) -> Vec<T>,
+    list: impl FnOnce(SharedDevice) -> Vec<T>,
 ) -> Code {
-    let Some((process, device_index)) = limited_device(device) else {
+    let Some(device) = SharedDevice::new(device) else {
         return real();
     };
     let Some(capacity) = count.get() else {
         return NVML_INVALID_ARGUMENT;
     };
-    let found = list(process, device_index);
+    let found = list(device);
     let needed = c_uint::try_from(found.len()).unwrap_or(c_uint::MAX);
     count.put(needed);
     if needed > capacity || (infos.is_null() && needed > 0) {
@@ -210,16 +208,12 @@ fn listed<T: ProcessRecord>(
 
 /// Keeps only the records of this container's processes, in their order; how many they are.
 fn retain_own<T: Copy>(
-    (process, device_index): (&ProcessState, usize),
+    device: SharedDevice,
     list: Out<T>,
     count: c_uint,
     pid: impl Fn(T) -> c_uint,
 ) -> c_uint {
-    let own: Vec<u32> = process
-        .slot
-        .processes(device_index)
-        .filter_map(|one| one.pid)
-        .collect();
+    let own: Vec<u32> = device.processes().filter_map(|one| one.pid).collect();
     let count = usize::try_from(count).unwrap_or(0);
     let mut retained = 0;
     for i in 0..count {
@@ -242,10 +236,10 @@ pub(crate) fn samples(
     last_seen: u64,
 ) -> Code {
     let code = real(device, samples, count, last_seen);
-    let (SUCCESS, Some(place)) = (code, limited_device(device)) else {
+    let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
-    let retained = retain_own(place, samples, count.get().unwrap_or(0), |one| one.pid);
+    let retained = retain_own(device, samples, count.get().unwrap_or(0), |one| one.pid);
     count.put(retained);
     if retained == 0 {
         NVML_NOT_FOUND
@@ -260,13 +254,13 @@ pub(crate) fn infos(
     infos: Out<UtilizationInfos>,
 ) -> Code {
     let code = real(device, infos);
-    let (SUCCESS, Some(place)) = (code, limited_device(device)) else {
+    let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
     let Some(mut found) = infos.get() else {
         return code;
     };
-    found.count = retain_own(place, found.list, found.count, |one| one.pid);
+    found.count = retain_own(device, found.list, found.count, |one| one.pid);
     infos.put(found);
     if found.count == 0 {
         NVML_NOT_FOUND
@@ -282,7 +276,7 @@ pub(crate) fn details(
 ) -> Code {
     let list_if_successful = |code| if code == SUCCESS { details.get() } else { None };
     let code = real(device, details);
-    let Some((process, device_index)) = limited_device(device) else {
+    let Some(device) = SharedDevice::new(device) else {
         return code;
     };
     let Some(mut found) = list_if_successful(code) else {
@@ -291,7 +285,7 @@ pub(crate) fn details(
     // Every process of the container is among all of the device's, so the caller's list is long
     // enough.
     let listed = usize::try_from(found.count).unwrap_or(0);
-    let own: Vec<_> = process.slot.processes(device_index).collect();
+    let own: Vec<_> = device.processes().collect();
     let shown = if COMPUTE_MODES.contains(&found.mode) {
         own.len()
     } else {

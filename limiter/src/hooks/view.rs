@@ -6,19 +6,19 @@ use crate::charges;
 use crate::charges::account::Account;
 use crate::charges::allocations::BLOCK;
 use crate::driver::call;
-use crate::ffi::{Code, Device, INVALID_DEVICE, Out, SUCCESS, long, size};
-use crate::process::{ProcessState, limited};
+use crate::ffi::{Code, Device, INVALID_DEVICE, NOT_PERMITTED, Out, SUCCESS, long, size};
+use crate::process::{Access, ProcessState, Share, access};
 
 pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32>) -> Code {
     let code = real(count);
-    let (SUCCESS, Some(available), Some(process)) = (code, count.get(), limited()) else {
+    let (SUCCESS, Some(available), Some(share)) = (code, count.get(), access().share()) else {
         return code;
     };
     let mut visible = 0;
     for ordinal in 0..available {
         let mut device = 0;
         let found = call::cuDeviceGet(Out::to(&mut device), ordinal) == SUCCESS;
-        visible += i32::from(found && process.is_assigned(device));
+        visible += i32::from(found && share.is_assigned(device));
     }
     count.put(visible);
     code
@@ -29,9 +29,13 @@ pub(crate) fn device(
     device: Out<Device>,
     ordinal: i32,
 ) -> Code {
-    let Some(process) = limited().filter(|_| !device.is_null() && ordinal >= 0) else {
+    let share = access().share();
+    let Some(share) = share.filter(|_| !device.is_null() && ordinal >= 0) else {
         return real(device, ordinal);
     };
+    if share.limits.devices() == 0 {
+        return NOT_PERMITTED;
+    }
     let mut remaining = ordinal;
     for driver_ordinal in 0.. {
         let mut found = 0;
@@ -39,7 +43,7 @@ pub(crate) fn device(
         if code != SUCCESS {
             return code;
         }
-        if process.is_assigned(found) {
+        if share.is_assigned(found) {
             if remaining == 0 {
                 device.put(found);
                 return SUCCESS;
@@ -64,14 +68,13 @@ pub(crate) fn total_memory(
 
 /// What is shown of a device that has this much memory.
 fn limited_total(device: Device, available: usize) -> usize {
-    let process = limited();
-    let device_index =
-        process.and_then(|process| Some((process, process.device_index(device).ok()??)));
-    let Some((process, device_index)) = device_index else {
+    let share = access().share();
+    let device_index = share.and_then(|share| Some((share, share.device_index(device).ok()??)));
+    let Some((share, device_index)) = device_index else {
         return available;
     };
-    let limit = size(process.limits.memory(device_index));
-    if process.is_oversubscribed() {
+    let limit = size(share.limits.memory(device_index));
+    if share.is_oversubscribed() {
         limit
     } else {
         available.min(limit)
@@ -83,9 +86,10 @@ pub(crate) fn memory_info(
     free: Out<usize>,
     total: Out<usize>,
 ) -> Code {
-    // A query allocates nothing: without limits the driver's own answer is returned.
-    let Some(process) = limited() else {
-        return real(free, total);
+    let process = match access() {
+        Access::Uncontrolled => return real(free, total),
+        Access::Limited(process) => process,
+        Access::Refused(share) => return no_memory_left(share, real, free, total),
     };
     let account = match Account::of_current() {
         Ok(Some(account)) => account,
@@ -117,7 +121,7 @@ pub(crate) fn memory_info(
 
 /// Reports the limit of the current device, with nothing free.
 fn no_memory_left(
-    process: &ProcessState,
+    share: &Share,
     real: extern "C" fn(Out<usize>, Out<usize>) -> Code,
     free: Out<usize>,
     total: Out<usize>,
@@ -128,11 +132,11 @@ fn no_memory_left(
         return code;
     }
     let queried = call::cuCtxGetDevice(Out::to(&mut device));
-    let device_index = process.device_index(device).ok().flatten();
+    let device_index = share.device_index(device).ok().flatten();
     let limit = device_index
         .filter(|_| queried == SUCCESS)
-        .map_or(0, |device_index| size(process.limits.memory(device_index)));
-    total.put(if process.is_oversubscribed() {
+        .map_or(0, |device_index| size(share.limits.memory(device_index)));
+    total.put(if share.is_oversubscribed() {
         limit
     } else {
         real_total.min(limit)
@@ -152,6 +156,16 @@ pub(crate) struct MemoryView {
 }
 
 impl MemoryView {
+    /// Of a share of which this process gets nothing.
+    pub(crate) fn used_up(share: &Share, device_index: usize) -> Self {
+        let total = share.limits.memory(device_index);
+        Self {
+            total,
+            used: total,
+            oversubscribed: share.is_oversubscribed(),
+        }
+    }
+
     /// The total to show of a device that has `all`.
     pub(crate) fn total_of(self, available: u64) -> u64 {
         if self.oversubscribed {

@@ -73,6 +73,11 @@ class Behind:
         os.close(self.file.value)
         return 0
 
+    def begin(self):
+        """Opens the driver, which has locks of its own, and nothing of the limiter."""
+        self.cuda = self.open(self.library)
+        return self.cuda.cuInit(0)
+
     def pid(self):
         return os.getpid()
 

@@ -119,14 +119,14 @@ class Order:
             code = code or launch(blocks)
         return f"{code} {time.monotonic() - begun < 1}"
 
-    def nowipe(self):
-        """From here on the kernel has no MADV_WIPEONFORK, like older ones and some sandboxes."""
-        number = 28 if os.uname().machine == "x86_64" else 233
-        rows = [
-            (0x20, 0, 0, 0),  # the call's number
-            (0x15, 0, 3, number),
-            (0x20, 0, 0, 16 + 2 * 8),  # its third argument
-            (0x15, 0, 1, 18),
+    def deny(self, call, place=None, value=0):
+        """From here on the kernel refuses a call, or those with a value in an argument, as sandboxes do."""
+        number = {"madvise": (28, 233), "fcntl": (72, 25)}[call][os.uname().machine != "x86_64"]
+        rows = [(0x20, 0, 0, 0), (0x15, 0, 1, number)]
+        if place:
+            argument = (0x20, 0, 0, 16 + 8 * int(place))
+            rows = [rows[0], (0x15, 0, 3, number), argument, (0x15, 0, 1, int(value))]
+        rows += [
             (0x06, 0, 0, 0x50000 | 22),  # EINVAL
             (0x06, 0, 0, 0x7FFF0000),
         ]

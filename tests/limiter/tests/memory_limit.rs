@@ -133,10 +133,17 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
 #[test]
 fn gives_forked_child_own_slot_where_kernel_wipes_nothing() {
     each_method(3000, |container, method| {
-        let commands = ["nowipe", "ninit", "nmemory", "fork,init", "init", "info"];
+        let commands = [
+            "deny,madvise,2,18",
+            "ninit",
+            "nmemory",
+            "fork,init",
+            "init",
+            "info",
+        ];
         let answers = container.client(&commands).unwrap();
         let expected = [
-            "nowipe: 0",
+            "deny,madvise,2,18: 0",
             "ninit: 0",
             "nmemory: [0, 0] 0 3000",
             "init: 0",
@@ -172,7 +179,7 @@ fn refuses_allocation_without_limits_page_with_one_line() {
     each_method(3000, |container, method| {
         std::fs::remove_file(container.directory().join("limits")).unwrap();
         let output = container
-            .client_command(&["init", "alloc,1", "count"])
+            .client_command(&["init", "alloc,1", "count", "ninit", "ncount"])
             .output()
             .unwrap();
         let reply = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -182,7 +189,63 @@ fn refuses_allocation_without_limits_page_with_one_line() {
             "{method:?} {reply}"
         );
         let answers = aliquot_limiter_tests::lines(&output);
-        assert_eq!(answers[0], "init: 800", "{method:?}");
+        let expected = [
+            "init: 800",
+            "alloc,1: 800",
+            "count: 0 0",
+            "ninit: 0",
+            "ncount: 0 0",
+        ];
+        assert_eq!(answers, expected, "{method:?}");
+    });
+}
+
+#[test]
+fn shows_share_as_used_up_where_kernel_refuses_locks() {
+    each_method(3000, |container, method| {
+        let neighbour = container.start(&["init", "alloc,1000"]);
+        let answers = container.client(&[
+            "begin",
+            "ninit",
+            "deny,fcntl,1,37",
+            "init",
+            "alloc,1",
+            "count",
+            "total",
+            "ncount",
+            "nmemory",
+            "nprocesses",
+        ]);
+        let expected = [
+            "begin: 0",
+            "ninit: 0",
+            "deny,fcntl,1,37: 0",
+            "init: 800",
+            "alloc,1: 800",
+            "count: 0 1",
+            "total: 0 3000",
+            "ncount: 0 1",
+            "nmemory: [0, 0] 3000 3000",
+            "nprocesses: 0 0 []",
+        ];
+        assert_eq!(answers.unwrap(), expected, "{method:?}");
+        neighbour.unwrap().end().unwrap();
+    });
+}
+
+#[test]
+fn limits_memory_where_kernel_refuses_advice() {
+    each_method(3000, |container, method| {
+        let answers =
+            container.client(&["deny,madvise", "init", "alloc,2521", "alloc,2520", "info"]);
+        let expected = [
+            "deny,madvise: 0",
+            "init: 0",
+            "alloc,2521: 2",
+            "alloc,2520: 0",
+            "info: 0 0 3000",
+        ];
+        assert_eq!(answers.unwrap(), expected, "{method:?}");
     });
 }
 

@@ -45,6 +45,12 @@ impl LimitsPage {
         Self::map(&file, libc::PROT_READ)
     }
 
+    /// A page with no device, for a container whose own cannot be read.
+    pub fn empty() -> Self {
+        static WORDS: [AtomicU64; SIZE / 8] = [const { AtomicU64::new(0) }; SIZE / 8];
+        Self(Map::of_static(&WORDS))
+    }
+
     pub(super) fn map(file: &OwnedFd, protection: i32) -> Result<Self, LimitsError> {
         let limits = Self(Map::new(file, SIZE, protection)?);
         if limits.u64(0) != u64::from_le_bytes(MAGIC) {

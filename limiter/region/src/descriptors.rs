@@ -1,0 +1,59 @@
+//! Descriptors for a process that has none left.
+
+use std::ffi::{c_int, c_void};
+use std::{io, mem, ptr};
+
+/// The most that the work may have open at once.
+const NEEDED: c_int = 3;
+/// Words of 16 bytes on its stack.
+const STACK: usize = 16 << 10;
+
+struct Job<W, T> {
+    work: Option<W>,
+    result: Option<io::Result<T>>,
+}
+
+/// Runs `work` in a child that has the memory of this process, but a table of descriptors of its own,
+/// which lacks the first ones. This thread waits until it has ended. No signal reaches the child, and
+/// none tells of its end.
+pub(crate) fn with_some<T, W: FnOnce() -> io::Result<T>>(work: W) -> io::Result<T> {
+    let mut job = Job {
+        work: Some(work),
+        result: None,
+    };
+    let mut stack = vec![0_u128; STACK];
+    // SAFETY: zero is a value of both sets, which the calls fill in.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { mem::zeroed() };
+    // SAFETY: the sets, the stack and the job live until the child has ended, for which `CLONE_VFORK`
+    // waits; meanwhile the child alone uses them, and this thread's own storage.
+    let started = unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let child = libc::clone(
+            run::<W, T>,
+            stack.as_mut_ptr_range().end.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK,
+            (&raw mut job).cast(),
+        );
+        let started = match child {
+            -1 => Err(io::Error::last_os_error()),
+            child => Ok(libc::waitpid(child, ptr::null_mut(), libc::__WALL)),
+        };
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        started
+    };
+    started?;
+    let killed = || Err(io::Error::other("the child was killed"));
+    job.result.unwrap_or_else(killed)
+}
+
+extern "C" fn run<W: FnOnce() -> io::Result<T>, T>(job: *mut c_void) -> c_int {
+    for descriptor in 0..NEEDED {
+        // SAFETY: in a table that only this child has.
+        unsafe { libc::close(descriptor) };
+    }
+    // SAFETY: the job of the thread that waits.
+    let job = unsafe { &mut *job.cast::<Job<W, T>>() };
+    job.result = job.work.take().map(|work| work());
+    0
+}
