@@ -20,5 +20,5 @@ pub(crate) fn refresh(process: &'static ProcessState) {
     Pools::of(process).refresh();
     GraphMemory::of(process).refresh(process);
     // An error leaves the totals too high: no more is granted, or reported free, than there is.
-    let _ = process.settle();
+    let _ = process.reclaim_dead_slots();
 }

@@ -14,7 +14,11 @@ const UNTIL_KNOWN: u32 = 2000;
 impl Account {
     /// Makes a call for which memory was reserved. If the driver has none though the container is
     /// within its request, reports that to the host and repeats the call for as long as the host says.
-    pub(crate) fn insist(&self, bytes: u64, mut call: impl FnMut() -> Code) -> Code {
+    pub(crate) fn call_until_lent_memory_returns(
+        &self,
+        bytes: u64,
+        mut call: impl FnMut() -> Code,
+    ) -> Code {
         let mut code = call();
         if code != OUT_OF_MEMORY {
             return code;
@@ -38,7 +42,7 @@ impl Account {
             .slot
             .used(device)
             .saturating_add(limits.overhead(device));
-        match limits.patience(device) {
+        match limits.max_wait_ms(device) {
             0 | NOTHING_LENT => 0,
             _ => limits.request(device).saturating_sub(used),
         }
@@ -50,11 +54,11 @@ impl Account {
         let used = self.process.slot.used(device);
         let is_within = used.saturating_add(limits.overhead(device)) <= limits.request(device);
         let is_alive = clock::since_epoch().saturating_sub(limits.heartbeat()) < HEARTBEAT_TIMEOUT;
-        let patience = match limits.patience(device) {
+        let max_wait = match limits.max_wait_ms(device) {
             0 => UNTIL_KNOWN,
             known => known,
         };
-        let patience = u64::from(patience) * clock::MILLISECOND;
-        is_within && is_alive && clock::now().saturating_sub(begun) < patience
+        let max_wait = u64::from(max_wait) * clock::MILLISECOND;
+        is_within && is_alive && clock::now().saturating_sub(begun) < max_wait
     }
 }

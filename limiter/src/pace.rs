@@ -226,7 +226,7 @@ impl Pacing {
             if let Some(started) = started {
                 self.device_pace.markers.cancel(started);
             }
-            self.bucket().settle(rate, chunk, 0);
+            self.bucket().correct_charge(rate, chunk, 0);
             return code;
         }
         credit.grant(self.thread, chunk, cost);
@@ -356,7 +356,7 @@ impl Pacing {
         };
         self.device_pace.scales().learn(launch.extent, found);
         if let LaunchRule::Limited(rate) = self.limit_words().rule() {
-            self.bucket().settle(rate, launch.charged, found);
+            self.bucket().correct_charge(rate, launch.charged, found);
             // The device was kept busy by a wait for another device of the container.
             let waited = if delayed > 0 { waited } else { 0 };
             self.bucket().skip(waited);

@@ -279,8 +279,8 @@ impl Share {
 
 impl ProcessState {
     /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
-    pub(crate) fn settle(&self) -> io::Result<bool> {
-        self.slot.settle(self.limits.devices())
+    pub(crate) fn reclaim_dead_slots(&self) -> io::Result<bool> {
+        self.slot.reclaim_dead_slots(self.limits.devices())
     }
 }
 

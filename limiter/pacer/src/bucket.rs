@@ -53,7 +53,7 @@ impl Bucket<'_> {
     }
 
     /// Corrects a charge of `charged` to the measured cost `found`.
-    pub fn settle(self, rate: Rate, charged: u64, found: u64) {
+    pub fn correct_charge(self, rate: Rate, charged: u64, found: u64) {
         if found >= charged {
             self.0.fetch_add(rate.wall_time(found - charged), Relaxed);
         } else {
@@ -127,9 +127,9 @@ mod tests {
         let word = AtomicU64::new(NOW);
         let bucket = Bucket(&word);
         bucket.take(NOW, HALF, 10).unwrap();
-        bucket.settle(HALF, 10, 4);
+        bucket.correct_charge(HALF, 10, 4);
         assert_eq!(word.load(Relaxed), NOW + 8);
-        bucket.settle(HALF, 10, 16);
+        bucket.correct_charge(HALF, 10, 16);
         assert_eq!(word.load(Relaxed), NOW + 20);
     }
 
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(word.load(Relaxed), NOW + 20);
         }
         let word = AtomicU64::new(3);
-        Bucket(&word).settle(HALF, u64::MAX, 0);
+        Bucket(&word).correct_charge(HALF, u64::MAX, 0);
         assert_eq!(Bucket(&word).take(NOW, HALF, 10), Ok(()));
         // That of a long kernel at a small share is valid.
         let (word, tenth) = (AtomicU64::new(NOW), Rate::from_millionths(100_000));

@@ -37,7 +37,7 @@ impl Rank {
             delayed: other - self.other,
         });
         if let Some(found) = found {
-            Bucket(&self.bucket).settle(rate, self.charged, found);
+            Bucket(&self.bucket).correct_charge(rate, self.charged, found);
             Bucket(&self.bucket).skip(took - found);
         }
     }

@@ -94,7 +94,7 @@ fn reads_managed_memory_and_refusals_of_each_process() {
     assert_eq!(details(), [of_one, of_other.clone()]);
     drop(one);
     // The slot of the ended process is cleared.
-    assert!(other.settle(2).unwrap());
+    assert!(other.reclaim_dead_slots(2).unwrap());
     let next = counters_file.slot();
     assert_eq!(next.index(), 0);
     assert_eq!(details(), [(vec![0; 2], vec![0; 2]), of_other]);

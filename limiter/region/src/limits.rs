@@ -50,7 +50,7 @@ pub const VERSION: u32 = 1;
 pub const SEQUENCE: Range<usize> = 16..24;
 /// Size of a context on a page that has none; the node agent always writes one.
 pub const CONTEXT: u64 = 512 << 20;
-/// The patience on a device of which nothing is lent, in milliseconds.
+/// The maximum wait on a device of which nothing is lent, in milliseconds.
 pub const NOTHING_LENT: u32 = 1;
 /// Flag: more memory may be granted than the device has.
 pub const OVERSUBSCRIBE: u32 = 1;
@@ -93,7 +93,7 @@ struct DeviceRecord {
     others_time: u64,
     request: u64,
     called_back: u32,
-    patience: u32,
+    max_wait_ms: u32,
     cores_limit: u32,
     others: u32,
 }
@@ -114,7 +114,8 @@ const _: () = {
     assert!(offset_of!(DeviceRecord, context) == 72 && offset_of!(DeviceRecord, physical) == 80);
     assert!(offset_of!(DeviceRecord, others_time) == 88 && offset_of!(DeviceRecord, request) == 96);
     assert!(
-        offset_of!(DeviceRecord, called_back) == 104 && offset_of!(DeviceRecord, patience) == 108
+        offset_of!(DeviceRecord, called_back) == 104
+            && offset_of!(DeviceRecord, max_wait_ms) == 108
     );
     assert!(offset_of!(DeviceRecord, others) == 116 && MAX_DEVICES == 33);
 };

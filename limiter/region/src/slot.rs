@@ -278,16 +278,16 @@ impl ProcessSlot {
     /// no descriptor is open, and corrects the totals of the first `devices`, also in a process that has
     /// no descriptor left. Returns whether all totals are known to be exact. An error means that the
     /// file can no longer be reached (`chroot`): the totals then stay too high.
-    pub fn settle(&self, devices: usize) -> io::Result<bool> {
-        match self.try_settle(devices) {
+    pub fn reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
+        match self.try_reclaim_dead_slots(devices) {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                descriptors::with_some(|| self.try_settle(devices))
+                descriptors::with_some(|| self.try_reclaim_dead_slots(devices))
             }
             done => done,
         }
     }
 
-    fn try_settle(&self, devices: usize) -> io::Result<bool> {
+    fn try_reclaim_dead_slots(&self, devices: usize) -> io::Result<bool> {
         let is_owned = |slot: &usize| self.counters.owner(*slot).load(SeqCst) != 0;
         let others = || {
             self.slots()

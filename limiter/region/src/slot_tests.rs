@@ -89,7 +89,7 @@ fn suspended_process_counts_again_when_it_is_resumed() {
     slot.release(0, 400);
     assert!(resume() && resume());
     assert_eq!(slot.used(0), 900);
-    assert!(slot.settle(1).unwrap());
+    assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.used(0), 900);
     slot.suspend(other.id(), 1);
     other.kill().unwrap();
@@ -138,14 +138,14 @@ fn reclaims_memory_of_killed_process() {
     slot.reserve(0, 600, LIMIT).unwrap();
     let mut other = file.start("slot::tests::helper_reserves_300");
     assert_eq!(slot.used(0), 900);
-    assert!(slot.settle(1).unwrap());
+    assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.used(0), 900, "a living process keeps what it has");
     let pids: Vec<_> = slot.processes(0).map(|process| process.pid).collect();
     assert_eq!(pids, [Some(std::process::id()), Some(other.id())]);
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(slot.reserve(0, 400, LIMIT), Err(OverLimit { used: 900 }));
-    assert!(slot.settle(1).unwrap());
+    assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
     assert_eq!(slot.processes(0).count(), 1);
 }
@@ -207,7 +207,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     other.kill().unwrap();
     other.wait().unwrap();
     for _ in 0..3 {
-        assert!(slot.settle(1).unwrap());
+        assert!(slot.reclaim_dead_slots(1).unwrap());
         assert_eq!(slot.used(0), 900, "its child lives");
     }
     assert_ne!(file.slot().index(), 1, "the slot is not free");
@@ -215,7 +215,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     let deadline = Instant::now() + Duration::from_mins(1);
     while slot.used(0) != 600 {
         assert!(Instant::now() < deadline, "never given back");
-        assert!(slot.settle(1).unwrap());
+        assert!(slot.reclaim_dead_slots(1).unwrap());
         std::thread::yield_now();
     }
 }
@@ -226,7 +226,7 @@ fn keeps_slot_after_closing_all_descriptors() {
     let slot = file.slot();
     let mut other = file.start("slot::tests::helper_closes_all_descriptors");
     for _ in 0..20 {
-        assert!(slot.settle(1).unwrap());
+        assert!(slot.reclaim_dead_slots(1).unwrap());
         assert_eq!(slot.used(0), 300);
     }
     other.kill().unwrap();
@@ -246,7 +246,7 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
             assert!(slot.used(0) <= LIMIT);
             other.kill().unwrap();
             other.wait().unwrap();
-            slot.settle(1).unwrap();
+            slot.reclaim_dead_slots(1).unwrap();
         }
         settles_to(&slot, 0, 900);
     }
@@ -286,7 +286,7 @@ fn reclaims_memory_of_processes_killed_while_sharing() {
             assert!(slot.used(0) >= 40);
             other.kill().unwrap();
             other.wait().unwrap();
-            slot.settle(1).unwrap();
+            slot.reclaim_dead_slots(1).unwrap();
         }
         settles_to(&slot, 0, 40);
     }
@@ -345,7 +345,7 @@ fn uses_counters_file_of_earlier_release() {
 fn settles_to(slot: &ProcessSlot, device: usize, used: u64) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        assert!(slot.settle(device + 1).unwrap());
+        assert!(slot.reclaim_dead_slots(device + 1).unwrap());
         let found = slot.used(device);
         if found == used {
             return;

@@ -96,7 +96,7 @@ impl Account {
     }
 
     /// Changes what was `reserved` to what an allocation costs.
-    pub(crate) fn settle(&self, reserved: u64, cost: u64) {
+    pub(crate) fn correct_reservation(&self, reserved: u64, cost: u64) {
         match cost.checked_sub(reserved) {
             Some(0) => {}
             Some(more) => self.process.slot.charge(self.device_index, more),

@@ -14,7 +14,9 @@ const RESERVED: i32 = 2;
 
 /// Bytes charged for graphs on each device.
 #[derive(Debug, Default)]
-pub(crate) struct GraphMemory(FutexLock<HashMap<Device, u64>>);
+pub(crate) struct GraphMemory {
+    charged: FutexLock<HashMap<Device, u64>>,
+}
 
 impl GraphMemory {
     pub(crate) fn of(process: &ProcessState) -> &'static Self {
@@ -24,7 +26,7 @@ impl GraphMemory {
 
     /// Charges what the driver has reserved now.
     pub(crate) fn refresh(&self, process: &'static ProcessState) {
-        let mut charged = self.0.lock();
+        let mut charged = self.charged.lock();
         for (device, device_index) in process.contexts.devices() {
             // If the driver does not say, nobody knows what was taken or released.
             let Some(now) = reserved(device) else {
@@ -36,7 +38,7 @@ impl GraphMemory {
                 context: 0,
             };
             let before = charged.insert(device, now).unwrap_or(0);
-            account.settle(before, now);
+            account.correct_reservation(before, now);
         }
     }
 
@@ -46,7 +48,7 @@ impl GraphMemory {
         if left.iter().any(|(one, _)| *one == device) {
             return;
         }
-        if let Some(charged) = self.0.lock().remove(&device) {
+        if let Some(charged) = self.charged.lock().remove(&device) {
             process.slot.release(device_index, charged);
         }
     }

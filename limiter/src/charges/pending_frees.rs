@@ -39,7 +39,10 @@ pub(crate) struct DetachedFrees {
 
 /// Frees, the oldest first, and events that can be used again.
 #[derive(Debug, Default)]
-pub(crate) struct PendingFrees(FutexLock<Vec<PendingFree>>, FutexLock<Vec<FreeEvent>>);
+pub(crate) struct PendingFrees {
+    frees: FutexLock<Vec<PendingFree>>,
+    idle: FutexLock<Vec<FreeEvent>>,
+}
 
 impl PendingFrees {
     pub(crate) fn of(process: &ProcessState) -> &'static Self {
@@ -55,7 +58,7 @@ impl PendingFrees {
         stream: Handle,
     ) {
         let event = with_relaxed_capture(|| self.event(stream));
-        self.0.lock().push(PendingFree { at, entry, event });
+        self.frees.lock().push(PendingFree { at, entry, event });
         self.refresh_up_to(process, MAX_CHECKED);
     }
 
@@ -66,7 +69,7 @@ impl PendingFrees {
 
     fn refresh_up_to(&self, process: &ProcessState, most: usize) {
         // Locked during the queries: another thread must not be refused what is found free here.
-        let mut all = self.0.lock();
+        let mut all = self.frees.lock();
         if all.is_empty() {
             return;
         }
@@ -74,7 +77,7 @@ impl PendingFrees {
         let is_reached = |event: FreeEvent| call::cuEventQuery(event.event) == SUCCESS;
         with_relaxed_capture(|| {
             for one in all.extract_if(..end, |one| one.event.is_some_and(is_reached)) {
-                self.1.lock().extend(one.event);
+                self.idle.lock().extend(one.event);
                 Allocations::of(process).end(process, one.at, one.entry);
             }
         });
@@ -88,8 +91,8 @@ impl PendingFrees {
         };
         // First the frees, whose events are queried under the lock: events of reached frees become
         // idle.
-        let frees = self.0.lock().extract_if(.., |one| ends(one)).collect();
-        let mut idle = self.1.lock();
+        let frees = self.frees.lock().extract_if(.., |one| ends(one)).collect();
+        let mut idle = self.idle.lock();
         let idle = idle.extract_if(.., |event| event.context == context);
         DetachedFrees {
             context,
@@ -100,8 +103,8 @@ impl PendingFrees {
 
     /// Undoes [`Self::detach`]: the context lives on.
     pub(crate) fn put_back(&self, detached: DetachedFrees) {
-        self.0.lock().extend(detached.frees);
-        self.1.lock().extend(detached.idle);
+        self.frees.lock().extend(detached.frees);
+        self.idle.lock().extend(detached.idle);
     }
 
     /// A context ended, with its allocations and streams.
@@ -109,7 +112,7 @@ impl PendingFrees {
         for one in detached.frees {
             // Its event may belong to another context, and is used again.
             let event = one.event.filter(|event| event.context != detached.context);
-            self.1.lock().extend(event);
+            self.idle.lock().extend(event);
             Allocations::of(process).end(process, one.at, one.entry);
         }
     }
@@ -118,7 +121,7 @@ impl PendingFrees {
     fn event(&self, stream: Handle) -> Option<FreeEvent> {
         let context = context_of(stream);
         let known = self
-            .1
+            .idle
             .lock()
             .extract_if(.., |event| event.context == context)
             .next();
@@ -131,7 +134,7 @@ impl PendingFrees {
         })?;
         let recorded = call::cuEventRecord(event.event, stream) == SUCCESS;
         if !recorded {
-            self.1.lock().push(event);
+            self.idle.lock().push(event);
         }
         recorded.then_some(event)
     }

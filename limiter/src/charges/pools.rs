@@ -121,13 +121,13 @@ impl Pool {
     pub(crate) fn refresh(&mut self, handle: Handle) {
         if let Some(bytes) = pool_bytes(handle) {
             let least = if self.calls > 0 { self.charged } else { 0 };
-            self.settle(bytes.max(least));
+            self.set_charge(bytes.max(least));
         }
     }
 
     /// Sets the charge.
-    pub(crate) fn settle(&mut self, bytes: u64) {
-        self.account.settle(self.charged, bytes);
+    pub(crate) fn set_charge(&mut self, bytes: u64) {
+        self.account.correct_reservation(self.charged, bytes);
         self.charged = bytes;
     }
 

@@ -109,7 +109,7 @@ fn create_charged(
     if let Err(code) = account.reserve("an array", bytes) {
         return code;
     }
-    let code = account.insist(bytes, call);
+    let code = account.call_until_lent_memory_returns(bytes, call);
     match (code, array.get()) {
         (SUCCESS, Some(handle)) => {
             let entry = account.allocation(bytes, false);

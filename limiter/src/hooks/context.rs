@@ -75,7 +75,7 @@ fn create_charged(
         Ok(None) => return call(),
         Err(code) => return code,
     };
-    let code = account.insist(bytes, call);
+    let code = account.call_until_lent_memory_returns(bytes, call);
     match (code, context.get()) {
         (SUCCESS, Some(handle)) => record_context(account, handle, device, primary, bytes),
         _ => account.release(bytes),

@@ -33,7 +33,9 @@ impl LimitCharge {
 
 /// Limits that were set, by context.
 #[derive(Debug, Default)]
-pub(crate) struct ContextLimits(FutexLock<HashMap<(Handle, c_uint), LimitCharge>>);
+pub(crate) struct ContextLimits {
+    charges: FutexLock<HashMap<(Handle, c_uint), LimitCharge>>,
+}
 
 impl ContextLimits {
     pub(crate) fn of(process: &ProcessState) -> &'static Self {
@@ -43,7 +45,7 @@ impl ContextLimits {
 
     /// A context ends; what was charged ends with it.
     pub(crate) fn forget(&self, context: Handle) {
-        self.0.lock().retain(|(of, _), _| *of != context);
+        self.charges.lock().retain(|(of, _), _| *of != context);
     }
 }
 
@@ -65,7 +67,7 @@ pub(crate) fn set(real: extern "C" fn(c_uint, usize) -> Code, limit: c_uint, val
         first: current,
         charged: 0,
     };
-    let before = *limits.0.lock().entry(key).or_insert(first);
+    let before = *limits.charges.lock().entry(key).or_insert(first);
     let Some(target) = before.cost(long(value)) else {
         return OUT_OF_MEMORY;
     };
@@ -77,7 +79,7 @@ pub(crate) fn set(real: extern "C" fn(c_uint, usize) -> Code, limit: c_uint, val
     }
     // Not under the lock: the driver may wait for earlier work of the context.
     let code = real(limit, value);
-    let mut all = limits.0.lock();
+    let mut all = limits.charges.lock();
     // Unless the context ended meanwhile, and its charge with it.
     let Some(known) = all.get_mut(&key) else {
         account.release(growth);
@@ -92,7 +94,7 @@ pub(crate) fn set(real: extern "C" fn(c_uint, usize) -> Code, limit: c_uint, val
     };
     let (old, new) = (known.charged, now.unwrap_or(otherwise));
     known.charged = new;
-    account.settle(old + growth, new);
+    account.correct_reservation(old + growth, new);
     let contexts = &account.process.contexts;
     contexts.resize(&account.process.slot, account.context, old, new);
     code

@@ -21,7 +21,9 @@ struct GreenContext {
 
 /// The green contexts of this process.
 #[derive(Debug, Default)]
-struct GreenContexts(FutexLock<HashMap<Handle, GreenContext>>);
+struct GreenContexts {
+    known: FutexLock<HashMap<Handle, GreenContext>>,
+}
 
 impl GreenContexts {
     fn of(process: &ProcessState) -> &'static Self {
@@ -52,7 +54,7 @@ pub(crate) fn create(
     };
     let call = || real(green, resources, device, flags);
     let code = match reserved {
-        Some((account, bytes)) => account.insist(bytes, call),
+        Some((account, bytes)) => account.call_until_lent_memory_returns(bytes, call),
         None => call(),
     };
     let (SUCCESS, Some(made)) = (code, green.get()) else {
@@ -75,7 +77,7 @@ pub(crate) fn create(
         process.contexts.record_green(context, device);
     }
     let entry = GreenContext { device, context };
-    GreenContexts::of(process).0.lock().insert(made, entry);
+    GreenContexts::of(process).known.lock().insert(made, entry);
     code
 }
 
@@ -87,7 +89,7 @@ pub(crate) fn as_context(
 ) -> Code {
     let code = real(context, green);
     if let (SUCCESS, Some(found), Some(process)) = (code, context.get(), process::get())
-        && let Some(entry) = GreenContexts::of(process).0.lock().get_mut(&green)
+        && let Some(entry) = GreenContexts::of(process).known.lock().get_mut(&green)
     {
         entry.context = found;
         process.contexts.record_green(found, entry.device);
@@ -99,13 +101,13 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, green: Handle) -> Cod
     let Some(process) = process::get() else {
         return real(green);
     };
-    let entry = GreenContexts::of(process).0.lock().remove(&green);
+    let entry = GreenContexts::of(process).known.lock().remove(&green);
     let Some(entry) = entry else {
         return real(green);
     };
     let code = context::with_primary_release(process, entry.device, entry.context, || real(green));
     if code != SUCCESS {
-        GreenContexts::of(process).0.lock().insert(green, entry);
+        GreenContexts::of(process).known.lock().insert(green, entry);
     }
     code
 }

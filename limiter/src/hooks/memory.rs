@@ -135,7 +135,7 @@ fn allocate_charged(
         Err(code) => return code,
     };
     let mut size = AllocatedSize::InBlocks(0);
-    let mut code = account.insist(reserved, || {
+    let mut code = account.call_until_lent_memory_returns(reserved, || {
         let (code, allocated) = make(spilled.then_some(&account));
         size = allocated;
         code
@@ -162,7 +162,7 @@ fn allocate_charged(
         AllocatedSize::Spilled(bytes) => account.allocation(bytes, false),
     };
     let cost = allocations.insert(at, entry);
-    account.settle(reserved, cost);
+    account.correct_reservation(reserved, cost);
     if entry.managed {
         let slot = &account.process.slot;
         slot.note_managed(account.device_index, entry.size);

@@ -66,7 +66,7 @@ impl SharedDevice {
     /// The container's processes that use it; none where this process may know nothing of them.
     pub(crate) fn processes(self) -> impl Iterator<Item = SlotProcess> {
         let processes = self.access.limited().map(|process| {
-            let _ = process.settle();
+            let _ = process.reclaim_dead_slots();
             process.slot.processes(self.index)
         });
         processes.into_iter().flatten()

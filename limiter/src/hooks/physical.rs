@@ -40,7 +40,9 @@ struct PhysicalBlock {
 
 /// The physical memory of this process.
 #[derive(Debug, Default)]
-struct PhysicalMemory(FutexLock<PhysicalState>);
+struct PhysicalMemory {
+    state: FutexLock<PhysicalState>,
+}
 
 impl PhysicalMemory {
     fn of(process: &ProcessState) -> &'static Self {
@@ -50,7 +52,7 @@ impl PhysicalMemory {
 
     /// Changes the users of a block; the last one ends its charge.
     fn change(&self, number: u64, change: impl FnOnce(&mut PhysicalBlock)) {
-        let ended = self.0.lock().change(number, change);
+        let ended = self.state.lock().change(number, change);
         // Not under the lock, which every call on physical memory needs.
         charge::end(ended);
     }
@@ -131,12 +133,13 @@ pub(crate) fn create(
     if let Err(code) = account.reserve("cuMemCreate", cost) {
         return code;
     }
-    let code = account.insist(cost, || real(handle, bytes, properties, flags));
+    let code =
+        account.call_until_lent_memory_returns(cost, || real(handle, bytes, properties, flags));
     match (code, handle.get()) {
         (SUCCESS, Some(made)) => {
             let physical = PhysicalMemory::of(account.process);
             physical
-                .0
+                .state
                 .lock()
                 .add(made, Charge::new(account, cost), None);
         }
@@ -161,7 +164,7 @@ pub(crate) fn export(
     let Some(process) = process::limited().filter(|_| code == SUCCESS) else {
         return code;
     };
-    let mut state = PhysicalMemory::of(process).0.lock();
+    let mut state = PhysicalMemory::of(process).state.lock();
     let Some((_, block)) = state.of_handle(handle) else {
         return code;
     };
@@ -217,7 +220,7 @@ pub(crate) fn import(
     let Some(charge) = adopted.or_else(|| foreign(made)) else {
         return code;
     };
-    let mut state = PhysicalMemory::of(process).0.lock();
+    let mut state = PhysicalMemory::of(process).state.lock();
     match state.of_handle(made) {
         // The driver has one handle for what it has already.
         Some((_, block)) if key.is_some() && block.key == key => {
@@ -263,7 +266,7 @@ fn charge_import(
         }
         charge
     };
-    let mut state = physical.0.lock();
+    let mut state = physical.state.lock();
     if let Some(block) = state.blocks.get_mut(&number)
         && block.charge.bytes == 0
     {
@@ -280,12 +283,12 @@ pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
         return real(handle);
     };
     let physical = PhysicalMemory::of(process);
-    let number = physical.0.lock().handles.get(&handle).copied();
+    let number = physical.state.lock().handles.get(&handle).copied();
     let code = real(handle);
     let (SUCCESS, Some(number)) = (code, number) else {
         return code;
     };
-    let mut state = physical.0.lock();
+    let mut state = physical.state.lock();
     let ended = state.change(number, |block| {
         block.handles = block.handles.saturating_sub(1);
     });
@@ -310,7 +313,7 @@ pub(crate) fn retain(
     };
     // Counted before the call: another thread may end the last mapping right after.
     let physical = PhysicalMemory::of(process);
-    let mut state = physical.0.lock();
+    let mut state = physical.state.lock();
     let number = state.at(long(address.addr()));
     if let Some(block) = number.and_then(|number| state.blocks.get_mut(&number)) {
         block.handles += 1;
@@ -319,7 +322,7 @@ pub(crate) fn retain(
     let code = real(handle, address);
     match (code, handle.get(), number) {
         (SUCCESS, Some(found), Some(number)) => {
-            physical.0.lock().handles.insert(found, number);
+            physical.state.lock().handles.insert(found, number);
         }
         (_, _, Some(number)) => physical.change(number, |block| block.handles -= 1),
         _ => {}
@@ -339,7 +342,7 @@ pub(crate) fn map(
         return real(pointer, bytes, offset, handle, flags);
     };
     let physical = PhysicalMemory::of(process);
-    let mut state = physical.0.lock();
+    let mut state = physical.state.lock();
     let Some((number, block)) = state.of_handle(handle) else {
         drop(state);
         return real(pointer, bytes, offset, handle, flags);
@@ -354,7 +357,7 @@ pub(crate) fn map(
     };
     if code == SUCCESS {
         let mapping = (long(bytes), number);
-        physical.0.lock().mapped.insert(pointer, mapping);
+        physical.state.lock().mapped.insert(pointer, mapping);
     } else {
         physical.change(number, |block| block.mappings -= 1);
     }
@@ -370,7 +373,7 @@ pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes
         return code;
     }
     let physical = PhysicalMemory::of(process);
-    let mut state = physical.0.lock();
+    let mut state = physical.state.lock();
     let end = pointer.saturating_add(long(bytes));
     let range = state.mapped.range(pointer..end);
     let ended: Vec<(u64, u64)> = range.map(|(at, (_, number))| (*at, *number)).collect();
@@ -419,7 +422,7 @@ pub(crate) fn map_arrays(
     let Some(process) = process::get().filter(|_| code == SUCCESS) else {
         return code;
     };
-    let mut state = PhysicalMemory::of(process).0.lock();
+    let mut state = PhysicalMemory::of(process).state.lock();
     let count = usize::try_from(count).unwrap_or(0);
     let all = (0..count).filter_map(|i| list.get_at(i));
     for one in all.filter(|one| one.operation == MAP) {
@@ -439,7 +442,7 @@ pub(crate) fn destroy_array(
 ) -> Code {
     let physical = PhysicalMemory::of(process);
     // Before the call: afterwards the handle may belong to another array.
-    let Some(parts) = physical.0.lock().in_arrays.remove(&array) else {
+    let Some(parts) = physical.state.lock().in_arrays.remove(&array) else {
         return call();
     };
     let code = call();
@@ -448,7 +451,7 @@ pub(crate) fn destroy_array(
             unuse(physical, number);
         }
     } else {
-        physical.0.lock().in_arrays.insert(array, parts);
+        physical.state.lock().in_arrays.insert(array, parts);
     }
     code
 }

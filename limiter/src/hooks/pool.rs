@@ -147,7 +147,7 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
     if code == SUCCESS
         && let Some(mut removed) = known.remove(&pool)
     {
-        removed.settle(remaining);
+        removed.set_charge(remaining);
     }
     code
 }
@@ -182,7 +182,7 @@ fn allocate_charged(
         return account.refuse("a memory pool", long(bytes));
     };
     ANY_CHARGED.store(true, Relaxed);
-    let code = account.insist(long(bytes), call);
+    let code = account.call_until_lent_memory_returns(long(bytes), call);
     drop(reservation.threshold.take());
     let mut known = pools.of_devices.lock();
     let Some(pool) = known.get_mut(&handle) else {

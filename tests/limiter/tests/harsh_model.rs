@@ -289,7 +289,7 @@ impl Tenant {
                 continue;
             };
             if let LaunchRule::Limited(rate) = words.rule() {
-                Bucket(&self.bucket).settle(rate, mark.charged, found);
+                Bucket(&self.bucket).correct_charge(rate, mark.charged, found);
                 self.counters.busy = self
                     .counters
                     .busy

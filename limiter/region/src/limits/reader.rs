@@ -121,8 +121,8 @@ impl LimitsPage {
     }
 
     /// Milliseconds for which a call within the request may wait for lent memory; 0: not known yet.
-    pub fn patience(&self, i: usize) -> u32 {
-        self.u32(record(i) + offset_of!(DeviceRecord, patience))
+    pub fn max_wait_ms(&self, i: usize) -> u32 {
+        self.u32(record(i) + offset_of!(DeviceRecord, max_wait_ms))
     }
 
     /// Memory that the host measured beyond what the slots say, in bytes.

@@ -72,8 +72,8 @@ impl HostLimitsPage {
     }
 
     /// Sets for how many milliseconds a call within the request may wait for lent memory.
-    pub fn set_patience(&self, i: usize, milliseconds: u32) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, patience));
+    pub fn set_max_wait_ms(&self, i: usize, milliseconds: u32) {
+        let word = self.u32(record(i) + offset_of!(DeviceRecord, max_wait_ms));
         word.store(milliseconds, Ordering::Relaxed);
     }
 
@@ -131,13 +131,13 @@ mod tests {
         host.set_others(0, 128, 10);
         host.set_heartbeat(5);
         host.set_called_back(0, true);
-        host.set_patience(0, 250);
+        host.set_max_wait_ms(0, 250);
         assert_eq!(tenant.overhead(0), 77);
         assert_eq!(tenant.throttle_flag(0).load(Ordering::Relaxed), 1);
         assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
         assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
         assert_eq!((tenant.others(0), tenant.others_time(0)), (128, 10));
-        assert_eq!(tenant.patience(0), 250);
+        assert_eq!(tenant.max_wait_ms(0), 250);
         let limits = (tenant.request(0), tenant.growth_limit(0));
         assert_eq!(limits, (2000 << 20, 2000 << 20));
         host.set_called_back(0, false);
