@@ -98,6 +98,39 @@ fn gang_without_a_binding_is_given_back_whole() {
     assert!(fits(&cache, "a1", Some("a")), "sooner after a refusal");
 }
 
+/// Filter reserved for a member again while the reservations of the last attempt expired.
+#[test]
+fn expiry_drops_no_newer_reservation_of_a_gang() {
+    let cache = cache();
+    let names: Vec<String> = (0..32).map(|number| format!("a{number}")).collect();
+    let nodes = names.iter().map(|name| node(name, 2000));
+    Index::<Node>::reset(&cache, nodes.collect());
+    let member = observed(asks("a0", Some("a"), None));
+    let gang = GangName::of(&member).unwrap();
+    let demand = pod::demand(&member, cache.settings()).unwrap();
+    let reserve_all = || {
+        for name in &names {
+            let member = (&name.as_str().into(), &demand);
+            let reserved = cache.reserve_for_gang(&gang, member, vec![name]);
+            assert_eq!(reserved, Ok(name.as_str()));
+        }
+    };
+    for _ in 0..100 {
+        reserve_all();
+        std::thread::scope(|scope| {
+            let expiry = scope.spawn(|| expire(&cache, 60));
+            while !expiry.is_finished() {
+                reserve_all();
+            }
+        });
+        for name in &names {
+            let uid = name.as_str().into();
+            let reserved = cache.read(|ledger| ledger.reservation_for(&uid).is_some());
+            assert_eq!(may_bind(&cache, name, "a"), reserved, "{name}");
+        }
+    }
+}
+
 #[test]
 fn gang_that_is_being_bound_retains_its_reservations() {
     let cache = cache();

@@ -102,6 +102,7 @@ pub(crate) struct Gangs {
 }
 
 impl Gangs {
+    /// `change` may use the ledger, not the pending pods: whoever has their lock waits for the gangs.
     fn with<T>(&self, name: &GangName, change: impl FnOnce(&mut Gang) -> T) -> T {
         let mut all = self.all.lock();
         let gang = all.entry(name.clone());
@@ -144,19 +145,18 @@ impl Gangs {
         all.get(name).is_some_and(|gang| !gang.bound.is_empty())
     }
 
-    /// Removes the gangs whose time is over; returns the members with a reservation.
-    fn expire(&self, now: Instant) -> Vec<PodUid> {
+    /// Removes the gangs whose time is over, and releases what is reserved for their members: in one
+    /// step, because filter may reserve for a member again at this moment.
+    fn expire(&self, now: Instant, release: impl Fn(&PodUid)) {
         let recent = |deleted: &Instant| *deleted + AFTER_DELETION > now;
         self.deleted.lock().retain(|_, deleted| recent(deleted));
-        let mut expired = Vec::new();
         self.all.lock().retain(|_, gang| {
             if gang.until() <= now {
-                expired.extend(gang.reserved.drain());
+                gang.reserved.drain().for_each(|member| release(&member));
                 gang.refused.clear();
             }
             !(gang.bound.is_empty() && gang.reserved.is_empty() && gang.refused.is_empty())
         });
-        expired
     }
 }
 
@@ -174,20 +174,23 @@ impl LedgerCache {
         self.end_claim(uid);
         let mut refusal = Refusal::default();
         for node in nodes {
-            let mut ledger = self.ledger.write();
-            let old = ledger.reservation_for(uid).cloned();
             let name: NodeName = node.into();
-            let reserved = ledger.reserve_for_gang(uid, &gang.namespace, &name, demand, &policies);
-            let moved = old.filter(|old| ledger.reservation_for(uid) != Some(old));
-            drop(ledger);
+            let (old, reserved) = self.gangs.with(gang, |members| {
+                let mut ledger = self.ledger.write();
+                let old = ledger.reservation_for(uid).cloned();
+                let namespace = &gang.namespace;
+                let reserved = ledger.reserve_for_gang(uid, namespace, &name, demand, &policies);
+                if reserved.is_ok() {
+                    members.reserved.insert(uid.clone());
+                    members.refused.remove(uid);
+                    members.filtered = Instant::now();
+                }
+                let moved = old.filter(|old| ledger.reservation_for(uid) != Some(old));
+                (moved, reserved)
+            });
             match reserved {
                 Ok(()) => {
-                    self.gangs.with(gang, |gang| {
-                        gang.reserved.insert(uid.clone());
-                        gang.refused.remove(uid);
-                        gang.filtered = Instant::now();
-                    });
-                    if let Some(old) = moved {
+                    if let Some(old) = old {
                         self.reservation_freed(&old);
                     }
                     if self.gangs.deleted.lock().contains_key(uid) {
@@ -209,8 +212,8 @@ impl LedgerCache {
             gang.reserved.remove(member);
             gang.refused.insert(member.clone());
             gang.filtered = Instant::now();
+            self.release_gang_reservation(member);
         });
-        self.release_gang_reservation(member);
     }
 
     /// A member is about to be bound; `false` where nothing is reserved for it, and it must not be.
@@ -276,9 +279,8 @@ impl LedgerCache {
 
     /// Gives back what is reserved for gangs whose time is over.
     pub(crate) fn expire_gangs(&self, now: Instant) {
-        for member in self.gangs.expire(now) {
-            self.release_gang_reservation(&member);
-        }
+        self.gangs
+            .expire(now, |member| self.release_gang_reservation(member));
     }
 
     /// The same at an interval until `stop`.
