@@ -3,8 +3,8 @@
 //! kube-scheduler's own preemption does not know shares. A plan is made one second after a pod was
 //! found unschedulable, where kube-scheduler does not preempt for it. [`plan`] chooses the victims,
 //! reserves their capacity and tries the evictions; [`execute`] writes the plan on the pod, evicts
-//! the victims and follows the plan to its end. A pod has one plan, ever, and nobody is evicted
-//! before it is written. See docs/guides/scheduling-policies.md.
+//! the victims and follows the plan to its end. A pod has one plan at a time, and nobody is evicted
+//! unless the watch shows it on the pod. See docs/guides/scheduling-policies.md.
 
 pub(crate) mod candidates;
 mod eligible;
@@ -42,7 +42,8 @@ use crate::ticks::Ticks;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// kube-scheduler shows within this time whether it preempts itself.
 const DELAY: Duration = Duration::from_secs(1);
-/// Pause before a pod without a plan is tried again: it doubles from the first to the second.
+/// Pause before a pod whose plan could not be made or written is tried again: it doubles from the
+/// first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
 
 /// Preempts: with the ledger, a client that writes plans and evicts, events, and leadership.
@@ -64,6 +65,14 @@ struct PendingPreemptor {
     due: Instant,
     pause: Duration,
     reported: Option<NoPlan>,
+}
+
+impl PendingPreemptor {
+    /// Sets the time of the next attempt, after a pause that doubles.
+    fn postpone(&mut self) {
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(RETRY.1);
+    }
 }
 
 /// The state between two reconciliations.
@@ -130,7 +139,13 @@ impl Preemptor {
                 continue;
             }
             match self.prepare(&uid, &waiting, &state.active).await {
-                Ok(record) => self.spawn(state, uid, Arc::new(record), false),
+                Ok(record) => {
+                    // For a plan that cannot be written: the pod of a written one is not tried again.
+                    if let Some(preemptor) = state.preemptors.get_mut(&uid) {
+                        preemptor.postpone();
+                    }
+                    self.spawn(state, uid, Arc::new(record), false);
+                }
                 Err(why) => self.retry_later(&uid, &waiting, why, &mut state.preemptors),
             }
         }

@@ -1,6 +1,5 @@
 //! A preemption plan as recorded on the preemptor: the annotation `aliquot.dev/preemption`.
 //!
-//!
 //! It is written before the first eviction, so that the next leader continues this plan and
 //! makes no other. A pod whose record is unreadable gets no new plan.
 
@@ -14,6 +13,8 @@ use crate::usage::DeviceUses;
 pub const PREEMPTION: &str = "aliquot.dev/preemption";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
+/// Seconds from a plan that was given up to the pod's next one: they double, up to the second.
+const PAUSE: (u64, u64) = (60, 3600);
 
 /// The state of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +22,7 @@ pub const VERSION: u32 = 1;
 pub enum PlanState {
     /// Its victims are being evicted or have ended, and its share is reserved.
     Open,
-    /// The pod was not bound in time. It gets no second plan.
+    /// The pod was not bound in time. It gets another plan after a pause.
     GivenUp,
 }
 
@@ -50,11 +51,34 @@ pub struct PreemptionRecord {
     /// What is reserved for the pod of each device.
     #[serde(rename = "hold")]
     pub reserved: DeviceUses,
-    /// When the plan is given up, in seconds since 1970.
+    /// When the plan is given up, in seconds since 1970; once it is, when the pod may get another.
     pub until: u64,
+    /// How many plans the pod has had with this one.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub attempt: u32,
+}
+
+fn first() -> u32 {
+    1
+}
+
+fn is_first(attempt: &u32) -> bool {
+    *attempt == first()
 }
 
 impl PreemptionRecord {
+    /// This plan, given up at a time in seconds since 1970. A pod that cannot run for another reason
+    /// must not evict one set of pods after another, so the pauses grow.
+    #[must_use]
+    pub fn given_up(&self, now: u64) -> Self {
+        let doublings = self.attempt.saturating_sub(1).min(6);
+        Self {
+            state: PlanState::GivenUp,
+            until: now.saturating_add((PAUSE.0 << doublings).min(PAUSE.1)),
+            ..self.clone()
+        }
+    }
+
     /// The annotation's text. Equal plans give equal texts.
     pub fn encode(&self) -> Result<String, CodecError> {
         serde_json::to_string(self).map_err(|source| CodecError::Encode { source })

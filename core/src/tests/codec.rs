@@ -158,6 +158,19 @@ fn preemption_record_matches_golden_file() {
         PreemptionRecord::decode(&closed).unwrap().state,
         PlanState::GivenUp
     );
+    for (attempt, pause) in [(1, 60), (2, 120), (6, 1920), (7, 3600), (u32::MAX, 3600)] {
+        let plan = PreemptionRecord {
+            attempt,
+            ..read.clone()
+        };
+        let closed = plan.given_up(1000);
+        assert_eq!(
+            (closed.state, closed.until),
+            (PlanState::GivenUp, 1000 + pause)
+        );
+        let text = closed.encode().unwrap();
+        assert_eq!(PreemptionRecord::decode(&text).unwrap(), closed);
+    }
     assert!(PreemptionRecord::decode(&PREEMPTION.replace("\"v\":1", "\"v\":2")).is_err());
 }
 

@@ -195,18 +195,40 @@ pub struct PreemptionStatus {
 pub enum RecordedPlan {
     /// An open plan.
     Open(Arc<PreemptionRecord>),
-    /// A plan that was given up, or is unreadable: there will be no other.
-    Closed,
+    /// A plan that was given up: there may be another after a pause.
+    GivenUp(Arc<PreemptionRecord>),
+    /// There will be no other.
+    Unreadable,
+}
+
+impl PreemptionStatus {
+    /// Which of the pod's plans the next one would be; `None` where it may not get one at this time,
+    /// in seconds since 1970.
+    pub(crate) fn next_attempt(&self, now: i64) -> Option<u32> {
+        match &self.plan {
+            None => Some(1),
+            Some(RecordedPlan::GivenUp(last)) => {
+                let is_over = u64::try_from(now).is_ok_and(|now| last.until <= now);
+                is_over.then(|| last.attempt.saturating_add(1))
+            }
+            Some(RecordedPlan::Open(_) | RecordedPlan::Unreadable) => None,
+        }
+    }
+
+    /// Whether this plan is open on the pod.
+    pub(crate) fn shows(&self, plan: &PreemptionRecord) -> bool {
+        matches!(&self.plan, Some(RecordedPlan::Open(shown)) if **shown == *plan)
+    }
 }
 
 fn preemption(pod: &Pod) -> PreemptionStatus {
     let nominated: Option<NodeName> = disruption::nominated(pod).map(Into::into);
     let plan = pod::annotation(pod, PREEMPTION).map(|text| match PreemptionRecord::decode(text) {
         Ok(record) if record.state == PlanState::Open => RecordedPlan::Open(Arc::new(record)),
-        Ok(_) => RecordedPlan::Closed,
+        Ok(record) => RecordedPlan::GivenUp(Arc::new(record)),
         Err(error) => {
             tracing::error!(pod = ?pod.metadata.name, %error, "invalid annotation aliquot.dev/preemption; the pod does not preempt again");
-            RecordedPlan::Closed
+            RecordedPlan::Unreadable
         }
     });
     PreemptionStatus {

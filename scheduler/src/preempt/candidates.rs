@@ -71,6 +71,9 @@ pub(super) fn reserve(
     excluded: &ExcludedPods<'_>,
     now: i64,
 ) -> Result<Option<PreemptionRecord>, NoPlan> {
+    let Some(attempt) = waiting.preemption.next_attempt(now) else {
+        return Ok(None);
+    };
     let preemptions = cache.preemptions.lock();
     if preemptions.is_left_to_kube_scheduler(uid, Instant::now()) {
         return Ok(None);
@@ -137,6 +140,7 @@ pub(super) fn reserve(
         victims: victims.iter().map(name).collect(),
         reserved,
         until,
+        attempt,
     }))
 }
 

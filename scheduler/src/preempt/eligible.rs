@@ -6,6 +6,7 @@ use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::{NodeName, PodUid};
 use tokio::time::Instant;
 
+use super::unix;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
 
@@ -26,6 +27,7 @@ pub(super) fn open_plans(cache: &LedgerCache) -> Vec<(PodUid, Arc<PreemptionReco
 
 /// Refused pods that may preempt and for which kube-scheduler does not, highest priority first.
 pub(super) fn preemptors(cache: &LedgerCache, now: Instant) -> Vec<(PodUid, PendingPod)> {
+    let seconds = unix();
     // One lock at a time: the watches take them in another order.
     let bound_pods = cache.bound_pods.0.read();
     let kube: Vec<NodeName> = bound_pods.kube_nodes().cloned().collect();
@@ -48,7 +50,7 @@ pub(super) fn preemptors(cache: &LedgerCache, now: Instant) -> Vec<(PodUid, Pend
             waiting.refused
                 && p.unschedulable
                 && !p.never
-                && p.plan.is_none()
+                && p.next_attempt(seconds).is_some()
                 && p.nominated.is_none()
                 && lowest.is_some_and(|lowest| lowest < waiting.priority)
                 && !busy(waiting)

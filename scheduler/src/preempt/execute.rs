@@ -3,18 +3,15 @@
 
 use std::collections::HashSet;
 
-use aliquot_core::PodUid;
 use aliquot_core::preemption::PreemptionRecord;
-use aliquot_core::preemption::record::{PlanState, Victim};
+use aliquot_core::preemption::record::Victim;
+use aliquot_core::{Excerpt, Ledger, PodUid};
 use aliquot_k8s::event::{EventNote, PodRef};
 
 use super::candidates::time_limit;
-use super::{INTERVAL, PatchOutcome, Preemptor, pod_ref, unix};
-use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
+use super::{INTERVAL, PatchOutcome, Preemptor, RETRY, pod_ref, unix};
+use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::EvictionOutcome;
-
-/// Checks of whether the watch shows the end of a plan.
-const END_CHECKS: u32 = 15;
 
 /// The state of a plan's evictions.
 enum EvictionProgress {
@@ -25,7 +22,8 @@ enum EvictionProgress {
 }
 
 impl Preemptor {
-    /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads.
+    /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads. Nobody is
+    /// evicted unless the watch shows the plan on the pod.
     pub(super) async fn execute(&self, uid: &PodUid, record: &PreemptionRecord, written: bool) {
         let Some(waiting) = self.cache.pending.get(uid) else {
             return;
@@ -37,57 +35,82 @@ impl Preemptor {
             self.notify_preemptor(&waiting.pod, record);
         }
         let mut evicted = HashSet::new();
-        let mut shown = written;
+        let (mut shown, mut node_known) = (written, false);
         let deadline = self.deadline(record);
         let mut ticks = tokio::time::interval(INTERVAL);
-        while self.leader.not_leading_reason().is_none() {
+        while self.leads() {
             let Some(waiting) = self.cache.pending.get(uid) else {
                 return;
             };
-            match waiting.preemption.plan {
-                Some(RecordedPlan::Closed) => return,
-                // Something else removed it.
-                None if shown => return,
-                None => {}
-                Some(RecordedPlan::Open(_)) => shown = true,
+            let is_open = waiting.preemption.shows(record);
+            if shown && !is_open {
+                return;
             }
-            if unix() >= deadline {
-                self.give_up(&waiting.pod, record, &evicted).await;
-                return self.until_shown(uid).await;
+            shown = is_open;
+            // After a start, the nodes may not be known yet.
+            let has_node = |ledger: &Ledger| ledger.published(record.node.as_str()).is_some();
+            let node_gone = node_known && !self.cache.read(has_node);
+            node_known = self.cache.read(has_node);
+            if node_gone || unix() >= deadline {
+                let why = if node_gone {
+                    "the node is gone"
+                } else {
+                    "the pod was not bound in time"
+                };
+                return self.give_up(uid, &waiting, record, &evicted, why).await;
             }
-            if let EvictionProgress::Blocked(why) =
-                self.evict_victims(&waiting, record, &mut evicted).await
+            if shown
+                && let EvictionProgress::Blocked(why) = self
+                    .evict_victims(uid, &waiting, record, &mut evicted)
+                    .await
             {
                 tracing::info!(
                     pod = waiting.pod.name,
                     why,
                     "preemption cancelled before the first eviction"
                 );
-                if let PatchOutcome::Done | PatchOutcome::Rejected(_) =
-                    self.annotate(&waiting.pod, None).await
-                {
-                    self.cache.release_reservation(uid);
-                    return;
-                }
+                self.close(uid, &waiting.pod, record, None).await;
+                return;
             }
             ticks.tick().await;
         }
     }
 
-    /// Waits until the watch shows that the plan is closed: otherwise it would be taken up again.
-    async fn until_shown(&self, uid: &PodUid) {
-        let open = || {
-            let pending = self.cache.pending.get(uid);
-            let plan = pending.and_then(|pending| pending.preemption.plan);
-            matches!(plan, Some(RecordedPlan::Open(_)))
-        };
-        let mut ticks = tokio::time::interval(INTERVAL);
-        for _ in 0..END_CHECKS {
-            if !open() {
-                return;
+    fn leads(&self) -> bool {
+        self.leader.not_leading_reason().is_none()
+    }
+
+    /// Whether the watch shows this plan on its pod.
+    fn is_open(&self, uid: &PodUid, record: &PreemptionRecord) -> bool {
+        let pending = self.cache.pending.get(uid);
+        pending.is_some_and(|pending| pending.preemption.shows(record))
+    }
+
+    /// Removes the plan from the pod, or writes `text` in its place, until that is done and the watch
+    /// shows it: before, it would be taken up again. `false` where the pod is gone, or another
+    /// replica leads.
+    async fn close(
+        &self,
+        uid: &PodUid,
+        pod: &PodRef,
+        record: &PreemptionRecord,
+        text: Option<&str>,
+    ) -> bool {
+        let mut pause = INTERVAL;
+        while let PatchOutcome::Rejected(error) | PatchOutcome::Unknown(error) =
+            self.annotate(pod, text).await
+        {
+            tracing::warn!(pod = pod.name, error, "cannot close the preemption plan");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+            if !self.leads() || !self.is_open(uid, record) {
+                return false;
             }
-            ticks.tick().await;
         }
+        while self.leads() && self.is_open(uid, record) {
+            tokio::time::sleep(INTERVAL).await;
+        }
+        true
     }
 
     /// Writes the plan; `false` where it definitely is not written, or another replica leads. While
@@ -101,11 +124,21 @@ impl Preemptor {
             }
         };
         let mut ticks = tokio::time::interval(INTERVAL);
-        while self.leader.not_leading_reason().is_none() {
+        while self.leads() {
             match self.annotate(pod, Some(&text)).await {
                 PatchOutcome::Done => return true,
                 PatchOutcome::Rejected(error) => {
                     tracing::warn!(pod = pod.name, error, "cannot write the preemption plan");
+                    let why = Excerpt::of(error);
+                    self.events.send(EventNote {
+                        pod: pod.clone(),
+                        warning: true,
+                        reason: "NotPreempting",
+                        action: "Preempting",
+                        text: format!(
+                            "Not preempting any pod: the plan cannot be written on this pod: {why}"
+                        ),
+                    });
                     return false;
                 }
                 PatchOutcome::Unknown(error) => {
@@ -124,6 +157,7 @@ impl Preemptor {
     /// Evicts those victims that are not in `evicted` yet.
     async fn evict_victims(
         &self,
+        uid: &PodUid,
         preemptor: &PendingPod,
         record: &PreemptionRecord,
         evicted: &mut HashSet<PodUid>,
@@ -132,7 +166,8 @@ impl Preemptor {
             if evicted.contains(&victim.uid) {
                 continue;
             }
-            if self.leader.not_leading_reason().is_some() {
+            // An eviction takes time: the plan may have been removed meanwhile.
+            if !self.leads() || !self.is_open(uid, record) {
                 return EvictionProgress::Continues;
             }
             if !self.may_evict(victim, preemptor) {
@@ -197,29 +232,33 @@ impl Preemptor {
         i64::try_from(record.until).unwrap_or(i64::MAX).min(latest)
     }
 
-    async fn give_up(&self, pod: &PodRef, record: &PreemptionRecord, evicted: &HashSet<PodUid>) {
-        let closed = PreemptionRecord {
-            state: PlanState::GivenUp,
-            ..record.clone()
-        };
-        // Where no victim was evicted, another plan may be made.
+    async fn give_up(
+        &self,
+        uid: &PodUid,
+        preemptor: &PendingPod,
+        record: &PreemptionRecord,
+        evicted: &HashSet<PodUid>,
+        why: &str,
+    ) {
+        let (pod, now) = (&preemptor.pod, u64::try_from(unix()).unwrap_or(0));
+        let closed = record.given_up(now);
+        // Where no victim was evicted, another plan may be made at once.
         let started = !evicted.is_empty() || self.has_started(record);
         let text = if started { closed.encode().ok() } else { None };
-        if let PatchOutcome::Unknown(error) = self.annotate(pod, text.as_deref()).await {
-            tracing::warn!(
-                pod = pod.name,
-                error,
-                "cannot write on the pod that its preemption plan was given up"
-            );
+        if !self.close(uid, pod, record, text.as_deref()).await {
             return;
         }
+        let next = match text {
+            Some(_) => format!("; another plan may follow in {} s", closed.until - now),
+            None => String::new(),
+        };
         self.events.send(EventNote {
             pod: pod.clone(),
             warning: true,
             reason: "PreemptionGivenUp",
             action: "Preempting",
             text: format!(
-                "Gave up preemption: the pod was not bound in time; released the reservation on node {}",
+                "Gave up preemption: {why}; released the reservation on node {}{next}",
                 record.node
             ),
         });

@@ -9,7 +9,7 @@ use aliquot_k8s::event::EventNote;
 use tokio::time::Instant;
 
 use super::candidates::{self, ExcludedPods};
-use super::{ActivePlans, PendingPreemptor, Preemptor, RETRY, pod_ref, unix};
+use super::{ActivePlans, PendingPreemptor, Preemptor, pod_ref, unix};
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::EvictionOutcome;
 
@@ -93,11 +93,11 @@ impl Preemptor {
         let Some(preemptor) = preemptors.get_mut(uid) else {
             return;
         };
-        preemptor.due = Instant::now() + preemptor.pause;
         if matches!(why, NoPlan::Terminating | NoPlan::Fits) {
+            preemptor.due = Instant::now() + preemptor.pause;
             return;
         }
-        preemptor.pause = (preemptor.pause * 2).min(RETRY.1);
+        preemptor.postpone();
         if preemptor.reported.replace(why) != Some(why) {
             tracing::info!(pod = waiting.pod.name, why = why.text(), "not preempting");
             self.events.send(EventNote {

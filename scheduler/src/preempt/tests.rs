@@ -1,11 +1,12 @@
 //! Preemption against a scripted API server: what is sent, and in which order.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -13,23 +14,62 @@ use tower_test::mock;
 
 use super::*;
 use crate::extender;
-use crate::ledger_cache::tests::{cache, pod};
+use crate::ledger_cache::tests::{cache, from, node, pod};
 
 /// The calls that the API server got, one line each.
 type CallLog = Arc<Mutex<Vec<String>>>;
+
+/// The pod that preempts, as the API server has it.
+#[derive(Debug, Default)]
+struct ApiServer {
+    preemptor: Value,
+    /// The codes of the next writes of a plan, and of the next removals; then 200.
+    codes: VecDeque<u16>,
+    /// The watch does not show what is written.
+    watch_is_late: bool,
+    /// The plans that were written.
+    plans: Vec<Value>,
+}
+
+impl ApiServer {
+    /// Writes the plan, or removes it, and shows that.
+    fn annotate(&mut self, plan: &Value, cache: &LedgerCache) -> u16 {
+        let code = self.codes.pop_front().unwrap_or(200);
+        if code == 200 {
+            let annotations = match plan.as_str() {
+                Some(text) => {
+                    self.plans.push(serde_json::from_str(text).unwrap());
+                    json!({PREEMPTION: text})
+                }
+                None => json!({}),
+            };
+            self.preemptor["metadata"]["annotations"] = annotations;
+            if !self.watch_is_late {
+                Index::apply(cache, from::<Pod>(self.preemptor.clone()));
+            }
+        }
+        code
+    }
+}
 
 struct Scene {
     preemptor: Preemptor,
     state: PreemptionState,
     log: CallLog,
+    api: Arc<Mutex<ApiServer>>,
 }
 
 impl Scene {
-    /// A node of 1000 MiB. Evictions of pods named `protected…` are refused.
+    /// A node of 1000 MiB. Evictions of pods named `protected…` are refused, of those named `late…`
+    /// once they are no longer a dry run, and when one named `withdrawing…` is evicted, the plan is
+    /// removed from its pod.
     fn new() -> Self {
         let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
         let log = CallLog::default();
         let written = log.clone();
+        let api = Arc::new(Mutex::new(ApiServer::default()));
+        let cache = Arc::new(cache());
+        let (api_server, shown) = (api.clone(), cache.clone());
         tokio::spawn(async move {
             while let Some((request, send)) = server.next_request().await {
                 let (parts, body) = request.into_parts();
@@ -46,15 +86,26 @@ impl Scene {
                     Some(name) => {
                         assert_eq!(uid, name, "the uid is the precondition");
                         let what = if tried { "try" } else { "evict" };
-                        let code = if name.starts_with("protected") {
+                        let late = name.starts_with("late") && !tried;
+                        if name.starts_with("withdrawing") && !tried {
+                            api_server.lock().annotate(&Value::Null, &shown);
+                        }
+                        let code = if name.starts_with("protected") || late {
                             429
                         } else {
                             201
                         };
                         (format!("{what} {name}"), code)
                     }
-                    None if plan.is_null() => (format!("clear {path}"), 200),
-                    None => (format!("write {path}"), 200),
+                    None => {
+                        let what = match plan.as_str() {
+                            None => "clear",
+                            Some(text) if text.contains("given-up") => "close",
+                            Some(_) => "write",
+                        };
+                        let code = api_server.lock().annotate(plan, &shown);
+                        (format!("{what} {path}"), code)
+                    }
                 };
                 written.lock().push(line);
                 let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path},
@@ -63,7 +114,6 @@ impl Scene {
                 send.send_response(Response::builder().status(code).body(body).unwrap());
             }
         });
-        let cache = Arc::new(cache());
         let (events, _) = event::queue();
         let metrics = Metrics::new(&mut Registry::default());
         let client = Client::new(service, "d");
@@ -78,12 +128,16 @@ impl Scene {
             preemptor,
             state: PreemptionState::default(),
             log,
+            api,
         }
     }
 
     fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> Pod {
         let mut shown = serde_json::to_value(pod(name, memory, node)).unwrap();
         merge(&mut shown, more);
+        if name == "p" {
+            self.api.lock().preemptor = shown.clone();
+        }
         let shown: Pod = serde_json::from_value(shown).unwrap();
         Index::apply(&*self.preemptor.cache, shown.clone());
         shown
@@ -140,9 +194,15 @@ fn merge(into: &mut Value, more: Value) {
 }
 
 fn plan(victim: &str, state: &str) -> Value {
-    let until = u64::try_from(unix()).unwrap() + 60;
-    let record = json!({"v": 1, "state": state, "node": "n", "until": until,
-        "victims": [{"uid": victim, "namespace": "d", "name": victim}],
+    plan_until(&[victim], state, 60)
+}
+
+/// A plan until so many seconds from now.
+fn plan_until(victims: &[&str], state: &str, seconds: i64) -> Value {
+    let victim = |name: &&str| json!({"uid": name, "namespace": "d", "name": name});
+    let victims: Vec<_> = victims.iter().map(victim).collect();
+    let record = json!({"v": 1, "state": state, "node": "n", "until": unix() + seconds,
+        "victims": victims,
         "hold": {"GPU-n": {"seats": 1, "memory": 600, "cores": 0, "alone": false, "leftover": true}}});
     json!({"metadata": {"annotations": {PREEMPTION: record.to_string()}}})
 }
@@ -197,11 +257,64 @@ async fn new_leader_continues_plan_of_the_previous_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn makes_no_second_plan_after_giving_up() {
+async fn makes_second_plan_only_after_a_pause() {
     let mut scene = Scene::new();
     scene.bound_pod("low", 900, 1);
     scene.refused(plan("gone", "given-up"));
     scene.check(LONG, &[]).await;
+    scene.refused(plan_until(&["gone"], "given-up", 0));
+    let all = ["try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+    assert_eq!(scene.api.lock().plans[0]["attempt"], 2);
+}
+
+/// Its pod waited for the end of the plan's time, and then for ever.
+#[tokio::test(start_paused = true)]
+async fn gives_plan_up_when_its_node_is_gone() {
+    let mut scene = Scene::new();
+    scene.bound_pod("low", 900, 1);
+    scene.refused(json!({}));
+    let all = ["try low", "write p", "evict low"];
+    scene.check(LONG, &all).await;
+    Index::<Node>::delete(&*scene.preemptor.cache, node("n", 1000));
+    let all = [&all[..], &["close p"]].concat();
+    scene.check(LONG, &all).await;
+    let closed = scene.api.lock().plans[1].clone();
+    let pause = closed["until"].as_i64().unwrap() - unix();
+    assert!((50..=60).contains(&pause), "the next plan in {pause} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_after_a_plan_that_cannot_be_written() {
+    let mut scene = Scene::new();
+    scene.bound_pod("low", 700, 1);
+    scene.api.lock().codes = [403; 99].into();
+    scene.refused(json!({}));
+    let all = ["try low", "write p", "try low", "write p"];
+    scene.check(LONG, &all).await;
+}
+
+/// The answer to the removal was lost, and then the watch was late: the plan was taken up again.
+#[tokio::test(start_paused = true)]
+async fn withdrawn_plan_evicts_nobody() {
+    let mut scene = Scene::new();
+    scene.bound_pod("late", 700, 1);
+    scene.refused(plan("late", "open"));
+    {
+        let mut api = scene.api.lock();
+        (api.codes, api.watch_is_late) = ([500].into(), true);
+    }
+    let all = ["evict late", "clear p", "clear p"];
+    scene.check(LONG, &all).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_removed_from_its_pod_evicts_nobody_else() {
+    let mut scene = Scene::new();
+    scene.bound_pod("withdrawing", 450, 1);
+    scene.bound_pod("low", 450, 2);
+    scene.refused(plan_until(&["withdrawing", "low"], "open", 60));
+    scene.check(SHORT, &["evict withdrawing"]).await;
 }
 
 #[tokio::test(start_paused = true)]
