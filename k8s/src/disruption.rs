@@ -1,5 +1,6 @@
 //! What preemption needs to know of pods and disruption budgets.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
@@ -66,17 +67,34 @@ fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
     let expressions = selector.match_expressions.iter().flatten();
     let mut expressions = expressions.map(|wanted| {
-        let value = labels.get(&wanted.key);
-        let among = |value: &String| wanted.values.iter().flatten().any(|v| v == value);
-        match wanted.operator.as_str() {
-            "In" => value.is_some_and(among),
-            "NotIn" => !value.is_some_and(among),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => false,
-        }
+        let value = labels.get(&wanted.key).map(String::as_str);
+        meets(
+            &wanted.operator,
+            wanted.values.as_deref().unwrap_or_default(),
+            value,
+        )
     });
     equal.all(|matches| matches) && expressions.all(|matches| matches)
+}
+
+/// Whether a label with this value, if any, meets a requirement. An invalid one is met by none.
+pub(crate) fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
+    let among = |value: &str| values.iter().any(|one| one == value);
+    let compared = || {
+        let number = |text: &str| text.parse::<i64>().ok();
+        let [limit] = values else { return None };
+        Some(number(value?)?.cmp(&number(limit)?))
+    };
+    match operator {
+        "In" => value.is_some_and(among),
+        "NotIn" => !value.is_some_and(among),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        // Only a node's labels are compared; the API server refuses these elsewhere.
+        "Gt" => compared() == Some(Ordering::Greater),
+        "Lt" => compared() == Some(Ordering::Less),
+        _ => false,
+    }
 }
 
 /// `spec.priority`; 0 if unset.

@@ -16,5 +16,6 @@ pub mod pod;
 pub mod publisher;
 pub mod quota;
 pub mod replicas;
+pub mod selection;
 pub mod slim;
 pub mod watch;

@@ -107,6 +107,7 @@ struct WireMeta {
 #[serde(rename_all = "camelCase", default)]
 struct WireSpec {
     node_name: Option<String>,
+    node_selector: Option<BTreeMap<String, String>>,
     scheduler_name: Option<String>,
     priority: Option<i32>,
     preemption_policy: Option<String>,
@@ -196,6 +197,7 @@ impl From<WireSpec> for PodSpec {
         let containers = |all: Vec<WireContainer>| all.into_iter().map(Into::into).collect();
         Self {
             node_name: wire.node_name,
+            node_selector: wire.node_selector,
             scheduler_name: wire.scheduler_name,
             priority: wire.priority,
             preemption_policy: wire.preemption_policy,

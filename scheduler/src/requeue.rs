@@ -364,13 +364,14 @@ impl<'w> FreeCapacity<'w> {
                 return None;
             }
             let state = changed.get(&slot);
-            let state = state.or_else(|| self.cluster.at(slot).map(AsRef::as_ref))?;
+            let (name, unchanged) = self.cluster.named(slot)?;
+            let state = state.unwrap_or(unchanged);
             // Filter was offered these nodes; what kube-scheduler refused may have been for lack
             // of CPU or memory.
             let offered = if pod.refused {
                 pod.offered.contains(slot)
             } else {
-                state.host.free().covers(pod.demand.host)
+                state.host.free().covers(pod.demand.host) && self.freed.may_select(pod, slot, name)
             };
             if !offered {
                 return None;

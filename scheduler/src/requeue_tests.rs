@@ -4,6 +4,7 @@ use aliquot_core::ledger::{Purpose, Reservation};
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
 use aliquot_core::{Mib, Percent, Replicas};
 use aliquot_k8s::pod::{demand, uid};
+use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
@@ -176,6 +177,35 @@ fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
     assert_eq!(claims, [], "kube-scheduler may not offer the node");
     Index::<Node>::apply(&cache, offering("m", 9000, 10));
     assert_eq!(requeued(&cache), [""; 0], "it was requeued just now");
+}
+
+/// A node was nominated for the pod, and that withdrawn, after each change of any node.
+#[test]
+fn nominates_no_node_that_the_pod_does_not_select() {
+    let labelled = |memory: u64, pool: &str| {
+        let mut node = offering("m", memory, 10);
+        node.metadata.labels = Some([("pool".to_owned(), pool.to_owned())].into());
+        node
+    };
+    let required = json!({"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a", "c"]}]}]});
+    for constraint in [
+        json!({"nodeSelector": {"pool": "a"}}),
+        json!({"affinity": {"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": required}}}),
+    ] {
+        let cache = cache();
+        assert_eq!(requeued(&cache), [""; 0]);
+        let mut pod = serde_json::to_value(unschedulable("w", 600, "4")).unwrap();
+        let spec = pod["spec"].as_object_mut().unwrap();
+        spec.extend(constraint.as_object().unwrap().clone());
+        Index::<Pod>::apply(&cache, from::<SlimPod>(pod).into());
+        Index::<Node>::apply(&cache, labelled(1000, "b"));
+        assert_eq!(requeued(&cache), [""; 0], "{constraint}");
+        Index::<Node>::apply(&cache, labelled(1001, "a"));
+        let expected = ("w".to_owned(), Some("m".to_owned()));
+        assert_eq!(nominated(&cache), [expected], "{constraint}");
+    }
 }
 
 #[test]

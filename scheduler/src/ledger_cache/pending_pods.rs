@@ -12,8 +12,10 @@ use aliquot_core::decide::PendingPlacement;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::{Cluster, Demand, Namespace, NodeName, NodeState, PodUid};
+use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::{disruption, pod};
+use aliquot_k8s::pod;
+use aliquot_k8s::selection::NodeSelection;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -135,6 +137,8 @@ pub struct PendingPod {
     /// The nodes of the last filter call: the others have a taint, a label or too little CPU. All,
     /// before the first call.
     pub offered: NodeSet,
+    /// The nodes that its spec selects; all, without one.
+    pub(crate) selection: Option<Box<NodeSelection>>,
     /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.
@@ -262,6 +266,7 @@ impl PendingPod {
             refused,
             listed: false,
             offered: NodeSet::default(),
+            selection: NodeSelection::of(pod).map(Box::new),
             refusals: None,
             preemption: preemption(pod),
         }
@@ -366,8 +371,8 @@ const RECHECKS: [Duration; 3] = [
 /// A change that may let a pending pod fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapacityEvent {
-    /// The node in this slot is new, or publishes something else than before.
-    Node(usize),
+    /// The node in this slot is new, or publishes something else than before; its labels.
+    Node(usize, Arc<Labels>),
     /// The node in this slot has more capacity, for the pods of all namespaces.
     Slot(usize),
     /// The quotas of this namespace leave more, on all nodes.
@@ -383,6 +388,8 @@ pub struct FreedCapacity {
     pub slots: Vec<usize>,
     /// Those of them that are new or changed, in order.
     pub changed: Vec<usize>,
+    /// Their labels, where these are known.
+    pub labels: BTreeMap<usize, Arc<Labels>>,
     /// On all nodes, the pods of these namespaces.
     pub namespaces: BTreeSet<Namespace>,
 }
@@ -391,6 +398,14 @@ impl FreedCapacity {
     /// Nothing has to be checked.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.namespaces.is_empty()
+    }
+
+    /// Whether the pod selects this node, as far as the node's labels are known.
+    pub(crate) fn may_select(&self, pod: &PendingPod, slot: usize, name: &NodeName) -> bool {
+        match (&pod.selection, self.labels.get(&slot)) {
+            (Some(selection), Some(labels)) => selection.selects(name.as_str(), labels),
+            _ => true,
+        }
     }
 }
 
@@ -404,16 +419,37 @@ struct CapacityEvents {
     slots: BTreeSet<usize>,
     changed: BTreeSet<usize>,
     namespaces: BTreeSet<Namespace>,
-    /// When the node in a slot changed, and how often it was checked again since.
-    rechecks: BTreeMap<usize, (Instant, usize)>,
+    /// The nodes that changed a short time ago.
+    rechecks: BTreeMap<usize, Recheck>,
+}
+
+/// A node that changed, and is checked again.
+#[derive(Debug)]
+struct Recheck {
+    since: Instant,
+    /// How often it was checked again.
+    done: usize,
+    labels: Arc<Labels>,
+}
+
+impl Recheck {
+    /// When the next check is due.
+    fn due(&self) -> Option<Instant> {
+        Some(self.since + *RECHECKS.get(self.done)?)
+    }
 }
 
 impl CapacityEvents {
     /// Adds an event.
     fn add(&mut self, event: CapacityEvent) {
         self.count += 1;
-        if let CapacityEvent::Node(slot) = event {
-            self.rechecks.insert(slot, (Instant::now(), 0));
+        if let CapacityEvent::Node(slot, labels) = &event {
+            let recheck = Recheck {
+                since: Instant::now(),
+                done: 0,
+                labels: labels.clone(),
+            };
+            self.rechecks.insert(*slot, recheck);
         }
         self.recent.push_back(event.clone());
         if self.recent.len() > REMEMBERED {
@@ -424,23 +460,18 @@ impl CapacityEvents {
 
     /// When the next node is due to be checked again.
     fn next_recheck(&self) -> Option<Instant> {
-        let due = |(since, done): &(Instant, usize)| Some(*since + *RECHECKS.get(*done)?);
-        self.rechecks.values().filter_map(due).min()
+        self.rechecks.values().filter_map(Recheck::due).min()
     }
 
     /// Marks the nodes that are due to be checked again.
     fn mark_due(&mut self, now: Instant) {
-        for (slot, (since, done)) in &mut self.rechecks {
-            if RECHECKS
-                .get(*done)
-                .is_some_and(|after| *since + *after <= now)
-            {
-                *done += 1;
+        for (slot, recheck) in &mut self.rechecks {
+            if recheck.due().is_some_and(|due| due <= now) {
+                recheck.done += 1;
                 self.slots.insert(*slot);
                 self.changed.insert(*slot);
             }
         }
-        self.rechecks.retain(|_, (_, done)| *done < RECHECKS.len());
     }
 
     /// Marks everything after the first `count` events to be checked again. `false` when there was
@@ -464,23 +495,28 @@ impl CapacityEvents {
         let slots = std::mem::take(&mut self.slots);
         let changed = std::mem::take(&mut self.changed);
         let namespaces = std::mem::take(&mut self.namespaces);
+        let labels = |(slot, recheck): (&usize, &Recheck)| (*slot, recheck.labels.clone());
+        let labels = self.rechecks.iter().map(labels).collect();
+        self.rechecks.retain(|_, recheck| recheck.due().is_some());
         if std::mem::take(&mut self.everywhere) {
             return FreedCapacity {
                 slots: (0..slot_count).collect(),
                 changed: (0..slot_count).collect(),
+                labels,
                 namespaces: BTreeSet::new(),
             };
         }
         FreedCapacity {
             slots: slots.into_iter().collect(),
             changed: changed.into_iter().collect(),
+            labels,
             namespaces,
         }
     }
 
     fn mark(&mut self, event: CapacityEvent) {
         match event {
-            CapacityEvent::Node(slot) => {
+            CapacityEvent::Node(slot, _) => {
                 self.slots.insert(slot);
                 self.changed.insert(slot);
             }
@@ -526,7 +562,7 @@ mod tests {
     #[test]
     fn checks_a_changed_node_again_for_some_seconds() {
         let mut events = CapacityEvents::default();
-        events.add(CapacityEvent::Node(2));
+        events.add(CapacityEvent::Node(2, Arc::default()));
         events.add(CapacityEvent::Slot(1));
         let freed = events.take(3);
         assert_eq!((freed.slots, freed.changed), (vec![1, 2], vec![2]));

@@ -266,7 +266,8 @@ impl Index<Node> for LedgerCache {
     }
 
     fn apply(&self, node: Node) {
-        let (name, published) = self.entry(node);
+        let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
+        let published = published(&node);
         let mut ledger = self.ledger.write();
         if ledger.published(name.as_str()) == Some(&published) {
             return;
@@ -275,7 +276,9 @@ impl Index<Node> for LedgerCache {
         let slot = ledger.cluster().slot(name.as_str());
         drop(ledger);
         if let Some(slot) = slot {
-            self.pending.add_event(CapacityEvent::Node(slot));
+            let labels = node.metadata.labels.unwrap_or_default();
+            let event = CapacityEvent::Node(slot, labels.into());
+            self.pending.add_event(event);
         }
     }
 

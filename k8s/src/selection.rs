@@ -1,0 +1,144 @@
+//! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+
+use crate::disruption::{Labels, meets};
+
+/// A selection with more texts or bytes is not kept: somebody else wrote it, for each pending pod.
+const MOST: (usize, usize) = (64, 4096);
+
+/// The nodes that a pod selects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSelection {
+    labels: Labels,
+    /// Of which one is enough; `None` without a required affinity.
+    terms: Option<Vec<NodeSelectorTerm>>,
+}
+
+impl NodeSelection {
+    /// The selection of this pod; `None` where it selects all nodes, or says too much about it.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        let affinity = spec
+            .affinity
+            .as_ref()
+            .and_then(|all| all.node_affinity.as_ref());
+        let required = affinity.and_then(|node| {
+            node.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+        let selection = Self {
+            labels: spec.node_selector.clone().unwrap_or_default(),
+            terms: required.map(|required| required.node_selector_terms.clone()),
+        };
+        let selects_all = selection.labels.is_empty() && selection.terms.is_none();
+        (!selects_all && selection.is_short()).then_some(selection)
+    }
+
+    fn is_short(&self) -> bool {
+        let labels = self.labels.iter().flat_map(|(key, value)| [key, value]);
+        let terms = self.terms.iter().flatten();
+        let requirements = terms.flat_map(|term| {
+            let fields = term.match_fields.iter().flatten();
+            term.match_expressions.iter().flatten().chain(fields)
+        });
+        let wanted = requirements.flat_map(|one| one.values.iter().flatten().chain([&one.key]));
+        let lengths: Vec<usize> = labels.chain(wanted).map(String::len).collect();
+        let terms = self.terms.as_ref().map_or(0, Vec::len);
+        lengths.len() + terms <= MOST.0 && lengths.iter().sum::<usize>() <= MOST.1
+    }
+
+    /// Whether it selects the node of this name with these labels.
+    pub fn selects(&self, node: &str, labels: &Labels) -> bool {
+        let mut equal = self.labels.iter();
+        equal.all(|(key, value)| labels.get(key) == Some(value))
+            && self.terms.as_ref().is_none_or(|terms| {
+                terms.iter().any(|term| {
+                    let mut expressions = term.match_expressions.iter().flatten();
+                    let mut fields = term.match_fields.iter().flatten();
+                    let is_met = |wanted: &NodeSelectorRequirement, value: Option<&str>| {
+                        let values = wanted.values.as_deref().unwrap_or_default();
+                        meets(&wanted.operator, values, value)
+                    };
+                    let label = |key: &String| labels.get(key).map(String::as_str);
+                    // An empty term selects nothing.
+                    (term.match_expressions.is_some() || term.match_fields.is_some())
+                        && expressions.all(|wanted| is_met(wanted, label(&wanted.key)))
+                        && fields.all(|wanted| {
+                            wanted.key == "metadata.name" && is_met(wanted, Some(node))
+                        })
+                })
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn of(spec: &Value) -> Option<NodeSelection> {
+        let mut spec = spec.clone();
+        spec["containers"] = json!([]);
+        NodeSelection::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+    }
+
+    fn required(terms: &Value) -> Value {
+        json!({"affinity": {"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
+    }
+
+    /// Whether a node `n` with `pool: a` and `memory: 80` is selected.
+    fn check(spec: &Value, expected: bool) {
+        let labels = [("pool", "a"), ("memory", "80")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let selected = of(spec).is_none_or(|selection| selection.selects("n", &labels.into()));
+        assert_eq!(selected, expected, "{spec}");
+    }
+
+    #[test]
+    fn selects_the_nodes_that_kubernetes_would() {
+        check(&json!({}), true);
+        check(&json!({"nodeSelector": {"pool": "a"}}), true);
+        check(&json!({"nodeSelector": {"pool": "a", "zone": "z"}}), false);
+        for (key, operator, values, expected) in [
+            ("pool", "In", vec!["b", "a"], true),
+            ("pool", "In", vec!["b"], false),
+            ("zone", "NotIn", vec!["z"], true),
+            ("pool", "NotIn", vec!["a"], false),
+            ("pool", "Exists", vec![], true),
+            ("pool", "DoesNotExist", vec![], false),
+            ("memory", "Gt", vec!["79"], true),
+            ("memory", "Gt", vec!["80"], false),
+            ("memory", "Lt", vec!["81"], true),
+            ("pool", "Lt", vec!["81"], false),
+            ("pool", "Resembles", vec!["a"], false),
+        ] {
+            let wanted = json!({"key": key, "operator": operator, "values": values});
+            let term = json!([{"matchExpressions": [wanted]}]);
+            check(&required(&term), expected);
+        }
+        let named = |name: &str| {
+            json!({"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": [name]}]})
+        };
+        check(&required(&json!([named("m")])), false);
+        check(&required(&json!([named("m"), named("n")])), true);
+        check(&required(&json!([{}])), false);
+        check(&required(&json!([])), false);
+    }
+
+    #[test]
+    fn keeps_no_long_selection() {
+        let values: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        for (key, values) in [("pool", values), (&*"k".repeat(5000), vec![])] {
+            let wanted = json!({"key": key, "operator": "In", "values": values});
+            assert_eq!(
+                of(&required(&json!([{"matchExpressions": [wanted]}]))),
+                None
+            );
+        }
+        let terms = vec![json!({}); 100];
+        assert_eq!(of(&required(&json!(terms))), None);
+    }
+}
