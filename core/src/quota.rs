@@ -79,6 +79,9 @@ pub struct Limit {
     pub key: Arc<str>,
     /// Its value.
     pub most: LimitValue,
+    /// What Kubernetes counts under the key, once it has counted: not the number of GPUs, percentages
+    /// or annotations, and nothing under `limits.`.
+    pub counted: Option<u64>,
 }
 
 /// The limits of a `ResourceQuota` on GPU memory and compute.
@@ -188,6 +191,7 @@ impl Headroom {
                         namespace: self.namespace.clone(),
                         used,
                         most: limit.most.clone(),
+                        counted: limit.counted,
                     });
                 }
             }
@@ -338,8 +342,15 @@ impl NamespaceState {
     fn set(&mut self, mut quotas: Vec<Quota>) -> bool {
         quotas.retain(|quota| !quota.limits.is_empty());
         quotas.sort_by(|a, b| a.name.cmp(&b.name));
-        let changed = *self.quotas != *quotas;
-        if changed {
+        // What Kubernetes counts is only shown.
+        let limits = |quotas: &[Quota]| {
+            let mut quotas = quotas.to_vec();
+            let limits = quotas.iter_mut().flat_map(|quota| &mut quota.limits);
+            limits.for_each(|limit| limit.counted = None);
+            quotas
+        };
+        let changed = limits(&self.quotas) != limits(&quotas);
+        if *self.quotas != *quotas {
             self.quotas = quotas.into();
         }
         changed
@@ -347,7 +358,7 @@ impl NamespaceState {
 }
 
 /// A limit that a pod would exceed. Shown as `namespace team-a: limits.nvidia.com/gpumem
-/// used 9000, asked 3000, limit 10000 of quota team`.
+/// used 9000 (Kubernetes counts 6000), asked 3000, limit 10000 of quota team`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QuotaExcess {
     /// What the limit applies to.
@@ -364,6 +375,8 @@ pub struct QuotaExcess {
     pub used: Option<u128>,
     /// What the limit allows.
     pub most: LimitValue,
+    /// What Kubernetes counts, if that is known.
+    pub counted: Option<u64>,
 }
 
 impl fmt::Display for QuotaExcess {
@@ -372,6 +385,10 @@ impl fmt::Display for QuotaExcess {
         match self.used {
             Some(used) => write!(f, "used {used}")?,
             None => f.write_str("used unknown, an allocation cannot be read")?,
+        }
+        let counted = self.counted.filter(|one| self.used != Some((*one).into()));
+        if let Some(counted) = counted {
+            write!(f, " (Kubernetes counts {counted})")?;
         }
         write!(f, ", asked {}, ", self.asked)?;
         match &self.most {

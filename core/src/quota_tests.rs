@@ -21,7 +21,12 @@ fn quota(name: &str, limits: &[(LimitedResource, &str)]) -> Quota {
         let most = most.parse().map(LimitValue::Number);
         let most = most.unwrap_or_else(|_| LimitValue::Unreadable("16Gi".into()));
         let key = key.into();
-        Limit { on, key, most }
+        Limit {
+            on,
+            key,
+            most,
+            counted: None,
+        }
     };
     Quota {
         name: name.into(),

@@ -252,7 +252,7 @@ pub enum ResizeRefusal {
         fits: (Mib, Percent),
     },
     /// A quota would be exceeded.
-    Quota(QuotaExcess),
+    Quota(Box<QuotaExcess>),
 }
 
 impl fmt::Display for ResizeRefusal {
@@ -354,7 +354,7 @@ pub fn resize(
             .unwrap_or_default(),
     };
     match headroom.and_then(|headroom| headroom.excess(added)) {
-        Some(excess) => Err(ResizeRefusal::Quota(excess)),
+        Some(excess) => Err(ResizeRefusal::Quota(excess.into())),
         None => Ok(Resized {
             to,
             allocation: both,

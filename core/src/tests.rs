@@ -139,6 +139,7 @@ pub(crate) fn memory_quota(most: u64) -> Quota {
             on: LimitedResource::Memory,
             key: "limits.nvidia.com/gpumem".into(),
             most: LimitValue::Number(most),
+            counted: None,
         }],
     }
 }

@@ -25,12 +25,28 @@ pub fn quota(object: &ResourceQuota, names: &ResourceNames) -> Quota {
             Ok(most) => LimitValue::Number(most),
             Err(_) => LimitValue::Unreadable(text.as_str().into()),
         };
+        let counted = counted(object, &key);
         let key = key.into();
-        Some(Limit { on, key, most })
+        Some(Limit {
+            on,
+            key,
+            most,
+            counted,
+        })
     });
     Quota {
         name: object.metadata.name.as_deref().unwrap_or_default().into(),
         limits: limits.collect(),
+    }
+}
+
+/// What Kubernetes counts under a key, as `kubectl describe quota` shows it: 0 where it counts nothing.
+fn counted(object: &ResourceQuota, key: &str) -> Option<u64> {
+    let status = object.status.as_ref()?;
+    status.hard.as_ref()?.get(key)?;
+    match status.used.as_ref().and_then(|used| used.get(key)) {
+        Some(used) => quantity::whole(&used.0).ok(),
+        None => Some(0),
     }
 }
 
@@ -54,7 +70,12 @@ mod tests {
         let names = ResourceNames::with([(Resource::Cores, "example.com/cores".to_owned())]);
         let limit = |(on, key, most): &(LimitedResource, &str, LimitValue)| {
             let (on, key, most) = (*on, (*key).into(), most.clone());
-            Limit { on, key, most }
+            Limit {
+                on,
+                key,
+                most,
+                counted: None,
+            }
         };
         let expected = Quota {
             name: "q".into(),

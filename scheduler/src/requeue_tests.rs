@@ -362,6 +362,43 @@ fn invalid_quota_limit_allows_nothing_until_corrected() {
     assert_eq!(requeued(&cache), ["a"]);
 }
 
+/// A quota in the state that Kubernetes counts, of which it shows `used`.
+fn counted(used: &serde_json::Value) -> ResourceQuota {
+    let hard = json!({"limits.nvidia.com/gpumem": "1000"});
+    from(json!({
+        "metadata": {"name": "q", "namespace": "d"},
+        "spec": {"hard": hard},
+        "status": {"hard": hard, "used": used},
+    }))
+}
+
+#[test]
+fn refusal_names_what_kubernetes_counts_where_it_differs() {
+    let key = "limits.nvidia.com/gpumem";
+    for (used, expected) in [
+        (json!({key: "800"}), "used 800, asked 300"),
+        (
+            json!({key: "600"}),
+            "used 800 (Kubernetes counts 600), asked 300",
+        ),
+        (json!({}), "used 800 (Kubernetes counts 0), asked 300"),
+        (json!({key: "1Gi5"}), "used 800, asked 300"),
+    ] {
+        let cache = waiting_cache();
+        Index::apply(&cache, counted(&used));
+        assert_eq!(requeued(&cache), [""; 0], "the limit is the same");
+        let why = refuse(&cache, &pod("a", 300, None), &["m"]);
+        assert!(why.contains(expected), "{used}: {why}");
+        let events = cache.pending.event_count();
+        Index::<ResourceQuota>::reset(&cache, vec![counted(&json!({key: "700"}))]);
+        assert_eq!(
+            cache.pending.event_count(),
+            events,
+            "nor is it a capacity event"
+        );
+    }
+}
+
 /// The events of a new term's list were once lost because they came before this replica led.
 #[tokio::test(start_paused = true)]
 async fn requeues_on_leading_for_capacity_freed_before() {

@@ -21,7 +21,12 @@ fn quota(name: u8, limits: &[Option<LimitValue>; 2]) -> Quota {
     let limits = kinds.filter_map(|(on, most)| {
         let most = most.clone()?;
         let key = format!("limits.{on:?}").into();
-        Some(Limit { on, key, most })
+        Some(Limit {
+            on,
+            key,
+            most,
+            counted: None,
+        })
     });
     Quota {
         name: format!("q{name}").into(),
