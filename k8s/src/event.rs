@@ -41,6 +41,31 @@ impl PodRef {
     }
 }
 
+/// Pods, by namespace and name, in a text for those who may read the pods of namespace `readers`:
+/// these by name, and how many others there are. Without `readers`, all by name.
+pub fn pods_text<'p>(
+    readers: Option<&str>,
+    pods: impl IntoIterator<Item = (&'p str, &'p str)>,
+) -> String {
+    let is_readable = |namespace: &str| readers.is_none_or(|readers| readers == namespace);
+    let (readable, others): (Vec<_>, Vec<_>) = pods
+        .into_iter()
+        .partition(|(namespace, _)| is_readable(namespace));
+    let names: Vec<_> = readable
+        .iter()
+        .map(|(namespace, name)| format!("{namespace}/{name}"))
+        .collect();
+    let others = match others.len() {
+        0 => return names.join(", "),
+        1 => "1 pod of another namespace".to_owned(),
+        more => format!("{more} pods of other namespaces"),
+    };
+    if names.is_empty() {
+        return others;
+    }
+    format!("{} and {others}", names.join(", "))
+}
+
 /// An event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventNote {
@@ -82,4 +107,23 @@ pub fn queue() -> (EventSender, mpsc::Receiver<EventNote>) {
     let (note_tx, note_rx) = mpsc::channel(QUEUE);
     let dropped = Arc::default();
     (EventSender { note_tx, dropped }, note_rx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_only_pods_that_readers_may_read() {
+        let pods = [("d", "a"), ("other", "b"), ("d", "c"), ("third", "e")];
+        for (readers, expected) in [
+            (None, "d/a, other/b, d/c, third/e"),
+            (Some("d"), "d/a, d/c and 2 pods of other namespaces"),
+            (Some("other"), "other/b and 3 pods of other namespaces"),
+            (Some("x"), "4 pods of other namespaces"),
+        ] {
+            assert_eq!(pods_text(readers, pods), expected);
+        }
+        assert_eq!(pods_text(Some("d"), []), "");
+    }
 }

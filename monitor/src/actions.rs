@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 
 use aliquot_core::PodUid;
-use aliquot_k8s::event::{EventNote, EventSender, PodRef};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
 use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::container_directory::{ListedProcess, process_list};
 use aliquot_node_state::monitor_reports::write_atomically;
@@ -250,15 +250,14 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     let (container, uuid) = (&containers[at].name, &containers[at].devices[device].uuid);
     let (excess, request) = (share.excess() / MIB, share.request / MIB);
     let lacking = all.iter().filter(|one| one.lacking > 0);
-    let pods: BTreeSet<String> = lacking
-        .map(|one| {
-            let owner = &containers[one.at.0];
-            format!("{}/{}", owner.namespace, owner.pod_name)
-        })
-        .collect();
-    let pods = Vec::from_iter(pods).join(", ");
+    let owners = lacking.map(|one| {
+        let owner = &containers[one.at.0];
+        (&*owner.namespace, &*owner.pod_name)
+    });
+    let owners = owners.collect::<BTreeSet<_>>();
+    let pods = pods_text(Some(&containers[at].namespace), owners);
     format!(
-        "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, because {pods} needs memory within its request"
+        "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, to give memory within their requests to {pods}"
     )
 }
 
@@ -269,4 +268,43 @@ fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
     let limit = limit.copied().unwrap_or(0) / MIB;
     let (container, used) = (&container.name, used / MIB);
     format!("container {container} uses {used} MiB of {uuid}, its limit is {limit} MiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::managed_containers::ManagedContainers;
+    use crate::testing::container;
+
+    /// Whoever may read the borrower's namespace reads the event.
+    #[test]
+    fn names_no_lacking_pod_of_another_namespace() {
+        let mut all = ["u0", "u1", "u2"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
+        all[2].namespace = "other".to_owned();
+        let shares =
+            [(0, 3000, 0), (1, 0, 500), (2, 0, 500)].map(|(at, used, lacking)| LentShare {
+                at: (at, 0),
+                container: all[at].id.clone(),
+                request: 2000 * MIB,
+                limit: 8000 * MIB,
+                used: used * MIB,
+                tolerated: 0,
+                lacking: lacking * MIB,
+                yields: false,
+                grace: Duration::from_secs(10),
+            });
+        let sample = NodeSample {
+            containers: Arc::new(ManagedContainers {
+                all: all.into(),
+                ..ManagedContainers::default()
+            }),
+            ..NodeSample::default()
+        };
+        let text = ended(&sample, &shares[0], &shares);
+        let pods = "default/pod-u1 and 1 pod of another namespace";
+        assert!(text.contains(pods) && !text.contains("other/"), "{text}");
+    }
 }

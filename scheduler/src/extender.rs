@@ -291,7 +291,9 @@ impl<'a> Call<'a> {
                 if refusal.count(Reason::CardPinned) > 0 {
                     let nodes =
                         cache.nodes_pinned_by_others(cluster, &self.uid, &self.demand, names);
-                    text.push_str(&pins::users_text(cache, &nodes, &self.demand));
+                    let namespace = pod::namespace(&self.pod);
+                    let readers = Some(namespace.as_str());
+                    text.push_str(&pins::users_text(cache, &nodes, &self.demand, readers));
                 }
                 tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
                 let waiting = PendingPod {

@@ -252,11 +252,17 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
     let names = json!(["a"]);
     let free = filter(&cache, &call(&pinned("first", false), &names), 64);
     assert_eq!(free["NodeNames"], names);
-    let holder: Pod = serde_json::from_value(pinned("first", true)).unwrap();
-    Index::<Pod>::reset(&cache, vec![holder]);
-    let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
-    let text = "GPU request does not fit the one node offered: 1 CardPinned (allocated to d/first)";
-    assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
+    // Whoever may read the pod reads the refusal, but not the pods of other namespaces.
+    for (namespace, named) in [("d", "d/first"), ("other", "1 pod of another namespace")] {
+        let mut holder = pinned("first", true);
+        holder["metadata"]["namespace"] = json!(namespace);
+        Index::<Pod>::reset(&cache, vec![serde_json::from_value(holder).unwrap()]);
+        let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
+        let text = format!(
+            "GPU request does not fit the one node offered: 1 CardPinned (allocated to {named})"
+        );
+        assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::PodUid;
-use aliquot_core::preemption::record::{PREEMPTION, Victim};
+use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::preemption::{NoPlan, PreemptionRecord};
 use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
@@ -242,14 +242,6 @@ fn due(
         preemptors.entry(uid.clone()).or_insert_with(first).due <= now
     });
     due
-}
-
-fn pod_ref(victim: &Victim) -> PodRef {
-    PodRef {
-        namespace: victim.namespace.clone(),
-        name: victim.name.clone(),
-        uid: victim.uid.to_string(),
-    }
 }
 
 /// Seconds since 1970.

@@ -10,7 +10,7 @@ use aliquot_core::explain::NodeAnswer;
 use aliquot_core::refusal::Reason;
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{NodeName, PodUid, hami};
-use aliquot_k8s::event::{EventNote, EventSender, PodRef};
+use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
 use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leader;
@@ -118,16 +118,31 @@ pub fn unreadable_pods(cache: &LedgerCache) -> BTreeMap<PodUid, UnreadablePod> {
     found.into_iter().filter_map(named).collect()
 }
 
-/// Names them at each device of a node that is refused for them.
-pub(crate) fn add_unreadable_pods(cache: &LedgerCache, answer: &mut NodeAnswer) {
+/// Names them at each device of a node that is refused for them,
+/// for those who may read the pods of namespace `readers`, or all of them without one.
+pub(crate) fn add_unreadable_pods(
+    cache: &LedgerCache,
+    answer: &mut NodeAnswer,
+    readers: Option<&str>,
+) {
     if !answer.why.contains(Reason::NodeAllocationUnreadable.name()) {
         return;
     }
     let found = unreadable_pods(cache).into_values();
     let here = found.filter(|found| found.node == answer.node);
-    let pods: Vec<String> = here.map(|found| found.full_name()).collect();
+    let here: Vec<PodRef> = here.map(|found| found.pod).collect();
+    let pods = pods_text(
+        readers,
+        here.iter().map(|pod| (&*pod.namespace, &*pod.name)),
+    );
+    let is_named = |pod: &PodRef| readers.is_none_or(|readers| readers == pod.namespace);
+    let of = if here.iter().any(is_named) {
+        "of pod"
+    } else {
+        "of"
+    };
     for gpu in &mut answer.gpus {
-        gpu.detail = format!("of pod {}", pods.join(", "));
+        gpu.detail = format!("{of} {pods}");
     }
 }
 

@@ -31,9 +31,12 @@ pub enum PlanState {
 pub struct Victim {
     /// The pod.
     pub uid: PodUid,
-    /// Its namespace.
+    /// Its namespace and name, for whoever reads the annotation: empty where that is another one than
+    /// the preemptor's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Its name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
@@ -62,6 +65,7 @@ fn first() -> u32 {
     1
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_first(attempt: &u32) -> bool {
     *attempt == first()
 }

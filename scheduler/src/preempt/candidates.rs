@@ -128,10 +128,19 @@ pub(super) fn reserve(
             },
         },
     );
-    let name = |bound_pod: &&BoundPod| Victim {
-        uid: bound_pod.pod.uid.as_str().into(),
-        namespace: bound_pod.pod.namespace.clone(),
-        name: bound_pod.pod.name.clone(),
+    let name = |bound_pod: &&BoundPod| {
+        let pod = &bound_pod.pod;
+        let uid = pod.uid.as_str().into();
+        let (namespace, name) = if pod.namespace == waiting.pod.namespace {
+            (pod.namespace.clone(), pod.name.clone())
+        } else {
+            Default::default()
+        };
+        Victim {
+            uid,
+            namespace,
+            name,
+        }
     };
     Ok(Some(PreemptionRecord {
         v: record::VERSION,

@@ -6,10 +6,11 @@ use std::collections::HashSet;
 use aliquot_core::preemption::PreemptionRecord;
 use aliquot_core::preemption::record::Victim;
 use aliquot_core::{Excerpt, Ledger, PodUid};
-use aliquot_k8s::event::{EventNote, PodRef};
+use aliquot_k8s::event::{EventNote, PodRef, pods_text};
+use tokio::time::Instant;
 
 use super::candidates::time_limit;
-use super::{INTERVAL, PatchOutcome, Preemptor, RETRY, pod_ref, unix};
+use super::{INTERVAL, PatchOutcome, Preemptor, RETRY, unix};
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::EvictionOutcome;
 
@@ -96,21 +97,25 @@ impl Preemptor {
         record: &PreemptionRecord,
         text: Option<&str>,
     ) -> bool {
-        let mut pause = INTERVAL;
-        while let PatchOutcome::Rejected(error) | PatchOutcome::Unknown(error) =
-            self.annotate(pod, text).await
-        {
-            tracing::warn!(pod = pod.name, error, "cannot close the preemption plan");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
+        let mut ticks = tokio::time::interval(INTERVAL);
+        let (mut due, mut pause) = (Instant::now(), RETRY.0);
+        let mut closed = false;
+        loop {
+            ticks.tick().await;
+            if !closed && Instant::now() >= due {
+                match self.annotate(pod, text).await {
+                    PatchOutcome::Done => closed = true,
+                    PatchOutcome::Rejected(error) | PatchOutcome::Unknown(error) => {
+                        tracing::warn!(pod = pod.name, error, "cannot close the preemption plan");
+                    }
+                }
+                due = Instant::now() + pause;
+                pause = (pause * 2).min(RETRY.1);
+            }
             if !self.leads() || !self.is_open(uid, record) {
-                return false;
+                return closed;
             }
         }
-        while self.leads() && self.is_open(uid, record) {
-            tokio::time::sleep(INTERVAL).await;
-        }
-        true
     }
 
     /// Writes the plan; `false` where it definitely is not written, or another replica leads. While
@@ -170,11 +175,10 @@ impl Preemptor {
             if !self.leads() || !self.is_open(uid, record) {
                 return EvictionProgress::Continues;
             }
-            if !self.may_evict(victim, preemptor) {
+            let Some(pod) = self.evictable(victim, preemptor) else {
                 evicted.insert(victim.uid.clone());
                 continue;
-            }
-            let pod = pod_ref(victim);
+            };
             match self.pods.evict(&pod, false).await {
                 EvictionOutcome::Accepted => {
                     if evicted.is_empty() && !self.has_started(record) {
@@ -199,14 +203,13 @@ impl Preemptor {
         EvictionProgress::Continues
     }
 
-    /// The victim runs, with a lower priority than the preemptor: an annotation alone evicts
+    /// The victim, if it runs with a lower priority than the preemptor: an annotation alone evicts
     /// nobody.
-    fn may_evict(&self, victim: &Victim, preemptor: &PendingPod) -> bool {
+    fn evictable(&self, victim: &Victim, preemptor: &PendingPod) -> Option<PodRef> {
         let bound_pods = self.cache.bound_pods.0.read();
-        let bound_pod = bound_pods.get(&victim.uid);
-        bound_pod.is_some_and(|bound_pod| {
-            bound_pod.can_be_evicted() && bound_pod.priority < preemptor.priority
-        })
+        let bound_pod = bound_pods.get(&victim.uid)?;
+        let may = bound_pod.can_be_evicted() && bound_pod.priority < preemptor.priority;
+        may.then(|| bound_pod.pod.clone())
     }
 
     /// A victim is terminating or has ended.
@@ -266,14 +269,12 @@ impl Preemptor {
 
     fn notify_preemptor(&self, pod: &PodRef, record: &PreemptionRecord) {
         let victims = record.victims.iter();
-        let names: Vec<_> = victims
-            .map(|v| format!("{}/{}", v.namespace, v.name))
-            .collect();
+        let victims = victims.map(|victim| (&*victim.namespace, &*victim.name));
         let text = format!(
             "Evicting {} on node {} for this pod: {}",
-            counted(names.len()),
+            counted(record.victims.len()),
             record.node,
-            names.join(", ")
+            pods_text(Some(&pod.namespace), victims)
         );
         tracing::info!(
             pod = pod.name,
@@ -291,9 +292,13 @@ impl Preemptor {
     }
 
     fn notify_victim(&self, victim: PodRef, preemptor: &PodRef, record: &PreemptionRecord) {
-        let (namespace, name) = (&preemptor.namespace, &preemptor.name);
+        let who = if preemptor.namespace == victim.namespace {
+            format!("pod {}/{}", preemptor.namespace, preemptor.name)
+        } else {
+            "a pod of another namespace".to_owned()
+        };
         let text = format!(
-            "Preempted by pod {namespace}/{name} of higher priority, for its share of a GPU on node {}",
+            "Preempted by {who} with a higher priority, for its share of a GPU on node {}",
             record.node
         );
         self.events.send(EventNote {

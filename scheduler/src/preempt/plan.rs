@@ -9,7 +9,8 @@ use aliquot_k8s::event::EventNote;
 use tokio::time::Instant;
 
 use super::candidates::{self, ExcludedPods};
-use super::{ActivePlans, PendingPreemptor, Preemptor, pod_ref, unix};
+use super::{ActivePlans, PendingPreemptor, Preemptor, unix};
+use crate::ledger_cache::bound_pods::BoundPod;
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::pod_client::EvictionOutcome;
 
@@ -62,7 +63,10 @@ impl Preemptor {
     /// unknown.
     async fn try_evictions(&self, record: &PreemptionRecord) -> Result<(), Option<PodUid>> {
         for victim in &record.victims {
-            let pod = pod_ref(victim);
+            let bound_pod = self.cache.bound_pods.0.read().get(&victim.uid).cloned();
+            let Some(BoundPod { pod, .. }) = bound_pod else {
+                continue;
+            };
             match self.pods.evict(&pod, true).await {
                 EvictionOutcome::Accepted | EvictionOutcome::Gone => {}
                 EvictionOutcome::Protected(why) => {

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use aliquot_k8s::event;
+use aliquot_k8s::event::{self, EventNote};
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tower_test::mock;
 
 use super::*;
@@ -57,6 +58,7 @@ struct Scene {
     state: PreemptionState,
     log: CallLog,
     api: Arc<Mutex<ApiServer>>,
+    events: mpsc::Receiver<EventNote>,
 }
 
 impl Scene {
@@ -75,37 +77,34 @@ impl Scene {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let path = parts
-                    .uri
-                    .path()
-                    .trim_start_matches("/api/v1/namespaces/d/pods/");
+                let path = parts.uri.path().replace("/pods/", "/");
+                let path = path.trim_start_matches("/api/v1/namespaces/");
+                let path = path.trim_start_matches("d/");
                 let tried = parts.uri.query().is_some_and(|q| q.contains("dryRun"));
                 let uid = &body["deleteOptions"]["preconditions"]["uid"];
                 let plan = &body["metadata"]["annotations"][PREEMPTION];
-                let (line, code) = match path.strip_suffix("/eviction") {
-                    Some(name) => {
-                        assert_eq!(uid, name, "the uid is the precondition");
-                        let what = if tried { "try" } else { "evict" };
-                        let late = name.starts_with("late") && !tried;
-                        if name.starts_with("withdrawing") && !tried {
-                            api_server.lock().annotate(&Value::Null, &shown);
-                        }
-                        let code = if name.starts_with("protected") || late {
-                            429
-                        } else {
-                            201
-                        };
-                        (format!("{what} {name}"), code)
+                let (line, code) = if let Some(name) = path.strip_suffix("/eviction") {
+                    let bare = name.trim_start_matches("other/");
+                    assert_eq!(uid, bare, "the uid is the precondition");
+                    let what = if tried { "try" } else { "evict" };
+                    let late = name.starts_with("late") && !tried;
+                    if name.starts_with("withdrawing") && !tried {
+                        api_server.lock().annotate(&Value::Null, &shown);
                     }
-                    None => {
-                        let what = match plan.as_str() {
-                            None => "clear",
-                            Some(text) if text.contains("given-up") => "close",
-                            Some(_) => "write",
-                        };
-                        let code = api_server.lock().annotate(plan, &shown);
-                        (format!("{what} {path}"), code)
-                    }
+                    let code = if name.starts_with("protected") || late {
+                        429
+                    } else {
+                        201
+                    };
+                    (format!("{what} {name}"), code)
+                } else {
+                    let what = match plan.as_str() {
+                        None => "clear",
+                        Some(text) if text.contains("given-up") => "close",
+                        Some(_) => "write",
+                    };
+                    let code = api_server.lock().annotate(plan, &shown);
+                    (format!("{what} {path}"), code)
                 };
                 written.lock().push(line);
                 let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path},
@@ -114,7 +113,7 @@ impl Scene {
                 send.send_response(Response::builder().status(code).body(body).unwrap());
             }
         });
-        let (events, _) = event::queue();
+        let (events, event_rx) = event::queue();
         let metrics = Metrics::new(&mut Registry::default());
         let client = Client::new(service, "d");
         let preemptor = Preemptor::new(
@@ -129,6 +128,7 @@ impl Scene {
             state: PreemptionState::default(),
             log,
             api,
+            events: event_rx,
         }
     }
 
@@ -172,13 +172,17 @@ impl Scene {
 
     /// The calls when this much time has passed.
     async fn check(&mut self, after: Duration, expected: &[&str]) {
+        self.run(after).await;
+        assert_eq!(*self.log.lock(), expected);
+    }
+
+    async fn run(&mut self, after: Duration) {
         let end = Instant::now() + after;
         let mut ticks = tokio::time::interval(INTERVAL);
         while Instant::now() <= end {
             self.preemptor.reconcile(&mut self.state).await;
             ticks.tick().await;
         }
-        assert_eq!(*self.log.lock(), expected);
     }
 }
 
@@ -232,6 +236,38 @@ async fn tries_writes_and_executes_a_plan_once() {
         .cache
         .read(|ledger| ledger.reservations().count());
     assert_eq!(reserved, 0);
+}
+
+/// Whoever may read a pod reads its events and annotations, but not the pods of other namespaces.
+#[tokio::test(start_paused = true)]
+async fn names_no_pods_of_other_namespaces() {
+    let mut scene = Scene::new();
+    scene.bound_pod("low", 450, 1);
+    let foreign = json!({"metadata": {"namespace": "other"}, "spec": {"priority": 1}});
+    scene.show("theirs", 450, Some("n"), foreign);
+    scene.refused(
+        json!({"spec": {"containers": [{"name": "main", "resources": {"limits": {
+        "nvidia.com/gpu": "1", "nvidia.com/gpumem": "900"}}}]}}),
+    );
+    scene.run(LONG).await;
+    let calls = scene.log.lock().clone();
+    assert!(
+        calls.contains(&"evict other/theirs".to_owned()),
+        "{calls:?}"
+    );
+    let plan = scene.api.lock().plans[0].to_string();
+    assert!(plan.contains("low") && !plan.contains("other"), "{plan}");
+    let mut texts = Vec::new();
+    while let Ok(event) = scene.events.try_recv() {
+        texts.push(format!("{}: {}", event.pod.name, event.text));
+    }
+    texts.sort();
+    let expected = [
+        "low: Preempted by pod d/p with a higher priority, for its share of a GPU on node n",
+        "p: Evicting 2 pods on node n for this pod: d/low and 1 pod of another namespace",
+        "theirs: Preempted by a pod of another namespace with a higher priority, for its share of a GPU on node n",
+    ];
+    assert_eq!(texts, expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,10 +17,11 @@ use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, NodeState, PodUid};
 use aliquot_k8s::{disruption, pod};
+use aliquot_serve::access_control::token;
 use aliquot_serve::body;
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use k8s_openapi::api::core::v1::Pod;
@@ -44,8 +45,11 @@ pub fn router(model: ReadModel) -> Router {
 async fn pod_answer(
     State(model): State<ReadModel>,
     Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<Response, HttpError> {
     model.ready()?;
+    // An account may have the right to the answers about one namespace only.
+    let reads_all = model.monitors.permit("/top", token(&headers)).await.is_ok();
     let pod = model.fetch(&namespace, &name).await?;
     let uid = pod::uid(&pod);
     let waiting = match model.cache.pending.get(&uid) {
@@ -71,7 +75,8 @@ async fn pod_answer(
         head.placement = Some(placement(&entry));
         return Ok(json(&head, std::iter::empty()));
     }
-    Ok(json(&head, Nodes::of(model.cache.clone(), &uid, waiting)))
+    let nodes = Nodes::of(model.cache.clone(), &uid, waiting, reads_all);
+    Ok(json(&head, nodes))
 }
 
 async fn top(State(model): State<ReadModel>) -> Result<Response, HttpError> {
@@ -204,11 +209,13 @@ struct Nodes {
     own: Option<(usize, NodeState)>,
     /// What the quotas of the pod's namespace leave.
     headroom: Option<Headroom>,
+    /// The namespace whose pods are named; all, without one.
+    readers: Option<String>,
     tail: Option<NodeTotals>,
 }
 
 impl Nodes {
-    fn of(cache: Arc<LedgerCache>, uid: &PodUid, waiting: PendingPod) -> Self {
+    fn of(cache: Arc<LedgerCache>, uid: &PodUid, waiting: PendingPod, reads_all: bool) -> Self {
         let namespace = waiting.pod.namespace.as_str();
         let (cluster, own, headroom) = cache.read(|ledger| {
             let headroom = ledger.headroom_for(uid, namespace);
@@ -238,6 +245,7 @@ impl Nodes {
             claimed,
             own,
             headroom,
+            readers: (!reads_all).then(|| namespace.to_owned()),
             tail: Some(NodeTotals::default()),
         }
     }
@@ -258,8 +266,9 @@ impl Iterator for Nodes {
         let left = self.headroom.as_ref();
         let (mut answer, refusal) =
             NodeAnswer::of(name, node, demand, policies, offered, claimed, left);
-        pins::add_users(&self.cache, &mut answer, demand);
-        add_unreadable_pods(&self.cache, &mut answer);
+        let readers = self.readers.as_deref();
+        pins::add_users(&self.cache, &mut answer, demand, readers);
+        add_unreadable_pods(&self.cache, &mut answer, readers);
         if let Some(tail) = &mut self.tail {
             tail.add(&answer, refusal.as_ref());
         }

@@ -1,5 +1,7 @@
 //! The answers about pending, bound and unknown pods.
 
+use aliquot_core::access::{Access, Forbidden};
+use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::decide::PendingPlacement;
 use aliquot_core::explain::PodAnswer;
 use aliquot_core::top::TopAnswer;
@@ -7,6 +9,7 @@ use aliquot_core::usage::DeviceUse;
 use aliquot_core::{Mib, Percent};
 use aliquot_k8s::watch::Index;
 use aliquot_serve::Readiness;
+use aliquot_serve::access_control::{AccessControl, Reviewed, TOKEN_HEADER};
 use axum::body::{Body, to_bytes};
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
@@ -35,6 +38,16 @@ fn cache() -> LedgerCache {
 
 /// The answer, where the API server has `known`.
 async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (StatusCode, String) {
+    ask_guarded(cache, path, known, None).await
+}
+
+/// The answer to a token that `control` lets get some paths.
+async fn ask_guarded(
+    cache: Arc<LedgerCache>,
+    path: &str,
+    known: Option<Value>,
+    control: Option<AccessControl>,
+) -> (StatusCode, String) {
     let (service, mut server) =
         mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
     tokio::spawn(async move {
@@ -52,11 +65,12 @@ async fn ask(cache: Arc<LedgerCache>, path: &str, known: Option<Value>) -> (Stat
     let router = router(ReadModel {
         cache,
         pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, None, None),
+        monitors: Monitors::new(client, None, control),
         leader,
         readiness: Readiness::new([]),
     });
-    let request = Request::get(path).body(Body::empty()).unwrap();
+    let request = Request::get(path).header(TOKEN_HEADER, "token");
+    let request = request.body(Body::empty()).unwrap();
     let answer = router.oneshot(request).await.unwrap();
     let status = answer.status();
     let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
@@ -156,6 +170,36 @@ async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
             .collect();
         assert_eq!(nodes, [("b", false), ("c", false)]);
         Index::<Pod>::apply(&*cache, serde_json::from_value(known.clone()).unwrap());
+    }
+}
+
+/// RBAC may let an account get `/explain/d/*` alone.
+#[tokio::test]
+async fn names_pods_only_to_those_who_may_read_their_namespace() {
+    let mut spoilt = pod("spoilt", 100, Some("a"));
+    spoilt.metadata.namespace = Some("other".to_owned());
+    let annotations = spoilt.metadata.annotations.get_or_insert_default();
+    annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+    for (prefix, detail) in [
+        ("/", "of pod other/spoilt"),
+        ("/explain/d/", "of 1 pod of another namespace"),
+    ] {
+        let review = move |_, path: String| -> Reviewed {
+            let account = "limited".to_owned();
+            Box::pin(async move {
+                Ok(match path.strip_prefix(prefix) {
+                    Some(_) => Access::Allowed,
+                    None => Access::Forbidden(Forbidden { account, path }),
+                })
+            })
+        };
+        let control = AccessControl::new(review, []).unwrap();
+        let cache = cache();
+        Index::apply(&cache, spoilt.clone());
+        let known = serde_json::to_value(pod("p", 500, None)).unwrap();
+        let asked = ask_guarded(Arc::new(cache), "/explain/d/p", Some(known), Some(control));
+        let answer: PodAnswer = serde_json::from_str(&asked.await.1).unwrap();
+        assert_eq!(answer.nodes[0].gpus[0].detail, detail, "{prefix}");
     }
 }
 

@@ -124,7 +124,7 @@ impl Monitors {
 
     /// The monitor's answer, which others may have got before.
     async fn answer(&self, node: &NodeName, what: Measured, token: Option<&str>) -> Arc<str> {
-        if let Err(why) = self.permit(what, token).await {
+        if let Err(why) = self.permit(what.path(), token).await {
             return error(&why);
         }
         let (answer, fresh) = {
@@ -166,13 +166,13 @@ impl Monitors {
         text
     }
 
-    /// Why who asks may not know it, as the monitor itself would say.
-    async fn permit(&self, what: Measured, token: Option<&str>) -> Result<(), String> {
+    /// Why who asks may not get the path, here or on a monitor, as the monitor itself would say.
+    pub(super) async fn permit(&self, path: &str, token: Option<&str>) -> Result<(), String> {
         let Some(control) = &self.0.control else {
             return Ok(());
         };
         let token = token.ok_or("a token is required")?;
-        match control.access(token, what.path()).await? {
+        match control.access(token, path).await? {
             Access::Allowed => Ok(()),
             Access::Unauthenticated => Err("the token is not of any account".to_owned()),
             Access::Forbidden(why) => Err(why.to_string()),
