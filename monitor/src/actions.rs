@@ -19,20 +19,16 @@ use crate::pods::Pods;
 
 const MIB: u64 = 1 << 20;
 
-/// Counters of what was done.
 #[derive(Clone, Debug, Default)]
 pub struct ActionCounts {
     /// Killed processes, by reason.
     pub killed: BTreeMap<&'static str, u64>,
-    /// Processes that could not be killed.
     pub not_killed: u64,
     /// Times that a container was above its limit.
     pub above: u64,
-    /// Times that lent memory of a GPU was called back.
     pub call_backs: u64,
 }
 
-/// Carries out actions.
 #[derive(Debug)]
 pub struct ActionRunner {
     node: String,
@@ -42,12 +38,10 @@ pub struct ActionRunner {
     process_lists: BTreeMap<String, String>,
     /// What each container is to free, as written.
     call_back_files: BTreeMap<String, String>,
-    /// What was done so far.
     pub counts: ActionCounts,
 }
 
 impl ActionRunner {
-    /// For this node.
     pub fn new(node: String, processes: Processes, pods: Pods, notes: EventSender) -> Self {
         Self {
             node,
@@ -153,7 +147,6 @@ impl ActionRunner {
         }
     }
 
-    /// Writes the container's list of its processes.
     fn write_process_list(&mut self, container: &ManagedContainer, list: &[ListedProcess]) {
         let text = process_list(list);
         if self.process_lists.get(&container.id) == Some(&text) {

@@ -5,24 +5,15 @@ use crate::managed_containers::{ContainerDevice, ManagedContainer};
 use crate::node_sample::{NodeContext, ProcessSample};
 use crate::pods::PodInfo;
 
-/// Why a process is unmanaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnmanagedReason {
-    /// It is in no pod.
     Host,
-    /// Its pod has no share.
     NoShare,
-    /// Its pod has an allocation, but this node has no record of it.
     LostShare,
-    /// Its pod has a GPU from another device plugin.
     Foreign,
-    /// It is in its pod, but in no container that the API server reports.
     NoContainer,
-    /// Its pod has a share, its container has none.
     OtherContainer,
-    /// Its container has a share of another GPU.
     OtherGpu,
-    /// Its container has this share, but it bypasses the limiter.
     NoLimiter,
 }
 
@@ -56,14 +47,12 @@ impl UnmanagedReason {
     }
 }
 
-/// The owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A container with a share: its index, and that of the device in it.
     Share(usize, usize),
     /// The same, but the process bypasses the limiter.
     WithoutLimiter(usize, usize),
-    /// No share.
     Unmanaged(UnmanagedReason),
     /// An MPS server, which uses memory for its clients only.
     MpsServer,

@@ -39,10 +39,8 @@ struct GpuSamples {
     processes: BTreeMap<u32, ProcessBusy>,
 }
 
-/// How much of a GPU a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessBusy {
-    /// Percent of the GPU's compute.
     pub percent: u32,
     /// It has no sample among those that were read last, but one of the last second.
     pub is_late: bool,

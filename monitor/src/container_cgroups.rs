@@ -17,7 +17,6 @@ const MAX_UNNAMED_SAMPLES: u32 = 20;
 /// Cgroups of containers, by pod and name.
 pub type Cgroups = BTreeMap<(PodUid, String), BTreeSet<String>>;
 
-/// The cgroups found so far.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerCgroups {
     /// By pod and the runtime's id.

@@ -16,7 +16,6 @@ use crate::pods::Pod;
 /// Name of each container, by pod and the runtime's id.
 pub type NamesById = BTreeMap<(PodUid, String), String>;
 
-/// All names that were reported.
 #[derive(Debug)]
 pub struct ContainerNames {
     file: PathBuf,

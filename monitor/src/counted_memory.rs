@@ -13,10 +13,8 @@ pub struct MeasuredProcess {
     pub bytes: Option<u64>,
 }
 
-/// What the limiter counts for one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountedMemory {
-    /// Bytes.
     pub bytes: u64,
     /// Of these, managed memory, which the driver may leave out of what it reports.
     pub managed: u64,

@@ -18,44 +18,34 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Utilization and memory are read after this, in every second sample.
 const UTILIZATION_INTERVAL: Duration = Duration::from_millis(900);
 
-/// The driver calls that the monitor uses.
 pub trait GpuDriver: Driver + Usage + MemoryLimits {}
 
 impl<T: Driver + Usage + MemoryLimits> GpuDriver for T {}
 
-/// What was read of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuSample {
-    /// Its uuid.
     pub uuid: String,
     /// NVML's index.
     pub index: u32,
-    /// Marketing name.
     pub model: String,
     /// PCI address.
     pub bus: String,
-    /// Its utilization.
     pub load: GpuUtilization,
     /// Its memory; `None` while it does not answer.
     pub bytes: Option<DeviceMemory>,
-    /// Its instances.
     pub instances: Vec<InstanceSample>,
 }
 
-/// What was read of one MIG instance.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceSample {
-    /// Its uuid.
     pub uuid: String,
     /// Such as `3g.20gb`.
     pub profile: String,
     /// The driver's ids of the GPU instance and the compute instance.
     pub numbers: (u32, u32),
-    /// Its memory.
     pub bytes: Option<DeviceMemory>,
 }
 
-/// The last inventory, kept between samples.
 #[derive(Default)]
 pub struct InventoryCache {
     inventory: Option<(Instant, DriverInventory)>,

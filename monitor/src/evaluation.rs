@@ -15,7 +15,6 @@ use crate::node_sample::{NodeSample, ProcessSample};
 use crate::oom::{self, OomRule, OomWatch, ProcessMemory};
 use crate::overhead::{MemorySample, Overhead, Recent};
 
-/// The administrator's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Bytes that each process may use beyond what the limiter counts for it.
@@ -50,7 +49,6 @@ pub struct ContainerUse {
     pub busy: u32,
     /// Of one of them, the driver has no sample as new as of others.
     pub is_late: bool,
-    /// Compute, as the limiter counts it.
     pub work: aliquot_region::host::ComputeUsage,
     /// Requests that the limiter refused.
     pub refused: u64,
@@ -58,20 +56,15 @@ pub struct ContainerUse {
     pub blind: bool,
 }
 
-/// An unmanaged process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnmanagedProcess {
-    /// Its GPU.
     pub gpu: String,
-    /// Its pod.
     pub pod: Option<PodUid>,
-    /// Why.
     pub reason: UnmanagedReason,
     /// Bytes that it uses; `None` where the driver does not report them.
     pub bytes: Option<u64>,
 }
 
-/// What to do after a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Report an unmanaged process and its pid.
@@ -82,7 +75,6 @@ pub enum Action {
     KillOverLimit(ProcessIdentity, ProcessLocation, usize, usize, u64),
 }
 
-/// The result of one sample.
 #[derive(Debug, Default)]
 pub struct Evaluation {
     /// What each container uses on each of its devices.
@@ -99,7 +91,6 @@ pub struct Evaluation {
     pub unknown: u64,
     /// Counters files that their tenants corrupted: index of the container, what is wrong.
     pub corrupt_counters: Vec<(usize, String)>,
-    /// The actions to take.
     pub actions: Vec<Action>,
 }
 
@@ -107,7 +98,6 @@ pub struct Evaluation {
 /// reports a new one after a second or two.
 const MAX_UNKNOWN_SAMPLES: u32 = 20;
 
-/// The state between samples.
 #[derive(Debug, Default)]
 pub struct Evaluator {
     shares: BTreeMap<(String, usize), ShareState>,
@@ -167,7 +157,6 @@ struct OwnProcesses<'a> {
 }
 
 impl Evaluator {
-    /// Evaluates one more sample.
     pub fn evaluate(&mut self, sample: &NodeSample, rules: &Rules) -> Evaluation {
         let containers = &sample.containers.all;
         let owners: Vec<Owner> = sample

@@ -19,12 +19,10 @@ use crate::metrics::{self as all, Declared, Family, Samples, Value};
 use crate::node_sample::NodeSample;
 use crate::pods::Pod;
 
-/// The snapshot of the last sample.
 #[derive(Clone, Debug, Default)]
 pub struct LatestSnapshot(Arc<Mutex<Option<Arc<Snapshot>>>>);
 
 impl LatestSnapshot {
-    /// Replaces the snapshot.
     pub fn set(&self, snapshot: Snapshot) {
         *self.0.lock() = Some(Arc::new(snapshot));
     }
@@ -33,9 +31,7 @@ impl LatestSnapshot {
 /// Writes the metrics of these families at a scrape.
 #[derive(Debug)]
 pub struct Exporter {
-    /// The last snapshot.
     pub shown: LatestSnapshot,
-    /// The families to export.
     pub families: Vec<Family>,
 }
 
@@ -52,29 +48,20 @@ impl Collector for Exporter {
 /// All that the metrics are computed from.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The node's name.
     pub node: String,
-    /// The sample.
     pub sample: NodeSample,
-    /// The GPUs.
     pub gpus: Vec<GpuSample>,
-    /// Its evaluation.
     pub evaluation: Evaluation,
-    /// What enforces each container's limits.
     pub enforced_by: EnforcedBy,
     /// Whether the driver supports cgroup memory limits, by GPU.
     pub driver_limits: BTreeMap<String, bool>,
-    /// This node's pods.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Whether all pods are known.
     pub listed: bool,
-    /// What was done so far.
     pub action_counts: ActionCounts,
-    /// Failed reads so far.
     pub failures: BTreeMap<&'static str, u64>,
     /// Events dropped because the queue was full.
     pub dropped: u64,
-    /// How long the sample took.
     pub took: Duration,
     /// The monotonic clock in nanoseconds.
     pub now: u64,

@@ -28,7 +28,6 @@ const SHARES: usize = 1024;
 /// The shortest time in which what launches waited is a percentage.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// The last hour of a node.
 #[derive(Debug, Default)]
 pub struct History {
     /// When the interval began whose point comes next.
@@ -70,10 +69,8 @@ struct Mean {
     count: u64,
 }
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryReport {
-    /// The node's name.
     pub node: NodeName,
     /// The times of the points, in seconds since 1970.
     pub times: Vec<u64>,
@@ -86,7 +83,6 @@ pub struct HistoryReport {
 /// A GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuHistory {
-    /// Its UUID.
     pub gpu: GpuUuid,
     /// Memory in use by anybody.
     pub memory: Vec<Option<Mib>>,
@@ -101,7 +97,6 @@ pub struct GpuHistory {
 /// A container's use of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShareHistory {
-    /// Which share.
     #[serde(flatten)]
     pub name: ShareName,
     /// Memory of its processes.
@@ -150,7 +145,6 @@ impl History {
         }
     }
 
-    /// The answer for this node.
     pub fn report(&self, node: &NodeName) -> HistoryReport {
         let gpus = self.gpus.iter().map(|(gpu, series)| GpuHistory {
             gpu: gpu.clone(),

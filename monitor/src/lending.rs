@@ -32,13 +32,10 @@ const BEYOND_GRACE: Duration = Duration::from_secs(5);
 pub struct LentShare {
     /// Index of its container and of the device in it.
     pub at: (usize, usize),
-    /// The container's id.
     pub container: String,
-    /// What it requested.
     pub request: u64,
     /// The most that it may use.
     pub limit: u64,
-    /// What it uses.
     pub used: u64,
     /// Of that, the driver's own beyond what the limiter counts, which is not held against it.
     pub tolerated: u64,
@@ -46,7 +43,6 @@ pub struct LentShare {
     pub lacking: u64,
     /// It frees memory when it is notified.
     pub yields: bool,
-    /// Its grace period.
     pub grace: Duration,
 }
 
@@ -106,7 +102,6 @@ pub struct Lending {
 }
 
 impl Lending {
-    /// None yet.
     pub fn new(grace: Grace) -> Self {
         Self {
             grace,

@@ -6,6 +6,7 @@
 //! device plugin wrote on disk. A tenant's file is never believed where driver or cgroups disagree.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod actions;
 pub mod agent_reports;

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 /// A directory that changed within this time may change again with the same modification time.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// A device of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDevice {
     /// Its uuid, as on the limits page: `GPU-…`, or `MIG-…` for an instance of a fixed layout.
@@ -43,37 +42,29 @@ pub struct ManagedContainer {
     pub id: String,
     /// The pod's uid, as the kubelet knows it.
     pub pod: PodUid,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod_name: String,
-    /// The container's name.
     pub name: String,
     /// Its devices, in the order of the limits page and the counters file.
     pub devices: Vec<ContainerDevice>,
     /// 0 high, 1 low.
     pub priority: u8,
-    /// Its other limits.
     pub effective: EffectiveLimits,
     /// It has the limiter: each of its processes on a GPU has a process slot.
     pub limited: bool,
-    /// Its directory on the host.
     pub directory: ContainerDirectory,
 }
 
 /// An accepted allocation that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableShare {
-    /// Its file.
     pub file: PathBuf,
-    /// What is wrong with it.
     pub problem: String,
 }
 
 /// The containers with a share at one moment, ordered by directory name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedContainers {
-    /// The containers.
     pub all: Vec<ManagedContainer>,
     /// Accepted allocations that cannot be read.
     pub unreadable: Vec<UnreadableShare>,
@@ -83,7 +74,6 @@ pub struct ManagedContainers {
     pub unlisted: bool,
 }
 
-/// Receives the newest list.
 pub type ContainersReceiver = watch::Receiver<Arc<ManagedContainers>>;
 
 /// Reads the containers when they may have changed.
@@ -94,12 +84,10 @@ pub struct ContainerReader {
 }
 
 impl ContainerReader {
-    /// Reads below the agent's state directory.
     pub fn new(state: PathBuf) -> Self {
         Self { state, last: None }
     }
 
-    /// The containers now. Blocks.
     pub fn read(&mut self) -> Arc<ManagedContainers> {
         let state = StateDirectory(&self.state);
         let changed =

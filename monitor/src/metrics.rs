@@ -7,7 +7,6 @@ use std::fmt::{self, Write as _};
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// A family of metric names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// Ours, always.
@@ -27,18 +26,14 @@ pub enum MetricKind {
     Gauge,
 }
 
-/// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
     /// Its full name, without `_total`.
     pub name: &'static str,
-    /// Its type.
     pub kind: MetricKind,
-    /// Its family.
     pub family: Family,
     /// Its labels, in order.
     pub labels: &'static [&'static str],
-    /// Its help text.
     pub help: &'static str,
 }
 
@@ -240,12 +235,9 @@ declared! {
         "Percent of the time in which the decoder worked";
 }
 
-/// A metric's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// An integer.
     Whole(u64),
-    /// A real number.
     Part(f64),
 }
 

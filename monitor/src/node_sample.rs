@@ -35,7 +35,6 @@ pub struct NodeSample {
     pub charged: Vec<Vec<u64>>,
     /// The counters file of each container; `None` for one without the limiter.
     pub counters: Vec<Option<Counters>>,
-    /// Processes on GPUs.
     pub processes: Vec<ProcessSample>,
     /// GPUs whose processes could not be read, or that are missing in the inventory.
     pub blind: BTreeSet<String>,
@@ -96,7 +95,6 @@ impl NodeSample {
         (unmeasured, unknown)
     }
 
-    /// The GPU of a container's device.
     pub fn gpu(&self, at: usize, device: usize) -> &str {
         let uuid = self.device_uuid(at, device);
         self.gpus.get(uuid).map_or(uuid, String::as_str)
@@ -106,22 +104,18 @@ impl NodeSample {
 /// A process that has a GPU open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
-    /// The GPU.
     pub gpu: String,
     /// Its MIG instance, by the driver's ids.
     pub instance: Option<(u32, u32)>,
     /// Bytes that it uses; `None` where the driver does not report them.
     pub bytes: Option<u64>,
-    /// What the kernel reports about it.
     pub process: ProcessStatus,
 }
 
-/// A MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigInstance {
     /// Such as `3g.20gb`.
     pub profile: String,
-    /// Its uuid.
     pub uuid: String,
 }
 

@@ -27,7 +27,6 @@ const KILL_RETRY: u64 = 10;
 /// The limit of a container on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomRule {
-    /// Limit in bytes.
     pub limit: u64,
     /// Bytes that each process may use beyond what the limiter counts for it: the driver's own, such
     /// as code that it loads late.
@@ -38,30 +37,23 @@ pub struct OomRule {
     pub kill: bool,
 }
 
-/// What to do after a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomVerdict {
-    /// Nothing.
     Within,
     /// Report it to the pod, once each time that it exceeds its limit and every few minutes while it
     /// does.
     Report {
-        /// Bytes used.
         used: u64,
     },
-    /// Kill this process.
     Kill {
-        /// Bytes used by all processes.
         used: u64,
         /// The process that grew after a refusal, or else the one that grew last.
         identity: ProcessIdentity,
     },
 }
 
-/// One process of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// Its identity.
     pub identity: ProcessIdentity,
     /// Bytes that it uses; `None` where the driver does not report them.
     pub bytes: Option<u64>,

@@ -73,7 +73,6 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// Adds one sample.
     pub fn add(&mut self, value: u64) {
         self.last[self.next] = value;
         self.next = (self.next + 1) % SAMPLES;
@@ -92,7 +91,6 @@ impl Recent {
     }
 }
 
-/// The charge of one container on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overhead {
     uncounted: Recent,

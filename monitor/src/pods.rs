@@ -27,12 +27,9 @@ pub struct PodInfo {
     pub ended: bool,
 }
 
-/// One pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// The object reference for events.
     pub reference: PodRef,
-    /// What its processes depend on.
     pub info: PodInfo,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
@@ -45,12 +42,10 @@ pub struct Pod {
 pub struct Pods(Arc<Mutex<BTreeMap<PodUid, Arc<Pod>>>>);
 
 impl Pods {
-    /// All pods now.
     pub fn all(&self) -> BTreeMap<PodUid, Arc<Pod>> {
         self.0.lock().clone()
     }
 
-    /// One pod.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.0.lock().get(uid).cloned()
     }

@@ -45,19 +45,14 @@ use crate::usage_routes::UsageRecord;
 const SAMPLED: &str = "looked";
 const OVERDUE_REASON: &str = "a sample does not complete: the driver does not answer";
 
-/// Why the monitor cannot run.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// No client for the API server.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The address is in use.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
-    /// The address cannot be guarded.
     #[error(transparent)]
     AccessControl(#[from] AccessControlError),
 }
@@ -87,7 +82,6 @@ fn raise_open_file_limit() {
     }
 }
 
-/// Runs until `stop`.
 pub async fn run(
     settings: Settings,
     driver: Arc<ReleasableNvml>,

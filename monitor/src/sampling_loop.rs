@@ -34,10 +34,8 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// A sample that takes longer is reported; driver calls have no deadline.
 const OVERDUE: Duration = Duration::from_secs(30);
 
-/// The state of the current sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampleStatus {
-    /// It completed.
     Completed,
     /// It has not completed for half a minute, or another half.
     Overdue,
@@ -45,39 +43,25 @@ pub enum SampleStatus {
     DriverClosed(String),
 }
 
-/// The parts of the loop.
 pub struct SamplingLoop {
-    /// The node's name.
     pub node: String,
     /// Bytes that each process may use beyond what the limiter counts for it.
     pub tolerance: u64,
     /// The driver that the sampler and the enforcements use.
     pub driver: Arc<ReleasableNvml>,
-    /// Takes samples.
     pub sampler: Sampler,
-    /// Evaluates them.
     pub evaluator: Evaluator,
-    /// Enforces memory limits.
     pub enforcements: Enforcements,
-    /// Calls back lent memory.
     pub lending: Lending,
-    /// Carries out actions.
     pub actions: ActionRunner,
-    /// Reports the GPUs without correction to the agent.
     pub uncorrected: GpuListReport,
-    /// Reports to the agent the GPUs with processes whose memory the driver does not report.
     pub unmeasured: GpuListReport,
     /// This node's pods, and whether all are known.
     pub pods: (Pods, Freshness),
-    /// Sends events.
     pub notes: EventSender,
-    /// The snapshot for metrics.
     pub shown: LatestSnapshot,
-    /// What is used, and was in the last hour.
     pub usage: UsageRecord,
-    /// Sends the containers to the arbiter.
     pub containers_tx: watch::Sender<Arc<ManagedContainers>>,
-    /// Sends the driver's measurements to the arbiter.
     pub measurements_tx: watch::Sender<Arc<Measurements>>,
 }
 

@@ -19,7 +19,6 @@ use crate::usage;
 pub struct UsageRecord(Arc<Mutex<(Option<NodeUsage>, History)>>);
 
 impl UsageRecord {
-    /// Adds a sample.
     pub fn add(&self, snapshot: &Snapshot) {
         let (mut usage, waited) = usage::of(snapshot);
         let (last, history) = &mut *self.0.lock();
@@ -27,7 +26,6 @@ impl UsageRecord {
         *last = Some(usage);
     }
 
-    /// The routes `/usage` and `/usage/history`.
     pub fn router(&self) -> Router {
         let (now, hour) = (self.clone(), self.clone());
         Router::new()

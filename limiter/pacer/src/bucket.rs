@@ -29,7 +29,6 @@ pub const MAX_DEBT: u64 = 600_000_000_000;
 /// added unconditionally.
 const MAX_ATTEMPTS: u32 = 64;
 
-/// The bucket's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket<'a>(pub &'a AtomicU64);
 

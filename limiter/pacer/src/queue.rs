@@ -15,7 +15,6 @@ const LAUNCHES_ALONE: usize = 16;
 /// [`SHORT_LAUNCHES`].
 const QUEUED_ALONE: u64 = 50_000_000;
 
-/// The work of a stream in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamQueue {
     /// Its measured launches.

@@ -42,14 +42,10 @@ pub struct LimitWords {
     pub host_alive: bool,
 }
 
-/// What a launch has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchRule {
-    /// Run without a limit.
     Unlimited,
-    /// Wait for the throttle flag.
     Wait,
-    /// Keep to this rate.
     Limited(Rate),
 }
 

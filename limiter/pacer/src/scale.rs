@@ -14,7 +14,6 @@ const MIN_ESTIMATE: u64 = 1_000;
 const MAX_ESTIMATE: u64 = 1_000_000_000;
 const FUNCTIONS: usize = 1024;
 
-/// How much of which function a launch runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The function, or the kind of work.

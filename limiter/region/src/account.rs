@@ -25,13 +25,11 @@ pub const MAX_BYTES: u64 = BYTES;
 
 /// An atomic 64-bit word; every operation is sequentially consistent.
 pub trait AtomicWord {
-    /// Reads the value.
     fn load(&self) -> u64;
     /// Adds, wrapping.
     fn add(&self, more: u64);
     /// Stores `new` if the value is `old`; else returns the value.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
-    /// Stores `new`.
     fn store(&self, new: u64);
 }
 
@@ -54,7 +52,6 @@ impl AtomicWord for core::sync::atomic::AtomicU64 {
 /// The words that one process changes for one device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAccount<'a, W> {
-    /// The device's total.
     pub total: &'a W,
     /// The slot's operations under way and completed.
     pub busy: &'a W,
@@ -120,7 +117,6 @@ impl<W: AtomicWord> DeviceAccount<'_, W> {
         self.suspended.load() == SUSPENDED
     }
 
-    /// Releases `size` bytes.
     pub fn release(&self, size: u64) {
         self.operate(|| {
             // Before the bytes leave the slot: whoever resumes the process adds those to the total.
@@ -165,12 +161,10 @@ pub fn clear<'a, W: AtomicWord + 'a>(busy: &W, used: impl Iterator<Item = &'a W>
     busy.store((busy.load() | UNDER_WAY).wrapping_add(1));
 }
 
-/// What an audit of one device found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audit {
     /// Total and slots agree.
     Exact,
-    /// The total was corrected.
     Corrected,
     /// An operation was under way; nothing was changed.
     Busy,

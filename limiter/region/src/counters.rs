@@ -109,7 +109,6 @@ impl Layout {
         self.entry(ENTRIES)
     }
 
-    /// Offset of an entry.
     pub(crate) fn entry(self, entry: usize) -> usize {
         assert!(entry <= ENTRIES);
         self.first_entry + entry * ENTRY
@@ -121,7 +120,6 @@ const HIGH: usize = 16;
 /// Where the number of entries that were ever used is.
 pub(crate) const HIGHEST_ENTRY: usize = 24;
 const FIRST_DEVICE: usize = 4096;
-/// Bytes of a device.
 pub(crate) const DEVICE: usize = 256;
 const FIRST_SLOT: usize = 16_384;
 const SLOT: usize = 1024;
@@ -131,7 +129,6 @@ const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
 const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
 const SLOT_DETAIL: usize = 8;
-/// Bytes of an entry.
 pub(crate) const ENTRY: usize = 32;
 /// Bytes of a block, in which managed memory is counted.
 pub const BLOCK: u64 = 2 << 20;
@@ -146,7 +143,6 @@ const _: () = {
     assert!((OLD.first_entry + ENTRIES * ENTRY) as u64 <= OLD.size);
 };
 
-/// Bytes of a header.
 pub(crate) const HEADER: usize = 12;
 
 /// The header of a new file; the rest is zero.
@@ -162,15 +158,11 @@ pub fn identity(file: impl AsFd) -> io::Result<u64> {
     map::identity(file)
 }
 
-/// Why a process cannot get a slot.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// The file cannot be opened, mapped or locked.
     #[error("the counters file cannot be {step}: {source}")]
     File {
-        /// The step that failed.
         step: &'static str,
-        /// The system's error.
         source: io::Error,
     },
     /// Not a counters file, or one with another layout.
@@ -199,7 +191,6 @@ pub struct ComputeRecord<T> {
     pub busy: T,
     /// When a launch was last reported; 0: never.
     pub last: T,
-    /// Reported launches.
     pub launches: T,
     /// Nanoseconds that launches waited.
     pub waited: T,
@@ -228,7 +219,6 @@ impl<T> ComputeRecord<T> {
 /// The words of one device beside its total.
 pub type ComputeWords<'a> = ComputeRecord<&'a AtomicU64>;
 
-/// A mapped counters file.
 #[derive(Debug)]
 pub(crate) struct MappedCounters {
     pub(crate) map: Map,
@@ -340,7 +330,6 @@ pub(crate) fn slot_at(at: usize) -> usize {
     at.saturating_sub(FIRST_SLOT) / SLOT
 }
 
-/// End of a slot.
 pub(crate) fn end(slot: usize) -> usize {
     start(slot) + SLOT
 }

@@ -79,7 +79,6 @@ impl ForkFlag {
         self.0.store(RAISED, Ordering::Release);
     }
 
-    /// Whether this process raised the flag.
     #[inline]
     pub fn is_raised(self) -> bool {
         self.0.load(Ordering::Acquire) == RAISED

@@ -16,15 +16,12 @@ use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
 
-/// Why a counters file cannot be read.
 #[derive(Debug, Error)]
 pub enum CountersReadError {
     /// It is missing or a link, or may not be opened.
     #[error("the counters file cannot be {step}: {source}")]
     Io {
-        /// The step that failed.
         step: &'static str,
-        /// The system's error.
         source: io::Error,
     },
     /// A FIFO, a device, a directory.
@@ -56,7 +53,6 @@ impl CountersReadError {
 /// One process of a container according to its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// Index of its slot.
     pub slot: usize,
     /// Its id in its own namespace; `None` for those of the shared slot of an earlier release.
     pub pid: Option<u32>,
@@ -84,9 +80,7 @@ pub struct CountersSnapshot {
     pub overlaps: Vec<Overlap>,
     /// Highest number of bytes that was ever in use of each device.
     pub peaks: Vec<u64>,
-    /// Requests refused on each device.
     pub refused: Vec<u64>,
-    /// Compute use of each device.
     pub compute: Vec<ComputeUsage>,
     /// Bytes of each device that a call within the request waits for, and when that was written, in
     /// nanoseconds of the monotonic clock.
@@ -100,7 +94,6 @@ pub struct ComputeUsage {
     pub busy: u64,
     /// Last launch, nanoseconds of the monotonic clock; 0: none.
     pub last: u64,
-    /// Launches.
     pub launches: u64,
     /// Nanoseconds that launches waited.
     pub waited: u64,

@@ -159,13 +159,10 @@ pub struct DeviceLimits<'a> {
     pub cores_limit: u32,
 }
 
-/// Why a page cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PageError {
-    /// Too many devices.
     #[error("{0} devices; expected: at most {MAX_DEVICES}")]
     TooMany(usize),
-    /// A UUID is too long.
     #[error("UUID {0} is too long; expected: at most {UUID} bytes")]
     Uuid(String),
 }

@@ -5,14 +5,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
-/// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockMode {
     /// By one open file description.
     Exclusive,
     /// By any number of open file descriptions.
     Shared,
-    /// Not locked.
     Unlocked,
 }
 

@@ -38,7 +38,6 @@ pub(crate) fn read_at(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result
     Ok(())
 }
 
-/// A path as a C string.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }

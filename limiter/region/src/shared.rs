@@ -20,7 +20,6 @@ pub struct Entry<'a, W> {
     pub key: &'a W,
     /// Who holds it; 0: the entry is free.
     pub holder: &'a W,
-    /// Bytes of the block.
     pub bytes: &'a W,
     /// The inode of the descriptors that stand for it; 0: there are none.
     pub inode: &'a W,
@@ -31,15 +30,12 @@ pub struct Entry<'a, W> {
 pub struct SharedBlock {
     /// Its key; not 0.
     pub key: u64,
-    /// Its device.
     pub device: usize,
-    /// Its bytes.
     pub bytes: u64,
     /// The holder had it from another process.
     pub imported: bool,
 }
 
-/// The content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) block: SharedBlock,
@@ -77,7 +73,6 @@ pub(crate) fn decode(key: u64, holder: u64, bytes: u64) -> Option<Held> {
 }
 
 impl<W: AtomicWord> Entry<'_, W> {
-    /// What the entry says.
     pub(crate) fn read(&self) -> Option<Held> {
         decode(self.key.load(), self.holder.load(), self.bytes.load())
     }
@@ -196,7 +191,6 @@ pub(crate) fn clear<'a, W: AtomicWord + 'a>(
 pub struct Overlap {
     /// Bytes of blocks for which another holder is charged too.
     pub duplicates: u64,
-    /// Bytes of orphans.
     pub orphans: u64,
 }
 

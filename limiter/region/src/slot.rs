@@ -28,7 +28,6 @@ const MAX_AUDITS: u32 = 64;
 /// Bytes to map so that a lock stays.
 const PAGE: usize = 4096;
 
-/// The slot of this process.
 #[derive(Debug)]
 pub struct ProcessSlot {
     counters: MappedCounters,
@@ -43,7 +42,6 @@ pub struct ProcessSlot {
 /// What this process holds of the memory that processes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Holding {
-    /// The block.
     pub block: SharedBlock,
     /// Its entry; `None`: all were taken, so that each holder counts for itself.
     entry: Option<usize>,
@@ -109,7 +107,6 @@ impl ProcessSlot {
         }
     }
 
-    /// Index of the slot.
     pub fn index(&self) -> usize {
         self.slot
     }
@@ -146,7 +143,6 @@ impl ProcessSlot {
         self.counters.peak(device).fetch_max(used, Relaxed);
     }
 
-    /// Releases `size` bytes.
     pub fn release(&self, device: usize, size: u64) {
         self.account(device).release(size);
     }
@@ -245,7 +241,6 @@ impl ProcessSlot {
         account::bytes(self.counters.total(device))
     }
 
-    /// The compute words of a device.
     pub fn compute(&self, device: usize) -> ComputeWords<'_> {
         self.counters.compute(device)
     }

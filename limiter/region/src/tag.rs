@@ -18,7 +18,6 @@ const FIRST: u64 = 1 << 61;
 /// Keys from here on belong to memory without descriptors.
 const AFTER_LAST: u64 = 1 << 62;
 
-/// A new tag.
 pub fn new() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     // A forked child would otherwise continue its parent's sequence.

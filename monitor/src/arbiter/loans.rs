@@ -14,11 +14,8 @@ pub struct LoanClaim {
     pub share: Option<Ppm>,
     /// It is active, and need not wait for others.
     pub active: bool,
-    /// What it uses.
     pub used: Ppm,
-    /// It demands more.
     pub demands_more: bool,
-    /// It may get a loan.
     pub may_borrow: bool,
     /// The most that it may use with it.
     pub most: Ppm,
@@ -29,7 +26,6 @@ impl LoanClaim {
         self.active && self.demands_more && self.may_borrow
     }
 
-    /// What is reserved for it.
     fn reserved(&self) -> Ppm {
         match self.share {
             _ if !self.active => 0,

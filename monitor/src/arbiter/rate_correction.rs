@@ -47,7 +47,6 @@ const RETENTION: u64 = 5_000_000_000;
 /// How long a tenant that was stopped has no margin.
 const WATCH_PERIOD: u64 = 60 * SECOND;
 
-/// The rate correction of one tenant on one device.
 #[derive(Debug, Default)]
 pub struct RateCorrection {
     /// The time of the last measurement, and of the first of those that are averaged.
@@ -61,7 +60,6 @@ pub struct RateCorrection {
     correction: Option<Ppm>,
     /// What was charged in all when the last measurement was made, in nanoseconds.
     charged_before: u64,
-    /// Its recent allowances.
     allowances: AllowanceHistory,
     /// Device time used in excess of the allowance, in nanoseconds, for each delay; below 0: unused.
     excess: [i64; DELAYS.len()],
@@ -204,7 +202,6 @@ struct AllowanceHistory {
 }
 
 impl AllowanceHistory {
-    /// Sets the allowance from `now` on.
     fn note(&mut self, allowed: Ppm, now: u64) {
         if self.marks.back().is_some_and(|(_, last)| *last == allowed) {
             return;

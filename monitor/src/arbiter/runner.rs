@@ -25,7 +25,6 @@ pub const TICK: Duration = Duration::from_millis(20);
 /// A counters file is reopened after this, in nanoseconds: it may have been replaced.
 const REOPEN: u64 = 1_000_000_000;
 
-/// The arbiter of a node.
 #[derive(Debug, Default)]
 pub struct Arbiter {
     containers: Vec<ArbitratedContainer>,
@@ -34,7 +33,6 @@ pub struct Arbiter {
 
 #[derive(Debug)]
 struct ArbitratedContainer {
-    /// The container's id.
     id: String,
     counters_path: PathBuf,
     page: limits::HostLimitsPage,
@@ -42,7 +40,6 @@ struct ArbitratedContainer {
     launch_reader: Option<LaunchReader>,
     opened_at: u64,
     counters: Vec<LaunchCounters>,
-    /// The driver's measurement of each device.
     measured: Vec<Option<Measurement>>,
 }
 
@@ -56,7 +53,6 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Reads both.
     pub fn read() -> Self {
         let read = |clock| {
             let time = clock_gettime(clock);
@@ -98,7 +94,6 @@ pub fn run(
 }
 
 impl Arbiter {
-    /// Without containers, with this cap.
     pub fn new(priority_cap: PriorityCap) -> Self {
         Self {
             state: ArbiterState::new(priority_cap),
@@ -130,7 +125,6 @@ impl Arbiter {
         }
     }
 
-    /// Sets the driver's measurements.
     pub fn set_measurements(&mut self, measurements: &Measurements) {
         for container in &mut self.containers {
             let measured = measurements.get(&container.id).cloned().unwrap_or_default();

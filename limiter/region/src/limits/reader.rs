@@ -20,21 +20,16 @@ const MAX_RATE_CORRECTION: u32 = 200_000_000;
 /// Reads of a page that is being written, before its content is taken as it is.
 const MAX_READS: u32 = 1_000;
 
-/// Why there is no limits page.
 #[derive(Debug, Error)]
 pub enum LimitsError {
-    /// It cannot be opened or mapped.
     #[error("the limits page cannot be mapped: {0}")]
     Map(#[from] io::Error),
-    /// Not a limits page.
     #[error("the limits page does not begin with its magic bytes")]
     Magic,
-    /// Another layout version.
     #[error("the limits page has layout version {0}; expected: {VERSION}")]
     Version(u32),
 }
 
-/// A mapped limits page.
 #[derive(Debug)]
 pub struct LimitsPage(pub(super) Map);
 

@@ -15,7 +15,6 @@ use crate::map;
 pub struct HostLimitsPage(LimitsPage);
 
 impl HostLimitsPage {
-    /// Maps the page at `path`.
     pub fn open(path: &Path) -> Result<Self, LimitsError> {
         let file = map::open(&map::c_path(path)?, libc::O_RDWR)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
