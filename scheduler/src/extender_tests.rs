@@ -273,14 +273,14 @@ fn naming_pin_holders_does_not_deadlock_with_watch() {
     let (done_tx, done) = std::sync::mpsc::channel();
     let (watch, watched) = (done_tx.clone(), Arc::clone(&cache));
     std::thread::spawn(move || {
-        for _ in 0..20_000 {
+        for _ in 0..4_000 {
             Index::apply(&*watched, holder());
         }
         watch.send(())
     });
     std::thread::spawn(move || {
         let call = call(&pinned("second", false), &json!(["a"]));
-        for _ in 0..20_000 {
+        for _ in 0..4_000 {
             filter(&cache, &call, 64);
         }
         done_tx.send(())

@@ -26,7 +26,7 @@ use crate::rest;
 const RESOLVED: Duration = Duration::from_mins(2);
 /// On a busy machine the lease can move away from the replica at which a place is armed: it is
 /// tried again, so often at most.
-const TRIES: usize = 3;
+const TRIES: usize = 10;
 /// Pods before the first kill: enough to fill the cluster.
 const FILL: usize = 200;
 
