@@ -72,8 +72,8 @@ impl Member {
             process.suspension.store(LOCKED, Release);
             return Err(SuspensionError::Unmovable);
         }
-        for gpu_index in 0..MAX_GPUS {
-            self.move_away(gpu_index, &process.counters[gpu_index]);
+        for (gpu_index, counters) in process.counters.iter().enumerate() {
+            self.move_away(gpu_index, counters);
         }
         process.suspension.store(CHECKPOINTED, Release);
         Ok(())
