@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 use std::io;
+use std::path::PathBuf;
 
 use aliquot_core::PodUid;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
-use aliquot_node_state::cgroup::ProcessLocation;
-use aliquot_node_state::container_directory::{ListedProcess, process_list};
+use aliquot_node_state::container_directory::process_list;
 use aliquot_node_state::monitor_reports::write_atomically;
-use aliquot_node_state::processes::{KillError, ProcessIdentity, Processes};
+use aliquot_node_state::processes::{KillError, ProcessStatus, Processes};
 
 use crate::evaluation::{Action, Evaluation, UnmanagedProcess};
 use crate::lending::{GpuLending, LentShare};
@@ -35,10 +36,40 @@ pub struct ActionRunner {
     processes: Processes,
     pods: Pods,
     notes: EventSender,
-    process_lists: BTreeMap<String, String>,
-    /// What each container is to free, as written.
-    call_back_files: BTreeMap<String, String>,
+    files: WrittenFiles,
     pub counts: ActionCounts,
+}
+
+/// The files that were written to containers' directories, by container and path.
+#[derive(Debug, Default)]
+struct WrittenFiles(BTreeMap<String, BTreeMap<PathBuf, Option<String>>>);
+
+impl WrittenFiles {
+    /// Forgets the files of all containers but these.
+    fn retain(&mut self, containers: &[ManagedContainer]) {
+        let names: BTreeSet<&String> = containers.iter().map(|one| &one.id).collect();
+        self.0.retain(|name, _| names.contains(name));
+    }
+
+    /// Writes a file unless it has this text; `None`: removes it.
+    fn put(&mut self, container: &ManagedContainer, path: PathBuf, text: Option<String>) {
+        let written = self.0.entry(container.id.clone()).or_default();
+        if written.get(&path) == Some(&text) {
+            return;
+        }
+        let result = match &text {
+            Some(text) => write_atomically(&path, text.as_bytes()),
+            None => fs::remove_file(&path),
+        };
+        match result {
+            // There is no such file, or the directory was removed with its pod.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "cannot write to the directory of a container");
+            }
+            _ => drop(written.insert(path, text)),
+        }
+    }
 }
 
 impl ActionRunner {
@@ -48,8 +79,7 @@ impl ActionRunner {
             processes,
             pods,
             notes,
-            process_lists: BTreeMap::new(),
-            call_back_files: BTreeMap::new(),
+            files: WrittenFiles::default(),
             counts: ActionCounts::default(),
         }
     }
@@ -57,13 +87,13 @@ impl ActionRunner {
     /// Carries out the result of a sample. Blocks.
     pub fn carry_out(&mut self, sample: &NodeSample, evaluation: &Evaluation) {
         let containers = &sample.containers.all;
+        self.files.retain(containers);
         for (container, list) in containers.iter().zip(&evaluation.process_lists) {
             if let Some(list) = list {
-                self.write_process_list(container, list);
+                let path = container.directory.processes();
+                self.files.put(container, path, Some(process_list(list)));
             }
         }
-        let names: BTreeSet<&String> = containers.iter().map(|container| &container.id).collect();
-        self.process_lists.retain(|name, _| names.contains(name));
         for action in &evaluation.actions {
             self.execute(action, sample);
         }
@@ -95,8 +125,7 @@ impl ActionRunner {
                 }
             }
             for share in decision.end.iter().map(|index| &shares[*index]) {
-                let killed = processes(share.at)
-                    .map(|process| self.kill(process.identity, &process.location, "call-back"));
+                let killed = processes(share.at).map(|process| self.kill(process, "call-back"));
                 if killed.fold(false, |any, one| any | one) {
                     let container = &sample.containers.all[share.at.0];
                     let text = ended(sample, share, shares);
@@ -124,74 +153,40 @@ impl ActionRunner {
                 let _ = writeln!(text, "{uuid} {}", share.excess());
             }
         }
-        let names: BTreeSet<&String> = sample.containers.all.iter().map(|one| &one.id).collect();
-        self.call_back_files.retain(|name, _| names.contains(name));
         for (at, container) in sample.containers.all.iter().enumerate() {
-            let text = texts.remove(&at).unwrap_or_default();
-            let written = self.call_back_files.get(&container.id);
-            if written.map_or("", String::as_str) == text {
-                continue;
-            }
             let path = container.directory.call_back();
-            let result = if text.is_empty() {
-                std::fs::remove_file(&path)
-            } else {
-                write_atomically(&path, text.as_bytes())
-            };
-            match result {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(container = container.id, %error, "cannot write what is called back");
-                }
-                _ => drop(self.call_back_files.insert(container.id.clone(), text)),
-            }
-        }
-    }
-
-    fn write_process_list(&mut self, container: &ManagedContainer, list: &[ListedProcess]) {
-        let text = process_list(list);
-        if self.process_lists.get(&container.id) == Some(&text) {
-            return;
-        }
-        match write_atomically(&container.directory.processes(), text.as_bytes()) {
-            Ok(()) => drop(self.process_lists.insert(container.id.clone(), text)),
-            // The directory was removed with its pod.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(container = container.id, %error, "cannot write the list of processes");
-            }
+            self.files.put(container, path, texts.remove(&at));
         }
     }
 
     fn execute(&mut self, action: &Action, sample: &NodeSample) {
-        let containers = &sample.containers.all;
         match action {
             Action::ReportUnmanaged(process, pid) => self.report_unmanaged(process, *pid),
-            Action::ReportAboveLimit(at, device, used) => {
+            Action::AboveLimit {
+                at,
+                device,
+                used,
+                kill,
+            } => {
                 self.counts.above += 1;
-                let container = &containers[*at];
+                let pod = Some(&sample.containers.all[*at].pod);
                 let text = above(sample, *at, *device, *used);
-                self.send_event(Some(&container.pod), "GpuMemoryAboveLimit", text);
-            }
-            Action::KillOverLimit(identity, location, at, device, used) => {
-                self.counts.above += 1;
-                let container = &containers[*at];
-                if self.kill(*identity, location, "oom") {
-                    let text = above(sample, *at, *device, *used);
-                    let text = format!("{text}: killed the process that grew");
-                    self.send_event(Some(&container.pod), "GpuOomKilled", text);
+                match kill {
+                    None => self.send_event(pod, "GpuMemoryAboveLimit", text),
+                    Some(process) => {
+                        if self.kill(process, "oom") {
+                            let text = format!("{text}: killed the process that grew");
+                            self.send_event(pod, "GpuOomKilled", text);
+                        }
+                    }
                 }
             }
         }
     }
 
-    fn kill(
-        &mut self,
-        identity: ProcessIdentity,
-        location: &ProcessLocation,
-        why: &'static str,
-    ) -> bool {
-        let (pid, cgroup) = (identity.pid, &location.path);
-        match self.processes.kill(identity, location) {
+    fn kill(&mut self, process: &ProcessStatus, why: &'static str) -> bool {
+        let (pid, cgroup) = (process.identity.pid, &process.location.path);
+        match self.processes.kill(process.identity, &process.location) {
             Ok(()) => {
                 tracing::warn!(pid, cgroup, why, "killed a process");
                 *self.counts.killed.entry(why).or_default() += 1;
@@ -236,7 +231,6 @@ fn about(process: &UnmanagedProcess) -> String {
     format!("an unmanaged process uses {used} of GPU {gpu}: {words}")
 }
 
-/// Why a borrower was ended.
 fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     let containers = &sample.containers.all;
     let (at, device) = share.at;
@@ -257,8 +251,7 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
 fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
     let container = &sample.containers.all[at];
     let uuid = &container.devices[device].uuid;
-    let limit = sample.limits.get(at).and_then(|row| row.get(device));
-    let limit = limit.copied().unwrap_or(0) / MIB;
+    let limit = sample.page(at, device).limit / MIB;
     let (container, used) = (&container.name, used / MIB);
     format!("container {container} uses {used} MiB of {uuid}, its limit is {limit} MiB")
 }

@@ -2,10 +2,9 @@
 //! does not report everything.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use aliquot_node_state::monitor_reports;
-use aliquot_node_state::state::StateDirectory;
 
 /// A file and what it contains: a list of UUIDs.
 #[derive(Debug)]
@@ -15,17 +14,7 @@ pub struct GpuListReport {
 }
 
 impl GpuListReport {
-    /// The GPUs on which compute shares are not corrected, in the agent's state directory.
-    pub fn uncorrected(state: &Path) -> Self {
-        Self::at(StateDirectory(state).uncorrected())
-    }
-
-    /// The GPUs with processes whose memory the driver does not report.
-    pub fn unmeasured(state: &Path) -> Self {
-        Self::at(StateDirectory(state).unmeasured())
-    }
-
-    fn at(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         Self {
             path,
             written: None,
@@ -63,12 +52,11 @@ mod tests {
     #[test]
     fn writes_uncorrected_gpus_when_they_change() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let state = dir.path().join("state");
-        let mut report = GpuListReport::uncorrected(&state);
+        let file = dir.path().join("state/uncorrected.json");
+        let mut report = GpuListReport::new(file.clone());
         let (none, gpus) = (BTreeSet::new(), BTreeSet::from(["GPU-a".to_owned()]));
         report.write(&gpus, &none);
-        fs::create_dir_all(state.join("accepted")).expect("made");
-        let file = state.join("uncorrected.json");
+        fs::create_dir_all(dir.path().join("state/accepted")).expect("made");
         let written = || fs::read_to_string(&file).expect("written");
         report.write(&gpus, &none);
         assert_eq!(written(), r#"["GPU-a"]"#);

@@ -3,7 +3,7 @@
 
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
 use crate::node_sample::{NodeContext, ProcessSample};
-use crate::pods::PodInfo;
+use crate::pods::GpuSource;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnmanagedReason {
@@ -88,14 +88,11 @@ pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &Nod
         if context.unlisted {
             return Owner::Unknown;
         }
-        let info = context.pods.get(pod).copied().unwrap_or_default();
-        return Owner::Unmanaged(match info {
-            PodInfo { foreign: true, .. } => UnmanagedReason::Foreign,
+        return Owner::Unmanaged(match context.pods.get(pod).map(|pod| pod.gpu) {
+            Some(GpuSource::OtherPlugin) => UnmanagedReason::Foreign,
             // Its share was recorded before its first process started.
-            PodInfo {
-                allocated: true, ..
-            } => UnmanagedReason::LostShare,
-            _ => UnmanagedReason::NoShare,
+            Some(GpuSource::Allocation) => UnmanagedReason::LostShare,
+            Some(GpuSource::Nothing) | None => UnmanagedReason::NoShare,
         });
     }
     let id = location.container.clone().unwrap_or_default();

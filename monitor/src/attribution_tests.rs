@@ -1,8 +1,9 @@
 //! Processes of every kind and whose they are.
 
 use super::*;
-use crate::node_sample::MigInstance;
-use crate::testing::{container, process, process_sample};
+use crate::devices::InstanceSample;
+use crate::pods::Pod;
+use crate::testing::{container, pod, process, process_sample};
 
 fn check(
     what: &str,
@@ -66,13 +67,14 @@ fn attributes_process_by_cgroup_and_gpu() {
 
 #[test]
 fn distinguishes_mps_servers_and_foreign_pods() {
-    let foreign = PodInfo {
-        foreign: true,
-        ..PodInfo::default()
+    let foreign = Pod {
+        gpu: GpuSource::OtherPlugin,
+        ..pod("u9", &[])
     };
+    let pods = [foreign, pod("u8", &[])].map(|pod| (pod.reference.uid.as_str().into(), pod.into()));
     let context = NodeContext {
         servers: [7].into(),
-        pods: [("u9".into(), foreign), ("u8".into(), PodInfo::default())].into(),
+        pods: pods.into(),
         ..named(&[("u1", "c", "main")])
     };
     // Its supervisor has not reported it yet.
@@ -83,35 +85,16 @@ fn distinguishes_mps_servers_and_foreign_pods() {
     let supervisor = of(Some("supervisor"), "c");
     let own = [container("s", "u1", "main", &["GPU-a"])];
     let other = |pod| process_sample("GPU-a", process(8, Some(pod), "c"), 1);
-    for (what, one, containers, context, expected) in [
-        (
-            "a server",
-            of(None, "c"),
-            &[][..],
-            &context,
-            Owner::MpsServer,
-        ),
-        (
-            "in its pod",
-            supervisor.clone(),
-            &[],
-            &context,
-            Owner::MpsServer,
-        ),
-        ("a new one", supervisor, &[], &new, Owner::MpsServer),
-        ("of another", of(Some("other"), "c"), &[], &new, NO_SHARE),
-        (
-            "its id in a share",
-            of(Some("u1"), "c"),
-            &own,
-            &context,
-            Owner::Share(0, 0),
-        ),
-        ("foreign", other("u9"), &[], &context, FOREIGN),
-        ("no share", other("u8"), &[], &context, NO_SHARE),
-    ] {
-        check(what, &one, containers, context, expected);
-    }
+    let server = Owner::MpsServer;
+    check("a server", &of(None, "c"), &[], &context, server);
+    check("in its pod", &supervisor, &[], &context, server);
+    check("a new one", &supervisor, &[], &new, server);
+    check("of another", &of(Some("other"), "c"), &[], &new, NO_SHARE);
+    let in_share = of(Some("u1"), "c");
+    let share = Owner::Share(0, 0);
+    check("its id in a share", &in_share, &own, &context, share);
+    check("foreign", &other("u9"), &[], &context, FOREIGN);
+    check("no share", &other("u8"), &[], &context, NO_SHARE);
 }
 
 #[test]
@@ -119,13 +102,8 @@ fn waits_for_container_name_before_attribution() {
     let containers = [container("s0", "u1", "main", &["GPU-a"])];
     let side = of(Some("u1"), "side");
     let (unknown, known) = (NodeContext::default(), named(&[("u1", "side", "side")]));
-    check(
-        "not reported",
-        &side,
-        &containers,
-        &unknown,
-        Owner::UnknownContainer,
-    );
+    let waits = Owner::UnknownContainer;
+    check("not reported", &side, &containers, &unknown, waits);
     check("reported", &side, &containers, &known, OTHER_CONTAINER);
 }
 
@@ -151,9 +129,10 @@ fn attributes_nothing_when_share_is_unreadable() {
 fn partitioned(instances: &[(u32, &str, &str)], current: &[&str]) -> NodeContext {
     let mut context = named(&[("u1", "c", "main")]);
     for (number, uuid, profile) in instances {
-        let instance = MigInstance {
+        let instance = InstanceSample {
             profile: (*profile).to_owned(),
             uuid: (*uuid).to_owned(),
+            ..InstanceSample::default()
         };
         let key = ("GPU-a".to_owned(), (*number, 0));
         context.instances.insert(key, instance);
@@ -187,32 +166,20 @@ fn mig_11_attributes_process_on_instance_to_its_container() {
     let by_profile = made(["1g.5gb", "3g.20gb"]);
     let second = Owner::Share(0, 1);
     let whole = of(Some("u1"), "c");
-    for (what, one, owner, current, expected) in [
-        (
-            "of two, by uuid",
-            on_instance(1),
-            fixed(&both),
-            &[][..],
-            second,
-        ),
-        ("made for it", on_instance(1), by_profile, &[], second),
-        (
-            "the whole GPU",
-            on_instance(7),
-            fixed(&["GPU-a"]),
-            &[],
-            OTHER_GPU,
-        ),
-        ("on no instance", whole, fixed(&both), &both, OTHER_GPU),
-    ] {
-        check(
-            what,
-            &one,
-            &[owner],
-            &partitioned(&instances, current),
-            expected,
-        );
-    }
+    let check_on = |what: &str, one: ProcessSample, owner, current: &[&str], expected| {
+        let context = partitioned(&instances, current);
+        check(what, &one, &[owner], &context, expected);
+    };
+    check_on("by uuid", on_instance(1), fixed(&both), &[], second);
+    check_on("made for it", on_instance(1), by_profile, &[], second);
+    check_on(
+        "on a GPU",
+        on_instance(7),
+        fixed(&["GPU-a"]),
+        &[],
+        OTHER_GPU,
+    );
+    check_on("on no instance", whole, fixed(&both), &both, OTHER_GPU);
     // Two of one profile.
     let two = [(7, "MIG-7", "1g.5gb"), (8, "MIG-8", "1g.5gb")];
     let context = partitioned(&two, &["MIG-7", "MIG-8"]);
@@ -237,25 +204,20 @@ fn attributes_renamed_instances_by_current_uuids() {
     ] {
         let context = partitioned(&instances, current);
         for (number, expected) in [7, 1].into_iter().zip(expected) {
-            check(
-                "renamed",
-                &on_instance(number),
-                &allocated,
-                &context,
-                expected,
-            );
+            let one = on_instance(number);
+            check("renamed", &one, &allocated, &context, expected);
         }
     }
 }
 
 #[test]
 fn reports_lost_share_without_state_directory() {
-    let allocated = PodInfo {
-        allocated: true,
-        ..PodInfo::default()
+    let allocated = Pod {
+        gpu: GpuSource::Allocation,
+        ..pod("u1", &[])
     };
     let context = NodeContext {
-        pods: [("u1".into(), allocated)].into(),
+        pods: [("u1".into(), allocated.into())].into(),
         ..named(&[("u1", "c", "main")])
     };
     let lost = Owner::Unmanaged(UnmanagedReason::LostShare);

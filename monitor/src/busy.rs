@@ -32,8 +32,6 @@ pub struct UtilizationSamples {
 struct GpuSamples {
     /// The time of the newest, by the driver's clock.
     at: u64,
-    /// The time of the newest before the clock was set back; 0: it never was.
-    future_at: u64,
     /// When the newest was read, by the monotonic clock.
     seen: Instant,
     processes: BTreeMap<u32, ProcessBusy>,
@@ -55,7 +53,6 @@ impl UtilizationSamples {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         if now < self.time_of_day {
             for gpu in self.gpus.values_mut() {
-                gpu.future_at = gpu.future_at.max(gpu.at);
                 let past = |at: u64| at.min(now.saturating_sub(SECOND));
                 gpu.at = past(gpu.at);
                 for one in gpu.processes.values_mut() {
@@ -80,47 +77,40 @@ impl UtilizationSamples {
         runs: impl Fn(u32) -> bool,
         now: Instant,
     ) -> bool {
-        let before = self.gpus.get(gpu);
-        let future_at = before.map_or(0, |sample| sample.future_at);
         // The driver still lists samples from before the clock was set back.
         let latest_valid = self.time_of_day.saturating_add(SECOND);
-        let found = || {
-            let all = found.iter();
-            all.filter(|one| one.at <= latest_valid || one.at > future_at)
-        };
-        let Some(at) = found().map(|one| one.at).max() else {
+        let mut found: Vec<&ProcessUtilization> =
+            found.iter().filter(|one| one.at <= latest_valid).collect();
+        let Some(at) = found.iter().map(|one| one.at).max() else {
             return false;
         };
-        let at = at.max(self.since(gpu));
-        let known = before.map(|gpu| &gpu.processes);
-        let mut processes = known.cloned().unwrap_or_default();
-        for one in processes.values_mut() {
+        let samples = self.gpus.entry(gpu.to_owned()).or_insert(GpuSamples {
+            at,
+            seen: now,
+            processes: BTreeMap::new(),
+        });
+        (samples.at, samples.seen) = (samples.at.max(at), now);
+        for one in samples.processes.values_mut() {
             one.is_late = true;
         }
-        let mut found: Vec<&ProcessUtilization> = found().collect();
         // The newest of a process counts, and one above 100 only where it has no other.
         found.sort_by_key(|one| (one.busy <= FULL, one.at));
         for one in found {
             let valid = (one.busy <= FULL).then_some(one.busy);
-            let known = processes.get(&one.pid).map(|known| known.percent);
+            let known = samples.processes.get(&one.pid).map(|known| known.percent);
             if let Some(percent) = valid.or(known) {
-                let (is_late, at) = (false, one.at);
                 let found = ProcessBusy {
                     percent,
-                    is_late,
-                    at,
+                    is_late: false,
+                    at: one.at,
                 };
-                processes.insert(one.pid, found);
+                samples.processes.insert(one.pid, found);
             }
         }
-        processes.retain(|pid, one| runs(*pid) && one.at.saturating_add(SECOND) > at);
-        let samples = GpuSamples {
-            at,
-            future_at,
-            seen: now,
-            processes,
-        };
-        self.gpus.insert(gpu.to_owned(), samples);
+        let oldest = samples.at.saturating_sub(SECOND);
+        samples
+            .processes
+            .retain(|pid, one| runs(*pid) && one.at > oldest);
         true
     }
 

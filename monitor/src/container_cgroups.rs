@@ -8,11 +8,9 @@ use aliquot_node_state::processes::Processes;
 
 use crate::managed_containers::ManagedContainer;
 
-/// Samples in which a new container is searched for.
-const MAX_TRIES: u32 = 4;
-/// Samples in which the containers of a pod are searched for whose id the API server has not
-/// reported: it does so a second or two after a start.
-const MAX_UNNAMED_SAMPLES: u32 = 20;
+/// Samples in which a container is searched for. The API server reports its id a second or two after
+/// its start.
+const MAX_SEARCHES: u32 = 20;
 
 /// Cgroups of containers, by pod and name.
 pub type Cgroups = BTreeMap<(PodUid, String), BTreeSet<String>>;
@@ -20,15 +18,10 @@ pub type Cgroups = BTreeMap<(PodUid, String), BTreeSet<String>>;
 #[derive(Clone, Debug, Default)]
 pub struct ContainerCgroups {
     /// By pod and the runtime's id.
-    known: BTreeMap<(PodUid, String), CgroupSearch>,
-    /// Samples of each container without a reported id, by pod and container.
-    unnamed: BTreeMap<(PodUid, String), u32>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct CgroupSearch {
-    cgroup: Option<String>,
-    tries: u32,
+    known: BTreeMap<(PodUid, String), String>,
+    /// Samples in which a container was searched for, by pod and the runtime's id, or its name while
+    /// the id is not reported.
+    searches: BTreeMap<(PodUid, String), u32>,
 }
 
 impl ContainerCgroups {
@@ -42,78 +35,69 @@ impl ContainerCgroups {
         names: &BTreeMap<(PodUid, String), String>,
         processes: &Processes,
     ) -> (Cgroups, Cgroups) {
-        let is_managed = |pod: &PodUid, name: &str| {
-            let mut containers = containers.iter();
-            containers.any(|container| container.pod == *pod && container.name == name)
+        let mut shares: BTreeMap<&PodUid, BTreeSet<&str>> = BTreeMap::new();
+        for container in containers {
+            shares
+                .entry(&container.pod)
+                .or_default()
+                .insert(&container.name);
+        }
+        let has_share = |pod: &PodUid, name: &str| {
+            let of_pod = shares.get(pod);
+            of_pod.is_some_and(|names| names.contains(name))
         };
         let managed: BTreeMap<_, _> = names
             .iter()
-            .filter(|((pod, _), name)| is_managed(pod, name))
+            .filter(|((pod, _), name)| has_share(pod, name))
             .collect();
         self.known.retain(|key, _| managed.contains_key(key));
-        for key in managed.keys() {
-            if !self.known.contains_key(*key) {
-                self.known.insert((*key).clone(), CgroupSearch::default());
-            }
+        let with_id: BTreeSet<(&PodUid, &str)> = managed
+            .iter()
+            .map(|((pod, _), name)| (pod, name.as_str()))
+            .collect();
+        let without_cgroup = managed
+            .keys()
+            .filter(|key| !self.known.contains_key(**key))
+            .map(|key| (*key).clone());
+        let without_id = containers
+            .iter()
+            .filter(|one| {
+                shares[&one.pod].len() == 1 && !with_id.contains(&(&one.pod, one.name.as_str()))
+            })
+            .map(|one| (one.pod.clone(), one.name.clone()));
+        let mut searches = BTreeMap::new();
+        for key in without_cgroup.chain(without_id) {
+            let before = self.searches.get(&key).copied().unwrap_or(0);
+            searches.insert(key, before.saturating_add(1));
         }
-        self.note_unnamed(containers, &managed);
-        let needs_search = |found: &CgroupSearch| found.cgroup.is_none() && found.tries < MAX_TRIES;
-        let is_searched = |samples: &u32| *samples <= MAX_UNNAMED_SAMPLES;
+        self.searches = searches;
+        let wanted: Vec<&(PodUid, String)> = self
+            .searches
+            .iter()
+            .filter(|(_, samples)| **samples <= MAX_SEARCHES)
+            .map(|(key, _)| key)
+            .collect();
+        let places = if wanted.is_empty() {
+            BTreeMap::new()
+        } else {
+            processes.containers()
+        };
         let mut candidates = Cgroups::new();
-        if self.known.values().any(needs_search) || self.unnamed.values().any(is_searched) {
-            let places = processes.containers();
-            for (key, found) in self
-                .known
-                .iter_mut()
-                .filter(|(_, found)| needs_search(found))
-            {
-                found.cgroup = places.get(key).cloned();
-                found.tries += 1;
-            }
-            for (key, _) in self
-                .unnamed
-                .iter()
-                .filter(|(_, samples)| is_searched(samples))
-            {
+        for key in wanted {
+            if !managed.contains_key(key) {
                 let of_pod = places.iter().filter(|(place, _)| place.0 == key.0);
                 let unnamed = of_pod.filter(|(place, _)| !names.contains_key(place));
                 candidates.insert(key.clone(), unnamed.map(|(_, path)| path.clone()).collect());
+            } else if let Some(cgroup) = places.get(key) {
+                self.known.insert(key.clone(), cgroup.clone());
             }
         }
         let mut all = Cgroups::new();
         for (key, name) in managed {
-            let cgroup = self.known.get(key).and_then(|found| found.cgroup.clone());
             let own = all.entry((key.0.clone(), name.clone())).or_default();
-            own.extend(cgroup);
+            own.extend(self.known.get(key).cloned());
         }
         (all, candidates)
-    }
-
-    fn note_unnamed(
-        &mut self,
-        containers: &[ManagedContainer],
-        managed: &BTreeMap<&(PodUid, String), &String>,
-    ) {
-        let mut shares: BTreeMap<&PodUid, u32> = BTreeMap::new();
-        for container in containers {
-            *shares.entry(&container.pod).or_default() += 1;
-        }
-        let mut next = BTreeMap::new();
-        for container in containers
-            .iter()
-            .filter(|container| shares[&container.pod] == 1)
-        {
-            let mut named = managed.iter().map(|((pod, _), name)| (pod, *name));
-            if !named.any(|(pod, name)| *pod == container.pod && *name == container.name) {
-                let key = (container.pod.clone(), container.name.clone());
-                let samples = self
-                    .unnamed
-                    .get(&key)
-                    .map_or(1, |samples| (samples + 1).min(MAX_UNNAMED_SAMPLES + 1));
-                next.insert(key, samples);
-            }
-        }
-        self.unnamed = next;
     }
 }
 
@@ -155,15 +139,20 @@ mod tests {
     #[test]
     fn stops_searching_for_ended_container() {
         let proc = tempfile::tempdir().expect("tempdir");
-        let names = [((PodUid::from("u1"), "a".to_owned()), "main".to_owned())].into();
-        let containers = [container("s", "u1", "main", &[])];
+        let pod = "0b7a6b5c-1f2e-4d3c-8b9a-0123456789ab";
+        let (id, key) = ("a".repeat(64), (PodUid::from(pod), "main".to_owned()));
+        let names = [((key.0.clone(), id.clone()), key.1.clone())].into();
+        let containers = [container("s", pod, "main", &[])];
         let processes = Processes::at(proc.path());
         let mut finder = ContainerCgroups::default();
-        for _ in 0..10 {
+        for _ in 0..MAX_SEARCHES {
             finder.find(&containers, &names, &processes);
         }
-        let tries: Vec<u32> = finder.known.values().map(|found| found.tries).collect();
-        assert_eq!(tries, [MAX_TRIES]);
+        fs::create_dir(proc.path().join("7")).expect("made");
+        let text = format!("0::/kubepods/pod{pod}/{id}\n");
+        fs::write(proc.path().join("7/cgroup"), text).expect("written");
+        let (found, _) = finder.find(&containers, &names, &processes);
+        assert_eq!(found, [(key, BTreeSet::new())].into());
     }
 
     #[test]
@@ -187,7 +176,7 @@ mod tests {
         let key = (PodUid::from(pod), "main".to_owned());
         let mut finder = ContainerCgroups::default();
         let none = BTreeMap::new();
-        for _ in 0..MAX_UNNAMED_SAMPLES {
+        for _ in 0..MAX_SEARCHES {
             let (named, candidates) = finder.find(&containers, &none, &processes);
             assert!(named.is_empty());
             // With two shares in a pod, a cgroup cannot be attributed.

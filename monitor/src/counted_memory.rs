@@ -2,70 +2,50 @@
 //! the driver was read. The file belongs to the tenant: whatever it says, the driver's sizes are only
 //! divided into a counted and an uncounted part.
 
-use aliquot_region::host::{CountersSnapshot, ProcessUsage};
+use aliquot_region::host::{CountersSnapshot, ProcessUsage, SlotUsage};
 
-/// A process with a process slot, as the kernel and the driver report it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MeasuredProcess {
-    /// Its pid in its own pid namespace.
-    pub container_pid: Option<u32>,
-    /// Bytes that it uses; `None` where the driver does not report them.
-    pub bytes: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CountedMemory {
-    pub bytes: u64,
-    /// Of these, managed memory, which the driver may leave out of what it reports.
-    pub managed: u64,
-    /// Of these, memory of other processes, which the driver may report of those only.
-    pub imported: u64,
-    /// Requests that the limiter refused; the number may wrap.
-    pub refused: u32,
-}
+use crate::node_sample::ProcessSample;
 
 /// What the limiter counts for each of these processes on a device. A process has the slot with its
 /// pid; if several processes or slots have that pid, or none, what is in the other slots covers what
 /// they use beyond `tolerance`, in order.
 pub fn counted_memory(
-    processes: &[MeasuredProcess],
+    processes: &[&ProcessSample],
     (before, after): (&CountersSnapshot, &CountersSnapshot),
     device: usize,
     tolerance: u64,
-) -> Vec<CountedMemory> {
+) -> Vec<SlotUsage> {
     let slots = |pid: u32| {
         let all = after.processes.iter();
         all.filter(move |slot| slot.pid == Some(pid))
     };
     let is_unique = |pid: u32| {
-        let of_pid = |one: &&MeasuredProcess| one.container_pid == Some(pid);
+        let of_pid = |one: &&&ProcessSample| one.process.container_pid == Some(pid);
         processes.iter().filter(of_pid).count() == 1 && slots(pid).count() == 1
     };
     let of_slot = |slot: &ProcessUsage| {
         let same = |one: &&ProcessUsage| (one.slot, one.pid) == (slot.slot, slot.pid);
         let earlier = before.processes.iter().find(same);
-        let earlier = earlier.and_then(|one| one.used.get(device)).copied();
-        let bytes = slot.used.get(device).copied().unwrap_or(0);
-        CountedMemory {
-            bytes: bytes.max(earlier.unwrap_or(0)),
-            managed: slot.managed.get(device).copied().unwrap_or(0),
-            imported: slot.imported.get(device).copied().unwrap_or(0),
-            refused: slot.refused.get(device).copied().unwrap_or(0),
+        let earlier = earlier.map_or(0, |one| one.device(device).used);
+        let found = slot.device(device);
+        SlotUsage {
+            used: found.used.max(earlier),
+            ..found
         }
     };
     let others = after.processes.iter();
     let others = others.filter(|slot| !slot.pid.is_some_and(is_unique));
-    let mut rest = others.fold(0_u64, |sum, slot| sum.saturating_add(of_slot(slot).bytes));
-    let counted = processes.iter().map(|process| {
-        let pid = process.container_pid.filter(|pid| is_unique(*pid));
+    let mut rest = others.fold(0_u64, |sum, slot| sum.saturating_add(of_slot(slot).used));
+    let counted = processes.iter().map(|one| {
+        let pid = one.process.container_pid.filter(|pid| is_unique(*pid));
         let own = pid.and_then(|pid| slots(pid).next());
         let of_others = || {
-            let needed = process.bytes.unwrap_or(0).saturating_sub(tolerance);
-            let bytes = needed.min(rest);
-            rest -= bytes;
-            CountedMemory {
-                bytes,
-                ..CountedMemory::default()
+            let needed = one.bytes.unwrap_or(0).saturating_sub(tolerance);
+            let used = needed.min(rest);
+            rest -= used;
+            SlotUsage {
+                used,
+                ..SlotUsage::default()
             }
         };
         own.map_or_else(of_others, of_slot)
@@ -75,17 +55,26 @@ pub fn counted_memory(
 
 #[cfg(test)]
 mod tests {
+    use aliquot_node_state::processes::ProcessStatus;
+
     use super::*;
+    use crate::testing::{process, process_sample};
+
+    fn counts(used: u64) -> SlotUsage {
+        SlotUsage {
+            used,
+            contexts: 0,
+            managed: used / 2,
+            imported: used / 3,
+            refused: 3,
+        }
+    }
 
     fn snapshot(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
         let usage = |(slot, (pid, used)): (usize, &(Option<u32>, u64))| ProcessUsage {
             slot,
             pid: *pid,
-            used: vec![7, *used],
-            contexts: vec![0; 2],
-            managed: vec![0, used / 2],
-            imported: vec![0, used / 3],
-            refused: vec![0, 3],
+            devices: vec![SlotUsage::default(), counts(*used)],
         };
         CountersSnapshot {
             processes: slots.iter().enumerate().map(usage).collect(),
@@ -93,10 +82,14 @@ mod tests {
         }
     }
 
-    const fn measured(container_pid: Option<u32>, bytes: Option<u64>) -> MeasuredProcess {
-        MeasuredProcess {
+    fn measured(container_pid: Option<u32>, bytes: Option<u64>) -> ProcessSample {
+        let process = ProcessStatus {
             container_pid,
+            ..process(1, None, "")
+        };
+        ProcessSample {
             bytes,
+            ..process_sample("GPU-a", process, 0)
         }
     }
 
@@ -106,9 +99,10 @@ mod tests {
         let measured: Vec<_> = all
             .map(|(pid, bytes)| measured(*pid, Some(*bytes)))
             .collect();
+        let measured: Vec<&ProcessSample> = measured.iter().collect();
         let slots = snapshot(slots);
         let counted = counted_memory(&measured, (&slots, &slots), 1, 10);
-        counted.iter().map(|one| one.bytes).collect()
+        counted.iter().map(|one| one.used).collect()
     }
 
     #[test]
@@ -120,14 +114,8 @@ mod tests {
         assert_eq!(found, [30, 50]);
         assert_eq!(counted(&processes, &[]), [0, 0]);
         let (slots, process) = (snapshot(&[(Some(1), 30)]), measured(Some(1), None));
-        let found = counted_memory(&[process], (&slots, &slots), 1, 10);
-        let expected = CountedMemory {
-            bytes: 30,
-            managed: 15,
-            imported: 10,
-            refused: 3,
-        };
-        assert_eq!(found, [expected]);
+        let found = counted_memory(&[&process], (&slots, &slots), 1, 10);
+        assert_eq!(found, [counts(30)]);
     }
 
     #[test]
@@ -144,7 +132,7 @@ mod tests {
         let other = snapshot(&[(Some(2), 90)]);
         let process = measured(Some(1), Some(50));
         let bytes = |before: &CountersSnapshot, after: &CountersSnapshot| {
-            counted_memory(&[process], (before, after), 1, 10)[0].bytes
+            counted_memory(&[&process], (before, after), 1, 10)[0].used
         };
         assert_eq!((bytes(&less, &more), bytes(&more, &less)), (50, 50));
         assert_eq!(bytes(&other, &less), 30, "the slot was another's");

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use aliquot_nvml::{
-    DeviceMemory, Driver, DriverInventory, GpuFacts, GpuUtilization, MemoryLimits, Note, NvmlError,
-    Usage,
+    DeviceMemory, Driver, DriverInventory, GpuFacts, GpuUtilization, Note, NvmlError, Usage,
 };
 
 /// The inventory is read again after this, and when a process is on an unknown MIG instance: it
@@ -18,9 +17,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Utilization and memory are read after this, in every second sample.
 const UTILIZATION_INTERVAL: Duration = Duration::from_millis(900);
 
-pub trait GpuDriver: Driver + Usage + MemoryLimits {}
+pub trait GpuDriver: Driver + Usage {}
 
-impl<T: Driver + Usage + MemoryLimits> GpuDriver for T {}
+impl<T: Driver + Usage> GpuDriver for T {}
 
 #[derive(Clone, Debug, Default)]
 pub struct GpuSample {
@@ -128,11 +127,11 @@ fn is_left_out(note: &Note) -> bool {
 
 fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts) -> GpuSample {
     let instances = facts.layout.instances.iter().flat_map(|outer| {
-        outer.devices.iter().map(|container_pid| InstanceSample {
-            uuid: container_pid.uuid.clone(),
+        outer.devices.iter().map(|inner| InstanceSample {
+            uuid: inner.uuid.clone(),
             profile: outer.profile.clone(),
-            numbers: (outer.id, container_pid.id),
-            bytes: driver.memory(&container_pid.uuid).ok(),
+            numbers: (outer.id, inner.id),
+            bytes: driver.memory(&inner.uuid).ok(),
         })
     });
     GpuSample {

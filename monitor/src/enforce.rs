@@ -1,5 +1,6 @@
-//! What enforces each container's memory limit, behind one trait: the limiter in its container, MPS,
-//! and the driver's limits for cgroups, which no program can bypass. All that apply are used at once.
+//! What enforces each container's memory limit: the limiter in its container, MPS, and the driver's
+//! limits for cgroups, which no program can bypass and which the monitor sets. All that apply are used
+//! at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,9 +11,8 @@ use aliquot_core::inventory::Mode;
 use aliquot_nvml::{CgroupLimits, LimitError, MemoryLimits};
 
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
-use crate::node_sample::NodeSample;
+use crate::node_sample::{DevicePage, NodeSample};
 
-/// The cgroup file system.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// A GPU without limits is tried again after this: it may have been partitioned. A limit that was set
 /// is set again: a GPU reset, or another program, may have removed it.
@@ -20,81 +20,6 @@ const RETRY: Duration = Duration::from_mins(1);
 
 /// The names of what enforces the limit of each device of each container.
 pub type EnforcedBy = Vec<Vec<Vec<&'static str>>>;
-
-/// A container's share of one device.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceShare<'a> {
-    /// The container.
-    pub container: &'a ManagedContainer,
-    /// The device.
-    pub device: &'a ContainerDevice,
-    /// Memory limit in bytes; 0: unknown.
-    pub limit: u64,
-    /// Of it, what the container requested.
-    pub request: u64,
-    /// Of it, what is the container's part of the device's own memory; 0: all.
-    pub physical: u64,
-    /// The container's cgroups, as paths below the root of the hierarchy.
-    pub cgroups: &'a BTreeSet<String>,
-}
-
-impl DeviceShare<'_> {
-    /// The driver's limits for the container's cgroups. Nothing of its request may be evicted, and what
-    /// is beyond it is lent; of a limit beyond the device's own memory, only its part of that memory
-    /// can stay there.
-    fn driver_limits(&self) -> CgroupLimits {
-        let physical = Some(self.physical).filter(|physical| *physical > 0);
-        CgroupLimits {
-            soft: physical.map_or(self.request, |physical| physical.min(self.request)),
-            hard: self.limit,
-        }
-    }
-}
-
-/// Something that enforces memory limits.
-pub trait Enforcement: Send {
-    /// The value of the metrics' label `by`.
-    fn name(&self) -> &'static str;
-
-    /// Enforces a limit from now on, if it can; returns whether it does.
-    fn enforce(&mut self, share: DeviceShare<'_>) -> bool;
-
-    /// Whether GPUs support it, by uuid, as far as that was tried.
-    fn offered(&self) -> BTreeMap<String, bool> {
-        BTreeMap::new()
-    }
-
-    /// Drops the state of all cgroups but these.
-    fn retain_cgroups(&mut self, _cgroups: &BTreeSet<&String>) {}
-}
-
-/// The limiter, which the agent injected into the container.
-#[derive(Debug)]
-pub struct Limiter;
-
-impl Enforcement for Limiter {
-    fn name(&self) -> &'static str {
-        "library"
-    }
-
-    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
-        share.container.limited && share.limit > 0
-    }
-}
-
-/// The MPS daemon's limit for its clients, which the agent set.
-#[derive(Debug)]
-pub struct Mps;
-
-impl Enforcement for Mps {
-    fn name(&self) -> &'static str {
-        "mps"
-    }
-
-    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
-        share.device.mode == Mode::Mps && share.device.memory.0 > 0
-    }
-}
 
 /// The driver's memory limits for cgroups.
 pub struct DriverLimits {
@@ -107,7 +32,6 @@ pub struct DriverLimits {
     without: BTreeMap<String, Instant>,
 }
 
-/// Whether a cgroup is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LimitStatus {
     Yes,
@@ -117,7 +41,6 @@ enum LimitStatus {
 }
 
 impl DriverLimits {
-    /// The limits of this driver.
     pub fn new(driver: Arc<dyn MemoryLimits>) -> Self {
         Self {
             driver,
@@ -125,6 +48,85 @@ impl DriverLimits {
             gone: BTreeSet::new(),
             without: BTreeMap::new(),
         }
+    }
+
+    /// Whether GPUs support them, by uuid, as far as that was tried.
+    pub fn offered(&self) -> BTreeMap<String, bool> {
+        let without = self.without.keys().map(|gpu| (gpu.clone(), false));
+        let with = self.set.keys().map(|(gpu, _)| (gpu.clone(), true));
+        without.chain(with).collect()
+    }
+
+    /// Sets the limits of a sample's containers, and returns what enforces the limit of each. Blocks.
+    pub fn enforce(&mut self, sample: &NodeSample) -> EnforcedBy {
+        let both = sample.cgroups.values().chain(sample.candidates.values());
+        let cgroups: BTreeSet<&String> = both.flatten().collect();
+        self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
+        self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
+        let containers = sample.containers.all.iter().enumerate();
+        containers
+            .map(|(at, container)| {
+                let devices = container.devices.iter().enumerate();
+                devices
+                    .map(|(index, device)| {
+                        self.enforce_share(sample, container, device, sample.page(at, index))
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn enforce_share(
+        &mut self,
+        sample: &NodeSample,
+        container: &ManagedContainer,
+        device: &ContainerDevice,
+        page: DevicePage,
+    ) -> Vec<&'static str> {
+        let key = (container.pod.clone(), container.name.clone());
+        if let Some(cgroups) = sample.candidates.get(&key) {
+            // One of these is the container's; until its id is reported, all are limited.
+            self.limit_share(container, device, page, cgroups);
+        }
+        let own = sample.cgroups.get(&key);
+        let by_driver = own.is_some_and(|own| self.limit_share(container, device, page, own));
+        let by_mps = device.mode == Mode::Mps && device.memory.0 > 0;
+        [
+            ("library", container.limited && page.limit > 0),
+            ("mps", by_mps),
+            ("driver", by_driver),
+        ]
+        .into_iter()
+        .filter_map(|(name, applies)| applies.then_some(name))
+        .collect()
+    }
+
+    /// Limits these cgroups of a container, if the driver can; returns whether all with processes are
+    /// limited.
+    fn limit_share(
+        &mut self,
+        container: &ManagedContainer,
+        device: &ContainerDevice,
+        page: DevicePage,
+        cgroups: &BTreeSet<String>,
+    ) -> bool {
+        let gpu = device.uuid.as_str();
+        let is_shared = matches!(device.mode, Mode::Vgpu | Mode::Mps);
+        // A MIG instance limits memory by itself.
+        let is_whole_gpu = device.profile.is_none() && !gpu.starts_with("MIG-");
+        let has_limit = page.limit > 0 && !container.effective.uncontrolled;
+        let without = self.without.get(gpu);
+        if without.is_some_and(|then| then.elapsed() < RETRY)
+            || !(is_shared && is_whole_gpu && has_limit)
+        {
+            return false;
+        }
+        // Each is tried, even if another one fails.
+        let all: Vec<LimitStatus> = cgroups
+            .iter()
+            .map(|cgroup| self.limit(gpu, cgroup, driver_limits(page)))
+            .collect();
+        all.contains(&LimitStatus::Yes) && !all.contains(&LimitStatus::No)
     }
 
     fn limit(&mut self, gpu: &str, cgroup: &str, limits: CgroupLimits) -> LimitStatus {
@@ -178,102 +180,16 @@ impl DriverLimits {
     }
 }
 
-impl Enforcement for DriverLimits {
-    fn name(&self) -> &'static str {
-        "driver"
-    }
-
-    fn enforce(&mut self, share: DeviceShare<'_>) -> bool {
-        let (device, gpu) = (share.device, share.device.uuid.as_str());
-        let is_shared = matches!(device.mode, Mode::Vgpu | Mode::Mps);
-        // A MIG instance limits memory by itself.
-        let is_whole_gpu = device.profile.is_none() && !gpu.starts_with("MIG-");
-        let has_limit = share.limit > 0 && !share.container.effective.uncontrolled;
-        let driver = self.without.get(gpu);
-        if driver.is_some_and(|then| then.elapsed() < RETRY) || share.cgroups.is_empty() {
-            return false;
-        }
-        if !(is_shared && is_whole_gpu && has_limit) {
-            return false;
-        }
-        // Each is tried, even if another one fails.
-        let cgroups = share.cgroups.iter();
-        let all: Vec<LimitStatus> = cgroups
-            .map(|cgroup| self.limit(gpu, cgroup, share.driver_limits()))
-            .collect();
-        all.contains(&LimitStatus::Yes) && !all.contains(&LimitStatus::No)
-    }
-
-    fn offered(&self) -> BTreeMap<String, bool> {
-        let without = self.without.keys().map(|gpu| (gpu.clone(), false));
-        let with = self.set.keys().map(|(gpu, _)| (gpu.clone(), true));
-        without.chain(with).collect()
-    }
-
-    fn retain_cgroups(&mut self, cgroups: &BTreeSet<&String>) {
-        self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
-        self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
-    }
-}
-
-/// All means of enforcement.
-pub struct Enforcements(Vec<Box<dyn Enforcement>>);
-
-impl Enforcements {
-    /// With the limits of this driver.
-    pub fn new(driver: Arc<dyn MemoryLimits>) -> Self {
-        Self(vec![
-            Box::new(Limiter),
-            Box::new(Mps),
-            Box::new(DriverLimits::new(driver)),
-        ])
-    }
-
-    /// Whether the driver supports cgroup memory limits, by GPU, as far as that was tried.
-    pub fn offered(&self) -> BTreeMap<String, bool> {
-        self.0.iter().flat_map(|one| one.offered()).collect()
-    }
-
-    /// Enforces the limits of a sample's containers, and returns by what. Blocks.
-    pub fn enforce(&mut self, sample: &NodeSample) -> EnforcedBy {
-        let none = BTreeSet::new();
-        let both = sample.cgroups.values().chain(sample.candidates.values());
-        let all: BTreeSet<&String> = both.flatten().collect();
-        for one in &mut self.0 {
-            one.retain_cgroups(&all);
-        }
-        let mut enforced_by = EnforcedBy::new();
-        for (at, container) in sample.containers.all.iter().enumerate() {
-            let key = (container.pod.clone(), container.name.clone());
-            let cgroups = sample.cgroups.get(&key).unwrap_or(&none);
-            let of_device = |all: &[Vec<u64>], index: usize| {
-                let found = all.get(at).and_then(|devices| devices.get(index));
-                found.copied().unwrap_or(0)
-            };
-            let devices = container.devices.iter().enumerate().map(|(index, device)| {
-                let share = DeviceShare {
-                    container,
-                    device,
-                    limit: of_device(&sample.limits, index),
-                    request: of_device(&sample.requests, index),
-                    physical: of_device(&sample.physical, index),
-                    cgroups,
-                };
-                if let Some(cgroups) = sample.candidates.get(&key) {
-                    // One of these is the container's; until its id is reported, all are limited.
-                    for one in &mut self.0 {
-                        one.enforce(DeviceShare { cgroups, ..share });
-                    }
-                }
-                let enforced = self.0.iter_mut().filter_map(|one| {
-                    let name = one.name();
-                    one.enforce(share).then_some(name)
-                });
-                enforced.collect()
-            });
-            enforced_by.push(devices.collect());
-        }
-        enforced_by
+/// Nothing of a request may be evicted, and what is beyond it is lent; of a limit beyond the device's
+/// own memory, only its part of that memory can stay there.
+fn driver_limits(page: DevicePage) -> CgroupLimits {
+    let soft = match page.physical {
+        0 => page.request,
+        physical => physical.min(page.request),
+    };
+    CgroupLimits {
+        soft,
+        hard: page.limit,
     }
 }
 

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::managed_containers::ManagedContainers;
-use crate::testing::container;
+use crate::testing::{container, page};
 
 /// A driver that supports limits on one GPU.
 #[derive(Default)]
@@ -49,9 +49,7 @@ fn both(bytes: u64) -> CgroupLimits {
 fn sample(containers: Vec<ManagedContainer>, cgroup: &str) -> NodeSample {
     let mut sample = NodeSample::default();
     for container in &containers {
-        let limits = vec![100; container.devices.len()];
-        sample.limits.push(limits.clone());
-        sample.requests.push(limits);
+        sample.pages.push(vec![page(100); container.devices.len()]);
         let key = (container.pod.clone(), container.name.clone());
         sample.cgroups.insert(key, [cgroup.to_owned()].into());
     }
@@ -70,8 +68,8 @@ fn one() -> Vec<ManagedContainer> {
 fn check(change: impl FnOnce(&mut ManagedContainer), cgroup: &str, expected: &[&str]) {
     let mut containers = one();
     change(&mut containers[0]);
-    let mut enforcements = Enforcements::new(Arc::new(Fake::default()));
-    let enforced_by = enforcements.enforce(&sample(containers, cgroup));
+    let mut limits = DriverLimits::new(Arc::new(Fake::default()));
+    let enforced_by = limits.enforce(&sample(containers, cgroup));
     assert_eq!(enforced_by, [[expected]]);
 }
 
@@ -101,12 +99,11 @@ fn sets_no_driver_limit_for_whole_gpu_or_instance() {
 #[test]
 fn sets_limit_once_per_cgroup_and_value() {
     let fake = Arc::new(Fake::default());
-    let mut all = Enforcements::new(fake.clone());
+    let mut all = DriverLimits::new(fake.clone());
     let mut first = sample(one(), "/k/a");
     all.enforce(&first);
     all.enforce(&first);
-    first.limits = vec![vec![200]];
-    first.requests = vec![vec![200]];
+    first.pages = vec![vec![page(200)]];
     all.enforce(&first);
     // The container started again.
     let second = sample(one(), "/k/b");
@@ -120,30 +117,28 @@ fn sets_limit_once_per_cgroup_and_value() {
 #[test]
 fn guarantees_all_of_limit_that_is_device_memory() {
     for (physical, request, soft) in [
-        (&[100][..], 100, 100),
+        (100, 100, 100),
         // With memory scaling.
-        (&[40], 100, 40),
-        (&[200], 100, 100),
+        (40, 100, 40),
+        (200, 100, 100),
         // Where the part is not known, a soft limit of 0 would let the driver evict everything.
-        (&[0], 100, 100),
-        (&[], 100, 100),
+        (0, 100, 100),
         // The driver may evict what is lent.
-        (&[], 70, 70),
+        (0, 70, 70),
     ] {
         let fake = Arc::new(Fake::default());
         let mut one = sample(one(), "/k/a");
-        one.physical = physical.iter().map(|bytes| vec![*bytes]).collect();
-        one.requests = vec![vec![request]];
-        Enforcements::new(fake.clone()).enforce(&one);
+        (one.pages[0][0].physical, one.pages[0][0].request) = (physical, request);
+        DriverLimits::new(fake.clone()).enforce(&one);
         let limits = CgroupLimits { soft, hard: 100 };
-        assert_eq!(fake.set.lock()[0].2, limits, "{physical:?}");
+        assert_eq!(fake.set.lock()[0].2, limits, "{physical}");
     }
 }
 
 #[test]
 fn limits_live_cgroup_beside_removed_one() {
     let fake = Arc::new(Fake::default());
-    let mut all = Enforcements::new(fake.clone());
+    let mut all = DriverLimits::new(fake.clone());
     let mut both = sample(one(), "/k/a-gone");
     for cgroups in both.cgroups.values_mut() {
         cgroups.insert("/k/b".to_owned());
@@ -175,7 +170,7 @@ fn renews_driver_limit_periodically() {
 #[test]
 fn does_not_retry_unsupported_driver_in_every_sample() {
     let fake = Arc::new(Fake::default());
-    let mut all = Enforcements::new(fake.clone());
+    let mut all = DriverLimits::new(fake.clone());
     let mut containers = one();
     containers[0].devices[0].uuid = "GPU-old".into();
     let sample = sample(containers, "/k/a");
@@ -188,7 +183,7 @@ fn does_not_retry_unsupported_driver_in_every_sample() {
 #[test]
 fn limits_candidate_cgroups_before_id_is_reported() {
     let fake = Arc::new(Fake::default());
-    let mut all = Enforcements::new(fake.clone());
+    let mut all = DriverLimits::new(fake.clone());
     let mut sample = sample(one(), "/k/a");
     sample.candidates = std::mem::take(&mut sample.cgroups);
     for _ in 0..2 {

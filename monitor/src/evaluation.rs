@@ -4,15 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::PodUid;
-use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::container_directory::ListedProcess;
-use aliquot_node_state::processes::ProcessIdentity;
-use aliquot_region::host::CountersSnapshot;
+use aliquot_node_state::processes::{ProcessIdentity, ProcessStatus};
+use aliquot_region::host::{CountersSnapshot, LaunchCounters};
 
 use crate::attribution::{self, Owner, UnmanagedReason};
-use crate::counted_memory::{MeasuredProcess, counted_memory};
+use crate::counted_memory::counted_memory;
 use crate::node_sample::{NodeSample, ProcessSample};
-use crate::oom::{self, OomRule, OomWatch, ProcessMemory};
+use crate::oom::{OomRule, OomWatch, ProcessMemory};
 use crate::overhead::{MemorySample, Overhead, Recent};
 
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +48,17 @@ pub struct ContainerUse {
     pub busy: u32,
     /// Of one of them, the driver has no sample as new as of others.
     pub is_late: bool,
-    pub work: aliquot_region::host::ComputeUsage,
-    /// Requests that the limiter refused.
+    pub work: LaunchCounters,
     pub refused: u64,
     /// Not all of its processes are known, so the measured values are too low.
     pub blind: bool,
+}
+
+impl ContainerUse {
+    /// Whether the measured bytes are all that it uses: no value is better than one that is too low.
+    pub fn is_measured(&self) -> bool {
+        !self.blind && self.unavailable == 0
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,10 +74,15 @@ pub struct UnmanagedProcess {
 pub enum Action {
     /// Report an unmanaged process and its pid.
     ReportUnmanaged(UnmanagedProcess, u32),
-    /// Report a container above its limit: its index, its device, bytes used.
-    ReportAboveLimit(usize, usize, u64),
-    /// Kill a process of a container above its limit: the container's index, device, bytes used.
-    KillOverLimit(ProcessIdentity, ProcessLocation, usize, usize, u64),
+    /// A container uses so many bytes of a device, more than its limit.
+    AboveLimit {
+        /// Index of the container.
+        at: usize,
+        device: usize,
+        used: u64,
+        /// Kill this process; `None`: only report it.
+        kill: Option<ProcessStatus>,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -94,51 +104,24 @@ pub struct Evaluation {
     pub actions: Vec<Action>,
 }
 
-/// Samples for which a process may be in a container that the API server has not reported: it
-/// reports a new one after a second or two.
-const MAX_UNKNOWN_SAMPLES: u32 = 20;
+/// The sample in which an unmanaged process is reported. Not the first: a process that starts has its
+/// GPU open a moment before it has its process slot.
+const REPORTED_SAMPLE: u32 = 2;
+/// The same for one that may be in a container that the API server has not reported: it reports a new
+/// one after a second or two.
+const REPORTED_UNKNOWN_SAMPLE: u32 = 21;
 
 #[derive(Debug, Default)]
 pub struct Evaluator {
     shares: BTreeMap<(String, usize), ShareState>,
-    reported_twice: BTreeMap<String, ReportedTwice>,
-    /// What was counted on each GPU in the last sample.
-    counted: BTreeMap<String, MovableMemory>,
-    /// The unmanaged processes of the last sample, by GPU: why, and whether they are reported.
-    unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, bool)>,
-    /// Number of samples in which a process was in no reported container.
-    unnamed: BTreeMap<ProcessIdentity, u32>,
-}
-
-/// Bytes by which the sizes of all processes on a GPU exceed what is in use of it, in the last
-/// samples: what they imported from one another is in the sizes of both.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReportedTwice {
-    /// With the managed memory that the sizes lack.
-    known: Recent,
-    /// With all managed memory, which the sizes may lack.
-    possible: Recent,
-    /// What the limiters count as imported.
-    counted: u64,
-}
-
-impl ReportedTwice {
-    /// Bytes that the limiters do not count, such as that of an earlier release.
-    fn uncounted(&self) -> u64 {
-        let known = self.known.least().unwrap_or(0);
-        known.saturating_sub(self.counted)
-    }
-}
-
-/// What the limiters count on a GPU and the sizes of processes may lack.
-#[derive(Clone, Copy, Debug, Default)]
-struct MovableMemory {
-    /// Bytes of managed memory.
-    managed: u64,
-    /// Of these, bytes that the sizes do lack.
-    managed_left_out: u64,
-    /// Bytes that processes imported from others.
-    imported: u64,
+    /// Bytes by which the sizes of all processes on a GPU exceed what is in use of it, in the last
+    /// samples: what they imported from one another is in the sizes of both. All managed memory is
+    /// added to the sizes, which may lack it.
+    reported_twice: BTreeMap<String, Recent>,
+    /// The managed memory that the limiters counted on each GPU in the last sample.
+    managed: BTreeMap<String, u64>,
+    /// The unmanaged processes of the last sample, by GPU: why, and for how many samples.
+    unmanaged: BTreeMap<(String, ProcessIdentity), (UnmanagedReason, u32)>,
 }
 
 #[derive(Debug, Default)]
@@ -148,27 +131,13 @@ struct ShareState {
     peak: u64,
 }
 
-/// The processes of a container on a device, each with whether it bypasses the limiter.
-#[derive(Clone, Copy)]
-struct OwnProcesses<'a> {
-    all: &'a [(&'a ProcessSample, bool)],
-    /// There may be more of them.
-    is_uncertain: bool,
-}
-
 impl Evaluator {
     pub fn evaluate(&mut self, sample: &NodeSample, rules: &Rules) -> Evaluation {
         let containers = &sample.containers.all;
         let owners: Vec<Owner> = sample
             .processes
             .iter()
-            .map(|one| {
-                limiter_checked(
-                    one,
-                    attribution::owner(one, containers, &sample.context),
-                    sample,
-                )
-            })
+            .map(|one| owner(one, sample))
             .collect();
         let is_uncertain =
             |owner: &Owner| matches!(owner, Owner::Unknown | Owner::UnknownContainer);
@@ -205,12 +174,14 @@ impl Evaluator {
                     }),
                 );
                 let is_uncertain = uncertain.contains(&(sample.gpu(at, device), &container.pod));
-                let own = OwnProcesses {
-                    all: &own,
+                let (found, charge) = self.evaluate_share(
+                    sample,
+                    rules,
+                    (at, device),
+                    &own,
                     is_uncertain,
-                };
-                let (found, charge) =
-                    self.evaluate_share(sample, rules, (at, device), own, &mut evaluation);
+                    &mut evaluation.actions,
+                );
                 uses.push(found);
                 charges.push(charge);
             }
@@ -233,29 +204,28 @@ impl Evaluator {
         let in_use = &sample.in_use;
         self.reported_twice
             .retain(|gpu, _| in_use.contains_key(gpu) || sample.blind.contains(gpu));
-        let counted = std::mem::take(&mut self.counted);
+        let managed = std::mem::take(&mut self.managed);
         for (gpu, in_use) in in_use {
             let own = sample.processes.iter().filter(|one| one.gpu == *gpu);
+            let managed = managed.get(gpu).copied().unwrap_or(0);
             let sizes = own.filter_map(|one| one.bytes);
-            let sum = sizes.fold(0_u64, u64::saturating_add);
-            let beyond = |more: u64| sum.saturating_add(more).saturating_sub(*in_use);
-            let counted = counted.get(gpu).copied().unwrap_or_default();
+            let sum = sizes.fold(managed, u64::saturating_add);
             let twice = self.reported_twice.entry(gpu.clone()).or_default();
-            twice.known.add(beyond(counted.managed_left_out));
-            twice.possible.add(beyond(counted.managed));
-            twice.counted = counted.imported;
+            twice.add(sum.saturating_sub(*in_use));
         }
     }
 
+    /// Evaluates one device of a container with these processes, each with whether it bypasses the
+    /// limiter. `is_uncertain`: there may be more of them.
     fn evaluate_share(
         &mut self,
         sample: &NodeSample,
         rules: &Rules,
         (at, device): (usize, usize),
-        own: OwnProcesses<'_>,
-        evaluation: &mut Evaluation,
+        own: &[(&ProcessSample, bool)],
+        is_uncertain: bool,
+        actions: &mut Vec<Action>,
     ) -> (ContainerUse, Option<u64>) {
-        let (own, is_uncertain) = (own.all, own.is_uncertain);
         let container = &sample.containers.all[at];
         let state = self
             .shares
@@ -267,18 +237,16 @@ impl Evaluator {
             Some(Some(Err(error))) => (None, !error.is_caused_by_tenant()),
             _ => (None, false),
         };
-        let limit = value(sample.limits.get(at), device);
+        let page = sample.page(at, device);
+        let limit = page.limit;
         let mut found = reported_use(reports.map(|(_, after)| after), device);
         found.limit = limit;
         let gpu = sample.gpu(at, device);
-        let twice = self.reported_twice.get(gpu).copied().unwrap_or_default();
+        let twice = self.reported_twice.get(gpu).map_or(0, Recent::most);
         let processes = memory_of(own, reports, device, rules.tolerance);
-        let seen = memory_sample(&processes, reports, device, twice.uncounted());
-        let counted = self.counted.entry(gpu.to_owned()).or_default();
-        let add = |to: &mut u64, bytes| *to = to.saturating_add(bytes);
-        add(&mut counted.managed, seen.managed);
-        add(&mut counted.managed_left_out, seen.managed_left_out());
-        add(&mut counted.imported, seen.imported);
+        let seen = memory_sample(&processes, reports, device);
+        let managed = self.managed.entry(gpu.to_owned()).or_default();
+        *managed = managed.saturating_add(seen.managed);
         found.measured = seen.measured();
         found.processes = count(own, |_| true);
         found.unavailable = count(own, |(one, _)| one.bytes.is_none());
@@ -295,26 +263,25 @@ impl Evaluator {
             .max(if limit == 0 { 0 } else { found.peak.min(limit) });
         let is_blind = sample.blind.contains(gpu);
         found.blind = is_blind || is_uncertain;
-        let charged = value(sample.charged.get(at), device);
-        found.overhead = charged;
+        found.overhead = page.overhead;
         if !container.limited || is_blind {
             return (found, None);
         }
         let is_known = !is_uncertain && !is_unread;
-        let charge = is_known.then(|| state.overhead.update(seen, charged));
-        found.overhead = charge.unwrap_or(charged);
+        let charge = is_known.then(|| state.overhead.update(seen, page.overhead));
+        found.overhead = charge.unwrap_or(page.overhead);
         if is_unread {
             return (found, charge);
         }
         // What several processes hold is counted for each. Where the driver has sizes, they must
         // show it.
-        let twice = twice.possible.most();
         let most = if found.unavailable > 0 {
             u64::MAX
         } else {
             twice
         };
-        let duplicates = duplicates(reports, device).min(most);
+        let duplicates = reports.map_or(0, |(_, after)| after.device(device).overlap.duplicates);
+        let duplicates = duplicates.min(most);
         let rule = OomRule {
             limit: if limit == 0 {
                 0
@@ -325,54 +292,17 @@ impl Evaluator {
             imported: twice.saturating_sub(duplicates),
             kill: container.effective.oom_killer,
         };
-        match state.oom.update(&processes, rule, sample.taken_at) {
-            oom::OomVerdict::Within => {}
-            oom::OomVerdict::Report { used } => evaluation
-                .actions
-                .push(Action::ReportAboveLimit(at, device, used)),
-            oom::OomVerdict::Kill { used, identity } => {
-                let victim = own.iter().find(|(one, _)| one.process.identity == identity);
-                let location = victim.map(|(one, _)| one.process.location.clone());
-                let action = location
-                    .map(|location| Action::KillOverLimit(identity, location, at, device, used));
-                evaluation.actions.extend(action);
-            }
+        if let Some(verdict) = state.oom.update(&processes, rule, sample.taken_at) {
+            let mut own = own.iter().map(|(one, _)| &one.process);
+            let victim = own.find(|process| Some(process.identity) == verdict.kill);
+            actions.push(Action::AboveLimit {
+                at,
+                device,
+                used: verdict.used,
+                kill: victim.cloned(),
+            });
         }
         (found, charge)
-    }
-
-    /// Processes of known pods that are in none of their containers, for so long that the container
-    /// cannot be a new one.
-    fn in_no_container(
-        &mut self,
-        sample: &NodeSample,
-        rules: &Rules,
-        owners: &[Owner],
-    ) -> BTreeSet<ProcessIdentity> {
-        let all = sample.processes.iter().zip(owners);
-        let unnamed = all.filter(|(one, owner)| {
-            let pod = one.process.location.pod.as_ref();
-            let is_known = pod.is_some_and(|pod| sample.context.pods.contains_key(pod));
-            **owner == Owner::UnknownContainer && is_known && rules.fresh
-        });
-        let mut next = BTreeMap::new();
-        let mut found = BTreeSet::new();
-        for (one, _) in unnamed {
-            let identity = one.process.identity;
-            let samples = self
-                .unnamed
-                .get(&identity)
-                .copied()
-                .unwrap_or(0)
-                .saturating_add(1);
-            next.insert(identity, samples);
-            // The cgroup of the pod itself belongs to no container.
-            if samples >= MAX_UNKNOWN_SAMPLES || one.process.location.container.is_none() {
-                found.insert(identity);
-            }
-        }
-        self.unnamed = next;
-        found
     }
 
     fn evaluate_unmanaged(
@@ -382,16 +312,24 @@ impl Evaluator {
         owners: &[Owner],
         evaluation: &mut Evaluation,
     ) {
-        let unnamed = self.in_no_container(sample, rules, owners);
         let mut unmanaged = BTreeMap::new();
         for (one, owner) in sample.processes.iter().zip(owners) {
-            let reason = match owner {
+            let location = &one.process.location;
+            let is_known = |pod| sample.context.pods.contains_key(pod);
+            let (reason, reported_in) = match owner {
                 // In cgroup v1 the kernel no longer reports where an exiting process was.
                 Owner::Unmanaged(UnmanagedReason::Host) if one.process.exiting => continue,
-                Owner::Unmanaged(reason) => *reason,
-                Owner::WithoutLimiter(..) => UnmanagedReason::NoLimiter,
-                Owner::UnknownContainer if unnamed.contains(&one.process.identity) => {
-                    UnmanagedReason::NoContainer
+                Owner::Unmanaged(reason) => (*reason, REPORTED_SAMPLE),
+                Owner::WithoutLimiter(..) => (UnmanagedReason::NoLimiter, REPORTED_SAMPLE),
+                Owner::UnknownContainer
+                    if rules.fresh && location.pod.as_ref().is_some_and(is_known) =>
+                {
+                    // The cgroup of the pod itself belongs to no container.
+                    let reported_in = match location.container {
+                        Some(_) => REPORTED_UNKNOWN_SAMPLE,
+                        None => REPORTED_SAMPLE,
+                    };
+                    (UnmanagedReason::NoContainer, reported_in)
                 }
                 _ => continue,
             };
@@ -399,31 +337,31 @@ impl Evaluator {
             if unmanaged.contains_key(&key) {
                 continue;
             }
-            // Not after a single sample: a process that starts has its GPU open a moment before it
-            // has its process slot.
             let before = self.unmanaged.get(&key).filter(|(then, _)| *then == reason);
-            if let Some((_, is_reported)) = before {
+            let samples = before.map_or(1, |(_, samples)| samples.saturating_add(1));
+            if samples >= reported_in {
                 let process = UnmanagedProcess {
                     gpu: one.gpu.clone(),
-                    pod: one.process.location.pod.clone(),
+                    pod: location.pod.clone(),
                     reason,
                     bytes: one.bytes,
                 };
-                if !is_reported {
+                if samples == reported_in {
                     let report = Action::ReportUnmanaged(process.clone(), key.1.pid);
                     evaluation.actions.push(report);
                 }
                 evaluation.unmanaged.push(process);
             }
-            unmanaged.insert(key, (reason, before.is_some()));
+            unmanaged.insert(key, (reason, samples));
         }
         self.unmanaged = unmanaged;
     }
 }
 
-/// Marks a process that bypasses the limiter: one without a process slot, or whose container's
-/// counters file is corrupt. An exiting process has released its slot already.
-fn limiter_checked(one: &ProcessSample, owner: Owner, sample: &NodeSample) -> Owner {
+/// The owner of a process. It bypasses the limiter without a process slot, or if the counters file of
+/// its container is corrupt. An exiting process has released its slot already.
+fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
+    let owner = attribution::owner(one, &sample.containers.all, &sample.context);
     let Owner::Share(at, device) = owner else {
         return owner;
     };
@@ -451,16 +389,16 @@ fn reported_use(report: Option<&CountersSnapshot>, device: usize) -> ContainerUs
     let Some(report) = report else {
         return ContainerUse::default();
     };
-    let tracked = report.held(device);
-    let contexts = report.processes.iter();
-    let contexts = contexts.filter_map(|process| process.contexts.get(device));
+    let (tracked, counters) = (report.held(device), report.device(device));
+    let processes = report.processes.iter();
+    let contexts = processes.map(|process| process.device(device).contexts);
     ContainerUse {
         tracked,
-        contexts: contexts.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-        peak: value(Some(&report.peaks), device),
-        stale: value(Some(&report.totals), device).saturating_sub(tracked),
-        refused: value(Some(&report.refused), device),
-        work: report.compute.get(device).copied().unwrap_or_default(),
+        contexts: contexts.fold(0, u64::saturating_add),
+        peak: counters.peak,
+        stale: counters.total.saturating_sub(tracked),
+        refused: counters.refused,
+        work: counters.compute,
         ..ContainerUse::default()
     }
 }
@@ -489,13 +427,9 @@ fn memory_of(
     tolerance: u64,
 ) -> Vec<ProcessMemory> {
     let with_slot = own.iter().filter(|(_, is_bypassing)| !is_bypassing);
-    let measured = with_slot.map(|(one, _)| MeasuredProcess {
-        container_pid: one.process.container_pid,
-        bytes: one.bytes,
-    });
-    let measured: Vec<MeasuredProcess> = measured.collect();
+    let with_slot: Vec<&ProcessSample> = with_slot.map(|(one, _)| *one).collect();
     let counted = reports
-        .map(|(before, after)| counted_memory(&measured, (before, after), device, tolerance));
+        .map(|(before, after)| counted_memory(&with_slot, (before, after), device, tolerance));
     let mut counted = counted.into_iter().flatten();
     let memory = own.iter().map(|(one, is_bypassing)| ProcessMemory {
         identity: one.process.identity,
@@ -511,14 +445,13 @@ fn memory_sample(
     processes: &[ProcessMemory],
     reports: Option<&(CountersSnapshot, CountersSnapshot)>,
     device: usize,
-    reported_twice: u64,
 ) -> MemorySample {
     let sum = |of: fn(&ProcessMemory) -> u64| {
         let all = processes.iter().map(of);
         all.fold(0_u64, u64::saturating_add)
     };
     let unknown = sum(|one| match (one.bytes, one.counted) {
-        (None, Some(counted)) => counted.bytes,
+        (None, Some(counted)) => counted.used,
         _ => 0,
     });
     let counted = |report: &CountersSnapshot| report.used(device).saturating_sub(unknown);
@@ -538,23 +471,12 @@ fn memory_sample(
             (Some(_), Some(counted)) => counted.imported,
             _ => 0,
         }),
-        reported_twice,
     }
-}
-
-/// Bytes of a device that are counted for more than one process.
-fn duplicates(reports: Option<&(CountersSnapshot, CountersSnapshot)>, device: usize) -> u64 {
-    let overlap = reports.and_then(|(_, after)| after.overlaps.get(device));
-    overlap.map_or(0, |overlap| overlap.duplicates)
 }
 
 fn count<T>(all: &[T], which: impl Fn(&T) -> bool) -> u64 {
     let number = all.iter().filter(|one| which(one)).count();
     u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-fn value(row: Option<&Vec<u64>>, device: usize) -> u64 {
-    row.and_then(|row| row.get(device)).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

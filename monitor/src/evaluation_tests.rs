@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_region::host::{CountersReadError, ProcessUsage};
+use aliquot_region::host::{CountersReadError, DeviceCounters, ProcessUsage, SlotUsage};
 
 use super::*;
 use crate::managed_containers::ManagedContainers;
 use crate::node_sample::{Counters, NodeContext};
-use crate::pods::PodInfo;
-use crate::testing::{container, process, process_sample};
+use crate::testing::{container, page, pod, process, process_sample};
 
 const MIB: u64 = 1 << 20;
 /// More than any limit here, beyond what the OOM killer tolerates.
@@ -24,19 +23,21 @@ pub(super) const RULES: Rules = Rules {
 fn report(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
     let total = slots.iter().map(|(_, used)| used).sum();
     let mut report = CountersSnapshot {
-        totals: vec![total],
-        peaks: vec![total],
+        devices: vec![DeviceCounters {
+            total,
+            peak: total,
+            ..DeviceCounters::default()
+        }],
         ..CountersSnapshot::default()
     };
     for (slot, &(pid, used)) in slots.iter().enumerate() {
         report.processes.push(ProcessUsage {
             slot,
             pid,
-            used: vec![used],
-            contexts: vec![0],
-            managed: vec![0],
-            imported: vec![0],
-            refused: vec![0],
+            devices: vec![SlotUsage {
+                used,
+                ..SlotUsage::default()
+            }],
         });
     }
     report
@@ -61,14 +62,14 @@ pub(super) fn sample(counters: [Counters; 2], processes: &[(u32, &str, u64)]) ->
             all: containers,
             ..ManagedContainers::default()
         }),
-        limits: vec![vec![100], vec![100]],
+        pages: vec![vec![page(100)]; 2],
         counters: counters.into_iter().map(Some).collect(),
         processes: on.collect(),
         context: NodeContext {
             container_names: ["u1", "u2"]
                 .map(|pod| ((pod.into(), pod.to_owned()), "main".to_owned()))
                 .into(),
-            pods: [("u9".into(), PodInfo::default())].into(),
+            pods: [("u9".into(), pod("u9", &[]).into())].into(),
             ..NodeContext::default()
         },
         ..NodeSample::default()
@@ -238,10 +239,10 @@ fn kills_nobody_for_forged_pid_in_counters_file() {
     };
     let evaluations = evaluate_lasting(above, &RULES);
     let killed: Vec<_> = evaluations.iter().flat_map(|one| &one.actions).collect();
-    let [Action::KillOverLimit(identity, location, 0, 0, _)] = &killed[..] else {
+    let [Action::AboveLimit { at: 0, kill, .. }] = &killed[..] else {
         panic!("{killed:?}")
     };
-    assert_eq!((identity.pid, &location.pod), (1001, &Some("u1".into())));
+    assert_eq!(kill.as_ref(), Some(&above().processes[0].process));
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Samples with incomplete data: nobody is charged or killed for it.
 
 use aliquot_region::host::CountersReadError;
-use aliquot_region::shared::Overlap;
 use rustix::io::Errno;
 
 use super::tests::{FAR_ABOVE, RULES, counters, evaluate_all, evaluate_lasting, sample, uncounted};
 use super::*;
-use crate::pods::PodInfo;
+use crate::testing;
 
 const GIB: u64 = 1 << 30;
 
@@ -16,7 +15,7 @@ fn then(change: impl Fn(&mut NodeSample)) -> Vec<Evaluation> {
     let one = || {
         let counters = [counters(&[(Some(1), 40)]), counters(&[])];
         let mut sample = sample(counters, &[(1001, "u1", 60)]);
-        sample.charged = vec![vec![20], vec![0]];
+        sample.pages[0][0].overhead = 20;
         sample
     };
     let mut samples = [one(), one(), one(), one(), one(), one()];
@@ -48,9 +47,10 @@ fn kills_above_limit_beside_unknown_process_but_not_by_unread_counters() {
     let above = |counters, beside: bool| {
         let mut sample = sample([counters, self::counters(&[])], &[(1001, "u1", FAR_ABOVE)]);
         if beside {
-            let new = crate::testing::process(1005, Some("u1"), "new");
-            let new = crate::testing::process_sample("GPU-a", new, 1);
-            sample.processes.push(new);
+            let new = testing::process(1005, Some("u1"), "new");
+            sample
+                .processes
+                .push(testing::process_sample("GPU-a", new, 1));
         }
         sample
     };
@@ -67,10 +67,10 @@ fn kills_above_limit_beside_unknown_process_but_not_by_unread_counters() {
             .collect::<Vec<_>>()
     };
     let killed = actions(&|| above(counters(&[(Some(1), 40)]), true));
-    assert!(
-        matches!(killed[..], [Action::KillOverLimit(..)]),
-        "{killed:?}"
-    );
+    let [Action::AboveLimit { kill, .. }] = &killed[..] else {
+        panic!("{killed:?}")
+    };
+    assert!(kill.is_some());
     assert_eq!(actions(&|| above(unread(), false)), []);
 }
 
@@ -114,7 +114,8 @@ fn reports_process_in_no_container_after_a_while() {
             let mut sample = uncounted("u1", 30);
             sample.processes[0].process.location.container = id.map(str::to_owned);
             if known {
-                sample.context.pods.insert("u1".into(), PodInfo::default());
+                let pod = testing::pod("u1", &[]);
+                sample.context.pods.insert("u1".into(), pod.into());
             }
             sample
         };
@@ -169,29 +170,6 @@ fn charges_nothing_on_bytes_that_are_not_available() {
 }
 
 #[test]
-fn accounts_for_imported_memory_reported_twice() {
-    let found = |in_use: &[u64]| {
-        let samples = in_use.iter().map(|bytes| {
-            let counters = [counters(&[(Some(1), 40)]), counters(&[(Some(2), 60)])];
-            NodeSample {
-                in_use: [("GPU-a".to_owned(), *bytes)].into(),
-                ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
-            }
-        });
-        let evaluations = evaluate_all(&samples.collect::<Vec<_>>(), &RULES);
-        evaluations.last().expect("a sample").charges.clone()
-    };
-    let none = [[Some(0)], [Some(0)]];
-    // The processes have 150 together.
-    assert_eq!(found(&[100; 6]), none);
-    assert_eq!(found(&[150; 6]), [[Some(50)], [Some(0)]]);
-    assert_eq!(found(&[120; 6]), [[Some(20)], [Some(0)]]);
-    // A difference between two readings does not last.
-    let changing = [150, 150, 100, 150, 100, 150];
-    assert_eq!(found(&changing), [[Some(50)], [Some(0)]]);
-}
-
-#[test]
 fn lists_gpus_whose_processes_are_unmeasured() {
     let processes = [(1001, "u1", 40), (1002, "u2", 40)];
     let mut sample = sample([counters(&[]), counters(&[])], &processes);
@@ -209,25 +187,6 @@ fn lists_gpus_whose_processes_are_unmeasured() {
 }
 
 #[test]
-fn finds_imported_memory_beside_managed_memory_left_out() {
-    // u1 imports 50 of u2, which has 40 of managed memory that the driver leaves out.
-    let one = || {
-        let mut of_u2 = counters(&[(Some(2), 100)]);
-        if let Ok((before, after)) = &mut of_u2 {
-            before.processes[0].managed = vec![40];
-            after.processes[0].managed = vec![40];
-        }
-        let counters = [counters(&[(Some(1), 40)]), of_u2];
-        NodeSample {
-            in_use: [("GPU-a".to_owned(), 140)].into(),
-            ..sample(counters, &[(1001, "u1", 90), (1002, "u2", 60)])
-        }
-    };
-    let evaluations = evaluate_lasting(one, &RULES);
-    assert_eq!(evaluations[22].charges, [[Some(0)], [Some(0)]]);
-}
-
-#[test]
 fn believes_shared_memory_only_as_driver_shows_it() {
     // Two processes of u1 say that they have the same 2 GiB; the limit is 3 GiB.
     let found = |in_use: u64, second: Option<u64>| {
@@ -236,28 +195,20 @@ fn believes_shared_memory_only_as_driver_shows_it() {
             let mut of_u1 = counters(&both);
             if let Ok((before, after)) = &mut of_u1 {
                 for report in [before, after] {
-                    report.processes[1].imported = vec![2 * GIB];
-                    report.overlaps = vec![Overlap {
-                        duplicates: 2 * GIB,
-                        orphans: 0,
-                    }];
+                    report.processes[1].devices[0].imported = 2 * GIB;
+                    report.devices[0].overlap.duplicates = 2 * GIB;
                 }
             }
             let processes = [(1001, "u1", 2 * GIB), (1002, "u1", 0)];
             let mut sample = sample([of_u1, counters(&[])], &processes);
             sample.processes[1].bytes = second;
-            sample.limits = vec![vec![3 * GIB], vec![100]];
+            sample.pages[0][0].limit = 3 * GIB;
             sample.in_use = [("GPU-a".to_owned(), in_use)].into();
             sample
         };
         let evaluations = evaluate_lasting(one, &RULES);
         let reported = evaluations.iter().flat_map(|one| &one.actions);
-        let reported = reported.filter(|one| {
-            matches!(
-                one,
-                Action::ReportAboveLimit(..) | Action::KillOverLimit(..)
-            )
-        });
+        let reported = reported.filter(|one| matches!(one, Action::AboveLimit { .. }));
         let last = evaluations.last().expect("a sample");
         assert_eq!(last.uses[0][0].tracked, 2 * GIB);
         (last.charges[0].clone(), reported.count())

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aliquot_core::PodUid;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -55,7 +54,6 @@ pub struct Snapshot {
     pub enforced_by: EnforcedBy,
     /// Whether the driver supports cgroup memory limits, by GPU.
     pub driver_limits: BTreeMap<String, bool>,
-    pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Whether all pods are known.
     pub listed: bool,
     pub action_counts: ActionCounts,
@@ -69,7 +67,6 @@ pub struct Snapshot {
     pub completed_at: SystemTime,
 }
 
-/// The metric samples of one snapshot.
 pub fn samples(snapshot: &Snapshot) -> Samples {
     let mut samples = Samples::default();
     for gpu in &snapshot.gpus {
@@ -188,27 +185,10 @@ fn add_share(
     (at, container): (usize, &ManagedContainer),
     (index, device): (usize, &ContainerDevice),
 ) {
-    let found = snapshot
-        .evaluation
-        .uses
-        .get(at)
-        .and_then(|uses| uses.get(index));
-    let ContainerUse {
-        limit,
-        measured,
-        tracked,
-        contexts,
-        peak,
-        overhead,
-        stale,
-        processes,
-        unavailable,
-        busy,
-        work,
-        refused,
-        blind,
-        is_late: _,
-    } = found.copied().unwrap_or_default();
+    let uses = snapshot.evaluation.uses.get(at);
+    let found = uses.and_then(|uses| uses.get(index)).copied();
+    let found = found.unwrap_or_default();
+    let work = found.work;
     let uuid = snapshot.sample.device_uuid(at, index).to_owned();
     let hami = [
         container.namespace.clone(),
@@ -230,7 +210,7 @@ fn add_share(
         0 => 1.0,
         percent => f64::from(percent) / 100.0,
     };
-    let request = snapshot.sample.request(at, index).unwrap_or(limit);
+    let (limit, request) = (found.limit, snapshot.sample.page(at, index).request);
     let uncontrolled = container.effective.uncontrolled;
     put(&all::SHARE_UNCONTROLLED, Value::Whole(uncontrolled.into()));
     if !uncontrolled {
@@ -241,32 +221,33 @@ fn add_share(
     }
     let gpu = snapshot.sample.gpu(at, index);
     let is_reported = !snapshot.sample.uncorrected.contains(gpu);
-    // No value is better than one that is too low.
-    if !blind && unavailable == 0 {
-        put(&all::SHARE_USED, Value::Whole(measured));
+    if found.is_measured() {
+        let measured = Value::Whole(found.measured);
+        put(&all::SHARE_USED, measured);
         if !uncontrolled && request > 0 {
-            let borrowed = measured.saturating_sub(request);
+            let borrowed = found.measured.saturating_sub(request);
             let lent = if request < limit { borrowed } else { 0 };
             put(&all::SHARE_LENT, Value::Whole(lent));
         }
-        put(&all::HAMI_SHARE_USED, Value::Whole(measured));
-        put(&all::HAMI_CONTAINER_BYTES, Value::Whole(measured));
+        put(&all::HAMI_SHARE_USED, measured);
+        put(&all::HAMI_CONTAINER_BYTES, measured);
     }
-    if !blind {
-        put(&all::SHARE_CLIENTS, Value::Whole(processes));
+    if !found.blind {
+        put(&all::SHARE_CLIENTS, Value::Whole(found.processes));
         if is_reported {
-            put(&all::SHARE_CORE_USED, Value::Part(f64::from(busy) / 100.0));
+            let ratio = f64::from(found.busy) / 100.0;
+            put(&all::SHARE_CORE_USED, Value::Part(ratio));
         }
-        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(busy.into()));
+        put(&all::HAMI_CONTAINER_BUSY, Value::Whole(found.busy.into()));
     }
-    put(&all::SHARE_PEAK, Value::Whole(peak));
-    put(&all::SHARE_TRACKED, Value::Whole(tracked));
-    put(&all::SHARE_OVERHEAD, Value::Whole(overhead));
-    put(&all::SHARE_STALE, Value::Whole(stale));
+    put(&all::SHARE_PEAK, Value::Whole(found.peak));
+    put(&all::SHARE_TRACKED, Value::Whole(found.tracked));
+    put(&all::SHARE_OVERHEAD, Value::Whole(found.overhead));
+    put(&all::SHARE_STALE, Value::Whole(found.stale));
     put(&all::SHARE_BUSY, seconds(work.busy));
     put(&all::SHARE_THROTTLED, seconds(work.waited));
     put(&all::SHARE_LAUNCHES, Value::Whole(work.launches));
-    put(&all::SHARE_DENIED, Value::Whole(refused));
+    put(&all::SHARE_DENIED, Value::Whole(found.refused));
     if work.last > 0 {
         let since = seconds(snapshot.now.saturating_sub(work.last));
         put(&all::SHARE_LAST, since);
@@ -278,8 +259,8 @@ fn add_share(
         .iter()
         .any(|(index, _)| *index == at);
     put(&all::SHARE_CORRUPT, Value::Whole(corrupt_counters.into()));
-    put(&all::HAMI_CONTEXTS, Value::Whole(contexts));
-    let rest = tracked.saturating_sub(contexts);
+    put(&all::HAMI_CONTEXTS, Value::Whole(found.contexts));
+    let rest = found.tracked.saturating_sub(found.contexts);
     put(&all::HAMI_BUFFERS, Value::Whole(rest));
     let enforced_by = snapshot
         .enforced_by
@@ -292,9 +273,10 @@ fn add_share(
 }
 
 fn add_unmanaged(samples: &mut Samples, snapshot: &Snapshot) {
+    let pods = &snapshot.sample.context.pods;
     let mut sums: BTreeMap<[String; 6], (u64, Option<u64>)> = BTreeMap::new();
     for process in &snapshot.evaluation.unmanaged {
-        let pod = process.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
+        let pod = process.pod.as_ref().and_then(|uid| pods.get(uid));
         let reference =
             |of: fn(&Pod) -> &String| pod.map_or_else(String::new, |pod| of(pod).clone());
         let gpu = snapshot.gpus.iter().find(|gpu| gpu.uuid == process.gpu);
@@ -328,8 +310,8 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::CONTAINERS, number(containers.all.len()));
     let is_lingering = |(container, uses): &(&ManagedContainer, &Vec<ContainerUse>)| {
         let lives = uses.iter().any(|one| one.processes > 0);
-        let pod = snapshot.pods.get(&container.pod);
-        lives && snapshot.listed && pod.is_none_or(|pod| pod.info.ended)
+        let pod = snapshot.sample.context.pods.get(&container.pod);
+        lives && snapshot.listed && pod.is_none_or(|pod| pod.ended)
     };
     let lingering = containers
         .all

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_nvml::{DeviceMemory, GpuUtilization};
-use aliquot_region::host::ComputeUsage;
+use aliquot_region::host::LaunchCounters;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
@@ -11,9 +11,9 @@ use super::*;
 use crate::attribution::UnmanagedReason;
 use crate::evaluation::UnmanagedProcess;
 use crate::managed_containers::ManagedContainers;
-use crate::metrics::{ALL, MetricKind, reference};
+use crate::metrics::{ALL, reference};
 use crate::node_sample::ProcessSample;
-use crate::testing::{container, process, process_sample};
+use crate::testing::{container, page, process, process_sample};
 
 const GIB: u64 = 1 << 30;
 
@@ -78,6 +78,7 @@ pub(crate) fn snapshot(
             all: containers,
             ..ManagedContainers::default()
         }),
+        pages: vec![vec![page(4 * GIB)]; 2],
         gpus: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
         ..NodeSample::default()
     };
@@ -88,11 +89,12 @@ pub(crate) fn snapshot(
         tracked: 3 * GIB,
         contexts: GIB,
         processes: 1,
-        work: ComputeUsage {
+        work: LaunchCounters {
             busy: 1_500_000_000,
             last: 1_000_000_000,
             launches: 4,
             waited: 250_000_000,
+            ..LaunchCounters::default()
         },
         ..ContainerUse::default()
     };
@@ -114,7 +116,6 @@ pub(crate) fn snapshot(
         evaluation,
         enforced_by: vec![vec![vec!["library", "driver"]]],
         driver_limits: [("GPU-a".to_owned(), true)].into(),
-        pods: BTreeMap::new(),
         listed: true,
         action_counts: ActionCounts::default(),
         failures: [("processes", 2)].into(),
@@ -149,11 +150,8 @@ fn exports_exactly_the_declared_metrics() {
     let text = scrape_with(&families, |_| ());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
-    let kind = |kind| match kind {
-        MetricKind::Counter => "counter",
-        MetricKind::Gauge => "gauge",
-    };
-    let declared: BTreeMap<_, _> = ALL.iter().map(|one| (one.name, kind(one.kind))).collect();
+    let declared = ALL.iter().map(|one| (one.name, one.kind.as_str()));
+    let declared: BTreeMap<_, _> = declared.collect();
     assert_eq!(found, declared);
     assert_eq!(declared.len(), ALL.len());
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -209,7 +207,7 @@ fn reports_memory_beyond_the_request() {
     // 0: unknown.
     for (request, lent) in [(GIB, Some("2147483648")), (4 * GIB, Some("0")), (0, None)] {
         let text = scrape_with(&[Family::Own], |sample| {
-            sample.requests = vec![vec![request]; 2];
+            sample.pages = vec![vec![page(request)]; 2];
         });
         let lent: Vec<&str> = lent.into_iter().cycle().take(2).collect();
         check_lines(&text, "aliquot_share_memory_lent_bytes", &lent);

@@ -94,7 +94,6 @@ struct CallBack {
     ended: BTreeMap<String, Duration>,
 }
 
-/// The call-backs of a node.
 #[derive(Debug)]
 pub struct Lending {
     grace: Grace,
@@ -232,20 +231,23 @@ fn shares(
         };
         let uses = evaluation.uses.get(at).map_or(&[][..], Vec::as_slice);
         for (device, found) in uses.iter().enumerate() {
-            let lacking = reports.and_then(|reports| reports.lacking.get(device));
+            let lacking = reports.map(|reports| reports.device(device).lacking);
             let lacking = lacking.filter(|(_, written)| {
                 let written = Duration::from_nanos(*written);
                 sample.taken_at.saturating_sub(written) <= REPORT_AGE
             });
-            let lacking = lacking.map_or(0, |(bytes, _)| *bytes);
-            let is_measured = found.unavailable == 0 && !found.blind;
+            let lacking = lacking.map_or(0, |(bytes, _)| bytes);
             let counted = found.tracked.saturating_sub(lacking);
-            let in_use = if is_measured { found.measured } else { counted };
+            let in_use = if found.is_measured() {
+                found.measured
+            } else {
+                counted
+            };
             let tolerance = tolerance.saturating_mul(found.processes);
             let share = LentShare {
                 at: (at, device),
                 container: container.id.clone(),
-                request: sample.request(at, device).unwrap_or(found.limit),
+                request: sample.page(at, device).request,
                 limit: found.limit,
                 used: in_use,
                 tolerated: in_use.saturating_sub(counted).min(tolerance),

@@ -35,7 +35,6 @@ pub struct ContainerDevice {
     pub profile: Option<String>,
 }
 
-/// A container with a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedContainer {
     /// Name of its directory, new for each start that the kubelet prepares.
@@ -66,7 +65,6 @@ pub struct UnreadableShare {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedContainers {
     pub all: Vec<ManagedContainer>,
-    /// Accepted allocations that cannot be read.
     pub unreadable: Vec<UnreadableShare>,
     /// All pods with a share, including those.
     pub accepted: BTreeSet<PodUid>,

@@ -19,6 +19,14 @@ fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
     dir
 }
 
+/// Both folders changed long ago.
+fn settle(dir: &tempfile::TempDir) {
+    for folder in ["accepted", "seats"] {
+        let folder = fs::File::open(dir.path().join(folder)).expect("opened");
+        folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
+    }
+}
+
 #[test]
 fn lists_each_container_with_a_directory() {
     let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-0-1/lib", "GPU-a-1-2"]);
@@ -86,11 +94,7 @@ fn lists_pod_of_unreadable_share_as_accepted() {
 #[test]
 fn notices_limiter_added_without_modification_time() {
     let dir = state(&[("u1.json", WRITTEN)], &["GPU-a-1-2"]);
-    let long_ago = SystemTime::now() - SETTLED * 10;
-    for folder in ["accepted", "seats"] {
-        let folder = fs::File::open(dir.path().join(folder)).expect("opened");
-        folder.set_modified(long_ago).expect("set");
-    }
+    settle(&dir);
     let mut reader = ContainerReader::new(dir.path().to_owned());
     let first = reader.read();
     assert!(Arc::ptr_eq(&first, &reader.read()), "nothing changed");
@@ -105,18 +109,12 @@ fn notices_limiter_added_without_modification_time() {
 #[test]
 fn rereads_share_that_was_unreadable() {
     let dir = state(&[("u1.json", "{")], &["GPU-a-1-2"]);
-    let settle = || {
-        for folder in ["accepted", "seats"] {
-            let folder = fs::File::open(dir.path().join(folder)).expect("opened");
-            folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
-        }
-    };
-    settle();
+    settle(&dir);
     let mut reader = ContainerReader::new(dir.path().to_owned());
     assert_eq!(reader.read().unreadable.len(), 1);
     let file = dir.path().join("accepted/u1.json");
     fs::write(&file, WRITTEN).expect("written");
-    settle();
+    settle(&dir);
     assert_eq!(reader.read().all.len(), 1);
     fs::remove_file(file).expect("removed");
     assert_eq!(reader.read().all, []);

@@ -17,69 +17,26 @@ pub enum Family {
     Dcgm,
 }
 
-/// The type of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only increases; its samples end in `_total`.
-    Counter,
-    /// A current value.
-    Gauge,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Declared {
     /// Its full name, without `_total`.
     pub name: &'static str,
-    pub kind: MetricKind,
+    pub kind: MetricType,
     pub family: Family,
-    /// Its labels, in order.
-    pub labels: &'static [&'static str],
+    /// Its labels, in order, with spaces between them.
+    pub labels: &'static str,
     pub help: &'static str,
 }
 
-const SHARE: &[&str] = &[
-    "node",
-    "gpu",
-    "uuid",
-    "mode",
-    "profile",
-    "namespace",
-    "pod",
-    "container",
-    "pod_uid",
-];
-const SHARE_BY: &[&str] = &[
-    "node",
-    "gpu",
-    "uuid",
-    "mode",
-    "profile",
-    "namespace",
-    "pod",
-    "container",
-    "pod_uid",
-    "by",
-];
-const GPU: &[&str] = &["node", "gpu", "uuid", "model"];
-const UNMANAGED: &[&str] = &["node", "gpu", "uuid", "reason", "namespace", "pod"];
-const INSTANCE: &[&str] = &["node", "gpu", "uuid", "profile", "gi", "ci"];
-const NODE: &[&str] = &["node"];
-const HAMI_HOST: &[&str] = &["node", "device_index", "device_uuid", "device_type"];
-const HAMI_SHARE: &[&str] = &[
-    "namespace",
-    "pod",
-    "container",
-    "vdevice_index",
-    "device_uuid",
-];
-const DCGM: &[&str] = &[
-    "gpu",
-    "UUID",
-    "pci_bus_id",
-    "device",
-    "modelName",
-    "hostname",
-];
+const SHARE: &str = "node gpu uuid mode profile namespace pod container pod_uid";
+const SHARE_BY: &str = "node gpu uuid mode profile namespace pod container pod_uid by";
+const GPU: &str = "node gpu uuid model";
+const UNMANAGED: &str = "node gpu uuid reason namespace pod";
+const INSTANCE: &str = "node gpu uuid profile gi ci";
+const NODE: &str = "node";
+const HAMI_HOST: &str = "node device_index device_uuid device_type";
+const HAMI_SHARE: &str = "namespace pod container vdevice_index device_uuid";
+const DCGM: &str = "gpu UUID pci_bus_id device modelName hostname";
 
 macro_rules! declared {
     ($($constant:ident = $kind:ident $family:ident $name:literal $labels:expr, $help:literal;)*) => {
@@ -87,7 +44,7 @@ macro_rules! declared {
             #[doc = $help]
             pub const $constant: Declared = Declared {
                 name: $name,
-                kind: MetricKind::$kind,
+                kind: MetricType::$kind,
                 family: Family::$family,
                 labels: $labels,
                 help: $help,
@@ -177,9 +134,9 @@ declared! {
         "Accepted allocations on disk that cannot be read";
     UNKNOWN = Gauge Own "aliquot_monitor_unknown_processes" NODE,
         "Processes on GPUs whose owner is not known yet";
-    FAILURES = Counter Own "aliquot_monitor_read_failures" &["node", "what"],
+    FAILURES = Counter Own "aliquot_monitor_read_failures" "node what",
         "Reads that failed";
-    KILLED = Counter Own "aliquot_monitor_killed_processes" &["node", "reason"],
+    KILLED = Counter Own "aliquot_monitor_killed_processes" "node reason",
         "Processes that were killed";
     NOT_KILLED = Counter Own "aliquot_monitor_not_killed_processes" NODE,
         "Processes that could not be killed";
@@ -252,7 +209,6 @@ impl Samples {
         all.push((labels.to_vec(), value));
     }
 
-    /// Writes the metrics of these families.
     pub fn encode(
         &self,
         encoder: &mut DescriptorEncoder,
@@ -263,24 +219,20 @@ impl Samples {
             let Some(samples) = self.0.get(metric.name) else {
                 continue;
             };
-            let kind = match metric.kind {
-                MetricKind::Counter => MetricType::Counter,
-                MetricKind::Gauge => MetricType::Gauge,
-            };
-            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            let mut family =
+                encoder.encode_descriptor(metric.name, metric.help, None, metric.kind)?;
             for (labels, value) in samples {
-                let names = metric.labels.iter().copied();
-                let labels: Vec<(&str, &String)> = names.zip(labels).collect();
+                let labels: Vec<(&str, &String)> = metric.labels.split(' ').zip(labels).collect();
                 let mut sample = family.encode_family(&labels)?;
                 match (metric.kind, value) {
-                    (MetricKind::Gauge, Value::Whole(value)) => sample.encode_gauge(value)?,
-                    (MetricKind::Gauge, Value::Part(value)) => sample.encode_gauge(value)?,
-                    (MetricKind::Counter, Value::Whole(value)) => {
+                    (MetricType::Counter, Value::Whole(value)) => {
                         sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                     }
-                    (MetricKind::Counter, Value::Part(value)) => {
+                    (MetricType::Counter, Value::Part(value)) => {
                         sample.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                     }
+                    (_, Value::Whole(value)) => sample.encode_gauge(value)?,
+                    (_, Value::Part(value)) => sample.encode_gauge(value)?,
                 }
             }
         }
@@ -321,11 +273,12 @@ pub fn reference() -> String {
             "\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n"
         );
         for metric in ALL.iter().filter(|one| one.family == family) {
-            let (end, kind) = match metric.kind {
-                MetricKind::Counter => ("_total", "counter"),
-                MetricKind::Gauge => ("", "gauge"),
+            let end = match metric.kind {
+                MetricType::Counter => "_total",
+                _ => "",
             };
-            let (labels, help) = (metric.labels.join(", "), metric.help);
+            let (kind, help) = (metric.kind.as_str(), metric.help);
+            let labels = metric.labels.replace(' ', ", ");
             let _ = writeln!(
                 text,
                 "| `{}{end}` | {kind} | {labels} | {help} |",

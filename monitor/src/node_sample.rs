@@ -10,8 +10,9 @@ use aliquot_region::host::{CountersReadError, CountersSnapshot};
 
 use crate::busy::ProcessBusy;
 use crate::container_cgroups::Cgroups;
+use crate::devices::InstanceSample;
 use crate::managed_containers::ManagedContainers;
-use crate::pods::PodInfo;
+use crate::pods::Pod;
 
 /// A counters file, read before and after the driver.
 pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadError>;
@@ -23,16 +24,10 @@ pub struct NodeSample {
     pub taken_at: Duration,
     /// The containers with a share.
     pub containers: Arc<ManagedContainers>,
-    /// Memory limit of each device of each container, in bytes, from the limits pages; 0: unknown.
-    pub limits: Vec<Vec<u64>>,
-    /// Of each limit, what the container requested; the rest is lent.
-    pub requests: Vec<Vec<u64>>,
+    /// What the limits page of each container says of each device.
+    pub pages: Vec<Vec<DevicePage>>,
     /// Ids of the containers that free lent memory when they are notified.
     pub yields: BTreeSet<String>,
-    /// Of each limit, the part that is memory of the device itself; 0: unknown.
-    pub physical: Vec<Vec<u64>>,
-    /// Overhead on each limits page, in bytes.
-    pub charged: Vec<Vec<u64>>,
     /// The counters file of each container; `None` for one without the limiter.
     pub counters: Vec<Option<Counters>>,
     pub processes: Vec<ProcessSample>,
@@ -57,9 +52,10 @@ pub struct NodeSample {
 }
 
 impl NodeSample {
-    /// What a container requested of a device, in bytes; `None` or 0: unknown.
-    pub fn request(&self, at: usize, device: usize) -> Option<u64> {
-        self.requests.get(at)?.get(device).copied()
+    /// What a container's limits page says of a device.
+    pub fn page(&self, at: usize, device: usize) -> DevicePage {
+        let page = self.pages.get(at).and_then(|pages| pages.get(device));
+        page.copied().unwrap_or_default()
     }
 
     /// The current uuid of a container's device.
@@ -101,6 +97,18 @@ impl NodeSample {
     }
 }
 
+/// What a limits page says of a device, in bytes; 0: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DevicePage {
+    /// The container's memory limit.
+    pub limit: u64,
+    /// Of the limit, what the container requested; the rest is lent.
+    pub request: u64,
+    /// Of the limit, the part that is memory of the device itself.
+    pub physical: u64,
+    pub overhead: u64,
+}
+
 /// A process that has a GPU open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
@@ -112,25 +120,18 @@ pub struct ProcessSample {
     pub process: ProcessStatus,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MigInstance {
-    /// Such as `3g.20gb`.
-    pub profile: String,
-    pub uuid: String,
-}
-
 /// What attribution needs besides processes and containers.
 #[derive(Clone, Debug, Default)]
 pub struct NodeContext {
     /// Name of each container, by pod and the runtime's id.
     pub container_names: BTreeMap<(PodUid, String), String>,
     /// This node's pods, with or without a share.
-    pub pods: BTreeMap<PodUid, PodInfo>,
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// The current uuid of each device of each container, from the limits pages; empty for a container
     /// whose page cannot be read.
     pub current_uuids: Vec<Vec<String>>,
     /// MIG instances, by GPU and the driver's ids.
-    pub instances: BTreeMap<(String, (u32, u32)), MigInstance>,
+    pub instances: BTreeMap<(String, (u32, u32)), InstanceSample>,
     /// Pids of MPS servers and daemons.
     pub servers: BTreeSet<u32>,
     /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use aliquot_node_state::processes::ProcessIdentity;
 use aliquot_region::counters::BLOCK;
-
-use crate::counted_memory::CountedMemory;
+use aliquot_region::host::SlotUsage;
 
 /// Consecutive samples in which a process that was refused memory must be larger than it was then.
 const MIN_SAMPLES: u32 = 2;
@@ -37,19 +36,14 @@ pub struct OomRule {
     pub kill: bool,
 }
 
+/// What to do about a container that is above its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OomVerdict {
-    Within,
-    /// Report it to the pod, once each time that it exceeds its limit and every few minutes while it
-    /// does.
-    Report {
-        used: u64,
-    },
-    Kill {
-        used: u64,
-        /// The process that grew after a refusal, or else the one that grew last.
-        identity: ProcessIdentity,
-    },
+pub struct OomVerdict {
+    /// Bytes that all its processes use.
+    pub used: u64,
+    /// Kill this process, which grew after a refusal, or else grew last. `None`: report it to the pod,
+    /// once each time that it exceeds its limit and every few minutes while it does.
+    pub kill: Option<ProcessIdentity>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +52,7 @@ pub struct ProcessMemory {
     /// Bytes that it uses; `None` where the driver does not report them.
     pub bytes: Option<u64>,
     /// What the limiter counts for it; `None` for a process that bypasses the limiter.
-    pub counted: Option<CountedMemory>,
+    pub counted: Option<SlotUsage>,
     /// It is exiting, and releases its memory.
     pub exiting: bool,
 }
@@ -75,7 +69,7 @@ struct LimitedUse {
 impl LimitedUse {
     fn of(one: &ProcessMemory, tolerance: u64) -> Self {
         let Some(bytes) = one.bytes else {
-            let counted = one.counted.map_or(0, |counted| counted.bytes);
+            let counted = one.counted.map_or(0, |counted| counted.used);
             return Self {
                 counted,
                 uncounted: 0,
@@ -88,9 +82,9 @@ impl LimitedUse {
             };
         };
         let with_managed = bytes.saturating_add(counted.managed);
-        let beyond = bytes.saturating_sub(counted.bytes);
+        let beyond = bytes.saturating_sub(counted.used);
         Self {
-            counted: with_managed.min(counted.bytes),
+            counted: with_managed.min(counted.used),
             uncounted: beyond.saturating_sub(tolerance),
         }
     }
@@ -143,38 +137,35 @@ impl OomWatch {
         processes: &[ProcessMemory],
         rule: OomRule,
         now: Duration,
-    ) -> OomVerdict {
+    ) -> Option<OomVerdict> {
         self.sample += 1;
         self.note(processes, rule);
         let used = self.processes.values().map(|one| one.used.sum());
         let used = used.fold(0_u64, u64::saturating_add);
         if rule.limit == 0 || used <= rule.limit {
             (self.growing, self.far_above, self.reported) = (0, None, None);
-            return OomVerdict::Within;
+            return None;
         }
-        if self
-            .killed
-            .is_some_and(|(_, then)| self.sample < then + KILL_RETRY)
-        {
-            return OomVerdict::Within;
+        let waits_for_kill = |(_, then): (ProcessIdentity, u64)| self.sample < then + KILL_RETRY;
+        if self.killed.is_some_and(waits_for_kill) {
+            return None;
         }
-        let Some(identity) = self.exceeding(used, rule.limit, now) else {
-            return OomVerdict::Within;
-        };
+        let identity = self.exceeding(used, rule.limit, now)?;
         if rule.kill {
             // It takes a moment to end, in which no other process may be killed for it.
             (self.growing, self.far_above) = (0, None);
             self.killed = Some((identity, self.sample));
-            OomVerdict::Kill { used, identity }
-        } else if self
-            .reported
-            .is_some_and(|then| now.saturating_sub(then) < REPORT_AGAIN)
-        {
-            OomVerdict::Within
         } else {
+            let is_recent = |then: Duration| now.saturating_sub(then) < REPORT_AGAIN;
+            if self.reported.is_some_and(is_recent) {
+                return None;
+            }
             self.reported = Some(now);
-            OomVerdict::Report { used }
         }
+        Some(OomVerdict {
+            used,
+            kill: rule.kill.then_some(identity),
+        })
     }
 
     /// The process to kill for a use above the limit, if it is time.

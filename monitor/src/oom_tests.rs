@@ -33,9 +33,9 @@ fn bypassing(pid: u32, mib: u64) -> ProcessMemory {
 
 /// A process of which the limiter counts so many MiB.
 fn counted(pid: u32, mib: u64, counted: u64) -> ProcessMemory {
-    let counted = CountedMemory {
-        bytes: counted * MIB,
-        ..CountedMemory::default()
+    let counted = SlotUsage {
+        used: counted * MIB,
+        ..SlotUsage::default()
     };
     ProcessMemory {
         counted: Some(counted),
@@ -47,13 +47,13 @@ fn counted(pid: u32, mib: u64, counted: u64) -> ProcessMemory {
 fn refused(refused: u32, process: ProcessMemory) -> ProcessMemory {
     let counted = process
         .counted
-        .map(|counted| CountedMemory { refused, ..counted });
+        .map(|counted| SlotUsage { refused, ..counted });
     ProcessMemory { counted, ..process }
 }
 
 /// The same with MiB of managed memory in the count.
 fn managed(mib: u64, process: ProcessMemory) -> ProcessMemory {
-    let counted = process.counted.map(|counted| CountedMemory {
+    let counted = process.counted.map(|counted| SlotUsage {
         managed: mib * MIB,
         ..counted
     });
@@ -67,7 +67,7 @@ fn unknown(process: ProcessMemory) -> ProcessMemory {
     }
 }
 
-/// The verdicts other than `Within` about 60 samples, each with the number of its sample, from 1.
+/// The verdicts about 60 samples, each with the number of its sample, from 1.
 fn verdicts(
     rule: OomRule,
     processes: impl Fn(u64) -> Vec<ProcessMemory>,
@@ -79,17 +79,14 @@ fn verdicts(
         (sample, watch.update(&processes(sample), rule, now))
     });
     samples
-        .filter(|(_, verdict)| *verdict != OomVerdict::Within)
+        .filter_map(|(sample, verdict)| Some((sample, verdict?)))
         .collect()
 }
 
 /// The processes that are killed, and in which sample.
 fn killed(processes: impl Fn(u64) -> Vec<ProcessMemory>) -> Vec<(u64, u32)> {
     let found = verdicts(RULE, processes).into_iter();
-    let killed = found.map(|(sample, verdict)| match verdict {
-        OomVerdict::Kill { identity, .. } => (sample, identity.pid),
-        other => panic!("{other:?}"),
-    });
+    let killed = found.map(|(sample, verdict)| (sample, verdict.kill.expect("a process").pid));
     killed.collect()
 }
 
@@ -225,13 +222,15 @@ fn reports_each_excess_and_reminds_of_it_without_oom_killer() {
         let mib = if sample == 25 { 1000 } else { 6000 };
         vec![bypassing(1, mib)]
     });
-    let used = 6000 * MIB;
-    let report = OomVerdict::Report { used };
+    let report = OomVerdict {
+        used: 6000 * MIB,
+        kill: None,
+    };
     assert_eq!(found, [(LASTING, report), (25 + LASTING, report)]);
     let mut watch = OomWatch::default();
     let reports = (1..=1300_u32).filter(|sample| {
         let now = Duration::from_millis(500) * *sample;
-        watch.update(&[bypassing(1, 6000)], rule, now) == report
+        watch.update(&[bypassing(1, 6000)], rule, now) == Some(report)
     });
     assert_eq!(reports.collect::<Vec<_>>(), [21, 621, 1221]);
 }
@@ -247,10 +246,8 @@ fn distinguishes_later_process_with_same_pid() {
             ..process
         }]
     });
-    let Some((_, OomVerdict::Kill { identity, .. })) = found.first() else {
-        panic!("{found:?}")
-    };
-    assert_eq!(identity.start, 9);
+    let killed = found[0].1.kill.expect("a process");
+    assert_eq!(killed.start, 9);
 }
 
 #[test]
@@ -328,7 +325,7 @@ proptest! {
             let processes: Vec<ProcessMemory> =
                 (1_u32..).zip(processes).map(|(pid, one)| honest(pid, *one)).collect();
             let verdict = watch.update(&processes, RULE, Duration::from_secs(1) * sample);
-            prop_assert_eq!(verdict, OomVerdict::Within);
+            prop_assert_eq!(verdict, None);
         }
     }
 
@@ -342,10 +339,8 @@ proptest! {
             (1_u32..).zip(&all).map(|(pid, one)| honest(pid, *one)).collect();
         processes.push(bypassing(9, 4096 + 2048));
         let killed = (1_u32..=24).find_map(|sample| {
-            match watch.update(&processes, RULE, Duration::from_millis(500) * sample) {
-                OomVerdict::Kill { identity, .. } => Some(identity.pid),
-                _ => None,
-            }
+            let verdict = watch.update(&processes, RULE, Duration::from_millis(500) * sample)?;
+            verdict.kill.map(|identity| identity.pid)
         });
         prop_assert_eq!(killed, Some(9));
     }

@@ -21,8 +21,6 @@ pub struct MemorySample {
     pub managed: u64,
     /// Of these, memory that processes imported from others.
     pub imported: u64,
-    /// Bytes on the GPU that the driver reports twice without being counted twice.
-    pub reported_twice: u64,
 }
 
 impl MemorySample {
@@ -51,16 +49,10 @@ impl MemorySample {
         self.counted_after.saturating_sub(left)
     }
 
-    /// The managed memory that the driver leaves out.
-    pub fn managed_left_out(&self) -> u64 {
-        self.left_out()[0]
-    }
-
     /// Bytes of the processes with a process slot beyond what the limiter counts.
     fn uncounted(&self) -> u64 {
         let reported = self.without(self.left_out());
-        let beyond = self.with_slot.saturating_sub(reported);
-        beyond.saturating_sub(self.reported_twice)
+        self.with_slot.saturating_sub(reported)
     }
 }
 
@@ -235,18 +227,6 @@ mod tests {
         assert_eq!([500, 400, 300, 200].map(|bytes| charge(bytes, 200)), [0; 4]);
     }
 
-    #[test]
-    fn charges_no_uncounted_import_that_is_reported_twice() {
-        let charge = |with_slot: u64, reported_twice: u64| {
-            lasting(MemorySample {
-                reported_twice,
-                ..steady(with_slot, 100)
-            })
-        };
-        assert_eq!((charge(150, 50), charge(160, 50)), (0, 10));
-        assert_eq!((charge(150, 0), charge(90, 50)), (50, 0));
-    }
-
     proptest! {
         #[test]
         fn never_charges_more_than_driver_reports(
@@ -261,7 +241,7 @@ mod tests {
                 let managed = managed.min(counted_after);
                 let imported = imported.min(counted_after - managed);
                 let sample =
-                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported, reported_twice: 0 };
+                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported };
                 most = most.max(with_slot.saturating_sub(counted_after - managed - imported));
                 let charged = overhead.update(sample, 0);
                 prop_assert!(charged <= most + without_slot);

@@ -16,21 +16,22 @@ use parking_lot::Mutex;
 /// The label of the MPS supervisor's pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "mps");
 
-/// What the API server reports about a pod, as far as its processes depend on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodInfo {
+/// Where a pod has a GPU from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuSource {
+    Nothing,
+    /// Our scheduler allocated a share to it.
+    Allocation,
     /// It requests a device and has no allocation of ours: another device plugin gave it one.
-    pub foreign: bool,
-    /// The scheduler allocated a share to it.
-    pub allocated: bool,
-    /// It has succeeded or failed.
-    pub ended: bool,
+    OtherPlugin,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub reference: PodRef,
-    pub info: PodInfo,
+    pub gpu: GpuSource,
+    /// It has succeeded or failed.
+    pub ended: bool,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
     /// It has the label of the MPS supervisor's pods, which any user may write on a pod.
@@ -114,25 +115,25 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         name: meta.name.clone()?,
         uid,
     };
-    let allocated = pod::annotation(pod, ALLOCATION).is_some();
+    let gpu = if pod::annotation(pod, ALLOCATION).is_some() {
+        GpuSource::Allocation
+    } else if pod.spec.as_ref().is_some_and(requests_gpu) {
+        GpuSource::OtherPlugin
+    } else {
+        GpuSource::Nothing
+    };
     let phase = pod
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref());
-    let info = PodInfo {
-        foreign: !allocated && pod.spec.as_ref().is_some_and(requests_gpu),
-        allocated,
-        ended: matches!(phase, Some("Succeeded" | "Failed")),
-    };
-    let containers = containers(pod);
-    let kubelet_uid = pod::kubelet_uid(pod);
-    let pod = Pod {
+    let found = Pod {
         reference,
-        info,
-        containers,
+        gpu,
+        ended: matches!(phase, Some("Succeeded" | "Failed")),
+        containers: containers(pod),
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
-    Some((kubelet_uid, pod))
+    Some((pod::kubelet_uid(pod), found))
 }
 
 /// Whether it requests a GPU resource, or has a resource claim.
@@ -207,10 +208,7 @@ mod tests {
                     "image": "", "imageID": "", "ready": true, "restartCount": 0}]},
         })));
         let found = pods.get(&"h".into()).expect("known");
-        assert_eq!(
-            (found.reference.uid.as_str(), found.info),
-            ("u", PodInfo::default())
-        );
+        assert_eq!(found.reference.uid, "u");
         let names: Vec<_> = found.containers.values().collect();
         assert_eq!(names, ["main", "init"]);
         pods.replace(Vec::new());
@@ -287,7 +285,8 @@ mod tests {
                     "resources": {"limits": {resource: quantity}}}]},
             }));
             let (_, found) = read(&pod).expect("read");
-            assert_eq!(found.info.foreign, expected, "{resource}: {quantity}");
+            let is_foreign = found.gpu == GpuSource::OtherPlugin;
+            assert_eq!(is_foreign, expected, "{resource}: {quantity}");
         }
     }
 }

@@ -9,6 +9,7 @@ use aliquot_k8s::event;
 use aliquot_k8s::publisher::publish;
 use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_node_state::processes::Processes;
+use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
 use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
 use aliquot_serve::{Readiness, admin, http};
@@ -30,7 +31,7 @@ use crate::arbiter::measurements::Measurements;
 use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner;
 use crate::devices::GpuDriver;
-use crate::enforce::Enforcements;
+use crate::enforce::DriverLimits;
 use crate::evaluation::Evaluator;
 use crate::exporter::{Exporter, LatestSnapshot};
 use crate::lending::Lending;
@@ -130,7 +131,7 @@ pub async fn run(
         node: settings.node_name.clone(),
         tolerance: settings.oom_tolerance << 20,
         lending: Lending::new(settings.grace()),
-        enforcements: Enforcements::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
+        limits: DriverLimits::new(Arc::clone(&driver) as Arc<dyn MemoryLimits>),
         sampler: Sampler::new(
             Arc::clone(&driver) as Arc<dyn GpuDriver>,
             state,
@@ -139,15 +140,10 @@ pub async fn run(
         ),
         driver,
         evaluator: Evaluator::default(),
-        actions: ActionRunner::new(
-            settings.node_name.clone(),
-            processes,
-            pods.clone(),
-            notes.clone(),
-        ),
-        uncorrected: GpuListReport::uncorrected(state),
-        unmeasured: GpuListReport::unmeasured(state),
-        pods: (pods, freshness),
+        actions: ActionRunner::new(settings.node_name.clone(), processes, pods, notes.clone()),
+        uncorrected: GpuListReport::new(StateDirectory(state).uncorrected()),
+        unmeasured: GpuListReport::new(StateDirectory(state).unmeasured()),
+        freshness,
         notes,
         shown,
         usage,

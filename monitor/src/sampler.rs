@@ -11,14 +11,14 @@ use aliquot_node_state::mps;
 use aliquot_node_state::processes::{ProcessIdentity, Processes};
 use aliquot_node_state::state::StateDirectory;
 use aliquot_region::host::{self, CountersReadError};
-use aliquot_region::limits::{HostLimitsPage, LimitsPage, YIELDS};
+use aliquot_region::limits::{HostLimitsPage, YIELDS};
 
 use crate::busy::UtilizationSamples;
 use crate::container_cgroups::ContainerCgroups;
 use crate::container_names::ContainerNames;
 use crate::devices::{self, GpuDriver, GpuSample, InventoryCache};
 use crate::managed_containers::{ContainerReader, ManagedContainer, ManagedContainers};
-use crate::node_sample::{MigInstance, NodeContext, NodeSample, ProcessSample};
+use crate::node_sample::{DevicePage, NodeContext, NodeSample, ProcessSample};
 use crate::pods::{Pod, Pods};
 
 /// Takes samples, and caches what need not be read each time.
@@ -42,33 +42,6 @@ pub struct Sampler {
     pages: BTreeMap<String, HostLimitsPage>,
     /// Failed reads, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
-}
-
-/// What a container's limits page says, in bytes by device; 0: unknown.
-#[derive(Debug, Default)]
-struct PageLimits {
-    memory: Vec<u64>,
-    requests: Vec<u64>,
-    /// The part of the limit that is memory of the device itself.
-    physical: Vec<u64>,
-    /// The overhead.
-    charged: Vec<u64>,
-    /// The current uuids; empty if the page cannot be read.
-    current_uuids: Vec<String>,
-    yields: bool,
-}
-
-impl PageLimits {
-    fn add_to(self, sample: &mut NodeSample, container: &ManagedContainer) {
-        if self.yields {
-            sample.yields.insert(container.id.clone());
-        }
-        sample.limits.push(self.memory);
-        sample.requests.push(self.requests);
-        sample.charged.push(self.charged);
-        sample.physical.push(self.physical);
-        sample.context.current_uuids.push(self.current_uuids);
-    }
 }
 
 impl Sampler {
@@ -102,13 +75,12 @@ impl Sampler {
         let gpus = self.gpus();
         let before: Vec<_> = containers.all.iter().map(counters).collect();
         let mut sample = NodeSample {
-            context: self.context(&gpus, &containers, &pods),
+            context: self.context(&gpus, &containers, pods),
             containers: Arc::clone(&containers),
             ..NodeSample::default()
         };
         for container in &containers.all {
-            let limits = self.limits(container);
-            limits.add_to(&mut sample, container);
+            self.read_page(container, &mut sample);
         }
         for gpu in &gpus {
             for one in &gpu.instances {
@@ -182,8 +154,6 @@ impl Sampler {
             .container_cgroups
             .find(&containers.all, names, &self.processes);
         (sample.cgroups, sample.candidates) = found;
-        sample.context.accepted.clone_from(&containers.accepted);
-        sample.context.unlisted = containers.unlisted;
         let names: BTreeSet<&String> = containers
             .all
             .iter()
@@ -223,35 +193,26 @@ impl Sampler {
         }
     }
 
-    fn limits(&mut self, container: &ManagedContainer) -> PageLimits {
-        let number = container.devices.len();
-        let Some(page) = self.page(container).map(HostLimitsPage::page) else {
-            let unknown = || vec![0; number];
-            return PageLimits {
-                memory: unknown(),
-                requests: unknown(),
-                physical: unknown(),
-                charged: unknown(),
-                ..PageLimits::default()
-            };
-        };
-        let devices = 0..number.min(page.devices());
-        let all = |value: fn(&LimitsPage, usize) -> u64| {
-            let values = devices.clone().map(|device| value(page, device));
-            values.collect()
-        };
-        let current_uuids = devices.clone().map(|device| {
-            let (uuid, length) = page.uuid(device);
-            String::from_utf8_lossy(&uuid[..length]).into_owned()
-        });
-        PageLimits {
-            memory: all(LimitsPage::memory),
-            requests: all(LimitsPage::request),
-            physical: all(LimitsPage::physical),
-            charged: all(LimitsPage::overhead),
-            current_uuids: current_uuids.collect(),
-            yields: page.flags() & YIELDS != 0,
+    fn read_page(&mut self, container: &ManagedContainer, sample: &mut NodeSample) {
+        let mut pages = vec![DevicePage::default(); container.devices.len()];
+        let mut current_uuids = Vec::new();
+        if let Some(page) = self.page(container) {
+            current_uuids.extend(page.uuids().take(pages.len()));
+            let page = page.page();
+            for (device, found) in pages.iter_mut().enumerate().take(page.devices()) {
+                *found = DevicePage {
+                    limit: page.memory(device),
+                    request: page.request(device),
+                    physical: page.physical(device),
+                    overhead: page.overhead(device),
+                };
+            }
+            if page.flags() & YIELDS != 0 {
+                sample.yields.insert(container.id.clone());
+            }
         }
+        sample.pages.push(pages);
+        sample.context.current_uuids.push(current_uuids);
     }
 
     fn gpus(&mut self) -> Vec<GpuSample> {
@@ -270,7 +231,7 @@ impl Sampler {
         pods: &BTreeMap<PodUid, Arc<Pod>>,
     ) -> Arc<ManagedContainers> {
         let is_inactive = |container: &ManagedContainer| {
-            let is_over = pods.get(&container.pod).is_some_and(|pod| pod.info.ended);
+            let is_over = pods.get(&container.pod).is_some_and(|pod| pod.ended);
             let is_busy = |pods: &BTreeSet<PodUid>| pods.contains(&container.pod);
             is_over && self.busy.as_ref().is_some_and(|pods| !is_busy(pods))
         };
@@ -332,21 +293,18 @@ impl Sampler {
         &mut self,
         gpus: &[GpuSample],
         containers: &ManagedContainers,
-        pods: &BTreeMap<PodUid, Arc<Pod>>,
+        pods: BTreeMap<PodUid, Arc<Pod>>,
     ) -> NodeContext {
         let accepted = (!containers.unlisted).then_some(&containers.accepted);
-        self.names.prune(pods, &self.seen);
+        self.names.prune(&pods, &self.seen);
+        let own = self.own.as_ref();
+        let mps_pods = own.map(|own| self.pods.of_mps_supervisor(own));
         let mut context = NodeContext {
-            mps_pods: self
-                .own
-                .as_ref()
-                .map(|own| self.pods.of_mps_supervisor(own))
-                .unwrap_or_default(),
-            container_names: self.names.update(accepted, pods).clone(),
-            pods: pods
-                .iter()
-                .map(|(uid, pod)| (uid.clone(), pod.info))
-                .collect(),
+            mps_pods: mps_pods.unwrap_or_default(),
+            container_names: self.names.update(accepted, &pods).clone(),
+            pods,
+            accepted: containers.accepted.clone(),
+            unlisted: containers.unlisted,
             ..NodeContext::default()
         };
         if let Err(error) = self.names.write() {
@@ -354,12 +312,8 @@ impl Sampler {
         }
         for gpu in gpus {
             for one in &gpu.instances {
-                let instance = MigInstance {
-                    profile: one.profile.clone(),
-                    uuid: one.uuid.clone(),
-                };
                 let key = (gpu.uuid.clone(), one.numbers);
-                context.instances.insert(key, instance);
+                context.instances.insert(key, one.clone());
             }
         }
         for status in mps::statuses(&self.mps) {

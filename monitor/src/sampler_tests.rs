@@ -6,9 +6,8 @@ use std::time::Duration;
 use aliquot_core::Mib;
 use aliquot_k8s::watch::Index as _;
 use aliquot_nvml::{
-    CgroupLimits, DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts,
-    GpuProcess, GpuUtilization, LimitError, MemoryLimit, MemoryLimits, Nvml, NvmlError, Options,
-    ProcessUtilization, Usage,
+    DeviceHealth, DeviceMemory, Driver, DriverInventory, GpuEvent, GpuFacts, GpuProcess,
+    GpuUtilization, Nvml, NvmlError, Options, ProcessUtilization, Usage,
 };
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 use parking_lot::Mutex;
@@ -97,21 +96,6 @@ impl Usage for Scripted {
         _since: u64,
     ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
         Ok(self.utilization.lock().clone())
-    }
-}
-
-impl MemoryLimits for Scripted {
-    fn limit_memory(
-        &self,
-        gpu: &str,
-        _cgroup: &Path,
-        _limits: CgroupLimits,
-    ) -> Result<(), LimitError> {
-        Err(LimitError::NotOffered(gpu.to_owned()))
-    }
-
-    fn memory_limit(&self, gpu: &str, _cgroup: &Path) -> Result<MemoryLimit, LimitError> {
-        Err(LimitError::NotOffered(gpu.to_owned()))
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 use aliquot_k8s::event::EventSender;
 use aliquot_k8s::watch::Freshness;
 use aliquot_nvml::ReleasableNvml;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -17,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 use crate::actions::ActionRunner;
 use crate::agent_reports::GpuListReport;
 use crate::arbiter::measurements::{Measurements, measurements};
+use crate::arbiter::runner::Clocks;
 use crate::devices::GpuSample;
-use crate::enforce::Enforcements;
+use crate::enforce::DriverLimits;
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
 use crate::lending::{GpuLending, Lending, LentShare};
 use crate::managed_containers::ManagedContainers;
 use crate::node_sample::NodeSample;
-use crate::pods::Pods;
 use crate::sampler::Sampler;
 use crate::usage_routes::UsageRecord;
 
@@ -47,17 +46,17 @@ pub struct SamplingLoop {
     pub node: String,
     /// Bytes that each process may use beyond what the limiter counts for it.
     pub tolerance: u64,
-    /// The driver that the sampler and the enforcements use.
+    /// The driver that the sampler and the limits use.
     pub driver: Arc<ReleasableNvml>,
     pub sampler: Sampler,
     pub evaluator: Evaluator,
-    pub enforcements: Enforcements,
+    pub limits: DriverLimits,
     pub lending: Lending,
     pub actions: ActionRunner,
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
-    /// This node's pods, and whether all are known.
-    pub pods: (Pods, Freshness),
+    /// Whether all of this node's pods are known.
+    pub freshness: Freshness,
     pub notes: EventSender,
     pub shown: LatestSnapshot,
     pub usage: UsageRecord,
@@ -108,16 +107,15 @@ impl SamplingLoop {
     pub fn sample_once(&mut self) {
         let begun = Instant::now();
         let (mut sample, gpus) = self.sampler.sample();
-        sample.taken_at = Duration::from_nanos(monotonic());
+        sample.taken_at = Duration::from_nanos(Clocks::read().monotonic);
         self.containers_tx
             .send_replace(Arc::clone(&sample.containers));
-        let (pods, freshness) = &self.pods;
         let rules = Rules {
             tolerance: self.tolerance,
-            fresh: freshness.error(tokio::time::Instant::now()).is_none(),
+            fresh: self.freshness.error(tokio::time::Instant::now()).is_none(),
         };
         let evaluation = self.evaluator.evaluate(&sample, &rules);
-        let measured = measurements(&sample, &evaluation, monotonic());
+        let measured = measurements(&sample, &evaluation, Clocks::read().monotonic);
         self.measurements_tx.send_replace(Arc::new(measured));
         for (at, problem) in &evaluation.corrupt_counters {
             let container = &sample.containers.all[*at];
@@ -139,21 +137,20 @@ impl SamplingLoop {
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
-        let enforced_by = self.enforcements.enforce(&sample);
+        let enforced_by = self.limits.enforce(&sample);
         let snapshot = Snapshot {
             node: self.node.clone(),
             sample,
             gpus,
             evaluation,
             enforced_by,
-            driver_limits: self.enforcements.offered(),
-            pods: pods.all(),
-            listed: freshness.listed().is_some(),
+            driver_limits: self.limits.offered(),
+            listed: self.freshness.listed().is_some(),
             action_counts: self.actions.counts.clone(),
             failures: self.sampler.failures.clone(),
             dropped: self.notes.dropped(),
             took: begun.elapsed(),
-            now: monotonic(),
+            now: Clocks::read().monotonic,
             completed_at: SystemTime::now(),
         };
         self.usage.add(&snapshot);
@@ -203,13 +200,6 @@ async fn await_reporting_overdue<T>(sample: impl Future<Output = T>, on_overdue:
         tracing::error!("a sample does not complete: the driver does not answer");
         on_overdue();
     }
-}
-
-/// Nanoseconds of the monotonic clock, by which the limiter notes launches.
-fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let number = |part: i64| u64::try_from(part).unwrap_or(0);
-    number(now.tv_sec) * 1_000_000_000 + number(now.tv_nsec)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use aliquot_node_state::state::StateDirectory;
 use tempfile::TempDir;
 
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
-use crate::node_sample::ProcessSample;
-use crate::pods::{Pod, PodInfo};
+use crate::node_sample::{DevicePage, ProcessSample};
+use crate::pods::{GpuSource, Pod};
 
 /// A state directory as the agent makes it.
 pub(crate) fn state_directory() -> TempDir {
@@ -82,6 +82,15 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
     }
 }
 
+/// What the limits page says of a device whose limit was requested.
+pub(crate) fn page(limit: u64) -> DevicePage {
+    DevicePage {
+        limit,
+        request: limit,
+        ..DevicePage::default()
+    }
+}
+
 /// A pod with these containers: the runtime's id and the name of each.
 pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
     let containers = containers.iter();
@@ -91,7 +100,8 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
             name: format!("pod-{uid}"),
             uid: uid.to_owned(),
         },
-        info: PodInfo::default(),
+        gpu: GpuSource::Nothing,
+        ended: false,
         containers: containers
             .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
             .collect(),

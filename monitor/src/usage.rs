@@ -61,11 +61,9 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
         .unwrap_or_default();
     let gpu = sample.gpu(at, device);
     let is_limited = !container.effective.uncontrolled && found.limit > 0;
-    // As in the metrics: no value is better than one that is too low.
-    let is_measured = !found.blind && found.unavailable == 0;
     let is_reported = !found.blind && !sample.uncorrected.contains(gpu);
-    let request = sample.request(at, device);
-    let request = request.filter(|bytes| is_limited && (1..found.limit).contains(bytes));
+    let request = Some(sample.page(at, device).request)
+        .filter(|bytes| is_limited && (1..found.limit).contains(bytes));
     let usage = ShareUsage {
         name: ShareName {
             gpu: gpu.into(),
@@ -77,7 +75,7 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
         limit: is_limited.then_some(Mib(found.limit >> 20)),
         request: request.map(|bytes| Mib(bytes >> 20)),
         used: Used {
-            memory: is_measured.then_some(Mib(found.measured >> 20)),
+            memory: found.is_measured().then_some(Mib(found.measured >> 20)),
             sm: is_reported.then_some(Percent(found.busy)),
             throttled: None,
         },
@@ -89,6 +87,7 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
 mod tests {
     use super::*;
     use crate::exporter::tests::snapshot;
+    use crate::testing::page;
 
     #[test]
     fn reports_shares_and_instances_and_nothing_unknown_as_zero() {
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(share.request, None);
 
         let (lent, _) = of(&snapshot(
-            |sample| sample.requests = vec![vec![2 << 30], vec![4 << 30]],
+            |sample| sample.pages = vec![vec![page(2 << 30)], vec![page(4 << 30)]],
             |_| (),
         ));
         let requests: Vec<_> = lent.shares.iter().map(|one| one.request).collect();

@@ -161,23 +161,14 @@ pub fn clear<'a, W: AtomicWord + 'a>(busy: &W, used: impl Iterator<Item = &'a W>
     busy.store((busy.load() | UNDER_WAY).wrapping_add(1));
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audit {
-    /// Total and slots agree.
-    Exact,
-    Corrected,
-    /// An operation was under way; nothing was changed.
-    Busy,
-}
-
 /// Sets a device's total to what its slots hold, if at one moment no operation was under way in
-/// any of them. `slots` must yield the same slots at each call; `held` says what exists where the
-/// slots are charged for a sum: some of it may be in several.
+/// any of them; else it changes nothing and returns false. `slots` must yield the same slots at each
+/// call; `held` says what exists where the slots are charged for a sum: some of it may be in several.
 pub fn audit<'a, W: AtomicWord + 'a, I>(
     total: &W,
     slots: impl Fn() -> I,
     held: impl FnOnce(u64) -> u64,
-) -> Audit
+) -> bool
 where
     I: Iterator<Item = DeviceAccount<'a, W>>,
 {
@@ -185,7 +176,7 @@ where
     for slot in slots() {
         let word = slot.busy.load();
         if word & UNDER_WAY != 0 {
-            return Audit::Busy;
+            return false;
         }
         before = before.wrapping_add(word);
     }
@@ -195,16 +186,13 @@ where
     // Busy words only grow, so equal sums mean that each word is equal.
     let after = slots().fold(0_u64, |sum, slot| sum.wrapping_add(slot.busy.load()));
     if before != after {
-        return Audit::Busy;
+        return false;
     }
     if found & BYTES == held & BYTES {
-        return Audit::Exact;
+        return true;
     }
     let corrected = (found & !BYTES).wrapping_add(AUDIT) | (held & BYTES);
-    match total.exchange(found, corrected) {
-        Ok(()) => Audit::Corrected,
-        Err(_) => Audit::Busy,
-    }
+    total.exchange(found, corrected).is_ok()
 }
 
 #[cfg(test)]

@@ -49,6 +49,7 @@
 //! The host never maps the file. It reads it with `pread` and believes it only as far as the driver
 //! agrees.
 
+use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::AsFd;
@@ -286,6 +287,13 @@ impl MappedCounters {
 
     pub(crate) fn highest_entry(&self) -> &AtomicU64 {
         self.map.u64(HIGHEST_ENTRY)
+    }
+
+    /// All entries that were ever used.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
+        let highest = self.highest_entry().load(SeqCst);
+        let highest = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
+        (0..highest).map(|entry| self.entry(entry))
     }
 
     pub(crate) fn entry(&self, entry: usize) -> Entry<'_, AtomicU64> {

@@ -1,8 +1,7 @@
 //! What the host reads of a counters file, which a tenant may have replaced by anything. It uses
 //! `pread` into its own memory, never a mapping, whose pages the tenant could take away.
 //!
-//! The reader follows no link, never waits for a writer and reads at most a fixed size. Figures
-//! that the driver contradicts are reported as [`Inconsistency`].
+//! The reader follows no link, never waits for a writer and reads at most a fixed size.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -50,22 +49,51 @@ impl CountersReadError {
     }
 }
 
+/// What one process uses of one device, according to its slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotUsage {
+    /// Bytes.
+    pub used: u64,
+    /// Of these, contexts.
+    pub contexts: u64,
+    /// Of these, managed memory, which the driver may leave out of what it reports.
+    pub managed: u64,
+    /// Of these, memory of other processes, which the driver may report of those only.
+    pub imported: u64,
+    /// Requests that were refused; the number may wrap.
+    pub refused: u32,
+}
+
 /// One process of a container according to its slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     pub slot: usize,
     /// Its id in its own namespace; `None` for those of the shared slot of an earlier release.
     pub pid: Option<u32>,
-    /// Bytes used of each device, in the order of the limits page.
-    pub used: Vec<u64>,
-    /// Of these, contexts.
-    pub contexts: Vec<u64>,
-    /// Of the bytes used of each device, managed memory.
-    pub managed: Vec<u64>,
-    /// Of the bytes used of each device, memory of other processes.
-    pub imported: Vec<u64>,
-    /// Requests refused on each device; the number may wrap.
-    pub refused: Vec<u32>,
+    /// In the order of the limits page.
+    pub devices: Vec<SlotUsage>,
+}
+
+impl ProcessUsage {
+    pub fn device(&self, device: usize) -> SlotUsage {
+        self.devices.get(device).copied().unwrap_or_default()
+    }
+}
+
+/// What all processes of a container use of one device, according to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Bytes in use, including those of dead processes until somebody corrects the total.
+    pub total: u64,
+    /// Bytes for which more than one living process is charged, and orphans.
+    pub overlap: Overlap,
+    /// Highest number of bytes that was ever in use.
+    pub peak: u64,
+    pub refused: u64,
+    pub compute: LaunchCounters,
+    /// Bytes that a call within the request waits for, and when that was written, in nanoseconds of
+    /// the monotonic clock.
+    pub lacking: (u64, u64),
 }
 
 /// The content of a counters file. Its figures are not trusted yet.
@@ -73,108 +101,26 @@ pub struct ProcessUsage {
 pub struct CountersSnapshot {
     /// Living processes: those whose slots are locked.
     pub processes: Vec<ProcessUsage>,
-    /// Bytes in use of each device, including those of dead processes until somebody corrects the
-    /// total.
-    pub totals: Vec<u64>,
-    /// Bytes of each device for which more than one living process is charged, and orphans.
-    pub overlaps: Vec<Overlap>,
-    /// Highest number of bytes that was ever in use of each device.
-    pub peaks: Vec<u64>,
-    pub refused: Vec<u64>,
-    pub compute: Vec<ComputeUsage>,
-    /// Bytes of each device that a call within the request waits for, and when that was written, in
-    /// nanoseconds of the monotonic clock.
-    pub lacking: Vec<(u64, u64)>,
-}
-
-/// What all processes of a container did on one device, according to them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ComputeUsage {
-    /// Nanoseconds of GPU time used.
-    pub busy: u64,
-    /// Last launch, nanoseconds of the monotonic clock; 0: none.
-    pub last: u64,
-    pub launches: u64,
-    /// Nanoseconds that launches waited.
-    pub waited: u64,
-}
-
-/// What the host knows of one container's use of one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMeasurement {
-    /// The container's limit in bytes.
-    pub limit: u64,
-    /// Bytes that the container's processes use according to the driver.
-    pub measured: u64,
-    /// Bytes that the driver may use for itself without being counted.
-    pub slack: u64,
-}
-
-/// A difference between the file and the driver. A single sample proves nothing, because the file
-/// changes while it is read; a difference that the next sample finds again does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inconsistency {
-    /// The driver allocated more than the slots say: a process without our library, or a forged
-    /// file.
-    Uncounted {
-        /// The device, as the limits page counts them.
-        device: usize,
-        /// Bytes beyond what the slots say.
-        bytes: u64,
-    },
-    /// The container uses more than its limit.
-    AboveLimit {
-        /// The device.
-        device: usize,
-        /// Bytes beyond the limit.
-        bytes: u64,
-    },
-    /// The total is less than the sum of the slots, which our library never causes.
-    TotalTooLow {
-        /// The device.
-        device: usize,
-    },
+    /// In the order of the limits page.
+    pub devices: Vec<DeviceCounters>,
 }
 
 impl CountersSnapshot {
+    pub fn device(&self, device: usize) -> DeviceCounters {
+        self.devices.get(device).copied().unwrap_or_default()
+    }
+
     /// Bytes of a device that living processes use according to their slots; what several of them
     /// hold counts for each.
     pub fn used(&self, device: usize) -> u64 {
-        let words = self.processes.iter().filter_map(|one| one.used.get(device));
-        words.fold(0, |sum, used| sum.saturating_add(*used))
+        let used = self.processes.iter().map(|one| one.device(device).used);
+        used.fold(0, u64::saturating_add)
     }
 
     /// The same; what several of them hold counts once.
     pub fn held(&self, device: usize) -> u64 {
-        let overlap = self.overlaps.get(device).copied().unwrap_or_default();
-        overlap.of_sum(self.used(device))
+        self.device(device).overlap.of_sum(self.used(device))
     }
-
-    /// The inconsistencies with what the host measured of each device.
-    pub fn inconsistencies(&self, measurement: &[DeviceMeasurement]) -> Vec<Inconsistency> {
-        let mut found = Vec::new();
-        for (device, measurement) in measurement.iter().enumerate() {
-            let reported = self.used(device);
-            let total = self.totals.get(device).copied().unwrap_or(0);
-            let allowed = reported.saturating_add(measurement.slack);
-            if let Some(bytes) = excess(measurement.measured, allowed) {
-                found.push(Inconsistency::Uncounted { device, bytes });
-            }
-            let most = measurement.limit.saturating_add(measurement.slack);
-            let held = self.held(device);
-            if let Some(bytes) = excess(measurement.measured.max(held), most) {
-                found.push(Inconsistency::AboveLimit { device, bytes });
-            }
-            if total < held {
-                found.push(Inconsistency::TotalTooLow { device });
-            }
-        }
-        found
-    }
-}
-
-fn excess(found: u64, allowed: u64) -> Option<u64> {
-    found.checked_sub(allowed).filter(|more| *more > 0)
 }
 
 /// Reads the file at `path` for the first `devices` devices.
@@ -183,89 +129,69 @@ pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersRea
     let (file, layout) = open(path)?;
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
-    let of_devices = |at: usize| {
-        let places = (0..devices).map(|device| counters::device_offset(device, at));
-        places
-            .map(|place| word(&bytes, place))
-            .collect::<Vec<u64>>()
-    };
     let mut held = shared_memory(&file, layout, &bytes)?;
     let mut processes = Vec::new();
-    let mut suspended = Vec::new();
     for slot in locked_slots(&file, layout).map_err(failed("checked for locks"))? {
-        let (first, length) = (start(slot), counters::end(slot) - start(slot));
-        let bytes = pread(&file, first, length).map_err(failed("read"))?;
-        let slot_device_offset = |at: usize| {
-            let places =
-                (0..devices).map(|device| counters::slot_device_offset(slot, device) + at - first);
-            places.map(|place| word(&bytes, place)).collect()
-        };
-        if word(&bytes, counters::SUSPENSION) == SUSPENDED {
-            suspended.push(slot);
-        }
-        let details = |at: usize| {
-            let places =
-                (0..devices).map(|device| counters::slot_detail_offset(slot, device) + at - first);
-            places
-                .map(|place| half_word(&bytes, place))
-                .collect::<Vec<u32>>()
-        };
-        let managed = details(0).into_iter();
-        let managed = managed.map(|blocks| u64::from(blocks) * counters::BLOCK);
-        processes.push(ProcessUsage {
-            slot,
-            pid: u32::try_from(word(&bytes, 0)).ok(),
-            used: slot_device_offset(0),
-            contexts: slot_device_offset(8),
-            managed: managed.collect(),
-            imported: (0..devices)
-                .map(|device| imported(&held, slot, device))
-                .collect(),
-            refused: details(4),
-        });
-    }
-    // Their memory is not on the devices.
-    let moved = |one: &&mut ProcessUsage| suspended.contains(&one.slot);
-    for process in processes.iter_mut().filter(moved) {
-        for kind in [
-            &mut process.used,
-            &mut process.contexts,
-            &mut process.managed,
-            &mut process.imported,
-        ] {
-            kind.fill(0);
-        }
+        processes.push(process_usage(&file, slot, devices, &mut held).map_err(failed("read"))?);
     }
     // The driver frees what dead processes held.
     held.retain(|held| {
-        let is_there = |slot| !suspended.contains(&slot);
         held.slot
-            .is_none_or(|slot| is_there(slot) && processes.iter().any(|one| one.slot == slot))
+            .is_none_or(|slot| processes.iter().any(|one| one.slot == slot))
     });
-    let overlaps = (0..devices).map(|device| {
-        let of_device = held.iter().filter(|held| held.block.device == device);
-        Overlap::new(of_device.copied())
-    });
-    let compute = (0..devices).map(|device| {
-        let record = ComputeRecord::new(|at| word(&bytes, counters::device_offset(device, at)));
-        ComputeUsage {
-            busy: record.busy,
-            last: record.last,
-            launches: record.launches,
-            waited: record.waited,
+    let devices = (0..devices).map(|device| {
+        let word = |at| word(&bytes, counters::device_offset(device, at));
+        let held = held.iter().filter(|held| held.block.device == device);
+        DeviceCounters {
+            total: word(0) & MAX_BYTES,
+            overlap: Overlap::new(held.copied()),
+            peak: word(8),
+            refused: word(16),
+            compute: ComputeRecord::new(word),
+            lacking: (word(24), word(32)),
         }
     });
     Ok(CountersSnapshot {
         processes,
-        totals: of_devices(0)
-            .into_iter()
-            .map(|word| word & MAX_BYTES)
-            .collect(),
-        overlaps: overlaps.collect(),
-        peaks: of_devices(8),
-        refused: of_devices(16),
-        compute: compute.collect(),
-        lacking: of_devices(24).into_iter().zip(of_devices(32)).collect(),
+        devices: devices.collect(),
+    })
+}
+
+fn process_usage(
+    file: &OwnedFd,
+    slot: usize,
+    devices: usize,
+    held: &mut Vec<Held>,
+) -> io::Result<ProcessUsage> {
+    let (first, length) = (start(slot), counters::end(slot) - start(slot));
+    let bytes = pread(file, first, length)?;
+    let is_suspended = word(&bytes, counters::SUSPENSION) == SUSPENDED;
+    if is_suspended {
+        held.retain(|held| held.slot != Some(slot));
+    }
+    let devices = (0..devices).map(|device| {
+        let words = counters::slot_device_offset(slot, device) - first;
+        let details = counters::slot_detail_offset(slot, device) - first;
+        let refused = half_word(&bytes, details + 4);
+        if is_suspended {
+            // Its memory is not on the device.
+            return SlotUsage {
+                refused,
+                ..SlotUsage::default()
+            };
+        }
+        SlotUsage {
+            used: word(&bytes, words),
+            contexts: word(&bytes, words + 8),
+            managed: u64::from(half_word(&bytes, details)) * counters::BLOCK,
+            imported: imported(held, slot, device),
+            refused,
+        }
+    });
+    Ok(ProcessUsage {
+        slot,
+        pid: u32::try_from(word(&bytes, 0)).ok(),
+        devices: devices.collect(),
     })
 }
 
@@ -368,7 +294,6 @@ pub type LaunchCounters = ComputeRecord<u64>;
 #[derive(Debug)]
 pub struct LaunchReader {
     file: OwnedFd,
-    /// Buffer for the records.
     bytes: Vec<u8>,
     counters: Vec<LaunchCounters>,
 }

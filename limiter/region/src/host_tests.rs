@@ -1,51 +1,30 @@
 //! The host's reader against whatever a tenant can make of the file.
 
-use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, symlink};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::counters::SLOTS;
-use crate::slot::ProcessSlot;
+use crate::testing::{CountersFile, c_path};
 
 const MIB: u64 = 1 << 20;
-/// No device's node.
-const NODE: &std::ffi::CStr = c"/nonexistent";
 
-struct CountersFile(tempfile::TempDir);
+fn writable(counters: &CountersFile) -> File {
+    let mut options = File::options();
+    let open = options.read(true).write(true).open(counters.path());
+    open.unwrap()
+}
 
-impl CountersFile {
-    fn new() -> Self {
-        let counters = Self(tempfile::tempdir().unwrap());
-        let mut file = File::create(counters.path()).unwrap();
-        file.write_all(&counters::header()).unwrap();
-        file.set_len(SIZE).unwrap();
-        counters
-    }
-    fn path(&self) -> PathBuf {
-        self.0.path().join("slots")
-    }
-    fn slot(&self) -> ProcessSlot {
-        let path = CString::new(self.path().to_str().unwrap()).unwrap();
-        ProcessSlot::take(&path, None, NODE).unwrap()
-    }
-    fn writable(&self) -> File {
-        let mut options = File::options();
-        options.read(true).write(true).open(self.path()).unwrap()
-    }
-    /// Replaces the file by what `make` puts in its place, and checks the reader's error, which
-    /// must come without waiting.
-    fn check(make: impl FnOnce(&Path), expected: &str) {
-        let counters_file = Self::new();
-        make(&counters_file.path());
-        let begun = Instant::now();
-        let message = read(&counters_file.path(), 1).unwrap_err().to_string();
-        assert!(message.contains(expected), "{message}");
-        assert!(begun.elapsed() < Duration::from_secs(10), "{message}");
-    }
+/// Replaces the file by what `make` puts in its place, and checks the reader's error, which must
+/// come without waiting.
+fn check(make: impl FnOnce(&Path), expected: &str) {
+    let counters_file = CountersFile::new();
+    make(&counters_file.path());
+    let begun = Instant::now();
+    let message = read(&counters_file.path(), 1).unwrap_err().to_string();
+    assert!(message.contains(expected), "{message}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{message}");
 }
 
 #[test]
@@ -61,15 +40,17 @@ fn reads_usage_of_living_processes_only() {
     other.reserve(1, 500 * MIB, 100 * MIB).unwrap_err();
     other.note_refusal(1);
     let found = read(&counters_file.path(), 2).unwrap();
-    let used: Vec<_> = found.processes.iter().map(|one| one.used.clone()).collect();
+    let used = |one: &ProcessUsage| [0, 1].map(|device| one.device(device).used);
+    let used: Vec<_> = found.processes.iter().map(used).collect();
     assert_eq!(used, [[30 * MIB, 0], [40 * MIB, 5 * MIB]]);
-    assert_eq!(found.processes[0].contexts, [10 * MIB, 0]);
+    assert_eq!(found.processes[0].device(0).contexts, 10 * MIB);
     assert_eq!(found.processes[0].pid, Some(std::process::id()));
-    assert_eq!(found.totals, [70 * MIB, 5 * MIB]);
-    assert_eq!((found.used(0), found.refused), (70 * MIB, vec![0, 1]));
+    let totals = [0, 1].map(|device| (found.device(device).total, found.device(device).refused));
+    assert_eq!(totals, [(70 * MIB, 0), (5 * MIB, 1)]);
+    assert_eq!(found.used(0), 70 * MIB);
     drop(one);
     let found = read(&counters_file.path(), 2).unwrap();
-    assert_eq!((found.used(0), found.totals[0]), (40 * MIB, 70 * MIB));
+    assert_eq!((found.used(0), found.device(0).total), (40 * MIB, 70 * MIB));
 }
 
 #[test]
@@ -85,25 +66,26 @@ fn reads_managed_memory_and_refusals_of_each_process() {
     }
     let details = || {
         let found = read(&counters_file.path(), 2).unwrap();
-        let details = found.processes.into_iter();
-        let details = details.map(|process| (process.managed, process.refused));
+        let details = found.processes.into_iter().map(|one| {
+            let of = |device| (one.device(device).managed, one.device(device).refused);
+            [0, 1].map(of)
+        });
         details.collect::<Vec<_>>()
     };
-    let of_other = (vec![0, 2 * MIB], vec![1, 2]);
-    let of_one = (vec![6 * MIB, 0], vec![0; 2]);
-    assert_eq!(details(), [of_one, of_other.clone()]);
+    let of_other = [(0, 1), (2 * MIB, 2)];
+    assert_eq!(details(), [[(6 * MIB, 0), (0, 0)], of_other]);
     drop(one);
     // The slot of the ended process is cleared.
     assert!(other.reclaim_dead_slots(2).unwrap());
     let next = counters_file.slot();
     assert_eq!(next.index(), 0);
-    assert_eq!(details(), [(vec![0; 2], vec![0; 2]), of_other]);
+    assert_eq!(details(), [[(0, 0); 2], of_other]);
 }
 
 #[test]
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
-    let file: OwnedFd = counters_file.writable().into();
+    let file: OwnedFd = writable(&counters_file).into();
     for slot in 0..SLOTS {
         for byte in [0, 7, 400] {
             assert!(lock::set(&file, start(slot) + byte, lock::LockMode::Exclusive).unwrap());
@@ -117,35 +99,35 @@ fn reads_file_in_bounded_time_with_every_byte_locked() {
 
 #[test]
 fn rejects_anything_but_counters_file_at_once() {
-    CountersFile::check(|path| fs::remove_file(path).unwrap(), "opened");
+    check(|path| fs::remove_file(path).unwrap(), "opened");
     let link = |path: &Path| {
         let moved = path.with_extension("aside");
         fs::rename(path, &moved).unwrap();
         symlink(moved, path).unwrap();
     };
-    CountersFile::check(link, "opened");
+    check(link, "opened");
     let fifo = |path: &Path| {
         fs::remove_file(path).unwrap();
-        let path = CString::new(path.to_str().unwrap()).unwrap();
+        let path = c_path(path);
         // SAFETY: a C string.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
     };
-    CountersFile::check(fifo, "not a regular file");
+    check(fifo, "not a regular file");
     let folder = |path: &Path| {
         fs::remove_file(path).unwrap();
         fs::create_dir(path).unwrap();
     };
-    CountersFile::check(folder, "not a regular file");
+    check(folder, "not a regular file");
     let sized = |size: u64| {
         move |path: &Path| {
             let file = File::options().write(true).open(path).unwrap();
             file.set_len(size).unwrap();
         }
     };
-    CountersFile::check(sized(0), "has 0 bytes");
-    CountersFile::check(sized(SIZE - 1), "bytes; expected: 2097152");
-    CountersFile::check(sized(1 << 40), "has 1099511627776 bytes");
-    CountersFile::check(
+    check(sized(0), "has 0 bytes");
+    check(sized(SIZE - 1), "bytes; expected: 2097152");
+    check(sized(1 << 40), "has 1099511627776 bytes");
+    check(
         |path| fs::write(path, vec![0xa5; usize::try_from(SIZE).unwrap()]).unwrap(),
         "does not begin with",
     );
@@ -154,55 +136,15 @@ fn rejects_anything_but_counters_file_at_once() {
 #[test]
 fn reads_garbage_behind_valid_header_without_harm() {
     let counters_file = CountersFile::new();
-    let file = counters_file.writable();
+    let file = writable(&counters_file);
     let noise = vec![0xff; usize::try_from(SIZE).unwrap() - 12];
     let slot = counters_file.slot();
     file.write_all_at(&noise, 12).unwrap();
     let found = read(&counters_file.path(), usize::MAX).unwrap();
-    assert_eq!(found.totals, [MAX_BYTES; MAX_DEVICES]);
+    let totals: Vec<u64> = found.devices.iter().map(|device| device.total).collect();
+    assert_eq!(totals, [MAX_BYTES; MAX_DEVICES]);
     assert_eq!((found.processes.len(), found.used(0)), (1, u64::MAX));
     drop(slot);
-}
-
-#[test]
-fn reports_figures_that_driver_contradicts() {
-    let counters_file = CountersFile::new();
-    let slot = counters_file.slot();
-    slot.reserve(0, 600 * MIB, 3000 * MIB).unwrap();
-    let measurement = |measured: u64, limit: u64| {
-        [DeviceMeasurement {
-            limit: limit * MIB,
-            measured: measured * MIB,
-            slack: 100 * MIB,
-        }]
-    };
-    let check = |measured: u64, limit: u64, expected: &[Inconsistency]| {
-        let found = read(&counters_file.path(), 1).unwrap();
-        let found = found.inconsistencies(&measurement(measured, limit));
-        assert_eq!(found, expected, "{measured} of {limit}");
-    };
-    check(700, 3000, &[]);
-    // The driver is asked later.
-    check(0, 600, &[]);
-    let uncounted = |mib: u64| Inconsistency::Uncounted {
-        device: 0,
-        bytes: mib * MIB,
-    };
-    let above = |mib: u64| Inconsistency::AboveLimit {
-        device: 0,
-        bytes: mib * MIB,
-    };
-    check(701, 3000, &[uncounted(1)]);
-    check(9000, 3000, &[uncounted(8300), above(5900)]);
-    check(0, 300, &[above(200)]);
-    // A tenant writes that nothing is used, and forges its parts.
-    let file = counters_file.writable();
-    let total = u64::try_from(counters::device_offset(0, 0)).unwrap();
-    file.write_all_at(&[0; 8], total).unwrap();
-    check(600, 3000, &[Inconsistency::TotalTooLow { device: 0 }]);
-    let used = u64::try_from(counters::slot_device_offset(slot.index(), 0)).unwrap();
-    file.write_all_at(&[0; 8], used).unwrap();
-    check(600, 3000, &[uncounted(500)]);
 }
 
 #[test]
@@ -235,7 +177,7 @@ fn rereads_launch_counters_from_open_file() {
         running: 8,
     };
     assert_eq!(reader.read().unwrap()[1], expected);
-    let file = counters_file.writable();
+    let file = writable(&counters_file);
     file.set_len(4096).unwrap();
     assert!(reader.read().is_err(), "it was cut");
     file.set_len(1 << 40).unwrap();

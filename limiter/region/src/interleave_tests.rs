@@ -7,8 +7,9 @@ use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::tests::TestCounters;
 use super::*;
-use crate::shared::{Entry, Overlap, SharedBlock};
+use crate::shared::SharedBlock;
 
 const ACTORS: usize = 2;
 
@@ -63,49 +64,7 @@ impl AtomicWord for ScheduledWord {
     }
 }
 
-struct ScheduledCounters {
-    total: ScheduledWord,
-    slots: [(ScheduledWord, ScheduledWord); 2],
-    suspended: ScheduledWord,
-    entries: [[ScheduledWord; 4]; 2],
-}
-
-impl ScheduledCounters {
-    fn account(&self, slot: usize) -> DeviceAccount<'_, ScheduledWord> {
-        DeviceAccount {
-            total: &self.total,
-            busy: &self.slots[slot].0,
-            used: &self.slots[slot].1,
-            suspended: &self.suspended,
-        }
-    }
-    fn audit(&self) -> Audit {
-        self.audit_with(|sum| sum)
-    }
-    fn audit_with(&self, held: impl FnOnce(u64) -> u64) -> Audit {
-        let slots = || (0..2).map(|slot| self.account(slot));
-        audit(&self.total, slots, held)
-    }
-    fn entries(&self) -> impl Iterator<Item = (usize, Entry<'_, ScheduledWord>)> {
-        let entries = self
-            .entries
-            .iter()
-            .map(|[key, holder, bytes, inode]| Entry {
-                key,
-                holder,
-                bytes,
-                inode,
-            });
-        entries.enumerate()
-    }
-    /// An audit that counts shared blocks once.
-    fn audit_shared(&self) -> Audit {
-        self.audit_with(|sum| {
-            let held = self.entries().filter_map(|(_, entry)| entry.read());
-            Overlap::new(held).of_sum(sum)
-        })
-    }
-}
+type ScheduledCounters = TestCounters<ScheduledWord>;
 
 /// Runs both actors once in the order that `choices` begins and the lowest actor continues; the
 /// whole order, as (chosen, number of choices).
@@ -165,11 +124,11 @@ fn in_order(
 ) -> Vec<(usize, usize)> {
     let schedule = Arc::new(Schedule::default());
     let word = || ScheduledWord(Arc::clone(&schedule), core::sync::atomic::AtomicU64::new(0));
-    let counters = Arc::new(ScheduledCounters {
+    let counters = Arc::new(TestCounters {
         total: word(),
         slots: [(); 2].map(|()| (word(), word())),
         suspended: word(),
-        entries: [(); 2].map(|()| [(); 4].map(|()| word())),
+        entries: [(); 3].map(|()| [(); 4].map(|()| word())),
     });
     before(&counters);
     let order = run(choices, &counters, &schedule, acts);
@@ -208,11 +167,8 @@ fn keeps_two_concurrent_reservations_within_limit() {
             |counters| _ = counters.account(1).reserve(40, 100),
         ],
         |counters| {
-            let used = counters.slots.each_ref();
-            let used = used.map(|slot| AtomicWord::load(&slot.1));
-            let sum: u64 = used.iter().sum();
-            assert_eq!(sum, 80, "exactly one of the two: {used:?}");
-            assert_eq!(bytes(&counters.total), 80);
+            assert_eq!(counters.sum(), 80, "exactly one of the two");
+            assert_eq!(counters.total(), 80);
         },
     );
     assert!(orders > 200, "{orders}");
@@ -228,13 +184,13 @@ fn keeps_reservation_during_concurrent_audit() {
         },
         [
             |counters| _ = counters.account(0).charge(20),
-            |counters| _ = counters.audit(),
+            |counters| _ = counters.audit_with(|sum| sum),
         ],
         |counters| {
-            let total = bytes(&counters.total);
+            let total = counters.total();
             assert!(total == 60 || total == 85, "{total}");
-            counters.audit();
-            assert_eq!(bytes(&counters.total), 60);
+            counters.audit_with(|sum| sum);
+            assert_eq!(counters.total(), 60);
         },
     );
     assert!(orders > 1_000, "{orders}");
@@ -250,10 +206,10 @@ fn releases_once_during_concurrent_audit() {
         },
         [
             |counters| counters.account(0).release(20),
-            |counters| _ = counters.audit(),
+            |counters| _ = counters.audit_with(|sum| sum),
         ],
         |counters| {
-            let total = bytes(&counters.total);
+            let total = counters.total();
             assert!(total == 40 || total == 65, "{total}");
         },
     );
@@ -306,20 +262,19 @@ fn counts_shared_block_while_its_holders_change() {
             before,
             [
                 |counters| {
-                    let held = counters.entries().next().map(|(_, entry)| entry);
-                    counters.account(0).let_go(&held.unwrap(), 40);
-                    counters.audit_shared();
+                    counters.account(0).let_go(&counters.entry(0), 40);
+                    counters.audit();
                 },
                 |counters| {
                     counters.account(1).adopt(1, BLOCK, counters.entries());
-                    counters.audit_shared();
+                    counters.audit();
                 },
             ],
             |counters| {
-                let total = bytes(&counters.total);
+                let total = counters.total();
                 assert!(total == 40 || total == 80, "{total}");
-                counters.audit_shared();
-                assert_eq!(bytes(&counters.total), 40);
+                counters.audit();
+                assert_eq!(counters.total(), 40);
             },
         );
     }

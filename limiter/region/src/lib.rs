@@ -18,6 +18,8 @@ mod map;
 pub mod shared;
 pub mod slot;
 pub mod tag;
+#[cfg(test)]
+mod testing;
 pub mod tmpfs;
 
 pub use counters::AttachError;

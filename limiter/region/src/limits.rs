@@ -78,7 +78,6 @@ struct PageHeader {
     counters: u64,
 }
 
-/// One visible device.
 #[repr(C)]
 struct DeviceRecord {
     uuid: [u8; UUID],
@@ -129,7 +128,6 @@ const HOST_FIELDS: [(usize, usize); 5] = [
     (offset_of!(DeviceRecord, others), 4),
 ];
 
-/// The limits of a whole container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerLimits {
     /// 0 high, 1 low.
@@ -140,7 +138,6 @@ pub struct ContainerLimits {
     pub flags: u32,
 }
 
-/// The limits on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits<'a> {
     /// UUID, at most [`UUID`] bytes.
@@ -175,68 +172,35 @@ pub fn page(container: ContainerLimits, devices: &[DeviceLimits]) -> Result<[u8;
         .ok_or(PageError::TooMany(devices.len()))?;
     let mut page = [0; SIZE];
     page[..8].copy_from_slice(&MAGIC);
-    put(
-        &mut page,
-        offset_of!(PageHeader, version),
-        &VERSION.to_le_bytes(),
-    );
-    put(
-        &mut page,
-        offset_of!(PageHeader, devices),
-        &count.to_le_bytes(),
-    );
-    put(
-        &mut page,
-        offset_of!(PageHeader, priority),
-        &container.priority.to_le_bytes(),
-    );
-    put(
-        &mut page,
-        offset_of!(PageHeader, policy),
-        &container.policy.to_le_bytes(),
-    );
-    put(
-        &mut page,
-        offset_of!(PageHeader, flags),
-        &container.flags.to_le_bytes(),
-    );
+    for (at, word) in [
+        (offset_of!(PageHeader, version), VERSION),
+        (offset_of!(PageHeader, devices), count),
+        (offset_of!(PageHeader, priority), container.priority),
+        (offset_of!(PageHeader, policy), container.policy),
+        (offset_of!(PageHeader, flags), container.flags),
+    ] {
+        put(&mut page, at, &word.to_le_bytes());
+    }
     for (i, device) in devices.iter().enumerate() {
-        let at = record(i);
         let uuid = device.uuid.as_bytes();
         if uuid.len() > UUID {
             return Err(PageError::Uuid(device.uuid.to_owned()));
         }
-        put(&mut page, at, uuid);
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, memory),
-            &device.memory.to_le_bytes(),
-        );
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, cores),
-            &device.cores.to_le_bytes(),
-        );
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, context),
-            &device.context.to_le_bytes(),
-        );
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, physical),
-            &device.physical.to_le_bytes(),
-        );
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, request),
-            &device.request.to_le_bytes(),
-        );
-        put(
-            &mut page,
-            at + offset_of!(DeviceRecord, cores_limit),
-            &device.cores_limit.to_le_bytes(),
-        );
+        put(&mut page, record(i), uuid);
+        for (at, bytes) in [
+            (offset_of!(DeviceRecord, memory), device.memory),
+            (offset_of!(DeviceRecord, context), device.context),
+            (offset_of!(DeviceRecord, physical), device.physical),
+            (offset_of!(DeviceRecord, request), device.request),
+        ] {
+            put(&mut page, record(i) + at, &bytes.to_le_bytes());
+        }
+        for (at, percent) in [
+            (offset_of!(DeviceRecord, cores), device.cores),
+            (offset_of!(DeviceRecord, cores_limit), device.cores_limit),
+        ] {
+            put(&mut page, record(i) + at, &percent.to_le_bytes());
+        }
     }
     Ok(page)
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use crate::account::{self, AtomicWord, Audit, DeviceAccount, OverLimit, SUSPENDED};
+use crate::account::{self, AtomicWord, DeviceAccount, OverLimit, SUSPENDED};
 use crate::counters::{
     AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
 };
@@ -207,7 +207,7 @@ impl ProcessSlot {
 
     /// The block with this key, if a process of the container holds it, or a descriptor does.
     pub fn shared_block(&self, key: u64) -> Option<SharedBlock> {
-        let mut entries = self.entries();
+        let mut entries = self.counters.entries();
         let found = entries.find_map(|entry| {
             let is_it = entry.key.load(Relaxed) == key;
             is_it.then(|| entry.read()).flatten()
@@ -357,7 +357,7 @@ impl ProcessSlot {
     /// this process has no descriptor left to find out.
     fn free_orphans(&self) -> io::Result<()> {
         let is_orphan = |entry: Entry<'_, _>| entry.read().is_some_and(|held| held.slot.is_none());
-        if !self.entries().any(is_orphan) {
+        if !self.counters.entries().any(is_orphan) {
             return Ok(());
         }
         match DeviceNode::open(self.node) {
@@ -365,7 +365,7 @@ impl ProcessSlot {
                 let gone = |key, inode| node.lacks(key, inode);
                 // Of any device: an operation of this slot holds up all audits.
                 self.account(0)
-                    .free_orphans(self.slot, self.entries(), gone);
+                    .free_orphans(self.slot, self.counters.entries(), gone);
                 Ok(())
             }
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => Err(error),
@@ -383,7 +383,7 @@ impl ProcessSlot {
     fn audit_device(&self, device: usize) -> bool {
         let slots = || self.slots().map(|slot| self.account_of(slot, device));
         let held = |sum| {
-            let all = self.entries().filter_map(|entry| entry.read());
+            let all = self.counters.entries().filter_map(|entry| entry.read());
             let counts = |held: &Held| {
                 let is_suspended = held.slot.is_some_and(|slot| self.is_suspended(slot));
                 held.block.device == device && !is_suspended
@@ -391,7 +391,7 @@ impl ProcessSlot {
             Overlap::new(all.filter(counts)).of_sum(sum)
         };
         let total = self.counters.total(device);
-        let done = account::audit(total, slots, held) != Audit::Busy;
+        let done = account::audit(total, slots, held);
         if !done {
             std::thread::yield_now();
         }
@@ -405,11 +405,6 @@ impl ProcessSlot {
             self.counters.layout.slots,
         );
         0..usize::try_from(high).unwrap_or(slots).min(slots)
-    }
-
-    /// All entries that were ever used.
-    fn entries(&self) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
-        entries(&self.counters)
     }
 
     /// All entries; those that are reached count as used.
@@ -443,12 +438,6 @@ impl ProcessSlot {
         let mut slots = self.slots();
         slots.find(|slot| self.counters.owner(*slot).load(SeqCst) == u64::from(pid))
     }
-}
-
-fn entries(counters: &MappedCounters) -> impl Iterator<Item = Entry<'_, AtomicU64>> {
-    let highest = counters.highest_entry().load(SeqCst);
-    let highest = usize::try_from(highest).unwrap_or(ENTRIES).min(ENTRIES);
-    (0..highest).map(|entry| counters.entry(entry))
 }
 
 /// The process of a slot no longer counts among those with work.
@@ -508,7 +497,7 @@ fn is_still_in_use(file: &OwnedFd, slot: usize, owner: u64) -> io::Result<bool> 
 /// Clears a slot whose lock this process has. The owner word comes last, so that the next process
 /// notices a death in between.
 fn clear_slot(counters: &MappedCounters, slot: usize) {
-    shared::clear(slot, entries(counters));
+    shared::clear(slot, counters.entries());
     let used = (0..MAX_DEVICES).map(|device| counters.used(slot, device));
     account::clear(counters.busy(slot), used);
     AtomicWord::store(counters.suspended(slot), 0);

@@ -1,7 +1,7 @@
 //! Slots of several processes in one file: real processes that are killed, and several slots in
 //! this process, which the locks distinguish in the same way.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,46 +9,23 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::counters::{self, SLOTS};
 use crate::fork::ForkFlag;
+use crate::testing::{CountersFile, NODE, c_path};
 
 /// Environment variable with the counters file for a process that this test starts.
 const FILE: &str = "REGION_TEST_FILE";
 const LIMIT: u64 = 1_000;
-/// No device's node.
-const NODE: &CStr = c"/nonexistent";
-
-struct CountersFile(tempfile::TempDir);
-
-impl CountersFile {
-    fn new() -> Self {
-        let counters = Self(tempfile::tempdir().unwrap());
-        let mut file = std::fs::File::create(counters.path()).unwrap();
-        file.set_len(counters::SIZE).unwrap();
-        file.write_all(&counters::header()).unwrap();
-        counters
-    }
-    fn path(&self) -> std::path::PathBuf {
-        self.0.path().join("slots")
-    }
-    fn slot(&self) -> ProcessSlot {
-        ProcessSlot::take(&c_path(&self.path()), None, NODE).unwrap()
-    }
-    /// Starts this test binary as `role` and waits until it prints that it is ready.
-    fn start(&self, role: &str) -> Child {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", role, "--nocapture"])
-            .env(FILE, self.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.map(Result::unwrap).any(|line| line.contains("READY")));
-        child
-    }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.to_str().unwrap()).unwrap()
+/// Starts this test binary as `role` and waits until it prints that it is ready.
+fn start(file: &CountersFile, role: &str) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("slot::tests::{role}"), "--nocapture"])
+        .env(FILE, file.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.contains("READY")));
+    child
 }
 
 /// The slot of a helper process; `None` in a normal test run.
@@ -75,14 +52,17 @@ fn suspended_process_counts_again_when_it_is_resumed() {
     let file = CountersFile::new();
     let slot = file.slot();
     slot.reserve(0, 600, LIMIT).unwrap();
-    let mut other = file.start("slot::tests::helper_reserves_300");
+    let mut other = start(&file, "helper_reserves_300");
     let resume = || slot.resume(other.id(), 1, |_| LIMIT);
     assert!(resume(), "it was not suspended");
     slot.suspend(other.id(), 1);
     assert_eq!(slot.used(0), 600);
     assert_eq!(slot.processes(0).count(), 1);
     let found = crate::host::read(&file.path(), 1).unwrap();
-    assert_eq!((found.used(0), found.processes[1].contexts[0]), (600, 0));
+    assert_eq!(
+        (found.used(0), found.processes[1].device(0).contexts),
+        (600, 0)
+    );
     assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
     assert!(!resume());
     assert_eq!(slot.used(0), 1_000);
@@ -136,7 +116,7 @@ fn reclaims_memory_of_killed_process() {
     let file = CountersFile::new();
     let slot = file.slot();
     slot.reserve(0, 600, LIMIT).unwrap();
-    let mut other = file.start("slot::tests::helper_reserves_300");
+    let mut other = start(&file, "helper_reserves_300");
     assert_eq!(slot.used(0), 900);
     assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.used(0), 900, "a living process keeps what it has");
@@ -171,8 +151,8 @@ fn helper_reclaims_without_descriptors() {
 #[test]
 fn reclaims_memory_of_killed_process_without_descriptors() {
     let file = CountersFile::new();
-    let mut other = file.start("slot::tests::helper_reserves_300");
-    let mut poor = file.start("slot::tests::helper_reclaims_without_descriptors");
+    let mut other = start(&file, "helper_reserves_300");
+    let mut poor = start(&file, "helper_reclaims_without_descriptors");
     other.kill().unwrap();
     other.wait().unwrap();
     drop(poor.stdin.take());
@@ -202,7 +182,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     let file = CountersFile::new();
     let slot = file.slot();
     slot.reserve(0, 600, LIMIT).unwrap();
-    let mut other = file.start("slot::tests::helper_reserves_300_and_forks");
+    let mut other = start(&file, "helper_reserves_300_and_forks");
     let input = other.stdin.take();
     other.kill().unwrap();
     other.wait().unwrap();
@@ -224,7 +204,7 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
 fn keeps_slot_after_closing_all_descriptors() {
     let file = CountersFile::new();
     let slot = file.slot();
-    let mut other = file.start("slot::tests::helper_closes_all_descriptors");
+    let mut other = start(&file, "helper_closes_all_descriptors");
     for _ in 0..20 {
         assert!(slot.reclaim_dead_slots(1).unwrap());
         assert_eq!(slot.used(0), 300);
@@ -240,8 +220,7 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
     let slot = file.slot();
     slot.reserve(0, 900, LIMIT).unwrap();
     for _ in 0..30 {
-        let others =
-            [(); 2].map(|()| file.start("slot::tests::helper_reserves_and_releases_forever"));
+        let others = [(); 2].map(|()| start(&file, "helper_reserves_and_releases_forever"));
         for mut other in others {
             assert!(slot.used(0) <= LIMIT);
             other.kill().unwrap();
@@ -259,39 +238,6 @@ const fn block(key: u64, bytes: u64) -> SharedBlock {
         bytes,
         imported: false,
     }
-}
-
-#[test]
-fn helper_shares_forever() {
-    let Some(slot) = helper_slot() else { return };
-    println!("READY");
-    for key in 100.. {
-        slot.charge(0, 5);
-        let own = slot.hold(block(key, 5));
-        let other = slot.adopt(block(9, 40));
-        slot.let_go(own, 5);
-        slot.let_go(other, 40);
-    }
-}
-
-#[test]
-fn reclaims_memory_of_processes_killed_while_sharing() {
-    let file = CountersFile::new();
-    let slot = file.slot();
-    slot.charge(0, 40);
-    let held = slot.hold(block(9, 40));
-    for _ in 0..30 {
-        let others = [(); 2].map(|()| file.start("slot::tests::helper_shares_forever"));
-        for mut other in others {
-            assert!(slot.used(0) >= 40);
-            other.kill().unwrap();
-            other.wait().unwrap();
-            slot.reclaim_dead_slots(1).unwrap();
-        }
-        settles_to(&slot, 0, 40);
-    }
-    slot.let_go(held, 40);
-    settles_to(&slot, 0, 0);
 }
 
 #[test]

@@ -73,7 +73,6 @@ pub(crate) struct DeviceNode {
 }
 
 impl DeviceNode {
-    /// Opens the node at `path`.
     pub(crate) fn open(path: &CStr) -> io::Result<Self> {
         let file = map::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY)?;
         let inode = map::identity(&file)?;

@@ -163,14 +163,10 @@ impl Arbiter {
 impl ArbitratedContainer {
     fn open(container: &ManagedContainer) -> Result<Self, LimitsError> {
         let page = limits::HostLimitsPage::open(&container.directory.limits())?;
-        let devices = (0..page.page().devices()).map(|i| {
-            let (uuid, length) = page.page().uuid(i);
-            String::from_utf8_lossy(&uuid[..length]).into_owned()
-        });
         Ok(Self {
             id: container.id.clone(),
             counters_path: container.directory.counters(),
-            devices: devices.collect(),
+            devices: page.uuids().collect(),
             page,
             launch_reader: None,
             opened_at: 0,

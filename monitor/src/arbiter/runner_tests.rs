@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use aliquot_node_state::container_directory::ContainerDirectory;
-use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_region::counters;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 
 use super::*;
+use crate::testing;
 
 const SECOND: u64 = 1_000_000_000;
 /// Offsets in the files.
@@ -36,16 +36,8 @@ fn container(dir: &Path, name: &str, priority: u32, cores: u32) -> ManagedContai
     file.write_all(&counters::header()).unwrap();
     file.set_len(counters::SIZE).unwrap();
     ManagedContainer {
-        id: name.to_owned(),
-        pod: "pod".into(),
-        namespace: "default".to_owned(),
-        pod_name: name.to_owned(),
-        name: "main".to_owned(),
-        devices: Vec::new(),
-        priority: 0,
-        effective: EffectiveLimits::default(),
-        limited: true,
         directory: ContainerDirectory::new(folder),
+        ..testing::container(name, "pod", "main", &[])
     }
 }
 

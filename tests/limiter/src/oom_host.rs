@@ -18,7 +18,7 @@ use aliquot_monitor::arbiter::runner::Clocks;
 use aliquot_monitor::evaluation::{Action, Evaluation, Evaluator, Rules};
 use aliquot_monitor::lending::Lending;
 use aliquot_monitor::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
-use aliquot_monitor::node_sample::{NodeContext, NodeSample, ProcessSample};
+use aliquot_monitor::node_sample::{DevicePage, NodeContext, NodeSample, ProcessSample};
 use aliquot_monitor::settings::Grace;
 use aliquot_node_state::cgroup::ProcessLocation;
 use aliquot_node_state::limits::EffectiveLimits;
@@ -137,13 +137,16 @@ impl Host {
                 .map(|one| host::read(&one.directory.counters(), 1))
         };
         let before: Vec<_> = counters().collect();
-        let limits = self.pages.iter().map(|page| page.page().memory(0));
-        let charged = self.pages.iter().map(|page| page.page().overhead(0));
-        let requests = self.pages.iter().map(|page| page.page().request(0));
+        let pages = self.pages.iter().map(|page| {
+            vec![DevicePage {
+                limit: page.page().memory(0),
+                request: page.page().request(0),
+                overhead: page.page().overhead(0),
+                ..DevicePage::default()
+            }]
+        });
         let mut sample = NodeSample {
-            requests: requests.map(|bytes| vec![bytes]).collect(),
-            limits: limits.map(|bytes| vec![bytes]).collect(),
-            charged: charged.map(|bytes| vec![bytes]).collect(),
+            pages: pages.collect(),
             context: NodeContext {
                 container_names: all.clone().map(named).collect(),
                 ..NodeContext::default()
@@ -237,8 +240,14 @@ impl Host {
             }
         }
         for action in &evaluation.actions {
-            if let Action::KillOverLimit(identity, _, at, _, used) = action {
-                let (pid, name) = (identity.pid, &self.containers.all[*at].name);
+            if let Action::AboveLimit {
+                at,
+                used,
+                kill: Some(process),
+                ..
+            } = action
+            {
+                let (pid, name) = (process.identity.pid, &self.containers.all[*at].name);
                 // It may have ended by itself.
                 let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
                 writeln!(io::stdout(), "killed {pid} {name} {}", used >> 20)?;

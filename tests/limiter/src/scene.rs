@@ -8,7 +8,6 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use aliquot_gpusim::{PROFILE_VARIABLE, SimulatedMachine};
-use aliquot_region::host::{DeviceMeasurement, Inconsistency};
 use aliquot_region::limits::{ContainerLimits, DeviceLimits};
 use anyhow::{Result, ensure};
 
@@ -92,21 +91,39 @@ pub fn container(machine: &SimulatedMachine, method: InjectionMethod, mib: u64) 
     TestContainer::new(machine, method, ContainerLimits::default(), &devices).expect("a container")
 }
 
-/// The inconsistencies that the host finds in a container with `mib` of the first GPU, which nobody
-/// else uses: the simulator reports what its processes use, as the driver would.
+/// A difference between a container's counters file and the driver, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inconsistency {
+    /// The driver allocated so much more than the slots say.
+    Uncounted(u64),
+    /// The container uses so much more than its limit.
+    AboveLimit(u64),
+    /// The total is less than the sum of the slots, which the library never causes.
+    TotalTooLow,
+}
+
+/// What the host can find in a container with `mib` of the first GPU, which nobody else uses: the
+/// simulator reports what its processes use, as the driver would.
 pub fn inconsistencies(
     machine: &SimulatedMachine,
     container: &TestContainer,
     mib: u64,
 ) -> Vec<Inconsistency> {
     let holders = machine.process_usage(FIRST).expect("a GPU");
-    let measurement = DeviceMeasurement {
-        limit: mib * MIB,
-        measured: holders.iter().map(|holder| holder.used).sum(),
-        slack: 0,
-    };
+    let measured: u64 = holders.iter().map(|holder| holder.used).sum();
     let snapshot = container.counters_snapshot().expect("a counters file");
-    snapshot.inconsistencies(&[measurement])
+    let held = snapshot.held(0);
+    let mut found = Vec::new();
+    if measured > snapshot.used(0) {
+        found.push(Inconsistency::Uncounted(measured - snapshot.used(0)));
+    }
+    if measured.max(held) > mib * MIB {
+        found.push(Inconsistency::AboveLimit(measured.max(held) - mib * MIB));
+    }
+    if snapshot.device(0).total < held {
+        found.push(Inconsistency::TotalTooLow);
+    }
+    found
 }
 
 /// Tests a container with `mib` of the first GPU under each injection method.

@@ -3,12 +3,12 @@
 //! container's processes use.
 
 use aliquot_limiter_tests::scene::{
-    CONTEXT, FIRST, LIMITED, MIB, OVER_LIMIT, compile, container, each_method, inconsistencies,
-    machine, new_context,
+    CONTEXT, FIRST, Inconsistency, LIMITED, MIB, OVER_LIMIT, compile, container, each_method,
+    inconsistencies, machine, new_context,
 };
 use aliquot_limiter_tests::tenant_user::{TENANT_USERS, TenantUser};
 use aliquot_limiter_tests::{INJECTION_METHODS, InjectionMethod, lines};
-use aliquot_region::host::{CountersReadError, Inconsistency};
+use aliquot_region::host::CountersReadError;
 
 /// MiB of the container.
 const SHARE: u64 = 3000;
@@ -18,16 +18,9 @@ const TAKE_ANSWERS: &[&str] = &["init: 0", "alloc,9000: 0"];
 
 /// What the host finds when such a client with a context of so many MiB bypassed our library.
 fn expected_inconsistencies(context: u64) -> [Inconsistency; 2] {
-    let bytes = |mib: u64| mib * MIB;
     [
-        Inconsistency::Uncounted {
-            device: 0,
-            bytes: bytes(9000 + context),
-        },
-        Inconsistency::AboveLimit {
-            device: 0,
-            bytes: bytes(9000 + context - SHARE),
-        },
+        Inconsistency::Uncounted((9000 + context) * MIB),
+        Inconsistency::AboveLimit((9000 + context - SHARE) * MIB),
     ]
 }
 
@@ -344,12 +337,9 @@ fn detects_forged_counters() {
             ["alloc,2: 2", "forge: 0", "alloc,2520: 0"]
         );
         let found = inconsistencies(&machine, &container, SHARE);
-        let above = Inconsistency::AboveLimit {
-            device: 0,
-            bytes: (2 * 2520 + new_context() - SHARE) * MIB,
-        };
+        let above = Inconsistency::AboveLimit((2 * 2520 + new_context() - SHARE) * MIB);
         assert!(found.contains(&above), "{method:?} {found:?}");
-        let uncounted = |one: &Inconsistency| matches!(one, Inconsistency::Uncounted { .. });
+        let uncounted = |one: &Inconsistency| matches!(one, Inconsistency::Uncounted(_));
         assert!(found.iter().any(uncounted), "{method:?} {found:?}");
         running.end().unwrap();
     }

@@ -84,7 +84,7 @@ impl ChurnSetup {
         let snapshot = self.container.counters_snapshot().expect("a counters file");
         let lines = snapshot.processes.iter();
         let mut lines: Vec<_> = lines
-            .map(|one| (one.pid.expect("a slot of its own"), one.used[0]))
+            .map(|one| (one.pid.expect("a slot of its own"), one.device(0).used))
             .collect();
         simulated.sort_unstable();
         lines.sort_unstable();
@@ -93,7 +93,7 @@ impl ChurnSetup {
         assert_eq!(inconsistencies(&self.machine, &self.container, SHARE), []);
         let sum: u64 = simulated.iter().map(|(_, used)| used).sum();
         // Memory of ended processes stays in the total until it is corrected.
-        assert!(processes == 0 || snapshot.totals[0] == sum);
+        assert!(processes == 0 || snapshot.device(0).total == sum);
         sum
     }
 }

@@ -62,7 +62,7 @@ fn counts_managed_memory_and_refusals_of_a_process() {
         let snapshot = container.counters_snapshot().expect("a counters file");
         let process = snapshot.processes.first().expect("a process").clone();
         running.kill().expect("a kill");
-        (process.managed[0], process.refused[0])
+        (process.device(0).managed, process.device(0).refused)
     };
     let managed = ["init", "managed,101", "alloc,50"];
     assert_eq!(details(&managed), (102 * MIB, 0));

@@ -34,7 +34,6 @@ pub enum LimitsError {
 pub struct LimitsPage(pub(super) Map);
 
 impl LimitsPage {
-    /// Maps the page at `path`.
     pub fn open(path: &CStr) -> Result<Self, LimitsError> {
         let file = map::open(path, libc::O_RDONLY)?;
         Self::map(&file, libc::PROT_READ)
@@ -57,7 +56,6 @@ impl LimitsPage {
         }
     }
 
-    /// Number of visible devices.
     pub fn devices(&self) -> usize {
         let count = self.stable(|| self.u32(offset_of!(PageHeader, devices)));
         usize::try_from(count)
@@ -88,22 +86,20 @@ impl LimitsPage {
 
     /// Part of the device's physical memory in bytes.
     pub fn physical(&self, i: usize) -> u64 {
-        self.stable(
-            || match self.u64(record(i) + offset_of!(DeviceRecord, physical)) {
-                0 => self.u64(record(i) + offset_of!(DeviceRecord, memory)),
-                physical => physical,
-            },
-        )
+        self.memory_unless(i, offset_of!(DeviceRecord, physical))
     }
 
     /// What of the memory limit the container requested, in bytes; the rest is lent.
     pub fn request(&self, i: usize) -> u64 {
-        self.stable(
-            || match self.u64(record(i) + offset_of!(DeviceRecord, request)) {
-                0 => self.u64(record(i) + offset_of!(DeviceRecord, memory)),
-                request => request,
-            },
-        )
+        self.memory_unless(i, offset_of!(DeviceRecord, request))
+    }
+
+    /// The memory limit, unless this field says another number of bytes.
+    fn memory_unless(&self, i: usize, field: usize) -> u64 {
+        self.stable(|| match self.u64(record(i) + field) {
+            0 => self.u64(record(i) + offset_of!(DeviceRecord, memory)),
+            bytes => bytes,
+        })
     }
 
     /// The most memory in bytes that may be allocated now: the limit, or the request while lent
@@ -197,7 +193,6 @@ impl LimitsPage {
         self.u32(offset_of!(PageHeader, policy))
     }
 
-    /// The flags of the container.
     #[inline]
     pub fn flags(&self) -> u32 {
         self.u32(offset_of!(PageHeader, flags))

@@ -26,6 +26,14 @@ impl HostLimitsPage {
         &self.0
     }
 
+    /// The UUIDs of all devices; they never change.
+    pub fn uuids(&self) -> impl Iterator<Item = String> {
+        (0..self.0.devices()).map(|i| {
+            let (uuid, length) = self.0.uuid(i);
+            String::from_utf8_lossy(&uuid[..length]).into_owned()
+        })
+    }
+
     /// Sets the memory beyond what the slots say, in bytes; whether the value changed.
     pub fn set_overhead(&self, i: usize, bytes: u64) -> bool {
         let word = self.u64(record(i) + offset_of!(DeviceRecord, overhead));
@@ -144,21 +152,5 @@ mod tests {
         let now = std::fs::read(&path).unwrap();
         let now: &[u8; SIZE] = now.as_slice().try_into().unwrap();
         assert!(same_limits(now, &fresh));
-    }
-
-    #[test]
-    fn rejects_opening_anything_but_limits_page() {
-        let folder = tempfile::tempdir().unwrap();
-        let check = |name: &str, expected: &str| {
-            let error = HostLimitsPage::open(&folder.path().join(name)).unwrap_err();
-            assert!(error.to_string().contains(expected), "{name}: {error}");
-        };
-        check("nothing", "No such file");
-        std::fs::write(folder.path().join("short"), b"ALQLIMIT").unwrap();
-        check("short", "a file of at least 4096 bytes");
-        std::fs::write(folder.path().join("zero"), [0; SIZE]).unwrap();
-        check("zero", "does not begin with");
-        std::os::unix::fs::symlink("zero", folder.path().join("link")).unwrap();
-        check("link", "symbolic");
     }
 }
