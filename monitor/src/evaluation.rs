@@ -151,9 +151,11 @@ impl Evaluator {
             ..Evaluation::default()
         };
         // Pods with a process on a GPU that may belong to any of their containers.
-        let uncertain = sample.processes.iter().zip(&owners);
-        let uncertain = uncertain.filter(|(_, owner)| is_uncertain(owner));
-        let uncertain: BTreeSet<(&str, &PodUid)> = uncertain
+        let uncertain: BTreeSet<(&str, &PodUid)> = sample
+            .processes
+            .iter()
+            .zip(&owners)
+            .filter(|(_, owner)| is_uncertain(owner))
             .filter_map(|(one, _)| Some((one.gpu.as_str(), one.process.location.pod.as_ref()?)))
             .collect();
         let names: BTreeSet<&str> = containers
@@ -450,9 +452,9 @@ fn memory_sample(
         let all = processes.iter().map(of);
         all.fold(0_u64, u64::saturating_add)
     };
-    let unknown = sum(|one| match (one.bytes, one.counted) {
-        (None, Some(counted)) => counted.used,
-        _ => 0,
+    let unknown = sum(|one| match one.bytes {
+        Some(_) => 0,
+        None => one.counted.unwrap_or_default().used,
     });
     let counted = |report: &CountersSnapshot| report.used(device).saturating_sub(unknown);
     MemorySample {
@@ -463,14 +465,8 @@ fn memory_sample(
         }),
         counted_before: reports.map_or(0, |(before, _)| counted(before)),
         counted_after: reports.map_or(0, |(_, after)| counted(after)),
-        managed: sum(|one| match (one.bytes, one.counted) {
-            (Some(_), Some(counted)) => counted.managed,
-            _ => 0,
-        }),
-        imported: sum(|one| match (one.bytes, one.counted) {
-            (Some(_), Some(counted)) => counted.imported,
-            _ => 0,
-        }),
+        managed: sum(|one| one.bytes.and(one.counted).unwrap_or_default().managed),
+        imported: sum(|one| one.bytes.and(one.counted).unwrap_or_default().imported),
     }
 }
 

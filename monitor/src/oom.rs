@@ -68,25 +68,17 @@ struct LimitedUse {
 
 impl LimitedUse {
     fn of(one: &ProcessMemory, tolerance: u64) -> Self {
-        let Some(bytes) = one.bytes else {
-            let counted = one.counted.map_or(0, |counted| counted.used);
-            return Self {
-                counted,
-                uncounted: 0,
-            };
+        let (counted, uncounted) = match (one.bytes, one.counted) {
+            (None, counted) => (counted.unwrap_or_default().used, 0),
+            (Some(bytes), None) => (0, bytes),
+            (Some(bytes), Some(counted)) => {
+                let with_managed = bytes.saturating_add(counted.managed);
+                let beyond = bytes.saturating_sub(counted.used);
+                let uncounted = beyond.saturating_sub(tolerance);
+                (with_managed.min(counted.used), uncounted)
+            }
         };
-        let Some(counted) = one.counted else {
-            return Self {
-                counted: 0,
-                uncounted: bytes,
-            };
-        };
-        let with_managed = bytes.saturating_add(counted.managed);
-        let beyond = bytes.saturating_sub(counted.used);
-        Self {
-            counted: with_managed.min(counted.used),
-            uncounted: beyond.saturating_sub(tolerance),
-        }
+        Self { counted, uncounted }
     }
 
     fn sum(self) -> u64 {

@@ -236,21 +236,6 @@ fn reports_each_excess_and_reminds_of_it_without_oom_killer() {
 }
 
 #[test]
-fn distinguishes_later_process_with_same_pid() {
-    let found = verdicts(RULE, |sample| {
-        let start = if sample < 10 { 1 } else { 9 };
-        let process = bypassing(1, 6000);
-        let identity = ProcessIdentity { pid: 1, start };
-        vec![ProcessMemory {
-            identity,
-            ..process
-        }]
-    });
-    let killed = found[0].1.kill.expect("a process");
-    assert_eq!(killed.start, 9);
-}
-
-#[test]
 fn kills_no_other_process_while_first_releases_memory() {
     // The second grows while the first, which was killed, still exists.
     let found = killed(|sample| {

@@ -72,7 +72,10 @@ impl Sampler {
         let pods = self.pods.all();
         let containers = self.reader.read();
         let containers = self.active_containers(containers, &pods);
-        let gpus = self.gpus();
+        let (gpus, failed) = self.gpus.now(&*self.driver);
+        if let Some(error) = failed {
+            self.failed("inventory", "", &error);
+        }
         let before: Vec<_> = containers.all.iter().map(counters).collect();
         let mut sample = NodeSample {
             context: self.context(&gpus, &containers, pods),
@@ -213,14 +216,6 @@ impl Sampler {
         }
         sample.pages.push(pages);
         sample.context.current_uuids.push(current_uuids);
-    }
-
-    fn gpus(&mut self) -> Vec<GpuSample> {
-        let (gpus, failed) = self.gpus.now(&*self.driver);
-        if let Some(error) = failed {
-            self.failed("inventory", "", &error);
-        }
-        gpus
     }
 
     /// The containers of pods that have not ended, or that have a process on a GPU. The agent collects

@@ -66,56 +66,8 @@ impl AtomicWord for ScheduledWord {
 
 type ScheduledCounters = TestCounters<ScheduledWord>;
 
-/// Runs both actors once in the order that `choices` begins and the lowest actor continues; the
-/// whole order, as (chosen, number of choices).
-fn run(
-    choices: &[usize],
-    counters: &Arc<ScheduledCounters>,
-    schedule: &Arc<Schedule>,
-    acts: [fn(&ScheduledCounters); ACTORS],
-) -> Vec<(usize, usize)> {
-    let threads: Vec<_> = acts
-        .into_iter()
-        .enumerate()
-        .map(|(actor, act)| {
-            let (counters, schedule) = (Arc::clone(counters), Arc::clone(schedule));
-            thread::spawn(move || {
-                ACTOR.set(Some(actor));
-                act(&counters);
-                let mut state = schedule.state.lock();
-                while state.running != Some(actor) {
-                    schedule.changed.wait(&mut state);
-                }
-                state.ended[actor] = true;
-                state.running = None;
-                schedule.changed.notify_all();
-            })
-        })
-        .collect();
-    let mut order = Vec::new();
-    loop {
-        let mut state = schedule.state.lock();
-        let runnable: Vec<usize> = (0..ACTORS).filter(|actor| !state.ended[*actor]).collect();
-        if runnable.is_empty() {
-            break;
-        }
-        let choice = choices.get(order.len()).copied().unwrap_or(0);
-        let choice = choice.min(runnable.len() - 1);
-        order.push((choice, runnable.len()));
-        state.running = Some(runnable[choice]);
-        schedule.changed.notify_all();
-        while state.running.is_some() {
-            schedule.changed.wait(&mut state);
-        }
-    }
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    order
-}
-
-/// Runs both actors once, after `before` and before `after`, in the order that `choices` begins; the
-/// whole order.
+/// Runs both actors once, after `before` and before `after`, in the order that `choices` begins and
+/// the lowest actor continues; the whole order, as (chosen, number of choices).
 fn in_order(
     choices: &[usize],
     before: fn(&ScheduledCounters),
@@ -124,14 +76,45 @@ fn in_order(
 ) -> Vec<(usize, usize)> {
     let schedule = Arc::new(Schedule::default());
     let word = || ScheduledWord(Arc::clone(&schedule), core::sync::atomic::AtomicU64::new(0));
-    let counters = Arc::new(TestCounters {
+    let counters = TestCounters {
         total: word(),
         slots: [(); 2].map(|()| (word(), word())),
         suspended: word(),
         entries: [(); 3].map(|()| [(); 4].map(|()| word())),
-    });
+    };
     before(&counters);
-    let order = run(choices, &counters, &schedule, acts);
+    let mut order = Vec::new();
+    thread::scope(|scope| {
+        for (actor, act) in acts.into_iter().enumerate() {
+            let (counters, schedule) = (&counters, &schedule);
+            scope.spawn(move || {
+                ACTOR.set(Some(actor));
+                act(counters);
+                let mut state = schedule.state.lock();
+                while state.running != Some(actor) {
+                    schedule.changed.wait(&mut state);
+                }
+                state.ended[actor] = true;
+                state.running = None;
+                schedule.changed.notify_all();
+            });
+        }
+        loop {
+            let mut state = schedule.state.lock();
+            let runnable: Vec<usize> = (0..ACTORS).filter(|actor| !state.ended[*actor]).collect();
+            if runnable.is_empty() {
+                break;
+            }
+            let choice = choices.get(order.len()).copied().unwrap_or(0);
+            let choice = choice.min(runnable.len() - 1);
+            order.push((choice, runnable.len()));
+            state.running = Some(runnable[choice]);
+            schedule.changed.notify_all();
+            while state.running.is_some() {
+                schedule.changed.wait(&mut state);
+            }
+        }
+    });
     after(&counters);
     order
 }

@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
+use crate::map::checked;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockMode {
     /// By one open file description.
@@ -14,6 +16,16 @@ pub(crate) enum LockMode {
     Unlocked,
 }
 
+fn bytes(kind: libc::c_int, from: usize, length: usize) -> io::Result<libc::flock> {
+    // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::c_short::try_from(kind).map_err(io::Error::other)?;
+    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
+    lock.l_start = libc::off_t::try_from(from).map_err(io::Error::other)?;
+    lock.l_len = libc::off_t::try_from(length).map_err(io::Error::other)?;
+    Ok(lock)
+}
+
 /// Locks or unlocks the byte at `at`; false if another lock conflicts.
 pub(crate) fn set(file: impl AsFd, at: usize, hold: LockMode) -> io::Result<bool> {
     let kind = match hold {
@@ -21,12 +33,7 @@ pub(crate) fn set(file: impl AsFd, at: usize, hold: LockMode) -> io::Result<bool
         LockMode::Shared => libc::F_RDLCK,
         LockMode::Unlocked => libc::F_UNLCK,
     };
-    // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::c_short::try_from(kind).map_err(io::Error::other)?;
-    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
-    lock.l_start = libc::off_t::try_from(at).map_err(io::Error::other)?;
-    lock.l_len = 1;
+    let lock = bytes(kind, at, 1)?;
     // SAFETY: the descriptor is open and `lock` is a whole `flock`.
     if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
         return Ok(true);
@@ -44,16 +51,9 @@ pub(crate) fn locked_range(
     from: usize,
     to: usize,
 ) -> io::Result<Option<(usize, usize)>> {
-    // SAFETY: zero is a value of every field; `l_pid` must be 0 for these locks.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::c_short::try_from(libc::F_WRLCK).map_err(io::Error::other)?;
-    lock.l_whence = libc::c_short::try_from(libc::SEEK_SET).map_err(io::Error::other)?;
-    lock.l_start = libc::off_t::try_from(from).map_err(io::Error::other)?;
-    lock.l_len = libc::off_t::try_from(to - from).map_err(io::Error::other)?;
+    let mut lock = bytes(libc::F_WRLCK, from, to - from)?;
     // SAFETY: the descriptor is open and `lock` is a whole `flock` to write to.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) })?;
     if libc::c_int::from(lock.l_type) == libc::F_UNLCK {
         return Ok(None);
     }

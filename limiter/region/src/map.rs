@@ -38,6 +38,14 @@ pub(crate) fn read_at(file: &OwnedFd, at: usize, bytes: &mut [u8]) -> io::Result
     Ok(())
 }
 
+/// The system's error, if a call returned one.
+pub(crate) fn checked(result: libc::c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
@@ -47,9 +55,7 @@ fn status(file: impl AsFd) -> io::Result<libc::stat> {
     // SAFETY: zero is a value of every field of `stat`.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `found` is a `stat` to write to.
-    if unsafe { libc::fstat(file.as_fd().as_raw_fd(), &raw mut found) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    checked(unsafe { libc::fstat(file.as_fd().as_raw_fd(), &raw mut found) })?;
     Ok(found)
 }
 

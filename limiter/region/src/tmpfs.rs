@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::counters::SIZE;
-use crate::map::c_path;
+use crate::map::{c_path, checked};
 
 /// The file and its directory, and no room for more.
 const INODES: u32 = 2;
@@ -59,7 +59,7 @@ pub fn mount(folder: &Path, labelled: bool) -> io::Result<()> {
     let options = CStr::from_bytes_with_nul(options.as_bytes()).map_err(io::Error::other)?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: four C strings that live through the call.
-    let done = unsafe {
+    checked(unsafe {
         libc::mount(
             kind.as_ptr(),
             target.as_ptr(),
@@ -67,12 +67,7 @@ pub fn mount(folder: &Path, labelled: bool) -> io::Result<()> {
             flags,
             options.as_ptr().cast(),
         )
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    })
 }
 
 /// Gives the calling thread, and every process that it starts, a mount namespace of their own, a copy
@@ -80,11 +75,7 @@ pub fn mount(folder: &Path, labelled: bool) -> io::Result<()> {
 pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: no memory is passed; from now on the thread shares neither its mounts nor its root and
     // working directory with the other threads.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })
 }
 
 /// Unmounts `folder`; processes that have mapped its file keep their mapping.
@@ -104,12 +95,7 @@ pub fn unmount(folder: &Path) -> io::Result<()> {
     }
     let target = c_path(folder)?;
     // SAFETY: a C string.
-    let done = unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    checked(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
 }
 
 #[cfg(test)]

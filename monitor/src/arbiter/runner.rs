@@ -2,7 +2,7 @@
 //! reads them at each launch. It never calls the driver, and a corrupt file of one tenant does not
 //! affect another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -103,19 +103,18 @@ impl Arbiter {
 
     /// Adds new containers, and removes those that are gone.
     pub fn set_containers(&mut self, containers: &ManagedContainers) {
-        let limited = containers.all.iter();
-        let limited =
-            limited.filter(|container| container.limited || container.effective.uncontrolled);
-        let limited: BTreeMap<&str, &ManagedContainer> = limited
+        let limited: BTreeMap<&str, &ManagedContainer> = containers
+            .all
+            .iter()
+            .filter(|container| container.limited || container.effective.uncontrolled)
             .map(|container| (container.id.as_str(), container))
             .collect();
         self.containers
             .retain(|one| limited.contains_key(one.id.as_str()));
-        let known: BTreeSet<String> = self.containers.iter().map(|one| one.id.clone()).collect();
-        for container in limited
-            .values()
-            .filter(|container| !known.contains(&container.id))
-        {
+        for (id, container) in limited {
+            if self.containers.iter().any(|one| one.id == id) {
+                continue;
+            }
             match ArbitratedContainer::open(container) {
                 Ok(opened) => self.containers.push(opened),
                 Err(error) => {

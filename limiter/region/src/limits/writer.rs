@@ -4,7 +4,7 @@
 //! and the length of the page never change here.
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::path::Path;
 
 use super::{DeviceRecord, LimitsError, LimitsPage, PageHeader, record};
@@ -34,16 +34,15 @@ impl HostLimitsPage {
         })
     }
 
-    /// Sets the memory beyond what the slots say, in bytes; whether the value changed.
-    pub fn set_overhead(&self, i: usize, bytes: u64) -> bool {
-        let word = self.u64(record(i) + offset_of!(DeviceRecord, overhead));
-        word.swap(bytes, Ordering::Relaxed) != bytes
+    /// Sets the memory beyond what the slots say, in bytes.
+    pub fn set_overhead(&self, i: usize, bytes: u64) {
+        self.store_u64(record(i) + offset_of!(DeviceRecord, overhead), bytes);
     }
 
     /// Sets the throttle flag of a device and wakes whoever waits on it if it changed; whether it
     /// changed.
     pub fn set_throttle_flag(&self, i: usize, word: u32) -> bool {
-        let throttle_flag = self.u32(record(i) + offset_of!(DeviceRecord, throttle_flag));
+        let throttle_flag = self.0.throttle_flag(i);
         let changed = throttle_flag.swap(word, Ordering::Release) != word;
         if changed {
             // SAFETY: the word lies in a mapping that lives as long as `self`; waking reads no
@@ -62,49 +61,45 @@ impl HostLimitsPage {
 
     /// Sets the rate correction in millionths; 0: none.
     pub fn set_rate_correction(&self, i: usize, millionths: u32) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, rate_correction));
-        word.store(millionths, Ordering::Relaxed);
+        let at = record(i) + offset_of!(DeviceRecord, rate_correction);
+        self.store_u32(at, millionths);
     }
 
     /// Sets the number of tenants that are active on the device; 0: unknown.
     pub fn set_tenants(&self, i: usize, number: u32) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, tenants));
-        word.store(number, Ordering::Relaxed);
+        self.store_u32(record(i) + offset_of!(DeviceRecord, tenants), number);
     }
 
     /// Sets whether what the container was lent of the device is called back.
     pub fn set_called_back(&self, i: usize, is_called_back: bool) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, called_back));
-        word.store(u32::from(is_called_back), Ordering::Relaxed);
+        let at = record(i) + offset_of!(DeviceRecord, called_back);
+        self.store_u32(at, is_called_back.into());
     }
 
     /// Sets for how many milliseconds a call within the request may wait for lent memory.
     pub fn set_max_wait_ms(&self, i: usize, milliseconds: u32) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, max_wait_ms));
-        word.store(milliseconds, Ordering::Relaxed);
+        let at = record(i) + offset_of!(DeviceRecord, max_wait_ms);
+        self.store_u32(at, milliseconds);
     }
 
     /// Sets what other containers take of the device: as a number of processes that always have work,
     /// in parts of 256, and the time that they took from a process with work so far, in nanoseconds.
     pub fn set_others(&self, i: usize, others: u32, time: u64) {
-        let word = self.u32(record(i) + offset_of!(DeviceRecord, others));
-        word.store(others, Ordering::Relaxed);
-        let word = self.u64(record(i) + offset_of!(DeviceRecord, others_time));
-        word.store(time, Ordering::Relaxed);
+        self.store_u32(record(i) + offset_of!(DeviceRecord, others), others);
+        self.store_u64(record(i) + offset_of!(DeviceRecord, others_time), time);
     }
 
     /// Sets the heartbeat, nanoseconds since the epoch.
     pub fn set_heartbeat(&self, now: u64) {
-        let word = self.u64(offset_of!(PageHeader, heartbeat));
-        word.store(now, Ordering::Relaxed);
+        self.store_u64(offset_of!(PageHeader, heartbeat), now);
     }
 
-    fn u32(&self, at: usize) -> &AtomicU32 {
-        self.0.0.u32(at)
+    fn store_u32(&self, at: usize, value: u32) {
+        self.0.0.u32(at).store(value, Ordering::Relaxed);
     }
 
-    fn u64(&self, at: usize) -> &AtomicU64 {
-        self.0.0.u64(at)
+    fn store_u64(&self, at: usize, value: u64) {
+        self.0.0.u64(at).store(value, Ordering::Relaxed);
     }
 }
 
@@ -131,7 +126,7 @@ mod tests {
         let host = HostLimitsPage::open(&path).unwrap();
         let name = CString::new(path.to_str().unwrap()).unwrap();
         let tenant = LimitsPage::open(&name).unwrap();
-        assert!(host.set_overhead(0, 77) && !host.set_overhead(0, 77));
+        host.set_overhead(0, 77);
         assert!(host.set_throttle_flag(0, 1) && !host.set_throttle_flag(0, 1));
         host.set_rate_correction(0, 900_000);
         host.set_tenants(0, 3);
