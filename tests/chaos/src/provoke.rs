@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::resize::RESIZE;
 use aliquot_e2e::pods::simple;
@@ -65,9 +66,31 @@ pub async fn resize(stack: &Stack) -> Result<()> {
     }
 }
 
+/// Forges one pod after the other, with names that begin so: an eviction of which the answer is late
+/// passes no place, and there is none of a pod that is gone.
+pub async fn forge(stack: &Stack, names: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
+    for n in 0_u64.. {
+        forge_one(stack, &format!("{names}-{n}")).await?;
+        eventually(PATIENCE, "the forged pod to be evicted", || async {
+            Ok(is_gone(&pods, names).await?.then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Whether no pod is left whose name begins so.
+pub async fn is_gone(pods: &Api<Pod>, names: &str) -> Result<bool> {
+    let all = pods.list_metadata(&ListParams::default()).await?.items;
+    let mut all = all.iter().filter_map(|pod| pod.metadata.name.as_deref());
+    let names = format!("{names}-");
+    Ok(!all.any(|name| name.starts_with(&names)))
+}
+
 /// Binds a pod to the real node, bypassing the scheduler, with more memory of its first GPU than
 /// that has.
-pub async fn forge(stack: &Stack, name: &str) -> Result<()> {
+async fn forge_one(stack: &Stack, name: &str) -> Result<()> {
     let mut pod = simple(NAMESPACE, name, &[("gpu", "1"), ("gpumem", "1000")]);
     pod["spec"]["schedulerName"] = json!("nobody");
     stack.cluster.create_pod(pod).await?;

@@ -274,7 +274,7 @@ impl KillAttempt<'_> {
         std::future::pending().await
     }
 
-    /// Waits until the node has refused the pod, and then until it is gone.
+    /// Waits until the node has refused a pod whose name begins so, and then until all those are gone.
     async fn resolved(&self, forged: &str) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.stack.cluster.admin()?, NAMESPACE);
         let nodes: Api<Node> = Api::all(self.stack.cluster.admin()?);
@@ -282,12 +282,11 @@ impl KillAttempt<'_> {
             let annotations = nodes.get(NODE).await?.metadata.annotations;
             let reported = annotations.unwrap_or_default().remove(INVENTORY);
             let reported = reported.is_some_and(|text| text.contains(forged));
-            let gone = pods.get_opt(forged).await?.is_none();
-            Ok((reported || gone).then_some(()))
+            Ok((reported || provoke::is_gone(&pods, forged).await?).then_some(()))
         })
         .await?;
         eventually(RESOLVED, "the refused pod to be evicted", || async {
-            Ok(pods.get_opt(forged).await?.is_none().then_some(()))
+            Ok(provoke::is_gone(&pods, forged).await?.then_some(()))
         })
         .await
     }
