@@ -98,10 +98,7 @@ impl Load {
             }
             ticks.tick().await;
             let (pods, pod) = (self.pods.clone(), serde_json::from_value(self.next())?);
-            requests.spawn(async move {
-                let created = pods.create(&PostParams::default(), &pod).await;
-                created.map(drop).context("a pod was not created")
-            });
+            requests.spawn(async move { create(&pods, &pod).await });
             if let Some((name, grace)) = self.surplus() {
                 let pods = self.pods.clone();
                 requests.spawn(async move { delete(&pods, &name, grace).await });
@@ -170,11 +167,30 @@ impl Load {
     }
 }
 
+/// A request whose connection ended before the answer is sent once more, as every client does: a
+/// connection that was silent for long may be closed in the moment in which it is used.
+async fn answered<T, F: Future<Output = kube::Result<T>>>(send: impl Fn() -> F) -> kube::Result<T> {
+    match send().await {
+        Err(kube::Error::Service(_)) => send().await,
+        answer => answer,
+    }
+}
+
+/// The pod may be there: its first request may have arrived.
+async fn create(pods: &Api<Pod>, pod: &Pod) -> Result<()> {
+    let params = PostParams::default();
+    match answered(|| pods.create(&params, pod)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => Err(error).context("a pod was not created"),
+    }
+}
+
 /// The pod may be gone: the client repeats a DELETE that the API server answered with 504, and that
 /// may have been done.
 async fn delete(pods: &Api<Pod>, name: &str, grace: u32) -> Result<()> {
     let params = DeleteParams::default().grace_period(grace);
-    match pods.delete(name, &params).await {
+    match answered(|| pods.delete(name, &params)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(error) => Err(error).with_context(|| format!("pod {name} was not deleted")),

@@ -66,10 +66,8 @@ impl Cluster {
         watchdog: Option<Watchdog>,
     ) -> Result<Self> {
         let kubeconfig = Kubeconfig::read_from(layout.at("pki/admin.kubeconfig"))?;
-        let options_of_file = KubeConfigOptions::default();
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options_of_file).await?;
-        // An API server closes a connection that was silent for 90 s, perhaps while a request is sent.
-        config.read_timeout = Some(Duration::from_secs(75));
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let daemons = Daemons::new(layout.clone());
         Ok(Self {
             layout,
