@@ -9,7 +9,6 @@ pub(crate) mod graphs;
 pub(crate) mod pending_frees;
 pub(crate) mod pools;
 
-use graphs::GraphMemory;
 use pending_frees::PendingFrees;
 use pools::Pools;
 
@@ -18,7 +17,7 @@ use pools::Pools;
 pub(crate) fn refresh(process: &'static ProcessState) {
     PendingFrees::of(process).refresh(process);
     Pools::of(process).refresh();
-    GraphMemory::of(process).refresh(process);
+    graphs::refresh(process);
     // An error leaves the totals too high: no more is granted, or reported free, than there is.
     let _ = process.reclaim_dead_slots();
 }

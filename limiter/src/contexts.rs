@@ -8,7 +8,6 @@ use aliquot_region::slot::ProcessSlot;
 use crate::ffi::{Device, Handle, long};
 use crate::lock::FutexLock;
 
-/// One context of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     pub(crate) device_index: usize,
@@ -23,7 +22,6 @@ pub(crate) struct Context {
 /// Bits of `last` that are the device index.
 const INDEX_BITS: u32 = 8;
 
-/// All contexts of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts {
     known: FutexLock<HashMap<Handle, Context>>,
@@ -74,7 +72,6 @@ impl Contexts {
         (last >> INDEX_BITS == long(context)).then(|| usize::try_from(last & 0xff).unwrap_or(0))
     }
 
-    /// Remembers the context that was looked up last.
     pub(crate) fn remember_last(&self, context: Handle, device_index: usize) {
         let last = long(context) << INDEX_BITS | long(device_index);
         self.last.store(last, Ordering::Relaxed);

@@ -28,10 +28,6 @@ pub(crate) struct LaunchWork {
 #[derive(Debug)]
 pub(crate) struct Pace(pub(crate) Vec<DevicePace>);
 
-/// The events of a context, for each device.
-#[derive(Debug)]
-pub(crate) struct DetachedMarks(Vec<ContextMarks>);
-
 /// What is known of the launches on one device.
 #[derive(Debug, Default)]
 pub(crate) struct DevicePace {
@@ -54,27 +50,26 @@ impl Pace {
         Self((0..devices).map(|_| DevicePace::default()).collect())
     }
 
-    /// Takes out the events of a context that may end now: from here on none of them is queried.
-    pub(crate) fn detach(&self, context: Handle) -> DetachedMarks {
-        let device_paces = self.0.iter();
-        DetachedMarks(
-            device_paces
-                .map(|device_pace| device_pace.markers.detach(context))
-                .collect(),
-        )
+    /// Takes out the events of a context that may end now, of each device: from here on none of
+    /// them is queried.
+    pub(crate) fn detach(&self, context: Handle) -> Vec<ContextMarks> {
+        self.0
+            .iter()
+            .map(|device_pace| device_pace.markers.detach(context))
+            .collect()
     }
 
     /// The context lives on.
-    pub(crate) fn put_back(&self, detached: DetachedMarks) {
-        for (device_pace, marks) in self.0.iter().zip(detached.0) {
+    pub(crate) fn put_back(&self, detached: Vec<ContextMarks>) {
+        for (device_pace, marks) in self.0.iter().zip(detached) {
             device_pace.markers.put_back(marks);
         }
     }
 
     /// A context ended, or is about to: pending measurements in it will never finish.
-    pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: DetachedMarks) {
+    pub(crate) fn forget(&self, slot: &ProcessSlot, context: Handle, detached: Vec<ContextMarks>) {
         forget_captures(context);
-        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached.0).enumerate() {
+        for (device_index, (device_pace, marks)) in self.0.iter().zip(detached).enumerate() {
             for launch in marks.launches() {
                 device_pace.costs().kernel(launch.key).end_measurement();
             }
@@ -99,12 +94,8 @@ impl DevicePace {
         }
     }
 
+    /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
     pub(crate) fn scales(&self) -> &Scales {
         self.scales.get_or_init(Scales::default)
-    }
-
-    /// What may be charged for a launch of an unknown kernel, instead of waiting until it is known.
-    pub(crate) fn estimate(&self, work: LaunchWork) -> Option<u64> {
-        self.scales().estimate(work.extent)
     }
 }

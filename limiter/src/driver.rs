@@ -12,7 +12,6 @@ use crate::ffi::{Code, NO_DEVICE, NVML_LIBRARY_NOT_FOUND};
 
 pub(crate) mod call;
 
-/// A library of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriverLibrary {
     /// `libcuda.so.1`.
@@ -126,7 +125,6 @@ fn library_of(address: *mut c_void) -> Option<libc::Dl_info> {
     (is_known && !found.dli_fname.is_null()).then_some(found)
 }
 
-/// Whether two addresses are in the same library.
 pub(crate) fn in_same_library(one: *mut c_void, other: *mut c_void) -> bool {
     let base = |address| library_of(address).map(|found| found.dli_fbase);
     base(one).is_some() && base(one) == base(other)
@@ -167,10 +165,10 @@ unsafe impl Sync for Address {}
 /// One function of the driver, looked up at first use.
 #[derive(Debug)]
 pub(crate) struct DriverFunction {
-    library: DriverLibrary,
+    pub(crate) library: DriverLibrary,
     name: &'static CStr,
     /// What we export under its name; null if nothing.
-    ours: Address,
+    pub(crate) ours: Address,
     address: AtomicPtr<c_void>,
 }
 
@@ -186,16 +184,6 @@ impl DriverFunction {
             ours,
             address: AtomicPtr::new(null_mut()),
         }
-    }
-
-    /// Its library.
-    pub(crate) fn library(&self) -> DriverLibrary {
-        self.library
-    }
-
-    /// What we export under its name.
-    pub(crate) fn ours(&self) -> *const () {
-        self.ours.0
     }
 
     /// Its address; `None` if this driver does not have it, or if ours is found under its name.

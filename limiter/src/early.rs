@@ -73,7 +73,6 @@ unsafe extern "C" {
 /// libc's own `dlsym`, whatever we export; null until it is looked up.
 pub(crate) static LIBC_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Address of libc's `dlsym`.
 pub(crate) fn libc_dlsym() -> *mut c_void {
     let known = LIBC_DLSYM.load(Ordering::Acquire);
     if !known.is_null() {

@@ -5,6 +5,26 @@ use std::ffi::{c_int, c_uint};
 /// Return value of every hooked call: `CUresult` or `nvmlReturn_t`.
 pub(crate) type Code = c_int;
 
+/// What is answered to a call: what the driver did, or the error with which a handler ended early.
+pub(crate) trait Answer {
+    fn code(self) -> Code;
+}
+
+impl Answer for Code {
+    #[inline]
+    fn code(self) -> Code {
+        self
+    }
+}
+
+impl Answer for Result<Code, Code> {
+    fn code(self) -> Code {
+        match self {
+            Ok(code) | Err(code) => code,
+        }
+    }
+}
+
 /// `CUDA_SUCCESS` and `NVML_SUCCESS`.
 pub(crate) const SUCCESS: Code = 0;
 /// `CUDA_ERROR_INVALID_VALUE`.
@@ -51,7 +71,6 @@ pub(crate) struct CuMemLocation {
 /// Where memory is to be, as far as it matters for charging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLocation {
-    /// On a device.
     Device(Device),
     /// On the host permanently.
     Host,

@@ -1,8 +1,7 @@
-//! What is done with each hooked call, by families of calls. A handler gets the driver's function as
-//! its first argument, and the call's arguments.
+//! What is done with each hooked call, by families of calls. A handler makes the call by its last
+//! argument, or gets the driver's answer or function as its first one.
 
 pub(crate) mod array;
-pub(crate) mod capture;
 pub(crate) mod checkpoint;
 pub(crate) mod context;
 pub(crate) mod context_limits;
@@ -17,19 +16,3 @@ pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod transfer;
 pub(crate) mod view;
-
-use crate::ffi::Code;
-
-/// Calls of CUDA 3.1, whose addresses and sizes have 32 bits, and of graphics that share a device:
-/// nothing counts what they take, so they are refused (801) where there is a limit. Their arguments
-/// are words.
-pub(crate) fn refuse(
-    real: extern "C" fn(usize, usize, usize, usize, usize) -> Code,
-    one: usize,
-    two: usize,
-    three: usize,
-    four: usize,
-    five: usize,
-) -> Code {
-    memory::reject_uncounted(|| real(one, two, three, four, five))
-}

@@ -18,7 +18,6 @@ const UNREAD: i32 = -1;
 
 static LEVEL: AtomicI32 = AtomicI32::new(UNREAD);
 
-/// Whether lines of this level are logged.
 pub(crate) fn is_enabled(level: i32) -> bool {
     let mut enabled = LEVEL.load(Ordering::Relaxed);
     if enabled == UNREAD {

@@ -61,7 +61,6 @@ pub(crate) struct MeasuredLaunch {
     pub(crate) delayed: u64,
 }
 
-/// A measured launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchMeasurement {
     pub(crate) launch: MeasuredLaunch,

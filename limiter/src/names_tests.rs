@@ -44,25 +44,23 @@ const TAKE: [&str; 21] = [
 const BY_LAUNCH: &str = "passed through; its memory is charged when the graph is launched";
 const BY_HOST: &str = "passed through; the monitor charges what the driver takes for it";
 const BY_CREATOR: &str = "passed through: the process that created it is charged";
+const BY_BOTH: &str = "passed through: the process that created it is charged; the monitor charges \
+                       the importer what the driver reports of it";
 const OF_HOST: &str = "passed through: host memory";
 
 /// Those of them that are passed through, and why.
-const PASS: [(&str, &str); 15] = [
+const PASS: [(&str, &str); 11] = [
     ("cuGraphAddNode", BY_LAUNCH),
     ("cuGraphAddMemAllocNode", BY_LAUNCH),
     ("cuGraphInstantiate", BY_HOST),
     ("cuGraphInstantiate_v2", BY_HOST),
     ("cuGraphInstantiateWithFlags", BY_HOST),
-    ("cuImportExternalMemory", BY_CREATOR),
-    ("cuLibraryLoadData", BY_HOST),
-    ("cuLibraryLoadFromFile", BY_HOST),
+    ("cuImportExternalMemory", BY_BOTH),
+    ("cuLibraryLoad", BY_HOST),
     ("cuMemAllocHost", OF_HOST),
     ("cuMemAllocHost_v2", OF_HOST),
     ("cuMemPoolImportFromShareableHandle", BY_CREATOR),
     ("cuModuleLoad", BY_HOST),
-    ("cuModuleLoadData", BY_HOST),
-    ("cuModuleLoadDataEx", BY_HOST),
-    ("cuModuleLoadFatBinary", BY_HOST),
 ];
 
 /// Prefixes of calls that share memory with graphics.

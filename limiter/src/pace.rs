@@ -69,18 +69,21 @@ pub(crate) fn poll_after_wait(process: &'static ProcessState) {
 /// its arguments anywhere.
 #[inline(never)]
 fn pacing_for(stream: Handle) -> Result<Option<Pacing>, Code> {
-    let process = process::required()?;
-    if process.is_uncontrolled() {
+    let Some(process) = process::required()? else {
         return Ok(None);
-    }
-    let (device_index, device_pace) = match process.pace.0.as_slice() {
-        [device_pace] => (0, device_pace),
-        device_paces => match device_index_of(process, stream)? {
-            device_index if device_index < device_paces.len() => {
-                (device_index, &device_paces[device_index])
-            }
-            _ => return Ok(None),
+    };
+    let device_paces = &process.pace.0;
+    let device_index = match device_paces.len() {
+        1 => 0,
+        // Whatever context the thread has.
+        _ => match stream::context_of(stream) {
+            // The driver will refuse the launch.
+            0 => return Ok(None),
+            context => reserve::device_index_of(process, context)?,
         },
+    };
+    let Some(device_pace) = device_paces.get(device_index) else {
+        return Ok(None);
     };
     let pacing = Pacing {
         process,
@@ -101,15 +104,6 @@ fn thread_number() -> usize {
     let here = 0_u8;
     let at = (&raw const here).addr() >> 16;
     (at ^ (at >> 4) ^ (at >> 8)) & 0xffff
-}
-
-/// Device index of the context in which work of a stream runs, whatever context the thread has.
-fn device_index_of(process: &'static ProcessState, stream: Handle) -> Result<usize, Code> {
-    match stream::context_of(stream) {
-        // The driver will refuse the launch.
-        0 => Ok(usize::MAX),
-        context => reserve::device_index_of(process, context),
-    }
 }
 
 #[inline]
@@ -146,24 +140,17 @@ impl Pacing {
     /// Makes the launch at once if its thread has credit, or else when the bucket grants some.
     #[inline(never)]
     fn launch_on_credit(self, work: LaunchWork, call: impl FnOnce() -> Code) -> Code {
-        let Self {
-            process,
-            device_index,
-            device_pace,
-            thread,
-        } = self;
-        let limits = &process.limits;
-        let (throttle_flag, heartbeat) = (
-            limits.throttle_flag(device_index).load(Relaxed),
-            limits.heartbeat(),
-        );
+        let (device_pace, thread) = (self.device_pace, self.thread);
+        let limits = &self.process.limits;
+        let throttle_flag = limits.throttle_flag(self.device_index).load(Relaxed);
+        let heartbeat = limits.heartbeat();
         let host_alive = device_pace.host_alive.load(Relaxed);
         // A host that set the throttle flag is checked at once; one that was found dead only when
         // its heartbeat changes.
         let must_check_host = throttle_flag != RUN
             && !host_alive
             && heartbeat != device_pace.stale_heartbeat.load(Relaxed);
-        let immediate = match limit_words(process, device_index, host_alive).rule() {
+        let immediate = match limit_words(self.process, self.device_index, host_alive).rule() {
             _ if must_check_host || self.is_unlimited() => false,
             LaunchRule::Unlimited => !device_pace.credit.count_launch(thread, heartbeat),
             LaunchRule::Limited(_) => {
@@ -199,13 +186,10 @@ impl Pacing {
             }
         }
         self.poll();
-        let is_unknown = || !kernel.is_known() && self.device_pace.estimate(work).is_none();
+        let estimate = || self.device_pace.scales().estimate(work.extent);
+        let is_unknown = || !kernel.is_known() && estimate().is_none();
         self.wait_for_cost_or_queue((kernel, &is_unknown), work);
-        let estimate = if kernel.is_known() {
-            None
-        } else {
-            self.device_pace.estimate(work)
-        };
+        let estimate = if kernel.is_known() { None } else { estimate() };
         let cost = estimate.unwrap_or_else(|| kernel.cost());
         let chunk = self.device_pace.credit.chunk(self.thread, cost);
         let Some(rate) = self.wait_for_credit(chunk, cost) else {

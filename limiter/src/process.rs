@@ -8,6 +8,7 @@
 use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::error::Error;
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::io;
@@ -42,7 +43,6 @@ pub(crate) struct Share {
     device_indexes: [AtomicU8; MAX_CUDA_DEVICES],
 }
 
-/// The state of this process.
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     share: Share,
@@ -70,7 +70,6 @@ struct RefusedProcess {
 pub(crate) enum Access {
     /// Everything: its pod asked for no limits and was allowed to.
     Uncontrolled,
-    /// The container's share.
     Limited(&'static ProcessState),
     /// No memory and no work, because nothing could count it. It sees the share as used up, and no
     /// device if the limits page cannot be read.
@@ -112,12 +111,13 @@ pub(crate) fn get() -> Option<&'static ProcessState> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The state of this process, or the error of a call that must not pass without one.
-pub(crate) fn required() -> Result<&'static ProcessState, Code> {
-    get().ok_or(NOT_PERMITTED)
+/// The state of this process, if its container is limited; the error of a call that must not pass
+/// where nothing can be counted.
+pub(crate) fn required() -> Result<Option<&'static ProcessState>, Code> {
+    let process = get().ok_or(NOT_PERMITTED)?;
+    Ok((!process.is_uncontrolled()).then_some(process))
 }
 
-/// What this process may have and see.
 pub(crate) fn access() -> Access {
     match get() {
         Some(process) if process.is_uncontrolled() => Access::Uncontrolled,
@@ -152,45 +152,20 @@ fn start(flag: ForkFlag) -> Option<()> {
     if !flag.begin() {
         return flag.is_raised().then_some(());
     }
-    let found = LimitsPage::open(LIMITS)
-        .map_err(|error| error.to_string())
-        .and_then(
-            |limits| match ProcessSlot::take(COUNTERS, limits.counters(), CONTROL_NODE) {
-                Ok(slot) => Ok((limits, slot)),
-                Err(error) => Err(error.to_string()),
-            },
-        );
-    match found {
-        Ok((limits, slot)) => {
-            log::line(
-                log::INFO,
-                format_args!(
-                    "limits of {} devices, slot {}, first {} MiB",
-                    limits.devices(),
-                    slot.index(),
-                    limits.memory(0) >> 20
-                ),
-            );
-            let pace = Pace::new(limits.devices());
-            let process = Box::new(ProcessState {
-                share: Share::new(limits),
-                slot,
-                contexts: Contexts::default(),
-                pace,
-            });
-            CURRENT.store(Box::into_raw(process), Ordering::Release);
+    match ProcessState::new() {
+        Ok(process) => {
+            CURRENT.store(Box::into_raw(Box::new(process)), Ordering::Release);
             flag.raise();
             Some(())
         }
-        Err(why) => {
+        Err(error) => {
             flag.abandon();
-            log_once(&why);
+            log_once(&error);
             None
         }
     }
 }
 
-/// Logs once why there is no slot.
 fn log_once(why: &dyn Display) {
     if !LOGGED.swap(true, Ordering::Relaxed) {
         log::line(
@@ -278,6 +253,26 @@ impl Share {
 }
 
 impl ProcessState {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let limits = LimitsPage::open(LIMITS)?;
+        let slot = ProcessSlot::take(COUNTERS, limits.counters(), CONTROL_NODE)?;
+        log::line(
+            log::INFO,
+            format_args!(
+                "limits of {} devices, slot {}, first {} MiB",
+                limits.devices(),
+                slot.index(),
+                limits.memory(0) >> 20
+            ),
+        );
+        Ok(Self {
+            slot,
+            contexts: Contexts::default(),
+            pace: Pace::new(limits.devices()),
+            share: Share::new(limits),
+        })
+    }
+
     /// Reclaims what dead processes had and closed descriptors kept; whether all totals are exact.
     pub(crate) fn reclaim_dead_slots(&self) -> io::Result<bool> {
         self.slot.reclaim_dead_slots(self.limits.devices())
@@ -299,7 +294,6 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The value of this process.
     pub(crate) fn of(&self, process: &ProcessState) -> &'static T {
         let known = self.0.load(Ordering::Acquire);
         // SAFETY: null, or leaked by `begin`.

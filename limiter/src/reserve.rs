@@ -17,10 +17,9 @@ impl Account {
     /// The account of the current context. `None`: nothing is to be counted, because the container
     /// is not limited, or because there is no context and the driver will refuse.
     pub(crate) fn of_current() -> Result<Option<Self>, Code> {
-        let process = process::required()?;
-        if process.is_uncontrolled() {
+        let Some(process) = process::required()? else {
             return Ok(None);
-        }
+        };
         let mut context = 0;
         if call::cuCtxGetCurrent(Out::to(&mut context)) != SUCCESS || context == 0 {
             return Ok(None);
@@ -31,9 +30,11 @@ impl Account {
     /// The account of the context in which work of a stream runs, whatever is current, and its
     /// device. `None` as for the current one.
     pub(crate) fn of_stream(stream: Handle) -> Result<Option<(Self, Device)>, Code> {
+        let Some(process) = process::required()? else {
+            return Ok(None);
+        };
         let context = context_of(stream);
-        let process = process::required()?;
-        if process.is_uncontrolled() || context == 0 {
+        if context == 0 {
             return Ok(None);
         }
         let account = Self::of_context(process, context)?;
@@ -52,14 +53,9 @@ impl Account {
         })
     }
 
-    /// Reserves `bytes` of device memory for what `call` creates, or refuses. Memory of dead
-    /// processes is reclaimed first.
+    /// Reserves `bytes` of device memory for what `call` creates, or refuses.
     pub(crate) fn reserve(&self, call: &str, bytes: u64) -> Result<(), Code> {
-        if self.try_reserve(bytes, self.device_limit()) {
-            return Ok(());
-        }
-        charges::refresh(self.process);
-        if self.try_reserve(bytes, self.device_limit()) {
+        if self.reserve_on_device(bytes) {
             return Ok(());
         }
         Err(self.refuse(call, bytes))
@@ -68,19 +64,22 @@ impl Account {
     /// Reserves `bytes` that may be in host memory; whether they must be, because the container's
     /// part of the device is used up.
     pub(crate) fn reserve_or_spill(&self, call: &str, bytes: u64) -> Result<bool, Code> {
-        let (here, all) = (self.device_limit(), self.process.limit(self.device_index));
-        if self.try_reserve(bytes, here) {
+        if self.reserve_on_device(bytes) {
             return Ok(false);
         }
-        // What pools released and dead processes had is free on the device.
-        charges::refresh(self.process);
-        if self.try_reserve(bytes, here) {
-            return Ok(false);
-        }
-        if here < all && self.try_reserve(bytes, all) {
+        let all = self.process.limit(self.device_index);
+        if self.device_limit() < all && self.try_reserve(bytes, all) {
             return Ok(true);
         }
         Err(self.refuse(call, bytes))
+    }
+
+    fn reserve_on_device(&self, bytes: u64) -> bool {
+        self.try_reserve(bytes, self.device_limit()) || {
+            // What pools released and dead processes had is free on the device.
+            charges::refresh(self.process);
+            self.try_reserve(bytes, self.device_limit())
+        }
     }
 
     /// Calls `reserve` until it succeeds: at once, after what others freed and dead processes had

@@ -23,7 +23,6 @@ const RELAXED: c_uint = 2;
 static ONGOING: AtomicU32 = AtomicU32::new(0);
 static CAPTURES: FutexLock<Vec<StreamCapture>> = FutexLock::new(Vec::new());
 
-/// A stream that is being captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StreamCapture {
     stream: Handle,

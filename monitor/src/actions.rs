@@ -259,29 +259,17 @@ fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
     use crate::managed_containers::ManagedContainers;
-    use crate::testing::container;
+    use crate::testing::{container, share};
 
     /// Whoever may read the borrower's namespace reads the event.
     #[test]
     fn names_no_lacking_pod_of_another_namespace() {
         let mut all = ["u0", "u1", "u2"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
         all[2].namespace = "other".to_owned();
-        let shares =
-            [(0, 3000, 0), (1, 0, 500), (2, 0, 500)].map(|(at, used, lacking)| LentShare {
-                at: (at, 0),
-                container: all[at].id.clone(),
-                request: 2000 * MIB,
-                limit: 8000 * MIB,
-                used: used * MIB,
-                tolerated: 0,
-                lacking: lacking * MIB,
-                yields: false,
-                grace: Duration::from_secs(10),
-            });
+        let shares = [share(0, 3000, 0), share(1, 0, 500), share(2, 0, 500)];
         let sample = NodeSample {
             containers: Arc::new(ManagedContainers {
                 all: all.into(),

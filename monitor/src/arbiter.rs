@@ -215,7 +215,7 @@ impl Device {
             tenant.activity.update(&samples[*i], tenant.throttle, now);
         }
         let high_priority = |i: &&usize| samples[**i].high_priority;
-        let active = |i: &&usize| tenants[**i].activity.is_active();
+        let active = |i: &&usize| tenants[**i].activity.active;
         let high_active = members.iter().filter(high_priority).any(|i| active(&i));
         let low_present = !members.iter().all(|i| high_priority(&i));
         let low_active = members.iter().any(|i| !high_priority(&i) && active(&i));
@@ -230,9 +230,9 @@ impl Device {
                 let is_watched = tenants[*i].rate.is_watched(now);
                 LoanClaim {
                     share: sample.share(),
-                    active: activity.is_active() && !yields(sample),
-                    used: activity.used(),
-                    demands_more: activity.demands_more(),
+                    active: activity.active && !yields(sample),
+                    used: activity.used,
+                    demands_more: activity.demands_more,
                     may_borrow: sample.policy == UtilizationPolicy::Default && !is_watched,
                     most: sample.most(),
                 }
@@ -303,7 +303,7 @@ impl Tenant {
                 ..TenantDecision::default()
             };
         };
-        let charged = self.activity.charged();
+        let charged = self.activity.charged;
         self.rate.update(sample.measured, allowed, charged, now);
         if has_others && self.rate.is_stopped() {
             self.throttle = ThrottleFlag::Wait;

@@ -110,20 +110,17 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let mib = |value: u64| Value::Whole(value >> 20);
     let load = gpu.load;
     let limits = snapshot.driver_limits.get(&gpu.uuid);
-    put(
-        &all::GPU_LIMITS,
-        limits.map(|has| Value::Whole((*has).into())),
-    );
+    let limits = limits.map(|has| Value::Whole((*has).into()));
+    put(&all::GPU_LIMITS, limits);
     let is_sampled = !snapshot.sample.blind.contains(&gpu.uuid);
     let is_corrected = !snapshot.sample.uncorrected.contains(&gpu.uuid);
     let corrected = is_sampled.then(|| Value::Whole(is_corrected.into()));
     put(&all::GPU_CORRECTED, corrected);
+    let used = bytes.map(|of| Value::Whole(of.used));
+    let reserved = bytes.map(|of| Value::Whole(of.reserved));
     put(&all::GPU_TOTAL, bytes.map(|of| Value::Whole(of.total)));
-    put(&all::GPU_USED, bytes.map(|of| Value::Whole(of.used)));
-    put(
-        &all::GPU_RESERVED,
-        bytes.map(|of| Value::Whole(of.reserved)),
-    );
+    put(&all::GPU_USED, used);
+    put(&all::GPU_RESERVED, reserved);
     put(&all::GPU_BUSY, ratio(load.busy));
     put(&all::GPU_MEMORY_BUSY, ratio(load.memory_busy));
     put(&all::GPU_TEMPERATURE, whole(load.temperature));
@@ -145,7 +142,7 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let unavailable = processes.filter(|one| one.bytes.is_none());
     let unavailable = is_sampled.then(|| number(unavailable.count()));
     put(&all::GPU_UNAVAILABLE, unavailable);
-    put(&all::HAMI_USED, bytes.map(|of| Value::Whole(of.used)));
+    put(&all::HAMI_USED, used);
     put(&all::HAMI_BUSY, whole(load.busy));
     put(&all::DCGM_BUSY, whole(load.busy));
     put(&all::DCGM_MEMORY_BUSY, whole(load.memory_busy));
@@ -321,25 +318,16 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     put(&all::LINGERING, number(lingering.count()));
     put(&all::UNREADABLE, number(containers.unreadable.len()));
     put(&all::UNKNOWN, Value::Whole(snapshot.evaluation.unknown));
-    put(
-        &all::NOT_KILLED,
-        Value::Whole(snapshot.action_counts.not_killed),
-    );
-    put(&all::ABOVE, Value::Whole(snapshot.action_counts.above));
-    put(
-        &all::CALL_BACKS,
-        Value::Whole(snapshot.action_counts.call_backs),
-    );
+    let counts = &snapshot.action_counts;
+    put(&all::NOT_KILLED, Value::Whole(counts.not_killed));
+    put(&all::ABOVE, Value::Whole(counts.above));
+    put(&all::CALL_BACKS, Value::Whole(counts.call_backs));
     put(&all::EVENTS_DROPPED, Value::Whole(snapshot.dropped));
-    put(
-        &all::SAMPLE_SECONDS,
-        Value::Part(snapshot.took.as_secs_f64()),
-    );
-    let completed_at = snapshot
-        .completed_at
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    put(&all::LAST_SAMPLE, Value::Part(completed_at.as_secs_f64()));
+    let took = snapshot.took.as_secs_f64();
+    put(&all::SAMPLE_SECONDS, Value::Part(took));
+    let completed_at = snapshot.completed_at.duration_since(UNIX_EPOCH);
+    let completed_at = completed_at.unwrap_or_default().as_secs_f64();
+    put(&all::LAST_SAMPLE, Value::Part(completed_at));
     // Exported from 0 on, so that the first failure is an increase.
     for what in ["counters", "inventory", "limits", "names", "processes"] {
         let labels = [snapshot.node.clone(), what.to_owned()];
@@ -348,12 +336,7 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     }
     for reason in ["oom", "call-back"] {
         let labels = [snapshot.node.clone(), reason.to_owned()];
-        let times = snapshot
-            .action_counts
-            .killed
-            .get(reason)
-            .copied()
-            .unwrap_or(0);
+        let times = counts.killed.get(reason).copied().unwrap_or(0);
         samples.add(&all::KILLED, &labels, Value::Whole(times));
     }
 }

@@ -76,7 +76,7 @@ pub struct GpuLending {
     /// A call-back began with this sample.
     pub begins: bool,
     /// Milliseconds for which calls within a request may wait.
-    pub patience: u32,
+    pub max_wait_ms: u32,
     /// Shares to notify, by index.
     pub notify: Vec<usize>,
     /// Shares to end, by index.
@@ -130,15 +130,15 @@ impl Lending {
     /// Decides for a GPU that has `free` bytes at `now` of a monotonic clock.
     fn decide(&mut self, gpu: &str, shares: &[LentShare], free: u64, now: Duration) -> GpuLending {
         let mut decision = GpuLending {
-            patience: NOTHING_LENT,
+            max_wait_ms: NOTHING_LENT,
             ..GpuLending::default()
         };
         if !shares.iter().any(LentShare::is_borrower) {
             self.call_backs.remove(gpu);
             return decision;
         }
-        let patience = (self.grace.longest() + BEYOND_GRACE).as_millis();
-        decision.patience = u32::try_from(patience).unwrap_or(u32::MAX);
+        let max_wait = (self.grace.longest() + BEYOND_GRACE).as_millis();
+        decision.max_wait_ms = u32::try_from(max_wait).unwrap_or(u32::MAX);
         let due: u64 = shares.iter().map(LentShare::due).sum();
         // Nothing is due while the device has it free, whatever a container reports.
         let due = if free >= due.saturating_add(SLACK) {

@@ -3,23 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::{GRACE, share};
 
 const MIB: u64 = 1 << 20;
-const GRACE: Duration = Duration::from_secs(10);
-
-fn share(number: usize, used: u64, lacking: u64) -> LentShare {
-    LentShare {
-        at: (number, 0),
-        container: format!("c{number}"),
-        request: 2000 * MIB,
-        limit: 8000 * MIB,
-        used: used * MIB,
-        tolerated: 0,
-        lacking: lacking * MIB,
-        yields: false,
-        grace: GRACE,
-    }
-}
 
 fn lending() -> Lending {
     Lending::new(Grace {
@@ -44,7 +30,7 @@ fn calls_back_at_once_and_ends_largest_borrowers_after_grace() {
     ];
     let begun = decide(&mut lending, &shares, 0, 1);
     assert!(begun.begins && begun.called_back && begun.end.is_empty());
-    assert_eq!(begun.patience, 15_000);
+    assert_eq!(begun.max_wait_ms, 15_000);
     let waits = decide(&mut lending, &shares, 0, 10);
     assert!(!waits.begins && waits.called_back && waits.end.is_empty());
     assert_eq!(decide(&mut lending, &shares, 0, 11).end, [2]);
@@ -140,7 +126,7 @@ fn gpu_without_limits_above_requests_lends_nothing() {
         ..share(0, 1000, 900)
     };
     let decision = decide(&mut lending(), &[plain], 0, 0);
-    assert_eq!(decision.patience, NOTHING_LENT);
+    assert_eq!(decision.max_wait_ms, NOTHING_LENT);
     assert!(!decision.called_back);
 }
 

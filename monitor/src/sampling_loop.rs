@@ -171,7 +171,7 @@ fn write_lending(
                 && device < page.page().devices()
             {
                 page.set_called_back(device, decision.called_back);
-                page.set_max_wait_ms(device, decision.patience);
+                page.set_max_wait_ms(device, decision.max_wait_ms);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! Containers and processes for tests.
+//! Containers, processes and shares for tests.
 
 use std::fs;
+use std::time::Duration;
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::{Mib, Percent};
@@ -12,6 +13,7 @@ use aliquot_node_state::processes::{ProcessIdentity, ProcessStatus};
 use aliquot_node_state::state::StateDirectory;
 use tempfile::TempDir;
 
+use crate::lending::LentShare;
 use crate::managed_containers::{ContainerDevice, ManagedContainer};
 use crate::node_sample::{DevicePage, ProcessSample};
 use crate::pods::{GpuSource, Pod};
@@ -106,5 +108,24 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
             .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
             .collect(),
         has_mps_label: false,
+    }
+}
+
+/// The grace period of a [`share`].
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+
+/// A share of 2000 MiB that may use 8000; sizes in MiB.
+pub(crate) fn share(number: usize, used: u64, lacking: u64) -> LentShare {
+    const MIB: u64 = 1 << 20;
+    LentShare {
+        at: (number, 0),
+        container: format!("c{number}"),
+        request: 2000 * MIB,
+        limit: 8000 * MIB,
+        used: used * MIB,
+        tolerated: 0,
+        lacking: lacking * MIB,
+        yields: false,
+        grace: GRACE,
     }
 }

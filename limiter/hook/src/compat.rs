@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use aliquot_shim::{COMPAT_LIBRARIES, FOLDER, LIBRARIES, compat_folder, compat_shim};
-use rustix::fs::{AtFlags, Dir, Mode, StatVfsMountFlags, StatxFlags, fstatvfs, statx};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatVfsMountFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, mount_remount,
@@ -116,10 +116,8 @@ fn candidates(root: &OwnedFd, config: &Value) -> Result<Vec<PathBuf>, HookError>
         }
     }
     for path in configurations {
-        match open_in(root, &path, AS_PATH) {
-            Ok(file) => folders.extend(configured_folders(&content(file, &path)?)),
-            Err(error) if is_absent(error) => {}
-            Err(error) => return Err(unreadable(&path)(error)),
+        if let Some(file) = open_present(root, &path, AS_PATH)? {
+            folders.extend(configured_folders(&content(file, &path)?));
         }
     }
     folders.extend(LOADER_FOLDERS.map(PathBuf::from));
@@ -158,12 +156,10 @@ fn configured_folders(text: &[u8]) -> Vec<PathBuf> {
 
 /// The names in a folder, sorted; none if there is no such folder.
 fn names(root: &OwnedFd, folder: &Path) -> Result<Vec<OsString>, HookError> {
-    let opened = match open_in(root, folder, AS_FOLDER) {
-        Ok(opened) => opened,
-        Err(error) if is_absent(error) => return Ok(Vec::new()),
-        Err(error) => return Err(unreadable(folder)(error)),
-    };
     let mut names = Vec::new();
+    let Some(opened) = open_present(root, folder, AS_FOLDER)? else {
+        return Ok(names);
+    };
     for entry in Dir::new(opened).map_err(unreadable(folder))? {
         let entry = entry.map_err(unreadable(folder))?;
         let name = entry.file_name().to_bytes();
@@ -175,21 +171,20 @@ fn names(root: &OwnedFd, folder: &Path) -> Result<Vec<OsString>, HookError> {
     Ok(names)
 }
 
-/// Whether nothing is there for us. Volumes that even root may not read (FUSE, NFS) are left to the
-/// preload list.
-fn is_absent(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS
-    )
+/// Opens a path in the container; `None` if nothing is there for us. Volumes that even root may not
+/// read (FUSE, NFS) are left to the preload list.
+fn open_present(root: &OwnedFd, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HookError> {
+    match open_in(root, path, flags) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(None),
+        Err(error) => Err(unreadable(path)(error)),
+    }
 }
 
 /// Opens a library with [`AS_PATH`]; `None` if this is no ELF file, or a shim.
 fn open_library(root: &OwnedFd, path: &Path, shims: &[FileId]) -> Result<Option<File>, HookError> {
-    let library = match open_in(root, path, AS_PATH) {
-        Ok(library) => File::from(library),
-        Err(error) if is_absent(error) => return Ok(None),
-        Err(error) => return Err(unreadable(path)(error)),
+    let Some(library) = open_present(root, path, AS_PATH)?.map(File::from) else {
+        return Ok(None);
     };
     let metadata = library.metadata().map_err(unreadable(path))?;
     if !metadata.is_file() || shims.contains(&id(&metadata)) {

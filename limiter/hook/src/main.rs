@@ -24,7 +24,10 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["preload", list] => preload::run(state, Path::new(list)),
         ["compat", version] => compat::run(state, Path::new(version)),
-        _ => return usage(),
+        _ => {
+            eprintln!("usage: aliquot-hook preload FILE | compat FOLDER");
+            return ExitCode::from(2);
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,9 +36,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn usage() -> ExitCode {
-    eprintln!("usage: aliquot-hook preload FILE | compat FOLDER");
-    ExitCode::from(2)
 }

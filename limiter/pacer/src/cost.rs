@@ -310,13 +310,10 @@ impl KernelCost {
             return None;
         }
         self.left_out.store(0, Relaxed);
-        let shortest = self.shortest.load(Relaxed);
-        let shortest = if fits_in_slice {
-            shortest
-        } else {
-            sharing.of_process(shortest)
+        let shortest = match self.shortest.load(Relaxed) {
+            whole if fits_in_slice => whole.min(own),
+            whole => sharing.of_process(whole).min(own),
         };
-        let shortest = shortest.min(own);
         // Its own time if it waited for everything that was held up.
         let found = shortest.max(own.saturating_sub(sample.delayed).min(longest));
         self.samples.store(samples + 1, Relaxed);
@@ -340,11 +337,9 @@ impl KernelCost {
         let short = own.min(short + short / SHORTEST_GROWTH + 1);
         self.shortest.store(short, Relaxed);
         let step = QUANTILE_STEPS[usize::from(samples > 32)] * 10;
-        let low = self.low.load(Relaxed);
-        let low = if own > low {
-            own.min(low + (low * 2).div_ceil(step))
-        } else {
-            own.max(low - low * 8 / step)
+        let low = match self.low.load(Relaxed) {
+            low if own > low => own.min(low + (low * 2).div_ceil(step)),
+            low => own.max(low - low * 8 / step),
         };
         self.low.store(low, Relaxed);
     }

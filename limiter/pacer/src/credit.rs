@@ -41,6 +41,16 @@ struct ThreadCredit {
     heartbeat: AtomicU64,
 }
 
+impl ThreadCredit {
+    /// Counts a launch; how many are not reported.
+    #[inline]
+    fn count(&self) -> u64 {
+        let launches = self.launches.load(Relaxed) + 1;
+        self.launches.store(launches, Relaxed);
+        launches.wrapping_sub(self.reported.load(Relaxed))
+    }
+}
+
 /// The credits of a process's threads for one device.
 #[derive(Debug, Default)]
 pub struct Credit([ThreadCredit; THREADS]);
@@ -51,11 +61,9 @@ impl Credit {
     #[inline]
     pub fn spend(&self, thread: usize, cost: u64) -> bool {
         let credit = &self.0[thread % THREADS];
-        let launches = credit.launches.load(Relaxed) + 1;
-        credit.launches.store(launches, Relaxed);
+        let unreported = credit.count();
         let left = credit.left.load(Relaxed);
         let measure_in = credit.measure_in.load(Relaxed);
-        let unreported = launches.wrapping_sub(credit.reported.load(Relaxed));
         if unreported >= MEASURE_INTERVAL || left < cost || measure_in == 1 {
             return false;
         }
@@ -109,11 +117,8 @@ impl Credit {
     /// measurement interval, and at each heartbeat of the host, which so learns who is active.
     #[inline]
     pub fn count_launch(&self, thread: usize, heartbeat: u64) -> bool {
-        let credit = &self.0[thread % THREADS];
-        let launches = credit.launches.load(Relaxed) + 1;
-        credit.launches.store(launches, Relaxed);
-        let unreported = launches.wrapping_sub(credit.reported.load(Relaxed));
-        unreported >= MEASURE_INTERVAL || credit.heartbeat.load(Relaxed) != heartbeat
+        let unreported = self.0[thread % THREADS].count();
+        unreported >= MEASURE_INTERVAL || self.is_report_due(thread, heartbeat)
     }
 
     /// Whether the host's heartbeat changed since this thread last reported launches.

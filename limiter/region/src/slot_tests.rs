@@ -34,6 +34,11 @@ fn helper_slot() -> Option<ProcessSlot> {
     Some(ProcessSlot::take(&c_path(Path::new(&path)), None, NODE).unwrap())
 }
 
+fn kill(helper: &mut Child) {
+    helper.kill().unwrap();
+    helper.wait().unwrap();
+}
+
 fn wait_until_killed() {
     println!("READY");
     let _ = std::io::stdin().read(&mut [0]);
@@ -72,8 +77,7 @@ fn suspended_process_counts_again_when_it_is_resumed() {
     assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.used(0), 900);
     slot.suspend(other.id(), 1);
-    other.kill().unwrap();
-    other.wait().unwrap();
+    kill(&mut other);
     settles_to(&slot, 0, 600);
 }
 
@@ -122,8 +126,7 @@ fn reclaims_memory_of_killed_process() {
     assert_eq!(slot.used(0), 900, "a living process keeps what it has");
     let pids: Vec<_> = slot.processes(0).map(|process| process.pid).collect();
     assert_eq!(pids, [Some(std::process::id()), Some(other.id())]);
-    other.kill().unwrap();
-    other.wait().unwrap();
+    kill(&mut other);
     assert_eq!(slot.reserve(0, 400, LIMIT), Err(OverLimit { used: 900 }));
     assert!(slot.reclaim_dead_slots(1).unwrap());
     assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
@@ -153,8 +156,7 @@ fn reclaims_memory_of_killed_process_without_descriptors() {
     let file = CountersFile::new();
     let mut other = start(&file, "helper_reserves_300");
     let mut poor = start(&file, "helper_reclaims_without_descriptors");
-    other.kill().unwrap();
-    other.wait().unwrap();
+    kill(&mut other);
     drop(poor.stdin.take());
     assert!(poor.wait().unwrap().success());
 }
@@ -184,20 +186,14 @@ fn keeps_charge_while_forked_child_of_killed_process_lives() {
     slot.reserve(0, 600, LIMIT).unwrap();
     let mut other = start(&file, "helper_reserves_300_and_forks");
     let input = other.stdin.take();
-    other.kill().unwrap();
-    other.wait().unwrap();
+    kill(&mut other);
     for _ in 0..3 {
         assert!(slot.reclaim_dead_slots(1).unwrap());
         assert_eq!(slot.used(0), 900, "its child lives");
     }
     assert_ne!(file.slot().index(), 1, "the slot is not free");
     drop(input);
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while slot.used(0) != 600 {
-        assert!(Instant::now() < deadline, "never given back");
-        assert!(slot.reclaim_dead_slots(1).unwrap());
-        std::thread::yield_now();
-    }
+    settles_to(&slot, 0, 600);
 }
 
 #[test]
@@ -209,8 +205,7 @@ fn keeps_slot_after_closing_all_descriptors() {
         assert!(slot.reclaim_dead_slots(1).unwrap());
         assert_eq!(slot.used(0), 300);
     }
-    other.kill().unwrap();
-    other.wait().unwrap();
+    kill(&mut other);
     settles_to(&slot, 0, 0);
 }
 
@@ -223,8 +218,7 @@ fn reclaims_memory_of_processes_killed_mid_operation() {
         let others = [(); 2].map(|()| start(&file, "helper_reserves_and_releases_forever"));
         for mut other in others {
             assert!(slot.used(0) <= LIMIT);
-            other.kill().unwrap();
-            other.wait().unwrap();
+            kill(&mut other);
             slot.reclaim_dead_slots(1).unwrap();
         }
         settles_to(&slot, 0, 900);

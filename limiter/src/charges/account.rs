@@ -17,12 +17,20 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// The account of a device, for which no context matters.
+    pub(crate) fn new(process: &'static ProcessState, device_index: usize) -> Self {
+        Self {
+            process,
+            device_index,
+            context: 0,
+        }
+    }
+
     /// The account of a device, whatever is current.
     pub(crate) fn of_device(device: Device) -> Result<Option<Self>, Code> {
-        let process = process::required()?;
-        if process.is_uncontrolled() {
+        let Some(process) = process::required()? else {
             return Ok(None);
-        }
+        };
         let Some(device_index) = process.device_index(device)? else {
             log::line(
                 log::ERROR,
@@ -30,11 +38,7 @@ impl Account {
             );
             return Err(NOT_PERMITTED);
         };
-        Ok(Some(Self {
-            process,
-            device_index,
-            context: 0,
-        }))
+        Ok(Some(Self::new(process, device_index)))
     }
 
     /// Reserves `bytes` if at most `limit` are in use then, by the current totals.
@@ -88,7 +92,6 @@ impl Account {
         OUT_OF_MEMORY
     }
 
-    /// Releases `bytes`.
     pub(crate) fn release(&self, bytes: u64) {
         if bytes > 0 {
             self.process.slot.release(self.device_index, bytes);
@@ -104,7 +107,6 @@ impl Account {
         }
     }
 
-    /// An allocation of this size on this device.
     pub(crate) fn allocation(&self, size: u64, by_blocks: bool) -> DeviceAllocation {
         DeviceAllocation {
             size,

@@ -4,6 +4,7 @@
 //! is charged for the blocks that it is the first to touch, and releases those that it is the last
 //! to leave. Only its first and last block can be shared.
 
+use core::array::from_fn;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -19,7 +20,6 @@ pub(crate) const BLOCK: u64 = 2 << 20;
 
 const SHARDS: usize = 64;
 
-/// One allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceAllocation {
     /// Requested bytes; for an array, charged bytes.
@@ -37,7 +37,7 @@ pub(crate) struct DeviceAllocation {
 }
 
 /// Allocations that other processes may hold.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SharedAllocations {
     last: u32,
     by_number: Map<SharedAllocation>,
@@ -81,7 +81,12 @@ pub(crate) struct Allocations {
 
 impl Default for Allocations {
     fn default() -> Self {
-        Self::new()
+        Self {
+            entries: from_fn(|_| FutexLock::default()),
+            edges: from_fn(|_| FutexLock::default()),
+            spilled: FutexLock::default(),
+            shared: FutexLock::default(),
+        }
     }
 }
 
@@ -91,20 +96,6 @@ pub(crate) fn in_blocks(size: u64) -> Option<u64> {
 }
 
 impl Allocations {
-    pub(crate) const fn new() -> Self {
-        Self {
-            entries: [const { FutexLock::new(HashMap::with_hasher(BuildHasherDefault::new())) };
-                SHARDS],
-            edges: [const { FutexLock::new(HashMap::with_hasher(BuildHasherDefault::new())) };
-                SHARDS],
-            spilled: FutexLock::new(BTreeMap::new()),
-            shared: FutexLock::new(SharedAllocations {
-                last: 0,
-                by_number: HashMap::with_hasher(BuildHasherDefault::new()),
-            }),
-        }
-    }
-
     pub(crate) fn of(process: &ProcessState) -> &'static Self {
         static ALLOCATIONS: PerProcess<Allocations> = PerProcess::new();
         ALLOCATIONS.of(process)
@@ -158,7 +149,6 @@ impl Allocations {
         self.entries[shard(at)].lock().insert(at, entry);
     }
 
-    /// Removes all allocations of a context.
     pub(crate) fn remove_context(&self, context: Handle) -> Vec<(u64, DeviceAllocation)> {
         let shards = self.entries.iter();
         shards
@@ -241,12 +231,10 @@ impl Allocations {
         shared.by_number.get_mut(&number).is_some_and(change)
     }
 
-    /// Records managed memory in place of device memory.
     pub(crate) fn insert_spilled(&self, at: u64, bytes: u64) {
         self.spilled.lock().insert(at, bytes);
     }
 
-    /// Whether an address is in such memory.
     pub(crate) fn is_spilled(&self, pointer: u64) -> bool {
         let spilled = self.spilled.lock();
         let before = spilled.range(..=pointer).next_back();
@@ -344,7 +332,7 @@ mod tests {
 
     #[test]
     fn charges_shared_block_once() {
-        let allocations = Allocations::new();
+        let allocations = Allocations::default();
         let at = 7 * BLOCK;
         assert_eq!(allocations.insert(at, pointer(512)), BLOCK);
         assert_eq!(allocations.insert(at + 512, pointer(512)), 0);
@@ -360,7 +348,7 @@ mod tests {
 
     #[test]
     fn charges_large_allocation_in_whole_blocks() {
-        let allocations = Allocations::new();
+        let allocations = Allocations::default();
         for (size, blocks) in [(1, 1), (BLOCK, 1), (BLOCK + 1, 2), (100 * BLOCK, 100)] {
             let at = 1 << 40;
             let charged = allocations.insert(at, pointer(size));
@@ -373,7 +361,7 @@ mod tests {
 
     #[test]
     fn keeps_charge_when_driver_refuses_to_free() {
-        let allocations = Allocations::new();
+        let allocations = Allocations::default();
         allocations.insert(BLOCK, pointer(1));
         let entry = allocations.remove(BLOCK).unwrap();
         allocations.put_back(BLOCK, entry);
@@ -383,7 +371,7 @@ mod tests {
 
     #[test]
     fn removes_all_allocations_of_a_context() {
-        let allocations = Allocations::new();
+        let allocations = Allocations::default();
         for i in 0..100 {
             let one = DeviceAllocation {
                 context: usize::try_from(i % 2).unwrap(),

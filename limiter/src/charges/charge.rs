@@ -7,7 +7,6 @@ use aliquot_region::slot::Holding;
 use super::account::Account;
 use crate::process::ProcessState;
 
-/// The charge of a block.
 #[derive(Debug)]
 pub(crate) struct Charge {
     pub(crate) account: Account,
@@ -37,13 +36,8 @@ impl Charge {
             imported: true,
             ..block
         });
-        let account = Account {
-            process,
-            device_index: block.device,
-            context: 0,
-        };
         Some(Self {
-            account,
+            account: Account::new(process, block.device),
             bytes: block.bytes,
             holdings: vec![holding],
         })
@@ -70,7 +64,6 @@ impl Charge {
     }
 }
 
-/// Ends a charge, if there is one.
 pub(crate) fn end(charge: Option<Charge>) {
     if let Some(charge) = charge {
         charge.end();

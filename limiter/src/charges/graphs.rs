@@ -13,44 +13,29 @@ use crate::process::{PerProcess, ProcessState};
 const RESERVED: i32 = 2;
 
 /// Bytes charged for graphs on each device.
-#[derive(Debug, Default)]
-pub(crate) struct GraphMemory {
-    charged: FutexLock<HashMap<Device, u64>>,
+static CHARGED: PerProcess<FutexLock<HashMap<Device, u64>>> = PerProcess::new();
+
+/// Charges what the driver has reserved now.
+pub(crate) fn refresh(process: &'static ProcessState) {
+    let mut charged = CHARGED.of(process).lock();
+    for (device, device_index) in process.contexts.devices() {
+        // If the driver does not say, nobody knows what was taken or released.
+        let Some(now) = reserved(device) else {
+            continue;
+        };
+        let before = charged.insert(device, now).unwrap_or(0);
+        Account::new(process, device_index).correct_reservation(before, now);
+    }
 }
 
-impl GraphMemory {
-    pub(crate) fn of(process: &ProcessState) -> &'static Self {
-        static GRAPH_MEMORY: PerProcess<GraphMemory> = PerProcess::new();
-        GRAPH_MEMORY.of(process)
+/// A context of a device ended; the last one takes the memory of graphs with it.
+pub(crate) fn end(process: &ProcessState, device: Device, device_index: usize) {
+    let left = process.contexts.devices();
+    if left.iter().any(|(one, _)| *one == device) {
+        return;
     }
-
-    /// Charges what the driver has reserved now.
-    pub(crate) fn refresh(&self, process: &'static ProcessState) {
-        let mut charged = self.charged.lock();
-        for (device, device_index) in process.contexts.devices() {
-            // If the driver does not say, nobody knows what was taken or released.
-            let Some(now) = reserved(device) else {
-                continue;
-            };
-            let account = Account {
-                process,
-                device_index,
-                context: 0,
-            };
-            let before = charged.insert(device, now).unwrap_or(0);
-            account.correct_reservation(before, now);
-        }
-    }
-
-    /// A context of a device ended; the last one takes the memory of graphs with it.
-    pub(crate) fn end(&self, process: &ProcessState, device: Device, device_index: usize) {
-        let left = process.contexts.devices();
-        if left.iter().any(|(one, _)| *one == device) {
-            return;
-        }
-        if let Some(charged) = self.charged.lock().remove(&device) {
-            process.slot.release(device_index, charged);
-        }
+    if let Some(charged) = CHARGED.of(process).lock().remove(&device) {
+        process.slot.release(device_index, charged);
     }
 }
 

@@ -87,7 +87,6 @@ pub(crate) fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
     (code == SUCCESS).then_some(value)
 }
 
-/// A pool of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pool {
     pub(crate) account: Account,
@@ -125,7 +124,6 @@ impl Pool {
         }
     }
 
-    /// Sets the charge.
     pub(crate) fn set_charge(&mut self, bytes: u64) {
         self.account.correct_reservation(self.charged, bytes);
         self.charged = bytes;

@@ -44,11 +44,11 @@ const ROWS: u64 = 8;
 const LARGEST: u64 = 8;
 
 pub(crate) fn create(
-    real: extern "C" fn(Out<Handle>, Out<ArrayDescriptor>) -> Code,
-    array: Out<Handle>,
     descriptor: Out<ArrayDescriptor>,
-) -> Code {
-    let descriptor_3d = descriptor.get().map(|descriptor| Array3dDescriptor {
+    array: Out<Handle>,
+    call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
+    let descriptor = descriptor.get().map(|descriptor| Array3dDescriptor {
         width: descriptor.width,
         height: descriptor.height,
         depth: 0,
@@ -56,59 +56,33 @@ pub(crate) fn create(
         channels: descriptor.channels,
         flags: 0,
     });
-    create_charged(descriptor_3d, 1, array, || real(array, descriptor))
+    create_charged(descriptor, 1, array, call)
 }
 
-pub(crate) fn create_3d(
-    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>) -> Code,
-    array: Out<Handle>,
-    descriptor: Out<Array3dDescriptor>,
-) -> Code {
-    create_charged(descriptor.get(), 1, array, || real(array, descriptor))
-}
-
-pub(crate) fn create_mipmapped(
-    real: extern "C" fn(Out<Handle>, Out<Array3dDescriptor>, c_uint) -> Code,
-    array: Out<Handle>,
-    descriptor: Out<Array3dDescriptor>,
-    levels: c_uint,
-) -> Code {
-    create_charged(descriptor.get(), levels, array, || {
-        real(array, descriptor, levels)
-    })
-}
-
-pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, array: Handle) -> Code {
+pub(crate) fn destroy(array: Handle, call: impl FnOnce() -> Code) -> Code {
+    let call = || free_charged(long(array), call);
     match process::get() {
-        Some(process) => {
-            let call = || free_charged(long(array), || real(array));
-            physical::destroy_array(process, array, call)
-        }
-        None => real(array),
+        Some(process) => physical::destroy_array(process, array, call),
+        None => call(),
     }
 }
 
-fn create_charged(
+pub(crate) fn create_charged(
     descriptor: Option<Array3dDescriptor>,
     levels: c_uint,
     array: Out<Handle>,
     mut call: impl FnMut() -> Code,
-) -> Code {
-    let account = match Account::of_current() {
-        Ok(Some(account)) => account,
-        Ok(None) => return call(),
-        Err(code) => return code,
+) -> Result<Code, Code> {
+    let Some(account) = Account::of_current()? else {
+        return Ok(call());
     };
     // Without a descriptor the driver refuses.
     let Some(descriptor) = descriptor.filter(|one| one.flags & MAPPED_LATER == 0) else {
-        return call();
+        return Ok(call());
     };
-    let Some(bytes) = size(descriptor, levels).and_then(in_blocks) else {
-        return OUT_OF_MEMORY;
-    };
-    if let Err(code) = account.reserve("an array", bytes) {
-        return code;
-    }
+    let bytes = size(descriptor, levels).and_then(in_blocks);
+    let bytes = bytes.ok_or(OUT_OF_MEMORY)?;
+    account.reserve("an array", bytes)?;
     let code = account.call_until_lent_memory_returns(bytes, call);
     match (code, array.get()) {
         (SUCCESS, Some(handle)) => {
@@ -117,7 +91,7 @@ fn create_charged(
         }
         _ => account.release(bytes),
     }
-    code
+    Ok(code)
 }
 
 /// Bytes of one element.

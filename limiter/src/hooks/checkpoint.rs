@@ -17,36 +17,30 @@ type Arguments = Out<[u64; 8]>;
 const CHECKPOINTED: c_uint = 2;
 
 pub(crate) fn suspend(
-    real: extern "C" fn(i32, Arguments) -> Code,
     pid: i32,
     arguments: Arguments,
-) -> Code {
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
     let Some(process) = process::limited() else {
-        return real(pid, arguments);
+        return Ok(call());
     };
-    if let Err(code) = refuse_arguments("cuCheckpointProcessCheckpoint", arguments) {
-        return code;
-    }
-    let code = real(pid, arguments);
+    refuse_arguments("cuCheckpointProcessCheckpoint", arguments)?;
+    let code = call();
     if code == SUCCESS {
         note_suspended(process, pid);
     }
-    code
+    Ok(code)
 }
 
 pub(crate) fn restore(
-    real: extern "C" fn(i32, Arguments) -> Code,
     pid: i32,
     arguments: Arguments,
-) -> Code {
-    let process = match process::required() {
-        Ok(process) if process.is_uncontrolled() => return real(pid, arguments),
-        Ok(process) => process,
-        Err(code) => return code,
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    let Some(process) = process::required()? else {
+        return Ok(call());
     };
-    if let Err(code) = refuse_arguments("cuCheckpointProcessRestore", arguments) {
-        return code;
-    }
+    refuse_arguments("cuCheckpointProcessRestore", arguments)?;
     let resume = || resume(process, pid, |device_index| process.limit(device_index));
     if !resume() {
         charges::refresh(process);
@@ -57,14 +51,14 @@ pub(crate) fn restore(
                     "cuCheckpointProcessRestore: the share has no room for the memory of process {pid}"
                 ),
             );
-            return OUT_OF_MEMORY;
+            return Err(OUT_OF_MEMORY);
         }
     }
-    let code = real(pid, arguments);
+    let code = call();
     if code != SUCCESS {
         note_suspended(process, pid);
     }
-    code
+    Ok(code)
 }
 
 /// Another process may restore it before its memory no longer counts: then it counts all the same.

@@ -5,89 +5,51 @@
 //! One that was created without a known call is charged later ([`crate::reserve`]). No charge ends
 //! while its context lives.
 
-use core::ffi::{c_uint, c_void};
-
-use super::context_limits::ContextLimits;
+use super::context_limits;
 use crate::charges::allocations::{Allocations, DeviceAllocation};
-use crate::charges::graphs::GraphMemory;
+use crate::charges::graphs;
 use crate::charges::pending_frees::{DetachedFrees, PendingFrees};
 use crate::contexts::Context;
-use crate::device_pace::DetachedMarks;
 use crate::driver::call;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS};
+use crate::marker::ContextMarks;
 use crate::process::{self, ProcessState};
 use crate::reserve::{record_context, reserve_context};
 
 pub(crate) fn retain(
-    real: extern "C" fn(Out<Handle>, Device) -> Code,
     context: Out<Handle>,
     device: Device,
-) -> Code {
+    mut call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
     if process::get().is_some_and(|process| process.contexts.has_primary(device)) {
-        return real(context, device);
+        return Ok(call());
     }
-    create_charged(context, device, true, || real(context, device))
-}
-
-pub(crate) fn create_v2(
-    real: extern "C" fn(Out<Handle>, c_uint, Device) -> Code,
-    context: Out<Handle>,
-    flags: c_uint,
-    device: Device,
-) -> Code {
-    create_charged(context, device, false, || real(context, flags, device))
-}
-
-pub(crate) fn create_v3(
-    real: extern "C" fn(Out<Handle>, *const c_void, i32, c_uint, Device) -> Code,
-    context: Out<Handle>,
-    params: *const c_void,
-    count: i32,
-    flags: c_uint,
-    device: Device,
-) -> Code {
-    create_charged(context, device, false, || {
-        real(context, params, count, flags, device)
-    })
-}
-
-pub(crate) fn create_v4(
-    real: extern "C" fn(Out<Handle>, *const c_void, c_uint, Device) -> Code,
-    context: Out<Handle>,
-    params: *const c_void,
-    flags: c_uint,
-    device: Device,
-) -> Code {
-    create_charged(context, device, false, || {
-        real(context, params, flags, device)
-    })
+    create(context, device, true, call)
 }
 
 /// Reserves for a context, creates it and records it.
-fn create_charged(
+pub(crate) fn create(
     context: Out<Handle>,
     device: Device,
     primary: bool,
     mut call: impl FnMut() -> Code,
-) -> Code {
-    let (account, bytes) = match reserve_context(device) {
-        Ok(Some(begun)) => begun,
-        Ok(None) => return call(),
-        Err(code) => return code,
+) -> Result<Code, Code> {
+    let Some((account, bytes)) = reserve_context(device)? else {
+        return Ok(call());
     };
     let code = account.call_until_lent_memory_returns(bytes, call);
     match (code, context.get()) {
         (SUCCESS, Some(handle)) => record_context(account, handle, device, primary, bytes),
         _ => account.release(bytes),
     }
-    code
+    Ok(code)
 }
 
 /// Our events in a context that may end now. They are detached before the driver may end the
 /// context, so that no other thread queries them meanwhile, and put back if it lives on.
 struct EndingContext {
     context: Handle,
-    launch_marks: DetachedMarks,
+    launch_marks: Vec<ContextMarks>,
     frees: DetachedFrees,
 }
 
@@ -115,10 +77,10 @@ impl EndingContext {
 }
 
 /// `cuDevicePrimaryCtxRelease` and `...Reset`.
-pub(crate) fn release(real: extern "C" fn(Device) -> Code, device: Device) -> Code {
+pub(crate) fn release(device: Device, call: impl FnOnce() -> Code) -> Code {
     match process::get() {
-        Some(process) => with_primary_release(process, device, 0, || real(device)),
-        None => real(device),
+        Some(process) => with_primary_release(process, device, 0, call),
+        None => call(),
     }
 }
 
@@ -176,20 +138,17 @@ fn remove_ended_primary(process: &ProcessState, device: Device) -> Vec<Handle> {
     all
 }
 
-pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
-    watch_end(context, || real(context), || true)
+pub(crate) fn destroy(context: Handle, call: impl FnOnce() -> Code) -> Code {
+    watch_end(context, call, || true)
 }
 
 /// Removes one user; the last one ends the context.
-pub(crate) fn detach(real: extern "C" fn(Handle) -> Code, context: Handle) -> Code {
-    watch_end(
-        context,
-        || real(context),
-        || {
-            let mut version = 0;
-            call::cuCtxGetApiVersion(context, Out::to(&mut version)) != SUCCESS
-        },
-    )
+pub(crate) fn detach(context: Handle, call: impl FnOnce() -> Code) -> Code {
+    let is_gone = || {
+        let mut version = 0;
+        call::cuCtxGetApiVersion(context, Out::to(&mut version)) != SUCCESS
+    };
+    watch_end(context, call, is_gone)
 }
 
 /// Makes a call after which a context may be gone: it is if `is_gone` says so.
@@ -228,8 +187,8 @@ fn release_context(
     owned: Vec<(u64, DeviceAllocation)>,
 ) {
     process.contexts.forget_last();
-    ContextLimits::of(process).forget(handle);
-    GraphMemory::of(process).end(process, context.device, context.device_index);
+    context_limits::forget(process, handle);
+    graphs::end(process, context.device, context.device_index);
     let allocations = Allocations::of(process);
     for (at, entry) in owned {
         allocations.forget_spilled(process, at);

@@ -32,58 +32,43 @@ impl LimitCharge {
 }
 
 /// Limits that were set, by context.
-#[derive(Debug, Default)]
-pub(crate) struct ContextLimits {
-    charges: FutexLock<HashMap<(Handle, c_uint), LimitCharge>>,
+static CHARGES: PerProcess<FutexLock<HashMap<(Handle, c_uint), LimitCharge>>> = PerProcess::new();
+
+/// A context ends; what was charged ends with it.
+pub(crate) fn forget(process: &ProcessState, context: Handle) {
+    let mut charges = CHARGES.of(process).lock();
+    charges.retain(|(of, _), _| *of != context);
 }
 
-impl ContextLimits {
-    pub(crate) fn of(process: &ProcessState) -> &'static Self {
-        static CONTEXT_LIMITS: PerProcess<ContextLimits> = PerProcess::new();
-        CONTEXT_LIMITS.of(process)
-    }
-
-    /// A context ends; what was charged ends with it.
-    pub(crate) fn forget(&self, context: Handle) {
-        self.charges.lock().retain(|(of, _), _| *of != context);
-    }
-}
-
-pub(crate) fn set(real: extern "C" fn(c_uint, usize) -> Code, limit: c_uint, value: usize) -> Code {
+pub(crate) fn set(limit: c_uint, value: usize, call: impl FnOnce() -> Code) -> Result<Code, Code> {
     if !matches!(limit, FIFO | HEAP) {
-        return real(limit, value);
+        return Ok(call());
     }
-    let account = match Account::of_current() {
-        Ok(Some(account)) => account,
-        Ok(None) => return real(limit, value),
-        Err(code) => return code,
+    let Some(account) = Account::of_current()? else {
+        return Ok(call());
     };
     let Some(current) = current_value(limit) else {
-        return real(limit, value);
+        return Ok(call());
     };
-    let limits = ContextLimits::of(account.process);
+    let charges = CHARGES.of(account.process);
     let key = (account.context, limit);
     let first = LimitCharge {
         first: current,
         charged: 0,
     };
-    let before = *limits.charges.lock().entry(key).or_insert(first);
-    let Some(target) = before.cost(long(value)) else {
-        return OUT_OF_MEMORY;
-    };
+    let before = *charges.lock().entry(key).or_insert(first);
+    let target = before.cost(long(value)).ok_or(OUT_OF_MEMORY)?;
     let growth = target.saturating_sub(before.charged);
-    if growth > 0
-        && let Err(code) = account.reserve("cuCtxSetLimit", growth)
-    {
-        return code;
+    if growth > 0 {
+        account.reserve("cuCtxSetLimit", growth)?;
     }
     // Not under the lock: the driver may wait for earlier work of the context.
-    let code = real(limit, value);
-    let mut all = limits.charges.lock();
+    let code = call();
+    let mut all = charges.lock();
     // Unless the context ended meanwhile, and its charge with it.
     let Some(known) = all.get_mut(&key) else {
         account.release(growth);
-        return code;
+        return Ok(code);
     };
     // What the driver has now, which may have rounded the value, or another thread have set another.
     let now = current_value(limit).and_then(|value| known.cost(value));
@@ -97,7 +82,7 @@ pub(crate) fn set(real: extern "C" fn(c_uint, usize) -> Code, limit: c_uint, val
     account.correct_reservation(old + growth, new);
     let contexts = &account.process.contexts;
     contexts.resize(&account.process.slot, account.context, old, new);
-    code
+    Ok(code)
 }
 
 fn current_value(limit: c_uint) -> Option<u64> {

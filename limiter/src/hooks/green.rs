@@ -2,14 +2,13 @@
 //! keep alive. So the primary context is charged, once, and what is allocated in a green one
 //! belongs to it.
 
-use core::ffi::{c_uint, c_void};
 use std::collections::HashMap;
 
 use super::context;
 use crate::driver::call;
 use crate::ffi::{Code, Device, Handle, Out, SUCCESS};
 use crate::lock::FutexLock;
-use crate::process::{self, PerProcess, ProcessState};
+use crate::process::{self, PerProcess};
 use crate::reserve::{record_context, reserve_context};
 
 #[derive(Clone, Copy, Debug)]
@@ -19,40 +18,21 @@ struct GreenContext {
     context: Handle,
 }
 
-/// The green contexts of this process.
-#[derive(Debug, Default)]
-struct GreenContexts {
-    known: FutexLock<HashMap<Handle, GreenContext>>,
-}
-
-impl GreenContexts {
-    fn of(process: &ProcessState) -> &'static Self {
-        static GREEN_CONTEXTS: PerProcess<GreenContexts> = PerProcess::new();
-        GREEN_CONTEXTS.of(process)
-    }
-}
+static GREEN_CONTEXTS: PerProcess<FutexLock<HashMap<Handle, GreenContext>>> = PerProcess::new();
 
 pub(crate) fn create(
-    real: extern "C" fn(Out<Handle>, *const c_void, Device, c_uint) -> Code,
     green: Out<Handle>,
-    resources: *const c_void,
     device: Device,
-    flags: c_uint,
-) -> Code {
-    let process = match process::required() {
-        Ok(process) if !process.is_uncontrolled() => process,
-        Ok(_) => return real(green, resources, device, flags),
-        Err(code) => return code,
+    mut call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
+    let Some(process) = process::required()? else {
+        return Ok(call());
     };
     let reserved = if process.contexts.has_primary(device) {
         None
     } else {
-        match reserve_context(device) {
-            Ok(reserved) => reserved,
-            Err(code) => return code,
-        }
+        reserve_context(device)?
     };
-    let call = || real(green, resources, device, flags);
     let code = match reserved {
         Some((account, bytes)) => account.call_until_lent_memory_returns(bytes, call),
         None => call(),
@@ -61,7 +41,7 @@ pub(crate) fn create(
         if let Some((account, bytes)) = reserved {
             account.release(bytes);
         }
-        return code;
+        return Ok(code);
     };
     if let Some((account, bytes)) = reserved {
         // Only to learn its handle: the green context keeps it alive.
@@ -77,19 +57,14 @@ pub(crate) fn create(
         process.contexts.record_green(context, device);
     }
     let entry = GreenContext { device, context };
-    GreenContexts::of(process).known.lock().insert(made, entry);
-    code
+    GREEN_CONTEXTS.of(process).lock().insert(made, entry);
+    Ok(code)
 }
 
-/// Returns a green context as a context that can be made current.
-pub(crate) fn as_context(
-    real: extern "C" fn(Out<Handle>, Handle) -> Code,
-    context: Out<Handle>,
-    green: Handle,
-) -> Code {
-    let code = real(context, green);
+/// A green context was returned as a context that can be made current.
+pub(crate) fn as_context(code: Code, context: Out<Handle>, green: Handle) -> Code {
     if let (SUCCESS, Some(found), Some(process)) = (code, context.get(), process::get())
-        && let Some(entry) = GreenContexts::of(process).known.lock().get_mut(&green)
+        && let Some(entry) = GREEN_CONTEXTS.of(process).lock().get_mut(&green)
     {
         entry.context = found;
         process.contexts.record_green(found, entry.device);
@@ -97,17 +72,18 @@ pub(crate) fn as_context(
     code
 }
 
-pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, green: Handle) -> Code {
+pub(crate) fn destroy(green: Handle, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(green);
+        return call();
     };
-    let entry = GreenContexts::of(process).known.lock().remove(&green);
-    let Some(entry) = entry else {
-        return real(green);
+    let known = GREEN_CONTEXTS.of(process);
+    let removed = known.lock().remove(&green);
+    let Some(entry) = removed else {
+        return call();
     };
-    let code = context::with_primary_release(process, entry.device, entry.context, || real(green));
+    let code = context::with_primary_release(process, entry.device, entry.context, call);
     if code != SUCCESS {
-        GreenContexts::of(process).known.lock().insert(green, entry);
+        known.lock().insert(green, entry);
     }
     code
 }

@@ -5,12 +5,12 @@ use core::ffi::c_uint;
 
 use aliquot_region::tag;
 
-use super::memory::{free_charged, is_spilled};
+use super::memory::{free_charged, refuse_spilled};
 use crate::charges::account::Account;
 use crate::charges::allocations::{Allocations, in_blocks};
 use crate::charges::charge::{self, Charge};
 use crate::driver::call;
-use crate::ffi::{Code, Handle, NOT_SUPPORTED, OUT_OF_MEMORY, Out, Pointer, SUCCESS, long};
+use crate::ffi::{Code, OUT_OF_MEMORY, Out, Pointer, SUCCESS, long};
 use crate::process::{self, ProcessState};
 
 /// `CUipcMemHandle`.
@@ -21,67 +21,51 @@ pub(crate) struct IpcHandle([u64; 8]);
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_uint = 9;
 
-/// Managed memory cannot be shared with another process, as device memory can.
 pub(crate) fn share(
-    real: extern "C" fn(Out<IpcHandle>, Pointer) -> Code,
     handle: Out<IpcHandle>,
     pointer: Pointer,
-) -> Code {
-    if is_spilled("cuIpcGetMemHandle", pointer) {
-        return NOT_SUPPORTED;
-    }
-    let code = real(handle, pointer);
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    refuse_spilled("cuIpcGetMemHandle", pointer)?;
+    let code = call();
     if let (SUCCESS, Some(made), Some(process)) = (code, handle.get(), process::limited())
         && let Some((base, _)) = range(pointer)
     {
         Allocations::of(process).share(process, base, tag::of_words(made.0));
     }
-    code
+    Ok(code)
 }
 
-/// Memory of a pool, for which its reserved memory is charged.
-pub(crate) fn share_of_pool(
-    real: extern "C" fn(Out<IpcHandle>, Pointer) -> Code,
-    handle: Out<IpcHandle>,
-    pointer: Pointer,
-) -> Code {
-    let code = real(handle, pointer);
+/// Memory of a pool, for which its reserved memory is charged, got a handle.
+pub(crate) fn share_of_pool(code: Code, handle: Out<IpcHandle>, pointer: Pointer) -> Code {
     if let (SUCCESS, Some(made), Some(process)) = (code, handle.get(), process::limited())
         && let Some((base, bytes)) = range(pointer)
         && let Some(device_index) = device_index(process, pointer)
     {
-        let account = Account {
-            process,
-            device_index,
-            context: 0,
-        };
         let allocations = Allocations::of(process);
         // Its own charge is nothing.
-        allocations.insert_once(base, account.allocation(0, false));
+        let entry = Account::new(process, device_index).allocation(0, false);
+        allocations.insert_once(base, entry);
         allocations.share_bytes(process, base, (tag::of_words(made.0), bytes));
     }
     code
 }
 
 pub(crate) fn open(
-    real: extern "C" fn(Out<Pointer>, IpcHandle, c_uint) -> Code,
     pointer: Out<Pointer>,
     handle: IpcHandle,
-    flags: c_uint,
-) -> Code {
-    let undo = |at| call::cuIpcCloseMemHandle(at);
-    open_charged(pointer, Some(handle), undo, || real(pointer, handle, flags))
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    open_charged(pointer, Some(handle), call::cuIpcCloseMemHandle, call)
 }
 
 /// Opens memory of another process's pool.
 pub(crate) fn open_of_pool(
-    real: extern "C" fn(Out<Pointer>, Handle, Out<IpcHandle>) -> Code,
     pointer: Out<Pointer>,
-    pool: Handle,
     handle: Out<IpcHandle>,
-) -> Code {
-    let undo = |at| call::cuMemFree_v2(at);
-    open_charged(pointer, handle.get(), undo, || real(pointer, pool, handle))
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    open_charged(pointer, handle.get(), call::cuMemFree_v2, call)
 }
 
 fn open_charged(
@@ -89,61 +73,47 @@ fn open_charged(
     handle: Option<IpcHandle>,
     undo: impl FnOnce(Pointer) -> Code,
     call: impl FnOnce() -> Code,
-) -> Code {
-    let process = match process::required() {
-        Ok(process) => process,
-        Err(code) => return code,
-    };
+) -> Result<Code, Code> {
     // Without a handle the driver refuses.
-    let Some(handle) = handle.filter(|_| !process.is_uncontrolled()) else {
-        return call();
+    let (Some(process), Some(handle)) = (process::required()?, handle) else {
+        return Ok(call());
     };
     let key = tag::of_words(handle.0);
     // Its memory ends with this context.
-    let context = match Account::of_current() {
-        Ok(account) => account.map_or(0, |account| account.context),
-        Err(code) => return code,
-    };
+    let context = Account::of_current()?.map_or(0, |account| account.context);
     // Before the call: the other process may free it right after.
     let adopted = Charge::adopt(process, key);
     let code = call();
     let (SUCCESS, Some(at)) = (code, pointer.get()) else {
         charge::end(adopted);
-        return code;
+        return Ok(code);
     };
     let allocations = Allocations::of(process);
     if allocations.open_again(at, key) {
         charge::end(adopted);
-        return code;
+        return Ok(code);
     }
     let found = match adopted {
         Some(charge) => Ok(Some(charge)),
         None => charge_foreign(process, at, key),
     };
-    match found {
-        Ok(Some(charge)) => {
-            let mut entry = charge.account.allocation(charge.bytes, false);
-            entry.context = context;
-            allocations.insert_shared(at, entry, charge.holdings);
-        }
-        Ok(None) => {}
-        Err(code) => {
-            let _ = undo(at);
-            return code;
-        }
+    let found = found.inspect_err(|_| {
+        let _ = undo(at);
+    })?;
+    if let Some(charge) = found {
+        let mut entry = charge.account.allocation(charge.bytes, false);
+        entry.context = context;
+        allocations.insert_shared(at, entry, charge.holdings);
     }
-    code
+    Ok(code)
 }
 
-pub(crate) fn close(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
-    let closes_once = process::get().is_some_and(|process| {
-        let allocations = Allocations::of(process);
-        allocations.close_once(pointer)
-    });
-    if closes_once {
-        return real(pointer);
+pub(crate) fn close(pointer: Pointer, call: impl FnOnce() -> Code) -> Code {
+    let stays_open = |process| Allocations::of(process).close_once(pointer);
+    if process::get().is_some_and(stays_open) {
+        return call();
     }
-    free_charged(pointer, || real(pointer))
+    free_charged(pointer, call)
 }
 
 /// Charges an allocation that no other process of the container has. `None`: it is not on one of the
@@ -156,11 +126,7 @@ fn charge_foreign(
     let (Some(device_index), Some((_, bytes))) = (device_index(process, at), range(at)) else {
         return Ok(None);
     };
-    let account = Account {
-        process,
-        device_index,
-        context: 0,
-    };
+    let account = Account::new(process, device_index);
     let cost = in_blocks(bytes).ok_or(OUT_OF_MEMORY)?;
     account.reserve("cuIpcOpenMemHandle", cost)?;
     let mut charge = Charge::new(account, cost);

@@ -9,7 +9,7 @@ use aliquot_pacer::scale::Extent;
 
 use super::graph;
 use crate::device_pace::LaunchWork;
-use crate::ffi::{Code, Handle, Out, PER_THREAD_STREAM, long};
+use crate::ffi::{Code, Handle, Out, long};
 use crate::pace;
 use crate::stream::goes_into_capture;
 
@@ -38,15 +38,6 @@ pub(crate) struct LaunchParameters {
     arguments: *mut c_void,
 }
 
-/// The stream of a call; `PER_THREAD`: its stream 0 is the thread's own.
-pub(crate) fn stream_of<const PER_THREAD: bool>(stream: Handle) -> Handle {
-    if PER_THREAD && stream == 0 {
-        PER_THREAD_STREAM
-    } else {
-        stream
-    }
-}
-
 fn product([x, y, z]: [c_uint; 3]) -> u64 {
     u64::from(x)
         .wrapping_mul(u64::from(y))
@@ -66,152 +57,55 @@ fn work(function: Handle, grid: [c_uint; 3], block: [c_uint; 3], stream: Handle)
     }
 }
 
+/// Makes a call that runs a kernel once, with so many blocks of so many threads.
 #[inline]
-#[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn kernel<const PER_THREAD: bool>(
-    real: extern "C" fn(
-        Handle,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        Handle,
-        *mut c_void,
-        *mut c_void,
-    ) -> Code,
+pub(crate) fn kernel(
     function: Handle,
-    x: c_uint,
-    y: c_uint,
-    z: c_uint,
-    width: c_uint,
-    height: c_uint,
-    depth: c_uint,
-    shared: c_uint,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
     stream: Handle,
-    arguments: *mut c_void,
-    extra: *mut c_void,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    let of = stream_of::<PER_THREAD>(stream);
-    let work = work(function, [x, y, z], [width, height, depth], of);
-    pace::launch(work, move || {
-        real(
-            function, x, y, z, width, height, depth, shared, stream, arguments, extra,
-        )
-    })
+    pace::launch(work(function, grid, block, stream), call)
 }
 
+/// The same, by a configuration.
 #[inline]
-pub(crate) fn kernel_ex<const PER_THREAD: bool>(
-    real: extern "C" fn(Out<LaunchConfig>, Handle, *mut c_void, *mut c_void) -> Code,
+pub(crate) fn configured(
     config: Out<LaunchConfig>,
     function: Handle,
-    arguments: *mut c_void,
-    extra: *mut c_void,
+    stream_of: impl Fn(Handle) -> Handle,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    let Some(launch) = config.get() else {
-        return real(config, function, arguments, extra);
-    };
-    let of = stream_of::<PER_THREAD>(launch.stream);
-    pace::launch(work(function, launch.grid, launch.block, of), move || {
-        real(config, function, arguments, extra)
-    })
-}
-
-#[expect(clippy::too_many_arguments, reason = "the driver's own")]
-pub(crate) fn cooperative<const PER_THREAD: bool>(
-    real: extern "C" fn(
-        Handle,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        c_uint,
-        Handle,
-        *mut c_void,
-    ) -> Code,
-    function: Handle,
-    x: c_uint,
-    y: c_uint,
-    z: c_uint,
-    width: c_uint,
-    height: c_uint,
-    depth: c_uint,
-    shared: c_uint,
-    stream: Handle,
-    arguments: *mut c_void,
-) -> Code {
-    let of = stream_of::<PER_THREAD>(stream);
-    let work = work(function, [x, y, z], [width, height, depth], of);
-    pace::launch(work, move || {
-        real(
-            function, x, y, z, width, height, depth, shared, stream, arguments,
-        )
-    })
+    match config.get() {
+        Some(one) => kernel(function, one.grid, one.block, stream_of(one.stream), call),
+        None => call(),
+    }
 }
 
 /// Several launches at once, one on each of several devices: paced and charged as one of them on
 /// the device of the current context.
 pub(crate) fn multi_device(
-    real: extern "C" fn(Out<LaunchParameters>, c_uint, c_uint) -> Code,
     launches: Out<LaunchParameters>,
     count: c_uint,
-    flags: c_uint,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    let Some(first) = launches.get().filter(|_| count > 0) else {
-        return real(launches, count, flags);
-    };
-    let work = work(first.function, first.grid, first.block, first.stream);
-    pace::launch(work, move || real(launches, count, flags))
+    match launches.get().filter(|_| count > 0) {
+        Some(first) => kernel(first.function, first.grid, first.block, first.stream, call),
+        None => call(),
+    }
 }
 
-pub(crate) fn single(real: extern "C" fn(Handle) -> Code, function: Handle) -> Code {
-    pace::launch(work(function, [1; 3], [0; 3], 0), move || real(function))
-}
-
-pub(crate) fn grid(
-    real: extern "C" fn(Handle, i32, i32) -> Code,
-    function: Handle,
-    width: i32,
-    height: i32,
-) -> Code {
-    let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    pace::launch(work(function, size, [0; 3], 0), move || {
-        real(function, width, height)
-    })
-}
-
-pub(crate) fn grid_async(
-    real: extern "C" fn(Handle, i32, i32, Handle) -> Code,
-    function: Handle,
-    width: i32,
-    height: i32,
-    stream: Handle,
-) -> Code {
-    let size = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    pace::launch(work(function, size, [0; 3], stream), move || {
-        real(function, width, height, stream)
-    })
-}
-
-pub(crate) fn graph<const PER_THREAD: bool>(
-    real: extern "C" fn(Handle, Handle) -> Code,
-    handle: Handle,
-    stream: Handle,
-) -> Code {
+/// Makes a call that launches a graph.
+pub(crate) fn graph(handle: Handle, stream: Handle, call: impl FnOnce() -> Code) -> Code {
     let work = LaunchWork {
         key: key([long(handle), GRAPH, 0]),
-        stream: stream_of::<PER_THREAD>(stream),
+        stream,
         extent: Extent::UNKNOWN,
     };
     pace::launch(work, move || {
-        let call = || real(handle, stream);
         // What becomes part of another graph takes nothing now, and a capture may forbid the question.
-        if goes_into_capture(work.stream) {
+        if goes_into_capture(stream) {
             call()
         } else {
             graph::charged_after(call)

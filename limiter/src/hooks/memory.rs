@@ -2,7 +2,7 @@
 //! driver really allocated is charged. Where a container was granted more than its part of the
 //! device, what exceeds that part becomes managed memory.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_uint;
 
 use crate::charges::account::Account;
 use crate::charges::allocations::{Allocations, DeviceAllocation, in_blocks};
@@ -23,67 +23,57 @@ const ACCESSED_BY: i32 = 5;
 const PITCH: u64 = 512;
 
 pub(crate) fn allocate(
-    real: extern "C" fn(Out<Pointer>, usize) -> Code,
     pointer: Out<Pointer>,
     bytes: usize,
-) -> Code {
-    allocate_charged("cuMemAlloc", long(bytes), pointer, |spilled| {
-        if let Some(account) = spilled {
-            return allocate_spilled(account, pointer, bytes);
-        }
-        (real(pointer, bytes), AllocatedSize::InBlocks(long(bytes)))
+    call: impl Fn() -> Code,
+) -> Result<Code, Code> {
+    allocate_charged("cuMemAlloc", long(bytes), pointer, false, |spilled| {
+        let code = match spilled {
+            Some(account) => allocate_spilled(account, pointer, bytes),
+            None => call(),
+        };
+        (code, long(bytes))
     })
 }
 
-/// Managed memory moves in blocks of its own, which it shares with nothing.
 pub(crate) fn allocate_managed(
-    real: extern "C" fn(Out<Pointer>, usize, c_uint) -> Code,
     pointer: Out<Pointer>,
     bytes: usize,
-    flags: c_uint,
-) -> Code {
-    allocate_charged("cuMemAllocManaged", long(bytes), pointer, |_| {
-        (
-            real(pointer, bytes, flags),
-            AllocatedSize::Managed(whole_blocks(bytes)),
-        )
-    })
+    call: impl Fn() -> Code,
+) -> Result<Code, Code> {
+    let make = |_: Option<&Account>| (call(), long(bytes));
+    allocate_charged("cuMemAllocManaged", long(bytes), pointer, true, make)
 }
 
 pub(crate) fn allocate_pitch(
-    real: extern "C" fn(Out<Pointer>, Out<usize>, usize, usize, c_uint) -> Code,
     pointer: Out<Pointer>,
     pitch: Out<usize>,
-    width: usize,
-    height: usize,
+    [width, height]: [usize; 2],
     element: c_uint,
-) -> Code {
+    call: impl Fn() -> Code,
+) -> Result<Code, Code> {
     let row = long(width).checked_next_multiple_of(PITCH);
     let most = row.and_then(|row| row.checked_mul(long(height)));
     let most = most.unwrap_or(u64::MAX);
-    allocate_charged("cuMemAllocPitch", most, pointer, |spilled| {
+    allocate_charged("cuMemAllocPitch", most, pointer, false, |spilled| {
         if let Some(account) = spilled
             && matches!(element, 4 | 8 | 16)
             && !pitch.is_null()
         {
-            let made = allocate_spilled(account, pointer, size(most));
-            if made.0 == SUCCESS {
+            let code = allocate_spilled(account, pointer, size(most));
+            if code == SUCCESS {
                 pitch.put(size(row.unwrap_or(0)));
             }
-            return made;
+            return (code, most);
         }
-        let code = real(pointer, pitch, width, height, element);
+        let code = call();
         let bytes = long(pitch.get().unwrap_or(0)).saturating_mul(long(height));
-        (code, AllocatedSize::InBlocks(bytes))
+        (code, bytes)
     })
 }
 
 /// Managed memory in place of device memory: it is on the device while there is room.
-fn allocate_spilled(
-    account: &Account,
-    pointer: Out<Pointer>,
-    bytes: usize,
-) -> (Code, AllocatedSize) {
+fn allocate_spilled(account: &Account, pointer: Out<Pointer>, bytes: usize) -> Code {
     let code = call::cuMemAllocManaged(pointer, bytes, ATTACH_GLOBAL);
     let mut device = 0;
     if let (SUCCESS, Some(made)) = (code, pointer.get())
@@ -93,73 +83,54 @@ fn allocate_spilled(
         // A hint: without it the memory is usable all the same.
         let _ = call::cuMemAdvise(made, bytes, ACCESSED_BY, device);
     }
-    (code, AllocatedSize::Spilled(whole_blocks(bytes)))
-}
-
-fn whole_blocks(bytes: usize) -> u64 {
-    in_blocks(long(bytes)).unwrap_or(u64::MAX)
-}
-
-/// What was allocated.
-#[derive(Clone, Copy, Debug)]
-enum AllocatedSize {
-    /// In blocks that other allocations share.
-    InBlocks(u64),
-    /// Managed memory, in blocks of its own.
-    Managed(u64),
-    /// The same, in place of device memory.
-    Spilled(u64),
+    code
 }
 
 /// Reserves `most` bytes, makes the call and charges what it says was allocated. `make` gets the
-/// account if the device has no room and the memory must be spilled to the host.
+/// account if the device has no room and the memory must be spilled to the host: then it is managed
+/// memory, too.
 fn allocate_charged(
     name: &str,
     most: u64,
     pointer: Out<Pointer>,
-    make: impl Fn(Option<&Account>) -> (Code, AllocatedSize),
-) -> Code {
-    let account = match Account::of_current() {
-        Ok(Some(account)) => account,
-        Ok(None) => return make(None).0,
-        Err(code) => return code,
+    managed: bool,
+    make: impl Fn(Option<&Account>) -> (Code, u64),
+) -> Result<Code, Code> {
+    let Some(account) = Account::of_current()? else {
+        return Ok(make(None).0);
     };
     if pointer.is_null() {
-        return INVALID_VALUE;
+        return Err(INVALID_VALUE);
     }
-    let Some(reserved) = in_blocks(most) else {
-        return OUT_OF_MEMORY;
-    };
-    let spilled = match account.reserve_or_spill(name, reserved) {
-        Ok(spilled) => spilled,
-        Err(code) => return code,
-    };
-    let mut size = AllocatedSize::InBlocks(0);
+    let reserved = in_blocks(most).ok_or(OUT_OF_MEMORY)?;
+    let mut spilled = account.reserve_or_spill(name, reserved)?;
+    let mut bytes = 0;
     let mut code = account.call_until_lent_memory_returns(reserved, || {
         let (code, allocated) = make(spilled.then_some(&account));
-        size = allocated;
+        bytes = allocated;
         code
     });
     if code == OUT_OF_MEMORY && !spilled && account.process.is_oversubscribed() {
         // Others took more of the device than was counted; what was granted is given all the same.
-        (code, size) = make(Some(&account));
+        spilled = true;
+        (code, bytes) = make(Some(&account));
     }
     let (SUCCESS, Some(at)) = (code, pointer.get()) else {
         account.release(reserved);
-        return code;
+        return Err(code);
     };
     let allocations = Allocations::of(account.process);
-    if matches!(size, AllocatedSize::InBlocks(_)) {
+    // Managed memory moves in blocks of its own, which it shares with nothing.
+    let by_blocks = !managed && !spilled;
+    if by_blocks {
         // The previous allocation at this address may have ended with its context.
         allocations.forget_spilled(account.process, at);
+    } else {
+        bytes = in_blocks(bytes).unwrap_or(u64::MAX);
     }
-    let entry = match size {
-        AllocatedSize::InBlocks(bytes) => account.allocation(bytes, true),
-        AllocatedSize::Managed(bytes) => DeviceAllocation {
-            managed: true,
-            ..account.allocation(bytes, false)
-        },
-        AllocatedSize::Spilled(bytes) => account.allocation(bytes, false),
+    let entry = DeviceAllocation {
+        managed,
+        ..account.allocation(bytes, by_blocks)
     };
     let cost = allocations.insert(at, entry);
     account.correct_reservation(reserved, cost);
@@ -167,43 +138,31 @@ fn allocate_charged(
         let slot = &account.process.slot;
         slot.note_managed(account.device_index, entry.size);
     }
-    SUCCESS
+    Ok(SUCCESS)
 }
 
-/// Another device cannot reach managed memory at a fixed address, as for RDMA.
-pub(crate) fn export_range(
-    real: extern "C" fn(*mut c_void, Pointer, usize, i32, u64) -> Code,
-    handle: *mut c_void,
-    pointer: Pointer,
-    bytes: usize,
-    kind: i32,
-    flags: u64,
-) -> Code {
-    if is_spilled("cuMemGetHandleForAddressRange", pointer) {
-        return NOT_SUPPORTED;
-    }
-    real(handle, pointer, bytes, kind, flags)
-}
-
-pub(crate) fn is_spilled(name: &str, pointer: Pointer) -> bool {
+/// Managed memory in place of device memory cannot be shared with another process, nor be reached at
+/// a fixed address, as for RDMA.
+pub(crate) fn refuse_spilled(name: &str, pointer: Pointer) -> Result<(), Code> {
     let found = process::get().is_some_and(|process| Allocations::of(process).is_spilled(pointer));
-    if found {
-        log::line(
-            log::ERROR,
-            format_args!(
-                "{name}: this memory is beyond the container's part of the device and cannot be shared"
-            ),
-        );
+    if !found {
+        return Ok(());
     }
-    found
+    log::line(
+        log::ERROR,
+        format_args!(
+            "{name}: this memory is beyond the container's part of the device and cannot be shared"
+        ),
+    );
+    Err(NOT_SUPPORTED)
 }
 
-/// Makes a call that cannot be counted only if there is no limit.
-pub(crate) fn reject_uncounted(call: impl FnOnce() -> Code) -> Code {
-    match process::required() {
-        Ok(process) if process.is_uncontrolled() => call(),
-        Ok(_) => NOT_SUPPORTED,
-        Err(code) => code,
+/// Makes a call that nothing counts only if there is no limit: one of CUDA 3.1, with addresses and
+/// sizes of 32 bits, or of graphics that share a device. The error is ours: it was not made.
+pub(crate) fn reject_uncounted(call: impl FnOnce() -> Code) -> Result<Code, Code> {
+    match process::required()? {
+        None => Ok(call()),
+        Some(_) => Err(NOT_SUPPORTED),
     }
 }
 
@@ -212,25 +171,15 @@ pub(crate) fn reject_unknown_location(
     name: &str,
     place: MemoryLocation,
     call: impl FnOnce() -> Code,
-) -> Code {
-    let mut called = false;
-    let code = reject_uncounted(|| {
-        called = true;
-        call()
-    });
-    if !called {
+) -> Result<Code, Code> {
+    reject_uncounted(call).inspect_err(|_| {
         log::line(
             log::ERROR,
             format_args!(
                 "{name}: cannot count memory at location {place:?}; expected: a device or the host"
             ),
         );
-    }
-    code
-}
-
-pub(crate) fn free(real: extern "C" fn(Pointer) -> Code, pointer: Pointer) -> Code {
-    free_charged(pointer, || real(pointer))
+    })
 }
 
 /// Frees what may be recorded under this address or handle.

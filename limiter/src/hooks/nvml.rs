@@ -1,16 +1,16 @@
 //! NVML: shows the container's devices, numbered without gaps, and their memory within the
 //! container's limit. No device and no byte of another container is visible.
 
-use core::ffi::{c_char, c_uint, c_void};
+use core::ffi::{c_char, c_uint};
 
 use aliquot_region::slot::SlotProcess;
 
-use super::view::{self, MemoryView};
+use super::view;
 use crate::driver::call;
 use crate::ffi::{
-    Code, Handle, NVML_GPU_IS_LOST, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS, Text,
+    Code, Handle, NVML_GPU_IS_LOST, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS,
 };
-use crate::process::{Access, Share, access};
+use crate::process::{ProcessState, Share, access};
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -48,10 +48,11 @@ fn device_index(share: &Share, device: Handle) -> Option<usize> {
     share.device_index_of_uuid(&name[..end])
 }
 
-/// A device of the container's share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedDevice {
-    access: Access,
+    share: &'static Share,
+    /// Unless this process may have and know nothing of it.
+    process: Option<&'static ProcessState>,
     index: usize,
 }
 
@@ -59,25 +60,32 @@ impl SharedDevice {
     /// The device behind a handle, if the container is limited and has it.
     pub(crate) fn new(device: Handle) -> Option<Self> {
         let access = access();
-        let index = device_index(access.share()?, device)?;
-        Some(Self { access, index })
+        let share = access.share()?;
+        Some(Self {
+            share,
+            process: access.limited(),
+            index: device_index(share, device)?,
+        })
     }
 
     /// The container's processes that use it; none where this process may know nothing of them.
     pub(crate) fn processes(self) -> impl Iterator<Item = SlotProcess> {
-        let processes = self.access.limited().map(|process| {
+        let processes = self.process.map(|process| {
             let _ = process.reclaim_dead_slots();
             process.slot.processes(self.index)
         });
         processes.into_iter().flatten()
     }
 
-    fn memory(self) -> Option<MemoryView> {
-        match self.access {
-            Access::Uncontrolled => None,
-            Access::Limited(process) => Some(view::memory_view(process, self.index)),
-            Access::Refused(share) => Some(MemoryView::used_up(share, self.index)),
-        }
+    /// What is shown of a device that has this much memory: its size, and what of it is used.
+    fn memory(self, available: u64) -> (u64, u64) {
+        let remaining = self
+            .process
+            .map_or(0, |process| view::remaining_memory(process, self.index));
+        let limit = self.share.limits.memory(self.index);
+        let used = limit.saturating_sub(remaining);
+        let total = view::shown_total(self.share, self.index, available);
+        (total, used.min(total))
     }
 }
 
@@ -126,27 +134,22 @@ fn visible_devices(share: &Share) -> impl Iterator<Item = Result<Handle, Code>> 
     })
 }
 
-pub(crate) fn count(real: extern "C" fn(Out<c_uint>) -> Code, count: Out<c_uint>) -> Code {
-    let code = real(count);
+pub(crate) fn count(code: Code, count: Out<c_uint>) -> Code {
     if let (SUCCESS, Some(share)) = (code, access().share()) {
         count.put(c_uint::try_from(visible_devices(share).count()).unwrap_or(0));
     }
     code
 }
 
-pub(crate) fn by_index(
-    real: extern "C" fn(c_uint, Out<Handle>) -> Code,
-    index: c_uint,
-    device: Out<Handle>,
-) -> Code {
+pub(crate) fn by_index(index: c_uint, device: Out<Handle>, call: impl FnOnce() -> Code) -> Code {
     let mut count = 0;
     let Some(share) = access().share().filter(|_| !device.is_null()) else {
-        return real(index, device);
+        return call();
     };
     // An error of the library itself is the answer, whatever the index.
     let code = call::nvmlDeviceGetCount_v2(Out::to(&mut count));
     if code != SUCCESS {
-        return real(index, device);
+        return call();
     }
     let position = usize::try_from(index).ok();
     match position.and_then(|index| visible_devices(share).nth(index)) {
@@ -157,23 +160,6 @@ pub(crate) fn by_index(
         Some(Err(code)) => code,
         None => NVML_INVALID_ARGUMENT,
     }
-}
-
-pub(crate) fn by_identifier(
-    real: extern "C" fn(Text, Out<Handle>) -> Code,
-    name: Text,
-    device: Out<Handle>,
-) -> Code {
-    hide_unassigned(real(name, device), device)
-}
-
-/// A device by a UUID in a struct that has its form.
-pub(crate) fn by_uuid(
-    real: extern "C" fn(*const c_void, Out<Handle>) -> Code,
-    uuid: *const c_void,
-    device: Out<Handle>,
-) -> Code {
-    hide_unassigned(real(uuid, device), device)
 }
 
 /// The driver's answer about a device that it found, unless that belongs to another container.
@@ -188,12 +174,7 @@ pub(crate) fn hide_unassigned(code: Code, device: Out<Handle>) -> Code {
     }
 }
 
-pub(crate) fn index(
-    real: extern "C" fn(Handle, Out<c_uint>) -> Code,
-    device: Handle,
-    index: Out<c_uint>,
-) -> Code {
-    let code = real(device, index);
+pub(crate) fn index(code: Code, device: Handle, index: Out<c_uint>) -> Code {
     if let (SUCCESS, Some(share)) = (code, access().share())
         && let Some(place) = visible_devices(share).position(|one| one == Ok(device))
     {
@@ -202,36 +183,22 @@ pub(crate) fn index(
     code
 }
 
-/// What the container sees of a device's memory; `None`: all of it.
-fn shown(code: Code, device: Handle) -> Option<MemoryView> {
-    let device = (code == SUCCESS).then(|| SharedDevice::new(device))??;
-    device.memory()
-}
-
-pub(crate) fn memory(
-    real: extern "C" fn(Handle, Out<NvmlMemory>) -> Code,
-    device: Handle,
-    memory: Out<NvmlMemory>,
-) -> Code {
-    let code = real(device, memory);
-    if let (Some(shown), Some(all)) = (shown(code, device), memory.get()) {
-        let total = shown.total_of(all.total);
-        let used = shown.used.min(total);
+pub(crate) fn memory(code: Code, device: Handle, memory: Out<NvmlMemory>) -> Code {
+    if code == SUCCESS
+        && let (Some(all), Some(device)) = (memory.get(), SharedDevice::new(device))
+    {
+        let (total, used) = device.memory(all.total);
         let free = total - used;
         memory.put(NvmlMemory { total, free, used });
     }
     code
 }
 
-pub(crate) fn memory_v2(
-    real: extern "C" fn(Handle, Out<NvmlMemoryV2>) -> Code,
-    device: Handle,
-    memory: Out<NvmlMemoryV2>,
-) -> Code {
-    let code = real(device, memory);
-    if let (Some(shown), Some(all)) = (shown(code, device), memory.get()) {
-        let total = shown.total_of(all.total);
-        let used = shown.used.min(total);
+pub(crate) fn memory_v2(code: Code, device: Handle, memory: Out<NvmlMemoryV2>) -> Code {
+    if code == SUCCESS
+        && let (Some(all), Some(device)) = (memory.get(), SharedDevice::new(device))
+    {
+        let (total, used) = device.memory(all.total);
         memory.put(NvmlMemoryV2 {
             total,
             reserved: 0,

@@ -84,13 +84,8 @@ pub(crate) struct ProcessDetails {
 /// `NVML_PROCESS_MODE_COMPUTE` and `NVML_PROCESS_MODE_ALL`: the modes that include our processes.
 const COMPUTE_MODES: [c_uint; 2] = [0, 3];
 
-/// A record of one process.
-pub(crate) trait ProcessRecord: Copy {
-    fn of(process: Holder) -> Self;
-}
-
-impl ProcessRecord for ProcessInfo {
-    fn of(process: Holder) -> Self {
+impl From<Holder> for ProcessInfo {
+    fn from(process: Holder) -> Self {
         Self {
             pid: process.pid.unwrap_or(0),
             used: process.used,
@@ -98,8 +93,8 @@ impl ProcessRecord for ProcessInfo {
     }
 }
 
-impl ProcessRecord for ProcessInfoV2 {
-    fn of(process: Holder) -> Self {
+impl From<Holder> for ProcessInfoV2 {
+    fn from(process: Holder) -> Self {
         Self {
             pid: process.pid.unwrap_or(0),
             used: process.used,
@@ -110,8 +105,8 @@ impl ProcessRecord for ProcessInfoV2 {
     }
 }
 
-impl ProcessRecord for ProcessDetail {
-    fn of(process: Holder) -> Self {
+impl From<Holder> for ProcessDetail {
+    fn from(process: Holder) -> Self {
         Self {
             pid: process.pid.unwrap_or(0),
             used: process.used,
@@ -122,29 +117,28 @@ impl ProcessRecord for ProcessDetail {
     }
 }
 
-type List<T> = extern "C" fn(Handle, Out<c_uint>, Out<T>) -> Code;
-
-pub(crate) fn compute<T: ProcessRecord>(
-    real: List<T>,
+pub(crate) fn compute<T: From<Holder> + Copy>(
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    own(|| real(device, count, infos), device, count, infos)
+    list(device, count, infos, call, |device| {
+        device.processes().map(T::from).collect()
+    })
 }
 
 /// Version 3 of the list has the records of version 2, but on drivers 535.43 to 535.86.
 pub(crate) fn compute_v3(
-    real: List<ProcessInfoV2>,
     device: Handle,
     count: Out<c_uint>,
     infos: Out<ProcessInfoV2>,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    let real = || real(device, count, infos);
     if has_long_records() {
-        own(real, device, count, infos.cast::<ProcessDetail>())
+        compute(device, count, infos.cast::<ProcessDetail>(), call)
     } else {
-        own(real, device, count, infos)
+        compute(device, count, infos, call)
     }
 }
 
@@ -159,42 +153,30 @@ fn has_long_records() -> bool {
     matches!((number(), number()), (Some(535), Some(43..=86)))
 }
 
-fn own<T: ProcessRecord>(
-    real: impl FnOnce() -> Code,
-    device: Handle,
-    count: Out<c_uint>,
-    infos: Out<T>,
-) -> Code {
-    listed(real, device, count, infos, |device| {
-        device.processes().map(T::of).collect()
-    })
-}
-
 /// The lists that contain none of our processes: graphics and MPS clients.
-pub(crate) fn empty<T: ProcessRecord>(
-    real: List<T>,
+pub(crate) fn empty<T: Copy>(
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
+    call: impl FnOnce() -> Code,
 ) -> Code {
-    let real = || real(device, count, infos);
-    listed(real, device, count, infos, |_| Vec::new())
+    list(device, count, infos, call, |_| Vec::new())
 }
 
-fn listed<T: ProcessRecord>(
-    real: impl FnOnce() -> Code,
+fn list<T: Copy>(
     device: Handle,
     count: Out<c_uint>,
     infos: Out<T>,
-    list: impl FnOnce(SharedDevice) -> Vec<T>,
+    call: impl FnOnce() -> Code,
+    shown: impl FnOnce(SharedDevice) -> Vec<T>,
 ) -> Code {
     let Some(device) = SharedDevice::new(device) else {
-        return real();
+        return call();
     };
     let Some(capacity) = count.get() else {
         return NVML_INVALID_ARGUMENT;
     };
-    let found = list(device);
+    let found = shown(device);
     let needed = c_uint::try_from(found.len()).unwrap_or(c_uint::MAX);
     count.put(needed);
     if needed > capacity || (infos.is_null() && needed > 0) {
@@ -229,13 +211,11 @@ fn retain_own<T: Copy>(
 }
 
 pub(crate) fn samples(
-    real: extern "C" fn(Handle, Out<UtilizationSample>, Out<c_uint>, u64) -> Code,
+    code: Code,
     device: Handle,
     samples: Out<UtilizationSample>,
     count: Out<c_uint>,
-    last_seen: u64,
 ) -> Code {
-    let code = real(device, samples, count, last_seen);
     let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
@@ -248,12 +228,7 @@ pub(crate) fn samples(
     }
 }
 
-pub(crate) fn infos(
-    real: extern "C" fn(Handle, Out<UtilizationInfos>) -> Code,
-    device: Handle,
-    infos: Out<UtilizationInfos>,
-) -> Code {
-    let code = real(device, infos);
+pub(crate) fn infos(code: Code, device: Handle, infos: Out<UtilizationInfos>) -> Code {
     let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
@@ -269,17 +244,11 @@ pub(crate) fn infos(
     }
 }
 
-pub(crate) fn details(
-    real: extern "C" fn(Handle, Out<ProcessDetails>) -> Code,
-    device: Handle,
-    details: Out<ProcessDetails>,
-) -> Code {
-    let list_if_successful = |code| if code == SUCCESS { details.get() } else { None };
-    let code = real(device, details);
-    let Some(device) = SharedDevice::new(device) else {
+pub(crate) fn details(code: Code, device: Handle, details: Out<ProcessDetails>) -> Code {
+    let (SUCCESS, Some(device)) = (code, SharedDevice::new(device)) else {
         return code;
     };
-    let Some(mut found) = list_if_successful(code) else {
+    let Some(mut found) = details.get() else {
         return code;
     };
     // Every process of the container is among all of the device's, so the caller's list is long
@@ -295,7 +264,7 @@ pub(crate) fn details(
         return NVML_INSUFFICIENT_SIZE;
     }
     for (i, one) in own.iter().take(shown).enumerate() {
-        found.list.put_at(i, ProcessDetail::of(*one));
+        found.list.put_at(i, ProcessDetail::from(*one));
     }
     for i in shown..listed {
         found.list.wipe_at(i);

@@ -38,24 +38,13 @@ struct PhysicalBlock {
     mappings: u64,
 }
 
-/// The physical memory of this process.
-#[derive(Debug, Default)]
-struct PhysicalMemory {
-    state: FutexLock<PhysicalState>,
-}
+static PHYSICAL_MEMORY: PerProcess<FutexLock<PhysicalState>> = PerProcess::new();
 
-impl PhysicalMemory {
-    fn of(process: &ProcessState) -> &'static Self {
-        static PHYSICAL_MEMORY: PerProcess<PhysicalMemory> = PerProcess::new();
-        PHYSICAL_MEMORY.of(process)
-    }
-
-    /// Changes the users of a block; the last one ends its charge.
-    fn change(&self, number: u64, change: impl FnOnce(&mut PhysicalBlock)) {
-        let ended = self.state.lock().change(number, change);
-        // Not under the lock, which every call on physical memory needs.
-        charge::end(ended);
-    }
+/// Changes the users of a block; the last one ends its charge.
+fn change(process: &ProcessState, number: u64, change: impl FnOnce(&mut PhysicalBlock)) {
+    let ended = PHYSICAL_MEMORY.of(process).lock().change(number, change);
+    // Not under the lock, which every call on physical memory needs.
+    charge::end(ended);
 }
 
 #[derive(Debug, Default)]
@@ -107,45 +96,31 @@ impl PhysicalState {
 }
 
 pub(crate) fn create(
-    real: extern "C" fn(Out<u64>, usize, Out<Properties>, u64) -> Code,
     handle: Out<u64>,
     bytes: usize,
     properties: Out<Properties>,
-    flags: u64,
-) -> Code {
+    mut call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
     let device = match properties.get().map(Properties::location) {
         Some(MemoryLocation::Device(device)) => device,
         // Without properties the driver refuses.
-        Some(MemoryLocation::Host) | None => return real(handle, bytes, properties, flags),
-        Some(place) => {
-            let call = || real(handle, bytes, properties, flags);
-            return memory::reject_unknown_location("cuMemCreate", place, call);
-        }
+        Some(MemoryLocation::Host) | None => return Ok(call()),
+        Some(place) => return memory::reject_unknown_location("cuMemCreate", place, call),
     };
-    let account = match Account::of_device(device) {
-        Ok(Some(account)) => account,
-        Ok(None) => return real(handle, bytes, properties, flags),
-        Err(code) => return code,
+    let Some(account) = Account::of_device(device)? else {
+        return Ok(call());
     };
-    let Some(cost) = in_blocks(long(bytes)) else {
-        return OUT_OF_MEMORY;
-    };
-    if let Err(code) = account.reserve("cuMemCreate", cost) {
-        return code;
-    }
-    let code =
-        account.call_until_lent_memory_returns(cost, || real(handle, bytes, properties, flags));
+    let cost = in_blocks(long(bytes)).ok_or(OUT_OF_MEMORY)?;
+    account.reserve("cuMemCreate", cost)?;
+    let code = account.call_until_lent_memory_returns(cost, call);
     match (code, handle.get()) {
         (SUCCESS, Some(made)) => {
-            let physical = PhysicalMemory::of(account.process);
-            physical
-                .state
-                .lock()
-                .add(made, Charge::new(account, cost), None);
+            let mut state = PHYSICAL_MEMORY.of(account.process).lock();
+            state.add(made, Charge::new(account, cost), None);
         }
         _ => account.release(cost),
     }
-    code
+    Ok(code)
 }
 
 /// The key of the bytes of a fabric handle.
@@ -153,18 +128,11 @@ fn fabric_key(handle: *mut c_void) -> Option<u64> {
     Out::<[u64; 8]>::at(handle).get().map(tag::of_words)
 }
 
-pub(crate) fn export(
-    real: extern "C" fn(*mut c_void, u64, c_uint, u64) -> Code,
-    shared: *mut c_void,
-    handle: u64,
-    kind: c_uint,
-    flags: u64,
-) -> Code {
-    let code = real(shared, handle, kind, flags);
+pub(crate) fn export(code: Code, shared: *mut c_void, handle: u64, kind: c_uint) -> Code {
     let Some(process) = process::limited().filter(|_| code == SUCCESS) else {
         return code;
     };
-    let mut state = PhysicalMemory::of(process).state.lock();
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     let Some((_, block)) = state.of_handle(handle) else {
         return code;
     };
@@ -195,15 +163,13 @@ pub(crate) fn export(
 }
 
 pub(crate) fn import(
-    real: extern "C" fn(Out<u64>, *mut c_void, c_uint) -> Code,
     handle: Out<u64>,
     shared: *mut c_void,
     kind: c_uint,
-) -> Code {
-    let process = match process::required() {
-        Ok(process) if process.is_uncontrolled() => return real(handle, shared, kind),
-        Ok(process) => process,
-        Err(code) => return code,
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    let Some(process) = process::required()? else {
+        return Ok(call());
     };
     let key = match kind {
         DESCRIPTOR => i32::try_from(shared.addr()).ok().and_then(tag::read),
@@ -212,15 +178,15 @@ pub(crate) fn import(
     };
     // Before the call: as long as it has not returned, its argument keeps the memory.
     let adopted = key.and_then(|key| Charge::adopt(process, key));
-    let code = real(handle, shared, kind);
+    let code = call();
     let (SUCCESS, Some(made)) = (code, handle.get()) else {
         charge::end(adopted);
-        return code;
+        return Ok(code);
     };
     let Some(charge) = adopted.or_else(|| foreign(made)) else {
-        return code;
+        return Ok(code);
     };
-    let mut state = PhysicalMemory::of(process).state.lock();
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     match state.of_handle(made) {
         // The driver has one handle for what it has already.
         Some((_, block)) if key.is_some() && block.key == key => {
@@ -230,7 +196,7 @@ pub(crate) fn import(
         }
         _ => state.add(made, charge, key),
     }
-    code
+    Ok(code)
 }
 
 /// An import that no process of the container has: nothing is charged yet. `None` if it is not on a
@@ -248,7 +214,6 @@ fn foreign(handle: u64) -> Option<Charge> {
 
 /// Charges an import of which nothing was charged yet, now that its size is known.
 fn charge_import(
-    physical: &PhysicalMemory,
     number: u64,
     (account, key): (Account, Option<u64>),
     bytes: usize,
@@ -266,7 +231,7 @@ fn charge_import(
         }
         charge
     };
-    let mut state = physical.state.lock();
+    let mut state = PHYSICAL_MEMORY.of(account.process).lock();
     if let Some(block) = state.blocks.get_mut(&number)
         && block.charge.bytes == 0
     {
@@ -278,17 +243,17 @@ fn charge_import(
     Ok(())
 }
 
-pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
+pub(crate) fn release(handle: u64, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(handle);
+        return call();
     };
-    let physical = PhysicalMemory::of(process);
-    let number = physical.state.lock().handles.get(&handle).copied();
-    let code = real(handle);
+    let physical = PHYSICAL_MEMORY.of(process);
+    let number = physical.lock().handles.get(&handle).copied();
+    let code = call();
     let (SUCCESS, Some(number)) = (code, number) else {
         return code;
     };
-    let mut state = physical.state.lock();
+    let mut state = physical.lock();
     let ended = state.change(number, |block| {
         block.handles = block.handles.saturating_sub(1);
     });
@@ -303,93 +268,69 @@ pub(crate) fn release(real: extern "C" fn(u64) -> Code, handle: u64) -> Code {
     code
 }
 
-pub(crate) fn retain(
-    real: extern "C" fn(Out<u64>, *mut c_void) -> Code,
-    handle: Out<u64>,
-    address: *mut c_void,
-) -> Code {
+pub(crate) fn retain(handle: Out<u64>, address: *mut c_void, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(handle, address);
+        return call();
     };
     // Counted before the call: another thread may end the last mapping right after.
-    let physical = PhysicalMemory::of(process);
-    let mut state = physical.state.lock();
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     let number = state.at(long(address.addr()));
     if let Some(block) = number.and_then(|number| state.blocks.get_mut(&number)) {
         block.handles += 1;
     }
     drop(state);
-    let code = real(handle, address);
+    let code = call();
     match (code, handle.get(), number) {
         (SUCCESS, Some(found), Some(number)) => {
-            physical.state.lock().handles.insert(found, number);
+            let mut state = PHYSICAL_MEMORY.of(process).lock();
+            state.handles.insert(found, number);
         }
-        (_, _, Some(number)) => physical.change(number, |block| block.handles -= 1),
+        (_, _, Some(number)) => change(process, number, |block| block.handles -= 1),
         _ => {}
     }
     code
 }
 
-pub(crate) fn map(
-    real: extern "C" fn(u64, usize, usize, u64, u64) -> Code,
-    pointer: u64,
-    bytes: usize,
-    offset: usize,
-    handle: u64,
-    flags: u64,
-) -> Code {
+pub(crate) fn map(pointer: u64, bytes: usize, handle: u64, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(pointer, bytes, offset, handle, flags);
+        return call();
     };
-    let physical = PhysicalMemory::of(process);
-    let mut state = physical.state.lock();
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     let Some((number, block)) = state.of_handle(handle) else {
         drop(state);
-        return real(pointer, bytes, offset, handle, flags);
+        return call();
     };
     block.mappings += 1;
     let uncharged = (block.charge.bytes == 0).then_some((block.charge.account, block.key));
     drop(state);
-    let charged = uncharged.map_or(Ok(()), |of| charge_import(physical, number, of, bytes));
-    let code = match charged {
-        Ok(()) => real(pointer, bytes, offset, handle, flags),
-        Err(code) => code,
-    };
+    let charged = uncharged.map_or(Ok(()), |of| charge_import(number, of, bytes));
+    let code = charged.map_or_else(|refused| refused, |()| call());
     if code == SUCCESS {
-        let mapping = (long(bytes), number);
-        physical.state.lock().mapped.insert(pointer, mapping);
+        let mut state = PHYSICAL_MEMORY.of(process).lock();
+        state.mapped.insert(pointer, (long(bytes), number));
     } else {
-        physical.change(number, |block| block.mappings -= 1);
+        change(process, number, |block| block.mappings -= 1);
     }
     code
 }
 
-pub(crate) fn unmap(real: extern "C" fn(u64, usize) -> Code, pointer: u64, bytes: usize) -> Code {
-    let Some(process) = process::get() else {
-        return real(pointer, bytes);
-    };
-    let code = real(pointer, bytes);
-    if code != SUCCESS {
+pub(crate) fn unmap(code: Code, pointer: u64, bytes: usize) -> Code {
+    let Some(process) = process::get().filter(|_| code == SUCCESS) else {
         return code;
-    }
-    let physical = PhysicalMemory::of(process);
-    let mut state = physical.state.lock();
+    };
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     let end = pointer.saturating_add(long(bytes));
-    let range = state.mapped.range(pointer..end);
-    let ended: Vec<(u64, u64)> = range.map(|(at, (_, number))| (*at, *number)).collect();
-    for (at, _) in &ended {
-        state.mapped.remove(at);
-    }
+    let gone = state.mapped.extract_if(pointer..end, |_, _| true);
+    let ended: Vec<u64> = gone.map(|(_, (_, number))| number).collect();
     drop(state);
-    for (_, number) in ended {
-        unuse(physical, number);
+    for number in ended {
+        end_mapping(process, number);
     }
     code
 }
 
-/// A mapping ended.
-fn unuse(physical: &PhysicalMemory, number: u64) {
-    physical.change(number, |block| {
+fn end_mapping(process: &ProcessState, number: u64) {
+    change(process, number, |block| {
         block.mappings = block.mappings.saturating_sub(1);
     });
 }
@@ -412,17 +353,11 @@ const MAP: c_uint = 1;
 
 /// Behind parts of arrays: charged until the array is destroyed, because the driver unmaps a part when
 /// the stream gets there.
-pub(crate) fn map_arrays(
-    real: extern "C" fn(Out<ArrayMapping>, c_uint, Handle) -> Code,
-    list: Out<ArrayMapping>,
-    count: c_uint,
-    stream: Handle,
-) -> Code {
-    let code = real(list, count, stream);
+pub(crate) fn map_arrays(code: Code, list: Out<ArrayMapping>, count: c_uint) -> Code {
     let Some(process) = process::get().filter(|_| code == SUCCESS) else {
         return code;
     };
-    let mut state = PhysicalMemory::of(process).state.lock();
+    let mut state = PHYSICAL_MEMORY.of(process).lock();
     let count = usize::try_from(count).unwrap_or(0);
     let all = (0..count).filter_map(|i| list.get_at(i));
     for one in all.filter(|one| one.operation == MAP) {
@@ -440,18 +375,18 @@ pub(crate) fn destroy_array(
     array: Handle,
     call: impl FnOnce() -> Code,
 ) -> Code {
-    let physical = PhysicalMemory::of(process);
+    let physical = PHYSICAL_MEMORY.of(process);
     // Before the call: afterwards the handle may belong to another array.
-    let Some(parts) = physical.state.lock().in_arrays.remove(&array) else {
+    let Some(parts) = physical.lock().in_arrays.remove(&array) else {
         return call();
     };
     let code = call();
     if code == SUCCESS {
         for number in parts {
-            unuse(physical, number);
+            end_mapping(process, number);
         }
     } else {
-        physical.state.lock().in_arrays.insert(array, parts);
+        physical.lock().in_arrays.insert(array, parts);
     }
     code
 }

@@ -17,8 +17,7 @@ use crate::charges::pending_frees::PendingFrees;
 use crate::charges::pools::{Pool, Pools, USED, attribute, pool_bytes};
 use crate::driver::call;
 use crate::ffi::{
-    Code, CuMemLocation, Device, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS,
-    long,
+    Code, CuMemLocation, Handle, MemoryLocation, OUT_OF_MEMORY, Out, Properties, SUCCESS, long,
 };
 use crate::stream::goes_into_capture;
 use crate::{pace, process};
@@ -27,113 +26,90 @@ use crate::{pace, process};
 static ANY_CHARGED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn allocate(
-    real: extern "C" fn(Out<u64>, usize, Handle) -> Code,
     pointer: Out<u64>,
     bytes: usize,
     stream: Handle,
-) -> Code {
+    mut call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
     // Not by the thread's context: the stream's counts, and the thread may have none.
-    let (account, device) = match Account::of_stream(stream) {
-        Ok(Some(found)) => found,
-        Ok(None) => return real(pointer, bytes, stream),
-        Err(code) => return code,
+    let Some((account, device)) = Account::of_stream(stream)? else {
+        return Ok(call());
     };
     if goes_into_capture(stream) {
         // A node of a graph, which takes its memory when it is launched.
-        return real(pointer, bytes, stream);
+        return Ok(call());
     }
     let mut pool = 0;
     let code = call::cuDeviceGetMemPool(Out::to(&mut pool), device);
     if code != SUCCESS {
         // A device without pools: the driver would answer the same.
-        return code;
+        return Err(code);
     }
-    allocate_charged(account, pool, bytes, pointer, stream, || {
-        real(pointer, bytes, stream)
-    })
+    allocate_charged(account, pool, bytes, pointer, stream, call)
 }
 
 pub(crate) fn allocate_from(
-    real: extern "C" fn(Out<u64>, usize, Handle, Handle) -> Code,
     pointer: Out<u64>,
     bytes: usize,
     pool: Handle,
     stream: Handle,
-) -> Code {
-    let process = match process::required() {
-        Ok(process) => process,
-        Err(code) => return code,
+    mut call: impl FnMut() -> Code,
+) -> Result<Code, Code> {
+    let Some(process) = process::required()? else {
+        return Ok(call());
     };
     let pools = Pools::of(process);
     if pools.of_host.lock().contains(&pool) {
-        return real(pointer, bytes, pool, stream);
+        return Ok(call());
     }
     let known = pools.of_devices.lock().get(&pool).map(|pool| pool.account);
-    let of_stream = || Account::of_stream(stream).map(|found| Some(found?.0));
-    let account = match known.map_or_else(of_stream, |account| Ok(Some(account))) {
-        Ok(Some(account)) => account,
-        Ok(None) => return real(pointer, bytes, pool, stream),
-        Err(code) => return code,
+    let account = if known.is_some() {
+        known
+    } else {
+        Account::of_stream(stream)?.map(|(account, _)| account)
     };
-    if goes_into_capture(stream) {
-        return real(pointer, bytes, pool, stream);
+    match account.filter(|_| !goes_into_capture(stream)) {
+        Some(account) => allocate_charged(account, pool, bytes, pointer, stream, call),
+        None => Ok(call()),
     }
-    allocate_charged(account, pool, bytes, pointer, stream, || {
-        real(pointer, bytes, pool, stream)
-    })
 }
 
 /// Memory that was allocated without a pool stays charged until the stream reaches the free.
-pub(crate) fn free(real: extern "C" fn(u64, Handle) -> Code, pointer: u64, stream: Handle) -> Code {
-    let call = || real(pointer, stream);
+pub(crate) fn free(pointer: u64, stream: Handle, call: impl FnOnce() -> Code) -> Code {
     free_with(pointer, call, |process, entry| {
         PendingFrees::of(process).add(process, (pointer, entry), stream);
     })
 }
 
 pub(crate) fn create(
-    real: extern "C" fn(Out<Handle>, Out<Properties>) -> Code,
     pool: Out<Handle>,
     properties: Out<Properties>,
-) -> Code {
-    let on = properties.get().map(Properties::location);
-    let account = match on {
-        Some(MemoryLocation::Device(device)) => match Account::of_device(device) {
-            Ok(account) => account,
-            Err(code) => return code,
-        },
-        Some(place @ MemoryLocation::Unknown(_)) => {
-            let call = || real(pool, properties);
+    call: impl FnOnce() -> Code,
+) -> Result<Code, Code> {
+    // Without properties the driver refuses.
+    let Some(place) = properties.get().map(Properties::location) else {
+        return Ok(call());
+    };
+    match place {
+        MemoryLocation::Unknown(_) => {
             return reject_unknown_location("cuMemPoolCreate", place, call);
         }
-        Some(MemoryLocation::Host | MemoryLocation::Managed) | None => None,
-    };
-    let code = real(pool, properties);
-    match (code, pool.get(), account) {
-        (SUCCESS, Some(made), Some(account)) => {
-            let known = Pool::new(account);
-            let pools = Pools::of(account.process);
-            pools.of_devices.lock().insert(made, known);
+        // Only on a device of the container.
+        MemoryLocation::Device(device) => {
+            Account::of_device(device)?;
         }
-        // Allocations from it take no device memory. A pool of managed memory belongs to the device
-        // for which it is first used.
-        (SUCCESS, Some(made), None) if on == Some(MemoryLocation::Host) => {
-            if let Some(process) = process::get() {
-                Pools::of(process).of_host.lock().insert(made);
-            }
-        }
-        _ => {}
+        MemoryLocation::Host | MemoryLocation::Managed => {}
     }
-    code
+    Ok(record(call(), pool, place))
 }
 
-pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code {
+pub(crate) fn destroy(pool: Handle, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(pool);
+        return call();
     };
     let pools = Pools::of(process);
     if pools.of_host.lock().remove(&pool) {
-        return real(pool);
+        return call();
     }
     let mut known = pools.of_devices.lock();
     // What the driver cannot free, because something of it is still used, stays charged: it cannot
@@ -143,7 +119,7 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
         let _ = call::cuMemPoolTrimTo(pool, 0);
     }
     let remaining = is_used.then(|| pool_bytes(pool)).flatten().unwrap_or(0);
-    let code = real(pool);
+    let code = call();
     if code == SUCCESS
         && let Some(mut removed) = known.remove(&pool)
     {
@@ -152,13 +128,13 @@ pub(crate) fn destroy(real: extern "C" fn(Handle) -> Code, pool: Handle) -> Code
     code
 }
 
-pub(crate) fn trim(real: extern "C" fn(Handle, usize) -> Code, pool: Handle, bytes: usize) -> Code {
+pub(crate) fn trim(pool: Handle, call: impl FnOnce() -> Code) -> Code {
     let Some(process) = process::get() else {
-        return real(pool, bytes);
+        return call();
     };
     // Not while an allocation counts on what is free in it.
     let mut known = Pools::of(process).wait_until_not_exact(pool);
-    let code = real(pool, bytes);
+    let code = call();
     if let Some(known) = known.get_mut(&pool) {
         known.refresh(pool);
     }
@@ -174,12 +150,12 @@ fn allocate_charged(
     pointer: Out<u64>,
     stream: Handle,
     call: impl FnMut() -> Code,
-) -> Code {
+) -> Result<Code, Code> {
     let pools = Pools::of(account.process);
     let reserved =
         account.reserve_retrying(|first| pools.try_reserve(account, handle, long(bytes), first));
     let Some(mut reservation) = reserved else {
-        return account.refuse("a memory pool", long(bytes));
+        return Err(account.refuse("a memory pool", long(bytes)));
     };
     ANY_CHARGED.store(true, Relaxed);
     let code = account.call_until_lent_memory_returns(long(bytes), call);
@@ -187,7 +163,7 @@ fn allocate_charged(
     let mut known = pools.of_devices.lock();
     let Some(pool) = known.get_mut(&handle) else {
         // It was destroyed meanwhile, and its charge with it.
-        return code;
+        return Ok(code);
     };
     pool.end(&reservation);
     let account = pool.account;
@@ -195,7 +171,7 @@ fn allocate_charged(
     if more == 0 || account.try_reserve(more, account.device_limit()) {
         pool.charged += more;
         pool.refresh(handle);
-        return code;
+        return Ok(code);
     }
     // It grew past the limit, in larger steps than expected: undone at once.
     account.process.slot.charge(account.device_index, more);
@@ -205,11 +181,11 @@ fn allocate_charged(
     }
     let _ = call::cuMemPoolTrimTo(handle, 0);
     pool.refresh(handle);
-    OUT_OF_MEMORY
+    Err(OUT_OF_MEMORY)
 }
 
 /// Records the location of a pool that the driver made.
-fn record_pool(code: Code, pool: Out<Handle>, place: MemoryLocation) -> Code {
+pub(crate) fn record(code: Code, pool: Out<Handle>, place: MemoryLocation) -> Code {
     let process = process::limited().filter(|_| code == SUCCESS);
     let (Some(pool), Some(process)) = (pool.get(), process) else {
         return code;
@@ -226,41 +202,29 @@ fn record_pool(code: Code, pool: Out<Handle>, place: MemoryLocation) -> Code {
     // Nothing is recorded for a device of others: allocations from it are charged as if it were
     // ours.
     if let Ok(Some(device_index)) = process.device_index(device) {
-        let account = Account {
-            process,
-            device_index,
-            context: 0,
-        };
+        let new = || Pool::new(Account::new(process, device_index));
         let mut known = Pools::of(process).of_devices.lock();
-        known.entry(pool).or_insert_with(|| Pool::new(account));
+        known.entry(pool).or_insert_with(new);
     }
     code
 }
 
-pub(crate) fn of_device(
-    real: extern "C" fn(Out<Handle>, Device) -> Code,
-    pool: Out<Handle>,
-    device: Device,
-) -> Code {
-    record_pool(real(pool, device), pool, MemoryLocation::Device(device))
-}
-
-pub(crate) fn of_place(
-    real: extern "C" fn(Out<Handle>, Out<CuMemLocation>, c_uint) -> Code,
+/// The same, for a location of which memory of an allocation type is asked for.
+pub(crate) fn record_at(
+    code: Code,
     pool: Out<Handle>,
     place: Out<CuMemLocation>,
     kind: c_uint,
 ) -> Code {
-    let code = real(pool, place, kind);
     match place.get() {
-        Some(place) => record_pool(code, pool, place.for_type(kind)),
+        Some(place) => record(code, pool, place.for_type(kind)),
         None => code,
     }
 }
 
 /// A synchronization returned: launches are done, and the driver may have released memory of pools and
 /// graphs.
-fn refresh_after_wait(code: Code) -> Code {
+pub(crate) fn refresh_after_wait(code: Code) -> Code {
     if let Some(process) = process::get().filter(|_| code == SUCCESS) {
         pace::poll_after_wait(process);
         if ANY_CHARGED.load(Relaxed) {
@@ -269,14 +233,4 @@ fn refresh_after_wait(code: Code) -> Code {
         PendingFrees::of(process).refresh(process);
     }
     code
-}
-
-/// Synchronizes a stream, an event or a context.
-pub(crate) fn synchronize(real: extern "C" fn(Handle) -> Code, of: Handle) -> Code {
-    refresh_after_wait(real(of))
-}
-
-/// Synchronizes the current context.
-pub(crate) fn synchronize_context(real: extern "C" fn() -> Code) -> Code {
-    refresh_after_wait(real())
 }

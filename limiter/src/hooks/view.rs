@@ -9,8 +9,7 @@ use crate::driver::call;
 use crate::ffi::{Code, Device, INVALID_DEVICE, NOT_PERMITTED, Out, SUCCESS, long, size};
 use crate::process::{Access, ProcessState, Share, access};
 
-pub(crate) fn device_count(real: extern "C" fn(Out<i32>) -> Code, count: Out<i32>) -> Code {
-    let code = real(count);
+pub(crate) fn device_count(code: Code, count: Out<i32>) -> Code {
     let (SUCCESS, Some(available), Some(share)) = (code, count.get(), access().share()) else {
         return code;
     };
@@ -54,30 +53,23 @@ pub(crate) fn device(
     INVALID_DEVICE
 }
 
-pub(crate) fn total_memory(
-    real: extern "C" fn(Out<usize>, Device) -> Code,
-    bytes: Out<usize>,
-    device: Device,
-) -> Code {
-    let code = real(bytes, device);
-    if let Some(available) = bytes.get().filter(|_| code == SUCCESS) {
-        bytes.put(limited_total(device, available));
+pub(crate) fn total_memory(code: Code, bytes: Out<usize>, device: Device) -> Code {
+    if code == SUCCESS
+        && let (Some(available), Some(share)) = (bytes.get(), access().share())
+        && let Ok(Some(device_index)) = share.device_index(device)
+    {
+        bytes.put(size(shown_total(share, device_index, long(available))));
     }
     code
 }
 
-/// What is shown of a device that has this much memory.
-fn limited_total(device: Device, available: usize) -> usize {
-    let share = access().share();
-    let device_index = share.and_then(|share| Some((share, share.device_index(device).ok()??)));
-    let Some((share, device_index)) = device_index else {
-        return available;
-    };
-    let limit = size(share.limits.memory(device_index));
+/// What is shown as the memory of a device that has this much: more may be granted than it has.
+pub(crate) fn shown_total(share: &Share, device_index: usize, available: u64) -> u64 {
+    let limit = share.limits.memory(device_index);
     if share.is_oversubscribed() {
         limit
     } else {
-        available.min(limit)
+        limit.min(available)
     }
 }
 
@@ -102,18 +94,13 @@ pub(crate) fn memory_info(
     if code != SUCCESS {
         return code;
     }
-    let shown = memory_view(account.process, account.device_index);
-    let remaining = shown.total - shown.used;
+    let shown = shown_total(process, account.device_index, long(real_total));
+    let mut remaining = remaining_memory(process, account.device_index).min(shown);
     // The device itself may have less, which matters where all memory must be on it.
-    let (available, remaining) = if account.process.is_oversubscribed() {
-        (shown.total, remaining)
-    } else {
-        (
-            shown.total.min(long(real_total)),
-            remaining.min(long(real_free).max(account.callable())),
-        )
-    };
-    total.put(size(available));
+    if !process.is_oversubscribed() {
+        remaining = remaining.min(long(real_free).max(account.callable()));
+    }
+    total.put(size(shown));
     // The driver allocates whole blocks.
     free.put(size(remaining / BLOCK * BLOCK));
     code
@@ -132,59 +119,20 @@ fn no_memory_left(
         return code;
     }
     let queried = call::cuCtxGetDevice(Out::to(&mut device));
-    let device_index = share.device_index(device).ok().flatten();
-    let limit = device_index
-        .filter(|_| queried == SUCCESS)
-        .map_or(0, |device_index| size(share.limits.memory(device_index)));
-    total.put(if share.is_oversubscribed() {
-        limit
-    } else {
-        real_total.min(limit)
-    });
+    let shown = match share.device_index(device) {
+        Ok(Some(device_index)) if queried == SUCCESS => {
+            shown_total(share, device_index, long(real_total))
+        }
+        _ => 0,
+    };
+    total.put(size(shown));
     free.put(0);
     SUCCESS
 }
 
-/// A device's memory as the container sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryView {
-    pub(crate) total: u64,
-    /// At most `total`.
-    pub(crate) used: u64,
-    /// More may be granted than the device has.
-    pub(crate) oversubscribed: bool,
-}
-
-impl MemoryView {
-    /// Of a share of which this process gets nothing.
-    pub(crate) fn used_up(share: &Share, device_index: usize) -> Self {
-        let total = share.limits.memory(device_index);
-        Self {
-            total,
-            used: total,
-            oversubscribed: share.is_oversubscribed(),
-        }
-    }
-
-    /// The total to show of a device that has `all`.
-    pub(crate) fn total_of(self, available: u64) -> u64 {
-        if self.oversubscribed {
-            self.total
-        } else {
-            self.total.min(available)
-        }
-    }
-}
-
-pub(crate) fn memory_view(process: &'static ProcessState, device_index: usize) -> MemoryView {
+/// What the container may still get of a device.
+pub(crate) fn remaining_memory(process: &'static ProcessState, device_index: usize) -> u64 {
     charges::refresh(process);
-    let total = process.limits.memory(device_index);
-    let remaining = process
-        .limit(device_index)
-        .saturating_sub(process.slot.used(device_index));
-    MemoryView {
-        total,
-        used: total.saturating_sub(remaining),
-        oversubscribed: process.is_oversubscribed(),
-    }
+    let used = process.slot.used(device_index);
+    process.limit(device_index).saturating_sub(used)
 }

@@ -6,7 +6,7 @@
 //! the table, so that libc sees the real caller. Names that cannot be the driver's cost a look at
 //! their first letters ([`early`]).
 
-use core::ffi::{CStr, c_char, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
@@ -15,56 +15,24 @@ use crate::driver::{in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
-/// `cuGetProcAddress` with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
-const PER_THREAD: u64 = 2;
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+pub(super) const PER_THREAD: u64 = 2;
 
-pub(crate) fn by_address(
-    real: extern "C" fn(Text, Out<*const ()>, i32, u64) -> Code,
+/// The answer of `cuGetProcAddress`, with our function in place of the driver's.
+pub(crate) fn replaced(
+    code: Code,
     name: Text,
     address: Out<*const ()>,
     version: i32,
-    flags: u64,
+    per_thread: bool,
 ) -> Code {
-    let code = real(name, address, version, flags);
-    replace(code, name, address, version, flags);
-    code
-}
-
-pub(crate) fn by_address_v2(
-    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
-    name: Text,
-    address: Out<*const ()>,
-    version: i32,
-    flags: u64,
-    status: Out<c_uint>,
-) -> Code {
-    let code = real(name, address, version, flags, status);
-    replace(code, name, address, version, flags);
-    code
-}
-
-/// Always asks for the variants with per-thread default streams.
-pub(crate) fn by_address_own(
-    real: extern "C" fn(Text, Out<*const ()>, i32, u64, Out<c_uint>) -> Code,
-    name: Text,
-    address: Out<*const ()>,
-    version: i32,
-    flags: u64,
-    status: Out<c_uint>,
-) -> Code {
-    let code = real(name, address, version, flags, status);
-    replace(code, name, address, version, flags | PER_THREAD);
-    code
-}
-
-fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags: u64) {
     let found = address
         .get()
         .filter(|found| code == SUCCESS && !found.is_null());
-    let Some(found) = found else { return };
+    let Some(found) = found else { return code };
     if is_own_function(found.cast_mut().cast()) {
         // A driver that looks up its own calls by name found ours.
-        return;
+        return code;
     }
     let same = |hook: &&Hook| {
         let known = hook.real.get();
@@ -73,7 +41,7 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
     // A driver may return other addresses than dlsym does; then the name decides.
     let hook = variants_of(name.bytes()).find(same).or_else(|| {
         let by_name = || {
-            variant(name.bytes(), version, flags, |hook| {
+            variant(name.bytes(), version, per_thread, |hook| {
                 hook.real.get().is_some()
             })
         };
@@ -81,8 +49,9 @@ fn replace(code: Code, name: Text, address: Out<*const ()>, version: i32, flags:
         by_name().filter(|hook| !is_newer(hook, found))
     });
     if let Some(hook) = hook {
-        address.put(hook.real.ours());
+        address.put(hook.real.ours.0);
     }
+    code
 }
 
 /// The variants of a call. The name may have the suffix of one of them, such as `_v2_ptsz`.
@@ -96,7 +65,7 @@ fn variants_of(name: &[u8]) -> impl Iterator<Item = &'static Hook> {
 /// Whether an address is that of an exported function of ours.
 fn is_own_function(address: *mut c_void) -> bool {
     let mut hooks = HOOKS.iter();
-    hooks.any(|hook| core::ptr::eq(hook.real.ours(), address.cast_const().cast()))
+    hooks.any(|hook| core::ptr::eq(hook.real.ours.0, address.cast_const().cast()))
 }
 
 /// Whether an address is that of a variant of this call that the table does not have.
@@ -107,19 +76,19 @@ fn is_newer(hook: &Hook, found: *const ()) -> bool {
         .map(|(number, suffix)| format!("{}_v{number}{suffix}", hook.stem))
         .filter(|name| !HOOKS.iter().any(|hook| hook.name == name))
         .filter_map(|name| CString::new(name).ok())
-        .any(|name| core::ptr::eq(hook.real.library().find(&name).cast_const().cast(), found))
+        .any(|name| core::ptr::eq(hook.real.library.find(&name).cast_const().cast(), found))
 }
 
 /// The newest variant of a call that a client of this version may have and that the driver `has`.
 fn variant(
     name: &[u8],
     version: i32,
-    flags: u64,
+    per_thread: bool,
     has: impl Fn(&Hook) -> bool,
 ) -> Option<&'static Hook> {
     let matches = |hook: &&Hook| hook.stem.as_bytes() == name && hook.since <= version && has(hook);
     let all = || HOOKS.iter().filter(matches);
-    let own = all().filter(|hook| hook.per_thread == (flags & PER_THREAD != 0));
+    let own = all().filter(|hook| hook.per_thread == per_thread);
     let newest = own.max_by_key(|hook| hook.since);
     newest.or_else(|| {
         all()
@@ -154,7 +123,7 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
             if is_in_limiter(found) {
                 return null_mut();
             }
-            hook.real.library().adopt(handle, found);
+            hook.real.library.adopt(handle, found);
         }
     }
     let Some(real) = hook.real.get() else {
@@ -164,7 +133,7 @@ extern "C" fn routed(handle: *mut c_void, name: *const c_char, caller: *mut c_vo
     if in_same_library(caller, real) {
         return if special { real } else { null_mut() };
     }
-    hook.real.ours().cast_mut().cast()
+    hook.real.ours.0.cast_mut().cast()
 }
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
@@ -233,21 +202,26 @@ mod tests {
 
     #[test]
     fn picks_newest_variant_for_client_version() {
-        for (stem, version, flags, expected) in [
-            ("cuCtxCreate", 12_040, 0, Some("cuCtxCreate_v3")),
-            ("cuCtxCreate", 13_000, 0, Some("cuCtxCreate_v4")),
-            ("cuCtxCreate", 2_000, 0, Some("cuCtxCreate")),
-            ("cuMemAllocAsync", 13_000, 2, Some("cuMemAllocAsync_ptsz")),
-            ("cuMemAllocAsync", 13_000, 0, Some("cuMemAllocAsync")),
-            ("cuMemAlloc", 13_000, 2, Some("cuMemAlloc_v2")),
-            ("cuNothing", 13_000, 0, None),
+        for (stem, version, per_thread, expected) in [
+            ("cuCtxCreate", 12_040, false, Some("cuCtxCreate_v3")),
+            ("cuCtxCreate", 13_000, false, Some("cuCtxCreate_v4")),
+            ("cuCtxCreate", 2_000, false, Some("cuCtxCreate")),
+            (
+                "cuMemAllocAsync",
+                13_000,
+                true,
+                Some("cuMemAllocAsync_ptsz"),
+            ),
+            ("cuMemAllocAsync", 13_000, false, Some("cuMemAllocAsync")),
+            ("cuMemAlloc", 13_000, true, Some("cuMemAlloc_v2")),
+            ("cuNothing", 13_000, false, None),
         ] {
-            let found = variant(stem.as_bytes(), version, flags, |_| true);
+            let found = variant(stem.as_bytes(), version, per_thread, |_| true);
             let found = found.map(|hook| hook.name);
-            assert_eq!(found, expected, "{stem} {version} {flags}");
+            assert_eq!(found, expected, "{stem} {version} {per_thread}");
         }
         // A driver of CUDA 12.4 lacks the newest.
-        let old = variant(b"cuCtxCreate", 13_000, 0, |hook| hook.since < 12_050);
+        let old = variant(b"cuCtxCreate", 13_000, false, |hook| hook.since < 12_050);
         assert_eq!(old.map(|hook| hook.name), Some("cuCtxCreate_v3"));
     }
 

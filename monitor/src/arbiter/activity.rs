@@ -34,12 +34,14 @@ pub struct Activity {
     /// Recent time between signs of work.
     gap: u64,
     demand_until: u64,
-    used: Ppm,
+    /// What it uses of the device, by its counters, if it is limited.
+    pub used: Ppm,
+    /// The same, over about as long as the driver's measurements are averaged.
     average_used: Ppm,
     /// The part of the time for which its launches wait on the device for other tenants.
     contended: Ppm,
-    /// Nanoseconds that it was charged so far.
-    charged: u64,
+    /// Nanoseconds that it was charged so far, by its counters.
+    pub charged: u64,
     /// Its processes with work.
     running: u64,
     /// Nanoseconds between the last two samples; 0: there was one.
@@ -48,36 +50,13 @@ pub struct Activity {
     /// the time so far.
     taken: Ppm,
     taken_time: u64,
-    active: bool,
-    demands_more: bool,
+    /// A launch is running, waiting, or was a moment ago.
+    pub active: bool,
+    /// It demands more than it uses.
+    pub demands_more: bool,
 }
 
 impl Activity {
-    /// Whether a launch is running, waiting, or was a moment ago.
-    pub fn is_active(&self) -> bool {
-        self.active
-    }
-
-    /// Whether it demands more than it uses.
-    pub fn demands_more(&self) -> bool {
-        self.demands_more
-    }
-
-    /// What it uses of the device, by its counters, if it is limited.
-    pub fn used(&self) -> Ppm {
-        self.used
-    }
-
-    /// The same, over about as long as the driver's measurements are averaged.
-    pub fn average_used(&self) -> Ppm {
-        self.average_used
-    }
-
-    /// Nanoseconds that it was charged so far, by its counters.
-    pub fn charged(&self) -> u64 {
-        self.charged
-    }
-
     /// Its processes with work on the device.
     pub fn running(&self) -> u64 {
         if self.active { self.running } else { 0 }

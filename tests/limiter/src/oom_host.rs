@@ -201,7 +201,7 @@ impl Host {
             for share in &shares {
                 let page = &self.pages[share.at.0];
                 page.set_called_back(0, decision.called_back);
-                page.set_max_wait_ms(0, decision.patience);
+                page.set_max_wait_ms(0, decision.max_wait_ms);
             }
             for share in decision.end.iter().map(|index| &shares[*index]) {
                 let processes = sample.processes.iter().zip(&evaluation.shares);
