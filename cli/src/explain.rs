@@ -202,9 +202,6 @@ fn answers(node: &NodeAnswer) -> Vec<Vec<String>> {
     if !node.offered {
         remark.push_str(" (not offered by kube-scheduler)");
     }
-    if node.crowded {
-        remark.push_str(" (pods that are being placed take its capacity)");
-    }
     if node.gpus.is_empty() {
         let mut row = vec![node.node.to_string()];
         row.extend(std::iter::repeat_n("-".to_owned(), 7));

@@ -1,7 +1,7 @@
 //! `resize`: asks for another share of a running pod by its annotation, and shows how far that is. The
 //! scheduler and the pod's node decide.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aliquot_core::Allocation;
 use aliquot_core::allocation::ALLOCATION;
@@ -11,6 +11,7 @@ use aliquot_core::resize::{
 use aliquot_k8s::pod;
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -105,7 +106,8 @@ impl Resize {
         let Some(Ok(allocation)) = allocation else {
             return Err(ResizeFailure::NoShare(full_name));
         };
-        let text = self.text(&allocation, unix())?;
+        let now = Timestamp::now().as_millisecond().unsigned_abs();
+        let text = self.text(&allocation, now)?;
         let request = ResizeRequest::parse(&text)?;
         let patch = json!({"metadata": {"uid": found.metadata.uid, "annotations": {RESIZE: text}}});
         let params = PatchParams::default();
@@ -187,12 +189,6 @@ fn outcome(found: &Pod, text: &str, shown: &mut String) -> Option<Result<(), Res
             None
         }
     }
-}
-
-/// Milliseconds since 1970.
-fn unix() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or_default()
 }
 
 #[cfg(test)]

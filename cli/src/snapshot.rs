@@ -7,7 +7,7 @@ use aliquot_core::{Ledger, NodeName};
 use aliquot_k8s::{node, pod, replicas};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 
-use crate::components::{arguments, flag, is_ours, name, names};
+use crate::components::{flag, is_ours, name, names};
 
 /// The ledger from nodes and pods; pods that are being bound are missing.
 pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
@@ -33,15 +33,14 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
     ledger
 }
 
-/// How the scheduler among these pods reads pods: the resources' names, its own name, and whether HAMi's
-/// annotation counts. Its defaults are not known here; the flags' defaults are used.
+/// How the scheduler among these pods reads pods: the resources' names and its own name. Its defaults
+/// are not known here; the flags' defaults are used.
 pub(crate) fn settings(pods: &[Pod]) -> pod::Settings {
     let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
     let own_name = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
     pod::Settings {
         scheduler_name: own_name.unwrap_or(pod::SCHEDULER_NAME).to_owned(),
         names: scheduler.map(names).unwrap_or_default(),
-        hami: scheduler.is_some_and(|pod| arguments(pod).any(|one| one == "--compat-hami")),
         ..pod::Settings::default()
     }
 }

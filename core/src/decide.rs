@@ -6,9 +6,8 @@
 //!
 //! Verdicts on nodes are cached for each shape of pod. A verdict is valid until its node's
 //! version changes, so an extender call evaluates only the nodes that changed since the
-//! last pod of the same shape; nodes with pending placements are cached in the same way. A
-//! change of the typical pods empties the cache; whoever changes the policies starts a new
-//! one. Nodes of one kind ([`NodeState::kind`]) have one verdict.
+//! last pod of the same shape. A change of the typical pods empties the cache; whoever changes
+//! the policies starts a new one. Nodes of one kind ([`NodeState::kind`]) have one verdict.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -17,17 +16,14 @@ use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::demand::Demand;
-use crate::fit::{self, Fit};
-use crate::mig::Instance;
+use crate::fit;
 use crate::node::{DeviceState, NodeState};
 use crate::quota::{Headroom, QuotaAmount};
 use crate::refusal::{Reason, Refusal};
-use crate::replicas::Replicas;
 use crate::request::Memory;
 use crate::score::Policies;
 use crate::typical::Typical;
 use crate::units::Mib;
-use crate::usage::DeviceUse;
 
 /// Verdicts cached by default; the least recently used shape is dropped. About 50 MiB: 200
 /// shapes of 5,000 nodes.
@@ -35,37 +31,6 @@ const VERDICTS: usize = 1 << 20;
 const _: () = assert!(size_of::<Option<(u64, NodeVerdict)>>() <= 48);
 /// Shapes cached however many nodes there are.
 const SHAPES: usize = 32;
-
-/// A pod whose best node was just returned to kube-scheduler, and which is not reserved
-/// yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingPlacement {
-    /// The node's slot.
-    pub slot: usize,
-    /// What the pod would use of each device.
-    pub uses: Vec<(usize, DeviceUse)>,
-    /// Which of `uses` are MIG instances ([`Fit::instances`]).
-    pub instances: Vec<(usize, Instance)>,
-    /// The kubelet's replicas that it would use.
-    pub replicas: Replicas,
-}
-
-impl PendingPlacement {
-    /// The placement of a pod with this demand on the node in this slot.
-    pub fn of(slot: usize, fit: Fit, demand: &Demand) -> Self {
-        Self {
-            slot,
-            uses: fit.uses,
-            instances: fit.instances,
-            replicas: demand.replicas(),
-        }
-    }
-
-    /// The node with the pod on it.
-    pub fn on(&self, node: &NodeState) -> NodeState {
-        node.with(&self.uses, &self.instances, &self.replicas)
-    }
-}
 
 /// Which nodes can take a pod with this demand.
 #[derive(Clone, Copy, Debug)]
@@ -76,13 +41,8 @@ pub struct NodeQuery<'a> {
     pub demand: &'a Demand,
     /// The policies for pods that choose none.
     pub policies: &'a Policies,
-    /// Placements of other pods that are about to come. They lower a node's rank, never its
-    /// feasibility: their uses count as allocated, and a node that is full with them comes
-    /// last.
-    pub pending: &'a [PendingPlacement],
-    /// The slot of the node with a reservation for this pod, and that node without the
-    /// reservation.
-    pub own_reservation: Option<&'a (usize, NodeState)>,
+    /// The slot of the node where a share is assumed for this pod, and that node without it.
+    pub without_own: Option<&'a (usize, NodeState)>,
     /// What the quotas of the pod's namespace leave; `None` without limits. A node is
     /// charged for the devices that the pod would get there.
     pub headroom: Option<&'a Headroom>,
@@ -91,44 +51,18 @@ pub struct NodeQuery<'a> {
 impl NodeQuery<'_> {
     /// Whether the node in this slot can take the pod.
     fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, NodeVerdict> {
-        match self.own_reservation {
+        match self.without_own {
             Some((own, state)) if *own == slot => {
                 Cow::Owned(NodeVerdict::on(state, self.demand, self.policies))
             }
             _ => Cow::Borrowed(verdicts.of(slot)),
         }
     }
-
-    /// The score of a node with these pending placements; `None` if the pod does not fit beside
-    /// them.
-    fn score_with_pending(
-        &self,
-        verdicts: &mut Verdicts<'_>,
-        slot: usize,
-        others: &[&PendingPlacement],
-    ) -> Option<u64> {
-        match self.own_reservation {
-            Some((own, state)) if *own == slot => {
-                let crowded = with_all(state, others);
-                let fit = fit::fit(&crowded, self.demand, self.policies);
-                fit.ok().map(|fit| fit.score)
-            }
-            _ => verdicts.with_pending(slot, others),
-        }
-    }
-}
-
-/// The node with these pods on it.
-fn with_all(node: &NodeState, placements: &[&PendingPlacement]) -> NodeState {
-    let all = placements.iter();
-    all.fold(node.clone(), |node, placement| placement.on(&node))
 }
 
 /// A node that can take the pod. The order is best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked<'n> {
-    /// Full once the pending placements are made.
-    crowded: bool,
     score: Reverse<u64>,
     /// The node; among equals the name decides.
     name: &'n str,
@@ -162,8 +96,6 @@ fn each_fitting<'n, S: AsRef<str>>(
     names: &'n [S],
     mut found: impl FnMut(Ranked<'n>),
 ) -> Result<(), Refusal> {
-    let pending = PendingBySlot::of(query);
-    memo.retain_crowded(&pending);
     let mut verdicts = memo.verdicts(query.cluster, query.demand, query.policies);
     let mut any = false;
     let mut next = 0;
@@ -178,14 +110,9 @@ fn each_fitting<'n, S: AsRef<str>>(
         if query.headroom.is_some_and(|left| !left.allows(amount)) {
             continue;
         }
-        let with_pending = match pending.on(slot) {
-            None => Some(score),
-            Some(others) => query.score_with_pending(&mut verdicts, slot, others),
-        };
         any = true;
         found(Ranked {
-            crowded: with_pending.is_none(),
-            score: Reverse(with_pending.unwrap_or(score)),
+            score: Reverse(score),
             name,
         });
     }
@@ -236,36 +163,6 @@ pub fn refused_for<'n, S: AsRef<str>>(
     let mut refused: Vec<&str> = refused.collect();
     refused.sort_unstable();
     refused
-}
-
-/// Pending placements by slot.
-struct PendingBySlot<'a> {
-    /// The slots that have some, one bit each: most have none.
-    slots: Vec<u64>,
-    placements: HashMap<usize, Vec<&'a PendingPlacement>>,
-}
-
-impl<'a> PendingBySlot<'a> {
-    fn of(query: &NodeQuery<'a>) -> Self {
-        let mut slots = vec![0; query.cluster.slots().div_ceil(64)];
-        let mut placements: HashMap<usize, Vec<_>> = HashMap::new();
-        for placement in query.pending {
-            let slot = placement.slot;
-            if let Some(word) = slots.get_mut(slot / 64) {
-                *word |= 1 << (slot % 64);
-            }
-            placements.entry(slot).or_default().push(placement);
-        }
-        Self { slots, placements }
-    }
-
-    fn on(&self, slot: usize) -> Option<&[&'a PendingPlacement]> {
-        let word = self.slots.get(slot / 64)?;
-        if word & (1 << (slot % 64)) == 0 {
-            return None;
-        }
-        self.placements.get(&slot).map(Vec::as_slice)
-    }
 }
 
 /// Ranks 0 to 10 for the named nodes, in their order: 10 for one, the others by their
@@ -401,8 +298,6 @@ impl NodeVerdict {
 
 #[derive(Debug, Default)]
 struct ShapeVerdicts {
-    /// Different for each shape that was ever cached.
-    id: u64,
     last_used: u64,
     /// By slot: the node's version, and the verdict on it.
     verdicts: Vec<Option<(u64, NodeVerdict)>>,
@@ -412,30 +307,14 @@ struct ShapeVerdicts {
     refusal: Arc<Refusal>,
 }
 
-/// A node with pending placements.
-#[derive(Debug)]
-struct CrowdedNode {
-    /// The version of the node without them.
-    version: u64,
-    placements: Vec<PendingPlacement>,
-    state: NodeState,
-    /// By the id of a shape; `None` if its pods do not fit.
-    scores: HashMap<u64, Option<u64>>,
-}
-
 /// Kinds of nodes that are remembered for a shape.
 const KINDS: usize = 1024;
-/// Nodes with pending placements that are cached beside those of the present call: what is pending
-/// is not the same for two pods.
-const CROWDED: usize = 64;
 
 /// Verdicts by shape and node.
 #[derive(Debug, Default)]
 pub struct Memo {
     most: Option<usize>,
     shapes: HashMap<Demand, ShapeVerdicts>,
-    /// By slot.
-    crowded: HashMap<usize, CrowdedNode>,
     calls: u64,
     /// The typical pods that the verdicts were made with.
     typical: Option<Arc<Typical>>,
@@ -445,7 +324,6 @@ pub struct Memo {
 #[derive(Debug)]
 pub struct Verdicts<'a> {
     shape: &'a mut ShapeVerdicts,
-    crowded: &'a mut HashMap<usize, CrowdedNode>,
     cluster: &'a Cluster,
     demand: &'a Demand,
     policies: &'a Policies,
@@ -472,7 +350,6 @@ impl Memo {
         let known = self.typical.as_ref();
         if !known.is_some_and(|known| Arc::ptr_eq(known, &policies.typical)) {
             self.shapes.clear();
-            self.crowded.clear();
             self.typical = Some(policies.typical.clone());
         }
         let affordable = (VERDICTS / cluster.slots().max(1)).max(SHAPES);
@@ -484,58 +361,21 @@ impl Memo {
                 self.shapes.remove(&oldest);
             }
         }
-        let shape = self.shapes.entry(key.into_owned());
-        let shape = shape.or_insert_with(|| ShapeVerdicts {
-            id: self.calls,
-            ..ShapeVerdicts::default()
-        });
+        let shape = self.shapes.entry(key.into_owned()).or_default();
         shape.last_used = self.calls;
         shape.verdicts.resize_with(cluster.slots(), || None);
         let links = demand.gpu_policy.unwrap_or(policies.gpu).links;
         Verdicts {
             shape,
-            crowded: &mut self.crowded,
             cluster,
             demand,
             policies,
             by_kind: !links && !demand.rules.name_devices(),
         }
     }
-
-    /// Drops the crowded nodes on which nothing is pending, if there are many.
-    fn retain_crowded(&mut self, pending: &PendingBySlot<'_>) {
-        if self.crowded.len() > pending.placements.len() + CROWDED {
-            let is_pending = |slot: &usize| pending.placements.contains_key(slot);
-            self.crowded.retain(|slot, _| is_pending(slot));
-        }
-    }
 }
 
 impl Verdicts<'_> {
-    /// The score of the node in this slot with these pending placements; `None` if the pod does not
-    /// fit beside them.
-    fn with_pending(&mut self, slot: usize, others: &[&PendingPlacement]) -> Option<u64> {
-        let version = self.cluster.version(slot);
-        let known = self.crowded.get(&slot).is_some_and(|crowded| {
-            crowded.version == version && crowded.placements.iter().eq(others.iter().copied())
-        });
-        if !known {
-            let crowded = CrowdedNode {
-                version,
-                placements: others.iter().copied().cloned().collect(),
-                state: with_all(self.cluster.at(slot)?, others),
-                scores: HashMap::new(),
-            };
-            self.crowded.insert(slot, crowded);
-        }
-        let crowded = self.crowded.get_mut(&slot)?;
-        let score = crowded.scores.entry(self.shape.id).or_insert_with(|| {
-            let fit = fit::fit(&crowded.state, self.demand, self.policies);
-            fit.ok().map(|fit| fit.score)
-        });
-        *score
-    }
-
     /// The verdict on the node in this slot of the snapshot.
     pub fn of(&mut self, slot: usize) -> &NodeVerdict {
         let version = self.cluster.version(slot);

@@ -93,8 +93,6 @@ pub struct NodeAnswer {
     pub offered: bool,
     /// It can take the pod now.
     pub fits: bool,
-    /// It could not once the pending placements are made.
-    pub crowded: bool,
     /// The counted reasons; empty if it fits.
     pub why: String,
     /// The container that did not fit, or the last one placed.
@@ -134,15 +132,13 @@ pub const NOT_ASKED: &str = "-";
 
 impl NodeAnswer {
     /// Evaluates the node; returns the answer, and the refusal if there is one. The caller
-    /// knows whether it was `offered`; `crowd` is the node with its pending placements, and
-    /// `headroom` is what the quotas leave.
+    /// knows whether it was `offered`; `headroom` is what the quotas leave.
     pub fn of(
         name: &NodeName,
         node: &NodeState,
         demand: &Demand,
         policies: &Policies,
         offered: bool,
-        crowd: Option<&NodeState>,
         headroom: Option<&Headroom>,
     ) -> (Self, Option<Refusal>) {
         let explained = explain(node, demand, policies);
@@ -156,13 +152,11 @@ impl NodeAnswer {
             }
         };
         let fits = refusal.is_none();
-        let crowded = fits && crowd.is_some_and(|node| fit::fit(node, demand, policies).is_err());
         let container = explained.container;
         let answer = Self {
             node: name.clone(),
             offered,
             fits,
-            crowded,
             why: refusal
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),

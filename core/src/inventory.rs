@@ -208,10 +208,6 @@ pub struct ForeignAllocation {
     pub gpu: GpuUuid,
     /// The pod, as `namespace/name`.
     pub pod: String,
-    /// Its uid, where it has HAMi's annotation: if the scheduler reads that (`compat.hami`),
-    /// the annotation says what counts as allocated, instead of the whole GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hami: Option<PodUid>,
 }
 
 /// A pod that the node agent refused to start, or that it wants evicted.
@@ -327,7 +323,7 @@ impl Inventory {
     }
 
     /// The inventory, or an error if it names a device twice.
-    pub(crate) fn reject_duplicates(self) -> Result<Self, CodecError> {
+    fn reject_duplicates(self) -> Result<Self, CodecError> {
         let mut seen = BTreeSet::new();
         if let Some(again) = self.gpus.iter().find(|gpu| !seen.insert(&gpu.uuid)) {
             let uuid = again.uuid.clone();

@@ -1,11 +1,12 @@
-//! The ledger: what is allocated to which pod on which device, and what is reserved.
+//! The ledger: which pod holds what of which device.
 //!
-//! `reserve` makes an entry before a Binding is sent; the watch alone confirms it. Both
-//! take capacity. Nothing is freed on a guess, and an unreadable allocation takes the whole
-//! node (fail closed), unless anybody could have written it ([`AllocatedUse::Unproven`]).
-//! A node's state is a function of its publication, its pods' entries and its reservations
-//! for preemptors ([`NodeState::of`]), and a namespace's usage is a function of its pods'
-//! entries; `recompute` applies these functions to everything.
+//! A pod has at most one entry, and every entry takes capacity. The scheduler assumes a share for a
+//! pod that is to be bound, and forgets it; `reserve` makes the entry of a Binding that is about to
+//! be sent; the watch alone confirms one. Nothing of a Binding is freed on a guess, and an unreadable
+//! allocation takes the whole node (fail closed), unless anybody could have written it
+//! ([`AllocatedUse::Unproven`]). A node's state is a function of its publication and its pods'
+//! entries ([`NodeState::of`]), and so is a namespace's usage; `recompute` applies these functions to
+//! everything.
 
 mod recompute;
 
@@ -39,10 +40,38 @@ pub struct PodEntry {
     pub allocated: AllocatedUse,
     /// What it requests of the node's CPU, memory and kubelet replicas.
     pub requests: Requests,
-    /// Confirmed by the watch; otherwise reserved for a Binding under way.
-    pub confirmed: bool,
+    /// How certain it is that the pod gets it.
+    pub phase: Phase,
     /// A resize that is being written.
     pub resizing: Option<Box<Resizing>>,
+}
+
+/// How certain it is that a pod gets what its entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It is assumed: the scheduler forgets it if no Binding follows.
+    Assumed(By),
+    /// Its Binding is under way. Should that definitely fail, it is assumed again by the pod's gang or
+    /// plan.
+    Binding(Option<By>),
+    /// The watch shows it.
+    Bound,
+}
+
+/// Why a share is assumed for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Filter has named the node.
+    Filter,
+    /// The same for a member of a gang, whose Bindings wait for each other.
+    Gang,
+    /// A preemption plan, until its victims have ended. Quotas are not charged.
+    Plan {
+        /// They hold some of what is assumed.
+        victims: Vec<PodUid>,
+        /// The pod's annotation records the plan; otherwise only this process knows it.
+        recorded: bool,
+    },
 }
 
 /// What is reserved for a resize until the watch shows it.
@@ -57,39 +86,55 @@ pub struct Resizing {
 }
 
 impl PodEntry {
+    /// What a plan assumes for its preemptor. Its CPU and memory still belong to the victims.
+    pub fn planned(
+        node: NodeName,
+        namespace: Namespace,
+        (allocated, replicas): (AllocatedUse, Replicas),
+        (victims, recorded): (Vec<PodUid>, bool),
+    ) -> Self {
+        Self {
+            node,
+            namespace,
+            allocated,
+            requests: Requests {
+                replicas,
+                ..Requests::default()
+            },
+            phase: Phase::Assumed(By::Plan { victims, recorded }),
+            resizing: None,
+        }
+    }
+
     /// Whether it uses a share of a device, or may.
     pub fn uses_devices(&self) -> bool {
         self.allocated.uses().is_none_or(|uses| !uses.is_empty())
     }
-}
 
-/// A share that is reserved for a pod that has no entry yet. It takes capacity from every
-/// other pod, until that pod has an entry on any node; should the entry be cancelled, it
-/// counts again, for a gang's member as what the entry took. The scheduler makes and removes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reservation {
-    /// The node.
-    pub node: NodeName,
-    /// What is reserved of its devices.
-    pub allocated: AllocatedUse,
-    /// What is reserved of its kubelet's replicas.
-    pub replicas: Replicas,
-    /// What the pod waits for.
-    pub purpose: Purpose,
-}
+    /// Whether both hold the same of the same node.
+    pub fn holds_as(&self, other: &Self) -> bool {
+        self.node == other.node
+            && self.allocated == other.allocated
+            && self.requests.replicas == other.requests.replicas
+    }
 
-/// What a pod with a reservation waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The end of its victims, by a plan.
-    Preemption {
-        /// They hold some of what is reserved.
-        victims: Vec<PodUid>,
-        /// The pod's annotation records the plan; otherwise only this process knows it.
-        recorded: bool,
-    },
-    /// The Bindings of its gang. Charged to the quotas of this namespace.
-    Gang(Namespace),
+    /// Whether the watch shows it.
+    pub fn is_confirmed(&self) -> bool {
+        self.phase == Phase::Bound
+    }
+
+    /// Why it is assumed, if it is.
+    pub fn assumed_by(&self) -> Option<&By> {
+        match &self.phase {
+            Phase::Assumed(by) => Some(by),
+            Phase::Binding(_) | Phase::Bound => None,
+        }
+    }
+
+    /// Whether the quotas of its namespace are charged.
+    fn is_charged(&self) -> bool {
+        !matches!(self.phase, Phase::Assumed(By::Plan { .. }))
+    }
 }
 
 /// Why nothing was reserved.
@@ -114,8 +159,6 @@ pub enum NotResized {
 struct NodeEntry {
     published: Option<NodePublication>,
     pods: BTreeSet<PodUid>,
-    /// Pods with a reservation on the node.
-    reservations: BTreeSet<PodUid>,
 }
 
 /// The ledger of all nodes and namespaces.
@@ -125,7 +168,6 @@ pub struct Ledger {
     namespaces: Namespaces,
     entries: HashMap<NodeName, NodeEntry>,
     pod_entries: HashMap<PodUid, PodEntry>,
-    reservations: HashMap<PodUid, Reservation>,
     /// During [`Self::together`], the nodes whose state is to be updated.
     outdated: Option<BTreeSet<NodeName>>,
 }
@@ -152,19 +194,42 @@ impl Ledger {
         self.entries.get(name)?.published.as_ref()
     }
 
-    /// The pod's entry.
+    /// The pod's entry, if it is bound or its Binding is under way.
     pub fn pod_entry(&self, pod: &PodUid) -> Option<&PodEntry> {
-        self.pod_entries.get(pod)
+        let entry = self.pod_entries.get(pod);
+        entry.filter(|entry| entry.assumed_by().is_none())
     }
 
-    /// Every pod's entry.
+    /// What is assumed for the pod.
+    pub fn assumed(&self, pod: &PodUid) -> Option<&PodEntry> {
+        let entry = self.pod_entries.get(pod);
+        entry.filter(|entry| entry.assumed_by().is_some())
+    }
+
+    /// The entry of every pod that is bound or whose Binding is under way.
     pub fn pod_entries(&self) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
-        self.pod_entries.iter()
+        let entries = self.pod_entries.iter();
+        entries.filter(|(_, entry)| entry.assumed_by().is_none())
     }
 
-    /// The pods with an entry on a node.
+    /// Everything that is assumed.
+    pub fn assumptions(&self) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
+        let entries = self.pod_entries.iter();
+        entries.filter(|(_, entry)| entry.assumed_by().is_some())
+    }
+
+    /// The entries on a node, in the order of the pods.
+    pub fn on(&self, name: &str) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
+        let node = self.entries.get(name);
+        let pods = node.into_iter().flat_map(|node| &node.pods);
+        pods.filter_map(|pod| Some((pod, self.pod_entries.get(pod)?)))
+    }
+
+    /// The pods that are bound to a node, or are being bound.
     pub fn pods_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
-        self.entries.get(name).into_iter().flat_map(|e| &e.pods)
+        let entries = self.on(name);
+        let known = entries.filter(|(_, entry)| entry.assumed_by().is_none());
+        known.map(|(pod, _)| pod)
     }
 
     /// Counts the pods with an entry on a node by shape, and what it has of each GPU model.
@@ -217,8 +282,8 @@ impl Ledger {
         )
     }
 
-    /// Chooses devices on the current ledger and allocates them in one step, if the quotas
-    /// of the namespace allow it.
+    /// Chooses devices on the current ledger for a pod that is about to be bound, if the quotas of
+    /// the namespace allow it. What was assumed for the pod is free.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -227,32 +292,18 @@ impl Ledger {
         demand: &Demand,
         policies: &Policies,
     ) -> Result<Allocation, NotReserved> {
-        if let Some(pod_entry) = self.pod_entries.get(pod) {
+        if let Some(pod_entry) = self.pod_entry(pod) {
             return Err(NotReserved::AlreadyAllocated(pod_entry.node.clone()));
         }
         let (found, allocation) = self
             .choose(pod, namespace, name, demand, policies)
             .map_err(NotReserved::Refused)?;
-        let pod_entry = PodEntry {
-            node: name.clone(),
-            namespace: namespace.clone(),
-            allocated: AllocatedUse::Known(usage::effective(&allocation, demand.stages())),
-            requests: demand.requests(),
-            confirmed: false,
-            resizing: None,
-        };
-        self.insert(pod, pod_entry.clone());
-        if let Some(gang @ Purpose::Gang(_)) = self.reservations.get(pod).map(|own| &own.purpose) {
-            // Others may take what the pod leaves of it: should the entry be cancelled, what it
-            // took is free, and nothing else surely is.
-            let taken = Reservation {
-                node: name.clone(),
-                allocated: pod_entry.allocated,
-                replicas: pod_entry.requests.replicas,
-                purpose: gang.clone(),
-            };
-            self.put_reservation(pod, taken);
-        }
+        let assumed = self.assumed(pod).and_then(PodEntry::assumed_by).cloned();
+        // A plan that is not recorded is not followed once its pod is being bound.
+        let lasts = |by: &By| matches!(by, By::Gang | By::Plan { recorded: true, .. });
+        let again = assumed.filter(lasts);
+        let entry = chosen(name, namespace, demand, &allocation, Phase::Binding(again));
+        self.insert(pod, entry);
         debug_assert!(
             self.cluster.node(name.as_str()).is_some_and(|node| {
                 let mut devices = found.uses.iter().map(|(device, _)| &node.devices[*device]);
@@ -287,32 +338,40 @@ impl Ledger {
         Ok((found, allocation))
     }
 
-    /// Chooses devices on the current ledger for a member of a gang and reserves them until its
-    /// Binding, in place of what was reserved for it before. A plan's reservation stays as it is,
-    /// and a pod with an entry needs none.
-    pub fn reserve_for_gang(
+    /// Chooses devices on the current ledger for a pod that filter names this node for, and assumes
+    /// them in place of what was assumed for it before, which is returned if it was something else. A
+    /// plan's assumption stays as it is, and so does the entry of a pod that is bound, or being bound.
+    pub fn assume(
         &mut self,
         pod: &PodUid,
         namespace: &Namespace,
         name: &NodeName,
-        demand: &Demand,
+        (demand, by): (&Demand, By),
         policies: &Policies,
-    ) -> Result<(), Refusal> {
-        if self.pod_entries.contains_key(pod) {
-            return Ok(());
+    ) -> Result<Option<PodEntry>, Refusal> {
+        if self.pod_entry(pod).is_some() {
+            return Ok(None);
         }
         let (_, allocation) = self.choose(pod, namespace, name, demand, policies)?;
-        let planned = |own: &Reservation| matches!(own.purpose, Purpose::Preemption { .. });
-        if !self.reservation_for(pod).is_some_and(planned) {
-            let reservation = Reservation {
-                node: name.clone(),
-                allocated: AllocatedUse::Known(usage::effective(&allocation, demand.stages())),
-                replicas: demand.replicas(),
-                purpose: Purpose::Gang(namespace.clone()),
-            };
-            self.put_reservation(pod, reservation);
+        let planned = |entry: &PodEntry| matches!(entry.assumed_by(), Some(By::Plan { .. }));
+        if self.assumed(pod).is_some_and(planned) {
+            return Ok(None);
         }
-        Ok(())
+        let entry = chosen(name, namespace, demand, &allocation, Phase::Assumed(by));
+        Ok(self.insert(pod, entry))
+    }
+
+    /// Assumes what a plan says ([`PodEntry::planned`]), unless the pod is bound, or being bound.
+    pub fn assume_plan(&mut self, pod: &PodUid, planned: PodEntry) {
+        if self.pod_entry(pod).is_none() {
+            self.insert(pod, planned);
+        }
+    }
+
+    /// Forgets what is assumed for the pod, and returns it.
+    pub fn forget(&mut self, pod: &PodUid) -> Option<PodEntry> {
+        self.assumed(pod)?;
+        self.release(pod)
     }
 
     /// The watch shows the pod bound with this allocation. Replaces the pod's entry and
@@ -340,7 +399,7 @@ impl Ledger {
             namespace: namespace.clone(),
             allocated,
             requests: requests.into(),
-            confirmed: true,
+            phase: Phase::Bound,
             resizing,
         };
         self.insert(pod, pod_entry)
@@ -356,10 +415,8 @@ impl Ledger {
         request: &ResizeRequest,
         stages: &[(String, Stage)],
     ) -> Result<Resized, NotResized> {
-        let known = self
-            .pod_entries
-            .get(pod)
-            .filter(|entry| entry.resizing.is_none());
+        let known = self.pod_entry(pod);
+        let known = known.filter(|entry| entry.resizing.is_none());
         let entry = known.ok_or(NotResized::Behind)?;
         let watched = AllocatedUse::Known(resize::uses(allocation, stages));
         if entry.node != allocation.node || entry.allocated != watched {
@@ -399,25 +456,28 @@ impl Ledger {
         self.insert(pod, entry)
     }
 
-    /// The pod has finished or is gone: its allocation is free.
+    /// The pod has finished or is gone: what it holds is free.
     pub fn release(&mut self, pod: &PodUid) -> Option<PodEntry> {
-        let pod_entry = self.pod_entries.remove(pod)?;
-        self.namespaces
-            .remove(&pod_entry.namespace, &pod_entry.allocated);
-        self.charge_reservation(pod);
-        if let Some(entry) = self.entries.get_mut(&pod_entry.node) {
-            entry.pods.remove(pod);
-        }
-        self.refresh(&pod_entry.node);
-        self.refresh_reservation(pod);
-        Some(pod_entry)
+        let entry = self.take(pod)?;
+        self.refresh(&entry.node);
+        Some(entry)
     }
 
-    /// The Binding definitely failed: removes a reserved entry, never a confirmed one.
+    /// The Binding definitely failed: what it took is free, unless the pod's gang or plan assumes it
+    /// again. Returns the entry as it was.
     pub fn cancel(&mut self, pod: &PodUid) -> Option<PodEntry> {
-        match self.pod_entries.get(pod) {
-            Some(pod_entry) if !pod_entry.confirmed => self.release(pod),
-            _ => None,
+        let entry = self.pod_entries.get(pod)?;
+        match &entry.phase {
+            Phase::Binding(Some(by)) => {
+                let phase = Phase::Assumed(by.clone());
+                let entry = PodEntry {
+                    phase,
+                    ..entry.clone()
+                };
+                self.insert(pod, entry)
+            }
+            Phase::Binding(None) => self.release(pod),
+            Phase::Assumed(_) | Phase::Bound => None,
         }
     }
 
@@ -431,14 +491,14 @@ impl Ledger {
         self.namespaces.headroom(namespace)
     }
 
-    /// What the quotas of a namespace leave for this pod: what is reserved for the pod itself
-    /// counts as left. `None` without limits.
+    /// What the quotas of a namespace leave for this pod: what is assumed for the pod itself counts
+    /// as left. `None` without limits.
     pub fn headroom_for(&self, pod: &PodUid, namespace: &str) -> Option<Headroom> {
         let headroom = self.headroom(namespace)?;
-        let own = self.charged_reservation(pod);
-        let own = own.filter(|(charged, _)| charged.as_str() == namespace);
+        let own = self.assumed(pod).filter(|own| own.is_charged());
+        let own = own.filter(|own| own.namespace.as_str() == namespace);
         Some(match own {
-            Some((_, allocated)) => headroom.without(allocated),
+            Some(own) => headroom.without(&own.allocated),
             None => headroom,
         })
     }
@@ -453,146 +513,59 @@ impl Ledger {
         self.namespaces.set_all(all)
     }
 
-    /// Reserves this for the pod in place of an earlier reservation.
-    pub fn put_reservation(&mut self, pod: &PodUid, reservation: Reservation) {
-        if let Some(old) = self.reservations.get_mut(pod) {
-            let same = (&old.node, &old.allocated, &old.replicas)
-                == (
-                    &reservation.node,
-                    &reservation.allocated,
-                    &reservation.replicas,
-                );
-            let same_purpose = match (&old.purpose, &reservation.purpose) {
-                (Purpose::Preemption { victims, .. }, Purpose::Preemption { victims: new, .. }) => {
-                    victims == new
-                }
-                (old, new) => old == new,
-            };
-            if same && same_purpose {
-                old.purpose = reservation.purpose;
-                return;
-            }
-            self.drop_reservation(pod);
-        }
-        let node = reservation.node.clone();
-        let entry = self.entries.entry(node.clone()).or_default();
-        entry.reservations.insert(pod.clone());
-        self.reservations.insert(pod.clone(), reservation);
-        self.charge_reservation(pod);
-        self.refresh(&node);
-    }
-
-    /// Removes the pod's reservation and returns it.
-    pub fn drop_reservation(&mut self, pod: &PodUid) -> Option<Reservation> {
-        self.discharge_reservation(pod);
-        let reservation = self.reservations.remove(pod)?;
-        if let Some(entry) = self.entries.get_mut(&reservation.node) {
-            entry.reservations.remove(pod);
-        }
-        self.refresh(&reservation.node);
-        Some(reservation)
-    }
-
-    /// The pod's reservation.
-    pub fn reservation_for(&self, pod: &PodUid) -> Option<&Reservation> {
-        self.reservations.get(pod)
-    }
-
-    /// Every reservation.
-    pub fn reservations(&self) -> impl Iterator<Item = (&PodUid, &Reservation)> {
-        self.reservations.iter()
-    }
-
-    /// The pods with a reservation on a node.
-    pub fn reservations_on(&self, name: &str) -> impl Iterator<Item = &PodUid> {
-        self.entries
-            .get(name)
-            .into_iter()
-            .flat_map(|e| &e.reservations)
-    }
-
-    /// The slot of the node with the pod's reservation, and the node's state without that
-    /// reservation.
-    pub fn node_seen_by_preemptor(&self, pod: &PodUid) -> Option<(usize, NodeState)> {
-        let reservation = self.reservations.get(pod)?;
-        let slot = self.cluster.slot(reservation.node.as_str())?;
-        let entry = self.entries.get(&reservation.node)?;
+    /// The slot of the node where a share is assumed for the pod, and the node's state without it.
+    pub fn node_without_assumed(&self, pod: &PodUid) -> Option<(usize, NodeState)> {
+        let assumed = self.assumed(pod)?;
+        let slot = self.cluster.slot(assumed.node.as_str())?;
+        let entry = self.entries.get(&assumed.node)?;
         Some((slot, self.state(entry, Some(pod), None)))
     }
 
     /// The node as this pod sees it.
     fn node_for(&self, pod: &PodUid, name: &str) -> Option<Arc<NodeState>> {
-        match (self.node_seen_by_preemptor(pod), self.cluster.slot(name)) {
-            (Some((slot, node_seen_by_preemptor)), Some(here)) if slot == here => {
-                Some(Arc::new(node_seen_by_preemptor))
-            }
+        match (self.node_without_assumed(pod), self.cluster.slot(name)) {
+            (Some((slot, without)), Some(here)) if slot == here => Some(Arc::new(without)),
             _ => self.cluster.node(name).cloned(),
         }
     }
 
-    /// The namespace that is charged for the pod's reservation, and what it is charged; `None`
-    /// also once the pod has an entry.
-    fn charged_reservation(&self, pod: &PodUid) -> Option<(&Namespace, &AllocatedUse)> {
-        let reservation = self.reservations.get(pod)?;
-        let Purpose::Gang(namespace) = &reservation.purpose else {
-            return None;
-        };
-        let allocated = &reservation.allocated;
-        (!self.pod_entries.contains_key(pod)).then_some((namespace, allocated))
-    }
-
-    fn charge_reservation(&mut self, pod: &PodUid) {
-        if let Some((namespace, allocated)) = self.charged_reservation(pod) {
-            let (namespace, allocated) = (namespace.clone(), allocated.clone());
-            self.namespaces.add(&namespace, &allocated);
-        }
-    }
-
-    fn discharge_reservation(&mut self, pod: &PodUid) {
-        if let Some((namespace, allocated)) = self.charged_reservation(pod) {
-            let (namespace, allocated) = (namespace.clone(), allocated.clone());
-            self.namespaces.remove(&namespace, &allocated);
-        }
-    }
-
-    /// The pod gained or lost an entry, so its reservation counts no longer, or again.
-    fn refresh_reservation(&mut self, pod: &PodUid) {
-        if let Some(reservation) = self.reservations.get(pod) {
-            let node = reservation.node.clone();
-            self.refresh(&node);
-        }
-    }
-
-    fn insert(&mut self, pod: &PodUid, mut pod_entry: PodEntry) -> Option<PodEntry> {
+    /// Replaces the pod's entry; returns the old one if it was another.
+    fn insert(&mut self, pod: &PodUid, mut new: PodEntry) -> Option<PodEntry> {
         // All pods share one copy of their node's name.
-        if let Some((name, _)) = self.entries.get_key_value(&pod_entry.node) {
-            pod_entry.node = name.clone();
+        if let Some((name, _)) = self.entries.get_key_value(&new.node) {
+            new.node = name.clone();
         }
-        let old = match self.pod_entries.get(pod) {
-            Some(old) if *old == pod_entry => return None,
-            Some(old) if old.node != pod_entry.node => self.release(pod),
-            Some(old) => {
-                self.namespaces.remove(&old.namespace, &old.allocated);
-                let old = self.pod_entries.remove(pod);
-                self.charge_reservation(pod);
-                old
-            }
-            None => None,
-        };
-        self.discharge_reservation(pod);
-        pod_entry.namespace = self
-            .namespaces
-            .add(&pod_entry.namespace, &pod_entry.allocated);
-        let node = pod_entry.node.clone();
+        if self.pod_entries.get(pod).is_some_and(|old| *old == new) {
+            return None;
+        }
+        let old = self.take(pod);
+        if new.is_charged() {
+            new.namespace = self.namespaces.add(&new.namespace, &new.allocated);
+        }
+        let node = new.node.clone();
         let entry = self.entries.entry(node.clone()).or_default();
         entry.pods.insert(pod.clone());
-        self.pod_entries.insert(pod.clone(), pod_entry);
+        self.pod_entries.insert(pod.clone(), new);
+        if let Some(old) = old.as_ref().filter(|old| old.node != node) {
+            self.refresh(&old.node);
+        }
         self.refresh(&node);
-        self.refresh_reservation(pod);
         old
     }
 
-    /// Updates one node's state; removes a node without publication, pods and reservations.
+    /// Removes the pod's entry; the caller updates its node.
+    fn take(&mut self, pod: &PodUid) -> Option<PodEntry> {
+        let old = self.pod_entries.remove(pod)?;
+        if old.is_charged() {
+            self.namespaces.remove(&old.namespace, &old.allocated);
+        }
+        if let Some(entry) = self.entries.get_mut(&old.node) {
+            entry.pods.remove(pod);
+        }
+        Some(old)
+    }
+
+    /// Updates one node's state; removes a node without publication and pods.
     fn refresh(&mut self, name: &NodeName) {
         if let Some(outdated) = &mut self.outdated {
             if !outdated.contains(name) {
@@ -603,7 +576,7 @@ impl Ledger {
         let Some(entry) = self.entries.get(name) else {
             return;
         };
-        if entry.published.is_none() && entry.pods.is_empty() && entry.reservations.is_empty() {
+        if entry.published.is_none() && entry.pods.is_empty() {
             self.entries.remove(name);
             self.cluster.put(name, None);
             return;
@@ -615,52 +588,57 @@ impl Ledger {
         }
     }
 
-    /// The node's state from its publication, its pods and its reservations except that of `except`.
-    /// Nothing of it is allocated to `without`.
+    /// The node's state from its publication and its pods except `except`. Nothing of it is
+    /// allocated to `without`.
     fn state(
         &self,
-        entry: &NodeEntry,
+        node: &NodeEntry,
         except: Option<&PodUid>,
         without: Option<&PodUid>,
     ) -> NodeState {
         let nothing = AllocatedUse::nothing();
-        let pod_entries = entry.pods.iter();
-        let pod_entries = pod_entries.filter_map(|pod| Some((pod, self.pod_entries.get(pod)?)));
         let mut requested = Requests::default();
-        let mut allocated = Vec::with_capacity(entry.pods.len());
-        for (pod, pod_entry) in pod_entries {
-            requested.plus(&pod_entry.requests);
+        let mut allocated = Vec::with_capacity(node.pods.len());
+        let mut plans = Vec::new();
+        for pod in node.pods.iter().filter(|pod| Some(*pod) != except) {
+            let Some(entry) = self.pod_entries.get(pod) else {
+                continue;
+            };
+            requested.plus(&entry.requests);
             let counts = Some(pod) != without;
-            allocated.push((
-                pod,
-                if counts {
-                    &pod_entry.allocated
-                } else {
-                    &nothing
-                },
-            ));
+            allocated.push((pod, if counts { &entry.allocated } else { &nothing }));
+            if let (Some(By::Plan { victims, .. }), Some(uses)) =
+                (entry.assumed_by(), entry.allocated.uses())
+            {
+                plans.push((uses, victims));
+            }
         }
-        // A pod with an entry has taken what was reserved for it.
-        let reserved = entry.reservations.iter().filter(|pod| Some(*pod) != except);
-        let reserved = reserved.filter(|pod| !self.pod_entries.contains_key(*pod));
-        let reserved = reserved.filter_map(|pod| Some((pod, self.reservations.get(pod)?)));
-        let reserved: Vec<_> = reserved.collect();
-        for (pod, reservation) in &reserved {
-            requested.replicas.plus(&reservation.replicas);
-            allocated.push((*pod, &reservation.allocated));
-        }
-        let mut state = match &entry.published {
+        let mut state = match &node.published {
             Some(published) => NodeState::of(published, &allocated, requested),
             None => NodeState::of(&NodePublication::default(), &allocated, requested),
         };
-        for (_, reservation) in reserved {
-            if let (Purpose::Preemption { victims, .. }, Some(uses)) =
-                (&reservation.purpose, reservation.allocated.uses())
-            {
-                state.hand_over(uses, victims, &allocated);
-            }
+        for (uses, victims) in plans {
+            state.hand_over(uses, victims, &allocated);
         }
         state
+    }
+}
+
+/// The entry of a pod with this allocation on this node.
+fn chosen(
+    name: &NodeName,
+    namespace: &Namespace,
+    demand: &Demand,
+    allocation: &Allocation,
+    phase: Phase,
+) -> PodEntry {
+    PodEntry {
+        node: name.clone(),
+        namespace: namespace.clone(),
+        allocated: AllocatedUse::Known(usage::effective(allocation, demand.stages())),
+        requests: demand.requests(),
+        phase,
+        resizing: None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::demand::Requests;
 use crate::id::{GpuUuid, Namespace, PodUid};
-use crate::inventory::{ForeignAllocation, Gpu, Health, Inventory, Mode, TopologyScope};
+use crate::inventory::{Gpu, Health, Inventory, Mode, TopologyScope};
 use crate::mig::Instance;
 use crate::mig::dynamic::DynamicMigState;
 use crate::mig::published::{Mig, MigPlacement};
@@ -63,9 +63,6 @@ pub struct NodePublication {
     pub replicas: Option<Replicas>,
     /// Devices that an administrator cordoned (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
-    /// The inventory is that of HAMi's device plugin: its pods are counted and shown, and
-    /// none of ours is placed there.
-    pub served_by_hami: bool,
     /// It has the label `aliquot.dev/counted`: GPUs of it are no longer missing
     /// ([`crate::scale_up`]).
     pub counted: bool,
@@ -73,18 +70,13 @@ pub struct NodePublication {
 
 impl NodePublication {
     /// Whether a pod's allocation counts here. Where anybody who may write pods could have
-    /// written the annotation, it counts only if the node agent found that the pod has device
-    /// ids: of another plugin for HAMi's annotation, unless HAMi's plugin serves the node; of any
-    /// plugin for an unreadable allocation of a pod that our scheduler did not admit.
+    /// written an unreadable one, it counts only if the node agent found that the pod has device
+    /// ids.
     pub fn counts(&self, pod: &PodUid, allocated: &AllocatedUse) -> bool {
         let inventory = self.inventory.as_deref();
         match allocated {
             AllocatedUse::Known(_) | AllocatedUse::Unreadable => true,
             AllocatedUse::Unproven => inventory.is_some_and(|known| known.unreadable.contains(pod)),
-            AllocatedUse::ByHami(_) => {
-                let mut foreign = inventory.into_iter().flat_map(|known| &known.foreign);
-                self.served_by_hami || foreign.any(|found| found.hami.as_ref() == Some(pod))
-            }
         }
     }
 }
@@ -256,9 +248,7 @@ impl NodeState {
             align: Align::Nothing,
             closed: None,
         };
-        if published.served_by_hami {
-            state.closed = Some(Reason::NodeServedByHami);
-        } else if pods.iter().any(|(_, allocated)| allocated.uses().is_none()) {
+        if pods.iter().any(|(_, allocated)| allocated.uses().is_none()) {
             state.closed = Some(Reason::NodeAllocationUnreadable);
         }
         match &published.inventory {
@@ -482,7 +472,7 @@ impl LedgerDevices {
         };
         let mut places = BTreeMap::new();
         for (place, gpu) in inventory.gpus.iter().enumerate() {
-            devices.add_gpu(inventory, cordoned, pods, gpu);
+            devices.add_gpu(inventory, cordoned, gpu);
             places.insert(gpu.uuid.as_str(), place);
         }
         for (_, allocated) in pods {
@@ -498,13 +488,7 @@ impl LedgerDevices {
         devices
     }
 
-    fn add_gpu(
-        &mut self,
-        inventory: &Inventory,
-        cordoned: &[GpuUuid],
-        pods: &[(&PodUid, &AllocatedUse)],
-        gpu: &Gpu,
-    ) {
+    fn add_gpu(&mut self, inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) {
         let known = self.resources.iter().position(|n| **n == *gpu.resource);
         let resource = known.unwrap_or_else(|| {
             self.resources.push(gpu.resource.as_str().into());
@@ -512,7 +496,7 @@ impl LedgerDevices {
         });
         let mig_state = gpu.mig.as_ref().and_then(Mig::dynamic);
         let mig_state = mig_state.filter(|_| gpu.mode == Mode::Mig);
-        let closed = closed(inventory, cordoned, pods, gpu);
+        let closed = closed(inventory, cordoned, gpu);
         self.devices.push(DeviceState {
             scaled: gpu.scaled,
             cores: gpu.cores,
@@ -599,20 +583,9 @@ impl LedgerDevices {
 }
 
 /// Why the device takes no new share from any pod.
-fn closed(
-    inventory: &Inventory,
-    cordoned: &[GpuUuid],
-    pods: &[(&PodUid, &AllocatedUse)],
-    gpu: &Gpu,
-) -> Option<Reason> {
+fn closed(inventory: &Inventory, cordoned: &[GpuUuid], gpu: &Gpu) -> Option<Reason> {
     let parent = gpu.mig.as_ref().and_then(Mig::fixed).map(|p| &p.parent);
     let is = |uuid: &GpuUuid| *uuid == gpu.uuid || Some(uuid) == parent;
-    // What a pod of HAMi uses counts instead of the whole GPU, where that is read.
-    let is_counted = |uid: &PodUid| {
-        let mut pods = pods.iter().filter(|(pod, _)| *pod == uid);
-        pods.any(|(_, allocated)| allocated.uses().is_none_or(|uses| !uses.is_empty()))
-    };
-    let is_whole = |foreign: &&ForeignAllocation| !foreign.hami.as_ref().is_some_and(is_counted);
     let unknown = match &gpu.mig {
         Some(Mig::Unknown(_)) => true,
         Some(Mig::Dynamic(_)) => gpu.mode != Mode::Mig,
@@ -624,12 +597,7 @@ fn closed(
         Some(Reason::CardCordoned)
     } else if unknown || gpu.mode == Mode::Unknown {
         Some(Reason::CardTypeMismatch)
-    } else if inventory
-        .foreign
-        .iter()
-        .filter(is_whole)
-        .any(|foreign| is(&foreign.gpu))
-    {
+    } else if inventory.foreign.iter().any(|foreign| is(&foreign.gpu)) {
         Some(Reason::CardHeldByForeignPod)
     } else {
         None

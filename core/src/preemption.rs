@@ -1,14 +1,15 @@
 //! Which pods to evict so that a pod of higher priority fits, and where.
 //!
-//!
-//! kube-scheduler cannot plan this: it does not know shares. The plan has the fewest
-//! victims; among those, the victims with the lowest priorities, then the youngest, then
-//! the better node. It never names a pod of the same or a higher priority, one without a
-//! share, or more pods than a disruption budget allows.
+//! kube-scheduler cannot plan this: it does not know shares. As there, the highest priority of
+//! the victims decides, and then their number: two pods of low priority are preferred to one of a
+//! higher priority. No victim could stay, but other victims might be fewer. A plan never names a
+//! pod of the same or a higher priority, one without a share, or more pods than a disruption
+//! budget allows.
 
 pub mod record;
-mod search;
-mod trial;
+mod reprieve;
+
+use std::cmp::Reverse;
 
 use crate::demand::{Demand, Requests};
 use crate::fit::{self, Fit};
@@ -18,9 +19,12 @@ use crate::policy::Policy;
 use crate::replicas::Replicas;
 use crate::score::Policies;
 use crate::usage::AllocatedUse;
-use search::VictimSearch;
+use reprieve::Reprieve;
 
 pub use record::PreemptionRecord;
+
+/// How often a plan tries whether the preemptor fits, about: a second, by estimate.
+const ATTEMPTS: usize = 50_000;
 
 /// The state of a pod with shares on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ pub struct PreemptionQuery<'a> {
 pub struct PreemptionPlan {
     /// The node on which the preemptor fits afterwards.
     pub node: NodeName,
-    /// The pods to evict: lowest priority first, then youngest.
+    /// The pods to evict: lowest priority first, then the largest share, then the youngest.
     pub victims: Vec<PodUid>,
 }
 
@@ -124,44 +128,39 @@ impl NoPlan {
     }
 }
 
-/// The cheapest plan over all `nodes`, or why there is none. A node that needs no victim
-/// ends the search: the pod only has to wait.
+/// The cheapest plan over `nodes`, or why there is none. A node that needs no victim ends the
+/// search: the pod only has to wait. Once the attempts run out, nodes are only asked for that.
 pub fn plan(
     query: &PreemptionQuery<'_>,
     nodes: impl IntoIterator<Item = CandidateNode>,
 ) -> Result<PreemptionPlan, NoPlan> {
+    let demand = simplified(query);
     let mut why = NoPlan::NoNode;
-    let mut best = None;
-    let mut steps = search::STEPS_IN_ALL;
-    let simplified = simplified(query);
+    let mut best: Option<PlanCost> = None;
+    let mut attempts = 0;
     for node in nodes {
-        match least_cost(query, &simplified, &node, best.as_ref(), &mut steps) {
-            Ok(Some(found)) => best = Some(found),
-            Ok(None) => {}
-            Err(none) => why = why.max(none),
-        }
-        if why >= NoPlan::Terminating {
-            return Err(why);
+        let mut reprieve = Reprieve::new(query, &demand, &node);
+        reprieve.needs_victims()?;
+        if attempts < ATTEMPTS {
+            match reprieve.cheapest() {
+                Ok(cost) => best = best.into_iter().chain([cost]).min(),
+                Err(none) => why = why.max(none),
+            }
+            attempts += reprieve.attempts;
         }
     }
-    let best = best.ok_or(why)?;
-    Ok(PreemptionPlan {
-        node: best.node,
-        victims: best.victims,
-    })
+    let PlanCost { node, victims, .. } = best.ok_or(why)?;
+    Ok(PreemptionPlan { node, victims })
 }
 
-/// The fewest, lowest, youngest of the node's pods whose eviction lets the preemptor fit;
-/// empty if waiting for terminating pods suffices.
+/// The victims on this node, chosen as for a plan; none if waiting for terminating pods suffices.
 pub fn victims(query: &PreemptionQuery<'_>, node: &CandidateNode) -> Result<Vec<PodUid>, NoPlan> {
-    let simplified = simplified(query);
-    match least_cost(query, &simplified, node, None, &mut {
-        search::STEPS_IN_ALL
-    }) {
-        Ok(found) => found.map(|found| found.victims).ok_or(NoPlan::NotEnough),
-        Err(NoPlan::Terminating | NoPlan::Fits) => Ok(Vec::new()),
-        Err(why) => Err(why),
+    let demand = simplified(query);
+    let mut reprieve = Reprieve::new(query, &demand, node);
+    if reprieve.needs_victims().is_err() {
+        return Ok(Vec::new());
     }
+    reprieve.cheapest().map(|cost| cost.victims)
 }
 
 /// How the preemptor fits on the node once `gone` and all terminating pods have ended.
@@ -195,94 +194,33 @@ fn simplified(query: &PreemptionQuery<'_>) -> Demand {
 /// The cost of a plan, ordered from cheap to expensive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanCost {
+    highest: Option<i32>,
     count: usize,
     /// Highest first.
     priorities: Vec<i32>,
-    /// Oldest first, as negated start times: younger is less.
-    ages: Vec<i64>,
-    /// The score of the node afterwards, negated: better is less.
-    rank: std::cmp::Reverse<u64>,
+    /// In that order; younger is less.
+    started: Vec<Reverse<i64>>,
+    /// The score of the node afterwards; better is less.
+    rank: Reverse<u64>,
     node: NodeName,
     victims: Vec<PodUid>,
 }
 
-/// The cheapest plan on one node, if it is cheaper than `best`.
-fn least_cost(
-    query: &PreemptionQuery<'_>,
-    simplified: &Demand,
-    node: &CandidateNode,
-    best: Option<&PlanCost>,
-    steps: &mut u64,
-) -> Result<Option<PlanCost>, NoPlan> {
-    let fits = |base: &NodeState| fit::fit(base, simplified, query.policies).is_ok();
-    if fits(&state(node, |_| true)) {
-        return Err(NoPlan::Fits);
-    }
-    if fits(&state(node, |o| o.state != OccupantState::Terminating)) {
-        return Err(NoPlan::Terminating);
-    }
-    let may_end = |occupant: &Occupant| {
-        let uses = occupant.allocated.uses();
-        let shares = uses.is_some_and(|uses| !uses.is_empty())
-            && node.published.counts(&occupant.uid, &occupant.allocated);
-        shares && occupant.state == OccupantState::Running && occupant.priority < query.priority
-    };
-    let mut low: Vec<&Occupant> = node.occupants.iter().filter(|o| may_end(o)).collect();
-    if low.is_empty() {
-        return Err(NoPlan::NoVictim);
-    }
-    // In the order of eviction: lowest priority, then youngest.
-    low.sort_by_key(|o| (o.priority, -o.started, o.uid.clone()));
-    let without = |low: &[&Occupant]| {
-        let stays = |o: &Occupant| !low.iter().any(|low| std::ptr::eq(*low, o));
-        state(node, |o| o.state != OccupantState::Terminating && stays(o))
-    };
-    if !fits(&without(&low)) {
-        return Err(NoPlan::NotEnough);
-    }
-    low.retain(|o| o.budgets.iter().all(|&budget| query.budgets[budget] > 0));
-    let base = without(&low);
-    if !fits(&base) {
-        return Err(NoPlan::Budgets);
-    }
-    let most = best.map_or(usize::MAX, |best| best.count);
-    let Some(places) = VictimSearch::new(
-        &PreemptionQuery {
-            demand: simplified,
-            ..*query
-        },
-        base,
-        &low,
-        steps,
-    )
-    .least(most) else {
-        // No plan within the best cost so far is no refusal by the node.
-        return best.map_or(Err(NoPlan::Budgets), |_| Ok(None));
-    };
-    let found = cost(query, node, &low, &places);
-    Ok(best.is_none_or(|best| found < *best).then_some(found))
-}
-
-fn cost(
-    query: &PreemptionQuery<'_>,
-    node: &CandidateNode,
-    low: &[&Occupant],
-    places: &[usize],
-) -> PlanCost {
-    let chosen = || places.iter().map(|&place| low[place]);
-    let mut priorities: Vec<_> = chosen().map(|o| o.priority).collect();
-    priorities.sort_unstable_by(|a, b| b.cmp(a));
-    let mut ages: Vec<_> = chosen().map(|o| -o.started).collect();
-    ages.sort_unstable_by(|a, b| b.cmp(a));
-    let victims: Vec<_> = chosen().map(|o| o.uid.clone()).collect();
-    let rank = fit_without(query, node, &victims).map_or(0, |fit| fit.score);
-    PlanCost {
-        count: victims.len(),
-        priorities,
-        ages,
-        rank: std::cmp::Reverse(rank),
-        node: node.name.clone(),
-        victims,
+impl PlanCost {
+    /// The cost of evicting these pods, of which the least important is first.
+    fn new(query: &PreemptionQuery<'_>, node: &CandidateNode, victims: &[&Occupant]) -> Self {
+        let highest_first = || victims.iter().rev();
+        let uids: Vec<_> = victims.iter().map(|o| o.uid.clone()).collect();
+        let rank = fit_without(query, node, &uids).map_or(0, |fit| fit.score);
+        Self {
+            highest: victims.last().map(|o| o.priority),
+            count: victims.len(),
+            priorities: highest_first().map(|o| o.priority).collect(),
+            started: highest_first().map(|o| Reverse(o.started)).collect(),
+            rank: Reverse(rank),
+            node: node.name.clone(),
+            victims: uids,
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::usage::Stage;
+use crate::usage::{self, Stage};
 
 /// The number of replicas under each resource, by name; resources with none are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,11 +20,6 @@ impl Replicas {
     pub fn under(&self, resource: &str) -> u32 {
         let place = self.place(resource);
         place.map_or(0, |place| self.0[place].1)
-    }
-
-    /// Whether there are none at all.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Adds this many under this resource.
@@ -65,18 +60,8 @@ impl FromIterator<(Arc<str>, u32)> for Replicas {
 }
 
 /// What a pod requests under one resource over its life, from its containers in pod order.
-/// Kubernetes' own rule: the larger of (each init container plus the sidecars before it)
-/// and (app containers plus sidecars).
 pub fn effective(containers: impl IntoIterator<Item = (Stage, u32)>) -> u32 {
-    let (mut sidecars, mut apps, mut peak) = (0_u32, 0_u32, 0);
-    for (stage, own) in containers {
-        match stage {
-            Stage::Init => peak = sidecars.saturating_add(own).max(peak),
-            Stage::Sidecar => sidecars = sidecars.saturating_add(own),
-            Stage::App => apps = apps.saturating_add(own),
-        }
-    }
-    sidecars.saturating_add(apps).max(peak)
+    usage::over_life(containers, u32::saturating_add, u32::max)
 }
 
 /// The replicas of one node.
@@ -162,11 +147,7 @@ mod tests {
             assert_eq!(demand.replicas(), replicas(&[("nvidia.com/gpu", expected)]));
         };
         check(&[(App, 0)], 0);
-        check(&[(App, 2), (App, 3)], 5);
-        check(&[(Init, 4), (App, 2)], 4);
-        check(&[(Init, 4), (App, 2), (App, 3)], 5);
         check(&[(Sidecar, 1), (Init, 4), (App, 2)], 5);
-        check(&[(Init, 4), (Sidecar, 1), (App, 2)], 4);
     }
 
     #[test]

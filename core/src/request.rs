@@ -1,6 +1,8 @@
 //! What one container asks for: the five resources, their ranges and defaults. Callers add
 //! the field path to errors.
 
+use std::collections::BTreeMap;
+
 use thiserror::Error;
 
 use crate::excerpt::Excerpt;
@@ -274,6 +276,75 @@ pub struct Written {
     numbers: [Option<u64>; 5],
     /// It also asks for devices under other GPU resources.
     others: bool,
+}
+
+/// What a container asks for: its own values, and what its pod's annotation adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerRequest<'a> {
+    /// The five resources.
+    pub written: Written,
+    /// Counts under other GPU resources, also those of 0, by name.
+    pub others: BTreeMap<&'a str, u32>,
+}
+
+/// Why one of a container's values is invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidResource {
+    /// The cluster's name of the resource.
+    pub name: String,
+    /// What is wrong.
+    pub source: RequestError,
+}
+
+impl<'a> ContainerRequest<'a> {
+    /// Reads names and values of limits, then of requests: the first one of a name counts. Returns
+    /// all errors, not only the first.
+    pub fn read(
+        amounts: impl Iterator<Item = (&'a str, &'a str)>,
+        annotated: &Written,
+        names: &ResourceNames,
+        extra: &[String],
+    ) -> Result<Self, Vec<InvalidResource>> {
+        let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, text) in amounts {
+            texts.entry(name).or_insert(text);
+        }
+        let mut others = BTreeMap::new();
+        let mut errors = Vec::new();
+        for (&name, &text) in texts.iter().filter(|(name, _)| is_other(name, extra)) {
+            match count(text) {
+                Ok(count) => {
+                    others.insert(name, count);
+                }
+                Err(source) => errors.push(InvalidResource {
+                    name: name.to_owned(),
+                    source,
+                }),
+            }
+        }
+        let own = Written::read(|resource| texts.get(names.of(resource)).copied());
+        match own.and_then(|own| own.or(annotated)) {
+            Ok(written) if errors.is_empty() => {
+                let written = if others.values().any(|count| *count > 0) {
+                    written.with_other_resources()
+                } else {
+                    written
+                };
+                return Ok(Self { written, others });
+            }
+            Ok(_) => {}
+            Err(own) => errors.extend(own.into_iter().map(|source| InvalidResource {
+                name: names.of(source.resource()).to_owned(),
+                source,
+            })),
+        }
+        Err(errors)
+    }
+
+    /// Whether the container asks for devices (after `defaults.count` is applied).
+    pub fn asks(&self, defaults: &Defaults) -> bool {
+        self.written.others || self.written.requests_gpu(defaults)
+    }
 }
 
 /// One value that a default supplied.

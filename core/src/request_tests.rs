@@ -134,3 +134,35 @@ fn rejects_invalid_container_requests() {
         "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource",
     );
 }
+
+#[test]
+fn reads_limits_before_requests_before_the_annotation() {
+    let annotated = Written::of_numbers(|resource| match resource {
+        Resource::Memory => Some(1),
+        Resource::Cores => Some(30),
+        _ => None,
+    })
+    .unwrap();
+    let read = |amounts: &[(&'static str, &'static str)]| {
+        let (names, extra) = (ResourceNames::default(), ["x/gpu".to_owned()]);
+        ContainerRequest::read(amounts.iter().copied(), &annotated, &names, &extra)
+    };
+    let request = read(&[
+        ("nvidia.com/gpu", "1"),
+        ("nvidia.com/gpumem-percentage", "50"),
+        ("nvidia.com/gpu", "9"),
+        ("x/gpu", "2"),
+    ])
+    .unwrap();
+    let numbers = Resource::ALL.map(|resource| request.written.get(resource));
+    assert_eq!(numbers, [Some(1), None, Some(50), Some(30), None]);
+    assert_eq!(request.others, [("x/gpu", 2)].into());
+    let errors = read(&[
+        ("nvidia.com/gpu", "65"),
+        ("nvidia.com/mig-1g.5gb", "-1"),
+        ("cpu", "many"),
+    ])
+    .unwrap_err();
+    let names: Vec<&str> = errors.iter().map(|error| error.name.as_str()).collect();
+    assert_eq!(names, ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu"]);
+}

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, NodeSet};
-use crate::decide::{self, PendingPlacement};
+use crate::decide;
 use crate::demand::Demand;
 use crate::fit;
 use crate::inventory::{self, Gpu, Health, Inventory, Mode, TopologyScope};
@@ -315,7 +315,7 @@ fn placed(
     }
     let fit = fit::fit(node, demand, policies).ok()?;
     let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-    let mut state = PendingPlacement::of(0, fit, demand).on(node);
+    let mut state = node.with(&fit.uses, &fit.instances, &demand.replicas());
     state.host.requested = state.host.requested.plus(demand.host);
     Some((state, amount))
 }

@@ -7,7 +7,6 @@ mod explain;
 mod fit;
 mod fragmentation;
 mod hami;
-mod ledger_machine;
 mod mig;
 mod modes;
 mod preemption;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 
 use crate::decide::{Memo, NodeQuery, best, refusal_text};
 use crate::inventory::{Gpu, Health, Inventory, Mode};
-use crate::ledger::NotReserved;
+use crate::ledger::{NotReserved, PodEntry};
 use crate::node::NodePublication;
 use crate::preemption::{CandidateNode, Occupant, OccupantState};
 use crate::quota::{Limit, LimitValue, LimitedResource, Quota};
@@ -30,7 +29,7 @@ use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
 use crate::units::{Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse};
-use crate::{Allocation, Cluster, ContainerDemand, Demand, Ledger, Stage};
+use crate::{Allocation, Cluster, ContainerDemand, Demand, Ledger, PodUid, Replicas, Stage};
 
 pub(crate) fn gpu(index: u32, memory: u64, replicas: u32) -> Gpu {
     Gpu {
@@ -131,6 +130,15 @@ pub(crate) fn reserve(
     ledger.reserve(&pod.into(), &"team".into(), &node.into(), demand, &policies)
 }
 
+/// What a recorded plan assumes on a node.
+pub(crate) fn planned(
+    node: &str,
+    taken: (AllocatedUse, Replicas),
+    victims: Vec<PodUid>,
+) -> PodEntry {
+    PodEntry::planned(node.into(), "team".into(), taken, (victims, true))
+}
+
 /// A quota of memory alone.
 pub(crate) fn memory_quota(most: u64) -> Quota {
     Quota {
@@ -153,8 +161,7 @@ pub(crate) fn query<'a>(
         cluster,
         demand,
         policies,
-        pending: &[],
-        own_reservation: None,
+        without_own: None,
         headroom: None,
     }
 }
@@ -183,7 +190,7 @@ pub(crate) fn candidate(gpus: Vec<Gpu>, pods: &[(&str, &str)]) -> CandidateNode 
     let occupant = |(name, key): &(&str, &str)| Occupant {
         uid: (*name).into(),
         allocated: uses(key, 1, 1),
-        replicas: crate::Replicas::default(),
+        replicas: Replicas::default(),
         priority: 0,
         started: 0,
         budgets: vec![],

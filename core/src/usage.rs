@@ -1,8 +1,4 @@
 //! What a pod uses of each device over its whole life: its effective use.
-//!
-//!
-//! Kubernetes' own rule, applied to each device: the larger of (each init container plus
-//! the sidecars started before it) and (all app containers plus all sidecars).
 
 use std::collections::BTreeMap;
 
@@ -218,11 +214,6 @@ pub enum AllocatedUse {
     /// pods could have written it. It counts as the whole node while the node agent finds that
     /// the pod has device ids ([`crate::node::NodePublication::counts`]).
     Unproven,
-    /// By HAMi's annotation, which says nothing about who wrote it; `None` if it is
-    /// unreadable. It counts where HAMi's plugin serves the node, and where the node agent
-    /// found that another plugin gave the pod its devices
-    /// ([`crate::node::NodePublication::counts`]).
-    ByHami(Option<DeviceUses>),
 }
 
 impl AllocatedUse {
@@ -235,26 +226,34 @@ impl AllocatedUse {
     pub fn uses(&self) -> Option<&DeviceUses> {
         match self {
             Self::Known(uses) => Some(uses),
-            Self::ByHami(uses) => uses.as_ref(),
             Self::Unreadable | Self::Unproven => None,
         }
     }
 }
 
+/// What a pod uses over its life, from its containers' uses in pod order, by Kubernetes' own rule:
+/// the larger of (each init container plus the sidecars before it) and (app containers plus
+/// sidecars).
+pub fn over_life<T: Copy + Default>(
+    containers: impl IntoIterator<Item = (Stage, T)>,
+    plus: impl Fn(T, T) -> T,
+    larger: impl Fn(T, T) -> T,
+) -> T {
+    let (mut sidecars, mut apps, mut peak) = (T::default(), T::default(), T::default());
+    for (stage, used) in containers {
+        match stage {
+            Stage::Init => peak = larger(peak, plus(sidecars, used)),
+            Stage::Sidecar => sidecars = plus(sidecars, used),
+            Stage::App => apps = plus(apps, used),
+        }
+    }
+    larger(peak, plus(sidecars, apps))
+}
+
 /// The effective use of a pod on one device, from its containers' uses of that device in
 /// pod order.
 pub fn on_device(containers: impl IntoIterator<Item = (Stage, DeviceUse)>) -> DeviceUse {
-    let mut sidecars = DeviceUse::default();
-    let mut apps = DeviceUse::default();
-    let mut peak = DeviceUse::default();
-    for (stage, used) in containers {
-        match stage {
-            Stage::Init => peak = peak.or(sidecars.with(used)),
-            Stage::Sidecar => sidecars = sidecars.with(used),
-            Stage::App => apps = apps.with(used),
-        }
-    }
-    peak.or(sidecars.with(apps))
+    over_life(containers, DeviceUse::with, DeviceUse::or)
 }
 
 /// The effective use of an allocation, given the stage of each container in pod order. A

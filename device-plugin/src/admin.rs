@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use aliquot_core::access::Access;
 use aliquot_k8s::access;
-use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
+use aliquot_serve::access_control::{self, AccessControl};
+use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use kube::Client;
@@ -34,7 +35,7 @@ pub enum AdminError {
     Listen(#[from] http::ListenError),
     /// The address cannot be guarded.
     #[error(transparent)]
-    AccessControl(#[from] AccessControlError),
+    AccessControl(#[from] SelfSignedError),
 }
 
 /// Reports to a readiness condition: `None` means that it holds.

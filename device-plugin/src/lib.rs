@@ -10,7 +10,6 @@ pub mod agent;
 pub mod allocation;
 mod clock;
 pub mod driver_wait;
-pub mod fail_point;
 pub mod files;
 pub mod gpus;
 pub mod health;

@@ -36,7 +36,6 @@ pub(crate) fn pod(uid: &str) -> Pod {
         mirror: false,
         allocation: None,
         resize: None,
-        hami_allocation: None,
         ids: std::collections::BTreeMap::new(),
         containers: vec![container("main", Stage::App)],
     }

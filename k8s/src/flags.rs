@@ -114,7 +114,6 @@ impl RequestFlags {
                     BareGpuFlag::Whole => BareGpu::Whole,
                 },
             },
-            hami: false,
             scheduler_name: self.scheduler_name.clone(),
         })
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_core::GpuUuid;
-use aliquot_core::hami::{self, REGISTER};
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::node::NodePublication;
 use aliquot_core::units::HostResources;
@@ -56,19 +55,13 @@ fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     devices
 }
 
-/// What a Node object publishes. Without an inventory of Aliquot's node agent, what HAMi's
-/// plugin registered is shown.
+/// What a Node object publishes.
 pub fn published(node: &Node) -> NodePublication {
     let annotations = node.metadata.annotations.as_ref();
-    let text = |key| annotations.and_then(|all| all.get(key));
-    let inventory = match text(INVENTORY) {
-        Some(text) => Inventory::decode(text),
-        None => match text(REGISTER) {
-            Some(text) => hami::register(text),
-            None => return published_without(node),
-        },
+    let Some(text) = annotations.and_then(|all| all.get(INVENTORY)) else {
+        return published_without(node);
     };
-    let inventory = match inventory {
+    let inventory = match Inventory::decode(text) {
         Ok(inventory) => inventory,
         Err(error) => {
             tracing::error!(node = ?node.metadata.name, %error, "inventory cannot be read; the node takes no pods");
@@ -80,7 +73,6 @@ pub fn published(node: &Node) -> NodePublication {
         inventory: Some(Arc::new(inventory)),
         allocatable: allocatable(node),
         cordoned: cordoned(annotations),
-        served_by_hami: text(INVENTORY).is_none(),
         counted: node
             .metadata
             .labels

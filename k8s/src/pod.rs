@@ -8,14 +8,14 @@ use std::sync::Arc;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::preferences::{self, PreferenceError};
 use aliquot_core::request::{
-    self, DEFAULTED, GpuRequest, RequestError, Resource, Written, is_other,
+    ContainerRequest, DEFAULTED, GpuRequest, InvalidResource, RequestError, Resource,
 };
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::units::HostResources;
 use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{
     Allocation, ContainerDemand, Defaults, Demand, GpuUuid, Mib, ModelRules, Namespace, NodeName,
-    PodUid, Preferences, RequestAnnotation, ResourceNames, Stage, hami, quantity,
+    PodUid, Preferences, RequestAnnotation, ResourceNames, Stage, quantity,
 };
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -44,8 +44,6 @@ pub struct Settings {
     pub extra: Vec<String>,
     /// Defaults for what a container leaves out.
     pub defaults: Defaults,
-    /// HAMi's annotation of what it allocated to a pod is read (`compat.hami`).
-    pub hami: bool,
     /// The `schedulerName` of the pods that our scheduler admits.
     pub scheduler_name: String,
 }
@@ -56,7 +54,6 @@ impl Default for Settings {
             names: ResourceNames::default(),
             extra: Vec::new(),
             defaults: Defaults::default(),
-            hami: false,
             scheduler_name: SCHEDULER_NAME.to_owned(),
         }
     }
@@ -167,17 +164,15 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
         if demands.iter().any(|other| other.name == container.name) {
             return Err(DemandError::DuplicateContainer(container.name.clone()));
         }
-        let others = others(container, settings)?;
-        let written = written(container, &annotated, settings)?;
-        if let Some(own) = written.get(Resource::Priority) {
+        let request = container_request(container, &annotated, settings)?;
+        if let Some(own) = request.written.get(Resource::Priority) {
             priority = priority.min(u8::try_from(own).unwrap_or(1));
         }
         demands.push(ContainerDemand {
             name: container.name.clone(),
             stage,
             requests: requests(
-                &written,
-                others,
+                &request,
                 settings,
                 filled.get(&*container.name),
                 &mut resources,
@@ -220,8 +215,7 @@ type Defaulted<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
 
 /// The container's requests: under the main resource, then under others by name.
 fn requests(
-    written: &Written,
-    others: Vec<(&str, u32)>,
+    ContainerRequest { written, others }: &ContainerRequest<'_>,
     settings: &Settings,
     filled: Option<&Defaulted<'_>>,
     resources: &mut Vec<Arc<str>>,
@@ -240,7 +234,7 @@ fn requests(
         request.written.memory &= !memory.into_iter().any(was_filled);
         request.written.cores &= !was_filled(Resource::Cores);
     }
-    for (name, count) in others {
+    for (&name, &count) in others.iter().filter(|(_, count)| **count > 0) {
         let known = resources.iter().position(|known| **known == *name);
         let place = known.unwrap_or_else(|| {
             resources.push(name.into());
@@ -253,29 +247,6 @@ fn requests(
     requests
 }
 
-/// The container's counts under other GPU resources than the main one, by name.
-fn others<'a>(
-    container: &'a Container,
-    settings: &Settings,
-) -> Result<Vec<(&'a str, u32)>, DemandError> {
-    let mut found = BTreeMap::new();
-    for amounts in amounts(container).into_iter().flatten() {
-        for (name, quantity) in amounts {
-            if is_other(name, &settings.extra) && !found.contains_key(name.as_str()) {
-                let count =
-                    request::count(&quantity.0).map_err(|source| DemandError::Resource {
-                        container: container.name.clone(),
-                        resource: name.clone(),
-                        source,
-                    })?;
-                found.insert(name.as_str(), count);
-            }
-        }
-    }
-    let asked = found.into_iter().filter(|(_, count)| *count > 0);
-    Ok(asked.collect())
-}
-
 /// Limits, then requests.
 pub(crate) fn amounts(container: &Container) -> [Option<&Quantities>; 2] {
     let resources = container.resources.as_ref();
@@ -286,53 +257,37 @@ pub(crate) fn amounts(container: &Container) -> [Option<&Quantities>; 2] {
 }
 
 /// What a container of a pod with this annotation asks for.
-pub fn written(
-    container: &Container,
+pub fn container_request<'a>(
+    container: &'a Container,
     annotated: &RequestAnnotation,
     settings: &Settings,
-) -> Result<Written, DemandError> {
-    let others = others(container, settings)?;
-    let maps = amounts(container);
-    let value_of = |resource| {
-        let name = settings.names.of(resource);
-        let mut found = maps.iter().flatten().filter_map(|map| map.get(name));
-        found.next().map(|quantity| quantity.0.as_str())
-    };
-    let own = Written::read(value_of);
-    let read = own.and_then(|own| own.or(&annotated.of(&container.name)));
-    let read = read.map_err(|mut errors| {
-        let source = errors.swap_remove(0);
+) -> Result<ContainerRequest<'a>, DemandError> {
+    let all = amounts(container).into_iter().flatten().flatten();
+    let texts = all.map(|(name, quantity)| (name.as_str(), quantity.0.as_str()));
+    let annotated = annotated.of(&container.name);
+    let read = ContainerRequest::read(texts, &annotated, &settings.names, &settings.extra);
+    read.map_err(|mut errors| {
+        let InvalidResource { name, source } = errors.swap_remove(0);
         DemandError::Resource {
             container: container.name.clone(),
-            resource: settings.names.of(source.resource()).to_owned(),
+            resource: name,
             source,
         }
-    })?;
-    Ok(if others.is_empty() {
-        read
-    } else {
-        read.with_other_resources()
     })
 }
 
 /// The CPU and memory that the pod requests over its life, by kube-scheduler's own rule
-/// (component-helpers, `PodRequests`): the larger of (each init container plus the sidecars before
-/// it) and (app containers plus sidecars), plus the pod's overhead; requests of the whole pod
-/// replace it.
+/// (component-helpers, `PodRequests`): that of its containers, plus the pod's overhead; requests of
+/// the whole pod replace the sum.
 pub fn requested_host_resources(pod: &Pod) -> HostResources {
-    let mut sidecars = HostResources::default();
-    let mut apps = HostResources::default();
-    let mut peak = HostResources::default();
-    for (container, stage) in containers(pod) {
+    let requests = containers(pod).map(|(container, stage)| {
         let resources = container.resources.as_ref();
-        let requests = host_resources(resources.and_then(|r| r.requests.as_ref()));
-        match stage {
-            Stage::Init => peak = larger(peak, sidecars.plus(requests)),
-            Stage::Sidecar => sidecars = sidecars.plus(requests),
-            Stage::App => apps = apps.plus(requests),
-        }
-    }
-    let mut sum = larger(peak, sidecars.plus(apps));
+        (
+            stage,
+            host_resources(resources.and_then(|r| r.requests.as_ref())),
+        )
+    });
+    let mut sum = usage::over_life(requests, HostResources::plus, larger);
     let spec = pod.spec.as_ref();
     let whole = spec.and_then(|spec| spec.resources.as_ref());
     if let Some(requests) = whole.and_then(|whole| whole.requests.as_ref()) {
@@ -363,29 +318,21 @@ fn larger(a: HostResources, b: HostResources) -> HostResources {
     }
 }
 
-/// What a bound pod is allocated, by its allocation annotation, or else by HAMi's if the
-/// settings say so; `None` for a pod that is not bound or has neither. An allocation counts only
-/// together with a node: it is written by the Binding alone.
+/// What a bound pod is allocated, by its allocation annotation; `None` for a pod that is not bound
+/// or has none. An allocation counts only together with a node: it is written by the Binding alone.
 pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
     let node = node(pod)?;
-    let allocated_use = match annotation(pod, ALLOCATION) {
-        Some(text) => aliquot_use(pod, &node, text, settings),
-        None if settings.hami => hami_use(pod, &node, settings)?,
-        None => return None,
-    };
-    Some((node, allocated_use))
-}
-
-fn aliquot_use(pod: &Pod, node: &NodeName, text: &str, settings: &Settings) -> AllocatedUse {
-    match Allocation::decode(text) {
-        Ok(allocation) if allocation.node == *node => {
+    let text = annotation(pod, ALLOCATION)?;
+    let allocated_use = match Allocation::decode(text) {
+        Ok(allocation) if allocation.node == node => {
             let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
             AllocatedUse::Known(usage::effective(&allocation, stages))
         }
         // Of another release, damaged, or of another node: fail closed.
         Ok(_) | Err(_) if is_admitted(pod, settings) => AllocatedUse::Unreadable,
         Ok(_) | Err(_) => AllocatedUse::Unproven,
-    }
+    };
+    Some((node, allocated_use))
 }
 
 /// The most memory that a pod may use of each device on which it may use more than it is allocated.
@@ -420,33 +367,11 @@ fn is_admitted(pod: &Pod, settings: &Settings) -> bool {
     let spec = pod.spec.as_ref();
     let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
     let requests = |container: &Container| {
-        let other = || others(container, settings).is_ok_and(|others| !others.is_empty());
-        let written = written(container, &RequestAnnotation::default(), settings);
-        written.map_or(true, |written| {
-            written.requests_gpu(&settings.defaults) || other()
-        })
+        let request = container_request(container, &RequestAnnotation::default(), settings);
+        request.map_or(true, |request| request.asks(&settings.defaults))
     };
     name == Some(&settings.scheduler_name)
         && containers(pod).any(|(container, _)| requests(container))
-}
-
-/// What HAMi allocated to the pod. Users can write HAMi's annotation, too, so it counts
-/// only for pods that ask for a share (or whose request is invalid).
-fn hami_use(pod: &Pod, node: &NodeName, settings: &Settings) -> Option<AllocatedUse> {
-    let text = annotation(pod, hami::ALLOCATED)?;
-    let annotated = request_annotation(pod);
-    let requests = |container: &Container| {
-        let annotated = annotated.as_ref().ok();
-        let written = annotated.and_then(|all| written(container, all, settings).ok());
-        written.is_none_or(|written| written.requests_gpu(&settings.defaults))
-    };
-    if !containers(pod).any(|(container, _)| requests(container)) {
-        return None;
-    }
-    let elsewhere = annotation(pod, hami::NODE).is_some_and(|other| other != node.as_str());
-    let stages: Vec<Stage> = containers(pod).map(|(_, stage)| stage).collect();
-    let uses = hami::uses(text, &stages).ok();
-    Some(AllocatedUse::ByHami(uses.filter(|_| !elsewhere)))
 }
 
 #[cfg(test)]

@@ -186,67 +186,6 @@ fn unreadable_allocation_proves_nothing_unless_we_admitted_pod() {
 }
 
 #[test]
-fn counts_hami_allocation_unless_aliquot_wrote_one() {
-    let spec = json!({
-        "nodeName": "n",
-        "schedulerName": SCHEDULER_NAME,
-        "initContainers": [{"name": "warm"}],
-        "containers": [{"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))}],
-    });
-    let settings = Settings {
-        hami: true,
-        ..Settings::default()
-    };
-    let allocated_of = |annotations: Value| {
-        let (_, allocated_of) = allocated(&pod(&spec, &annotations), &settings)?;
-        match allocated_of.uses() {
-            Some(uses) => uses.values().next().map(|used| used.memory),
-            None => Some(Mib(u64::MAX)),
-        }
-    };
-    let text = ";GPU-0,NVIDIA,3000,30:;";
-    let full = Some(Mib(u64::MAX));
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: text})),
-        Some(Mib(3000))
-    );
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: text, hami::NODE: "n"})),
-        Some(Mib(3000))
-    );
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: text, hami::NODE: "m"})),
-        full
-    );
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: "GPU-0,NVIDIA,x,30:;"})),
-        full
-    );
-    let ours = r#"{"v":1,"node":"n","containers":{"main":[{"resource":"r","gpu":"GPU-0","memory":1,"cores":0}]},"priority":1}"#;
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: text, ALLOCATION: ours})),
-        Some(Mib(1))
-    );
-    assert_eq!(
-        allocated_of(json!({hami::ALLOCATED: text, ALLOCATION: "{"})),
-        full
-    );
-    let theirs = pod(&spec, &json!({hami::ALLOCATED: text}));
-    assert_eq!(allocated(&theirs, &Settings::default()), None, "by default");
-}
-
-#[test]
-fn ignores_hami_annotation_of_pod_without_gpu_request() {
-    let spec = json!({"nodeName": "n", "containers": [{"name": "main"}]});
-    let forged = pod(&spec, &json!({hami::ALLOCATED: "damaged"}));
-    let settings = Settings {
-        hami: true,
-        ..Settings::default()
-    };
-    assert_eq!(allocated(&forged, &settings), None);
-}
-
-#[test]
 fn rejects_duplicate_container_names() {
     let spec = json!({"initContainers": [{"name": "c", "restartPolicy": "Always"}],
         "containers": [{"name": "c"}]});

@@ -1,4 +1,5 @@
-//! Writes events to the API server, several at a time.
+//! Writes events to the API server, several at a time. kube's `Recorder` does not fit: it keeps the
+//! first text of a reason, and each of its events looks through all that it remembers.
 //!
 //! A repeated text becomes a series of the first event, as kube-scheduler's own events do;
 //! another text is an event of its own, so that users see the newest reasons. Published
@@ -9,13 +10,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::core::Request;
-use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -73,15 +74,8 @@ pub async fn publish(
     tasks.wait().await;
 }
 
-/// What makes an event the same as an earlier one.
-#[derive(PartialEq, Eq, Hash)]
-struct EventKey {
-    uid: String,
-    reason: &'static str,
-}
-
 /// A published event.
-struct Event {
+struct Published {
     name: String,
     text: String,
     count: u32,
@@ -91,7 +85,8 @@ struct Event {
 struct Writer {
     client: Client,
     controller: &'static str,
-    published: HashMap<EventKey, Event>,
+    /// By the uid of the pod and the reason.
+    published: HashMap<(String, &'static str), Published>,
     last_sweep: Instant,
 }
 
@@ -130,87 +125,71 @@ impl Writer {
                 .retain(|_, event| now - event.last < RETENTION);
             self.last_sweep = now;
         }
-        let key = EventKey {
-            uid: note.pod.uid.clone(),
-            reason: note.reason,
-        };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), note.pod.event_namespace());
+        let key = (note.pod.uid.clone(), note.reason);
         let known = self.published.get_mut(&key);
         if let Some(known) = known.filter(|known| known.text == note.text) {
             known.count += 1;
             known.last = now;
             let series = json!({"series": {"count": known.count, "lastObservedTime": time()}});
-            let answer = repeat(&self.client, &note, &known.name, &series).await;
+            let answer = events
+                .patch(&known.name, &PatchParams::default(), &Patch::Merge(series))
+                .await
+                .map(drop);
             // It has expired, or somebody deleted it.
             if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 404) {
                 return answer;
             }
         }
-        let name = create(&self.client, self.controller, &note).await?;
-        let event = Event {
+        let name = format!("{}.{:x}", note.pod.name, Timestamp::now().as_nanosecond());
+        let event = new_event(self.controller, &note, &name);
+        events.create(&PostParams::default(), &event).await?;
+        let published = Published {
             name,
             text: note.text,
             count: 1,
             last: now,
         };
-        self.published.insert(key, event);
+        self.published.insert(key, published);
         Ok(())
     }
-}
-
-fn path(note: &EventNote) -> String {
-    format!(
-        "/apis/events.k8s.io/v1/namespaces/{}/events",
-        note.pod.event_namespace()
-    )
 }
 
 fn time() -> MicroTime {
     MicroTime(Timestamp::now())
 }
 
-async fn repeat(
-    client: &Client,
-    note: &EventNote,
-    name: &str,
-    series: &Value,
-) -> Result<(), kube::Error> {
-    let request = Request::new(path(note));
-    let request = request.patch(name, &PatchParams::default(), &Patch::Merge(series));
-    let request = request.map_err(kube::Error::BuildRequest)?;
-    client.request::<IgnoredAny>(request).await.map(drop)
-}
-
-async fn create(
-    client: &Client,
-    controller: &str,
-    note: &EventNote,
-) -> Result<String, kube::Error> {
-    let EventNote { pod, text, .. } = note;
-    let name = format!("{}.{:x}", pod.name, Timestamp::now().as_nanosecond());
-    let event = json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": pod.event_namespace()},
-        "eventTime": time(),
-        "type": if note.warning { "Warning" } else { "Normal" },
-        "reason": note.reason,
-        "action": note.action,
-        "note": text,
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": if pod.namespace.is_empty() { "Node" } else { "Pod" },
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
+fn new_event(controller: &str, note: &EventNote, name: &str) -> Event {
+    let pod = &note.pod;
+    let kind = if pod.namespace.is_empty() {
+        "Node"
+    } else {
+        "Pod"
+    };
+    let event_type = if note.warning { "Warning" } else { "Normal" };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(pod.event_namespace().to_owned()),
+            ..ObjectMeta::default()
         },
-        "reportingController": controller,
-        "reportingInstance": controller,
-    });
-    let request = Request::new(path(note));
-    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
-    let request = request.map_err(kube::Error::BuildRequest)?;
-    client.request::<IgnoredAny>(request).await?;
-    Ok(name)
+        event_time: Some(time()),
+        type_: Some(event_type.to_owned()),
+        reason: Some(note.reason.to_owned()),
+        action: Some(note.action.to_owned()),
+        note: Some(note.text.clone()),
+        regarding: Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some(controller.to_owned()),
+        reporting_instance: Some(controller.to_owned()),
+        ..Event::default()
+    }
 }
 
 fn truncated(mut text: String) -> String {

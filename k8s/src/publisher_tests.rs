@@ -2,6 +2,7 @@
 
 use http::{Method, Response};
 use kube::client::Body;
+use serde_json::Value;
 use tower_test::mock;
 
 use super::*;

@@ -1,6 +1,7 @@
 //! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use serde::Serialize;
 
 use crate::disruption::{Labels, meets};
 
@@ -8,17 +9,27 @@ use crate::disruption::{Labels, meets};
 const MOST: (usize, usize) = (64, 4096);
 
 /// The nodes that a pod selects.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeSelection {
-    labels: Labels,
+    /// `nodeSelector`.
+    pub labels: Labels,
     /// Of which one is enough; `None` without a required affinity.
-    terms: Option<Vec<NodeSelectorTerm>>,
+    pub terms: Option<Vec<NodeSelectorTerm>>,
 }
 
 impl NodeSelection {
     /// The selection of this pod; `None` where it selects all nodes, or says too much about it.
     pub fn of(pod: &Pod) -> Option<Self> {
-        let spec = pod.spec.as_ref()?;
+        let selection = Self::read(pod);
+        let selects_all = selection.labels.is_empty() && selection.terms.is_none();
+        (!selects_all && selection.is_short()).then_some(selection)
+    }
+
+    /// All that this pod says.
+    pub fn read(pod: &Pod) -> Self {
+        let Some(spec) = &pod.spec else {
+            return Self::default();
+        };
         let affinity = spec
             .affinity
             .as_ref()
@@ -27,12 +38,10 @@ impl NodeSelection {
             node.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
-        let selection = Self {
+        Self {
             labels: spec.node_selector.clone().unwrap_or_default(),
             terms: required.map(|required| required.node_selector_terms.clone()),
-        };
-        let selects_all = selection.labels.is_empty() && selection.terms.is_none();
-        (!selects_all && selection.is_short()).then_some(selection)
+        }
     }
 
     fn is_short(&self) -> bool {

@@ -11,7 +11,8 @@ use aliquot_k8s::watch::{Freshness, drive};
 use aliquot_node_state::processes::Processes;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_nvml::{DriverAccess, MemoryLimits, ReleasableNvml};
-use aliquot_serve::access_control::{self, AccessControl, AccessControlError};
+use aliquot_serve::access_control::{self, AccessControl};
+use aliquot_serve::tls::SelfSignedError;
 use aliquot_serve::{Readiness, admin, http};
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1 as api;
@@ -55,7 +56,7 @@ pub enum RunError {
     #[error(transparent)]
     Listen(#[from] http::ListenError),
     #[error(transparent)]
-    AccessControl(#[from] AccessControlError),
+    AccessControl(#[from] SelfSignedError),
 }
 
 /// Opens a client, and runs until a signal. The driver is opened when it is there.

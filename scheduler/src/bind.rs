@@ -16,6 +16,7 @@ use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod::{self, DemandError};
+use aliquot_serve::fail_point;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use parking_lot::Mutex;
@@ -25,7 +26,6 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::PendingPod;
@@ -59,7 +59,7 @@ pub enum BindError {
         /// The reasons, counted.
         why: String,
     },
-    /// Nothing is reserved for a member of a gang: its gang would be bound in part.
+    /// Nothing is assumed for a member of a gang: its gang would be bound in part.
     #[error(
         "nothing is reserved for this member of pod group {gang}; expected: its Binding soon after filter, of the same scheduler"
     )]
@@ -192,7 +192,11 @@ impl Binder {
     fn settled(&self) -> Vec<(PodUid, Settled)> {
         let mut settled = self.settled.lock();
         self.cache.read(|ledger| {
-            settled.retain(|uid, _| ledger.pod_entry(uid).is_some_and(|b| !b.confirmed));
+            settled.retain(|uid, _| {
+                ledger
+                    .pod_entry(uid)
+                    .is_some_and(|entry| !entry.is_confirmed())
+            });
         });
         settled
             .iter()
@@ -246,8 +250,8 @@ impl Binder {
             gang,
             annotation_bytes: used,
             ..
-        } = match self.cache.pending.get(uid) {
-            Some(pending) => pending,
+        } = match self.cache.pending(uid) {
+            Some(pending) => PendingPod::clone(&pending),
             None => self.fetch(&pod).await?,
         };
         if !demand.requests_gpu() {
@@ -257,7 +261,7 @@ impl Binder {
         if let Some(gang) = gang.filter(|gang| !self.cache.begin_gang_binding(gang, uid)) {
             return Err(BindError::GivenBack { gang: gang.name });
         }
-        fail_point::at(Point::BeforeReserve);
+        fail_point::at("BeforeReserve");
         let allocation = match self.cache.reserve(uid, &namespace, &node, &demand) {
             Ok(allocation) => allocation,
             // An earlier call bound this pod.
@@ -270,7 +274,7 @@ impl Binder {
                 return Err(BindError::Refused { node, why });
             }
         };
-        fail_point::at(Point::AfterReserve);
+        fail_point::at("AfterReserve");
         let hami = self.hami.then_some(&demand);
         let written = match binding_annotations(&allocation, hami) {
             Ok(annotations) => self.write(&pod, &node, annotations, used).await,
@@ -278,7 +282,7 @@ impl Binder {
         };
         match &written {
             Ok(()) => {
-                fail_point::at(Point::AfterCreated);
+                fail_point::at("AfterCreated");
                 let since = Instant::now();
                 let settled = Settled {
                     pod: pod.clone(),
@@ -286,15 +290,15 @@ impl Binder {
                 };
                 self.settled.lock().insert(uid.clone(), settled);
                 tracing::info!(pod = pod.name, namespace = pod.namespace, %node, "pod bound");
-                fail_point::at(Point::BeforeEvent);
+                fail_point::at("BeforeEvent");
                 self.events.send(allocated_event(pod, &node, &allocation));
-                fail_point::at(Point::AfterEvent);
+                fail_point::at("AfterEvent");
             }
             Err(error) => {
                 tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot bind pod");
-                fail_point::at(Point::BeforeCancel);
+                fail_point::at("BeforeCancel");
                 self.cache.cancel(uid);
-                fail_point::at(Point::AfterCancel);
+                fail_point::at("AfterCancel");
             }
         }
         written
@@ -340,7 +344,7 @@ impl Binder {
             if let Some(outcome) = outcome.await {
                 return outcome;
             }
-            fail_point::at(Point::BetweenPosts);
+            fail_point::at("BetweenPosts");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
@@ -406,9 +410,9 @@ impl Binder {
         let api = self.pods.api(&pod.namespace);
         let params = PostParams::default();
         let call = api.create_subresource::<_, IgnoredAny>("binding", &pod.name, &params, binding);
-        fail_point::at(Point::BeforePost);
+        fail_point::at("BeforePost");
         let answer = timeout(DEADLINE, call).await;
-        fail_point::at(Point::AfterPost);
+        fail_point::at("AfterPost");
         match answer {
             Ok(Ok(_)) => PostOutcome::Bound,
             Ok(Err(kube::Error::Api(status))) => match status.code {

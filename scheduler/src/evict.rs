@@ -14,10 +14,10 @@ use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
+use aliquot_serve::fail_point;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::pod_client::{EvictionOutcome, PodClient};
@@ -128,13 +128,13 @@ async fn evict(
             "node {node} lists the pod for eviction, but the pod is not on that node"
         ));
     }
-    fail_point::at(Point::EvictBefore);
+    fail_point::at("EvictBefore");
     match pods.evict(&pod, false).await {
         EvictionOutcome::Accepted => {}
         EvictionOutcome::Gone => return Ok(()),
         EvictionOutcome::Protected(why) | EvictionOutcome::Failed(why) => return Err(why),
     }
-    fail_point::at(Point::EvictAfter);
+    fail_point::at("EvictAfter");
     tracing::info!(
         pod = pod.name,
         namespace = pod.namespace,

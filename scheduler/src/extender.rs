@@ -1,8 +1,8 @@
 //! The verbs of kube-scheduler's extender API v1: their routes, and the answers of filter,
 //! prioritize and preempt as functions of the ledger and a call. [`crate::bind`] answers bind.
 //!
-//! They change nothing but claims, what is reserved for gangs, the record of a pod's refusal, and
-//! that a pod is left to kube-scheduler's preemption. A call with Node objects (a simulation, for
+//! They change nothing but what is assumed for a pod, the record of its refusal, and that it is left
+//! to kube-scheduler's preemption. A call with Node objects (a simulation, for
 //! example by cluster-autoscaler) is answered from these objects alone and changes nothing at all.
 
 use std::borrow::Cow;
@@ -18,9 +18,9 @@ use aliquot_k8s::extender::{
 };
 use aliquot_k8s::node::published;
 use aliquot_k8s::{disruption, pod};
-use aliquot_serve::Readiness;
+use aliquot_serve::{Readiness, fail_point};
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -31,11 +31,11 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::bind::Binder;
-use crate::fail_point::{self, Point};
 use crate::leader::Leader;
-use crate::ledger_cache::LedgerCache;
+use crate::ledger_cache::assumed::FilteredPod;
 use crate::ledger_cache::gangs::GangName;
 use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
+use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
 use crate::pins;
 use crate::preempt::{candidates, unix};
@@ -107,7 +107,7 @@ impl ExtenderState {
     }
 }
 
-async fn serve_filter(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+async fn serve_filter(verbs: extract::State<ExtenderState>, body: Bytes) -> Response {
     // A node chosen in the first seconds of a term could not be bound, and each pod tried then
     // would wait for kube-scheduler's back-off.
     verbs.leader.settled().await;
@@ -122,21 +122,21 @@ async fn serve_filter(State(verbs): State<ExtenderState>, body: Bytes) -> Respon
     Json(answer).into_response()
 }
 
-async fn serve_prioritize(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+async fn serve_prioritize(verbs: extract::State<ExtenderState>, body: Bytes) -> Response {
     json(verbs.answer("prioritize", || {
         let call = verbs.read(&body)?;
         Ok((Outcome::Ok, call.prioritize(&verbs.cache)))
     }))
 }
 
-async fn serve_prioritize_cpu_only(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+async fn serve_prioritize_cpu_only(verbs: extract::State<ExtenderState>, body: Bytes) -> Response {
     json(verbs.answer("prioritize_cpu_only", || {
         let call = verbs.read(&body)?;
         Ok((Outcome::Ok, call.prioritize_cpu_only(&verbs.cache)))
     }))
 }
 
-async fn serve_preempt(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+async fn serve_preempt(verbs: extract::State<ExtenderState>, body: Bytes) -> Response {
     json(verbs.answer("preempt", || {
         Ok((Outcome::Ok, preempt(&verbs.cache, &body)?))
     }))
@@ -155,7 +155,7 @@ fn json(answer: Result<impl Serialize, String>) -> Response {
     }
 }
 
-async fn serve_bind(State(verbs): State<ExtenderState>, body: Bytes) -> Response {
+async fn serve_bind(verbs: extract::State<ExtenderState>, body: Bytes) -> Response {
     let start = Instant::now();
     let args: Result<ExtenderBindingArgs, _> = serde_json::from_slice(&body);
     let mut outcome = "error";
@@ -241,8 +241,8 @@ impl<'a> Call<'a> {
     }
 
     /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
-    /// scores them by something else, too. For a member of a gang the best one, where its share is
-    /// reserved from now on.
+    /// scores them by something else, too; for a member of a gang the best one alone. On the first of
+    /// them a share is assumed for the pod from now on.
     pub fn filter(
         self,
         cache: &LedgerCache,
@@ -256,66 +256,47 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        cache.reserve_for_unfinished_gangs();
-        let most = if shortlist == 0 || wants_all(&self.pod) {
+        let (gang, namespace) = (GangName::of(&self.pod), pod::namespace(&self.pod));
+        let most = if shortlist == 0 || gang.is_some() || wants_all(&self.pod) {
             names.len()
         } else {
             shortlist
         };
-        let gang = GangName::of(&self.pod);
-        let event_count = cache.pending.event_count();
-        let view = cache.view(&self.uid, pod::namespace(&self.pod).as_str());
-        let cluster = &view.0;
-        let found = match &gang {
-            None => cache.best(&view, &self.uid, &self.demand, names, most),
-            Some(gang) => cache
-                .best(&view, &self.uid, &self.demand, names, names.len())
-                .and_then(|best| cache.reserve_for_gang(gang, (&self.uid, &self.demand), best))
-                .map(|node| vec![node]),
+        let pod = FilteredPod {
+            uid: &self.uid,
+            namespace: &namespace,
+            demand: &self.demand,
+            gang: gang.as_ref(),
         };
-        match found {
+        let mut state = cache.lock();
+        state.assume_for_unfinished_gangs();
+        let best = state.best(pod, names, most);
+        let refusal = match best.and_then(|best| state.assume(pod, best)) {
             Ok(best) => {
-                if gang.is_none()
-                    && let Some(first) = best.first()
-                {
-                    cache.claim(cluster, &self.pod, &self.demand, first);
-                }
-                fail_point::at(Point::FilterFits);
-                (Outcome::Ok, fits(best.into_iter()))
+                drop(state);
+                fail_point::at("FilterFits");
+                return (Outcome::Ok, fits(best.into_iter()));
             }
-            Err(refusal) => {
-                let mut text = decide::refusal_text(names.len(), &refusal);
-                if refusal.count(Reason::CardInsufficientMemory) > 0 {
-                    text.push_str(&decide::nearest_text(cluster, &self.demand, names));
-                }
-                if refusal.count(Reason::CardPinned) > 0 {
-                    let nodes =
-                        cache.nodes_pinned_by_others(cluster, &self.uid, &self.demand, names);
-                    let namespace = pod::namespace(&self.pod);
-                    let readers = Some(namespace.as_str());
-                    text.push_str(&pins::users_text(cache, &nodes, &self.demand, readers));
-                }
-                tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
-                let waiting = PendingPod {
-                    offered: cluster.set(names),
-                    refusals: Some(RefusalRecord::new(text.clone(), Instant::now())),
-                    ..PendingPod::read(&self.pod, self.demand.clone(), true)
-                };
-                if let Some(gang) = &gang {
-                    cache.refuse_in_gang(gang, &self.uid);
-                }
-                cache.refused(&self.uid, waiting, event_count);
-                events.send(EventNote {
-                    pod: pod::reference(&self.pod),
-                    warning: true,
-                    reason: "Refused",
-                    action: "Scheduling",
-                    text: text.clone(),
-                });
-                fail_point::at(Point::FilterRefuses);
-                (Outcome::Refused(refusal), refused(names, text))
-            }
-        }
+            Err(refusal) => refusal,
+        };
+        let text = refusal_text(&mut state, pod, names, &refusal);
+        let waiting = PendingPod {
+            offered: state.ledger.cluster().set(names),
+            refusals: Some(RefusalRecord::new(text.clone(), Instant::now())),
+            ..PendingPod::read(&self.pod, self.demand.clone(), true)
+        };
+        state.refuse(&self.uid, waiting);
+        drop(state);
+        tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
+        events.send(EventNote {
+            pod: pod::reference(&self.pod),
+            warning: true,
+            reason: "Refused",
+            action: "Scheduling",
+            text: text.clone(),
+        });
+        fail_point::at("FilterRefuses");
+        (Outcome::Refused(refusal), refused(names, text))
     }
 
     fn filter_objects(
@@ -361,8 +342,7 @@ impl<'a> Call<'a> {
             cluster,
             demand: &self.demand,
             policies,
-            pending: &[],
-            own_reservation: None,
+            without_own: None,
             headroom: None,
         };
         decide::best(&query, &mut Memo::default(), names, names.len())
@@ -379,11 +359,7 @@ impl<'a> Call<'a> {
                 names.iter().map(|name| line((name, 0))).collect()
             }
             Candidates::Names(names) => {
-                let cluster = cache.snapshot();
-                let ranks = cache.ranks(&cluster, &self.uid, &self.demand, names);
-                if let Some((best, _)) = ranks.iter().max_by_key(|(_, rank)| *rank) {
-                    cache.claim(&cluster, &self.pod, &self.demand, best);
-                }
+                let ranks = cache.ranks(&self.uid, &self.demand, names);
                 ranks.into_iter().map(line).collect()
             }
             Candidates::Objects(nodes) if !self.demand.requests_gpu() => {
@@ -397,8 +373,7 @@ impl<'a> Call<'a> {
                     cluster: &cluster,
                     demand: &self.demand,
                     policies: &cache.policies(),
-                    pending: &[],
-                    own_reservation: None,
+                    without_own: None,
                     headroom: None,
                 };
                 let ranks = decide::ranks(&query, &mut Memo::default(), &names);
@@ -448,13 +423,8 @@ pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionRes
         nodes.retain(|node, victims| {
             let chosen: Vec<PodUid> = victims.pods.iter().map(|p| p.uid.as_str().into()).collect();
             let request = (&demand, priority);
-            let more = candidates::victims_beside(
-                cache,
-                &uid,
-                request,
-                (&node.as_str().into(), &chosen),
-                now,
-            );
+            let on_node = (&node.as_str().into(), &chosen[..]);
+            let more = candidates::victims_beside(&cache.lock(), &uid, request, on_node, now);
             let helps = more.is_some();
             let more = more.unwrap_or_default().into_iter();
             victims.pods.extend(more.map(|uid| MetaPod {
@@ -462,13 +432,33 @@ pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionRes
             }));
             helps
         });
-        if !nodes.is_empty() && !cache.leave_to_kube_scheduler(&uid, Instant::now()) {
+        if !nodes.is_empty() && !cache.lock().leave_to_kube_scheduler(&uid, Instant::now()) {
             nodes.clear();
         }
     }
     Ok(ExtenderPreemptionResult {
         node_name_to_meta_victims: Some(nodes),
     })
+}
+
+/// The refusal, with what would help.
+fn refusal_text<S: AsRef<str>>(
+    state: &mut State,
+    pod: FilteredPod<'_>,
+    names: &[S],
+    refusal: &Refusal,
+) -> String {
+    let mut text = decide::refusal_text(names.len(), refusal);
+    if refusal.count(Reason::CardInsufficientMemory) > 0 {
+        let cluster = state.ledger.cluster();
+        text.push_str(&decide::nearest_text(cluster, pod.demand, names));
+    }
+    if refusal.count(Reason::CardPinned) > 0 {
+        let nodes = state.nodes_pinned_by_others(pod, names);
+        let readers = Some(pod.namespace.as_str());
+        text.push_str(&pins::users_text(state, &nodes, pod.demand, readers));
+    }
+    text
 }
 
 /// The cluster that these objects describe, without any pod.

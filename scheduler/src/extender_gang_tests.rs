@@ -64,11 +64,11 @@ fn requeued(cache: &LedgerCache) -> Vec<String> {
 }
 
 fn expire(cache: &LedgerCache, seconds: u64) {
-    cache.expire_gangs(Instant::now() + Duration::from_secs(seconds));
+    cache.expire(Instant::now() + Duration::from_secs(seconds));
 }
 
 #[test]
-fn filter_reserves_on_one_node_for_each_gang_member() {
+fn filter_assumes_on_one_node_for_each_gang_member() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("m", 2000));
     let first = filter(&cache, "a1", Some("a"));
@@ -98,9 +98,9 @@ fn gang_without_a_binding_is_given_back_whole() {
     assert!(fits(&cache, "a1", Some("a")), "sooner after a refusal");
 }
 
-/// Filter reserved for a member again while the reservations of the last attempt expired.
+/// Filter assumed for a member again while what the last attempt had assumed expired.
 #[test]
-fn expiry_drops_no_newer_reservation_of_a_gang() {
+fn expiry_forgets_nothing_newer_of_a_gang() {
     let cache = cache();
     let names: Vec<String> = (0..32).map(|number| format!("a{number}")).collect();
     let nodes = names.iter().map(|name| node(name, 2000));
@@ -108,31 +108,36 @@ fn expiry_drops_no_newer_reservation_of_a_gang() {
     let member = observed(asks("a0", Some("a"), None));
     let gang = GangName::of(&member).unwrap();
     let demand = pod::demand(&member, cache.settings()).unwrap();
-    let reserve_all = || {
+    let assume_all = || {
         for name in &names {
-            let member = (&name.as_str().into(), &demand);
-            let reserved = cache.reserve_for_gang(&gang, member, vec![name]);
-            assert_eq!(reserved, Ok(name.as_str()));
+            let member = FilteredPod {
+                uid: &name.as_str().into(),
+                namespace: &gang.namespace,
+                demand: &demand,
+                gang: Some(&gang),
+            };
+            let fitting = cache.assume(member, vec![name]);
+            assert_eq!(fitting, Ok(vec![name.as_str()]));
         }
     };
     for _ in 0..100 {
-        reserve_all();
+        assume_all();
         std::thread::scope(|scope| {
             let expiry = scope.spawn(|| expire(&cache, 60));
             while !expiry.is_finished() {
-                reserve_all();
+                assume_all();
             }
         });
         for name in &names {
             let uid = name.as_str().into();
-            let reserved = cache.read(|ledger| ledger.reservation_for(&uid).is_some());
-            assert_eq!(may_bind(&cache, name, "a"), reserved, "{name}");
+            let assumed = cache.read(|ledger| ledger.assumed(&uid).is_some());
+            assert_eq!(may_bind(&cache, name, "a"), assumed, "{name}");
         }
     }
 }
 
 #[test]
-fn gang_that_is_being_bound_retains_its_reservations() {
+fn gang_that_is_being_bound_retains_what_is_assumed() {
     let cache = cache();
     assert!(fits(&cache, "a1", Some("a")) && fits(&cache, "a2", Some("a")));
     assert!(may_bind(&cache, "a1", "a"));

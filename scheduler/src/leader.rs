@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aliquot_k8s::watch::{self, Freshness, Index};
+use aliquot_serve::fail_point;
 use k8s_openapi::api::coordination::v1::Lease;
 #[cfg(test)]
 use k8s_openapi::api::coordination::v1::LeaseSpec;
@@ -22,7 +23,6 @@ use parking_lot::RwLock;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::fail_point::{self, Point};
 use crate::ticks::Ticks;
 
 /// Kubernetes' default for a Lease without a duration, in seconds.
@@ -257,9 +257,9 @@ impl Leader {
             };
             let late = self.pods.listed().is_some_and(|listed| listed < from);
             if late && SystemTime::now() >= from {
-                fail_point::at(Point::TermBeforeList);
+                fail_point::at("TermBeforeList");
                 self.pods.relist(from);
-                fail_point::at(Point::TermAfterList);
+                fail_point::at("TermAfterList");
             }
         }
     }

@@ -1,8 +1,12 @@
-//! The ledger behind one lock, with the pending and the bound pods and the policies beside it.
+//! The scheduler's state behind one lock: the ledger, the pending and the bound pods, and what is
+//! known of them beside it.
 //!
-//! The watches write it (`watches`), and [`crate::bind`] reserves in it. Nothing here awaits
-//! while it has a lock, and only the pod watch confirms a reservation.
+//! Filter decides and assumes under the lock (`assumed`), [`crate::bind`] reserves, and the watches
+//! write what they show (`watches`). What takes long, as requeueing and preemption, decides on a
+//! snapshot. Nothing here awaits while it has the lock, and only the pod watch confirms what was
+//! reserved.
 
+pub mod assumed;
 pub mod bound_pods;
 pub mod gangs;
 pub mod pending_pods;
@@ -10,60 +14,93 @@ mod preemptions;
 pub mod resizes;
 mod watches;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::allocation::Allocation;
-use aliquot_core::decide::{self, Memo, NodeQuery, PendingPlacement};
-use aliquot_core::fit;
-use aliquot_core::ledger::{Differences, NotReserved, NotResized, PodEntry};
-use aliquot_core::quota::Headroom;
+use aliquot_core::decide::{self, Memo, NodeQuery};
+use aliquot_core::ledger::{By, Differences, NotReserved, NotResized, PodEntry};
 use aliquot_core::resize::{ResizeRequest, Resized};
 use aliquot_core::score::Policies;
 use aliquot_core::{
     Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Stage, Typical,
 };
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Pod;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 use crate::ticks::Ticks;
-use bound_pods::SharedBoundPods;
-use gangs::Gangs;
-use pending_pods::{CapacityEvent, Claim, PendingPod, PendingPods};
+use assumed::{Assumptions, DeletedPods, FilteredPod};
+use bound_pods::BoundPods;
+use gangs::{GangName, Gangs};
+use pending_pods::{CapacityEvent, CapacityEvents, Claim, Claims, PendingPod};
 use preemptions::Preemptions;
 use resizes::Resizes;
 
 /// Interval of comparing the ledger with a recomputed one.
 const SELF_CHECK: Duration = Duration::from_secs(10);
+/// Nodes that are compared under one lock.
+const TOGETHER: usize = 64;
 
 /// The scheduler's state. One per process, shared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LedgerCache {
-    pub(crate) ledger: RwLock<Ledger>,
-    /// The pending pods.
-    pub pending: PendingPods,
-    pub(crate) bound_pods: Arc<SharedBoundPods>,
-    pub(crate) preemptions: Mutex<Preemptions>,
+    state: Mutex<State>,
+    /// Notified after each capacity event.
+    event_added: Arc<Notify>,
+    /// Notified when a resize was added or changed.
+    resize_changed: Arc<Notify>,
+    settings: pod::Settings,
+}
+
+/// What the lock protects.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) ledger: Ledger,
+    /// The pods that request a share and are not bound.
+    pub(crate) pending: HashMap<PodUid, Arc<PendingPod>>,
+    /// What requeued pods are about to take.
+    pub(crate) claims: Claims,
+    pub(crate) events: CapacityEvents,
+    pub(crate) bound_pods: BoundPods,
+    pub(crate) preemptions: Preemptions,
     pub(crate) gangs: Gangs,
     pub(crate) resizes: Resizes,
-    memo: Mutex<Memo>,
-    settings: pod::Settings,
-    policies: RwLock<Arc<Policies>>,
+    pub(crate) policies: Arc<Policies>,
+    assumptions: Assumptions,
+    deleted: DeletedPods,
+    memo: Memo,
+}
+
+impl Default for LedgerCache {
+    fn default() -> Self {
+        Self::new(pod::Settings::default(), Policies::default())
+    }
 }
 
 impl LedgerCache {
     /// An empty cache that reads pods by these names and defaults, and places pods that choose no
     /// policy by `policies`.
     pub fn new(settings: pod::Settings, policies: Policies) -> Self {
+        let state = State {
+            policies: Arc::new(policies),
+            ..State::default()
+        };
         Self {
+            event_added: state.events.added.clone(),
+            resize_changed: state.resizes.changed.clone(),
+            state: Mutex::new(state),
             settings,
-            policies: RwLock::new(Arc::new(policies)),
-            ..Self::default()
         }
+    }
+
+    /// The state; whoever has it does no IO.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// The names and defaults by which pods are read.
@@ -73,201 +110,103 @@ impl LedgerCache {
 
     /// The policies of pods that choose none.
     pub fn policies(&self) -> Arc<Policies> {
-        self.policies.read().clone()
+        self.lock().policies.clone()
     }
 
     /// Adopts these typical pods if they differ enough from the previous ones; whether they do.
     pub fn adopt(&self, typical: Typical) -> bool {
-        let mut policies = self.policies.write();
+        let policies = &mut self.lock().policies;
         let differs = policies.typical.differs(&typical);
         if differs {
-            Arc::make_mut(&mut policies).typical = Arc::new(typical);
+            Arc::make_mut(policies).typical = Arc::new(typical);
         }
         differs
     }
 
     /// Reads the ledger; `read` must be quick and must not call the cache.
     pub fn read<T>(&self, read: impl FnOnce(&Ledger) -> T) -> T {
-        read(&self.ledger.read())
+        read(&self.lock().ledger)
     }
 
     /// The current state of the nodes.
     pub fn snapshot(&self) -> Cluster {
-        self.read(|ledger| ledger.cluster().clone())
+        self.lock().ledger.cluster().clone()
     }
 
-    /// The current state of the nodes, and what the namespace's quotas leave for the pod.
-    pub fn view(&self, pod: &PodUid, namespace: &str) -> (Cluster, Option<Headroom>) {
-        self.read(|ledger| {
-            let headroom = ledger.headroom_for(pod, namespace);
-            (ledger.cluster().clone(), headroom)
-        })
+    /// The pending pod, as the watch last showed it.
+    pub fn pending(&self, pod: &PodUid) -> Option<Arc<PendingPod>> {
+        self.lock().pending.get(pod).cloned()
+    }
+
+    /// How many pods are pending, and how many of these filter refused.
+    pub fn pending_counts(&self) -> (usize, usize) {
+        let pending = &self.lock().pending;
+        let refused = pending.values().filter(|pod| pod.refused).count();
+        (pending.len(), refused)
     }
 
     /// The best `most` of the named nodes that can take the pod, best first, or why none can.
-    /// `view` is that of the pod's namespace.
     pub fn best<'n, S: AsRef<str>>(
         &self,
-        view: &(Cluster, Option<Headroom>),
-        pod: &PodUid,
-        demand: &Demand,
+        pod: FilteredPod<'_>,
         names: &'n [S],
         most: usize,
     ) -> Result<Vec<&'n str>, Refusal> {
-        let claims = self.pending.claims_of_others(pod);
-        let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
-        let query = NodeQuery {
-            cluster: &view.0,
-            demand,
-            policies: &self.policies(),
-            pending: &claims,
-            own_reservation: own.as_ref(),
-            headroom: view.1.as_ref(),
-        };
-        decide::best(&query, &mut self.memo.lock(), names, most)
-    }
-
-    /// Those of the named nodes where a device that the pod pins is allocated to another pod.
-    pub(crate) fn nodes_pinned_by_others<'n, S: AsRef<str>>(
-        &self,
-        cluster: &Cluster,
-        pod: &PodUid,
-        demand: &Demand,
-        names: &'n [S],
-    ) -> Vec<&'n str> {
-        let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
-        let query = NodeQuery {
-            cluster,
-            demand,
-            policies: &self.policies(),
-            pending: &[],
-            own_reservation: own.as_ref(),
-            headroom: None,
-        };
-        let reason = Reason::CardPinned;
-        decide::refused_for(&query, &mut self.memo.lock(), names, reason)
+        self.lock().best(pod, names, most)
     }
 
     /// Scores of 0 to 10 for the named nodes, in their order.
     pub fn ranks<'n, S: AsRef<str>>(
         &self,
-        cluster: &Cluster,
         pod: &PodUid,
         demand: &Demand,
         names: &'n [S],
     ) -> Vec<(&'n str, i64)> {
-        let claims = self.pending.claims_of_others(pod);
-        let own = self.read(|ledger| ledger.node_seen_by_preemptor(pod));
+        let State {
+            ledger,
+            policies,
+            memo,
+            ..
+        } = &mut *self.lock();
+        let own = ledger.node_without_assumed(pod);
         let query = NodeQuery {
-            cluster,
+            cluster: ledger.cluster(),
             demand,
-            policies: &self.policies(),
-            pending: &claims,
-            own_reservation: own.as_ref(),
+            policies,
+            without_own: own.as_ref(),
             headroom: None,
         };
-        decide::ranks(&query, &mut self.memo.lock(), names)
+        decide::ranks(&query, memo, names)
     }
 
-    /// Claims capacity on this node for the pod: it was reported to kube-scheduler as the best.
-    pub fn claim(&self, cluster: &Cluster, pod: &Pod, demand: &Demand, node: &str) {
-        let Some(slot) = cluster.slot(node) else {
-            return;
-        };
-        let is_reserved = |ledger: &Ledger| {
-            ledger
-                .reservation_for(&pod::uid(pod))
-                .is_some_and(|reservation| reservation.node.as_str() == node)
-        };
-        if self.read(is_reserved) {
-            // A reservation is more than a claim.
-            return;
-        }
-        let found = cluster
-            .at(slot)
-            .map(|state| fit::fit(state, demand, &self.policies()));
-        if let Some(Ok(found)) = found {
-            let claim = Claim {
-                placement: PendingPlacement::of(slot, found, demand),
-                namespace: pod::namespace(pod),
-                offered: true,
-            };
-            self.put_claim(&pod::uid(pod), claim, Instant::now());
-        }
+    /// Assumes a share for the pod on the first of these nodes that can take it, and returns the nodes
+    /// from there on.
+    pub fn assume<'n>(
+        &self,
+        pod: FilteredPod<'_>,
+        nodes: Vec<&'n str>,
+    ) -> Result<Vec<&'n str>, Refusal> {
+        self.lock().assume(pod, nodes)
     }
 
-    /// Replaces the pod's claim. What it claimed before, if something else, is free for others.
-    pub(crate) fn put_claim(&self, pod: &PodUid, claim: Claim, now: Instant) {
-        let old = self.pending.claims.lock().put(pod, claim, now);
-        if let Some(old) = old {
-            self.claim_freed(&old);
-        }
-    }
-
-    /// Records that filter refused `pod` on the nodes in `waiting.offered`, decided when there had
-    /// been `event_count` capacity events. Later events are applied to it again.
-    pub fn refused(&self, pod: &PodUid, waiting: PendingPod, event_count: u64) {
-        self.pending.refuse(pod, waiting);
-        self.end_claim(pod);
-        self.pending.replay_events_since(event_count);
+    /// Records that filter refused `pod` on the nodes in `waiting.offered`.
+    pub fn refused(&self, pod: &PodUid, waiting: PendingPod) {
+        self.lock().refuse(pod, waiting);
     }
 
     /// The pod is deleted: it is pending no longer.
     pub fn remove_pending(&self, pod: &PodUid) {
-        self.pending.pods.lock().remove(pod);
-        self.release_reservation(pod);
-        self.end_claim(pod);
+        self.lock().remove_pending(pod);
     }
 
-    /// Returns after a capacity event, or after a claim has expired.
-    pub async fn capacity_changed(&self) {
-        for expired in self.pending.changed().await {
-            self.claim_freed(&expired);
-        }
+    /// A member of a gang is about to be bound; `false` where nothing is assumed for it, and it must
+    /// not be.
+    pub fn begin_gang_binding(&self, gang: &GangName, member: &PodUid) -> bool {
+        self.lock().begin_gang_binding(gang, member)
     }
 
-    /// Ends the pod's claim: another pod may take what it claimed.
-    pub(crate) fn end_claim(&self, pod: &PodUid) {
-        let ended = self.pending.claims.lock().end(pod);
-        if let Some(claim) = ended {
-            self.claim_freed(&claim);
-        }
-    }
-
-    /// This claim has ended.
-    fn claim_freed(&self, claim: &Claim) {
-        self.pending
-            .add_event(CapacityEvent::Slot(claim.placement.slot));
-        self.quota_freed(&claim.namespace);
-    }
-
-    /// This allocation or reservation has ended.
-    pub(crate) fn allocation_freed(&self, entry: &PodEntry) {
-        self.node_freed(&entry.node);
-        if entry.uses_devices() {
-            self.quota_freed(&entry.namespace);
-        }
-    }
-
-    /// The namespace's quotas leave more than before, if it has any.
-    fn quota_freed(&self, namespace: &Namespace) {
-        if self.read(|ledger| ledger.namespaces().has_quota(namespace.as_str())) {
-            self.pending
-                .add_event(CapacityEvent::Namespace(namespace.clone()));
-        }
-    }
-
-    /// Capacity was freed on this node.
-    pub(crate) fn node_freed(&self, node: &NodeName) {
-        let slot = self.read(|ledger| ledger.cluster().slot(node.as_str()));
-        // An unknown node has no capacity.
-        if let Some(slot) = slot {
-            self.pending.add_event(CapacityEvent::Slot(slot));
-        }
-    }
-
-    /// Chooses devices for the pod by the current ledger and reserves them, if the namespace's
-    /// quotas allow it.
+    /// Chooses devices for the pod by the current ledger and reserves them for its Binding, if the
+    /// namespace's quotas allow it.
     pub fn reserve(
         &self,
         pod: &PodUid,
@@ -275,27 +214,29 @@ impl LedgerCache {
         node: &NodeName,
         demand: &Demand,
     ) -> Result<Allocation, NotReserved> {
-        let policies = self.policies();
-        // Before it is reserved: counted twice, it would keep others from being requeued.
-        let claimed = self.pending.claims.lock().end(pod);
-        let mut ledger = self.ledger.write();
-        let reserved = ledger.reserve(pod, namespace, node, demand, &policies);
-        let slot = ledger.cluster().slot(node.as_str());
-        drop(ledger);
-        // It did not take what it claimed, so another pod may.
-        if let Some(claim) = claimed
-            && (reserved.is_err() || Some(claim.placement.slot) != slot)
-        {
-            self.claim_freed(&claim);
+        let state = &mut *self.lock();
+        let assumed = state.ledger.assumed(pod).cloned();
+        let reserved = state
+            .ledger
+            .reserve(pod, namespace, node, demand, &state.policies);
+        let taken = state.ledger.pod_entry(pod);
+        let left = assumed.filter(|old| taken.is_some_and(|new| !new.holds_as(old)));
+        if let Some(left) = left {
+            state.entry_freed(&left);
         }
+        state.end_claim(pod);
         reserved
     }
 
-    /// Releases a reservation whose Binding definitely failed.
+    /// Releases what was reserved for a Binding that definitely failed.
     pub fn cancel(&self, pod: &PodUid) {
-        let freed = self.ledger.write().cancel(pod);
-        if let Some(entry) = freed {
-            self.allocation_freed(&entry);
+        let mut state = self.lock();
+        if let Some(entry) = state.ledger.cancel(pod) {
+            state.entry_freed(&entry);
+        }
+        // The time of its gang may have ended meanwhile.
+        if !state.gangs.assumes(pod) {
+            state.forget(pod, |by| *by == By::Gang);
         }
     }
 
@@ -308,30 +249,59 @@ impl LedgerCache {
         request: &ResizeRequest,
         stages: &[(String, Stage)],
     ) -> Result<Resized, NotResized> {
-        let mut ledger = self.ledger.write();
+        let mut state = self.lock();
+        let ledger = &mut state.ledger;
         ledger.reserve_resize(pod, generation, shares, request, stages)
     }
 
     /// A resize is definitely not written.
     pub fn end_resize(&self, pod: &PodUid, generation: u64) {
-        let changed = self.ledger.write().end_resize(pod, generation);
-        if let Some(entry) = changed {
-            self.allocation_freed(&entry);
+        let mut state = self.lock();
+        if let Some(entry) = state.ledger.end_resize(pod, generation) {
+            state.entry_freed(&entry);
         }
+    }
+
+    /// Forgets what is assumed for pods and gangs whose time is over.
+    pub fn expire(&self, now: Instant) {
+        self.lock().expire(now);
+    }
+
+    /// Returns after a capacity event, when a node is due to be checked again, or when a claim has
+    /// expired.
+    pub async fn capacity_changed(&self) {
+        let next = self.lock().next_due();
+        let due = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.event_added.notified() => {}
+            () = due => self.lock().mark_due(Instant::now()),
+        }
+    }
+
+    /// Returns when a resize was added or changed.
+    pub async fn resize_changed(&self) {
+        self.resize_changed.notified().await;
     }
 
     /// Compares the ledger with a recomputed one, adopts the latter where they differ, and returns
     /// the differences.
     pub fn recompute(&self) -> Differences {
-        // A copy: the comparison takes a while.
-        let running = self.read(Ledger::clone);
-        if running.differences(&running.recompute()).count() == 0 {
+        let names = self.read(Ledger::node_names);
+        // Some nodes at a time, so that nothing waits for the lock meanwhile.
+        let mut parts = names.chunks(TOGETHER);
+        let same = parts.all(|names| self.read(|ledger| ledger.is_current(names)))
+            && self.read(Ledger::pods_are_current);
+        if same {
             return Differences::default();
         }
-        let mut ledger = self.ledger.write();
-        let differences = ledger.rebuild();
-        drop(ledger);
-        self.pending.add_event(CapacityEvent::Everywhere);
+        let mut state = self.lock();
+        let differences = state.ledger.rebuild();
+        state.events.add(CapacityEvent::Everywhere);
         differences
     }
 
@@ -349,6 +319,126 @@ impl LedgerCache {
                     "ledger differed from the recomputed one, adopting the latter"
                 );
             }
+        }
+    }
+}
+
+impl State {
+    /// The best `most` of the named nodes that can take the pod, best first, or why none can.
+    pub(crate) fn best<'n, S: AsRef<str>>(
+        &mut self,
+        pod: FilteredPod<'_>,
+        names: &'n [S],
+        most: usize,
+    ) -> Result<Vec<&'n str>, Refusal> {
+        let own = self.ledger.node_without_assumed(pod.uid);
+        let headroom = self.ledger.headroom_for(pod.uid, pod.namespace.as_str());
+        let query = NodeQuery {
+            cluster: self.ledger.cluster(),
+            demand: pod.demand,
+            policies: &self.policies,
+            without_own: own.as_ref(),
+            headroom: headroom.as_ref(),
+        };
+        decide::best(&query, &mut self.memo, names, most)
+    }
+
+    /// Those of the named nodes where a device that the pod pins is allocated to another pod.
+    pub(crate) fn nodes_pinned_by_others<'n, S: AsRef<str>>(
+        &mut self,
+        pod: FilteredPod<'_>,
+        names: &'n [S],
+    ) -> Vec<&'n str> {
+        let own = self.ledger.node_without_assumed(pod.uid);
+        let query = NodeQuery {
+            cluster: self.ledger.cluster(),
+            demand: pod.demand,
+            policies: &self.policies,
+            without_own: own.as_ref(),
+            headroom: None,
+        };
+        decide::refused_for(&query, &mut self.memo, names, Reason::CardPinned)
+    }
+
+    /// Records that filter refused `pod` on the nodes in `waiting.offered`.
+    pub(crate) fn refuse(&mut self, pod: &PodUid, waiting: PendingPod) {
+        self.forget(pod, |by| !matches!(by, By::Plan { .. }));
+        self.end_claim(pod);
+        if self.deleted.contains(pod) {
+            return;
+        }
+        if let Some(gang) = &waiting.gang {
+            self.gangs.refuse(gang, pod, Instant::now());
+        }
+        let before = self
+            .pending
+            .get(pod)
+            .and_then(|known| known.refusals.as_ref());
+        let refusals = waiting.refusals.clone().map(|one| one.after(before));
+        let offered = waiting.offered.clone();
+        let known = self.pending.entry(pod.clone());
+        let known = Arc::make_mut(known.or_insert_with(|| Arc::new(waiting)));
+        known.refused = true;
+        known.offered = offered;
+        known.refusals = refusals;
+    }
+
+    /// The pod is deleted: it is pending no longer.
+    pub(crate) fn remove_pending(&mut self, pod: &PodUid) {
+        let removed = self.pending.remove(pod);
+        let gang = removed.as_ref().and_then(|pending| pending.gang.as_ref());
+        self.end_assumption(pod, gang);
+        self.end_claim(pod);
+    }
+
+    /// Replaces the pod's claim. What it claimed before, if something else, is free for others.
+    pub(crate) fn put_claim(&mut self, pod: &PodUid, claim: Claim, now: Instant) {
+        if let Some(old) = self.claims.put(pod, claim, now) {
+            self.claim_freed(&old);
+        }
+    }
+
+    /// Ends the pod's claim: another pod may take what it claimed.
+    pub(crate) fn end_claim(&mut self, pod: &PodUid) {
+        if let Some(claim) = self.claims.end(pod) {
+            self.claim_freed(&claim);
+        }
+    }
+
+    /// When a claim expires, or a node is due to be checked again.
+    fn next_due(&self) -> Option<Instant> {
+        let expiry = self.claims.next_expiry().into_iter();
+        expiry.chain(self.events.next_recheck()).min()
+    }
+
+    fn mark_due(&mut self, now: Instant) {
+        self.events.mark_due(now);
+        for expired in self.claims.expire(now) {
+            self.claim_freed(&expired);
+        }
+    }
+
+    /// This claim has ended.
+    fn claim_freed(&mut self, claim: &Claim) {
+        self.events.add(CapacityEvent::Slot(claim.slot));
+        self.quota_freed(&claim.namespace);
+    }
+
+    /// What this entry held is free.
+    pub(crate) fn entry_freed(&mut self, entry: &PodEntry) {
+        // An unknown node has no capacity.
+        if let Some(slot) = self.ledger.cluster().slot(entry.node.as_str()) {
+            self.events.add(CapacityEvent::Slot(slot));
+        }
+        if entry.uses_devices() {
+            self.quota_freed(&entry.namespace);
+        }
+    }
+
+    /// The namespace's quotas leave more than before, if it has any.
+    fn quota_freed(&mut self, namespace: &Namespace) {
+        if self.ledger.namespaces().has_quota(namespace.as_str()) {
+            self.events.add(CapacityEvent::Namespace(namespace.clone()));
         }
     }
 }

@@ -8,7 +8,6 @@
 pub mod bind;
 pub mod evict;
 pub mod extender;
-mod fail_point;
 pub mod leader;
 pub mod learn;
 pub mod ledger_cache;

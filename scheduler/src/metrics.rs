@@ -97,8 +97,8 @@ declared! {
         "Pods that request a share and are not bound";
     REFUSED_PODS = Gauge "refused_pods" "" []
         "Pending pods that fit on no node";
-    CLAIMS = Gauge "soft_claims" "" []
-        "Pods for which a node was chosen a moment ago, but not reserved yet";
+    ASSUMED = Gauge "assumed_pods" "" []
+        "Pods that a share is kept for before their Binding: filter named a node, or victims are evicted";
     QUOTA_USED = Gauge "quota_used" "" ["namespace", "quota", "resource"]
         "MiB or percent of compute allocated to the namespace's pods, for each limit; absent while an allocation there is unreadable";
     QUOTA_LIMIT = Gauge "quota_limit" "" ["namespace", "quota", "resource"]

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aliquot_core::PodUid;
 use aliquot_core::preemption::record::PREEMPTION;
@@ -24,6 +24,7 @@ use aliquot_core::preemption::{NoPlan, PreemptionRecord};
 use aliquot_k8s::event::{EventSender, PodRef};
 use aliquot_k8s::watch::{self, Freshness};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use parking_lot::Mutex;
@@ -113,7 +114,7 @@ impl Preemptor {
         let watched = watch::drive::<PodDisruptionBudget, PodDisruptionBudget>(
             Api::all(client),
             watcher::Config::default(),
-            self.cache.bound_pods.clone(),
+            self.cache.clone(),
             budgets.clone(),
             stop.clone(),
         );
@@ -172,8 +173,8 @@ impl Preemptor {
                 () = stop.cancelled() => {}
                 () = preemptor.execute(&uid, &record, written) => {}
             }
-            // A plan that was never written reserves nothing.
-            preemptor.cache.release_unwritten_reservation(&uid);
+            // A plan that was never written holds nothing.
+            preemptor.cache.forget_unwritten_plan(&uid);
             active.lock().remove(&uid);
         });
     }
@@ -181,8 +182,8 @@ impl Preemptor {
     /// Removes the plan's annotation from pods that are bound.
     async fn remove_finished_plans(&self) {
         let finished: Vec<_> = {
-            let preemptions = self.cache.preemptions.lock();
-            let finished = preemptions.finished.iter();
+            let finished = &self.cache.lock().preemptions.finished;
+            let finished = finished.iter();
             finished
                 .map(|(uid, pod)| (uid.clone(), pod.clone()))
                 .collect()
@@ -197,7 +198,7 @@ impl Preemptor {
                     );
                 }
                 PatchOutcome::Done | PatchOutcome::Rejected(_) => {
-                    self.cache.preemptions.lock().finished.remove(&uid);
+                    self.cache.lock().preemptions.finished.remove(&uid);
                 }
             }
         }
@@ -228,9 +229,9 @@ enum PatchOutcome {
 /// Those of `able` that are due; removes those that are no longer able from `preemptors`.
 fn due(
     preemptors: &mut HashMap<PodUid, PendingPreemptor>,
-    able: Vec<(PodUid, PendingPod)>,
+    able: Vec<(PodUid, Arc<PendingPod>)>,
     now: Instant,
-) -> Vec<(PodUid, PendingPod)> {
+) -> Vec<(PodUid, Arc<PendingPod>)> {
     preemptors.retain(|uid, _| able.iter().any(|(other, _)| other == uid));
     let mut due = able;
     due.retain(|(uid, _)| {
@@ -246,6 +247,5 @@ fn due(
 
 /// Seconds since 1970.
 pub(crate) fn unix() -> i64 {
-    let age = SystemTime::now().duration_since(UNIX_EPOCH);
-    age.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
+    Timestamp::now().as_second()
 }

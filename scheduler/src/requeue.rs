@@ -14,22 +14,21 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use aliquot_core::decide::PendingPlacement;
-use aliquot_core::fit;
 use aliquot_core::quota::{Headroom, QuotaAmount};
 use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid};
+use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid, decide, fit};
 use aliquot_k8s::event::PodRef;
+use aliquot_serve::fail_point;
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fail_point::{self, Point};
 use crate::leader::Leader;
-use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::gangs::GangName;
-use crate::ledger_cache::pending_pods::{CapacityEvent, Claim, FreedCapacity, PendingPod, place};
+use crate::ledger_cache::pending_pods::{CapacityEvent, Claim, FreedCapacity, PendingPod};
+use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
 use crate::pod_client::{CallError, PodClient};
 
@@ -69,10 +68,10 @@ pub async fn run(
             tracing::warn!(pod = pod.name, namespace = pod.namespace, %node, %error, "cannot nominate the node for the pod, which fits there now");
         }
         for (uid, Requeueable { pod, .. }) in requeueable {
-            let now = millis(SystemTime::now());
-            fail_point::at(Point::RequeueBeforePatch);
+            let now = Timestamp::now().as_millisecond().to_string();
+            fail_point::at("RequeueBeforePatch");
             let answer = pods.annotate(&pod, REQUEUE_ANNOTATION, Some(&now)).await;
-            fail_point::at(Point::RequeueAfterPatch);
+            fail_point::at("RequeueAfterPatch");
             match answer {
                 Ok(()) => {
                     metrics.requeues.inc();
@@ -106,12 +105,6 @@ pub async fn run(
     }
 }
 
-/// Milliseconds since 1970.
-fn millis(now: SystemTime) -> String {
-    let age = now.duration_since(UNIX_EPOCH);
-    age.map_or(0, |age| age.as_millis()).to_string()
-}
-
 /// A refused pod that fits now.
 #[derive(Clone, Debug)]
 pub struct Requeueable {
@@ -126,102 +119,147 @@ pub struct Requeueable {
 /// freed, highest priority first, and returns them. Pods that kube-scheduler refused by itself are
 /// checked on new and changed nodes only.
 pub fn take_requeueable(cache: &LedgerCache) -> Vec<(PodUid, Requeueable)> {
-    let (cluster, freed) = cache.pending.take_freed(|| cache.snapshot());
-    if freed.is_empty() {
-        return Vec::new();
-    }
-    let mut all = cache.pending.pods.lock();
     let now = Instant::now();
-    // With a claim it was requeued just now, or is being bound.
-    let by_kube_scheduler: HashSet<PodUid> = if freed.changed.is_empty() {
-        HashSet::new()
-    } else {
-        let claims = cache.pending.claims.lock();
-        let refused = all.iter().filter(|(uid, pending)| {
-            pending.is_refused_by_kube_scheduler() && !claims.has(uid, now)
-        });
-        refused.map(|(uid, _)| uid.clone()).collect()
+    let Some(check) = Check::begin(&mut cache.lock(), now) else {
+        return Vec::new();
     };
-    let by_kube_scheduler = &by_kube_scheduler;
-    let refused = || {
-        let refused = all.iter();
-        refused.filter(move |(uid, p)| p.refused || by_kube_scheduler.contains(*uid))
-    };
-    let namespaces: HashSet<_> = refused().map(|(_, p)| p.pod.namespace.as_str()).collect();
-    let headrooms = cache.read(|ledger| {
-        let left = |name| Some((name, ledger.headroom(name)?));
-        namespaces.into_iter().filter_map(left).collect()
-    });
-    // After the ledger: a pod that has reserved what it claimed claims it no longer.
-    let claims = cache.pending.claims.lock().all(now);
-    let policies = cache.policies();
-    let with_reservation = cache.read(|ledger| {
-        let fits = |(uid, pending): (&PodUid, &PendingPod)| {
-            let (slot, state) = ledger.node_seen_by_preemptor(uid)?;
-            let fit = fit::fit(&state, &pending.demand, &policies).ok()?;
-            let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-            let headroom = ledger.headroom_for(uid, &pending.pod.namespace);
-            let allowed = headroom.is_none_or(|left| left.allows(amount));
-            (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
-        };
-        let preemptors = ledger.reservations().map(|(uid, _)| uid);
-        let preemptors = preemptors.filter_map(|uid| all.get_key_value(uid));
-        let refused = preemptors.filter(|(_, pending)| pending.refused);
-        refused.filter_map(fits).collect::<Vec<_>>()
-    });
-    let capacity = FreeCapacity {
-        cluster: &cluster,
-        freed: &freed,
-        claims: &claims,
-        headrooms,
-        policies: &policies,
-    };
-    let others = refused().filter(|(uid, _)| !with_reservation.contains(uid));
-    let batches = batches(others, &all, |gang| cache.gangs.is_started(gang));
-    let together: Vec<_> = fit_together(batches, capacity)
-        .into_iter()
-        .map(|(uid, placement)| (uid.clone(), placement))
-        .collect();
-    let mut requeueable = Vec::with_capacity(together.len());
-    for uid in with_reservation {
-        if let Some(pending) = all.get_mut(&uid) {
-            pending.refused = false;
-            let pod = pending.pod.clone();
-            let nominate = None;
-            requeueable.push((uid, Requeueable { pod, nominate }));
-        }
-    }
-    for (uid, placement) in together {
-        if let Some(pending) = all.get_mut(&uid) {
-            let slot = placement.slot;
-            let ignored = pending.preemption.unschedulable && freed.changed.contains(&slot);
-            let node = cluster.named(slot).filter(|_| ignored);
-            let nominate = node.map(|(name, _)| name.clone());
-            let namespace = pending.pod.namespace.as_str().into();
-            let claim = Claim {
-                placement,
-                namespace,
-                offered: pending.refused,
-            };
-            cache.put_claim(&uid, claim, now);
-            // Of a gang, those that nobody refused wait only for the others.
-            let refused = std::mem::take(&mut pending.refused);
-            if refused || by_kube_scheduler.contains(&uid) {
-                let pod = pending.pod.clone();
-                requeueable.push((uid, Requeueable { pod, nominate }));
-            }
-        }
-    }
-    requeueable
+    let chosen = check.choose();
+    check.requeue(&mut cache.lock(), chosen, now)
 }
 
 /// The pod could not be requeued: it is checked again.
 fn requeue_failed(cache: &LedgerCache, pod: &PodUid) {
-    if let Some(pending) = cache.pending.pods.lock().get_mut(pod) {
-        pending.refused = true;
+    let mut state = cache.lock();
+    if let Some(pending) = state.pending.get_mut(pod) {
+        Arc::make_mut(pending).refused = true;
     }
-    cache.end_claim(pod);
-    cache.pending.add_event(CapacityEvent::Everywhere);
+    state.end_claim(pod);
+    state.events.add(CapacityEvent::Everywhere);
+}
+
+/// A check of the refused pods, on a snapshot: of many pods it takes a while.
+#[derive(Debug)]
+struct Check {
+    cluster: Cluster,
+    freed: FreedCapacity,
+    pending: HashMap<PodUid, Arc<PendingPod>>,
+    /// Those of them that kube-scheduler refused, and that are to be checked.
+    by_kube_scheduler: HashSet<PodUid>,
+    /// Refused pods that fit where a plan has assumed a share for them.
+    planned: Vec<PodUid>,
+    claims: Vec<Claim>,
+    /// Of the namespaces of pending pods.
+    headrooms: HashMap<String, Headroom>,
+    started: HashSet<GangName>,
+    policies: Arc<Policies>,
+}
+
+impl Check {
+    /// Takes where capacity was freed; `None` where no pod waits for it.
+    fn begin(state: &mut State, now: Instant) -> Option<Self> {
+        let cluster = state.ledger.cluster().clone();
+        let freed = state.events.take(cluster.slots());
+        if freed.is_empty() {
+            return None;
+        }
+        // With a claim it was requeued just now; with an assumed share it is being bound.
+        let is_ignored = |uid: &PodUid, pending: &PendingPod| {
+            pending.is_refused_by_kube_scheduler()
+                && !state.claims.has(uid, now)
+                && state.ledger.assumed(uid).is_none()
+        };
+        let mut by_kube_scheduler = HashSet::new();
+        if !freed.changed.is_empty() {
+            let all = state.pending.iter();
+            let ignored = all.filter(|(uid, pending)| is_ignored(uid, pending));
+            by_kube_scheduler.extend(ignored.map(|(uid, _)| uid.clone()));
+        }
+        let refused = state.pending.iter().filter(|(_, pending)| pending.refused);
+        if by_kube_scheduler.is_empty() && refused.clone().next().is_none() {
+            return None;
+        }
+        let fits = |uid: &PodUid, pending: &PendingPod| {
+            let (slot, node) = state.ledger.node_without_assumed(uid)?;
+            let fit = fit::fit(&node, &pending.demand, &state.policies).ok()?;
+            let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
+            let headroom = state.ledger.headroom_for(uid, &pending.pod.namespace);
+            let allowed = headroom.is_none_or(|left| left.allows(amount));
+            (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
+        };
+        let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
+        let planned = planned.collect();
+        let namespaces = state.pending.values().map(|one| &one.pod.namespace);
+        let namespaces: HashSet<&String> = namespaces.collect();
+        let headrooms = namespaces
+            .into_iter()
+            .filter_map(|name| Some((name.clone(), state.ledger.headroom(name)?)));
+        Some(Self {
+            headrooms: headrooms.collect(),
+            cluster,
+            freed,
+            pending: state.pending.clone(),
+            by_kube_scheduler,
+            planned,
+            claims: state.claims.all(now),
+            started: state.gangs.started(),
+            policies: state.policies.clone(),
+        })
+    }
+
+    /// The pods that fit together, each with what it would take.
+    fn choose(&self) -> Vec<(PodUid, Claim)> {
+        let capacity = FreeCapacity {
+            cluster: &self.cluster,
+            freed: &self.freed,
+            claims: &self.claims,
+            headrooms: self.headrooms.clone(),
+            policies: &self.policies,
+        };
+        let all = self.pending.iter().map(|(uid, pending)| (uid, &**pending));
+        let waiting = all.filter(|(uid, pending)| {
+            (pending.refused || self.by_kube_scheduler.contains(*uid))
+                && !self.planned.contains(uid)
+        });
+        let batches = batches(waiting, &self.pending, |gang| self.started.contains(gang));
+        let chosen = fit_together(batches, capacity).into_iter();
+        chosen.map(|(uid, claim)| (uid.clone(), claim)).collect()
+    }
+
+    /// Takes the mark of refusal from these pods and from the planned ones, as far as they have it
+    /// still, and returns them.
+    fn requeue(
+        self,
+        state: &mut State,
+        chosen: Vec<(PodUid, Claim)>,
+        now: Instant,
+    ) -> Vec<(PodUid, Requeueable)> {
+        let mut requeueable = Vec::with_capacity(chosen.len());
+        for uid in self.planned {
+            let pending = state.pending.get_mut(&uid);
+            if let Some(pending) = pending.filter(|pending| pending.refused) {
+                Arc::make_mut(pending).refused = false;
+                let (pod, nominate) = (pending.pod.clone(), None);
+                requeueable.push((uid, Requeueable { pod, nominate }));
+            }
+        }
+        for (uid, claim) in chosen {
+            let Some(pending) = state.pending.get_mut(&uid) else {
+                continue;
+            };
+            let ignored =
+                pending.preemption.unschedulable && self.freed.changed.contains(&claim.slot);
+            let node = self.cluster.named(claim.slot).filter(|_| ignored);
+            let nominate = node.map(|(name, _)| name.clone());
+            // Of a gang, those that nobody refused wait only for the others.
+            if pending.refused || self.by_kube_scheduler.contains(&uid) {
+                Arc::make_mut(pending).refused = false;
+                let pod = pending.pod.clone();
+                requeueable.push((uid.clone(), Requeueable { pod, nominate }));
+            }
+            state.put_claim(&uid, claim, now);
+        }
+        requeueable
+    }
 }
 
 /// The nodes, and what of them and of the namespaces' quotas is free.
@@ -233,7 +271,7 @@ struct FreeCapacity<'a> {
     /// What other pods are about to take.
     claims: &'a [Claim],
     /// What the quotas leave, by namespace, without what is claimed.
-    headrooms: HashMap<&'a str, Headroom>,
+    headrooms: HashMap<String, Headroom>,
     /// For pods that choose none.
     policies: &'a Policies,
 }
@@ -245,7 +283,7 @@ type Batch<'w> = Vec<(&'w PodUid, &'w PendingPod)>;
 /// is started, with bound members, is a batch of its own.
 fn batches<'w>(
     refused: impl Iterator<Item = (&'w PodUid, &'w PendingPod)>,
-    all: &'w HashMap<PodUid, PendingPod>,
+    all: &'w HashMap<PodUid, Arc<PendingPod>>,
     is_started: impl Fn(&GangName) -> bool,
 ) -> Vec<Batch<'w>> {
     let mut refused: Vec<_> = refused.collect();
@@ -256,7 +294,7 @@ fn batches<'w>(
             let members = all
                 .iter()
                 .filter(|(_, other)| other.gang.as_ref() == Some(gang));
-            let mut members: Batch<'w> = members.collect();
+            let mut members: Batch<'w> = members.map(|(uid, one)| (uid, &**one)).collect();
             members.sort_by_key(|(uid, _)| *uid);
             members
         }),
@@ -274,15 +312,14 @@ type FullNodes<'w> = HashMap<(Option<&'w str>, bool, Cow<'w, Demand>), HashSet<u
 fn fit_together<'w>(
     batches: Vec<Batch<'w>>,
     mut capacity: FreeCapacity<'w>,
-) -> Vec<(&'w PodUid, PendingPlacement)> {
+) -> Vec<(&'w PodUid, Claim)> {
     let all: Vec<usize> = (0..capacity.cluster.slots()).collect();
     // Nodes that differ from the cluster's.
     let mut changed: HashMap<usize, NodeState> = HashMap::new();
     for claim in capacity.claims {
-        let placement = &claim.placement;
-        place(&mut changed, capacity.cluster, placement);
+        place(&mut changed, capacity.cluster, claim);
         if let Some(headroom) = capacity.headrooms.get_mut(claim.namespace.as_str()) {
-            headroom.take(QuotaAmount::of(placement.uses.iter().map(|(_, used)| used)));
+            headroom.take(claim.amount());
         }
     }
     // Capacity only shrinks here, so where a shape does not fit, it never will.
@@ -301,20 +338,29 @@ fn fit_together<'w>(
         } else {
             &capacity.freed.slots
         };
-        if let Some(placement) = capacity.place(pod, slots, &mut changed, &mut full) {
-            placed.push((uid, placement));
+        if let Some(claim) = capacity.place(pod, slots, &mut changed, &mut full) {
+            placed.push((uid, claim));
         }
     }
     placed
 }
 
-/// The placements of all members, or of none.
+/// Adds a claim to its node in `changed`, the nodes that differ from the cluster's.
+fn place(changed: &mut HashMap<usize, NodeState>, cluster: &Cluster, claim: &Claim) {
+    if let Some(node) = cluster.at(claim.slot) {
+        let state = changed.entry(claim.slot);
+        let state = state.or_insert_with(|| (**node).clone());
+        *state = claim.on(state);
+    }
+}
+
+/// The claims of all members, or of none.
 fn place_gang<'w>(
     members: &[(&'w PodUid, &'w PendingPod)],
     all: &[usize],
     capacity: &mut FreeCapacity<'w>,
     changed: &mut HashMap<usize, NodeState>,
-) -> Vec<(&'w PodUid, PendingPlacement)> {
+) -> Vec<(&'w PodUid, Claim)> {
     // Without what was freed, the gang did not fit before.
     let fits = |slot: usize, pod: &PendingPod| {
         let node = capacity.cluster.at(slot);
@@ -332,11 +378,11 @@ fn place_gang<'w>(
     let mut full = FullNodes::new();
     let mut placed = Vec::with_capacity(members.len());
     for (uid, pod) in members {
-        let Some(placement) = capacity.place(pod, all, changed, &mut full) else {
+        let Some(claim) = capacity.place(pod, all, changed, &mut full) else {
             (*changed, capacity.headrooms) = before;
             return Vec::new();
         };
-        placed.push((*uid, placement));
+        placed.push((*uid, claim));
     }
     placed
 }
@@ -349,12 +395,12 @@ impl<'w> FreeCapacity<'w> {
         slots: &[usize],
         changed: &mut HashMap<usize, NodeState>,
         full: &mut FullNodes<'w>,
-    ) -> Option<PendingPlacement> {
+    ) -> Option<Claim> {
         let namespace = pod.pod.namespace.as_str();
         let quota_raised = self.freed.namespaces.contains(namespace);
         let mut headroom = self.headrooms.get_mut(namespace);
         let separate = (quota_raised || headroom.is_some()).then_some(namespace);
-        let shape = aliquot_core::decide::shape(&pod.demand, self.cluster);
+        let shape = decide::shape(&pod.demand, self.cluster);
         let full = full.entry((separate, pod.refused, shape)).or_default();
         if full.len() == slots.len() {
             return None;
@@ -384,12 +430,12 @@ impl<'w> FreeCapacity<'w> {
             if fit.is_none() {
                 full.insert(slot);
             }
-            fit.map(|fit| PendingPlacement::of(slot, fit, &pod.demand))
+            fit.map(|fit| Claim::of(slot, fit, &pod.demand, namespace.into()))
         });
-        if let Some(placement) = &found {
-            place(changed, self.cluster, placement);
+        if let Some(claim) = &found {
+            place(changed, self.cluster, claim);
             if let Some(headroom) = &mut headroom {
-                headroom.take(QuotaAmount::of(placement.uses.iter().map(|(_, used)| used)));
+                headroom.take(claim.amount());
             }
         }
         found

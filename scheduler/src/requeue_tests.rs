@@ -1,6 +1,6 @@
 //! What is requeued after which event, and against a scripted API server when.
 
-use aliquot_core::ledger::{Purpose, Reservation};
+use aliquot_core::ledger::PodEntry;
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
 use aliquot_core::{Mib, Percent, Replicas};
 use aliquot_k8s::pod::{demand, uid};
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tower_test::mock;
 
 use super::*;
+use crate::ledger_cache::assumed::FilteredPod;
 use crate::ledger_cache::tests::{cache, from, node, pod, quota, reserve, used};
 use crate::pod_client::DEADLINE;
 
@@ -46,7 +47,7 @@ fn refused(cache: &LedgerCache, name: &str, memory: u64, nodes: &[&str]) {
         offered: cache.snapshot().set(nodes),
         ..PendingPod::read(&pending, demand, true)
     };
-    cache.refused(&name.into(), pending, cache.pending.event_count());
+    cache.refused(&name.into(), pending);
 }
 
 /// The pods that are requeued.
@@ -59,9 +60,7 @@ fn requeued(cache: &LedgerCache) -> Vec<String> {
 fn requeues_refused_pod_only_when_it_fits() {
     let cache = full();
     assert!(take_requeueable(&cache).is_empty());
-    let before = cache.pending.event_count();
     Index::delete(&cache, pod("big", 900, Some("n")));
-    assert!(cache.pending.event_count() > before);
     assert_eq!(requeued(&cache), ["w"]);
     assert!(take_requeueable(&cache).is_empty(), "once for each refusal");
 }
@@ -75,14 +74,14 @@ fn requeues_pod_that_is_younger_than_the_list() {
     let waiting = pod("w", 600, None);
     let demand = demand(&waiting, cache.settings()).unwrap();
     let refused = PendingPod::read(&waiting, demand, true);
-    cache.refused(&"w".into(), refused, cache.pending.event_count());
+    cache.refused(&"w".into(), refused);
     Index::<Pod>::reset(&cache, vec![big()]);
     Index::apply(&cache, waiting);
     assert_eq!(requeued(&cache), [""; 0]);
     Index::delete(&cache, big());
     assert_eq!(requeued(&cache), ["w"]);
     Index::<Pod>::reset(&cache, vec![]);
-    assert_eq!(cache.pending.counts(), (0, 0), "deleted unseen");
+    assert_eq!(cache.pending_counts(), (0, 0), "deleted unseen");
 }
 
 /// The events were once taken after the snapshot of the nodes, and one in between was lost.
@@ -102,26 +101,21 @@ fn requeues_for_capacity_freed_during_a_check() {
 }
 
 #[test]
-fn requeues_only_the_pod_with_the_reservation() {
+fn requeues_only_the_pod_with_the_plan() {
     let cache = cache();
     Index::apply(&cache, pod("victim", 900, Some("n")));
     for name in ["holder", "other"] {
         refused(&cache, name, 600, &["n"]);
     }
     let used = DeviceUse::of(Mib(600), Percent(0));
-    let reservation = Reservation {
-        node: "n".into(),
-        allocated: AllocatedUse::Known([("GPU-n".into(), used)].into()),
-        replicas: Replicas::default(),
-        purpose: Purpose::Preemption {
-            victims: vec!["victim".into()],
-            recorded: false,
-        },
-    };
-    cache
-        .ledger
-        .write()
-        .put_reservation(&"holder".into(), reservation);
+    let allocated = AllocatedUse::Known([("GPU-n".into(), used)].into());
+    let planned = PodEntry::planned(
+        "n".into(),
+        "d".into(),
+        (allocated, Replicas::default()),
+        (vec!["victim".into()], false),
+    );
+    cache.lock().ledger.assume_plan(&"holder".into(), planned);
     Index::delete(&cache, pod("victim", 900, Some("n")));
     assert_eq!(requeued(&cache), ["holder"]);
     assert!(!reserve(&cache, "other", 600) && reserve(&cache, "holder", 600));
@@ -173,8 +167,6 @@ fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
     Index::<Node>::apply(&cache, offering("m", 1000, 10));
     let expected = ("w".to_owned(), Some("m".to_owned()));
     assert_eq!(nominated(&cache), [expected]);
-    let claims = cache.pending.claims_of_others(&"x".into());
-    assert_eq!(claims, [], "kube-scheduler may not offer the node");
     Index::<Node>::apply(&cache, offering("m", 9000, 10));
     assert_eq!(requeued(&cache), [""; 0], "it was requeued just now");
 }
@@ -261,9 +253,9 @@ fn counts_replica_of_pod_placed_by_other_scheduler() {
     assert!(reserve(&cache, "w", 100));
 }
 
-/// A requeued pod goes to another node than it was requeued for, which frees its claim.
+/// Filter names another node for a requeued pod than it was requeued for.
 #[test]
-fn requeues_for_capacity_of_a_moved_claim() {
+fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
     let cache = cache();
     Index::<Node>::apply(&cache, node("m", 10));
     for name in ["a", "b"] {
@@ -271,11 +263,16 @@ fn requeues_for_capacity_of_a_moved_claim() {
     }
     assert_eq!(requeued(&cache), ["a"], "n has capacity for one");
     Index::<Node>::apply(&cache, node("m", 1000));
-    let pending_pods = pod("a", 600, None);
-    let demand = demand(&pending_pods, cache.settings()).unwrap();
-    cache.claim(&cache.snapshot(), &pending_pods, &demand, "m");
+    let pending = pod("a", 600, None);
+    let filtered = FilteredPod {
+        uid: &uid(&pending),
+        namespace: &"d".into(),
+        demand: &demand(&pending, cache.settings()).unwrap(),
+        gang: None,
+    };
+    assert_eq!(cache.assume(filtered, vec!["m"]), Ok(vec!["m"]));
     assert_eq!(requeued(&cache), ["b"]);
-    cache.claim(&cache.snapshot(), &pending_pods, &demand, "m");
+    assert_eq!(cache.assume(filtered, vec!["m"]), Ok(vec!["m"]));
     assert!(requeued(&cache).is_empty());
 }
 
@@ -284,10 +281,14 @@ fn refuse(cache: &LedgerCache, pod: &Pod, nodes: &[&str]) -> String {
     let uid = uid(pod);
     let demand = demand(pod, cache.settings()).unwrap();
     Index::apply(cache, pod.clone());
-    let events = cache.pending.event_count();
-    let view = cache.view(&uid, "d");
-    let why = cache.best(&view, &uid, &demand, nodes, 1);
-    cache.refused(&uid, PendingPod::read(pod, demand, true), events);
+    let filtered = FilteredPod {
+        uid: &uid,
+        namespace: &"d".into(),
+        demand: &demand,
+        gang: None,
+    };
+    let why = cache.best(filtered, nodes, 1);
+    cache.refused(&uid, PendingPod::read(pod, demand, true));
     why.map_or_else(|why| why.to_string(), |fits| format!("{fits:?}"))
 }
 
@@ -389,13 +390,10 @@ fn refusal_names_what_kubernetes_counts_where_it_differs() {
         assert_eq!(requeued(&cache), [""; 0], "the limit is the same");
         let why = refuse(&cache, &pod("a", 300, None), &["m"]);
         assert!(why.contains(expected), "{used}: {why}");
-        let events = cache.pending.event_count();
+        assert_eq!(requeued(&cache), [""; 0]);
         Index::<ResourceQuota>::reset(&cache, vec![counted(&json!({key: "700"}))]);
-        assert_eq!(
-            cache.pending.event_count(),
-            events,
-            "nor is it a capacity event"
-        );
+        let freed = cache.lock().events.take(9);
+        assert!(freed.is_empty(), "nor is it a capacity event");
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::ResizeReport;
@@ -22,12 +22,13 @@ use aliquot_core::resize::{
 use aliquot_core::{Allocation, Excerpt, PodUid, Stage, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
+use aliquot_serve::fail_point;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fail_point::{self, Point};
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::resizes::ObservedResize;
@@ -146,7 +147,7 @@ impl Resizer {
             let due = due.unwrap_or_else(|| Instant::now() + INTERVAL);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.cache.resizes.changed() => {}
+                () = self.cache.resize_changed() => {}
                 Some(Ok((uid, written))) = actions.join_next() => {
                     busy.remove(&uid);
                     // Somebody writes the pod all the time, or the watch is behind.
@@ -161,7 +162,8 @@ impl Resizer {
             if self.leader.not_leading_reason().is_some() {
                 continue;
             }
-            for (uid, observed) in self.cache.resizes.all() {
+            let open = self.cache.lock().resizes.all();
+            for (uid, observed) in open {
                 if !paused.contains_key(&uid)
                     && self.next(&uid, &observed).is_some()
                     && busy.insert(uid.clone())
@@ -234,7 +236,7 @@ impl Resizer {
                 return self.write(found, observed, refusal).await;
             }
         };
-        fail_point::at(Point::ResizeReserved);
+        fail_point::at("ResizeReserved");
         let (resized, from, deadline) = resized;
         let pending = PendingResize {
             to: resized.to,
@@ -305,7 +307,7 @@ impl Resizer {
                 return false;
             }
         };
-        fail_point::at(Point::ResizeBeforePatch);
+        fail_point::at("ResizeBeforePatch");
         let version = found
             .metadata
             .resource_version
@@ -320,7 +322,7 @@ impl Resizer {
                 .annotate_version(reference, version, &annotations, repeated);
             match patched.await {
                 VersionedPatch::Written => {
-                    fail_point::at(Point::ResizeAfterPatch);
+                    fail_point::at("ResizeAfterPatch");
                     self.notify(observed, &change.status);
                     return true;
                 }
@@ -467,8 +469,7 @@ fn change(observed: &ObservedResize, action: Action, turn: Option<u64>) -> Optio
 
 /// Seconds since 1970.
 fn unix() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs()
+    Timestamp::now().as_second().unsigned_abs()
 }
 
 #[cfg(test)]

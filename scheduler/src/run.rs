@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::{self, Freshness};
-use aliquot_k8s::{access, client, event, pod, publisher};
+use aliquot_k8s::{access, client, event, publisher};
 use aliquot_serve::access_control::{self, AccessControl};
 use aliquot_serve::http::Limits;
-use aliquot_serve::tls::{MountedCertificates, mutual_config};
+use aliquot_serve::tls::{MountedCertificates, server_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
@@ -50,10 +50,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
     let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
-    let reading = pod::Settings {
-        hami: settings.compat_hami,
-        ..settings.request.settings()?
-    };
+    let reading = settings.request.settings()?;
     let cache = Arc::new(LedgerCache::new(reading, settings.policies()));
     let (events, event_rx) = event::queue();
     let mut registry = Registry::default();
@@ -95,7 +92,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(learn::run(cache.clone(), stop.clone()));
     tasks.spawn(binder.clone().check_settled(stop.clone()));
     tasks.spawn(cache.clone().check_itself(metrics.clone(), stop.clone()));
-    tasks.spawn(cache.clone().expire_gangs_until(stop.clone()));
+    tasks.spawn(cache.clone().expire_until(stop.clone()));
     tasks.spawn(unreadable::run(
         cache.clone(),
         events.clone(),
@@ -172,7 +169,8 @@ async fn serve_verbs(
     let mut tls = None;
     if let Some(directory) = tls_dir {
         let mounted = MountedCertificates::open(&directory)?;
-        tls = Some(mutual_config(&mounted.certificates(), mounted.clients()?)?);
+        let clients = Some(mounted.clients()?);
+        tls = Some(server_config(&mounted.certificates(), clients)?);
         tasks.spawn(mounted.reload_until(stop.clone()));
     }
     let limits = Limits::new(extender::MAX_BODY);

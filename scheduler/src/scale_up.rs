@@ -110,9 +110,9 @@ impl ScaleUp {
     }
 
     /// The pods that kube-scheduler reports as unschedulable, of the highest priority.
-    fn unschedulable_pods(&mut self, slots: usize) -> Vec<(PodUid, PendingPod)> {
+    fn unschedulable_pods(&mut self, slots: usize) -> Vec<(PodUid, Arc<PendingPod>)> {
         let mut found: Vec<_> = {
-            let pending = self.cache.pending.pods.lock();
+            let pending = &self.cache.lock().pending;
             let needs = |pod: &PendingPod| {
                 let preemption = &pod.preemption;
                 let preempts = matches!(preemption.plan, Some(RecordedPlan::Open(_)));
@@ -138,7 +138,10 @@ impl ScaleUp {
     }
 
     /// Reads which nodes the pods allow. The watch does not show it, so the whole pod is fetched.
-    async fn read_constraints(&mut self, pods: &[(PodUid, PendingPod)]) -> Result<(), CallError> {
+    async fn read_constraints(
+        &mut self,
+        pods: &[(PodUid, Arc<PendingPod>)],
+    ) -> Result<(), CallError> {
         for (uid, pending) in pods {
             if self.constraints.contains_key(uid) {
                 continue;
@@ -155,7 +158,7 @@ impl ScaleUp {
     }
 
     /// The placeholders for the GPUs that these pods miss.
-    fn wanted(&self, cluster: &Cluster, pods: &[(PodUid, PendingPod)]) -> Wanted {
+    fn wanted(&self, cluster: &Cluster, pods: &[(PodUid, Arc<PendingPod>)]) -> Wanted {
         let mut groups: Vec<&Constraints> = Vec::new();
         let mut unschedulable = Vec::with_capacity(pods.len());
         for (uid, pending) in pods {

@@ -147,9 +147,9 @@ async fn placeholders_are_no_pending_pods() {
     assert_eq!(server.calls(), ["label n", "create", "report"]);
     let mut made = server.placeholders.lock()[0].clone();
     made["metadata"]["uid"] = json!("p");
-    let pending = cache.pending.counts().0;
+    let pending = cache.pending_counts().0;
     Index::<Pod>::apply(&*cache, from(made));
-    assert_eq!(cache.pending.counts().0, pending);
+    assert_eq!(cache.pending_counts().0, pending);
 }
 
 #[tokio::test]

@@ -56,10 +56,6 @@ pub struct Settings {
     /// Identity of that kube-scheduler up to its `_`: the name of this pod.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
-    /// Count what `hami.io/vgpu-devices-allocated` says of pods that HAMi placed, on nodes where
-    /// HAMi's plugin gave them their devices (`compat.hami`).
-    #[arg(long, env = "ALIQUOT_COMPAT_HAMI")]
-    pub compat_hami: bool,
     /// Write `hami.io/vgpu-devices-allocated` too, for dashboards that read it
     /// (`compat.hamiAnnotations`).
     #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]

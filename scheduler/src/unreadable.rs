@@ -8,8 +8,7 @@ use std::time::Duration;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::explain::NodeAnswer;
 use aliquot_core::refusal::Reason;
-use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{NodeName, PodUid, hami};
+use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef, pods_text};
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +26,6 @@ pub struct UnreadablePod {
     pub pod: PodRef,
     /// Its node, which takes no more pods.
     pub node: NodeName,
-    /// The annotation.
-    pub annotation: &'static str,
 }
 
 impl UnreadablePod {
@@ -40,8 +37,7 @@ impl UnreadablePod {
     /// The events on the pod and on its node.
     fn events(self) -> [EventNote; 2] {
         let text = format!(
-            "annotation {} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
-            self.annotation,
+            "annotation {ALLOCATION} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
             self.full_name(),
             self.node
         );
@@ -68,7 +64,7 @@ pub async fn run(
     while leader.next_tick(&mut ticks).await {
         for found in unreported(&mut reported, unreadable_pods(&cache)) {
             let pod = found.full_name();
-            tracing::error!(pod, node = %found.node, annotation = found.annotation, "unreadable allocation; the node counts as full");
+            tracing::error!(pod, node = %found.node, annotation = ALLOCATION, "unreadable allocation; the node counts as full");
             for event in found.events() {
                 events.send(event);
             }
@@ -88,32 +84,15 @@ fn unreported(
 
 /// The pods whose unreadable allocation makes their node full.
 pub fn unreadable_pods(cache: &LedgerCache) -> BTreeMap<PodUid, UnreadablePod> {
-    let found: Vec<(PodUid, NodeName, &str)> = cache.read(|ledger| {
-        let annotation = |allocated: &AllocatedUse| match allocated {
-            AllocatedUse::ByHami(_) => hami::ALLOCATED,
-            AllocatedUse::Known(_) | AllocatedUse::Unreadable | AllocatedUse::Unproven => {
-                ALLOCATION
-            }
-        };
+    let found: Vec<(PodUid, NodeName)> = cache.read(|ledger| {
         let pods = ledger.unreadable();
-        pods.map(|(uid, entry)| {
-            (
-                uid.clone(),
-                entry.node.clone(),
-                annotation(&entry.allocated),
-            )
-        })
-        .collect()
+        pods.map(|(uid, entry)| (uid.clone(), entry.node.clone()))
+            .collect()
     });
-    let bound_pods = cache.bound_pods.0.read();
-    let named = |(uid, node, annotation): (PodUid, NodeName, &'static str)| {
+    let bound_pods = &cache.lock().bound_pods;
+    let named = |(uid, node): (PodUid, NodeName)| {
         let pod = bound_pods.get(&uid)?.pod.clone();
-        let found = UnreadablePod {
-            pod,
-            node,
-            annotation,
-        };
-        Some((uid, found))
+        Some((uid, UnreadablePod { pod, node }))
     };
     found.into_iter().filter_map(named).collect()
 }

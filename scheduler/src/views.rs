@@ -65,6 +65,14 @@ impl ReadModel {
     }
 }
 
+/// The result of work that takes a while in a large cluster.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, HttpError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
 fn slots_by_name(cluster: &Cluster) -> Vec<usize> {
     let mut slots: Vec<_> = cluster.iter().map(|(slot, name, _)| (name, slot)).collect();
     slots.sort_unstable();
@@ -89,7 +97,7 @@ fn placement(entry: &PodEntry) -> PodPlacement {
     };
     PodPlacement {
         node: entry.node.clone(),
-        confirmed: entry.confirmed,
+        confirmed: entry.is_confirmed(),
         gpus: entry.allocated.uses().map(amounts),
     }
 }

@@ -15,7 +15,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -40,11 +39,6 @@ const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 /// The answer to a review of a token and a path, or why there is none.
 pub type Reviewed = std::pin::Pin<Box<dyn Future<Output = Result<Access, String>> + Send>>;
 
-/// Why a port cannot be guarded.
-#[derive(Debug, Error)]
-#[error("cannot make a certificate for the metrics' port")]
-pub struct AccessControlError(#[from] SelfSignedError);
-
 /// Decides who is answered.
 #[derive(Clone)]
 pub struct AccessControl(Arc<Control>);
@@ -52,7 +46,8 @@ pub struct AccessControl(Arc<Control>);
 struct Control {
     review: Box<dyn Fn(String, String) -> Reviewed + Send + Sync>,
     open: Vec<String>,
-    reviews: Mutex<HashMap<Question, Remembered>>,
+    /// The answers, and until when they hold.
+    reviews: Mutex<HashMap<Question, (Access, Instant)>>,
     turns: Semaphore,
     tls: Arc<ServerConfig>,
 }
@@ -60,19 +55,13 @@ struct Control {
 /// A token and a path.
 type Question = (String, String);
 
-#[derive(Clone)]
-struct Remembered {
-    access: Access,
-    until: Instant,
-}
-
 impl AccessControl {
     /// With this review of a token and a path; `open` are the paths besides health that need
     /// no token.
     pub fn new(
         review: impl Fn(String, String) -> Reviewed + Send + Sync + 'static,
         open: impl IntoIterator<Item = String>,
-    ) -> Result<Self, AccessControlError> {
+    ) -> Result<Self, SelfSignedError> {
         let health = HEALTH.map(str::to_owned);
         Ok(Self(Arc::new(Control {
             review: Box::new(review),
@@ -117,8 +106,8 @@ impl AccessControl {
     pub async fn access(&self, token: &str, path: &str) -> Result<Access, String> {
         let question = (token.to_owned(), path.to_owned());
         let known = self.0.reviews.lock().get(&question).cloned();
-        match known.filter(|known| known.until > Instant::now()) {
-            Some(known) => Ok(known.access),
+        match known.filter(|(_, until)| *until > Instant::now()) {
+            Some((access, _)) => Ok(access),
             None => self.review(question).await,
         }
     }
@@ -136,15 +125,10 @@ impl AccessControl {
         };
         let mut reviews = self.0.reviews.lock();
         if reviews.len() >= REMEMBERED {
-            reviews.retain(|_, known| known.access == Access::Allowed && known.until > now);
+            reviews.retain(|_, (access, until)| *access == Access::Allowed && *until > now);
         }
         if reviews.len() < REMEMBERED {
-            let until = now + length;
-            let remembered = Remembered {
-                access: access.clone(),
-                until,
-            };
-            reviews.insert(question, remembered);
+            reviews.insert(question, (access.clone(), now + length));
         }
         Ok(access)
     }

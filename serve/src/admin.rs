@@ -1,15 +1,16 @@
 //! The admin routes: `/healthz`, `/readyz`, `/metrics`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
-use crate::body;
 use crate::readiness::Readiness;
 
 /// `OpenMetrics`, the text format that the registry writes.
@@ -84,13 +85,15 @@ fn metrics(registry: &Registry, more: TextStream) -> Response {
         return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     }
     let parts = std::iter::once(text).chain(more).chain([end]);
-    let headers = [(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)];
-    (headers, body::stream(parts)).into_response()
+    // Each is produced once the one before was sent, so that a long answer takes little memory.
+    let parts = parts.filter(|part| !part.is_empty());
+    let body = Body::from_stream(tokio_stream::iter(parts.map(Ok::<_, Infallible>)));
+    ([(header::CONTENT_TYPE, METRICS_CONTENT_TYPE)], body).into_response()
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::body::{Body, to_bytes};
+    use axum::body::to_bytes;
     use axum::http::Request;
     use prometheus_client::metrics::counter::Counter;
     use tower::ServiceExt;

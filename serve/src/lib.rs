@@ -3,7 +3,7 @@
 
 pub mod access_control;
 pub mod admin;
-pub mod body;
+pub mod fail_point;
 pub mod http;
 pub mod readiness;
 pub mod repeated_warnings;

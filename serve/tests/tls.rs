@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aliquot_serve::http::{self, Ended, Limits};
 use aliquot_serve::tls::{
-    CertificateError, Certificates, FilesError, MountedCertificates, mutual_config, server_config,
+    CertificateError, Certificates, FilesError, MountedCertificates, server_config,
 };
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -57,7 +57,7 @@ struct Served {
 }
 
 async fn serve(certificates: Certificates, handshake: Duration, drain: Duration) -> Result<Served> {
-    let config = server_config(&certificates)?;
+    let config = server_config(&certificates, None)?;
     let tcp = http::bind("127.0.0.1:0".parse()?).await?;
     let addr = tcp.local_addr()?;
     let entered = Arc::new(Notify::new());
@@ -204,7 +204,7 @@ async fn retains_previous_certificate_when_new_one_is_invalid() -> Result<()> {
     let certificates = Certificates::none();
     certificates.replace(&first.chain, &first.key)?;
     let mismatch = certificates.replace(&first.chain, &other.key);
-    assert!(matches!(mismatch, Err(CertificateError::Mismatch(_))));
+    assert!(matches!(mismatch, Err(CertificateError::Pair(_))));
     let empty = certificates.replace("", &other.key);
     assert!(matches!(empty, Err(CertificateError::EmptyChain)));
     let served = serve(certificates, DEADLINE, DEADLINE).await?;
@@ -246,7 +246,7 @@ async fn serves_only_clients_of_the_mounted_ca_and_reloads_files() -> Result<()>
     std::fs::write(folder.path().join("ca.crt"), "nothing")?;
     assert!(matches!(mounted.clients(), Err(FilesError::NoClientCa)));
     std::fs::write(folder.path().join("ca.crt"), &ours.chain)?;
-    let config = mutual_config(&mounted.certificates(), mounted.clients()?)?;
+    let config = server_config(&mounted.certificates(), Some(mounted.clients()?))?;
     let tcp = http::bind("127.0.0.1:0".parse()?).await?;
     let addr = tcp.local_addr()?;
     let stop = CancellationToken::new();

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use thiserror::Error;
 
 use crate::certificates::Lifetimes;
-use crate::configuration::Target;
+use crate::configuration::{Scope, Target};
 use crate::reconciler::ReconcilerSettings;
 use crate::server;
 use crate::settings::{RequestForm, Settings, VisibleDevices};
@@ -210,15 +210,17 @@ impl Args {
     pub fn reconciler(&self) -> Result<ReconcilerSettings, ArgsError> {
         let settings = self.settings()?;
         Ok(ReconcilerSettings {
-            namespace: self.namespace.clone(),
-            target: self.target()?,
-            names: settings.names,
-            extra: settings.extra,
-            nvidia_runtime_classes: settings.nvidia_runtime_classes,
+            scope: Scope {
+                target: self.target()?,
+                namespace: self.namespace.clone(),
+                names: settings.names,
+                extra: settings.extra,
+                nvidia_runtime_classes: settings.nvidia_runtime_classes,
+                pods_may_ignore: self.pods_may_ignore,
+                request_as: settings.request_as,
+            },
             lifetimes: self.lifetimes()?,
             mounted: self.certificates_dir.clone(),
-            pods_may_ignore: settings.pods_may_ignore,
-            request_as: settings.request_as,
         })
     }
 
@@ -242,7 +244,6 @@ impl Args {
             },
             escape_allowed: self.escape_allow_namespace.iter().cloned().collect(),
             agent_paths: self.agent_path.clone(),
-            pods_may_ignore: self.pods_may_ignore,
         })
     }
 }

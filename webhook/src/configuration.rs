@@ -8,20 +8,18 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::server::{MUTATE_PATH, WARN_PATH, form_path};
+use crate::server::{MUTATE_PATH, form_path};
 use crate::settings::{IGNORE_LABELS, REQUEST_AS_LABEL, RequestForm};
-use conditions::{TEMPLATE_CHANGED, mentions_gpu};
+use conditions::mentions_gpu;
 
 /// Name of the configuration object.
 pub const NAME: &str = "aliquot-webhook";
 /// Name of the webhook that reviews pods.
 pub const WEBHOOK: &str = "pods.aliquot.dev";
-/// Name of the webhook that warns about workloads.
-pub const WORKLOADS: &str = "workloads.aliquot.dev";
 /// Name of the webhook that reviews the pods of namespaces whose label chooses the other form.
 pub const LABELLED: &str = "labelled.pods.aliquot.dev";
 
-const ALL: [&str; 3] = [WEBHOOK, WORKLOADS, LABELLED];
+const ALL: [&str; 2] = [WEBHOOK, LABELLED];
 
 /// Where the API server reaches the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,105 +66,82 @@ impl Target {
     }
 }
 
-/// The five resources, and others under which renamed GPUs are advertised.
-type Names<'a> = (&'a ResourceNames, &'a [String]);
-
-/// Which objects the API server sends to the webhook, and where.
-#[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
-    /// Where the webhook is reached.
-    pub target: &'a Target,
+/// Which pods the API server sends to the webhook, and where.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// How the API server reaches the webhook.
+    pub target: Target,
     /// The webhook's own namespace, which is exempt.
-    pub namespace: &'a str,
-    /// The resources of pods to review.
-    pub names: Names<'a>,
+    pub namespace: String,
+    /// The names of the five resources.
+    pub names: ResourceNames,
+    /// Other resources, under which renamed GPUs are advertised.
+    pub extra: Vec<String>,
     /// Runtime classes of NVIDIA's runtime: pods in them are reviewed, too.
-    pub nvidia_runtime_classes: &'a [String],
+    pub nvidia_runtime_classes: Vec<String>,
     /// A pod's own label exempts it, too; a namespace's label always does.
     pub pods_may_ignore: bool,
     /// The form of requests in namespaces without a label.
     pub request_as: RequestForm,
 }
 
-/// The whole object, without a CA bundle.
-pub fn desired(scope: Scope<'_>) -> Value {
-    let Scope {
-        target,
-        namespace,
-        names,
-        nvidia_runtime_classes: classes,
-        pods_may_ignore,
-        request_as,
-    } = scope;
-    let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
-    let own = json!({
-        "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace],
-    });
-    let ignored: Vec<Value> = IGNORE_LABELS.into_iter().map(ignored).collect();
-    let namespaces: Vec<Value> = ignored.iter().cloned().chain([own]).collect();
-    let objects = if pods_may_ignore {
-        json!({"matchExpressions": ignored})
-    } else {
-        json!({})
-    };
-    let rule = |group: &str, operations: &[&str], resources: &[&str]| {
-        json!({
-            "apiGroups": [group], "apiVersions": ["v1"], "scope": "Namespaced",
-            "operations": operations, "resources": resources,
-        })
-    };
-    let other = request_as.other();
-    let in_form = |operator: &str| {
-        let label = json!({
-            "key": REQUEST_AS_LABEL, "operator": operator, "values": [other.name()],
+impl Scope {
+    /// The whole object, without a CA bundle: what the chart renders.
+    pub fn configuration(&self) -> Value {
+        let ignored = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["ignore"]});
+        let own = json!({
+            "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [self.namespace],
         });
-        let all = namespaces.iter().cloned().chain([label]);
-        all.collect::<Vec<Value>>()
-    };
-    let of_pods = |name: &str, path: &str, namespaces: Vec<Value>| {
+        let ignored: Vec<Value> = IGNORE_LABELS.into_iter().map(ignored).collect();
+        let namespaces: Vec<Value> = ignored.iter().cloned().chain([own]).collect();
+        let objects = if self.pods_may_ignore {
+            json!({"matchExpressions": ignored})
+        } else {
+            json!({})
+        };
+        let rule = |group: &str, operations: &[&str], resources: &[&str]| {
+            json!({
+                "apiGroups": [group], "apiVersions": ["v1"], "scope": "Namespaced",
+                "operations": operations, "resources": resources,
+            })
+        };
+        let other = self.request_as.other();
+        let in_form = |operator: &str| {
+            let label = json!({
+                "key": REQUEST_AS_LABEL, "operator": operator, "values": [other.name()],
+            });
+            let all = namespaces.iter().cloned().chain([label]);
+            all.collect::<Vec<Value>>()
+        };
+        let of_pods = |name: &str, path: &str, namespaces: Vec<Value>| {
+            json!({
+                "name": name,
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": self.target.client_config(path),
+                "rules": [
+                    rule("", &["CREATE"], &["pods"]),
+                    rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
+                ],
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "reinvocationPolicy": "IfNeeded",
+                "sideEffects": "None",
+                "timeoutSeconds": 5,
+                "namespaceSelector": {"matchExpressions": namespaces},
+                "objectSelector": objects,
+                "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions_gpu(self)}],
+            })
+        };
         json!({
-            "name": name,
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(path),
-            "rules": [
-                rule("", &["CREATE"], &["pods"]),
-                rule("", &["UPDATE"], &["pods/ephemeralcontainers"]),
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": NAME},
+            "webhooks": [
+                of_pods(WEBHOOK, MUTATE_PATH, in_form("NotIn")),
+                of_pods(LABELLED, &form_path(other), in_form("In")),
             ],
-            "failurePolicy": "Fail",
-            "matchPolicy": "Equivalent",
-            "reinvocationPolicy": "IfNeeded",
-            "sideEffects": "None",
-            "timeoutSeconds": 5,
-            "namespaceSelector": {"matchExpressions": namespaces},
-            "objectSelector": objects,
-            "matchConditions": [{"name": "mentions-a-gpu", "expression": mentions_gpu("object", names, classes)}],
         })
-    };
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": NAME},
-        "webhooks": [of_pods(WEBHOOK, MUTATE_PATH, in_form("NotIn")), {
-            // It only warns, so a failure must not stop a workload.
-            "name": WORKLOADS,
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": target.client_config(WARN_PATH),
-            "rules": [
-                rule("apps", &["CREATE", "UPDATE"], &["deployments", "statefulsets"]),
-                rule("batch", &["CREATE"], &["jobs"]),
-            ],
-            "failurePolicy": "Ignore",
-            "matchPolicy": "Equivalent",
-            "reinvocationPolicy": "Never",
-            "sideEffects": "None",
-            "timeoutSeconds": 2,
-            "namespaceSelector": {"matchExpressions": namespaces},
-            "matchConditions": [
-                {"name": "has-another-template", "expression": TEMPLATE_CHANGED},
-                {"name": "mentions-a-gpu", "expression": mentions_gpu("object.spec.template", names, classes)},
-            ],
-        }, of_pods(LABELLED, &form_path(other), in_form("In"))],
-    })
+    }
 }
 
 /// `live` has every field of `desired`, and its lists have no further items.
@@ -218,39 +193,23 @@ mod tests {
     use super::*;
 
     fn configured(pods_may_ignore: bool, request_as: RequestForm) -> Value {
-        let target = Target::Service {
-            name: "aliquot-webhook".to_owned(),
+        let scope = Scope {
+            target: Target::Service {
+                name: "aliquot-webhook".to_owned(),
+                namespace: "aliquot-system".to_owned(),
+            },
             namespace: "aliquot-system".to_owned(),
-        };
-        desired(Scope {
-            target: &target,
-            namespace: "aliquot-system",
-            names: (&ResourceNames::default(), &[]),
-            nvidia_runtime_classes: &["nvidia".to_owned()],
+            names: ResourceNames::default(),
+            extra: Vec::new(),
+            nvidia_runtime_classes: vec!["nvidia".to_owned()],
             pods_may_ignore,
             request_as,
-        })
+        };
+        scope.configuration()
     }
 
     fn service() -> Value {
         configured(true, RequestForm::Resources)
-    }
-
-    #[test]
-    fn workload_webhook_ignores_failures() {
-        let whole = service();
-        let second = &whole["webhooks"][1];
-        assert_eq!(second["failurePolicy"], "Ignore");
-        assert_eq!(second["clientConfig"]["service"]["path"], "/warn");
-        let expression = second["matchConditions"][1]["expression"].as_str().unwrap();
-        assert!(expression.contains("has(object.spec.template.spec.containers)"));
-        assert!(!expression.contains("object.spec.containers"));
-        let target = Target::Url {
-            url: "https://127.0.0.1:8443/mutate".to_owned(),
-            host: "127.0.0.1".to_owned(),
-        };
-        let config = target.client_config(WARN_PATH);
-        assert_eq!(config["url"], "https://127.0.0.1:8443/warn");
     }
 
     #[test]
@@ -274,7 +233,7 @@ mod tests {
             let whole = configured(false, form);
             let other = form.other().name();
             let paths = ["/mutate", &format!("/mutate/{other}")];
-            for (index, operator, path) in [(0, "NotIn", paths[0]), (2, "In", paths[1])] {
+            for (index, operator, path) in [(0, "NotIn", paths[0]), (1, "In", paths[1])] {
                 let webhook = &whole["webhooks"][index];
                 assert_eq!(webhook["clientConfig"]["service"]["path"], path);
                 let label = &webhook["namespaceSelector"]["matchExpressions"][3];
@@ -325,14 +284,13 @@ mod tests {
         assert_eq!(bundle_patch(&live, "PEM"), Some(all));
         live["webhooks"][0]["clientConfig"]["caBundle"] = json!("UEVN");
         assert_eq!(published_bundle(&live), "PEM");
-        live["webhooks"][2]["clientConfig"]["caBundle"] = json!("UEVN");
-        let second = patch(json!([bundle(WORKLOADS)]));
+        let second = patch(json!([bundle(LABELLED)]));
         assert_eq!(bundle_patch(&live, "PEM"), Some(second));
         live["webhooks"][1]["clientConfig"]["caBundle"] = json!("UEVN");
         assert_eq!(bundle_patch(&live, "PEM"), None);
         assert_eq!(missing_webhook(&live), None);
         live["webhooks"][1]["name"] = json!("other");
-        assert_eq!(missing_webhook(&live), Some(WORKLOADS));
+        assert_eq!(missing_webhook(&live), Some(LABELLED));
         assert_eq!(bundle_patch(&live, "PEM"), None);
     }
 }

@@ -30,7 +30,7 @@ async fn main() -> Result<()> {
 
     // The listener is open before the configuration sends requests to it.
     let certificates = Certificates::none();
-    let config = server_config(&certificates)?;
+    let config = server_config(&certificates, None)?;
     let listener = http::bind(args.listen).await?;
     let state = HandlerState::new(settings, metrics.clone());
     let router = server::router(state).merge(admin::health(readiness.clone()));
@@ -54,7 +54,7 @@ async fn main() -> Result<()> {
             stop.clone(),
         ));
     }
-    tracing::info!(listen = %args.listen, reached_at = ?plan.target.names(), "serving admission reviews");
+    tracing::info!(listen = %args.listen, reached_at = ?plan.scope.target.names(), "serving admission reviews");
 
     let reconciler = Reconciler::new(plan, client.clone(), certificates, readiness, metrics);
     reconciler::run(reconciler, client, stop).await;

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use aliquot_core::request::ResourceNames;
 use aliquot_serve::Readiness;
 use aliquot_serve::tls::{self, Certificates};
 use futures::{Stream, StreamExt, stream};
@@ -29,10 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::certificates::mounted::{self, MountedError};
 use crate::certificates::{CaSet, CertificateError, Lifetimes, ServingCertificate};
 use crate::configuration::{
-    NAME, Scope, Target, bundle_patch, conforms, desired, missing_webhook, published_bundle,
+    NAME, Scope, bundle_patch, conforms, missing_webhook, published_bundle,
 };
 use crate::metrics::Metrics;
-use crate::settings::RequestForm;
 
 /// The Secret with the CAs, in the webhook's namespace.
 pub const SECRET: &str = "aliquot-webhook-tls";
@@ -61,38 +59,12 @@ const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
 /// What to reconcile, and where.
 #[derive(Clone, Debug)]
 pub struct ReconcilerSettings {
-    /// The webhook's namespace.
-    pub namespace: String,
-    /// How the API server reaches the webhook.
-    pub target: Target,
-    /// The resources' names, for the match conditions.
-    pub names: ResourceNames,
-    /// Other resources of ours, for the match conditions.
-    pub extra: Vec<String>,
-    /// Runtime classes of NVIDIA's runtime, for the match conditions.
-    pub nvidia_runtime_classes: Vec<String>,
+    /// What the webhook configuration sends here.
+    pub scope: Scope,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
     /// Directory of certificates that something else issues; `None`: the webhook issues them.
     pub mounted: Option<PathBuf>,
-    /// A pod's own label exempts it from reviews, too.
-    pub pods_may_ignore: bool,
-    /// The form of requests in namespaces without a label.
-    pub request_as: RequestForm,
-}
-
-impl ReconcilerSettings {
-    /// The configuration that these settings need, without a CA bundle: what the chart renders.
-    pub fn configuration(&self) -> Value {
-        desired(Scope {
-            target: &self.target,
-            namespace: &self.namespace,
-            names: (&self.names, &self.extra),
-            nvidia_runtime_classes: &self.nvidia_runtime_classes,
-            pods_may_ignore: self.pods_may_ignore,
-            request_as: self.request_as,
-        })
-    }
 }
 
 /// The step of a reconciliation that failed. The next one starts from the beginning.
@@ -178,7 +150,7 @@ impl Reconciler {
         metrics: Metrics,
     ) -> Self {
         Self {
-            secrets: Api::namespaced(client.clone(), &settings.namespace),
+            secrets: Api::namespaced(client.clone(), &settings.scope.namespace),
             configurations: Api::all(client),
             settings,
             certificates,
@@ -210,18 +182,18 @@ impl Reconciler {
     async fn try_reconcile(&mut self, now: Timestamp) -> Result<(), ReconcileError> {
         for _ in 0..ATTEMPTS {
             let live = call("get", NAME, self.configurations.get_opt(NAME)).await?;
+            let live = serde_json::to_value(live).map_err(ReconcileError::Encode)?;
             let directory = self.settings.mounted.as_deref();
             let mounted = directory.map(mounted::read).transpose();
             let mounted = mounted.map_err(ReconcileError::Mounted)?;
             let bundle = if let Some(serving) = &mounted {
-                let published = published_bundle(&encode(live.as_ref())?);
-                mounted::bundle(&serving.issuer, &published)
+                mounted::bundle(&serving.issuer, &published_bundle(&live))
             } else {
                 self.cas = self.reconcile_secret(now).await?;
-                self.issue_if_due(live.as_ref(), now)?;
+                self.issue_if_due(&live, now)?;
                 self.cas.bundle()
             };
-            if self.publish(live.as_ref(), &bundle).await? {
+            if self.publish(&live, &bundle).await? {
                 if let Some(serving) = mounted {
                     self.serve_published(serving, now)?;
                 }
@@ -263,14 +235,9 @@ impl Reconciler {
     }
 
     /// Issues and serves a new certificate of the CA that signs now, where one is due.
-    fn issue_if_due(
-        &mut self,
-        live: Option<&MutatingWebhookConfiguration>,
-        now: Timestamp,
-    ) -> Result<(), ReconcileError> {
-        let live = encode(live)?;
+    fn issue_if_due(&mut self, live: &Value, now: Timestamp) -> Result<(), ReconcileError> {
         let lifetimes = &self.settings.lifetimes;
-        let Some(issuer) = self.cas.issuer(now, &published_bundle(&live), lifetimes) else {
+        let Some(issuer) = self.cas.issuer(now, &published_bundle(live), lifetimes) else {
             return Ok(());
         };
         let current = self.serving.as_ref();
@@ -278,7 +245,7 @@ impl Reconciler {
             return Ok(());
         }
         let serving = issuer
-            .issue(&self.settings.target.names(), now, lifetimes.serving)
+            .issue(&self.settings.scope.target.names(), now, lifetimes.serving)
             .map_err(ReconcileError::Renew)?;
         self.metrics.certificates_issued.inc();
         self.serve(serving)
@@ -324,19 +291,14 @@ impl Reconciler {
 
     /// Publishes the bundle in the configuration. `false` when another client has written it
     /// meanwhile.
-    async fn publish(
-        &mut self,
-        live: Option<&MutatingWebhookConfiguration>,
-        bundle: &str,
-    ) -> Result<bool, ReconcileError> {
-        if live.is_none() {
+    async fn publish(&mut self, live: &Value, bundle: &str) -> Result<bool, ReconcileError> {
+        if live.is_null() {
             return Err(ReconcileError::NoConfiguration);
         }
-        let live = encode(live)?;
-        if let Some(webhook) = missing_webhook(&live) {
+        if let Some(webhook) = missing_webhook(live) {
             return Err(ReconcileError::NoWebhook { webhook });
         }
-        let differs = !conforms(&self.settings.configuration(), &live);
+        let differs = !conforms(&self.settings.scope.configuration(), live);
         if differs && !self.differs {
             tracing::warn!(
                 configuration = NAME,
@@ -344,7 +306,7 @@ impl Reconciler {
             );
         }
         self.differs = differs;
-        let Some(patch) = bundle_patch(&live, bundle) else {
+        let Some(patch) = bundle_patch(live, bundle) else {
             return Ok(true);
         };
         self.metrics.configuration_writes.inc();
@@ -369,10 +331,6 @@ fn data_patch(live: &Secret, next: &BTreeMap<String, ByteString>) -> Value {
     let mut data: Map<String, Value> = gone.map(|(key, _)| (key.clone(), Value::Null)).collect();
     data.extend(next.iter().map(|(key, bytes)| (key.clone(), json!(bytes))));
     json!({"metadata": {"resourceVersion": live.metadata.resource_version}, "data": data})
-}
-
-fn encode(live: Option<&MutatingWebhookConfiguration>) -> Result<Value, ReconcileError> {
-    serde_json::to_value(live).map_err(ReconcileError::Encode)
 }
 
 /// A call with the deadline; its error names verb and object.
@@ -411,7 +369,7 @@ fn unless_conflict<T>(written: Result<T, ReconcileError>) -> Result<Option<T>, R
 /// Reconciles until `stop` is cancelled.
 pub async fn run(mut reconciler: Reconciler, client: Client, stop: CancellationToken) {
     let interval = interval(&reconciler.settings.lifetimes);
-    let mut changes = pin!(changes(client, &reconciler.settings.namespace));
+    let mut changes = pin!(changes(client, &reconciler.settings.scope.namespace));
     loop {
         let wait = match reconciler.reconcile(Timestamp::now()).await {
             Ok(()) => interval,
@@ -465,6 +423,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use aliquot_core::request::ResourceNames;
     use axum::http::{Method, Request, Response};
     use jiff::SignedDuration;
     use kube::client::Body;
@@ -474,6 +433,8 @@ mod tests {
 
     use super::*;
     use crate::certificates::Ca;
+    use crate::configuration::Target;
+    use crate::settings::RequestForm;
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -523,24 +484,26 @@ mod tests {
     async fn serves_mounted_certificate_after_its_ca_is_published() {
         let directory = tempfile::tempdir().unwrap();
         let settings = ReconcilerSettings {
-            namespace: "n".to_owned(),
-            target: Target::Service {
-                name: "w".to_owned(),
+            scope: Scope {
+                target: Target::Service {
+                    name: "w".to_owned(),
+                    namespace: "n".to_owned(),
+                },
                 namespace: "n".to_owned(),
+                names: ResourceNames::default(),
+                extra: Vec::new(),
+                nvidia_runtime_classes: Vec::new(),
+                pods_may_ignore: false,
+                request_as: RequestForm::Resources,
             },
-            names: ResourceNames::default(),
-            extra: Vec::new(),
-            nvidia_runtime_classes: Vec::new(),
             lifetimes: Lifetimes {
                 ca: HOUR * 24,
                 serving: HOUR,
             },
             mounted: Some(directory.path().to_owned()),
-            pods_may_ignore: false,
-            request_as: RequestForm::Resources,
         };
         let api = ApiServer {
-            configuration: Arc::new(Mutex::new(settings.configuration())),
+            configuration: Arc::new(Mutex::new(settings.scope.configuration())),
             accepts: Arc::default(),
         };
         let (configuration, accepts) = (api.configuration.clone(), api.accepts.clone());

@@ -12,6 +12,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use kube::core::admission::Operation;
 use serde_json::Value;
 
 use crate::pod::{self, Container, Kind};
@@ -25,8 +26,8 @@ pub use request::RESERVED;
 /// The part of an admission request that a review reads.
 #[derive(Clone, Copy, Debug)]
 pub struct PodReview<'a> {
-    /// `CREATE`, `UPDATE`, ...
-    pub operation: &'a str,
+    /// What is to be done with the pod.
+    pub operation: &'a Operation,
     /// Empty, or `ephemeralcontainers`.
     pub sub_resource: &'a str,
     /// The pod's namespace.
@@ -41,13 +42,13 @@ pub struct PodReview<'a> {
 pub fn review(review: &PodReview<'_>, settings: &Settings) -> Verdict {
     let mut findings = Findings::new(review.pod);
     match (review.operation, review.sub_resource) {
-        ("CREATE", "") => new_pod(review, settings, &mut findings),
-        ("UPDATE", "ephemeralcontainers") => {
+        (Operation::Create, "") => new_pod(review, settings, &mut findings),
+        (Operation::Update, "ephemeralcontainers") => {
             new_ephemeral_containers(review, settings, &mut findings);
         }
         _ => {}
     }
-    findings.verdict()
+    findings.verdict(review.pod)
 }
 
 fn new_pod(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings) {
@@ -67,8 +68,8 @@ fn new_pod(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings)
     if request.is_empty() {
         return;
     }
-    let limits = request::limits_below_requests(pod, &request, settings);
-    findings.refusals.extend(limits);
+    let invalid = request::invalid_preferences(findings.editor.pod(), &request, settings);
+    findings.refusals.extend(invalid);
     isolation::check(pod, namespace, &containers, &request, settings, findings);
     defaults::fill(&request, settings, findings);
 }

@@ -1,7 +1,4 @@
 //! Reviews over HTTP: decodes the request, calls `review`, and encodes the response.
-//!
-//! The author of a Deployment, a `StatefulSet` or a Job never sees the review of its pods, so the
-//! review of the workload returns its texts as warnings. It refuses and changes nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +10,15 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use serde_json::{Value, json};
+use kube::core::DynamicObject;
+use kube::core::admission::AdmissionRequest;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::metrics::{Metrics, Outcome, OutcomeLabels};
 use crate::review::{PodReview, review};
 use crate::settings::{RequestForm, Settings};
 use crate::verdict::Verdict;
-use crate::wire::{self, AdmissionRequest, ReviewResponse, WireError};
+use crate::wire::{self, WireError};
 
 /// The largest review in bytes: the API server accepts requests of 3 MiB, and an update carries the
 /// pod before it, too.
@@ -31,11 +29,6 @@ const LARGE: usize = 64 << 10;
 
 /// The path for pods.
 pub const MUTATE_PATH: &str = "/mutate";
-/// The path for workloads.
-pub const WARN_PATH: &str = "/warn";
-
-/// The kinds of workloads that are reviewed.
-pub const WORKLOAD_KINDS: [&str; 3] = ["Deployment", "StatefulSet", "Job"];
 
 /// The path for pods of namespaces whose label chooses this form.
 pub fn form_path(form: RequestForm) -> String {
@@ -86,7 +79,6 @@ pub fn router(state: HandlerState) -> Router {
     });
     let default = Router::new()
         .route(MUTATE_PATH, post(mutate))
-        .route(WARN_PATH, post(warn))
         .with_state(state);
     let add = |router: Router, (path, handler): (String, _)| router.route(&path, handler);
     labelled.into_iter().fold(default, add)
@@ -96,7 +88,7 @@ async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
     let start = Instant::now();
     let _turn = state.turn(&body).await;
     let (outcome, response) = match wire::decode(&body) {
-        Ok(request) => respond(&request, &state.settings),
+        Ok(request) => respond(request, &state.settings),
         Err(error) => (Outcome::Malformed, malformed(&error)),
     };
     state
@@ -111,21 +103,27 @@ async fn mutate(State(state): State<HandlerState>, body: Bytes) -> Response {
     response
 }
 
-fn respond(request: &AdmissionRequest, settings: &Settings) -> (Outcome, Response) {
+fn respond(
+    mut request: AdmissionRequest<DynamicObject>,
+    settings: &Settings,
+) -> (Outcome, Response) {
+    let pod = wire::raw(request.object.take());
+    let old_pod = wire::raw(request.old_object.take());
     let pod_review = PodReview {
         operation: &request.operation,
-        sub_resource: &request.sub_resource,
-        namespace: &request.namespace,
-        pod: &request.object,
-        old_pod: &request.old_object,
+        sub_resource: request.sub_resource.as_deref().unwrap_or_default(),
+        namespace: request.namespace.as_deref().unwrap_or_default(),
+        pod: &pod,
+        old_pod: &old_pod,
     };
     let verdict = review(&pod_review, settings);
-    let metadata = &request.object["metadata"];
-    let pod = metadata["name"]
+    let metadata = &pod["metadata"];
+    let name = metadata["name"]
         .as_str()
         .or_else(|| metadata["generateName"].as_str());
     let shown = |text: &str| Excerpt::from(text).to_string();
-    let (namespace, pod) = (shown(&request.namespace), shown(pod.unwrap_or_default()));
+    let namespace = shown(pod_review.namespace);
+    let pod = shown(name.unwrap_or_default());
     let outcome = match &verdict {
         Verdict::Deny(refusals) => {
             tracing::info!(
@@ -145,44 +143,11 @@ fn respond(request: &AdmissionRequest, settings: &Settings) -> (Outcome, Respons
             Outcome::Patched
         }
     };
-    let response = ReviewResponse::new(request.uid.clone(), verdict);
-    (outcome, Json(response).into_response())
-}
-
-async fn warn(State(state): State<HandlerState>, body: Bytes) -> Response {
-    let _turn = state.turn(&body).await;
-    match wire::decode_of(&WORKLOAD_KINDS, &body) {
-        Ok(request) => {
-            let warnings = warnings(&request, &state.settings);
-            Json(ReviewResponse::warning(request.uid, &warnings)).into_response()
-        }
-        Err(error) => malformed(&error),
-    }
-}
-
-/// The texts of the review of this workload's pods; none where these are not reviewed.
-fn warnings(request: &AdmissionRequest, settings: &Settings) -> Vec<String> {
-    let template = &request.object["spec"]["template"];
-    let labels = &template["metadata"]["labels"];
-    if settings.exempts(labels) {
-        return Vec::new();
-    }
-    let pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
-    let pod_review = PodReview {
-        operation: "CREATE",
-        sub_resource: "",
-        namespace: &request.namespace,
-        pod: &pod,
-        old_pod: &Value::Null,
+    let response = match wire::answer(&request, verdict) {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     };
-    let kind = &request.kind.kind;
-    match review(&pod_review, settings) {
-        Verdict::Allow { warnings, .. } => warnings,
-        Verdict::Deny(refusals) => refusals
-            .iter()
-            .map(|refusal| format!("pods of this {kind} will be refused: spec.template.{refusal}"))
-            .collect(),
-    }
+    (outcome, response)
 }
 
 fn malformed(error: &WireError) -> Response {
@@ -193,8 +158,8 @@ fn malformed(error: &WireError) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
-    use base64::Engine;
     use prometheus_client::registry::Registry;
+    use serde_json::{Value, json};
     use tower::ServiceExt;
 
     use super::*;
@@ -218,7 +183,8 @@ mod tests {
     fn body(limits: &Value) -> String {
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "r-7", "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "operation": "CREATE", "namespace": "default",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE", "namespace": "default", "userInfo": {},
             "object": {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}},
         }})
         .to_string()
@@ -245,10 +211,10 @@ mod tests {
         ] {
             let (_, text) = post_to(path, body(&json!({"nvidia.com/gpu": "1"}))).await;
             let answer: Value = serde_json::from_str(&text).unwrap();
-            let patch = answer["response"]["patch"].as_str().unwrap();
-            let patch = base64::engine::general_purpose::STANDARD.decode(patch);
-            let patch = String::from_utf8(patch.unwrap()).unwrap();
-            assert_eq!(patch.contains("aliquot.dev~1request"), annotated, "{path}");
+            let patch = answer["response"]["patch"].clone();
+            let patch: Vec<u8> = serde_json::from_value(patch).unwrap();
+            let patch = String::from_utf8(patch).unwrap();
+            assert_eq!(patch.contains("aliquot.dev/request"), annotated, "{path}");
         }
     }
 
@@ -260,81 +226,5 @@ mod tests {
             text.starts_with("the body is not an AdmissionReview"),
             "{text}"
         );
-    }
-
-    fn check_warnings(kind: &str, limits: &Value, expected: &[&str]) {
-        let found = warnings_of(kind, &json!({}), limits, &Settings::default());
-        assert_eq!(found.len(), expected.len(), "{found:?}");
-        for (found, expected) in found.iter().zip(expected) {
-            assert!(found.starts_with(expected), "{found}");
-        }
-    }
-
-    fn warnings_of(kind: &str, labels: &Value, limits: &Value, settings: &Settings) -> Vec<String> {
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {
-                "uid": "u", "kind": {"kind": kind}, "operation": "CREATE", "namespace": "default",
-                "object": {"spec": {"template": {"metadata": {"labels": labels}, "spec": {"containers": [
-                    {"name": "main", "resources": {"limits": limits, "requests": limits}},
-                ]}}}},
-            },
-        });
-        let request = wire::decode_of(&WORKLOAD_KINDS, review.to_string().as_bytes()).unwrap();
-        warnings(&request, settings)
-    }
-
-    #[test]
-    fn warns_workload_authors_of_their_pods_refusals() {
-        check_warnings("Deployment", &json!({}), &[]);
-        let whole = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30",
-            "nvidia.com/priority": "1"});
-        check_warnings("Job", &whole, &[]);
-        let bare =
-            json!({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30", "nvidia.com/priority": "1"});
-        check_warnings(
-            "StatefulSet",
-            &bare,
-            &["nvidia.com/gpumem not set, defaulting to 5000 MiB"],
-        );
-        let refused = "pods of this Deployment will be refused: spec.template.spec.containers[0].resources.limits[\"nvidia.com/gpumem\"]";
-        check_warnings(
-            "Deployment",
-            &json!({"nvidia.com/gpumem": "3Gi"}),
-            &[refused],
-        );
-    }
-
-    #[test]
-    fn does_not_warn_about_ignored_pod_templates() {
-        let wrong = json!({"nvidia.com/gpumem": "3Gi"});
-        let check = |labels: &Value, pods_may_ignore, expected: usize| {
-            let settings = Settings {
-                pods_may_ignore,
-                ..Settings::default()
-            };
-            for kind in WORKLOAD_KINDS {
-                let found = warnings_of(kind, labels, &wrong, &settings);
-                assert_eq!(found.len(), expected, "{labels} {found:?}");
-            }
-        };
-        for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
-            check(&json!({label: "ignore"}), true, 0);
-            // The pods' labels have no effect, and the pods are refused.
-            check(&json!({label: "ignore"}), false, 1);
-            check(&json!({label: "please"}), true, 1);
-        }
-        check(&Value::Null, true, 1);
-    }
-
-    #[test]
-    fn workload_route_rejects_pod_reviews() {
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE"},
-        });
-        let refused = wire::decode_of(&WORKLOAD_KINDS, review.to_string().as_bytes()).unwrap_err();
-        let expected = r#"the AdmissionReview is for kind "Pod"; expected: "Deployment", "StatefulSet", "Job""#;
-        assert_eq!(refused.to_string(), expected);
     }
 }

@@ -2,20 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_core::escape::AGENT_PATHS;
 use aliquot_core::request::{Defaults, ResourceNames};
-use serde_json::Value;
 
 /// Labels that exempt a pod or a namespace from reviews, with the value `ignore`.
 pub const IGNORE_LABELS: [&str; 2] = ["hami.io/webhook", "aliquot.dev/webhook"];
 
 /// The policy for `NVIDIA_VISIBLE_DEVICES` in a pod's own environment, which would give it GPUs
 /// without an allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum VisibleDevices {
     /// UUIDs become a pin that the scheduler allocates; every other value that gives access to a
     /// GPU is removed.
-    #[default]
     Rewrite,
     /// The pod is refused.
     Deny,
@@ -24,10 +21,9 @@ pub enum VisibleDevices {
 }
 
 /// Where an admitted pod has the amounts of its request. Its count is always a resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RequestForm {
     /// In its containers' resources.
-    #[default]
     Resources,
     /// In its annotation `aliquot.dev/request`.
     Annotation,
@@ -88,43 +84,4 @@ pub struct Settings {
     pub escape_allowed: BTreeSet<String>,
     /// Host paths of the node agent, closed to pods with a share like `/dev`.
     pub agent_paths: Vec<String>,
-    /// A pod's own label exempts it from reviews; its namespace's label always does.
-    pub pods_may_ignore: bool,
-}
-
-impl Settings {
-    /// A pod with these labels is exempt from reviews.
-    pub fn exempts(&self, labels: &Value) -> bool {
-        self.pods_may_ignore && IGNORE_LABELS.iter().any(|key| labels[*key] == "ignore")
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            request_as: RequestForm::default(),
-            retain_priority: false,
-            names: ResourceNames::default(),
-            extra: Vec::new(),
-            strict: Vec::new(),
-            visible_devices: VisibleDevices::default(),
-            defaults: Defaults::default(),
-            scheduler_name: "aliquot-scheduler".to_owned(),
-            replaced_schedulers: ["default-scheduler", "hami-scheduler"]
-                .map(str::to_owned)
-                .into(),
-            runtime_class: None,
-            nvidia_runtime_classes: [
-                "nvidia",
-                "nvidia-cdi",
-                "nvidia-legacy",
-                "nvidia-experimental",
-            ]
-            .map(str::to_owned)
-            .into(),
-            escape_allowed: BTreeSet::new(),
-            agent_paths: AGENT_PATHS.map(str::to_owned).into(),
-            pods_may_ignore: false,
-        }
-    }
 }

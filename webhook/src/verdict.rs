@@ -3,8 +3,7 @@
 
 use std::fmt;
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
+use json_patch::Patch;
 use serde_json::{Map, Value};
 
 /// The answer.
@@ -48,14 +47,15 @@ impl Findings {
         Self {
             warnings: Vec::new(),
             refusals: Vec::new(),
-            editor: PodEditor::new(pod),
+            editor: PodEditor(pod.clone()),
         }
     }
 
-    pub(crate) fn verdict(self) -> Verdict {
+    /// The answer about the pod as it was `before`.
+    pub(crate) fn verdict(self, before: &Value) -> Verdict {
         if self.refusals.is_empty() {
             Verdict::Allow {
-                patch: Patch(self.editor.operations),
+                patch: json_patch::diff(before, self.editor.pod()),
                 warnings: self.warnings,
             }
         } else {
@@ -64,36 +64,29 @@ impl Findings {
     }
 }
 
-/// The pod as it will be, and the operations that lead there. Each of them changes something.
-pub(crate) struct PodEditor {
-    pod: Value,
-    operations: Vec<PatchOperation>,
-}
+/// The pod as it will be.
+pub(crate) struct PodEditor(Value);
 
 impl PodEditor {
-    pub(crate) fn new(pod: &Value) -> Self {
-        Self {
-            pod: pod.clone(),
-            operations: Vec::new(),
-        }
-    }
-
-    /// The pod with all operations so far applied.
     pub(crate) fn pod(&self) -> &Value {
-        &self.pod
+        &self.0
     }
 
-    /// Sets the field at `tokens` (unescaped), creating missing parent objects.
+    /// Sets the field at `tokens`, creating missing parent objects.
     pub(crate) fn set(&mut self, tokens: &[&str], value: Value) {
-        for depth in 1..tokens.len() {
-            let (above, _) = tokens.split_at(depth);
-            if self.get(above).is_none_or(Value::is_null) {
-                self.put(above, Value::Object(Map::new()));
+        let mut at = &mut self.0;
+        for token in tokens {
+            if at.is_null() {
+                *at = Value::Object(Map::new());
             }
+            let next = match at {
+                Value::Object(fields) => Some(fields.entry(*token).or_insert(Value::Null)),
+                other => item_mut(other, token),
+            };
+            let Some(next) = next else { return };
+            at = next;
         }
-        if self.get(tokens) != Some(&value) {
-            self.put(tokens, value);
-        }
+        *at = value;
     }
 
     /// Removes the field at `tokens`; `true` when it was there.
@@ -101,56 +94,17 @@ impl PodEditor {
         let Some((last, above)) = tokens.split_last() else {
             return false;
         };
-        let parent = value_at_mut(&mut self.pod, above).and_then(Value::as_object_mut);
-        let removed = parent.and_then(|parent| parent.remove(*last)).is_some();
-        if removed {
-            let path = pointer(tokens);
-            let operation = PatchOperation::Remove(RemoveOperation { path });
-            self.operations.push(operation);
-        }
-        removed
-    }
-
-    fn get(&self, tokens: &[&str]) -> Option<&Value> {
-        tokens
-            .iter()
-            .try_fold(&self.pod, |at, token| step(at, token))
-    }
-
-    fn put(&mut self, tokens: &[&str], value: Value) {
-        let Some((last, above)) = tokens.split_last() else {
-            return;
-        };
-        let Some(parent) = value_at_mut(&mut self.pod, above).and_then(Value::as_object_mut) else {
-            return;
-        };
-        let before = parent.insert((*last).to_owned(), value.clone());
-        let path = pointer(tokens);
-        self.operations.push(match before {
-            Some(_) => PatchOperation::Replace(ReplaceOperation { path, value }),
-            None => PatchOperation::Add(AddOperation { path, value }),
+        let parent = above.iter().try_fold(&mut self.0, |at, token| match at {
+            Value::Object(fields) => fields.get_mut(*token),
+            other => item_mut(other, token),
         });
+        let parent = parent.and_then(Value::as_object_mut);
+        parent.is_some_and(|parent| parent.remove(*last).is_some())
     }
 }
 
-fn pointer(tokens: &[&str]) -> PointerBuf {
-    PointerBuf::from_tokens(tokens.iter().copied())
-}
-
-fn step<'a>(at: &'a Value, token: &str) -> Option<&'a Value> {
-    match at {
-        Value::Object(fields) => fields.get(token),
-        Value::Array(items) => items.get(token.parse::<usize>().ok()?),
-        _ => None,
-    }
-}
-
-fn value_at_mut<'a>(pod: &'a mut Value, tokens: &[&str]) -> Option<&'a mut Value> {
-    tokens.iter().try_fold(pod, |at, token| match at {
-        Value::Object(fields) => fields.get_mut(*token),
-        Value::Array(items) => items.get_mut(token.parse::<usize>().ok()?),
-        _ => None,
-    })
+fn item_mut<'a>(list: &'a mut Value, index: &str) -> Option<&'a mut Value> {
+    list.get_mut(index.parse::<usize>().ok()?)
 }
 
 #[cfg(test)]
@@ -159,44 +113,23 @@ mod tests {
 
     use super::*;
 
-    fn check(pod: &Value, edit: impl Fn(&mut PodEditor), expected: &Value) {
-        let mut editor = PodEditor::new(pod);
-        edit(&mut editor);
-        let after = editor.pod().clone();
-        let patch = Patch(editor.operations);
-        assert_eq!(&serde_json::to_value(&patch).unwrap(), expected);
-        let mut patched = pod.clone();
+    #[test]
+    fn creates_missing_parents_and_removes_by_name() {
+        let before = json!({"list": [{}], "a": {"b": 1, "c": 2}, "n": null});
+        let mut findings = Findings::new(&before);
+        let editor = &mut findings.editor;
+        editor.set(&["list", "0", "limits", "a/b~c"], json!("1"));
+        editor.set(&["list", "1", "limits"], json!("no such item"));
+        editor.set(&["n", "x"], json!(1));
+        assert!(editor.remove(&["a", "c"]));
+        assert!(!editor.remove(&["a", "d"]) && !editor.remove(&["list", "1", "x"]));
+        let after = json!({"list": [{"limits": {"a/b~c": "1"}}], "a": {"b": 1}, "n": {"x": 1}});
+        assert_eq!(editor.pod(), &after);
+        let Verdict::Allow { patch, .. } = findings.verdict(&before) else {
+            panic!("refused");
+        };
+        let mut patched = before;
         json_patch::patch(&mut patched, &patch).unwrap();
         assert_eq!(patched, after);
-    }
-
-    #[test]
-    fn escapes_pointer_tokens_and_creates_missing_parents() {
-        check(
-            &json!({"spec": {"list": [{}]}}),
-            |editor| editor.set(&["spec", "list", "0", "limits", "a/b~c"], json!("1")),
-            &json!([
-                {"op": "add", "path": "/spec/list/0/limits", "value": {}},
-                {"op": "add", "path": "/spec/list/0/limits/a~1b~0c", "value": "1"},
-            ]),
-        );
-    }
-
-    #[test]
-    fn replaces_existing_values_and_removes_by_name() {
-        check(
-            &json!({"a": {"b": 1, "c": 2}, "n": null}),
-            |editor| {
-                editor.set(&["a", "b"], json!(3));
-                assert!(editor.remove(&["a", "c"]));
-                editor.set(&["n", "x"], json!(1));
-            },
-            &json!([
-                {"op": "replace", "path": "/a/b", "value": 3},
-                {"op": "remove", "path": "/a/c"},
-                {"op": "replace", "path": "/n", "value": {}},
-                {"op": "add", "path": "/n/x", "value": 1},
-            ]),
-        );
     }
 }

@@ -1,20 +1,15 @@
-//! `AdmissionReview` v1 as it goes over the wire; the pod stays raw JSON.
-//!
-//! These are our own types because kube's write the patch as a list of numbers where the API
-//! reference says base64 text. Source: k8s.io/api/admission/v1; golden files from it.
+//! `AdmissionReview` v1 in kube's types, and the bounds of what is read and written of it.
 
 use aliquot_core::Excerpt;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use json_patch::Patch;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use kube::core::admission::{
+    AdmissionRequest, AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND,
+    SerializePatchError,
+};
+use kube::core::{DynamicObject, TypeMeta};
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::verdict::{Refusal, Verdict};
-
-const API_VERSION: &str = "admission.k8s.io/v1";
-const KIND: &str = "AdmissionReview";
 
 /// Refusals shown one by one; of further ones only the number is shown.
 const MAX_REFUSALS: usize = 10;
@@ -36,7 +31,7 @@ pub enum WireError {
     TooManyValues,
     /// Another kind or version of object.
     #[error(
-        "the body has kind {kind:?} and apiVersion {api_version:?}; expected: \"{KIND}\" and \"{API_VERSION}\""
+        "the body has kind {kind:?} and apiVersion {api_version:?}; expected: {META_KIND:?} and {META_API_VERSION_V1:?}"
     )]
     Kind {
         /// `kind` as received.
@@ -48,83 +43,47 @@ pub enum WireError {
     #[error("the AdmissionReview has no request")]
     NoRequest,
     /// A request about another kind of object.
-    #[error("the AdmissionReview is for kind {kind:?}; expected: {expected}")]
+    #[error("the AdmissionReview is for kind {kind:?}; expected: \"Pod\"")]
     OtherKind {
         /// `request.kind.kind` as received.
         kind: Excerpt,
-        /// The kinds that it may be.
-        expected: String,
     },
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct IncomingReview {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    request: Option<AdmissionRequest>,
-}
-
-/// The fields of a request that are read. `object` and `old_object` are null where absent.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AdmissionRequest {
-    /// Echoed in the response.
-    pub uid: String,
-    /// What the object is.
-    pub kind: Kind,
-    /// `CREATE`, `UPDATE`, ...
-    pub operation: String,
-    /// Empty, or such as `ephemeralcontainers`.
-    #[serde(default)]
-    pub sub_resource: String,
-    /// The object's namespace.
-    #[serde(default)]
-    pub namespace: String,
-    /// The object.
-    #[serde(default)]
-    pub object: Value,
-    /// The object before an update.
-    #[serde(default)]
-    pub old_object: Value,
-}
-
-/// The part of `GroupVersionKind` that is read.
-#[derive(Debug, Deserialize)]
-pub struct Kind {
-    /// Such as `Pod`.
-    pub kind: String,
-}
-
 /// Reads the request about a pod out of a body.
-pub fn decode(body: &[u8]) -> Result<AdmissionRequest, WireError> {
-    decode_of(&["Pod"], body)
-}
-
-/// Reads the request about an object of one of these kinds out of a body.
-pub fn decode_of(kinds: &[&str], body: &[u8]) -> Result<AdmissionRequest, WireError> {
+pub fn decode(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, WireError> {
     if values(body) > MAX_VALUES {
         return Err(WireError::TooManyValues);
     }
-    let review: IncomingReview =
+    let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| WireError::Json(Excerpt::of(error)))?;
-    if review.kind != KIND || review.api_version != API_VERSION {
+    let TypeMeta { api_version, kind } = &review.types;
+    if kind != META_KIND || api_version != META_API_VERSION_V1 {
         return Err(WireError::Kind {
-            kind: Excerpt::of(review.kind),
-            api_version: Excerpt::of(review.api_version),
+            kind: Excerpt::of(kind),
+            api_version: Excerpt::of(api_version),
         });
     }
-    let request = review.request.ok_or(WireError::NoRequest)?;
-    if !kinds.contains(&request.kind.kind.as_str()) {
-        let expected: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    let mut request = review.request.ok_or(WireError::NoRequest)?;
+    if request.kind.kind != "Pod" {
         return Err(WireError::OtherKind {
             kind: Excerpt::of(request.kind.kind),
-            expected: expected.join(", "),
         });
     }
+    request.types = review.types;
     Ok(request)
+}
+
+/// The object with all fields of its spec, also those that this release does not know.
+pub fn raw(object: Option<DynamicObject>) -> Value {
+    let Some(DynamicObject { metadata, data, .. }) = object else {
+        return Value::Null;
+    };
+    let mut raw = json!({"metadata": metadata});
+    if let (Value::Object(raw), Value::Object(rest)) = (&mut raw, data) {
+        raw.extend(rest);
+    }
+    raw
 }
 
 /// The objects, lists and separators of a JSON text, outside its strings: at least as many as its values
@@ -143,83 +102,26 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// A whole `AdmissionReview` with the response.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReviewResponse {
-    api_version: &'static str,
-    kind: &'static str,
-    response: Response,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Response {
-    uid: String,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
-    /// Base64 of the JSON patch. Absent together with its type when nothing
-    /// changes: the API server refuses a type without a patch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch_type: Option<&'static str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-}
-
-/// The parts of `metav1.Status` that a refusal uses.
-#[derive(Debug, Serialize)]
-struct Status {
-    message: String,
-    reason: &'static str,
-    code: u16,
-}
-
-impl ReviewResponse {
-    /// The response that admits the object unchanged, with warnings.
-    pub fn warning(uid: String, warnings: &[String]) -> Self {
-        let verdict = Verdict::Allow {
-            patch: Patch(Vec::new()),
-            warnings: warnings.to_vec(),
-        };
-        Self::new(uid, verdict)
-    }
-
-    /// The response to the request `uid`.
-    pub fn new(uid: String, verdict: Verdict) -> Self {
-        let mut response = Response {
-            uid,
-            allowed: true,
-            status: None,
-            patch: None,
-            patch_type: None,
-            warnings: Vec::new(),
-        };
-        match verdict {
-            Verdict::Deny(refusals) => {
-                response.allowed = false;
-                response.status = Some(Status {
-                    message: message(&refusals),
-                    reason: "Invalid",
-                    code: 422,
-                });
-            }
-            Verdict::Allow { patch, warnings } => {
-                response.warnings = bounded(&warnings, MAX_WARNINGS);
-                if !patch.is_empty() {
-                    response.patch = Some(base64(&patch));
-                    response.patch_type = Some("JSONPatch");
-                }
+/// The review with the answer to this request.
+pub fn answer(
+    request: &AdmissionRequest<DynamicObject>,
+    verdict: Verdict,
+) -> Result<AdmissionReview<DynamicObject>, SerializePatchError> {
+    let mut response = AdmissionResponse::from(request);
+    match verdict {
+        Verdict::Deny(refusals) => {
+            response = response.deny(message(&refusals));
+            "Invalid".clone_into(&mut response.result.reason);
+            response.result.code = 422;
+        }
+        Verdict::Allow { patch, warnings } => {
+            response.warnings = Some(bounded(&warnings, MAX_WARNINGS));
+            if !patch.is_empty() {
+                response = response.with_patch(patch)?;
             }
         }
-        Self {
-            api_version: API_VERSION,
-            kind: KIND,
-            response,
-        }
     }
+    Ok(response.into_review())
 }
 
 /// All refusals in one text, bounded.
@@ -236,58 +138,58 @@ fn bounded(lines: &[String], most: usize) -> Vec<String> {
     shown
 }
 
-fn base64(patch: &Patch) -> String {
-    STANDARD.encode(patch.to_string())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn check_golden(file: &str, verdict: Verdict) {
-        let mut golden: Value = serde_json::from_str(file).unwrap();
-        // Go writes an empty metadata into every status.
-        if let Some(status) = golden.pointer_mut("/response/status") {
-            let metadata = status.as_object_mut().unwrap().remove("metadata");
-            assert_eq!(metadata, Some(json!({})));
-        }
-        let response =
-            serde_json::to_value(ReviewResponse::new("r-1".to_owned(), verdict)).unwrap();
-        assert_eq!(response, golden);
+    fn review(kind: &str, object: &Value) -> Value {
+        json!({"apiVersion": META_API_VERSION_V1, "kind": META_KIND, "request": {
+            "uid": "r-1", "operation": "CREATE", "userInfo": {}, "object": object,
+            "kind": {"group": "", "version": "v1", "kind": kind},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+        }})
+    }
+
+    /// What is sent for a pod with this verdict.
+    fn sent(verdict: Verdict) -> Value {
+        let body = review("Pod", &json!({})).to_string();
+        let answer = answer(&decode(body.as_bytes()).unwrap(), verdict).unwrap();
+        assert_eq!(answer.types.api_version, META_API_VERSION_V1);
+        serde_json::to_value(answer).unwrap()["response"].clone()
     }
 
     #[test]
-    fn responses_match_what_go_types_write() {
-        let patch = serde_json::from_str(r#"[{"op":"add","path":"/a","value":1}]"#).unwrap();
-        let allowed = Verdict::Allow {
-            patch,
+    fn answers_with_patch_and_warnings_or_refusals() {
+        let text = r#"[{"op":"add","path":"/a","value":1}]"#;
+        let allowed = |text: &str| Verdict::Allow {
+            patch: serde_json::from_str(text).unwrap(),
             warnings: vec!["w".to_owned()],
         };
-        check_golden(include_str!("../tests/golden/review-allowed.json"), allowed);
-    }
-
-    #[test]
-    fn refusals_match_what_go_types_write() {
-        let mut golden: Value =
-            serde_json::from_str(include_str!("../tests/golden/review-denied.json")).unwrap();
-        golden["response"]["status"]["message"] = json!("spec: no");
-        let denied = Verdict::Deny(vec![Refusal {
+        let answer = sent(allowed(text));
+        assert_eq!(answer["patch"], json!(text.as_bytes()));
+        assert_eq!(answer["patchType"], "JSONPatch");
+        assert_eq!(answer["uid"], "r-1");
+        assert_eq!(answer["warnings"], json!(["w"]));
+        // The API server refuses a type without a patch.
+        let unchanged = sent(allowed("[]"));
+        assert_eq!(unchanged.get("patch"), None);
+        assert_eq!(unchanged.get("patchType"), None);
+        let denied = sent(Verdict::Deny(vec![Refusal {
             field: "spec".to_owned(),
             message: "no".to_owned(),
-        }]);
-        check_golden(&golden.to_string(), denied);
+        }]));
+        assert_eq!(denied["uid"], "r-1");
+        assert_eq!(denied["allowed"], false);
+        let status = json!({"message": "spec: no", "reason": "Invalid", "code": 422});
+        assert_eq!(denied["status"], status);
     }
 
     #[test]
-    fn omits_empty_patch_and_its_type() {
-        let allowed = Verdict::Allow {
-            patch: Patch(Vec::new()),
-            warnings: Vec::new(),
-        };
-        let response = serde_json::to_value(ReviewResponse::new("u".to_owned(), allowed)).unwrap();
-        assert_eq!(response["response"], json!({"uid": "u", "allowed": true}));
+    fn reads_whole_pod_with_unknown_fields() {
+        let pod = json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"later": [1.5, null]}});
+        let request = decode(review("Pod", &pod).to_string().as_bytes()).unwrap();
+        assert_eq!(raw(request.object), pod);
+        assert_eq!(raw(request.old_object), Value::Null);
     }
 
     #[test]
@@ -303,12 +205,11 @@ mod tests {
     #[test]
     fn repeats_no_long_part_of_a_body() {
         let long = "x".repeat(7 << 20);
-        let review = |request| json!({"kind": KIND, "apiVersion": API_VERSION, "request": request});
         for body in [
             json!({"kind": long, "apiVersion": long}),
             json!(long),
-            review(json!(long)),
-            review(json!({"uid": "u", "kind": {"kind": long}, "operation": "CREATE"})),
+            json!({"kind": META_KIND, "apiVersion": META_API_VERSION_V1, "request": long}),
+            review(&long, &json!({})),
         ] {
             let refused = decode(body.to_string().as_bytes()).unwrap_err().to_string();
             assert!(refused.len() < 2_000, "{} bytes", refused.len());
@@ -317,44 +218,35 @@ mod tests {
 
     #[test]
     fn refuses_to_read_more_values_than_fit_in_memory() {
-        let review = |object: &str| {
-            let head = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"#;
-            format!(
-                r#"{head}{{"uid":"u","kind":{{"kind":"Pod"}},"operation":"CREATE","object":{object}}}}}"#
-            )
-        };
-        let many = review(&format!("[{}0]", r#"{"a":0},"#.repeat(200_000)));
-        let refused = decode(many.as_bytes()).unwrap_err();
+        let decode = |pod: &Value| decode(review("Pod", pod).to_string().as_bytes());
+        let many = vec![json!({"a": 0}); 200_000];
+        let refused = decode(&json!({"spec": many})).unwrap_err();
         assert!(matches!(refused, WireError::TooManyValues), "{refused}");
-        let text = serde_json::to_string(&r#"{"a":[0,\,"#.repeat(200_000)).unwrap();
-        assert!(decode(review(&text).as_bytes()).is_ok());
+        let text = r#"{"a":[0,\,"#.repeat(200_000);
+        assert!(decode(&json!({"spec": text})).is_ok());
     }
 
     #[test]
     fn rejects_body_that_is_no_pod_review() {
-        let review = |kind: &str| {
-            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-                "uid": "u", "kind": {"kind": kind}, "operation": "CREATE", "object": {}}})
-        };
+        let of_version = |version: &str| json!({"apiVersion": version, "kind": META_KIND});
         for (body, expected) in [
             (json!("x"), "the body is not an AdmissionReview: "),
-            (json!({}), r#"the body has kind "" and apiVersion """#),
+            (json!({}), "the body is not an AdmissionReview: "),
             (
-                json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"}),
-                r#"the body has kind "AdmissionReview" and apiVersion "admission.k8s.io/v1beta1"; expected: "#,
+                of_version("admission.k8s.io/v1beta1"),
+                r#"the body has kind "AdmissionReview" and apiVersion "admission.k8s.io/v1beta1"; expected: "AdmissionReview" and "admission.k8s.io/v1""#,
             ),
             (
-                json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
+                of_version("admission.k8s.io/v1"),
                 "the AdmissionReview has no request",
             ),
             (
-                review("Node"),
+                review("Node", &json!({})),
                 r#"the AdmissionReview is for kind "Node"; expected: "Pod""#,
             ),
         ] {
             let refused = decode(body.to_string().as_bytes()).unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
         }
-        assert!(decode(review("Pod").to_string().as_bytes()).is_ok());
     }
 }

@@ -27,9 +27,6 @@
 {{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
 {{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
 {{- end -}}
-{{- if and $v.compat.hami (not $v.devicePlugin.tenantMay.disableControl) -}}
-{{- $_ := set $v.devicePlugin.tenantMay "disableControl" (list "*") -}}
-{{- end -}}
 {{- $names := list -}}
 {{- range $v.global.imagePullSecrets -}}
 {{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}

@@ -54,7 +54,6 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
         Ok(pods) => {
             found.extend(of_webhook(facts, pods, &about));
             found.extend(of_agents(pods, &about));
-            found.extend(of_scheduler(pods, &about));
             found.push(tokens(pods, &about));
             found.push(reachable_ports(facts, pods, &about));
         }
@@ -80,7 +79,7 @@ pub(super) fn limits(facts: &ClusterFacts, about: &About) -> Finding {
             counted(free.len(), "container is", "containers are"),
             free.join(", ")
         ),
-        "remove the namespace from devicePlugin.tenantMay.disableControl, or set compat.hami=false, and create the pods again",
+        "remove the namespace from devicePlugin.tenantMay.disableControl, and create the pods again",
     )
 }
 
@@ -198,22 +197,6 @@ fn of_priority(agent: &Pod, about: &About) -> Finding {
             format!("pods wait for priority 0 for at most {cap} % of any ten seconds"),
         ),
     }
-}
-
-/// Whether HAMi's annotations count.
-fn of_scheduler(pods: &[Pod], about: &About) -> Option<Finding> {
-    let check = "compat-hami";
-    let scheduler = running_pods(pods, "scheduler").next()?;
-    let reads = arguments(scheduler).any(|one| one == "--compat-hami");
-    Some(if reads {
-        about.warning(
-            check,
-            "HAMi's annotations count as allocations of pods that have device ids of HAMi's plugin",
-            "set compat.hami=false when no pod of HAMi runs any more",
-        )
-    } else {
-        about.ok(check, "HAMi's annotations do not count")
-    })
 }
 
 /// The components with ports for metrics and queries.
@@ -344,8 +327,6 @@ mod tests {
         ] {
             assert!(has(&open("webhook", &[flag]), "webhook", value), "{flag}");
         }
-        let hami = open("scheduler", &["--compat-hami"]);
-        assert!(has(&hami, "compat-hami", "compat.hami=false"));
     }
 
     #[test]

@@ -170,8 +170,7 @@ impl<'a> Aliquot<'a> {
             cluster: self.ledger.cluster(),
             demand,
             policies: &self.policies,
-            pending: &[],
-            own_reservation: None,
+            without_own: None,
             headroom: None,
         };
         let short = decide::best(&question, &mut self.memo, &names, SHORTLIST).ok()?;

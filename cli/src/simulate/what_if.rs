@@ -144,8 +144,7 @@ impl WhatIfQuery<'_> {
             cluster: self.ledger.cluster(),
             demand,
             policies: self.policies,
-            pending: &[],
-            own_reservation: None,
+            without_own: None,
             headroom: None,
         };
         let names = self.offered(demand);
@@ -162,8 +161,7 @@ impl WhatIfQuery<'_> {
         let mut tail = NodeTotals::default();
         let answer_of = |(_, name, node): (usize, &aliquot_core::NodeName, &Arc<_>)| {
             let offered = offered.contains(&name.as_str());
-            let (line, refusal) =
-                NodeAnswer::of(name, node, demand, self.policies, offered, None, None);
+            let (line, refusal) = NodeAnswer::of(name, node, demand, self.policies, offered, None);
             tail.add(&line, refusal.as_ref());
             line
         };

@@ -1,5 +1,5 @@
-//! The ledger's self-check: recomputes it from publications, entries and reservations
-//! alone, compares, and adopts the result where it differs.
+//! The ledger's self-check: recomputes it from publications and entries alone, compares, and adopts
+//! the result where it differs.
 
 use std::collections::BTreeSet;
 
@@ -23,13 +23,12 @@ impl Differences {
 }
 
 impl Ledger {
-    /// The ledger recomputed from what was published, allocated and reserved. The state of
-    /// each node is made once.
+    /// The ledger recomputed from what was published and what pods hold. The state of each node is
+    /// made once.
     pub fn recompute(&self) -> Self {
         let mut fresh = Self {
             namespaces: self.namespaces.without_pods(),
             pod_entries: self.pod_entries.clone(),
-            reservations: self.reservations.clone(),
             ..Self::default()
         };
         for (name, entry) in &self.entries {
@@ -43,20 +42,46 @@ impl Ledger {
         for (pod, pod_entry) in &self.pod_entries {
             let entry = fresh.entries.entry(pod_entry.node.clone()).or_default();
             entry.pods.insert(pod.clone());
-            fresh
-                .namespaces
-                .add(&pod_entry.namespace, &pod_entry.allocated);
-        }
-        for (pod, reservation) in &self.reservations {
-            let entry = fresh.entries.entry(reservation.node.clone()).or_default();
-            entry.reservations.insert(pod.clone());
-            fresh.charge_reservation(pod);
+            if pod_entry.is_charged() {
+                let (namespace, allocated) = (&pod_entry.namespace, &pod_entry.allocated);
+                fresh.namespaces.add(namespace, allocated);
+            }
         }
         let names: Vec<_> = fresh.entries.keys().cloned().collect();
         for name in names {
             fresh.refresh(&name);
         }
         fresh
+    }
+
+    /// Every node that has published something, or has pods.
+    pub fn node_names(&self) -> Vec<NodeName> {
+        self.entries.keys().cloned().collect()
+    }
+
+    /// Whether the states of these nodes are those that their publications and pods make.
+    pub fn is_current(&self, names: &[NodeName]) -> bool {
+        names.iter().all(|name| {
+            let made = self.entries.get(name);
+            let made = made.map(|entry| self.state(entry, None, None));
+            made.as_ref() == self.cluster.node(name.as_str()).map(|state| &**state)
+        })
+    }
+
+    /// Whether the usage of the namespaces is that of their pods, and each pod is on its node.
+    pub fn pods_are_current(&self) -> bool {
+        let mut namespaces = self.namespaces.without_pods();
+        let mut on_nodes = 0;
+        for (pod, entry) in &self.pod_entries {
+            if entry.is_charged() {
+                namespaces.add(&entry.namespace, &entry.allocated);
+            }
+            let node = self.entries.get(&entry.node);
+            on_nodes += usize::from(node.is_some_and(|node| node.pods.contains(pod)));
+        }
+        let listed: usize = self.entries.values().map(|node| node.pods.len()).sum();
+        let all = self.pod_entries.len();
+        (on_nodes, listed) == (all, all) && namespaces == self.namespaces
     }
 
     /// Recomputes the state of every node and namespace, and returns where that changed
@@ -91,8 +116,6 @@ impl Ledger {
 impl PartialEq for Ledger {
     /// Equal in content, however it came about.
     fn eq(&self, other: &Self) -> bool {
-        self.pod_entries == other.pod_entries
-            && self.reservations == other.reservations
-            && self.differences(other).count() == 0
+        self.pod_entries == other.pod_entries && self.differences(other).count() == 0
     }
 }

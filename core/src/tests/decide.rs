@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use crate::decide::{Memo, NodeQuery, NodeVerdict, PendingPlacement, best, cpu_only_ranks, ranks};
+use crate::decide::{Memo, NodeQuery, NodeVerdict, best, cpu_only_ranks, ranks};
 use crate::inventory::{Gpu, Mode};
-use crate::ledger::{Purpose, Reservation};
+use crate::ledger::By;
 use crate::node::NodePublication;
 use crate::quota::QuotaAmount;
 use crate::request::{GpuRequest, Memory};
 use crate::rules::{DeviceRules, Model};
 use crate::score::Policies;
-use crate::tests::{answer, app, demand, gpu, memory_quota, published, query, reserve, uses};
+use crate::tests::{
+    answer, app, demand, gpu, memory_quota, planned, published, query, reserve, uses,
+};
 use crate::typical::PodShape;
 use crate::units::{HostResources, MilliCpu};
-use crate::usage::DeviceUse;
-use crate::{Census, Demand, Ledger, Mib, Percent, Replicas, Stage, Typical};
+use crate::{Census, Demand, Ledger, Mib, Percent, Stage, Typical};
 
 /// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {
@@ -36,29 +37,10 @@ fn requests(memory: u64) -> Demand {
     app(1, memory, 0)
 }
 
-/// A pod that will use this of the first device of a node.
-fn placement(slot: usize, memory: u64) -> PendingPlacement {
-    PendingPlacement {
-        slot,
-        uses: vec![(0, DeviceUse::of(Mib(memory), Percent(0)))],
-        instances: vec![],
-        replicas: Replicas::default(),
-    }
-}
-
 /// Queries twice, the second time with cached verdicts.
-fn filter(
-    ledger: &Ledger,
-    memory: u64,
-    pending: &[PendingPlacement],
-    names: &[&str],
-    most: usize,
-) -> String {
+fn filter(ledger: &Ledger, memory: u64, names: &[&str], most: usize) -> String {
     let (demand, policies) = (requests(memory), Policies::default());
-    let query = NodeQuery {
-        pending,
-        ..query(ledger.cluster(), &demand, &policies)
-    };
+    let query = query(ledger.cluster(), &demand, &policies);
     let mut memo = Memo::default();
     let first = answer(&query, &mut memo, names, most);
     assert_eq!(first, answer(&query, &mut memo, names, most));
@@ -67,7 +49,7 @@ fn filter(
 
 fn check(taken: &[u64], memory: u64, most: usize, expected: &str) {
     let names: Vec<_> = ["n0", "n1", "n2"].into_iter().take(taken.len()).collect();
-    let shown = filter(&ledger(taken), memory, &[], &names, most);
+    let shown = filter(&ledger(taken), memory, &names, most);
     assert_eq!(shown, expected, "{taken:?}");
 }
 
@@ -88,7 +70,7 @@ fn refusal_counts_reasons_in_bounded_length() {
         "GPU request fits none of 2 nodes: 2 CardInsufficientMemory",
     );
     assert_eq!(
-        filter(&ledger(&[]), 1, &[], &["elsewhere"], 64),
+        filter(&ledger(&[]), 1, &["elsewhere"], 64),
         "GPU request does not fit the one node offered: 1 NodeNotRegistered"
     );
 }
@@ -109,44 +91,19 @@ fn prioritize_scores_one_node_ten_and_the_rest_by_rank() {
 }
 
 #[test]
-fn ranks_node_filled_by_pending_placements_last() {
-    let ledger = ledger(&[0, 500, 300]);
-    let all = ["n0", "n1", "n2"];
-    let placement = |memory| placement(1, memory);
-    assert_eq!(
-        filter(&ledger, 100, &[placement(300)], &all, 64),
-        "n1 n2 n0"
-    );
-    assert_eq!(
-        filter(&ledger, 100, &[placement(450)], &all, 64),
-        "n2 n0 n1"
-    );
-    let two = [placement(200), placement(250)];
-    assert_eq!(filter(&ledger, 100, &two, &all, 64), "n2 n0 n1");
-    assert_eq!(filter(&ledger, 100, &two, &["n1"], 64), "n1");
-}
-
-#[test]
-fn scores_node_anew_when_its_pending_pods_change() {
+fn scores_node_anew_when_it_changes() {
     let mut ledger = ledger(&[0, 500]);
     let mut memo = Memo::default();
-    let mut first = |ledger: &Ledger, pending: &[u64]| {
-        let pending: Vec<_> = pending.iter().map(|&memory| placement(1, memory)).collect();
+    let mut first = |ledger: &Ledger| {
         let (demand, policies) = (requests(100), Policies::default());
-        let query = NodeQuery {
-            pending: &pending,
-            ..query(ledger.cluster(), &demand, &policies)
-        };
+        let query = query(ledger.cluster(), &demand, &policies);
         best(&query, &mut memo, &["n0", "n1"], 1).unwrap()[0]
     };
-    assert_eq!(first(&ledger, &[400]), "n1");
-    assert_eq!(first(&ledger, &[450]), "n0", "other pending pods");
-    assert_eq!(first(&ledger, &[200, 200]), "n1");
-    assert_eq!(first(&ledger, &[]), "n1");
+    assert_eq!(first(&ledger), "n1");
     ledger.release(&"taken-1".into());
-    assert_eq!(first(&ledger, &[450]), "n1", "the node has changed");
+    assert_eq!(first(&ledger), "n0");
     reserve(&mut ledger, "p", "n1", &requests(500)).unwrap();
-    assert_eq!(first(&ledger, &[450]), "n0");
+    assert_eq!(first(&ledger), "n1");
 }
 
 /// Nodes `n0` and `n1` differ in names alone, the others in one property each.
@@ -243,38 +200,37 @@ fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
 }
 
 #[test]
-fn reservation_admits_only_its_preemptor_until_allocated() {
+fn assumed_share_admits_only_its_pod_until_forgotten() {
     let mut ledger = ledger(&[600]);
     let (asked, policies) = (requests(400), Policies::default());
     let fits = |ledger: &Ledger, pod: &str| {
-        let own = ledger.node_seen_by_preemptor(&pod.into());
+        let own = ledger.node_without_assumed(&pod.into());
         let query = NodeQuery {
-            own_reservation: own.as_ref(),
+            without_own: own.as_ref(),
             ..query(ledger.cluster(), &asked, &policies)
         };
         best(&query, &mut Memo::default(), &["n0"], 1).is_ok()
     };
-    let reservation = Reservation {
-        node: "n0".into(),
-        allocated: uses("GPU-0", 400, 0),
-        replicas: requests(400).replicas(),
-        purpose: Purpose::Preemption {
-            victims: Vec::new(),
-            recorded: true,
-        },
-    };
+    let taken = (uses("GPU-0", 400, 0), requests(400).replicas());
     let version = ledger.cluster().version(0);
-    ledger.put_reservation(&"holder".into(), reservation);
+    ledger.assume_plan(&"holder".into(), planned("n0", taken, Vec::new()));
     let unnoticed = ledger.cluster().version(0) == version;
     assert!(!unnoticed, "a memo would not notice");
     assert!(fits(&ledger, "holder") && !fits(&ledger, "other"));
     assert!(reserve(&mut ledger, "other", "n0", &asked).is_err());
+    // A gang's filter call does not replace it.
+    let (holder, team) = ("holder".into(), "team".into());
+    let before = ledger.assumed(&holder).cloned();
+    let gang = (&asked, By::Gang);
+    let kept = ledger.assume(&holder, &team, &"n0".into(), gang, &policies);
+    assert_eq!(kept, Ok(None), "a plan's share stays as it is");
+    assert_eq!(ledger.assumed(&holder), before.as_ref());
     assert!(reserve(&mut ledger, "holder", "n0", &asked).is_ok());
     let device = |ledger: &Ledger| ledger.cluster().at(0).unwrap().devices[0].allocated;
     assert_eq!(device(&ledger).used.memory, Mib(1000), "counted once");
     ledger.cancel(&"holder".into());
-    assert_eq!(device(&ledger).used.memory, Mib(1000), "reserved again");
-    ledger.drop_reservation(&"holder".into());
+    assert_eq!(device(&ledger).used.memory, Mib(1000), "assumed again");
+    ledger.forget(&"holder".into());
     assert!(fits(&ledger, "other"));
 }
 
@@ -319,11 +275,4 @@ fn charges_quota_for_the_device_the_node_would_give() {
         "GPU request fits none of 3 nodes: 1 NodeNotRegistered, 2 ResourceQuotaNotFit \
          (namespace team: limits.nvidia.com/gpumem used 600, asked 1000, limit 1500 of quota q)"
     );
-}
-
-#[test]
-fn ignores_pending_placement_on_a_removed_device() {
-    let mut placement = placement(0, 900);
-    placement.uses[0].0 = 1;
-    assert_eq!(filter(&ledger(&[0]), 500, &[placement], &["n0"], 9), "n0");
 }

@@ -5,14 +5,13 @@ use proptest::prelude::*;
 use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
 use crate::fit::fit;
 use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
-use crate::ledger::{Purpose, Reservation};
 use crate::node::{NodePublication, NodeState};
 use crate::refusal::{Reason, Refusal};
 use crate::score::Policies;
-use crate::tests::{app, demand, gpu, inventory, publication, request, uses};
+use crate::tests::{app, demand, gpu, inventory, planned, publication, request, uses};
 use crate::top::{self, NodeTop};
 use crate::units::{HostResources, Mib, Percent};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::usage::AllocatedUse;
 use crate::{Demand, Ledger, PodUid, Stage};
 
 /// Reasons of a node as a whole; the others are of devices.
@@ -91,7 +90,7 @@ proptest! {
     ) {
         let policies = Policies::default();
         let decided = fit(&node, &demand, &policies);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
+        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
         prop_assert_eq!(&explain::explain(&node, &demand, &policies).outcome, &decided);
         let found = |text: &str| answer.gpus.iter().filter(|gpu| gpu.answer == text).count();
         match &decided {
@@ -124,7 +123,7 @@ proptest! {
     fn device_fits_exactly_if_it_would_alone(node in nodes(), memory in 1u64..700, cores in 0u32..=100) {
         let policies = Policies::default();
         let demand = app(1, memory, cores);
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
+        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
         for (place, gpu) in answer.gpus.iter().enumerate() {
             let alone = fit(&only(&node, place), &demand, &policies).is_ok();
             prop_assert_eq!([CHOSEN, FITS].contains(&gpu.answer.as_str()), alone, "{:?}", gpu);
@@ -168,23 +167,6 @@ fn only(node: &NodeState, place: usize) -> NodeState {
 }
 
 #[test]
-fn node_filled_by_pending_placements_is_crowded() {
-    let node = state(inventory(vec![gpu(0, 1000, 4)]), &[(0, 300, 0)], false);
-    let demand = app(1, 500, 10);
-    let check = |coming: u64, expected: bool| {
-        let uses = [(0, DeviceUse::of(Mib(coming), Percent(10)))];
-        let crowd = node.with(&uses, &[], &crate::Replicas::default());
-        let policies = Policies::default();
-        let name = "n".into();
-        let (answer, _) =
-            NodeAnswer::of(&name, &node, &demand, &policies, false, Some(&crowd), None);
-        assert_eq!((answer.fits, answer.crowded), (true, expected), "{coming}");
-    };
-    check(200, false);
-    check(201, true);
-}
-
-#[test]
 fn reports_unallocated_amounts_and_none_of_closed_devices() {
     let mut made = inventory(vec![gpu(0, 1000, 4), gpu(3, 1000, 4)]);
     made.lingering.push(LingeringShare {
@@ -216,27 +198,6 @@ fn reports_unallocated_amounts_and_none_of_closed_devices() {
 }
 
 #[test]
-fn counts_all_replicas_of_lingering_shares() {
-    let mut made = inventory(vec![gpu(0, 1000, 4)]);
-    for (gpu, replicas) in [("GPU-0", 2), ("GPU-1/1g.5gb@6", 1)] {
-        made.lingering.push(LingeringShare {
-            pod: "gone".into(),
-            gpu: gpu.into(),
-            memory: Mib(100),
-            cores: Percent(10),
-            replicas,
-        });
-    }
-    let replicas = |gpu: &str| top::lingering(&made, &gpu.into()).replicas;
-    assert_eq!(
-        (replicas("GPU-0"), replicas("GPU-1"), replicas("GPU-2")),
-        (2, 1, 0)
-    );
-    let node = state(made, &[], false);
-    assert_eq!(node.devices[0].allocated.used.replicas, 2);
-}
-
-#[test]
 fn shows_what_victims_hold_of_a_reservation_once() {
     let mut ledger = Ledger::default();
     let victim = PodUid::from("victim");
@@ -256,16 +217,8 @@ fn shows_what_victims_hold_of_a_reservation_once() {
         let (used, host) = (uses("GPU-0", memory, cores), HostResources::default());
         ledger.confirm(&pod.into(), &"d".into(), &"n".into(), used, host);
     }
-    let reservation = Reservation {
-        node: "n".into(),
-        allocated: uses("GPU-0", 900, 40),
-        replicas: crate::Replicas::default(),
-        purpose: Purpose::Preemption {
-            victims: vec![victim.clone()],
-            recorded: true,
-        },
-    };
-    ledger.put_reservation(&"waits".into(), reservation);
+    let taken = (uses("GPU-0", 900, 40), crate::Replicas::default());
+    ledger.assume_plan(&"waits".into(), planned("n", taken, vec![victim.clone()]));
     let check = |ledger: &Ledger, pods: u32, memory: u64, cores: u32| {
         let node = ledger.cluster().node("n").unwrap();
         let top = NodeTop::of(&"n".into(), node, Percent(0)).unwrap();

@@ -2,13 +2,13 @@
 
 use crate::fit::fit;
 use crate::inventory::ForeignAllocation;
-use crate::node::{NodePublication, NodeState};
+use crate::node::NodeState;
 use crate::refusal::Reason;
 use crate::request::GpuRequest;
 use crate::score::Policies;
 use crate::tests::{demand, gpu, inventory, publication, request, uses};
-use crate::units::{HostResources, Mib, Percent};
-use crate::usage::{AllocatedUse, DeviceUse};
+use crate::units::HostResources;
+use crate::usage::AllocatedUse;
 use crate::{Inventory, PodUid, Stage};
 
 /// A node of devices of 1000 MiB and 4 replicas, each with the uses given.
@@ -58,39 +58,15 @@ fn app(count: u32, memory: u64, cores: u32) -> (Stage, Option<GpuRequest>) {
 }
 
 #[test]
-fn counts_hami_allocation_only_of_pods_with_device_ids() {
-    let share = DeviceUse::of(Mib(600), Percent(0));
-    let known = AllocatedUse::ByHami(Some([("GPU-0".into(), share)].into()));
-    let (pod, unreadable) = ("p".into(), AllocatedUse::ByHami(None));
-    let check = |served_by_hami, holds: bool, allocated: &AllocatedUse, expected| {
-        let mut made = inventory(vec![gpu(0, 1000, 4)]);
-        if holds {
-            made.foreign.push(ForeignAllocation {
-                gpu: "GPU-0".into(),
-                pod: "d/p".to_owned(),
-                hami: Some("p".into()),
-            });
-        }
-        let published = NodePublication {
-            served_by_hami,
-            ..publication(made)
-        };
-        let node = NodeState::of(&published, &[(&pod, allocated)], HostResources::default());
-        let used = node.devices[0].allocated.used.memory.0;
-        let found = (node.closed, node.devices[0].closed, used);
-        assert_eq!(found, expected, "{served_by_hami} {holds} {allocated:?}");
-    };
-    // Whoever writes the annotation to a pod without device ids changes nothing.
-    check(false, false, &known, (None, None, 0));
-    check(false, false, &unreadable, (None, None, 0));
-    check(false, true, &known, (None, None, 600));
-    let closed = Some(Reason::NodeAllocationUnreadable);
-    check(false, true, &unreadable, (closed, None, 0));
-    // Where the annotation is not read, the whole GPU counts.
-    let foreign = Some(Reason::CardHeldByForeignPod);
-    check(false, true, &AllocatedUse::nothing(), (None, foreign, 0));
-    let theirs = Some(Reason::NodeServedByHami);
-    check(true, false, &known, (theirs, None, 600));
+fn pod_of_another_plugin_closes_its_gpu() {
+    let mut made = inventory(vec![gpu(0, 1000, 4), gpu(1, 1000, 4)]);
+    made.foreign.push(ForeignAllocation {
+        gpu: "GPU-0".into(),
+        pod: "d/p".to_owned(),
+    });
+    let node = state(made, &[&[], &[]]);
+    let closed: Vec<_> = node.devices.iter().map(|device| device.closed).collect();
+    assert_eq!(closed, [Some(Reason::CardHeldByForeignPod), None]);
 }
 
 #[test]

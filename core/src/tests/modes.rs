@@ -4,6 +4,7 @@
 mod instances;
 pub(super) mod node_ledger;
 mod numa_and_instances;
+mod random;
 mod reservations;
 mod shares;
 

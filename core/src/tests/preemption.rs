@@ -1,4 +1,4 @@
-//! Which pods are evicted: tables of small nodes, and the search against brute force.
+//! Which pods are evicted: tables of small nodes, and what holds for any node.
 
 use proptest::prelude::*;
 
@@ -79,13 +79,17 @@ fn check(nodes: &[(&str, &[PodRow])], demand: &Demand, expected: Result<(&str, &
 }
 
 #[test]
-fn preempts_fewest_then_lowest_then_youngest() {
+fn preempts_lowest_then_fewest_then_youngest() {
     let two_small = [
         ("a", 1, 0, &[(0, 500, 0)][..]),
         ("b", 1, 0, &[(0, 500, 0)]),
         ("c", 5, 0, &[(1, 1000, 0)]),
     ];
-    check(&[("n", &two_small)], &app(1, 800, 0), Ok(("n", &["c"])));
+    check(
+        &[("n", &two_small)],
+        &app(1, 800, 0),
+        Ok(("n", &["a", "b"])),
+    );
     let low = ("low", 1, 0, &[(0, 900, 0)][..]);
     let high = ("high", 5, 9, &[(1, 900, 0)][..]);
     let old = ("old", 1, 3, &[(0, 900, 0)][..]);
@@ -109,6 +113,15 @@ fn preempts_fewest_then_lowest_then_youngest() {
         &[("n", &[low, high])],
         &app(2, 800, 0),
         Ok(("n", &["low", "high"])),
+    );
+    // The same priority: the larger share goes, so that one is enough.
+    let large = ("large", 1, 0, &[(0, 600, 0)][..]);
+    let small = ("small", 1, 9, &[(0, 300, 0)][..]);
+    let fixed = ("fixed#", 1, 0, &[(1, 900, 0)][..]);
+    check(
+        &[("n", &[large, small, fixed])],
+        &app(1, 700, 0),
+        Ok(("n", &["large"])),
     );
 }
 
@@ -211,6 +224,16 @@ fn respects_disruption_budgets() {
         &request,
         Ok(("n", &["pair-1", "twin-1"])),
     );
+    // One of two may be evicted: the more important one stays, and a third pod goes.
+    let more = ("more-0", 5, 0, &[(0, 400, 0)][..]);
+    let less = ("less-0", 1, 0, &[(0, 300, 0)][..]);
+    let free = ("free", 7, 0, &[(0, 300, 0)][..]);
+    let fixed = ("fixed#", 1, 0, &[(1, 900, 0)][..]);
+    check(
+        &[("n", &[more, less, free, fixed])],
+        &app(1, 600, 0),
+        Ok(("n", &["less-0", "free"])),
+    );
 }
 
 #[test]
@@ -282,20 +305,11 @@ fn demands() -> impl Strategy<Value = Demand> {
     })
 }
 
-/// The cost of a set: its size, priorities and ages.
-fn cost(set: &[&Occupant]) -> (usize, Vec<i32>, Vec<i64>) {
-    let mut priorities: Vec<_> = set.iter().map(|o| o.priority).collect();
-    let mut ages: Vec<_> = set.iter().map(|o| -o.started).collect();
-    priorities.sort_unstable_by(|a, b| b.cmp(a));
-    ages.sort_unstable_by(|a, b| b.cmp(a));
-    (set.len(), priorities, ages)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn finds_the_least_costly_victims(
+    fn evicts_nobody_who_could_stay(
         occupants in occupants(), demand in demands(), offered in proptest::option::weighted(0.5, 0usize..16),
     ) {
         let published = NodePublication { replicas: offered.map(replicas), ..published(3) };
@@ -305,24 +319,27 @@ proptest! {
         let query = PreemptionQuery { demand: &demand, priority: 3, policies: &policies, budgets: &allowed };
         let low: Vec<&Occupant> = node.occupants.iter()
             .filter(|o| o.priority < 3 && o.state == OccupantState::Running).collect();
-        let sets = (0u32..1 << low.len()).map(|bits| {
-            let chosen = low.iter().enumerate().filter(|(place, _)| bits & (1 << place) != 0);
-            chosen.map(|(_, o)| *o).collect::<Vec<_>>()
-        });
-        let least = sets.filter(|set| {
-            let gone: Vec<_> = set.iter().map(|o| o.uid.clone()).collect();
-            let within = (0..2).all(|budget| {
-                set.iter().filter(|o| o.budgets.contains(&budget)).count() <= allowed[budget] as usize
-            });
-            within && fit_without(&query, &node, &gone).is_some()
-        }).map(|set| cost(&set)).min();
-        let found = victims(&query, &node);
-        let found = found.ok().map(|uids| {
-            let set: Vec<_> = low.iter().copied().filter(|o| uids.contains(&o.uid)).collect();
-            assert_eq!(set.len(), uids.len(), "a pod that may not end: {uids:?}");
-            assert!(fit_without(&query, &node, &uids).is_some(), "no room after {uids:?}");
-            cost(&set)
-        });
-        prop_assert_eq!(found, least);
+        let all: Vec<_> = low.iter().map(|o| o.uid.clone()).collect();
+        match victims(&query, &node) {
+            Ok(uids) => {
+                prop_assert!(uids.iter().all(|uid| all.contains(uid)), "a pod that may not end: {:?}", uids);
+                prop_assert!(fit_without(&query, &node, &uids).is_some(), "no room after {:?}", uids);
+                for (budget, most) in allowed.into_iter().enumerate() {
+                    let counted = low.iter().filter(|o| uids.contains(&o.uid) && o.budgets.contains(&budget));
+                    prop_assert!(counted.count() <= most as usize, "beyond a budget: {:?}", uids);
+                }
+                // Where one of several containers goes depends on who stays.
+                for stays in uids.iter().filter(|_| demand.containers.len() == 1) {
+                    let others: Vec<_> = uids.iter().filter(|uid| *uid != stays).cloned().collect();
+                    prop_assert!(fit_without(&query, &node, &others).is_none(), "{:?} could stay", stays);
+                }
+            }
+            Err(NoPlan::Budgets) => prop_assert!(low.iter().any(|o| !o.budgets.is_empty())),
+            Err(why) => {
+                let expected = if low.is_empty() { NoPlan::NoVictim } else { NoPlan::NotEnough };
+                prop_assert_eq!(why, expected);
+                prop_assert!(fit_without(&query, &node, &all).is_none(), "enough room without them");
+            }
+        }
     }
 }

@@ -1,15 +1,12 @@
 //! Resizes of running pods: what their annotation may say, and what the ledger grants.
 
-use proptest::prelude::*;
-
 use crate::inventory::Mode;
 use crate::ledger::{Ledger, NotResized};
-use crate::node::within_capacity;
 use crate::request::Resource;
 use crate::resize::{self, ResizeRequest, Resized};
 use crate::tests::{self, gpu, ledger, memory_quota, published, reserve};
 use crate::usage::AllocatedUse;
-use crate::{Allocation, Mib, Percent, PodUid, Stage};
+use crate::{Allocation, Mib, Percent, Stage};
 
 #[test]
 fn parses_amounts_of_each_container() {
@@ -241,92 +238,4 @@ fn node_enforces_only_proven_sizes() {
         why,
         Some("its devices are not those of the pod's allocation")
     );
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Bind(u8, u64, u32),
-    Resize(u8, u64, u32),
-    /// The watch shows the pod as it was before its resize.
-    Late(u8),
-    /// The resize is written, and the watch shows it.
-    Written(u8),
-    /// The resize is definitely not written.
-    Lost(u8),
-    /// The node enforces the new share.
-    Enforced(u8),
-    End(u8),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..7_u8, 0..6_u8, 1..700_u64, 0..=100_u32);
-    let step = step.prop_map(|(step, pod, memory, cores)| match step {
-        0 => Step::Bind(pod, memory, cores),
-        1 | 2 => Step::Resize(pod, memory, cores),
-        3 => Step::Late(pod),
-        4 => Step::Written(pod),
-        5 => Step::Lost(pod),
-        _ if memory < 500 => Step::Enforced(pod),
-        _ => Step::End(pod),
-    });
-    proptest::collection::vec(step, 1..60)
-}
-
-/// What the API server has of a pod, and the resize that is being written.
-#[derive(Clone)]
-struct ModelPod {
-    allocation: Allocation,
-    writing: Option<Resized>,
-    pending: Option<Allocation>,
-}
-
-proptest! {
-    #[test]
-    fn resizes_promise_no_more_than_gpus_have(steps in steps()) {
-        let mut ledger = ledger(vec![gpu(0, 1000, 4), gpu(1, 700, 4)]);
-        let mut pods: std::collections::BTreeMap<u8, ModelPod> = std::collections::BTreeMap::new();
-        for step in steps {
-            let (Step::Bind(pod, ..) | Step::Resize(pod, ..) | Step::Late(pod) | Step::Written(pod)
-            | Step::Lost(pod) | Step::Enforced(pod) | Step::End(pod)) = step;
-            let (name, known) = (format!("p{pod}"), pods.get(&pod).cloned());
-            let uid = PodUid::from(name.as_str());
-            match (step, known) {
-                (Step::Bind(_, memory, cores), None) => {
-                    if let Some(allocation) = bind(&mut ledger, &name, memory, cores) {
-                        show(&mut ledger, &name, &allocation);
-                        pods.insert(pod, ModelPod { allocation, writing: None, pending: None });
-                    }
-                }
-                (Step::Resize(_, memory, cores), Some(known)) if known.writing.is_none() => {
-                    let text = format!("c0:gpumem={memory},gpucores={cores}");
-                    if let Ok(resized) = ask(&mut ledger, &name, &known.allocation, &text) {
-                        pods.get_mut(&pod).unwrap().writing = Some(resized);
-                    }
-                }
-                (Step::Late(_), Some(known)) => show(&mut ledger, &name, &known.allocation),
-                (Step::Written(_), Some(ModelPod { writing: Some(resized), .. })) => {
-                    ledger.end_resize(&uid, 1);
-                    show(&mut ledger, &name, &resized.allocation);
-                    let (allocation, pending) = (resized.allocation, Some(resized.to));
-                    pods.insert(pod, ModelPod { allocation, writing: None, pending });
-                }
-                (Step::Lost(_), Some(_)) => {
-                    ledger.end_resize(&uid, 1);
-                    pods.get_mut(&pod).unwrap().writing = None;
-                }
-                (Step::Enforced(_), Some(ModelPod { pending: Some(to), writing: None, .. })) => {
-                    show(&mut ledger, &name, &to);
-                    pods.insert(pod, ModelPod { allocation: to, writing: None, pending: None });
-                }
-                (Step::End(_), Some(_)) => {
-                    ledger.release(&uid);
-                    pods.remove(&pod);
-                }
-                _ => {}
-            }
-            let node = ledger.cluster().node(NODE).unwrap();
-            prop_assert!(node.devices.iter().all(within_capacity), "{:?}", node.devices);
-            prop_assert!(ledger == ledger.recompute());
-        }
-    }
 }

@@ -7,13 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
-use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
 use aliquot_node_state::device_id::DeviceId;
 
-use crate::allocation::hami;
 use crate::pods::pod::{Phase, Pod};
 
 /// What housekeeping found.
@@ -120,42 +118,44 @@ pub fn lingering<'a>(
 }
 
 /// Devices of pods of another plugin that served our resource: their Allocate answer is not ours.
-/// NVIDIA's ids are a UUID, or `<uuid>::<n>`; HAMi's are `<uuid>-<n>`, and its annotation names the
-/// devices that a pod really has ([`crate::allocation::hami`]). `devices` has the allocatable device for each of
-/// the driver's UUIDs.
+/// NVIDIA's ids are a UUID, or `<uuid>::<n>`. HAMi's plugin does not follow the ids that the
+/// kubelet chose, so a pod of HAMi may be on any GPU: one such pod is named at each. `devices` has the
+/// allocatable device for each of the driver's UUIDs.
 pub fn foreign(
     entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
     devices: &BTreeMap<GpuUuid, GpuUuid>,
 ) -> Vec<ForeignAllocation> {
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
+    let mut of_hami = BTreeSet::new();
     for entry in entries.iter().filter(|entry| entry.name.is_none()) {
         let holder = pods.iter().find(|pod| pod.kubelet_uid == entry.pod);
         let Some(pod) = holder.filter(|pod| pod.phase != Phase::Ended) else {
             continue;
         };
-        let by_id = entry.ids.iter().filter_map(|id| {
-            let whole = GpuUuid::from(id.as_str());
+        for id in &entry.ids {
             let ours = DeviceId::parse(id).map(|id| id.gpu);
-            let theirs = || hami::gpu_of(id).filter(|_| !devices.contains_key(&whole));
-            devices.get(&ours.or_else(theirs).unwrap_or(whole))
-        });
-        let annotated = hami::uses(pod);
-        let by_annotation = annotated.iter().filter_map(AllocatedUse::uses);
-        let by_annotation = by_annotation.flatten().map(|(gpu, _)| gpu);
-        for gpu in by_id.chain(by_annotation.filter_map(|gpu| devices.get(gpu))) {
-            let device = ForeignAllocation {
-                gpu: gpu.clone(),
-                pod: pod.full_name(),
-                hami: annotated.as_ref().map(|_| pod.uid.clone()),
-            };
-            if !found.contains(&device) {
-                found.push(device);
+            if let Some(gpu) = devices.get(&ours.unwrap_or_else(|| id.as_str().into())) {
+                found.insert((gpu, pod.full_name()));
+            } else if is_of_hami(id) {
+                of_hami.insert(pod.full_name());
             }
         }
     }
-    found.sort_by(|a, b| (&a.gpu, &a.pod).cmp(&(&b.gpu, &b.pod)));
-    found
+    if let Some(pod) = of_hami.first() {
+        found.extend(devices.values().map(|gpu| (gpu, pod.clone())));
+    }
+    let foreign = found.into_iter().map(|(gpu, pod)| ForeignAllocation {
+        gpu: gpu.clone(),
+        pod,
+    });
+    foreign.collect()
+}
+
+/// Whether this is a device id of HAMi's plugin, `<uuid>-<n>`. The last part of a UUID is longer.
+fn is_of_hami(id: &str) -> bool {
+    let number = id.rsplit_once('-').map_or("", |(_, number)| number);
+    (1..12).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The pods that have device ids of our resources and whose allocation cannot be read.
@@ -182,7 +182,6 @@ pub fn foreign_of_damaged(
         let device = move |gpu: &GpuUuid| ForeignAllocation {
             gpu: gpu.clone(),
             pod: pod.clone(),
-            hami: None,
         };
         devices.iter().map(device)
     });

@@ -96,21 +96,22 @@ fn counts_whole_gpu_for_pods_of_another_plugin() {
 }
 
 #[test]
-fn counts_gpus_of_hami_pods_by_id_and_by_annotation() {
-    let devices = names(&[("GPU-a", "GPU-a"), ("GPU-b", "GPU-b")]);
-    let entries = [entry("u1", None, &["GPU-a-3"])];
-    let mut theirs = pod("u1");
-    for (allocation, expected) in [
-        (None, &["GPU-a"][..]),
-        (Some("GPU-b,NVIDIA,1,1:;"), &["GPU-a", "GPU-b"]),
-    ] {
-        theirs.hami_allocation = allocation.map(str::to_owned);
-        let found = foreign(&entries, &[Arc::new(theirs.clone())], &devices);
-        let gpus: Vec<_> = found.iter().map(|one| one.gpu.as_str()).collect();
-        assert_eq!(gpus, expected);
-        let hami = allocation.map(|_| PodUid::from("u1"));
-        assert!(found.iter().all(|one| one.hami == hami), "{found:?}");
-    }
+fn running_pod_of_hami_closes_all_gpus() {
+    let devices = names(&[("GPU-a", "GPU-a"), ("MIG-1", "GPU-b")]);
+    let entries = [
+        entry("u1", None, &["GPU-a"]),
+        entry("u2", None, &["GPU-a-3"]),
+        entry("u3", None, &["GPU-gone-12"]),
+    ];
+    let check = |here: &[&str], expected: &[(&str, &str)]| {
+        let found = foreign(&entries, &pods(here), &devices);
+        let found: Vec<_> = found.iter().map(|f| (&*f.pod, f.gpu.as_str())).collect();
+        assert_eq!(found, expected, "{here:?}");
+    };
+    check(&["u1"], &[("default/u1", "GPU-a")]);
+    let both = [("default/u2", "GPU-a"), ("default/u2", "GPU-b")];
+    check(&["u3", "u2"], &both);
+    check(&[], &[]);
 }
 
 #[test]

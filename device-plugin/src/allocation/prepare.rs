@@ -25,7 +25,6 @@ use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
-use crate::fail_point::{self, Point};
 use crate::files::{self, FileError};
 use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
@@ -37,6 +36,7 @@ use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::container_directory::PRELOAD_LIST;
 use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
+use aliquot_serve::fail_point;
 
 /// NVIDIA's specs are read again after this: a driver update changes them.
 const SPECS_MAX_AGE: Duration = Duration::from_millis(200);
@@ -277,7 +277,7 @@ impl Preparer {
         driver.edits.mounts.append(&mut edits.mounts);
         let (own, trees) = (variables.clone(), host::mounts_whole_trees());
         self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;
-        fail_point::at(Point::SpecWritten);
+        fail_point::at("SpecWritten");
         for name in names {
             self.write_spec(name, &cdi::variables_only(name, variables.clone()))?;
         }
@@ -474,7 +474,7 @@ fn prepare_directory(
     if let Some(limiter) = limiter {
         injection::add_to_directory(directory, limiter)?;
     }
-    fail_point::at(Point::DirectoryWritten);
+    fail_point::at("DirectoryWritten");
     Ok(changed)
 }
 

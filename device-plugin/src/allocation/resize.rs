@@ -18,13 +18,12 @@ use aliquot_node_state::checkpoint::{self, CheckpointEntry};
 use aliquot_node_state::container_directory::ContainerDirectory;
 use aliquot_region::host;
 use aliquot_region::limits::HostLimitsPage;
+use aliquot_serve::fail_point;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocation::hami;
 use crate::allocation::start::ContainerStarter;
 use crate::allocation::validation::{Decision, ValidationInput};
-use crate::fail_point::{self, Point};
 use crate::pods::pod::{Phase, Pod};
 
 /// Interval of trying again what waits.
@@ -136,7 +135,7 @@ fn enforce(
     if stored.resize.is_some_and(|last| last > generation) {
         return Err(waits("a later one is enforced".to_owned()));
     }
-    let to = validated(starter, pod, &stored, &own, &entries, pending)?;
+    let to = validated(starter, pod, &stored, &own, pending)?;
     let next = stored.resized(to, generation);
     above(starter, &stored, &next).map_or(Ok(()), |use_above| Err(waits(use_above)))?;
     let store = |accepted: AcceptedAllocation| {
@@ -144,9 +143,9 @@ fn enforce(
         stored.map_err(|error| waits(error.to_string()))
     };
     store(next.clone())?;
-    fail_point::at(Point::ResizeStored);
+    fail_point::at("ResizeStored");
     let written = write_pages(starter, &next, &own);
-    fail_point::at(Point::ResizeWritten);
+    fail_point::at("ResizeWritten");
     // What was allocated before the page was written.
     let result = written.and_then(|()| match above(starter, &stored, &next) {
         Some(use_above) => Err(waits(use_above)),
@@ -165,7 +164,6 @@ fn validated(
     pod: &Pod,
     stored: &AcceptedAllocation,
     own: &[CheckpointEntry],
-    entries: &[CheckpointEntry],
     pending: &PendingResize,
 ) -> Result<Allocation, NotEnforced> {
     let refused = |why: String| NotEnforced::Refused(why);
@@ -200,7 +198,6 @@ fn validated(
         allocation: Some(text),
         ..pod.clone()
     };
-    let hami = hami::pod_allocations(entries, &known.pods.in_order());
     let node = known.published.get();
     let store = known.store.lock();
     let others = known.others(&pod.kubelet_uid, &store);
@@ -211,7 +208,6 @@ fn validated(
         pod: Some(&as_new),
         holders: &own.iter().collect::<Vec<_>>(),
         others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
-        hami: &hami,
         damaged: &known.damaged(&pod.kubelet_uid, &store),
     };
     match starter.validator.validate(input) {

@@ -9,23 +9,21 @@ use std::time::Duration;
 
 use aliquot_core::PodUid;
 use aliquot_core::inventory::RefusedPod;
-use aliquot_core::usage::AllocatedUse;
 use futures::future::BoxFuture;
 use parking_lot::MutexGuard;
 use thiserror::Error;
 use tokio::task::spawn_blocking;
 
 use crate::allocation::accepted::{self, Store, StoreError};
-use crate::allocation::hami;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::{PrepareError, Preparer};
 use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
-use crate::fail_point::{self, Point};
 use crate::gpus::inventory::PublishedNode;
 use crate::pods::pod::Pod;
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
+use aliquot_serve::fail_point;
 
 /// Longest wait for the API server when the watch does not know a pod. The kubelet's deadline for
 /// the whole call is 30 s.
@@ -203,11 +201,6 @@ impl ContainerStarter {
                 None => return Ok(Attempt::Unknown(uid.clone())),
             }
         }
-        let hami = if entries.iter().all(|entry| entry.name.is_some()) {
-            Vec::new()
-        } else {
-            hami::pod_allocations(&entries, &known.pods.in_order())
-        };
         let by_cdi = || by_pod.values().flatten().any(|one| one.non_cdi.is_none());
         let node = known.published.get();
         let first = |uid: &PodUid| known.store.lock().get(uid).is_none();
@@ -223,7 +216,7 @@ impl ContainerStarter {
         // One pod, unless the checkpoint still lists one that is gone.
         for (uid, holders) in &by_pod {
             let pod = pods.get(uid).map(|pod| &**pod);
-            started = self.serve(uid, pod, holders, &hami)?;
+            started = self.serve(uid, pod, holders)?;
         }
         Ok(Attempt::Started(started))
     }
@@ -235,7 +228,6 @@ impl ContainerStarter {
         uid: &PodUid,
         pod: Option<&Pod>,
         holders: &[CheckpointEntry],
-        hami: &[(PodUid, AllocatedUse)],
     ) -> Result<Started, StartError> {
         let _locked = self.preparer.lock_pod(uid);
         let mut store = self.allocations.store.lock();
@@ -245,11 +237,11 @@ impl ContainerStarter {
             self.check_again(accepted, holders, &node)?;
             Started::Served
         } else {
-            self.accept(&mut store, uid, pod, holders, hami, &node)?;
+            self.accept(&mut store, uid, pod, holders, &node)?;
             Started::Accepted
         };
         store.record_names(uid, checkpoint::names_by_container(holders))?;
-        fail_point::at(Point::NamesStored);
+        fail_point::at("NamesStored");
         let accepted = store.get(uid).cloned();
         // Creating a MIG instance takes a second; others must not wait for it.
         drop(store);
@@ -258,7 +250,7 @@ impl ContainerStarter {
                 self.preparer.prepare(&accepted, &holders, &node)?;
             }
         }
-        fail_point::at(Point::StartServed);
+        fail_point::at("StartServed");
         Ok(started)
     }
 
@@ -269,7 +261,6 @@ impl ContainerStarter {
         uid: &PodUid,
         pod: Option<&Pod>,
         holders: &[CheckpointEntry],
-        hami: &[(PodUid, AllocatedUse)],
         node: &PublishedNode,
     ) -> Result<(), StartError> {
         let known = &*self.allocations;
@@ -281,7 +272,6 @@ impl ContainerStarter {
             pod,
             holders: &holders.iter().collect::<Vec<_>>(),
             others: &others.iter().map(|other| &**other).collect::<Vec<_>>(),
-            hami,
             damaged: &known.damaged(uid, store),
         });
         let mut accepted = match decision {
@@ -293,14 +283,14 @@ impl ContainerStarter {
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }
-        fail_point::at(Point::ShareBeforeStore);
+        fail_point::at("ShareBeforeStore");
         // It counts for all others from here on; they do not wait for its file.
         let accepted = store.insert_unstored(accepted);
         let stored =
             MutexGuard::unlocked(store, || accepted::store(&accepted, &known.paths.accepted));
         store.finish_store(uid, stored.is_ok());
         stored?;
-        fail_point::at(Point::ShareAfterStore);
+        fail_point::at("ShareAfterStore");
         known.published.retain_refused(|refused| refused != uid);
         Ok(())
     }

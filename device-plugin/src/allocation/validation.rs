@@ -55,8 +55,6 @@ pub struct ValidationInput<'a> {
     pub holders: &'a [&'a CheckpointEntry],
     /// The accepted allocations of other live pods.
     pub others: &'a [&'a AcceptedAllocation],
-    /// What pods of HAMi that still run here use.
-    pub hami: &'a [(PodUid, AllocatedUse)],
     /// What pods use whose accepted allocation cannot be read, by what else is known of them.
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
@@ -278,11 +276,8 @@ fn check_capacity(
     accepted: &AcceptedAllocation,
 ) -> Result<(), Refusal> {
     let inventory = input.inventory;
-    let known = |used: &AllocatedUse| *used != AllocatedUse::Unreadable;
-    if let Some((pod, _)) = input.hami.iter().find(|(_, used)| !known(used)) {
-        return Err(Refusal::HamiUnreadable(pod.clone()));
-    }
-    if let Some((pod, _)) = input.damaged.iter().find(|(_, used)| !known(used)) {
+    let unreadable = |(_, used): &&(PodUid, AllocatedUse)| *used == AllocatedUse::Unreadable;
+    if let Some((pod, _)) = input.damaged.iter().find(unreadable) {
         return Err(Refusal::ShareUnreadable(pod.clone()));
     }
     // Only pods on the same GPUs matter: hundreds may be on others.
@@ -301,8 +296,8 @@ fn check_capacity(
     let others = others.map(|other| (&other.pod, AllocatedUse::Known(other.uses().clone())));
     let others: Vec<(&PodUid, AllocatedUse)> = others.collect();
     let others = others.iter().map(|(pod, used)| (*pod, used));
-    let more = input.hami.iter().chain(input.damaged);
-    let all: Vec<_> = others.chain(more.map(|(pod, used)| (pod, used))).collect();
+    let damaged = input.damaged.iter().map(|(pod, used)| (pod, used));
+    let all: Vec<_> = others.chain(damaged).collect();
     let known = LedgerDevices::of(&open, &[], &all);
     for (gpu, requested) in accepted.uses().clone() {
         let Some((index, full)) = known.refusal_of(&open, &gpu, &requested) else {
@@ -393,8 +388,6 @@ pub enum Refusal {
     MpsBesideOther(String, GpuUuid),
     /// Without CDI, Allocate named something else than the allocation has.
     NonCdi(NonCdiRefusal),
-    /// What a pod of HAMi uses is unknown.
-    HamiUnreadable(PodUid),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
     /// The device's sharing mode changed since the pod was bound.
@@ -471,10 +464,6 @@ impl fmt::Display for Refusal {
                 "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
             ),
             Self::NonCdi(why) => why.fmt(f),
-            Self::HamiUnreadable(pod) => write!(
-                f,
-                "annotation hami.io/vgpu-devices-allocated of the pod with uid {pod}, which HAMi placed here, is invalid, so the free capacity is unknown: ask your administrator to delete that pod"
-            ),
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"

@@ -26,7 +26,6 @@ struct Case {
     pod: Option<Pod>,
     holders: Vec<CheckpointEntry>,
     others: Vec<AcceptedAllocation>,
-    hami: Vec<(PodUid, AllocatedUse)>,
     damaged: Vec<(PodUid, AllocatedUse)>,
 }
 
@@ -38,7 +37,6 @@ fn case() -> Case {
         pod: Some(pod("u1").with(&allocation(&[("main", &[grant("GPU-a", 3000, 30)])]))),
         holders: vec![entry("main", 1)],
         others: Vec::new(),
-        hami: Vec::new(),
         damaged: Vec::new(),
     }
 }
@@ -57,7 +55,6 @@ fn decision_under(case: &Case, rules: NodeRules) -> Decision {
         pod: case.pod.as_ref(),
         holders: &case.holders.iter().collect::<Vec<_>>(),
         others: &case.others.iter().collect::<Vec<_>>(),
-        hami: &case.hami,
         damaged: &case.damaged,
     })
 }
@@ -160,7 +157,6 @@ fn requires_present_and_healthy_devices() {
     let foreign = aliquot_core::inventory::ForeignAllocation {
         gpu: "GPU-a".into(),
         pod: "kube-system/old".to_owned(),
-        hami: None,
     };
     let held = &["CardHeldByForeignPod"];
     check(|c| c.inventory.foreign.push(foreign), held);
@@ -225,28 +221,20 @@ fn init_containers_share_with_later_containers() {
     );
 }
 
-/// Pods whose allocation is not in the store, HAMi's and those with a damaged file.
 #[test]
-fn counts_pods_of_hami_and_with_damaged_share() {
+fn counts_pods_with_damaged_share() {
     let known = |memory: u64| {
         let used = DeviceUse::of(Mib(memory), Percent(0));
         AllocatedUse::Known([("GPU-a".into(), used)].into())
     };
     let full = ["GPU-a", "CardInsufficientMemory"];
     let unread = ["uid other", "delete that pod"];
-    let of_hami = [
-        "uid other",
-        "hami.io/vgpu-devices-allocated",
-        "delete that pod",
-    ];
-    for (used, of_damaged, of_hami) in [
-        (known(7000), &[][..], &[][..]),
-        (known(7001), &full, &full),
-        (AllocatedUse::Unreadable, &unread, &of_hami),
+    for (used, expected) in [
+        (known(7000), &[][..]),
+        (known(7001), &full),
+        (AllocatedUse::Unreadable, &unread),
     ] {
-        let pods = vec![("other".into(), used)];
-        check(|case| case.damaged = pods.clone(), of_damaged);
-        check(|case| case.hami = pods, of_hami);
+        check(|case| case.damaged = vec![("other".into(), used)], expected);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aliquot_core::inventory::{ForeignAllocation, Inventory};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::usage::{AllocatedUse, DeviceUse, DeviceUses};
+use aliquot_core::usage::{DeviceUse, DeviceUses};
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_profiles::Mode;
@@ -46,8 +46,6 @@ pub struct UserSources<'a> {
     pub unclear: usize,
     /// Pods without an object that still have processes.
     pub alive: &'a std::collections::BTreeSet<PodUid>,
-    /// What pods of HAMi use.
-    pub hami_pods: &'a [(PodUid, AllocatedUse)],
 }
 
 /// The users of this physical GPU.
@@ -75,15 +73,8 @@ pub fn users_of(gpu: &GpuUuid, sources: UserSources<'_>) -> DeviceUsers {
     found.others += gone
         .filter(|share| share.uses().keys().any(is_here))
         .count();
-    // Pods of HAMi are counted below, by their annotation.
-    let foreign = sources.foreign.iter();
-    let foreign = foreign.filter(|f| f.hami.is_none() && is_here(&f.gpu));
-    found.others += foreign.count();
-    let hami_pods = sources
-        .hami_pods
-        .iter()
-        .filter(|(_, allocation)| allocation.uses().is_none_or(|uses| uses.contains_key(gpu)));
-    found.others += hami_pods.count() + sources.unclear;
+    let foreign = sources.foreign.iter().filter(|f| is_here(&f.gpu));
+    found.others += foreign.count() + sources.unclear;
     found
 }
 
@@ -100,7 +91,7 @@ pub fn may_stay(users: &DeviceUsers, from: Option<&Mode>, to: &Mode) -> bool {
         return true;
     }
     let Some(from) = from else {
-        // The GPU as an earlier plugin left it: vgpu counts its pods.
+        // The GPU as an earlier plugin left it: in vgpu it stays closed beside that plugin's pods.
         return matches!(to, Mode::Vgpu(_));
     };
     let replicas = match to {
@@ -136,7 +127,6 @@ mod tests {
         let foreign = ForeignAllocation {
             gpu: "GPU-c".into(),
             pod: "default/old".to_owned(),
-            hami: None,
         };
         let given = |gpu: &str| allocation(&[("main", &[grant(gpu, 3000, 10)])]);
         let mut over = pod("over").with(&given("GPU-a"));
@@ -155,7 +145,6 @@ mod tests {
             shares: &shares,
             unclear: 0,
             alive: &["left".into()].into(),
-            hami_pods: &[],
         });
     }
 

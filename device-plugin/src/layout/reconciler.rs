@@ -17,6 +17,7 @@ use aliquot_nvml::{DriverInventory, GpuFacts};
 use aliquot_profiles::config::{Seconds, TransitionPolicy};
 use aliquot_profiles::mode::InstanceSharing;
 use aliquot_profiles::{Defaults, Mode};
+use aliquot_serve::fail_point;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -24,10 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocation::accepted::Store;
 use crate::allocation::collect;
-use crate::allocation::hami;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::clock::steady;
-use crate::fail_point::{self, Point};
 use crate::gpus::allocatable::{self, NodeLayout};
 use crate::gpus::device_failures;
 use crate::gpus::inventory::PublishedNode;
@@ -242,7 +241,7 @@ impl LayoutReconciler {
             ..layout.node_layout(&self.allocations.default_resource)
         };
         self.allocations.published.set_layout(layout, allocated);
-        fail_point::at(Point::ChangePublished);
+        fail_point::at("ChangePublished");
     }
 
     fn read_configuration(
@@ -308,7 +307,6 @@ impl LayoutReconciler {
             shares: &shares,
             unclear: unclear.count(),
             alive: &alive,
-            hami_pods: &hami::pod_allocations(&entries, &pods),
         };
         let on = |uuid: &GpuUuid| (uuid.clone(), device_users::users_of(uuid, known));
         affected.iter().map(on).collect()
@@ -318,14 +316,14 @@ impl LayoutReconciler {
     fn run_step(&self, work: &SwitchStep) -> Result<(), StepError> {
         let switch = self.allocations.modes.switch(&work.mode);
         let done = if let Some(to) = &work.to {
-            fail_point::at(Point::BeforeLeave);
+            fail_point::at("BeforeLeave");
             let done = switch.leave(&work.gpu, &work.mode, to);
-            fail_point::at(Point::AfterLeave);
+            fail_point::at("AfterLeave");
             done
         } else {
-            fail_point::at(Point::BeforeEnter);
+            fail_point::at("BeforeEnter");
             let done = switch.enter(&work.gpu, &work.mode);
-            fail_point::at(Point::AfterEnter);
+            fail_point::at("AfterEnter");
             done
         };
         if done.is_ok()
@@ -607,9 +605,9 @@ impl ReconcilerState {
         if self.layout == self.stored {
             return Ok(false);
         }
-        fail_point::at(Point::ChangeBeforeStore);
+        fail_point::at("ChangeBeforeStore");
         self.layout.store(path)?;
-        fail_point::at(Point::ChangeAfterStore);
+        fail_point::at("ChangeAfterStore");
         self.stored = self.layout.clone();
         Ok(true)
     }

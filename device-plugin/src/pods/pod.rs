@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
-use aliquot_core::{Allocation, NodeName, PodUid, hami, quantity};
+use aliquot_core::{Allocation, NodeName, PodUid, quantity};
 use aliquot_k8s::disruption::MIRROR;
-use aliquot_k8s::pod::kubelet_uid;
+use aliquot_k8s::pod::{containers, kubelet_uid};
 use k8s_openapi::api::core::v1 as api;
 
 /// One container of a pod's spec.
@@ -61,8 +61,6 @@ pub struct Pod {
     pub allocation: Option<String>,
     /// Text of the annotation that says how it is resized.
     pub resize: Option<String>,
-    /// Text of HAMi's allocation annotation.
-    pub hami_allocation: Option<String>,
     /// The name of each started container, by the runtime's container id.
     pub ids: BTreeMap<String, String>,
     /// Init containers and sidecars in spec order, then app containers.
@@ -78,17 +76,7 @@ impl Pod {
         let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
         let uid = PodUid::from(meta.uid.as_deref()?);
         let mirror = annotation(MIRROR).is_some();
-        let init = spec.init_containers.iter().flatten().map(|container| {
-            let sidecar = container.restart_policy.as_deref() == Some("Always");
-            read_container(
-                container,
-                if sidecar { Stage::Sidecar } else { Stage::Init },
-            )
-        });
-        let apps = spec
-            .containers
-            .iter()
-            .map(|c| read_container(c, Stage::App));
+        let containers = containers(pod).map(|(container, stage)| read_container(container, stage));
         Some(Self {
             kubelet_uid: kubelet_uid(pod),
             uid,
@@ -103,9 +91,8 @@ impl Pod {
             mirror,
             allocation: annotation(ALLOCATION),
             resize: annotation(RESIZE_STATUS),
-            hami_allocation: annotation(hami::ALLOCATED),
             ids: ids(pod),
-            containers: init.chain(apps).collect(),
+            containers: containers.collect(),
         })
     }
 

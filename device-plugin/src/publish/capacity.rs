@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aliquot_core::inventory::{Inventory, Mode};
 use aliquot_core::quantity;
-use aliquot_core::usage::Stage;
+use aliquot_core::usage;
 use serde_json::{Map, Value, json};
 
 use crate::node_view::NodeView;
@@ -67,17 +67,12 @@ pub fn desired(
 }
 
 /// A pod's request as the kubelet counts it: not multiplied by the number of devices.
-/// Source: Kubernetes' rule for init containers and sidecars.
 fn requested(pod: &Pod, name: &str) -> u64 {
-    let (mut running, mut most) = (0_u64, 0_u64);
-    for container in &pod.containers {
-        let own = container.requested.get(name).copied().unwrap_or_default();
-        match container.stage {
-            Stage::Init => most = most.max(running.saturating_add(own)),
-            Stage::Sidecar | Stage::App => running = running.saturating_add(own),
-        }
-    }
-    most.max(running)
+    let requests = pod.containers.iter().map(|container| {
+        let own = container.requested.get(name).copied();
+        (container.stage, own.unwrap_or_default())
+    });
+    usage::over_life(requests, u64::saturating_add, u64::max)
 }
 
 /// The patch of the node's status, if one is needed. Lowers nothing before the pods are known
@@ -111,7 +106,7 @@ pub fn patch(desired: &BTreeMap<String, u64>, view: &NodeView, synced: bool) -> 
 
 #[cfg(test)]
 mod tests {
-    use Stage::{App, Init, Sidecar};
+    use aliquot_core::usage::Stage::{self, App, Init, Sidecar};
 
     use super::*;
     use crate::testing::{container, gpu, inventory, pod};

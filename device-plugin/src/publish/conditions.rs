@@ -4,12 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Excerpt, PodUid};
 use aliquot_nvml::GpuFacts;
 use serde_json::{Value, json};
 
-use crate::allocation::hami;
 use crate::gpus::device_failures::{DeviceFailure, Recovery};
 use crate::gpus::inventory::PublishedNode;
 use crate::kubelet::resource_owner::{self, RESOURCE_TAKEN};
@@ -159,20 +157,13 @@ fn sick(failures: &[DeviceFailure]) -> [String; 3] {
 }
 
 /// [`ALLOCATION_UNREADABLE`]. A pod that requests none of the node's resources gets no device ids, so
-/// its annotation counts nowhere. HAMi's annotation is read of pods that have devices of another
-/// plugin.
+/// its annotation counts nowhere.
 fn allocation_unreadable(pods: &[Arc<Pod>], node: &PublishedNode) -> [String; 3] {
     let resources = node.resources();
-    let foreign = &node.inventory.foreign;
-    let is_unreadable = |pod: &&Arc<Pod>| {
-        let ours = pod.has_unreadable_allocation() && pod.requests_any(&resources);
-        let by_hami = foreign.iter().any(|f| f.hami.as_ref() == Some(&pod.uid))
-            && hami::uses(pod) == Some(AllocatedUse::Unreadable);
-        pod.phase != Phase::Ended && (ours || by_hami)
-    };
     let unreadable: Vec<String> = pods
         .iter()
-        .filter(is_unreadable)
+        .filter(|pod| pod.phase != Phase::Ended && pod.requests_any(&resources))
+        .filter(|pod| pod.has_unreadable_allocation())
         .map(|pod| pod.full_name())
         .collect();
     if unreadable.is_empty() {

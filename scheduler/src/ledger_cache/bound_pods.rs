@@ -14,7 +14,8 @@ use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use parking_lot::RwLock;
+
+use super::LedgerCache;
 
 /// A bound pod.
 #[derive(Clone, Debug)]
@@ -161,17 +162,13 @@ impl BoundPods {
     }
 }
 
-/// Bound pods and budgets behind a lock; the watch of the budgets writes here.
-#[derive(Debug, Default)]
-pub struct SharedBoundPods(pub RwLock<BoundPods>);
-
 fn key(budget: &PodDisruptionBudget) -> (String, String) {
     let meta = &budget.metadata;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (text(&meta.namespace), text(&meta.name))
 }
 
-impl Index<PodDisruptionBudget> for SharedBoundPods {
+impl Index<PodDisruptionBudget> for LedgerCache {
     type Entry = ((String, String), Budget);
 
     fn entry(&self, budget: PodDisruptionBudget) -> Self::Entry {
@@ -179,16 +176,16 @@ impl Index<PodDisruptionBudget> for SharedBoundPods {
     }
 
     fn apply(&self, budget: PodDisruptionBudget) {
-        let (key, entry) = self.entry(budget);
-        self.0.write().budgets.insert(key, entry);
+        let (key, entry) = Index::<PodDisruptionBudget>::entry(self, budget);
+        self.lock().bound_pods.budgets.insert(key, entry);
     }
 
     fn delete(&self, budget: PodDisruptionBudget) {
-        self.0.write().budgets.remove(&key(&budget));
+        self.lock().bound_pods.budgets.remove(&key(&budget));
     }
 
     fn replace(&self, budgets: Vec<Self::Entry>) {
-        self.0.write().budgets = budgets.into_iter().collect();
+        self.lock().bound_pods.budgets = budgets.into_iter().collect();
     }
 }
 
@@ -235,7 +232,7 @@ mod tests {
 
     #[test]
     fn budgets_cover_running_pods_that_they_select() {
-        let shared = SharedBoundPods::default();
+        let cache = LedgerCache::default();
         let budget = json!({
             "metadata": {"name": "b", "namespace": "d", "generation": 1},
             "spec": {"selector": {"matchLabels": {"app": "web"}}},
@@ -243,14 +240,14 @@ mod tests {
                 "expectedPods": 4, "observedGeneration": 1},
         });
         Index::apply(
-            &shared,
+            &cache,
             serde_json::from_value::<PodDisruptionBudget>(budget).unwrap(),
         );
         let mut starting = pod("starting", 1, "web");
         starting.status.as_mut().unwrap().phase = Some("Pending".to_owned());
-        let mut bound_pods = shared.0.write();
+        let bound_pods = &mut cache.lock().bound_pods;
         for pod in [pod("web", 1, "web"), pod("db", 1, "db"), starting] {
-            put(&mut bound_pods, &pod, true);
+            put(bound_pods, &pod, true);
         }
         let (allowed, covering) = bound_pods.budgets();
         assert_eq!(allowed, [3]);

@@ -3,116 +3,27 @@
 //!
 //! The pod watch shows them, or filter, where kube-scheduler's watch is ahead of ours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::cluster::NodeSet;
-use aliquot_core::decide::PendingPlacement;
+use aliquot_core::fit::Fit;
+use aliquot_core::mig::Instance;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
+use aliquot_core::quota::QuotaAmount;
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::{Cluster, Demand, Namespace, NodeName, NodeState, PodUid};
+use aliquot_core::usage::DeviceUse;
+use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use aliquot_k8s::selection::NodeSelection;
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::gangs::GangName;
-
-/// The pending pods, the claims of some of them, and the capacity events since the refused ones
-/// were last checked.
-#[derive(Debug, Default)]
-pub struct PendingPods {
-    pub(crate) pods: Mutex<HashMap<PodUid, PendingPod>>,
-    pub(crate) claims: Mutex<Claims>,
-    events: Mutex<CapacityEvents>,
-    event_added: Notify,
-}
-
-impl PendingPods {
-    /// The pod as the watch last showed it.
-    pub fn get(&self, pod: &PodUid) -> Option<PendingPod> {
-        self.pods.lock().get(pod).cloned()
-    }
-
-    /// How many there are, and how many of these filter refused.
-    pub fn counts(&self) -> (usize, usize) {
-        let all = self.pods.lock();
-        (all.len(), all.values().filter(|w| w.refused).count())
-    }
-
-    /// Records that filter refused `pod` on the nodes in `waiting.offered`.
-    pub(super) fn refuse(&self, pod: &PodUid, waiting: PendingPod) {
-        let mut all = self.pods.lock();
-        let before = all.get(pod).and_then(|known| known.refusals.as_ref());
-        let refusals = waiting.refusals.clone().map(|one| one.after(before));
-        let offered = waiting.offered.clone();
-        let entry = all.entry(pod.clone()).or_insert(waiting);
-        entry.refused = true;
-        entry.offered = offered;
-        entry.refusals = refusals;
-    }
-
-    /// What all other pods claim.
-    pub fn claims_of_others(&self, pod: &PodUid) -> Vec<PendingPlacement> {
-        self.claims.lock().others(pod, Instant::now())
-    }
-
-    /// How many capacity events there were.
-    pub fn event_count(&self) -> u64 {
-        self.events.lock().count
-    }
-
-    /// Adds a capacity event.
-    pub(crate) fn add_event(&self, event: CapacityEvent) {
-        self.events.lock().add(event);
-        self.event_added.notify_one();
-    }
-
-    /// Repeats the events after the first `count`.
-    pub(super) fn replay_events_since(&self, count: u64) {
-        if self.events.lock().replay_since(count) {
-            self.event_added.notify_one();
-        }
-    }
-
-    /// Returns after a capacity event, when a node is due to be checked again, or with the claims
-    /// that have expired.
-    pub(super) async fn changed(&self) -> Vec<Claim> {
-        let expiry = self.claims.lock().next_expiry();
-        let recheck = self.events.lock().next_recheck();
-        let due = async {
-            match expiry.into_iter().chain(recheck).min() {
-                Some(next) => tokio::time::sleep_until(next).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.event_added.notified() => Vec::new(),
-            () = due => {
-                let now = Instant::now();
-                self.events.lock().mark_due(now);
-                self.claims.lock().expire(now)
-            }
-        }
-    }
-
-    /// Takes where pods have to be checked again; `snapshot` takes the nodes with all of it. Both
-    /// under one lock: an event between the two would be taken without being in the nodes.
-    pub(crate) fn take_freed(
-        &self,
-        snapshot: impl FnOnce() -> Cluster,
-    ) -> (Cluster, FreedCapacity) {
-        let mut events = self.events.lock();
-        let cluster = snapshot();
-        let freed = events.take(cluster.slots());
-        (cluster, freed)
-    }
-}
 
 /// A pod that requests a share and is not bound.
 #[derive(Clone, Debug)]
@@ -276,18 +187,43 @@ impl PendingPod {
 /// How long a claim lasts at most.
 pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
 
-/// The capacity that a pod is about to take: kube-scheduler was given the node as its best, or the
-/// pod was requeued for it. A claim makes no node infeasible; it lowers the node's score for other
-/// pods and keeps other refused pods from being requeued for the same capacity.
-#[derive(Clone, Debug)]
+/// The capacity that a pod was requeued for. Until filter decides on the pod, no other refused pod is
+/// requeued for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The node and its devices.
-    pub placement: PendingPlacement,
-    /// The namespace whose quotas it uses.
+    /// The node's slot.
+    pub slot: usize,
+    /// What the pod would use of each device.
+    uses: Vec<(usize, DeviceUse)>,
+    /// Which of `uses` are MIG instances ([`Fit::instances`]).
+    instances: Vec<(usize, Instance)>,
+    /// The kubelet's replicas that it would use.
+    replicas: Replicas,
+    /// The namespace whose quotas it would use.
     pub namespace: Namespace,
-    /// kube-scheduler has offered the node for the pod. Otherwise the pod may have to go elsewhere,
-    /// and the claim lowers no score.
-    pub offered: bool,
+}
+
+impl Claim {
+    /// That of a pod with this demand that fits on the node in this slot.
+    pub fn of(slot: usize, fit: Fit, demand: &Demand, namespace: Namespace) -> Self {
+        Self {
+            slot,
+            uses: fit.uses,
+            instances: fit.instances,
+            replicas: demand.replicas(),
+            namespace,
+        }
+    }
+
+    /// The node with the pod on it.
+    pub fn on(&self, node: &NodeState) -> NodeState {
+        node.with(&self.uses, &self.instances, &self.replicas)
+    }
+
+    /// What the namespace's quotas would be charged.
+    pub fn amount(&self) -> QuotaAmount {
+        QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
+    }
 }
 
 /// One claim per pod.
@@ -299,25 +235,15 @@ impl Claims {
     /// others.
     #[must_use = "the capacity of the previous claim is free for other pods"]
     pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) -> Option<Claim> {
-        let placement = claim.placement.clone();
-        let old = self.0.insert(pod.clone(), (claim, now + CLAIM_LIFETIME));
-        old.map(|(old, _)| old)
-            .filter(|old| old.placement != placement)
+        let old = self.0.remove(pod).map(|(old, _)| old);
+        let other = old.filter(|old| *old != claim);
+        self.0.insert(pod.clone(), (claim, now + CLAIM_LIFETIME));
+        other
     }
 
     /// Ends the pod's claim.
     pub fn end(&mut self, pod: &PodUid) -> Option<Claim> {
         self.0.remove(pod).map(|(claim, _)| claim)
-    }
-
-    /// The claims of all other pods that have not expired.
-    pub fn others(&self, pod: &PodUid, now: Instant) -> Vec<PendingPlacement> {
-        let others = self.0.iter();
-        let others = others.filter(|(uid, (claim, _))| *uid != pod && claim.offered);
-        let alive = others.filter(|(_, (_, until))| *until > now);
-        alive
-            .map(|(_, (claim, _))| claim.placement.clone())
-            .collect()
     }
 
     /// Removes the expired claims.
@@ -342,23 +268,6 @@ impl Claims {
         alive.map(|(claim, _)| claim.clone()).collect()
     }
 }
-
-/// Adds a placement to its node in `changed`, the nodes that differ from the cluster's.
-pub(crate) fn place(
-    changed: &mut HashMap<usize, NodeState>,
-    cluster: &Cluster,
-    placement: &PendingPlacement,
-) {
-    if let Some(node) = cluster.at(placement.slot) {
-        let state = changed.entry(placement.slot);
-        let state = state.or_insert_with(|| (**node).clone());
-        *state = placement.on(state);
-    }
-}
-
-/// Events that are remembered one by one; a call that is older counts as having missed one
-/// everywhere.
-const REMEMBERED: usize = 1024;
 
 /// When a node that is new or grew is checked again: kube-scheduler may see the node later than we
 /// do, or report only then that it refused a pod.
@@ -409,12 +318,11 @@ impl FreedCapacity {
     }
 }
 
-/// Capacity events: since refused pods were last checked, and since a filter call that is still
-/// being answered took its snapshot.
+/// The capacity events since refused pods were last checked.
 #[derive(Debug, Default)]
-struct CapacityEvents {
-    count: u64,
-    recent: VecDeque<CapacityEvent>,
+pub(crate) struct CapacityEvents {
+    /// Notified after each event.
+    pub(super) added: Arc<Notify>,
     everywhere: bool,
     slots: BTreeSet<usize>,
     changed: BTreeSet<usize>,
@@ -441,30 +349,33 @@ impl Recheck {
 
 impl CapacityEvents {
     /// Adds an event.
-    fn add(&mut self, event: CapacityEvent) {
-        self.count += 1;
-        if let CapacityEvent::Node(slot, labels) = &event {
-            let recheck = Recheck {
-                since: Instant::now(),
-                done: 0,
-                labels: labels.clone(),
-            };
-            self.rechecks.insert(*slot, recheck);
+    pub(crate) fn add(&mut self, event: CapacityEvent) {
+        match event {
+            CapacityEvent::Node(slot, labels) => {
+                let (since, done) = (Instant::now(), 0);
+                let recheck = Recheck {
+                    since,
+                    done,
+                    labels,
+                };
+                self.rechecks.insert(slot, recheck);
+                self.slots.insert(slot);
+                self.changed.insert(slot);
+            }
+            CapacityEvent::Slot(slot) => drop(self.slots.insert(slot)),
+            CapacityEvent::Namespace(namespace) => drop(self.namespaces.insert(namespace)),
+            CapacityEvent::Everywhere => self.everywhere = true,
         }
-        self.recent.push_back(event.clone());
-        if self.recent.len() > REMEMBERED {
-            self.recent.pop_front();
-        }
-        self.mark(event);
+        self.added.notify_one();
     }
 
     /// When the next node is due to be checked again.
-    fn next_recheck(&self) -> Option<Instant> {
+    pub(super) fn next_recheck(&self) -> Option<Instant> {
         self.rechecks.values().filter_map(Recheck::due).min()
     }
 
     /// Marks the nodes that are due to be checked again.
-    fn mark_due(&mut self, now: Instant) {
+    pub(super) fn mark_due(&mut self, now: Instant) {
         for (slot, recheck) in &mut self.rechecks {
             if recheck.due().is_some_and(|due| due <= now) {
                 recheck.done += 1;
@@ -474,24 +385,8 @@ impl CapacityEvents {
         }
     }
 
-    /// Marks everything after the first `count` events to be checked again. `false` when there was
-    /// none.
-    fn replay_since(&mut self, count: u64) -> bool {
-        let missed = usize::try_from(self.count - count).unwrap_or(usize::MAX);
-        if missed > self.recent.len() {
-            self.mark(CapacityEvent::Everywhere);
-        } else {
-            let first = self.recent.len() - missed;
-            let missed: Vec<_> = self.recent.range(first..).cloned().collect();
-            for event in missed {
-                self.mark(event);
-            }
-        }
-        missed > 0
-    }
-
     /// Takes what has to be checked, among this many slots.
-    fn take(&mut self, slot_count: usize) -> FreedCapacity {
+    pub(crate) fn take(&mut self, slot_count: usize) -> FreedCapacity {
         let slots = std::mem::take(&mut self.slots);
         let changed = std::mem::take(&mut self.changed);
         let namespaces = std::mem::take(&mut self.namespaces);
@@ -513,18 +408,6 @@ impl CapacityEvents {
             namespaces,
         }
     }
-
-    fn mark(&mut self, event: CapacityEvent) {
-        match event {
-            CapacityEvent::Node(slot, _) => {
-                self.slots.insert(slot);
-                self.changed.insert(slot);
-            }
-            CapacityEvent::Slot(slot) => drop(self.slots.insert(slot)),
-            CapacityEvent::Namespace(namespace) => drop(self.namespaces.insert(namespace)),
-            CapacityEvent::Everywhere => self.everywhere = true,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -532,31 +415,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replays_only_events_that_a_call_missed() {
+    fn takes_each_event_once() {
         let mut events = CapacityEvents::default();
-        events.add(CapacityEvent::Slot(3));
-        let count = events.count;
-        assert_eq!(events.take(9).slots, [3]);
-        assert!(!events.replay_since(count));
-        assert_eq!(events.take(9).slots, [0; 0]);
         events.add(CapacityEvent::Slot(5));
         events.add(CapacityEvent::Slot(5));
         assert_eq!(events.take(9).slots, [5]);
-        assert!(events.replay_since(count));
-        assert_eq!(events.take(9).slots, [5]);
+        assert!(events.take(9).is_empty());
         events.add(CapacityEvent::Everywhere);
-        assert_eq!(events.take(3).slots, [0, 1, 2]);
-        for _ in 0..2 * REMEMBERED {
-            events.add(CapacityEvent::Slot(1));
-        }
-        assert_eq!(events.take(3).slots, [1]);
-        assert!(events.replay_since(count));
         assert_eq!(events.take(3).slots, [0, 1, 2]);
         events.add(CapacityEvent::Namespace("team".into()));
         let freed = events.take(3);
         assert_eq!(freed.slots, [0; 0]);
         assert_eq!(freed.namespaces, ["team".into()].into());
-        assert!(events.take(3).is_empty());
     }
 
     #[test]

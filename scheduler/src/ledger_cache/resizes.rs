@@ -1,6 +1,7 @@
 //! The bound pods whose resize is under way ([`aliquot_core::resize`]).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use aliquot_core::allocation::CodecError;
 use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeStatus};
@@ -8,7 +9,6 @@ use aliquot_core::{Excerpt, NodeName, PodUid};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Longest request in bytes. Of a longer one, the excerpt is read, which asks for nothing.
@@ -67,40 +67,33 @@ impl ObservedResize {
 
 /// Those that are under way.
 #[derive(Debug, Default)]
-pub struct Resizes {
-    open: Mutex<HashMap<PodUid, ObservedResize>>,
-    changed: Notify,
+pub(crate) struct Resizes {
+    open: HashMap<PodUid, ObservedResize>,
+    /// Notified when one was added or changed.
+    pub(super) changed: Arc<Notify>,
 }
 
 impl Resizes {
     /// Sets what the watch shows of a pod; `None` for one without a resize, or not bound.
-    pub(super) fn put(&self, uid: &PodUid, observed: Option<ObservedResize>) {
-        let mut open = self.open.lock();
+    pub(super) fn put(&mut self, uid: &PodUid, observed: Option<ObservedResize>) {
         let Some(observed) = observed.filter(ObservedResize::is_open) else {
-            open.remove(uid);
+            self.open.remove(uid);
             return;
         };
-        if open.get(uid) != Some(&observed) {
-            open.insert(uid.clone(), observed);
+        if self.open.get(uid) != Some(&observed) {
+            self.open.insert(uid.clone(), observed);
             self.changed.notify_one();
         }
     }
 
     /// Retains only these pods.
-    pub(super) fn retain(&self, listed: impl Fn(&PodUid) -> bool) {
-        self.open.lock().retain(|uid, _| listed(uid));
+    pub(super) fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
+        self.open.retain(|uid, _| listed(uid));
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<(PodUid, ObservedResize)> {
-        let open = self.open.lock();
-        open.iter()
-            .map(|(uid, one)| (uid.clone(), one.clone()))
-            .collect()
-    }
-
-    /// Returns when one was added or changed.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    pub(crate) fn all(&self) -> Vec<(PodUid, ObservedResize)> {
+        let open = self.open.iter();
+        open.map(|(uid, one)| (uid.clone(), one.clone())).collect()
     }
 }

@@ -1,12 +1,13 @@
 //! Writes what the watches of pods, nodes and quotas show into the ledger.
 //!
-//! A reservation is not released because a list lacks its pod: the pod may be younger than the
+//! What is reserved is not released because a list lacks its pod: the pod may be younger than the
 //! list ([`crate::bind`] asks the API server). A quota is removed only by its deletion or by a list
 //! without it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
-use aliquot_core::ledger::{PodEntry, Purpose, Reservation};
+use aliquot_core::ledger::{By, PodEntry};
 use aliquot_core::node::NodePublication;
 use aliquot_core::preemption::record::PREEMPTION;
 use aliquot_core::quota::{LimitValue, Quota};
@@ -16,14 +17,14 @@ use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{pod, quota, replicas};
+use aliquot_serve::fail_point;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 
-use super::LedgerCache;
 use super::bound_pods::{self, BoundPod};
 use super::gangs::GangName;
 use super::pending_pods::{CapacityEvent, PendingPod};
 use super::resizes::ObservedResize;
-use crate::fail_point::{self, Point};
+use super::{LedgerCache, State};
 
 /// The part of a pod that the ledger needs.
 #[derive(Debug)]
@@ -112,36 +113,33 @@ fn record(ledger: &mut Ledger, observed: &ObservedPod) -> Option<PodEntry> {
             if let Some(resize) = resize {
                 ledger.end_resize(&observed.uid, resize.generation());
             }
-            let namespace = &observed.namespace;
-            let (allocated_now, requests_now) = (allocated.clone(), requests.clone());
-            let old =
-                ledger.confirm(&observed.uid, namespace, node, allocated_now, requests_now)?;
-            let same = old.node == *node
-                && old.allocated == *allocated
-                && old.requests.replicas == requests.replicas;
-            (!same).then_some(old)
+            let (uid, namespace) = (&observed.uid, &observed.namespace);
+            let old = ledger.confirm(uid, namespace, node, allocated.clone(), requests.clone())?;
+            let new = ledger.pod_entry(uid);
+            new.is_none_or(|new| !new.holds_as(&old)).then_some(old)
         }
         PodState::Pending(_) | PodState::Other => None,
     }
 }
 
-impl LedgerCache {
+impl State {
+    /// Records what the watch shows of a pod in the ledger.
+    fn record(&mut self, observed: &ObservedPod) {
+        if let Some(entry) = record(&mut self.ledger, observed) {
+            self.entry_freed(&entry);
+        }
+    }
+
     /// Updates the pending pods, retaining their last refusal, and the bound pods that preemption
     /// may evict.
-    fn update_pods(
-        &self,
-        all: &mut HashMap<PodUid, PendingPod>,
-        observed: ObservedPod,
-        refused: bool,
-    ) {
-        let old = all.remove(&observed.uid);
+    fn update_pods(&mut self, observed: ObservedPod, refused: bool) {
+        let uid = &observed.uid;
+        let old = self.pending.remove(uid);
         if let Some(gang) = &observed.gang {
             match observed.state {
                 PodState::Pending(_) => {}
-                PodState::Bound { .. } => self.gangs.observe(gang, &observed.uid, true),
-                PodState::Finished | PodState::Other => {
-                    self.gangs.observe(gang, &observed.uid, false);
-                }
+                PodState::Bound { .. } => self.gangs.observe(gang, uid, true),
+                PodState::Finished | PodState::Other => self.gangs.observe(gang, uid, false),
             }
         }
         let mut bound_pod = None;
@@ -151,14 +149,19 @@ impl LedgerCache {
                 new.refused = refused;
                 new.listed = true;
                 if let Some(old) = old {
+                    if new.preemption.unschedulable && !old.preemption.unschedulable {
+                        self.forget(uid, |by| *by == By::Filter);
+                    }
                     new.refused = old.refused;
-                    new.offered = old.offered;
-                    new.refusals = old.refusals;
+                    new.offered = old.offered.clone();
+                    new.refusals.clone_from(&old.refusals);
                     let last = &mut new.preemption.nominated_last;
-                    *last = last.take().or(old.preemption.nominated_last);
+                    *last = last
+                        .take()
+                        .or_else(|| old.preemption.nominated_last.clone());
                 }
-                self.observe_plan(&observed.uid, &new);
-                all.insert(observed.uid.clone(), *new);
+                self.observe_plan(uid, &new);
+                self.pending.insert(uid.clone(), Arc::from(new));
             }
             PodState::Bound {
                 bound_pod: shown,
@@ -166,14 +169,54 @@ impl LedgerCache {
                 resize,
                 ..
             } => {
-                self.end_plan(&observed.uid, planned);
+                self.end_plan(uid, planned);
                 bound_pod = shown;
                 resizing = resize.map(|resize| *resize);
             }
-            PodState::Finished | PodState::Other => self.end_plan(&observed.uid, None),
+            PodState::Finished | PodState::Other => self.end_plan(uid, None),
         }
-        self.bound_pods.0.write().put(&observed.uid, bound_pod);
-        self.resizes.put(&observed.uid, resizing);
+        self.bound_pods.put(uid, bound_pod);
+        self.resizes.put(uid, resizing);
+    }
+
+    /// These are all pods: others are gone.
+    fn replace_pods(&mut self, pods: Vec<ObservedPod>) {
+        let listed: HashSet<PodUid> = pods.iter().map(|observed| observed.uid.clone()).collect();
+        let gone = self.ledger.pod_entries();
+        let gone = gone.filter(|(uid, entry)| entry.is_confirmed() && !listed.contains(*uid));
+        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        self.ledger.together(|ledger| {
+            for uid in gone {
+                ledger.release(&uid);
+            }
+            for observed in &pods {
+                record(ledger, observed);
+            }
+        });
+        // Any other pod may be younger than the list, and what filter assumed for it expires anyway.
+        let planned = |entry: &PodEntry| matches!(entry.assumed_by(), Some(By::Plan { .. }));
+        let gone = self.ledger.assumptions();
+        let gone = gone.filter(|(uid, entry)| planned(entry) && !listed.contains(*uid));
+        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
+        for uid in gone {
+            self.ledger.forget(&uid);
+        }
+        self.assumptions.retain(|uid| listed.contains(uid));
+        self.bound_pods.retain(|uid| listed.contains(uid));
+        self.resizes.retain(|uid| listed.contains(uid));
+        // A pod that only filter knows may be younger than this list, not than the next one.
+        self.pending.retain(|uid, pending| {
+            let younger = !pending.listed;
+            if younger {
+                Arc::make_mut(pending).listed = true;
+            }
+            younger || listed.contains(uid)
+        });
+        self.gangs.list();
+        for observed in pods {
+            self.update_pods(observed, true);
+        }
+        self.events.add(CapacityEvent::Everywhere);
     }
 }
 
@@ -185,75 +228,34 @@ impl Index<Pod> for LedgerCache {
     }
 
     fn apply(&self, pod: Pod) {
-        fail_point::at(Point::BeforeApply);
-        let observed = self.entry(pod);
-        let freed = record(&mut self.ledger.write(), &observed);
-        if let Some(entry) = freed {
-            self.allocation_freed(&entry);
-        }
-        self.update_pods(&mut self.pending.pods.lock(), observed, false);
-        fail_point::at(Point::AfterApply);
+        fail_point::at("BeforeApply");
+        let observed = Index::<Pod>::entry(self, pod);
+        let mut state = self.lock();
+        state.record(&observed);
+        state.update_pods(observed, false);
+        drop(state);
+        fail_point::at("AfterApply");
     }
 
     fn delete(&self, pod: Pod) {
         let uid = pod::uid(&pod);
-        let freed = self.ledger.write().release(&uid);
-        if let Some(entry) = freed {
-            self.allocation_freed(&entry);
+        let mut state = self.lock();
+        state.deleted.insert(&uid);
+        if let Some(entry) = state.ledger.release(&uid) {
+            state.entry_freed(&entry);
         }
-        self.bound_pods.0.write().put(&uid, None);
-        self.resizes.put(&uid, None);
-        // Before its reservation is released: filter may reserve for it at this moment.
+        state.bound_pods.put(&uid, None);
+        state.resizes.put(&uid, None);
         if let Some(gang) = GangName::of(&pod) {
-            self.gangs.delete(&gang, &uid);
+            state.gangs.observe(&gang, &uid, false);
         }
-        self.remove_pending(&uid);
+        state.remove_pending(&uid);
     }
 
     fn replace(&self, pods: Vec<ObservedPod>) {
-        fail_point::at(Point::BeforeReset);
-        let mut ledger = self.ledger.write();
-        let listed: HashSet<&PodUid> = pods.iter().map(|observed| &observed.uid).collect();
-        let gone: Vec<_> = ledger
-            .pod_entries()
-            .filter(|(uid, entry)| entry.confirmed && !listed.contains(uid))
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        ledger.together(|ledger| {
-            for uid in gone {
-                ledger.release(&uid);
-            }
-            for observed in &pods {
-                record(ledger, observed);
-            }
-        });
-        // A gang's member may be younger than the list, and its reservation expires anyway.
-        let planned = |own: &Reservation| matches!(own.purpose, Purpose::Preemption { .. });
-        let reserved = ledger.reservations().filter(|(_, own)| planned(own));
-        let gone: Vec<_> = reserved
-            .map(|(uid, _)| uid)
-            .filter(|uid| !listed.contains(uid))
-            .cloned()
-            .collect();
-        for uid in gone {
-            ledger.drop_reservation(&uid);
-        }
-        drop(ledger);
-        self.bound_pods.0.write().retain(|uid| listed.contains(uid));
-        self.resizes.retain(|uid| listed.contains(uid));
-        let mut all = self.pending.pods.lock();
-        // A pod that only filter knows may be younger than this list, not than the next one.
-        all.retain(|uid, pending| {
-            listed.contains(uid) || !std::mem::replace(&mut pending.listed, true)
-        });
-        drop(listed);
-        self.gangs.list();
-        for observed in pods {
-            self.update_pods(&mut all, observed, true);
-        }
-        drop(all);
-        self.pending.add_event(CapacityEvent::Everywhere);
-        fail_point::at(Point::AfterReset);
+        fail_point::at("BeforeReset");
+        self.lock().replace_pods(pods);
+        fail_point::at("AfterReset");
     }
 }
 
@@ -268,39 +270,35 @@ impl Index<Node> for LedgerCache {
     fn apply(&self, node: Node) {
         let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
         let published = published(&node);
-        let mut ledger = self.ledger.write();
-        if ledger.published(name.as_str()) == Some(&published) {
+        let state = &mut *self.lock();
+        if state.ledger.published(name.as_str()) == Some(&published) {
             return;
         }
-        ledger.publish(&name, Some(published));
-        let slot = ledger.cluster().slot(name.as_str());
-        drop(ledger);
-        if let Some(slot) = slot {
+        state.ledger.publish(&name, Some(published));
+        if let Some(slot) = state.ledger.cluster().slot(name.as_str()) {
             let labels = node.metadata.labels.unwrap_or_default();
-            let event = CapacityEvent::Node(slot, labels.into());
-            self.pending.add_event(event);
+            state.events.add(CapacityEvent::Node(slot, labels.into()));
         }
     }
 
     fn delete(&self, node: Node) {
         let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        self.ledger.write().publish(&name, None);
+        self.lock().ledger.publish(&name, None);
     }
 
     fn replace(&self, nodes: Vec<(NodeName, NodePublication)>) {
-        let mut ledger = self.ledger.write();
+        let state = &mut *self.lock();
         let listed: HashSet<&NodeName> = nodes.iter().map(|(name, _)| name).collect();
-        let known = ledger.cluster().iter().map(|(_, name, _)| name);
+        let known = state.ledger.cluster().iter().map(|(_, name, _)| name);
         let gone: Vec<_> = known.filter(|n| !listed.contains(n)).cloned().collect();
         drop(listed);
         for name in gone {
-            ledger.publish(&name, None);
+            state.ledger.publish(&name, None);
         }
         for (name, published) in nodes {
-            ledger.publish(&name, Some(published));
+            state.ledger.publish(&name, Some(published));
         }
-        drop(ledger);
-        self.pending.add_event(CapacityEvent::Everywhere);
+        state.events.add(CapacityEvent::Everywhere);
     }
 }
 
@@ -322,12 +320,6 @@ impl LedgerCache {
         }
         (namespace.into(), quota)
     }
-
-    fn quota_changed(&self, namespace: Namespace, changed: bool) {
-        if changed {
-            self.pending.add_event(CapacityEvent::Namespace(namespace));
-        }
-    }
 }
 
 impl Index<ResourceQuota> for LedgerCache {
@@ -340,18 +332,12 @@ impl Index<ResourceQuota> for LedgerCache {
     fn apply(&self, object: ResourceQuota) {
         let (namespace, quota) = self.read_quota(&object);
         let name = quota.name.clone();
-        let mut ledger = self.ledger.write();
-        let changed = ledger.set_quota(&namespace, &name, Some(quota));
-        drop(ledger);
-        self.quota_changed(namespace, changed);
+        self.lock().set_quota(namespace, &name, Some(quota));
     }
 
     fn delete(&self, object: ResourceQuota) {
         let (namespace, quota) = self.read_quota(&object);
-        let mut ledger = self.ledger.write();
-        let changed = ledger.set_quota(&namespace, &quota.name, None);
-        drop(ledger);
-        self.quota_changed(namespace, changed);
+        self.lock().set_quota(namespace, &quota.name, None);
     }
 
     fn replace(&self, quotas: Vec<(Namespace, Quota)>) {
@@ -359,9 +345,17 @@ impl Index<ResourceQuota> for LedgerCache {
         for (namespace, quota) in quotas {
             all.entry(namespace).or_default().push(quota);
         }
-        let changed = self.ledger.write().set_quotas(all);
-        for namespace in changed {
-            self.quota_changed(namespace, true);
+        let state = &mut *self.lock();
+        for namespace in state.ledger.set_quotas(all) {
+            state.events.add(CapacityEvent::Namespace(namespace));
+        }
+    }
+}
+
+impl State {
+    fn set_quota(&mut self, namespace: Namespace, name: &str, quota: Option<Quota>) {
+        if self.ledger.set_quota(&namespace, name, quota) {
+            self.events.add(CapacityEvent::Namespace(namespace));
         }
     }
 }

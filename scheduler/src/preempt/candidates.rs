@@ -1,9 +1,9 @@
-//! The ledger as the preemption search sees it: the nodes, which of their pods may be evicted, and
-//! the reservation for the preemptor.
+//! The ledger as the choice of victims sees it: the nodes, which of their pods may be evicted, and
+//! what is assumed for the preemptor.
 
 use std::collections::HashSet;
 
-use aliquot_core::ledger::{Purpose, Reservation};
+use aliquot_core::ledger::PodEntry;
 use aliquot_core::preemption::record::{self, PlanState, Victim};
 use aliquot_core::preemption::{
     self, CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery,
@@ -11,12 +11,12 @@ use aliquot_core::preemption::{
 };
 use aliquot_core::quota::QuotaAmount;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Demand, Ledger, NodeName, PodUid, Requests};
+use aliquot_core::{Demand, NodeName, PodUid, Requests};
 use tokio::time::Instant;
 
-use crate::ledger_cache::LedgerCache;
-use crate::ledger_cache::bound_pods::{BoundPod, BoundPods};
+use crate::ledger_cache::bound_pods::BoundPod;
 use crate::ledger_cache::pending_pods::PendingPod;
+use crate::ledger_cache::{LedgerCache, State};
 
 /// A pod that is still terminating this many seconds after its grace period is not waited for.
 const OVERDUE: i64 = 30;
@@ -40,23 +40,28 @@ pub(super) fn plan(
     excluded: &ExcludedPods<'_>,
     now: i64,
 ) -> Result<PreemptionPlan, NoPlan> {
-    let (allowed, _) = cache.bound_pods.0.read().budgets();
-    let policies = cache.policies();
+    let (allowed, policies, cluster) = {
+        let state = cache.lock();
+        let (allowed, _) = state.bound_pods.budgets();
+        (
+            allowed,
+            state.policies.clone(),
+            state.ledger.cluster().clone(),
+        )
+    };
     let query = PreemptionQuery {
         demand: &waiting.demand,
         priority: waiting.priority,
         policies: &policies,
         budgets: &allowed,
     };
-    let cluster = cache.snapshot();
     let named = waiting
         .offered
         .named()
         .filter_map(|slot| cluster.named(slot));
-    let nodes = named.filter_map(|(name, _)| {
-        let bound_pods = cache.bound_pods.0.read();
-        cache.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, excluded, now))
-    });
+    // A node at a time, so that nothing waits for the lock meanwhile.
+    let nodes =
+        named.filter_map(|(name, _)| candidate_node(&cache.lock(), name, uid, excluded, now));
     preemption::plan(&query, nodes)
 }
 
@@ -74,30 +79,28 @@ pub(super) fn reserve(
     let Some(attempt) = waiting.preemption.next_attempt(now) else {
         return Ok(None);
     };
-    let preemptions = cache.preemptions.lock();
-    if preemptions.is_left_to_kube_scheduler(uid, Instant::now()) {
+    let mut state = cache.lock();
+    let left = state
+        .preemptions
+        .is_left_to_kube_scheduler(uid, Instant::now());
+    if left || state.ledger.pod_entry(uid).is_some() {
         return Ok(None);
     }
-    let bound_pods = cache.bound_pods.0.read();
-    let mut ledger = cache.ledger.write();
-    if ledger.pod_entry(uid).is_some() {
-        return Ok(None);
-    }
-    let (allowed, _) = bound_pods.budgets();
-    let policies = cache.policies();
+    let (allowed, _) = state.bound_pods.budgets();
+    let policies = state.policies.clone();
     let query = PreemptionQuery {
         demand: &waiting.demand,
         priority: waiting.priority,
         policies: &policies,
         budgets: &allowed,
     };
-    let node = candidate_node(&ledger, &bound_pods, &plan.node, uid, excluded, now);
+    let node = candidate_node(&state, &plan.node, uid, excluded, now);
     let fit_without = |node: &CandidateNode| preemption::fit_without(&query, node, &plan.victims);
     let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
         return Ok(None);
     };
     let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-    let headroom = ledger.headroom(&waiting.pod.namespace);
+    let headroom = state.ledger.headroom(&waiting.pod.namespace);
     if headroom.is_some_and(|left| !left.allows(amount)) {
         return Err(NoPlan::Quota);
     }
@@ -105,8 +108,8 @@ pub(super) fn reserve(
     let reserved = inventory
         .map(|inventory| fit.allocated_uses(inventory))
         .unwrap_or_default();
-    let victims: Option<Vec<&BoundPod>> =
-        plan.victims.iter().map(|uid| bound_pods.get(uid)).collect();
+    let victims = plan.victims.iter().map(|uid| state.bound_pods.get(uid));
+    let victims: Option<Vec<&BoundPod>> = victims.collect();
     let Some(victims) = victims else {
         return Ok(None);
     };
@@ -116,17 +119,14 @@ pub(super) fn reserve(
         .max()
         .unwrap_or(0);
     let until = u64::try_from(now).unwrap_or(0) + time_limit(grace);
-    ledger.put_reservation(
-        uid,
-        Reservation {
-            node: plan.node.clone(),
-            allocated: AllocatedUse::Known(reserved.clone()),
-            replicas: waiting.demand.replicas(),
-            purpose: Purpose::Preemption {
-                victims: plan.victims.clone(),
-                recorded: false,
-            },
-        },
+    let planned = PodEntry::planned(
+        plan.node.clone(),
+        waiting.pod.namespace.as_str().into(),
+        (
+            AllocatedUse::Known(reserved.clone()),
+            waiting.demand.replicas(),
+        ),
+        (plan.victims.clone(), false),
     );
     let name = |bound_pod: &&BoundPod| {
         let pod = &bound_pod.pod;
@@ -142,11 +142,13 @@ pub(super) fn reserve(
             name,
         }
     };
+    let victims = victims.iter().map(name).collect();
+    state.ledger.assume_plan(uid, planned);
     Ok(Some(PreemptionRecord {
         v: record::VERSION,
         state: PlanState::Open,
         node: plan.node.clone(),
-        victims: victims.iter().map(name).collect(),
+        victims,
         reserved,
         until,
         attempt,
@@ -156,28 +158,24 @@ pub(super) fn reserve(
 /// The further victims on a node, beside those of kube-scheduler, that have to be evicted so
 /// that the pod fits there; `None` if that does not help.
 pub(crate) fn victims_beside(
-    cache: &LedgerCache,
+    state: &State,
     uid: &PodUid,
     (demand, priority): (&Demand, i32),
     (name, chosen): (&NodeName, &[PodUid]),
     now: i64,
 ) -> Option<Vec<PodUid>> {
-    let bound_pods = cache.bound_pods.0.read();
-    let (allowed, _) = bound_pods.budgets();
-    let policies = cache.policies();
+    let (allowed, _) = state.bound_pods.budgets();
     let query = PreemptionQuery {
         demand,
         priority,
-        policies: &policies,
+        policies: &state.policies,
         budgets: &allowed,
     };
     let excluded = ExcludedPods {
         terminating: chosen.iter().collect(),
         protected: HashSet::new(),
     };
-    let node =
-        cache.read(|ledger| candidate_node(ledger, &bound_pods, name, uid, &excluded, now))?;
-    drop(bound_pods);
+    let node = candidate_node(state, name, uid, &excluded, now)?;
     preemption::victims(&query, &node).ok()
 }
 
@@ -186,18 +184,18 @@ pub(super) fn time_limit(grace: u64) -> u64 {
     grace.saturating_mul(2).saturating_add(SLACK)
 }
 
-/// A node and the pods with shares of it, as the preemption search takes it.
+/// A node and the pods with shares of it.
 fn candidate_node(
-    ledger: &Ledger,
-    bound_pods: &BoundPods,
+    state: &State,
     name: &NodeName,
     preemptor: &PodUid,
     excluded: &ExcludedPods<'_>,
     now: i64,
 ) -> Option<CandidateNode> {
+    let (ledger, bound_pods) = (&state.ledger, &state.bound_pods);
     let (_, covering) = bound_pods.budgets();
-    let entries = ledger.pods_on(name.as_str());
-    let entries = entries.filter_map(|uid| Some((uid, ledger.pod_entry(uid)?)));
+    let entries = ledger.on(name.as_str());
+    let entries = entries.filter(|(_, entry)| entry.assumed_by().is_none());
     let (with_share, others): (Vec<_>, Vec<_>) =
         entries.partition(|(_, entry)| entry.uses_devices());
     let mut requested = Requests {
@@ -221,7 +219,7 @@ fn candidate_node(
                 } else {
                     OccupantState::NotEvictable
                 }
-            } else if entry.confirmed
+            } else if entry.is_confirmed()
                 && bound_pod.is_some_and(BoundPod::can_be_evicted)
                 && !excluded.protected.contains(uid)
             {
@@ -240,13 +238,12 @@ fn candidate_node(
             }
         })
         .collect();
-    let reserving = ledger.reservations_on(name.as_str());
-    let others = reserving.filter(|uid| *uid != preemptor && ledger.pod_entry(uid).is_none());
-    let others = others.filter_map(|uid| Some((uid, ledger.reservation_for(uid)?)));
-    occupants.extend(others.map(|(uid, reservation)| Occupant {
+    let assumed = ledger.on(name.as_str());
+    let assumed = assumed.filter(|(uid, entry)| *uid != preemptor && entry.assumed_by().is_some());
+    occupants.extend(assumed.map(|(uid, entry)| Occupant {
         uid: uid.clone(),
-        allocated: reservation.allocated.clone(),
-        replicas: reservation.replicas.clone(),
+        allocated: entry.allocated.clone(),
+        replicas: entry.requests.replicas.clone(),
         priority: i32::MAX,
         started: 0,
         budgets: Vec::new(),

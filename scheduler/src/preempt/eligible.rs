@@ -12,7 +12,7 @@ use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
 
 /// Pending pods with an open plan.
 pub(super) fn open_plans(cache: &LedgerCache) -> Vec<(PodUid, Arc<PreemptionRecord>)> {
-    let all = cache.pending.pods.lock();
+    let all = &cache.lock().pending;
     let planned = all
         .iter()
         .filter_map(|(uid, waiting)| match &waiting.preemption {
@@ -26,40 +26,35 @@ pub(super) fn open_plans(cache: &LedgerCache) -> Vec<(PodUid, Arc<PreemptionReco
 }
 
 /// Refused pods that may preempt and for which kube-scheduler does not, highest priority first.
-pub(super) fn preemptors(cache: &LedgerCache, now: Instant) -> Vec<(PodUid, PendingPod)> {
+pub(super) fn preemptors(cache: &LedgerCache, now: Instant) -> Vec<(PodUid, Arc<PendingPod>)> {
     let seconds = unix();
-    // One lock at a time: the watches take them in another order.
-    let bound_pods = cache.bound_pods.0.read();
-    let kube: Vec<NodeName> = bound_pods.kube_nodes().cloned().collect();
-    let lowest = bound_pods.lowest();
-    drop(bound_pods);
-    let cluster = cache.snapshot();
+    let state = cache.lock();
+    let Some(lowest) = state.bound_pods.lowest() else {
+        return Vec::new();
+    };
+    let kube: Vec<&NodeName> = state.bound_pods.kube_nodes().collect();
+    let cluster = state.ledger.cluster();
     let busy = |waiting: &PendingPod| {
-        let nominated = &waiting.preemption.nominated_last;
+        let nominated = waiting.preemption.nominated_last.as_ref();
         kube.iter().any(|node| {
             let slot = cluster.slot(node.as_str());
-            Some(node) == nominated.as_ref()
-                || slot.is_some_and(|slot| waiting.offered.contains(slot))
+            Some(*node) == nominated || slot.is_some_and(|slot| waiting.offered.contains(slot))
         })
     };
-    let all = cache.pending.pods.lock();
-    let mut able: Vec<_> = all
-        .iter()
-        .filter(|(_, waiting)| {
-            let p = &waiting.preemption;
-            waiting.refused
-                && p.unschedulable
-                && !p.never
-                && p.next_attempt(seconds).is_some()
-                && p.nominated.is_none()
-                && lowest.is_some_and(|lowest| lowest < waiting.priority)
-                && !busy(waiting)
-        })
-        .map(|(uid, waiting)| (uid.clone(), waiting.clone()))
-        .collect();
-    drop(all);
-    let kube = |uid: &PodUid| cache.preemptions.lock().is_left_to_kube_scheduler(uid, now);
-    able.retain(|(uid, _)| !kube(uid));
+    let all = state.pending.iter();
+    let able = all.filter(|(uid, waiting)| {
+        let p = &waiting.preemption;
+        waiting.refused
+            && p.unschedulable
+            && !p.never
+            && p.next_attempt(seconds).is_some()
+            && p.nominated.is_none()
+            && lowest < waiting.priority
+            && !busy(waiting)
+            && !state.preemptions.is_left_to_kube_scheduler(uid, now)
+    });
+    let able = able.map(|(uid, waiting)| (uid.clone(), waiting.clone()));
+    let mut able: Vec<_> = able.collect();
     able.sort_by(|(a, x), (b, y)| y.priority.cmp(&x.priority).then_with(|| a.cmp(b)));
     able
 }

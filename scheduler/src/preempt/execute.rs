@@ -26,7 +26,7 @@ impl Preemptor {
     /// Runs until the pod is bound or deleted, the plan is closed, or another replica leads. Nobody is
     /// evicted unless the watch shows the plan on the pod.
     pub(super) async fn execute(&self, uid: &PodUid, record: &PreemptionRecord, written: bool) {
-        let Some(waiting) = self.cache.pending.get(uid) else {
+        let Some(waiting) = self.cache.pending(uid) else {
             return;
         };
         if !written && !self.write(&waiting.pod, record).await {
@@ -40,7 +40,7 @@ impl Preemptor {
         let deadline = self.deadline(record);
         let mut ticks = tokio::time::interval(INTERVAL);
         while self.leads() {
-            let Some(waiting) = self.cache.pending.get(uid) else {
+            let Some(waiting) = self.cache.pending(uid) else {
                 return;
             };
             let is_open = waiting.preemption.shows(record);
@@ -83,7 +83,7 @@ impl Preemptor {
 
     /// Whether the watch shows this plan on its pod.
     fn is_open(&self, uid: &PodUid, record: &PreemptionRecord) -> bool {
-        let pending = self.cache.pending.get(uid);
+        let pending = self.cache.pending(uid);
         pending.is_some_and(|pending| pending.preemption.shows(record))
     }
 
@@ -206,7 +206,7 @@ impl Preemptor {
     /// The victim, if it runs with a lower priority than the preemptor: an annotation alone evicts
     /// nobody.
     fn evictable(&self, victim: &Victim, preemptor: &PendingPod) -> Option<PodRef> {
-        let bound_pods = self.cache.bound_pods.0.read();
+        let bound_pods = &self.cache.lock().bound_pods;
         let bound_pod = bound_pods.get(&victim.uid)?;
         let may = bound_pod.can_be_evicted() && bound_pod.priority < preemptor.priority;
         may.then(|| bound_pod.pod.clone())
@@ -214,7 +214,7 @@ impl Preemptor {
 
     /// A victim is terminating or has ended.
     fn has_started(&self, record: &PreemptionRecord) -> bool {
-        let bound_pods = self.cache.bound_pods.0.read();
+        let bound_pods = &self.cache.lock().bound_pods;
         let mut victims = record.victims.iter();
         victims.any(|victim| {
             bound_pods
@@ -225,7 +225,7 @@ impl Preemptor {
 
     /// When the plan is given up, in seconds since 1970; not later than a plan of ours would be.
     fn deadline(&self, record: &PreemptionRecord) -> i64 {
-        let bound_pods = self.cache.bound_pods.0.read();
+        let bound_pods = &self.cache.lock().bound_pods;
         let victims = record.victims.iter();
         let graces = victims.filter_map(|victim| Some(bound_pods.get(&victim.uid)?.grace));
         let latest = match graces.max() {

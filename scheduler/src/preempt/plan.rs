@@ -30,7 +30,7 @@ impl Preemptor {
             let records: Vec<_> = active.lock().values().cloned().collect();
             let (preemptor, id, pending) = (self.clone(), uid.clone(), waiting.clone());
             let protected_now = protected.clone();
-            // The search may take a second.
+            // That may take a second.
             let planned = tokio::task::spawn_blocking(move || {
                 let victims = records.iter().flat_map(|record| &record.victims);
                 let excluded = ExcludedPods {
@@ -47,11 +47,11 @@ impl Preemptor {
             match self.try_evictions(&record).await {
                 Ok(()) => return Ok(record),
                 Err(Some(pod)) => {
-                    self.cache.release_unwritten_reservation(uid);
+                    self.cache.forget_unwritten_plan(uid);
                     protected.insert(pod);
                 }
                 Err(None) => {
-                    self.cache.release_unwritten_reservation(uid);
+                    self.cache.forget_unwritten_plan(uid);
                     return Err(NoPlan::Terminating);
                 }
             }
@@ -63,7 +63,7 @@ impl Preemptor {
     /// unknown.
     async fn try_evictions(&self, record: &PreemptionRecord) -> Result<(), Option<PodUid>> {
         for victim in &record.victims {
-            let bound_pod = self.cache.bound_pods.0.read().get(&victim.uid).cloned();
+            let bound_pod = self.cache.lock().bound_pods.get(&victim.uid).cloned();
             let Some(BoundPod { pod, .. }) = bound_pod else {
                 continue;
             };

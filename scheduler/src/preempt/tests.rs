@@ -167,7 +167,7 @@ impl Scene {
             offered: cache.snapshot().set(&["n"]),
             ..PendingPod::read(&shown, demand, true)
         };
-        cache.refused(&"p".into(), waiting, cache.pending.event_count());
+        cache.refused(&"p".into(), waiting);
     }
 
     /// The calls when this much time has passed.
@@ -226,7 +226,7 @@ async fn tries_writes_and_executes_a_plan_once() {
     let reserved = scene
         .preemptor
         .cache
-        .read(|ledger| ledger.reservation_for(&"p".into()).is_some());
+        .read(|ledger| ledger.assumed(&"p".into()).is_some());
     assert!(reserved, "until it is bound");
     scene.show("p", 600, Some("n"), plan("low", "open"));
     let all = ["try low", "write p", "evict low", "clear p"];
@@ -234,7 +234,7 @@ async fn tries_writes_and_executes_a_plan_once() {
     let reserved = scene
         .preemptor
         .cache
-        .read(|ledger| ledger.reservations().count());
+        .read(|ledger| ledger.assumptions().count());
     assert_eq!(reserved, 0);
 }
 

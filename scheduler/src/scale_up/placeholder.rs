@@ -1,12 +1,12 @@
 //! Placeholders: pods that never run and ask for whole GPUs, so that an autoscaler adds them.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use aliquot_core::scale_up::MissingGpus;
 use aliquot_k8s::node::{COUNTED, is_label_of_agents};
 use aliquot_k8s::pod::PLACEHOLDER_SCHEDULER;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration};
+use aliquot_k8s::selection::NodeSelection;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod, Toleration};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -22,44 +22,34 @@ pub(super) const PLACEHOLDER: &str = "aliquot.dev/placeholder";
 /// Which nodes a pod's spec allows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Constraints {
-    node_selector: BTreeMap<String, String>,
-    terms: Vec<NodeSelectorTerm>,
+    selection: NodeSelection,
     tolerations: Vec<Toleration>,
 }
 
 impl Constraints {
     /// Those of this pod, which has all of its fields.
     pub(super) fn of(pod: &Pod) -> Self {
-        let Some(spec) = &pod.spec else {
-            return Self::default();
-        };
-        let affinity = spec
-            .affinity
-            .as_ref()
-            .and_then(|all| all.node_affinity.as_ref());
-        let required = affinity.and_then(|node| {
-            node.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
+        let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
         Self {
-            node_selector: spec.node_selector.clone().unwrap_or_default(),
-            terms: required.map_or_else(Vec::new, |one| one.node_selector_terms.clone()),
-            tolerations: spec.tolerations.clone().unwrap_or_default(),
+            selection: NodeSelection::read(pod),
+            tolerations: tolerations.unwrap_or_default(),
         }
     }
 
     /// Whether nothing that is known of this type contradicts them.
     pub(super) fn permit(&self, node_type: &NodeTypeSpec) -> bool {
-        let mut selected = self.node_selector.iter();
+        let NodeSelection { labels, terms } = &self.selection;
+        let mut selected = labels.iter();
         selected.all(|(key, value)| match node_type.label(key) {
             KnownLabel::Value(known) => known == *value,
             KnownLabel::Absent => false,
             KnownLabel::Present | KnownLabel::Unknown => true,
-        }) && (self.terms.is_empty()
-            || self.terms.iter().any(|term| {
+        }) && terms.as_ref().is_none_or(|terms| {
+            terms.iter().any(|term| {
                 let mut wanted = term.match_expressions.iter().flatten();
                 wanted.all(|wanted| may_match(wanted, node_type))
-            }))
+            })
+        })
     }
 
     /// Those that a new node of this type can meet: the labels that its agents will write are left to
@@ -68,8 +58,8 @@ impl Constraints {
         let written_later =
             |key: &String| is_label_of_agents(key) && !node_type.node_selector.contains_key(key);
         let mut own = self.clone();
-        own.node_selector.retain(|key, _| !written_later(key));
-        for term in &mut own.terms {
+        own.selection.labels.retain(|key, _| !written_later(key));
+        for term in own.selection.terms.iter_mut().flatten() {
             if let Some(expressions) = &mut term.match_expressions {
                 expressions.retain(|wanted| !written_later(&wanted.key));
             }
@@ -144,14 +134,15 @@ pub(super) fn placeholder(
     }
     let own = constraints.for_new_node(node_type);
     let mut selector = node_type.node_selector.clone();
-    selector.extend(own.node_selector);
+    selector.extend(own.selection.labels);
     let mut tolerations = own.tolerations;
     let more = node_type.tolerations.iter();
     tolerations.extend(
         more.filter(|one| !constraints.tolerations.contains(one))
             .cloned(),
     );
-    let mut terms: Vec<Value> = own.terms.iter().map(|term| json!(term)).collect();
+    let terms = own.selection.terms.iter().flatten();
+    let mut terms: Vec<Value> = terms.map(|term| json!(term)).collect();
     if terms.is_empty() {
         terms.push(json!({}));
     }

@@ -1,36 +1,30 @@
 //! `GET /explain/<namespace>/<pod>` and `GET /top`: why a pod is pending, and what is free.
 //!
-//! The answers are written node by node from a snapshot, without a lock. The pod is fetched from the
-//! API server, whose words the watch leaves out. The decisions are core's.
+//! The answers are made from a snapshot, without a lock. The pod is fetched from the API server, whose
+//! words the watch leaves out. The decisions are core's.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use aliquot_core::cluster::NodeSet;
+use aliquot_core::PodUid;
 use aliquot_core::explain::{
-    ContainerRequest, NodeAnswer, NodeTotals, PodHeader, RefusalHistory, SchedulingCondition,
-    container_requests,
+    ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
+    SchedulingCondition, container_requests,
 };
-use aliquot_core::ledger::PodEntry;
-use aliquot_core::quota::Headroom;
+use aliquot_core::ledger::{Phase, PodEntry};
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Demand, NodeState, PodUid};
+use aliquot_core::top::TopAnswer;
 use aliquot_k8s::{disruption, pod};
 use aliquot_serve::access_control::token;
-use aliquot_serve::body;
-use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use axum::{Json, Router};
 use k8s_openapi::api::core::v1::Pod;
-use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{HttpError, ReadModel, nodes_by_name, placement, slots_by_name};
+use super::{HttpError, ReadModel, blocking, nodes_by_name, placement, slots_by_name};
 use crate::ledger_cache::LedgerCache;
-use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord, place};
+use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
 use crate::pins;
 use crate::unreadable::{UnreadablePod, add_unreadable_pods, unreadable_pods};
 
@@ -46,17 +40,17 @@ async fn pod_answer(
     State(model): State<ReadModel>,
     Path((namespace, name)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Result<Response, HttpError> {
+) -> Result<Json<PodAnswer>, HttpError> {
     model.ready()?;
     // An account may have the right to the answers about one namespace only.
     let reads_all = model.monitors.permit("/top", token(&headers)).await.is_ok();
     let pod = model.fetch(&namespace, &name).await?;
     let uid = pod::uid(&pod);
-    let waiting = match model.cache.pending.get(&uid) {
+    let waiting = match model.cache.pending(&uid) {
         Some(waiting) => waiting,
         None => match model.state_of(&namespace, &name, &pod)? {
-            FetchedPod::Pending(pending) => *pending,
-            FetchedPod::Bound(head) => return Ok(json(head.as_ref(), std::iter::empty())),
+            FetchedPod::Pending(pending) => Arc::from(pending),
+            FetchedPod::Bound(head) => return Ok(placed(*head)),
         },
     };
     let entry = model.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
@@ -73,33 +67,41 @@ async fn pod_answer(
         .map(|refusals| history(refusals, Instant::now()));
     if let Some(entry) = entry {
         head.placement = Some(placement(&entry));
-        return Ok(json(&head, std::iter::empty()));
+        return Ok(placed(head));
     }
-    let nodes = Nodes::of(model.cache.clone(), &uid, waiting, reads_all);
-    Ok(json(&head, nodes))
+    let answer = blocking(move || {
+        let (nodes, tail) = nodes(&model.cache, &uid, &waiting, reads_all);
+        PodAnswer { head, nodes, tail }
+    });
+    answer.await.map(Json)
 }
 
-async fn top(State(model): State<ReadModel>) -> Result<Response, HttpError> {
-    #[derive(Serialize)]
-    struct TopHeader {
-        default_cores: aliquot_core::Percent,
-        leads: bool,
-    }
+async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpError> {
     model.ready()?;
-    let cluster = model.cache.snapshot();
-    let default_cores = model.cache.settings().defaults.cores;
-    let unreadable = unreadable_pods(&model.cache);
-    let lines = nodes_by_name(cluster, default_cores).map(move |mut top| {
-        let here = unreadable.values().filter(|found| found.node == top.node);
-        top.unreadable = here.map(UnreadablePod::full_name).collect();
-        Piece::Node(text(&top))
+    let answer = blocking(move || {
+        let default_cores = model.cache.settings().defaults.cores;
+        let unreadable = unreadable_pods(&model.cache);
+        let nodes = nodes_by_name(model.cache.snapshot(), default_cores).map(|mut top| {
+            let here = unreadable.values().filter(|found| found.node == top.node);
+            top.unreadable = here.map(UnreadablePod::full_name).collect();
+            top
+        });
+        TopAnswer {
+            default_cores,
+            leads: model.leads(),
+            nodes: nodes.collect(),
+        }
     });
-    let leads = model.leads();
-    let head = TopHeader {
-        default_cores,
-        leads,
-    };
-    Ok(json(&head, lines))
+    answer.await.map(Json)
+}
+
+/// The answer about a pod that has its place.
+fn placed(head: PodHeader) -> Json<PodAnswer> {
+    Json(PodAnswer {
+        head,
+        nodes: Vec::new(),
+        tail: NodeTotals::default(),
+    })
 }
 
 enum FetchedPod {
@@ -168,7 +170,7 @@ impl ReadModel {
                     namespace: namespace.into(),
                     allocated,
                     requests: demand.requests(),
-                    confirmed: true,
+                    phase: Phase::Bound,
                     resizing: None,
                 };
                 let asks = (asks, pod::annotation(pod, REQUEST).is_some());
@@ -195,121 +197,44 @@ fn history(record: &RefusalRecord, now: Instant) -> RefusalHistory {
     }
 }
 
-/// The answers for the nodes, one after the other, and then their totals.
-struct Nodes {
-    cache: Arc<LedgerCache>,
-    cluster: Cluster,
-    slots: std::vec::IntoIter<usize>,
-    demand: Demand,
-    policies: Arc<Policies>,
-    offered: NodeSet,
-    /// Nodes with the pods that have claims there.
-    claimed: HashMap<usize, NodeState>,
-    /// The node with a reservation for this pod, without that reservation.
-    own: Option<(usize, NodeState)>,
-    /// What the quotas of the pod's namespace leave.
-    headroom: Option<Headroom>,
-    /// The namespace whose pods are named; all, without one.
-    readers: Option<String>,
-    tail: Option<NodeTotals>,
-}
-
-impl Nodes {
-    fn of(cache: Arc<LedgerCache>, uid: &PodUid, waiting: PendingPod, reads_all: bool) -> Self {
-        let namespace = waiting.pod.namespace.as_str();
-        let (cluster, own, headroom) = cache.read(|ledger| {
-            let headroom = ledger.headroom_for(uid, namespace);
-            (
-                ledger.cluster().clone(),
-                ledger.node_seen_by_preemptor(uid),
-                headroom,
-            )
-        });
-        // kube-scheduler named no node to filter.
-        let offered = if waiting.refusals.is_none() && waiting.is_refused_by_kube_scheduler() {
-            cluster.set::<&str>(&[])
-        } else {
-            waiting.offered
-        };
-        let mut claimed = HashMap::new();
-        for placement in cache.pending.claims_of_others(uid) {
-            place(&mut claimed, &cluster, &placement);
-        }
-        Self {
-            slots: slots_by_name(&cluster).into_iter(),
-            cluster,
-            demand: waiting.demand,
-            policies: cache.policies(),
-            cache,
-            offered,
-            claimed,
-            own,
+/// The answers for all nodes, by name, and their totals. Without `reads_all`, pods of other namespaces
+/// are counted and not named.
+fn nodes(
+    cache: &LedgerCache,
+    uid: &PodUid,
+    waiting: &PendingPod,
+    reads_all: bool,
+) -> (Vec<NodeAnswer>, NodeTotals) {
+    let namespace = waiting.pod.namespace.as_str();
+    let readers = (!reads_all).then_some(namespace);
+    // The node where a share is assumed for this pod counts without it.
+    let (cluster, own, headroom) = cache.read(|ledger| {
+        let headroom = ledger.headroom_for(uid, namespace);
+        (
+            ledger.cluster().clone(),
+            ledger.node_without_assumed(uid),
             headroom,
-            readers: (!reads_all).then(|| namespace.to_owned()),
-            tail: Some(NodeTotals::default()),
-        }
-    }
-}
-
-impl Iterator for Nodes {
-    type Item = Piece;
-
-    fn next(&mut self) -> Option<Piece> {
-        let Some(slot) = self.slots.next() else {
-            return Some(Piece::Tail(text(&self.tail.take()?)));
-        };
-        let (name, node) = self.cluster.named(slot)?;
-        let own = self.own.as_ref().filter(|(own, _)| *own == slot);
-        let node = own.map_or(&**node, |(_, state)| state);
-        let (offered, claimed) = (self.offered.contains(slot), self.claimed.get(&slot));
-        let (demand, policies) = (&self.demand, &self.policies);
-        let left = self.headroom.as_ref();
-        let (mut answer, refusal) =
-            NodeAnswer::of(name, node, demand, policies, offered, claimed, left);
-        let readers = self.readers.as_deref();
-        pins::add_users(&self.cache, &mut answer, demand, readers);
-        add_unreadable_pods(&self.cache, &mut answer, readers);
-        if let Some(tail) = &mut self.tail {
-            tail.add(&answer, refusal.as_ref());
-        }
-        Some(Piece::Node(text(&answer)))
-    }
-}
-
-/// A part of an answer, as JSON.
-enum Piece {
-    Node(String),
-    /// An object, whose fields follow the nodes.
-    Tail(String),
-}
-
-fn text(value: &impl Serialize) -> String {
-    // Plain types whose maps have string keys: cannot fail.
-    serde_json::to_string(value).unwrap_or_default()
-}
-
-/// One object: the fields of `head`, `nodes`, and those of the tail.
-fn json<I>(head: &impl Serialize, pieces: I) -> Response
-where
-    I: Iterator<Item = Piece> + Send + 'static,
-{
-    let head = text(head);
-    let fields = head.strip_suffix('}').unwrap_or_default();
-    let open = format!("{fields},\"nodes\":[");
-    let mut comma = "";
-    let mut tail = String::from("]}");
-    let mut pieces = pieces.fuse();
-    let mut ended = false;
-    let pieces = std::iter::from_fn(move || match pieces.next() {
-        Some(Piece::Node(node)) => Some(format!("{}{node}", std::mem::replace(&mut comma, ",\n"))),
-        Some(Piece::Tail(last)) => {
-            tail = format!("],{}", last.strip_prefix('{').unwrap_or("}"));
-            Some(String::new())
-        }
-        None => (!std::mem::replace(&mut ended, true)).then(|| std::mem::take(&mut tail)),
+        )
     });
-    let headers = [(header::CONTENT_TYPE, "application/json")];
-    (headers, body::stream(std::iter::once(open).chain(pieces))).into_response()
+    // kube-scheduler named no node to filter.
+    let none_offered = waiting.refusals.is_none() && waiting.is_refused_by_kube_scheduler();
+    let (demand, policies) = (&waiting.demand, cache.policies());
+    let (mut answers, mut totals) = (Vec::new(), NodeTotals::default());
+    for slot in slots_by_name(&cluster) {
+        let Some((name, node)) = cluster.named(slot) else {
+            continue;
+        };
+        let own = own.as_ref().filter(|(own, _)| *own == slot);
+        let node = own.map_or(&**node, |(_, state)| state);
+        let offered = !none_offered && waiting.offered.contains(slot);
+        let left = headroom.as_ref();
+        let (mut answer, refusal) = NodeAnswer::of(name, node, demand, &policies, offered, left);
+        pins::add_users(cache, &mut answer, demand, readers);
+        add_unreadable_pods(cache, &mut answer, readers);
+        totals.add(&answer, refusal.as_ref());
+        answers.push(answer);
+    }
+    (answers, totals)
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! The answers about pending, bound and unknown pods.
 
+use std::sync::Arc;
+
+use aliquot_core::Mib;
 use aliquot_core::access::{Access, Forbidden};
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::decide::PendingPlacement;
-use aliquot_core::explain::PodAnswer;
-use aliquot_core::top::TopAnswer;
-use aliquot_core::usage::DeviceUse;
-use aliquot_core::{Mib, Percent};
 use aliquot_k8s::watch::Index;
 use aliquot_serve::Readiness;
 use aliquot_serve::access_control::{AccessControl, Reviewed, TOKEN_HEADER};
@@ -19,7 +17,6 @@ use tower_test::mock;
 
 use super::*;
 use crate::leader::Leader;
-use crate::ledger_cache::pending_pods::Claim;
 use crate::ledger_cache::tests::{node, pod};
 use crate::pod_client::PodClient;
 use crate::views::monitors::Monitors;
@@ -81,32 +78,13 @@ async fn ask_guarded(
 async fn explains_pending_pod_node_by_node() {
     let cache = Arc::new(cache());
     let uid = PodUid::from("p");
-    let mut waiting = cache.pending.get(&uid).unwrap();
+    let mut waiting = cache.pending(&uid).unwrap().as_ref().clone();
     waiting.offered = cache.snapshot().set(&["a", "b"]);
     waiting.refusals = Some(RefusalRecord::new("first".to_owned(), Instant::now()));
-    cache.refused(&uid, waiting.clone(), 0);
+    cache.refused(&uid, waiting.clone());
     tokio::time::advance(std::time::Duration::from_secs(5)).await;
     waiting.refusals = Some(RefusalRecord::new("0/2 nodes".to_owned(), Instant::now()));
-    cache.refused(&uid, waiting, 0);
-    let slot = cache.snapshot().slot("b").unwrap();
-    let claim = Claim {
-        placement: PendingPlacement {
-            slot,
-            uses: vec![(0, DeviceUse::of(Mib(700), Percent(0)))],
-            instances: vec![],
-            replicas: aliquot_core::Replicas::default(),
-        },
-        namespace: "d".into(),
-        offered: true,
-    };
-    let other = PodUid::from("other");
-    let before = cache
-        .pending
-        .claims
-        .lock()
-        .put(&other, claim, Instant::now());
-    assert!(before.is_none());
-
+    cache.refused(&uid, waiting);
     let (status, text) = ask(cache, "/explain/d/p", Some(refused_by_kube_scheduler())).await;
     assert_eq!(status, StatusCode::OK);
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();
@@ -125,7 +103,6 @@ async fn explains_pending_pod_node_by_node() {
                 n.node.as_str(),
                 n.offered,
                 n.fits,
-                n.crowded,
                 n.gpus[0].answer.as_str(),
             )
         })
@@ -133,9 +110,9 @@ async fn explains_pending_pod_node_by_node() {
     assert_eq!(
         lines,
         [
-            ("a", true, false, false, "CardInsufficientMemory"),
-            ("b", true, true, true, "chosen"),
-            ("c", false, true, false, "chosen"),
+            ("a", true, false, "CardInsufficientMemory"),
+            ("b", true, true, "chosen"),
+            ("c", false, true, "chosen"),
         ]
     );
     let tail = answer.tail;

@@ -61,13 +61,13 @@ impl Gauges {
     }
 
     fn values(&self) -> [(MetricSpec, usize); 8] {
-        let (pending, refused) = self.cache.pending.counts();
-        let (confirmed, reserved) = self.cache.read(|ledger| {
+        let (pending, refused) = self.cache.pending_counts();
+        let (confirmed, reserved, assumed) = self.cache.read(|ledger| {
             let with_share = || ledger.pod_entries().filter(|(_, b)| b.uses_devices());
-            let confirmed = with_share().filter(|(_, b)| b.confirmed).count();
-            (confirmed, with_share().count() - confirmed)
+            let confirmed = with_share().filter(|(_, b)| b.is_confirmed()).count();
+            let assumed = ledger.assumptions().count();
+            (confirmed, with_share().count() - confirmed, assumed)
         });
-        let claims = self.cache.pending.claims.lock().all(Instant::now()).len();
         let cluster = self.cache.snapshot();
         let ours = || cluster.iter().filter(|(.., node)| node.inventory.is_some());
         [
@@ -84,7 +84,7 @@ impl Gauges {
             (metrics::RESERVATIONS, reserved),
             (metrics::PENDING_PODS, pending),
             (metrics::REFUSED_PODS, refused),
-            (metrics::CLAIMS, claims),
+            (metrics::ASSUMED, assumed),
         ]
     }
 }

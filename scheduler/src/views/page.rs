@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::monitors::Measured;
 use super::page_state::Editions;
-use super::{HttpError, ReadModel};
+use super::{HttpError, ReadModel, blocking};
 
 const JSON: (HeaderName, &str) = (header::CONTENT_TYPE, "application/json");
 /// The page loads nothing from other hosts.
@@ -114,16 +114,12 @@ async fn state(
 ) -> Result<Response, HttpError> {
     model.ready()?;
     let now = Instant::now();
-    // Encoding a large cluster for the first time takes a while.
-    let answer = tokio::task::spawn_blocking(move || {
+    let answer = blocking(move || {
         let mut editions = editions.lock();
         editions.update(&model.cache, model.leads(), now);
         editions.answer(since.as_deref())
     });
-    let answer = answer
-        .await
-        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    Ok(([JSON], answer).into_response())
+    Ok(([JSON], answer.await?).into_response())
 }
 
 /// What the monitors of these nodes answer.

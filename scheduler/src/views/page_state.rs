@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aliquot_core::explain::{ContainerRequest, container_requests};
 use aliquot_core::inventory::Mode;
+use aliquot_core::ledger::PodEntry;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::quota::LimitedResource;
 use aliquot_core::top::{DeviceAmount, GpuTop, InstanceTop, NodeTop};
@@ -150,23 +151,21 @@ impl Editions {
 
     fn update_nodes(&mut self, cache: &LedgerCache, cluster: &Cluster, slots: &[usize]) {
         let changed: Vec<(usize, u64, Vec<PageShare>)> = {
-            // As everywhere: the bound pods before the ledger.
-            let bound_pods = cache.bound_pods.0.read();
-            cache.read(|ledger| {
-                let compared = slots.iter().filter_map(|slot| {
-                    let (name, _) = cluster.named(*slot)?;
-                    let mut hasher = DefaultHasher::new();
-                    cluster.version(*slot).hash(&mut hasher);
-                    for uid in ledger.pods_on(name.as_str()) {
-                        let confirmed = ledger.pod_entry(uid).map(|entry| entry.confirmed);
-                        (uid, confirmed, bound_pods.get(uid).is_some()).hash(&mut hasher);
-                    }
-                    let hash = hasher.finish();
-                    let known = self.nodes.get(name).map(|part| part.hash);
-                    (known != Some(hash)).then(|| (*slot, hash, shares(ledger, &bound_pods, name)))
-                });
-                compared.collect()
-            })
+            let state = cache.lock();
+            let (ledger, bound_pods) = (&state.ledger, &state.bound_pods);
+            let compared = slots.iter().filter_map(|slot| {
+                let (name, _) = cluster.named(*slot)?;
+                let mut hasher = DefaultHasher::new();
+                cluster.version(*slot).hash(&mut hasher);
+                for uid in ledger.pods_on(name.as_str()) {
+                    let confirmed = ledger.pod_entry(uid).map(PodEntry::is_confirmed);
+                    (uid, confirmed, bound_pods.get(uid).is_some()).hash(&mut hasher);
+                }
+                let hash = hasher.finish();
+                let known = self.nodes.get(name).map(|part| part.hash);
+                (known != Some(hash)).then(|| (*slot, hash, shares(ledger, bound_pods, name)))
+            });
+            compared.collect()
         };
         let cores = cache.settings().defaults.cores;
         for (slot, hash, shares) in changed {
@@ -226,13 +225,13 @@ fn encode(value: &impl Serialize) -> String {
 
 fn rest(cache: &LedgerCache, leads: bool) -> Rest {
     let waiting: Vec<WaitingShown> = {
-        let pods = cache.pending.pods.lock();
-        let mut first: Vec<&PendingPod> = pods.values().collect();
+        let pods = &cache.lock().pending;
+        let mut first: Vec<&PendingPod> = pods.values().map(|one| &**one).collect();
         first.sort_unstable_by_key(|one| (&one.pod.namespace, &one.pod.name));
         first.truncate(MAX_PENDING);
         first.into_iter().map(line).collect()
     };
-    let more_waiting = cache.pending.counts().0.saturating_sub(waiting.len());
+    let more_waiting = cache.pending_counts().0.saturating_sub(waiting.len());
     let quotas = cache.read(|ledger| {
         let all = ledger.namespaces().quotas().into_iter();
         let lines = all.flat_map(|(namespace, (used, quotas))| {
@@ -307,7 +306,7 @@ fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageS
                 pod: pod.clone(),
                 amount: (*used).into(),
                 instance: placed.map(|placed| format!("{}@{}", placed.profile, placed.start)),
-                confirmed: entry.confirmed,
+                confirmed: entry.is_confirmed(),
             });
         }
     }

@@ -48,7 +48,15 @@ impl Usage {
 /// `None`: unreadable, so all of the node.
 type GpuUsages = Option<Vec<(GpuUuid, Usage)>>;
 
-/// The allocation or reservation of a pod.
+/// How certain it is that a pod gets what its entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    Assumed,
+    Reserved,
+    Confirmed,
+}
+
+/// What is allocated to a pod, reserved or assumed for it.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelEntry {
     pub(crate) node: NodeName,
@@ -59,7 +67,9 @@ pub(crate) struct ModelEntry {
     resizing: Option<(u64, Vec<(GpuUuid, Usage)>)>,
     pub(crate) apps: u64,
     pub(crate) replicas: u64,
-    pub(crate) confirmed: bool,
+    pub(crate) certainty: Certainty,
+    /// Its gang assumes it again if its Binding fails.
+    gang: bool,
     /// It requests a share: without one, anybody may have written an unreadable allocation.
     pub(crate) asks: bool,
 }
@@ -92,7 +102,7 @@ impl Reference {
             };
             let resizing = self.pods.get(uid).filter(|old| old.node == *node);
             let resizing = resizing.and_then(|old| old.resizing.clone());
-            self.record(uid, shape, node, gpus, true);
+            self.record(uid, shape, node, gpus, Certainty::Confirmed);
             if let Some((generation, reserved)) = resizing.filter(|(own, _)| *own > pod.generation)
             {
                 self.reserve_resize(uid, generation, reserved);
@@ -108,8 +118,38 @@ impl Reference {
         }
     }
 
+    /// Filter named this node first, and assumed this of its GPUs for the pod.
+    pub(crate) fn assumed(
+        &mut self,
+        shape: &Shape,
+        uid: &PodUid,
+        node: &NodeName,
+        gpus: Vec<(GpuUuid, Usage)>,
+        gang: bool,
+    ) {
+        self.record(uid, shape, node, Some(gpus), Certainty::Assumed);
+        self.pods.get_mut(uid).expect("recorded").gang = gang;
+    }
+
+    /// The time of everything that is assumed is over.
+    pub(crate) fn expire(&mut self) {
+        self.pods.retain(|_, one| {
+            one.gang = false;
+            one.certainty != Certainty::Assumed
+        });
+    }
+
+    /// Whether the pod has an entry that is more than assumed.
+    pub(crate) fn has(&self, uid: &PodUid) -> bool {
+        let entry = self.pods.get(uid);
+        entry.is_some_and(|entry| entry.certainty != Certainty::Assumed)
+    }
+
     /// Filter refused the pod, which our watch may not have shown yet.
     pub(crate) fn filter_refused(&mut self, uid: &PodUid, shape: usize) {
+        if !self.has(uid) {
+            self.pods.remove(uid);
+        }
         if self.waiting.insert(uid.clone(), shape).is_none() {
             self.unlisted.insert(uid.clone());
         }
@@ -125,7 +165,8 @@ impl Reference {
     /// younger than the list.
     pub(crate) fn pods_listed(&mut self, shapes: &[Shape], pods: &BTreeMap<PodUid, Pod>) {
         let listed = |uid: &PodUid| pods.contains_key(uid);
-        self.pods.retain(|uid, one| !one.confirmed || listed(uid));
+        let confirmed = |one: &ModelEntry| one.certainty == Certainty::Confirmed;
+        self.pods.retain(|uid, one| !confirmed(one) || listed(uid));
         let younger = std::mem::take(&mut self.unlisted);
         let known = |uid: &PodUid| listed(uid) || younger.contains(uid);
         self.waiting.retain(|uid, _| known(uid));
@@ -137,11 +178,20 @@ impl Reference {
 
     pub(crate) fn reserved(&mut self, shape: &Shape, uid: &PodUid, given: &Allocation) {
         let gpus = Some(effective(shape, given));
-        self.record(uid, shape, &given.node, gpus, false);
+        let gang = self.pods.get(uid).is_some_and(|assumed| assumed.gang);
+        self.record(uid, shape, &given.node, gpus, Certainty::Reserved);
+        self.pods.get_mut(uid).expect("recorded").gang = gang;
     }
 
     pub(crate) fn cancelled(&mut self, uid: &PodUid) {
-        self.pods.retain(|one, entry| entry.confirmed || one != uid);
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
+        if entry.certainty == Certainty::Reserved && entry.gang {
+            entry.certainty = Certainty::Assumed;
+        } else if entry.certainty == Certainty::Reserved {
+            self.pods.remove(uid);
+        }
     }
 
     fn stop_waiting(&mut self, uid: &PodUid) {
@@ -156,7 +206,7 @@ impl Reference {
         shape: &Shape,
         node: &NodeName,
         gpus: GpuUsages,
-        sure: bool,
+        certainty: Certainty,
     ) {
         let entry = ModelEntry {
             node: node.clone(),
@@ -165,7 +215,8 @@ impl Reference {
             resizing: None,
             apps: shape.apps(),
             replicas: shape.replicas(),
-            confirmed: sure,
+            certainty,
+            gang: false,
             asks: shape.demand.requests_gpu(),
         };
         self.pods.insert(uid.clone(), entry);
@@ -210,7 +261,7 @@ impl Reference {
 
     /// The pod is shown with this allocation, and no resize of it is being written.
     pub(crate) fn shows(&self, uid: &PodUid, shape: &Shape, given: &Allocation) -> bool {
-        let entry = self.pods.get(uid);
+        let entry = self.pods.get(uid).filter(|_| self.has(uid));
         entry.is_some_and(|entry| {
             entry.resizing.is_none()
                 && entry.node == given.node
@@ -300,9 +351,10 @@ impl Reference {
         (Usage::sum(usage), pods)
     }
 
-    /// Whether the node can take a pod of this shape, by trying every GPU; `None` for shapes of
-    /// several containers, where order matters.
-    pub(crate) fn fits(&self, name: &NodeName, shape: &Shape) -> Option<bool> {
+    /// Whether the node can take this pod, by trying every GPU, without what is assumed for it; `None`
+    /// for shapes of several containers, where order matters.
+    pub(crate) fn fits(&self, name: &NodeName, shape: &Shape, uid: &PodUid) -> Option<bool> {
+        let own = (!self.has(uid)).then_some(uid);
         let asking = shape.containers.iter();
         let asking: Vec<_> = asking.filter_map(|(_, _, request)| *request).collect();
         let node = match self.nodes.get(name) {
@@ -314,7 +366,8 @@ impl Reference {
             return Some(true);
         }
         // Pods have replicas whoever placed them.
-        let requested: u64 = self.on(name).map(|(_, entry)| entry.replicas).sum();
+        let others = self.on(name).filter(|(uid, _)| Some(*uid) != own);
+        let requested: u64 = others.map(|(_, entry)| entry.replicas).sum();
         let offered = node.offered.map_or(u64::MAX, u64::from);
         if requested + shape.replicas() > offered {
             return Some(false);
@@ -325,7 +378,7 @@ impl Reference {
         let whole = |gpu: &ModelGpu| if request.percent { gpu.memory } else { 100 };
         let requested_of = |gpu: &ModelGpu| whole(gpu) * request.memory / 100;
         let free = gpus.iter().filter(|gpu| {
-            let (usage, pods) = self.sum(name, &gpu.uuid);
+            let (usage, pods) = self.sum_without(name, &gpu.uuid, own);
             gpu.open()
                 && usage.replicas < u64::from(gpu.replicas)
                 && usage.memory + requested_of(gpu) <= gpu.memory
@@ -336,7 +389,7 @@ impl Reference {
         });
         let free: Vec<u64> = free.map(requested_of).collect();
         let count = u64::try_from(request.gpus).expect("few");
-        let [memory, cores] = self.left();
+        let [memory, cores] = self.left_without(own);
         let least = free.iter().min().copied().unwrap_or(0);
         let most = free.iter().max().copied().unwrap_or(0);
         if free.len() < request.gpus || least * count > memory || request.cores * count > cores {
@@ -346,11 +399,7 @@ impl Reference {
         (most * count <= memory).then_some(true)
     }
 
-    /// What the quota leaves of memory and of compute.
-    fn left(&self) -> [u64; 2] {
-        self.left_without(None)
-    }
-
+    /// What the quota leaves of memory and of compute beside the other pods.
     fn left_without(&self, without: Option<&PodUid>) -> [u64; 2] {
         let pods = || self.pods.iter().filter(|(uid, _)| Some(*uid) != without);
         let known = pods().all(|(_, entry)| entry.gpus.is_some());

@@ -398,8 +398,9 @@ impl Run {
         }
     }
 
-    /// All claims expire, and refused pods are checked.
+    /// All that is claimed and assumed expires, and refused pods are checked.
     async fn wait_and_requeue(&mut self) {
+        self.system.expire();
         tokio::time::advance(CLAIM_LIFETIME + Duration::from_millis(1)).await;
         // Waiting for a capacity event notices expired claims; an earlier event may be pending,
         // too.
@@ -433,6 +434,7 @@ impl Run {
             self.system.node_event(&name, event);
         }
         self.audit();
+        self.system.expire();
         self.system.check();
         let running = self.system.cache.read(Clone::clone);
         self.restart();

@@ -1,22 +1,28 @@
 //! The ledger cache and the reference model: both get every event, and then they must be equal.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
-use aliquot_core::ledger::{NotReserved, NotResized};
+use aliquot_core::ledger::{NotReserved, NotResized, Phase};
 use aliquot_core::refusal::Reason;
 use aliquot_core::resize::{ResizeRequest, Resized};
 use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Allocation, Cluster, Ledger, Mib, NodeName, NodeState, Percent, PodUid};
+use aliquot_core::{
+    Allocation, Cluster, Ledger, Mib, Namespace, NodeName, NodeState, Percent, PodUid,
+};
 use aliquot_k8s::pod::Settings;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
+use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
+use aliquot_scheduler::ledger_cache::gangs::GangName;
 use aliquot_scheduler::ledger_cache::pending_pods::PendingPod;
 use aliquot_scheduler::requeue::take_requeueable;
 use k8s_openapi::api::core::v1 as api;
+use tokio::time::Instant;
 
-use crate::reference::{Reference, Usage};
+use crate::reference::{Certainty, Reference, Usage};
 use crate::shapes::{CPU, Shape};
 use crate::world::{self, Event, Node, Pod};
 
@@ -174,11 +180,11 @@ impl System {
         node: &NodeName,
     ) -> Option<Allocation> {
         let shape = &self.shapes[shape];
-        let fits = self.reference.fits(node, shape);
+        let fits = self.reference.fits(node, shape, uid);
         match self.cache.reserve(uid, &"d".into(), node, &shape.demand) {
             Ok(given) => {
                 assert_ne!(fits, Some(false), "reserved on {node} without capacity");
-                assert!(!self.reference.pods.contains_key(uid), "reserved twice");
+                assert!(!self.reference.has(uid), "reserved twice");
                 self.reference.reserved(shape, uid, &given);
                 self.within_capacity(node, uid);
                 Some(given)
@@ -201,9 +207,8 @@ impl System {
                 .cluster()
                 .node(node.as_str())
                 .expect("reserved on it");
-            let Some(AllocatedUse::Known(uses)) =
-                ledger.pod_entry(uid).map(|entry| &entry.allocated)
-            else {
+            let entry = ledger.pod_entry(uid).or_else(|| ledger.assumed(uid));
+            let Some(AllocatedUse::Known(uses)) = entry.map(|entry| &entry.allocated) else {
                 panic!("{uid} has no allocation");
             };
             let inventory = state.inventory.as_ref().expect("reserved on its GPUs");
@@ -217,31 +222,63 @@ impl System {
         });
     }
 
-    /// Filter, as kube-scheduler calls it: what fits does not depend on claims.
+    /// Filter, as kube-scheduler calls it: on the node that it names first, a share is assumed.
     pub(crate) fn filter(&mut self, uid: &PodUid, shape: usize, pod: &Pod) {
         let demand = self.shapes[shape].demand.clone();
         if !demand.requests_gpu() {
             return;
         }
-        let event_count = self.cache.pending.event_count();
-        let view = self.cache.view(uid, "d");
         let object = world::pod_object(&self.shapes, uid, pod);
+        let gang = GangName {
+            namespace: "d".into(),
+            name: "g".to_owned(),
+        };
+        let of_gang = uid.as_str().ends_with(['0', '2', '4', '6', '8']);
+        let pod = FilteredPod {
+            uid,
+            namespace: &Namespace::from("d"),
+            demand: &demand,
+            gang: of_gang.then_some(&gang),
+        };
         let all = self.texts.len();
-        if let Ok(fitting) = self.cache.best(&view, uid, &demand, &self.texts, all) {
-            self.check_fitting(shape, &fitting);
-            self.cache.claim(&view.0, &object, &demand, fitting[0]);
-        } else {
-            self.check_fitting(shape, &[]);
-            let mut waiting = PendingPod::read(&object, demand, true);
-            waiting.offered = view.0.set(&self.texts);
-            self.cache.refused(uid, waiting, event_count);
+        let Ok(fitting) = self.cache.best(pod, &self.texts, all) else {
+            self.check_fitting(uid, shape, &[]);
+            let mut waiting = PendingPod::read(&object, demand.clone(), true);
+            waiting.offered = self.cache.snapshot().set(&self.texts);
+            self.cache.refused(uid, waiting);
             self.reference.filter_refused(uid, shape);
+            return;
+        };
+        self.check_fitting(uid, shape, &fitting);
+        let node = NodeName::from(fitting[0]);
+        let named = if of_gang {
+            vec![fitting[0]]
+        } else {
+            fitting.clone()
+        };
+        assert_eq!(self.cache.assume(pod, fitting), Ok(named));
+        if self.reference.has(uid) {
+            return;
         }
+        self.within_capacity(&node, uid);
+        let uses = self.cache.read(|ledger| {
+            let uses = ledger.assumed(uid).and_then(|entry| entry.allocated.uses());
+            let uses = uses.into_iter().flatten();
+            uses.map(|(gpu, used)| (gpu.clone(), usage(used))).collect()
+        });
+        let shape = &self.shapes[shape];
+        self.reference.assumed(shape, uid, &node, uses, of_gang);
     }
 
-    fn check_fitting(&self, shape: usize, fitting: &[&str]) {
+    /// The time of everything that is assumed is over.
+    pub(crate) fn expire(&mut self) {
+        self.cache.expire(Instant::now() + Duration::from_secs(5));
+        self.reference.expire();
+    }
+
+    fn check_fitting(&self, uid: &PodUid, shape: usize, fitting: &[&str]) {
         for name in &self.names {
-            let expected = self.reference.fits(name, &self.shapes[shape]);
+            let expected = self.reference.fits(name, &self.shapes[shape], uid);
             let found = fitting.contains(&name.as_str());
             assert!(
                 expected.is_none_or(|fits| fits == found),
@@ -264,11 +301,11 @@ impl System {
         }
         for uid in &self.reference.refused {
             let shape = &self.shapes[self.reference.waiting[uid]];
-            let reserved = self.reference.pods.contains_key(uid);
+            let reserved = self.reference.has(uid);
             let fits = self
                 .names
                 .iter()
-                .find(|name| self.reference.fits(name, shape) == Some(true));
+                .find(|name| self.reference.fits(name, shape, uid) == Some(true));
             assert!(
                 reserved || fits.is_none(),
                 "{uid} is not requeued and fits on {fits:?}"
@@ -278,7 +315,6 @@ impl System {
 
     /// Without any claim: memoized scores are those of an empty memo.
     pub(crate) fn ranks(&self) {
-        let cluster = self.cache.snapshot();
         let nobody = PodUid::from("nobody");
         let policies = self.cache.policies();
         for shape in self
@@ -286,18 +322,16 @@ impl System {
             .iter()
             .filter(|shape| shape.demand.requests_gpu())
         {
+            let cluster = self.cache.snapshot();
             let query = NodeQuery {
                 cluster: &cluster,
                 demand: &shape.demand,
                 policies: &policies,
-                pending: &[],
-                own_reservation: None,
+                without_own: None,
                 headroom: None,
             };
             let fresh = decide::ranks(&query, &mut Memo::default(), &self.texts);
-            let memoized = self
-                .cache
-                .ranks(&cluster, &nobody, &shape.demand, &self.texts);
+            let memoized = self.cache.ranks(&nobody, &shape.demand, &self.texts);
             assert_eq!(memoized, fresh);
         }
     }
@@ -317,18 +351,23 @@ impl System {
     pub(crate) fn check(&self) {
         self.cache.read(|ledger| self.compare(ledger));
         let waiting = (self.reference.waiting.len(), self.reference.refused.len());
-        assert_eq!(self.cache.pending.counts(), waiting, "pending, refused");
+        assert_eq!(self.cache.pending_counts(), waiting, "pending, refused");
     }
 
     fn compare(&self, ledger: &Ledger) {
         let model = &self.reference;
-        assert_eq!(ledger.pod_entries().count(), model.pods.len(), "entries");
+        let entries = ledger.pod_entries().count() + ledger.assumptions().count();
+        assert_eq!(entries, model.pods.len(), "entries");
         for (uid, expected) in &model.pods {
-            let entry = ledger
-                .pod_entry(uid)
-                .unwrap_or_else(|| panic!("{uid} lost"));
+            let entry = ledger.pod_entry(uid).or_else(|| ledger.assumed(uid));
+            let entry = entry.unwrap_or_else(|| panic!("{uid} lost"));
             assert_eq!(entry.node, expected.node, "{uid}");
-            assert_eq!(entry.confirmed, expected.confirmed, "{uid}");
+            let certainty = match entry.phase {
+                Phase::Assumed(_) => Certainty::Assumed,
+                Phase::Binding(_) => Certainty::Reserved,
+                Phase::Bound => Certainty::Confirmed,
+            };
+            assert_eq!(certainty, expected.certainty, "{uid}");
             match (&entry.allocated, &expected.gpus) {
                 (AllocatedUse::Unreadable, None) if expected.asks => {}
                 (AllocatedUse::Unproven, None) if !expected.asks => {}

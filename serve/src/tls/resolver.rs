@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use rustls::crypto::ring::sign::any_supported_type;
+use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
@@ -24,12 +24,9 @@ pub enum CertificateError {
     /// The key's text is not PEM.
     #[error("the private key is not PEM")]
     Key(#[source] rustls_pki_types::pem::Error),
-    /// The key's type cannot sign here.
-    #[error("the private key cannot be used")]
-    KeyKind(#[source] rustls::Error),
-    /// Key and certificate belong to different pairs.
-    #[error("the private key does not belong to the certificate")]
-    Mismatch(#[source] rustls::Error),
+    /// The key cannot sign here, or for this certificate.
+    #[error("the private key cannot be used with the certificate")]
+    Pair(#[source] rustls::Error),
 }
 
 /// The certificate that new connections get. Clones share it.
@@ -55,9 +52,8 @@ impl Certificates {
         }
         let key =
             PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(CertificateError::Key)?;
-        let signer = any_supported_type(&key).map_err(CertificateError::KeyKind)?;
-        let pair = CertifiedKey::new(chain, signer);
-        pair.keys_match().map_err(CertificateError::Mismatch)?;
+        let pair = CertifiedKey::from_der(chain, key, &default_provider())
+            .map_err(CertificateError::Pair)?;
         self.current.store(Some(Arc::new(pair)));
         Ok(())
     }

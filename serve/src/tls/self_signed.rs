@@ -27,5 +27,5 @@ pub fn self_signed() -> Result<Arc<ServerConfig>, SelfSignedError> {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let certificates = Certificates::none();
     certificates.replace(&pair.cert.pem(), &pair.signing_key.serialize_pem())?;
-    Ok(super::server_config(&certificates)?)
+    Ok(super::server_config(&certificates, None)?)
 }

@@ -8,7 +8,7 @@ use aliquot_cluster::Cluster;
 use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::inventory::INVENTORY;
 use aliquot_e2e::figures::print_line;
-use aliquot_e2e::stack::{NODE, NodeOptions, Point, Stack};
+use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -121,7 +121,7 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
             paused.as_secs_f64()
         ));
     }
-    for point in [Point::ResizeStored, Point::ResizeWritten] {
+    for point in ["ResizeStored", "ResizeWritten"] {
         kill_agent(&stack, point).await?;
     }
     replicas.whole().await?;
@@ -152,13 +152,13 @@ fn agent() -> NodeOptions {
 }
 
 /// Kills the agent of the real node while it resizes a running share, and starts it again.
-async fn kill_agent(stack: &Stack, point: Point) -> Result<()> {
+async fn kill_agent(stack: &Stack, point: &'static str) -> Result<()> {
     stack.kill_at(point)?;
     tokio::select! {
-        killed = stack.killed() => killed.with_context(|| format!("{point:?}"))?,
+        killed = stack.killed() => killed.context(point)?,
         failed = provoke::resize(stack) => failed?,
     }
-    print_line(&format!("the agent was killed at {point:?}"));
+    print_line(&format!("the agent was killed at {point}"));
     stack.start_device_plugin(&agent()).await
 }
 

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
-    "--set=compat.hami=true,compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
+    "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
     "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
@@ -250,28 +250,11 @@ fn policy_of_pods_has_the_lists_of_the_webhook() {
 }
 
 #[test]
-fn compat_hami_restores_what_hami_allows() {
-    let line = |arguments: &[&str], object: &str, name: &str| {
-        let objects = rendered(arguments).unwrap();
-        let (kind, object) = object.split_once(' ').unwrap();
-        command(container(one(&objects, kind, object), name)).join(" ")
-    };
-    let agent = |arguments: &[&str]| {
-        line(
-            arguments,
-            "DaemonSet aliquot-device-plugin",
-            "device-plugin",
-        )
-    };
-    let scheduler =
-        |arguments: &[&str]| line(arguments, "Deployment aliquot-scheduler", "scheduler");
-    assert!(agent(&[]).contains("--may-disable-control= "));
-    assert!(!scheduler(&[]).contains("--compat-hami"));
-    let on = "--set=compat.hami=true";
-    assert!(agent(&[on]).contains("--may-disable-control=* "));
-    assert!(scheduler(&[on]).contains("--compat-hami"));
-    let some = "--set=devicePlugin.tenantMay.disableControl={lab}";
-    assert!(agent(&[on, some]).contains("--may-disable-control=lab "));
+fn no_namespace_may_disable_control_by_default() {
+    let objects = rendered(&[]).unwrap();
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let line = command(container(agent, "device-plugin")).join(" ");
+    assert!(line.contains("--may-disable-control= "), "{line}");
 }
 
 #[test]
@@ -428,7 +411,7 @@ fn renders_webhook_configuration_for_webhook_flags() {
         let kind = "MutatingWebhookConfiguration";
         let mut found = one(&objects, kind, "aliquot-webhook").0.clone();
         found["metadata"].as_object_mut().unwrap().remove("labels");
-        let expected = flags.reconciler().unwrap().configuration();
+        let expected = flags.reconciler().unwrap().scope.configuration();
         assert_eq!(found, expected, "{arguments:?}");
     };
     check(&[]);

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{OrNotYet as _, eventually};
 use aliquot_core::inventory::{INVENTORY, Inventory};
-use aliquot_device_plugin::fail_point::Point;
 use aliquot_gpusim::{STATE_VARIABLE, SimulatedMachine, place, proc_folder};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -283,10 +282,10 @@ impl Stack {
     }
 
     /// Has an agent with fail-points killed at the next passage of this one.
-    pub fn kill_at(&self, point: Point) -> Result<()> {
+    pub fn kill_at(&self, point: &str) -> Result<()> {
         let file = self.files().join(FAIL_POINT);
         let _none_before = std::fs::remove_file(file.with_extension("fired"));
-        Ok(std::fs::write(file, format!("{point:?}"))?)
+        Ok(std::fs::write(file, format!("{point} 1"))?)
     }
 
     /// Waits until it was killed there.

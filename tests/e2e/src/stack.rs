@@ -25,7 +25,6 @@ use tokio::sync::Mutex;
 
 pub use crate::agent::NodeOptions;
 use crate::http;
-pub use aliquot_device_plugin::fail_point::Point;
 
 pub(crate) use aliquot_cluster::wait::PATIENCE;
 
@@ -245,7 +244,7 @@ impl Stack {
         let url = self.webhook_url();
         let flags = ["aliquot-webhook", "--url", &url];
         let flags = flags.iter().chain(more);
-        let settings = Args::try_parse_from(flags)?.reconciler()?;
+        let scope = Args::try_parse_from(flags)?.reconciler()?.scope;
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": SECRET, "namespace": NAMESPACE},
@@ -259,7 +258,7 @@ impl Stack {
             .context("apply the webhook's Secret")?;
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(client);
         configurations
-            .patch(NAME, &params, &Patch::Apply(settings.configuration()))
+            .patch(NAME, &params, &Patch::Apply(scope.configuration()))
             .await
             .context("apply the webhook's configuration")?;
         Ok(())

@@ -6,7 +6,6 @@
 
 pub mod allocation;
 pub mod extender;
-pub mod hami;
 pub mod inventory;
 pub mod preemption;
 pub mod quantities;
@@ -19,7 +18,6 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("extender", extender::check),
     ("allocation", allocation::check),
-    ("hami", hami::check),
     ("inventory", inventory::check),
     ("preemption", preemption::check),
     ("quantities", quantities::check),

@@ -9,6 +9,7 @@ use aliquot_k8s::watch::Index;
 use aliquot_k8s::{disruption, pod};
 use aliquot_scheduler::extender;
 use aliquot_scheduler::ledger_cache::LedgerCache;
+use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
@@ -105,8 +106,13 @@ pub fn check(input: &[u8]) {
     }
     let fits = |node: &str, evicted: &dyn Fn(&Tenant) -> bool| {
         let ledger_cache = ledger_cache(evicted);
-        let view = ledger_cache.view(&uid, "d");
-        ledger_cache.best(&view, &uid, &demand, &[node], 1).is_ok()
+        let pod = FilteredPod {
+            uid: &uid,
+            namespace: &"d".into(),
+            demand: &demand,
+            gang: None,
+        };
+        ledger_cache.best(pod, &[node], 1).is_ok()
     };
     let priority = disruption::priority(&preemptor);
     for (node, victims) in &asked {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_core::request::{DEFAULTED, Fill, Resource, Written};
+use aliquot_core::request::{DEFAULTED, Fill, Resource};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::{Excerpt, RequestAnnotation};
 use serde_json::{Value, json};
@@ -92,14 +92,15 @@ fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Fin
             _ => settings.request_as == RequestForm::Resources,
         };
         for resource in Resource::ALL {
+            let name = settings.names.of(resource);
             if is_resource(resource) {
-                write_resource(editor, container, resource, &complete, settings);
+                write_resource(editor, container, name, complete.get(resource));
             } else {
-                remove(editor, container, settings.names.of(resource));
+                remove(editor, container, name);
             }
         }
-        for name in &request.others {
-            equalize(editor, container, name);
+        for name in request.others.keys() {
+            write_resource(editor, container, name, None);
         }
         after.add(container.name(), &complete);
     }
@@ -123,70 +124,43 @@ fn write(requests: &[DeviceRequest<'_>], settings: &Settings, findings: &mut Fin
     }
 }
 
-/// What the container wrote stays as it is; what it left out, or the annotation had, is added.
+/// What the container wrote stays as it is. Requests equal limits, also where it wrote only one of the
+/// two, and both are `filled` where it wrote neither.
 fn write_resource(
     editor: &mut PodEditor,
     container: &Container<'_>,
-    resource: Resource,
-    complete: &Written,
-    settings: &Settings,
+    name: &str,
+    filled: Option<u64>,
 ) {
-    let name = settings.names.of(resource);
     let own = ResourceTexts::named(container, name);
-    match complete.get(resource) {
-        Some(number) if own.effective().is_none() => {
-            let text = number.to_string();
-            set(editor, container, "limits", name, &text);
-            set(editor, container, "requests", name, &text);
+    let text = own.effective().map(|(_, text)| text.to_owned());
+    let Some(text) = text.or_else(|| filled.map(|number| number.to_string())) else {
+        return;
+    };
+    let index = container.index.to_string();
+    for (list, written) in [("limits", own.limit), ("requests", own.request)] {
+        if written.is_none() {
+            let path = path(container, &index, list, name);
+            editor.set(&path, Value::from(text.as_str()));
         }
-        _ => equalize(editor, container, name),
-    }
-}
-
-/// Requests equal limits, also where the user wrote only one of the two.
-fn equalize(editor: &mut PodEditor, container: &Container<'_>, name: &str) {
-    match ResourceTexts::named(container, name) {
-        ResourceTexts {
-            limit: Some(limit),
-            request: None,
-        } => {
-            set(editor, container, "requests", name, limit);
-        }
-        ResourceTexts {
-            limit: None,
-            request: Some(request),
-        } => {
-            set(editor, container, "limits", name, request);
-        }
-        _ => {}
     }
 }
 
 fn remove(editor: &mut PodEditor, container: &Container<'_>, name: &str) {
     let index = container.index.to_string();
     for list in ["limits", "requests"] {
-        editor.remove(&[
-            "spec",
-            container.kind.list(),
-            &index,
-            "resources",
-            list,
-            name,
-        ]);
+        editor.remove(&path(container, &index, list, name));
     }
 }
 
-fn set(editor: &mut PodEditor, container: &Container<'_>, list: &str, name: &str, value: &str) {
-    let index = container.index.to_string();
-    let path = [
-        "spec",
-        container.kind.list(),
-        &index,
-        "resources",
-        list,
-        name,
-    ];
-    editor.set(&path, Value::from(value));
+fn path<'p>(
+    container: &Container<'_>,
+    index: &'p str,
+    list: &'p str,
+    name: &'p str,
+) -> [&'p str; 6] {
+    let kind = container.kind.list();
+    ["spec", kind, index, "resources", list, name]
 }
 
 /// Adds to what an earlier review of the same pod wrote.

@@ -1,23 +1,23 @@
-//! What could give GPUs to a pod besides its requests: environment variables, mounts and annotations
-//! of NVIDIA's runtime; and the annotations by which it chooses among GPUs.
+//! What could give GPUs to a pod besides its requests: environment variables, mounts and
+//! annotations of NVIDIA's runtime.
 //!
-//! `NVIDIA_VISIBLE_DEVICES` would give access to GPUs without an allocation; UUIDs in it become a
-//! pin that the scheduler allocates. Mounts below one folder name GPUs to NVIDIA's runtime.
-//! Annotations name CDI devices: NVIDIA's NRI plugin reads them off the pod, and CRI-O copies a
-//! pod's annotations to its containers, where NVIDIA's runtime reads them. Devices of other vendors
-//! are left alone, and so are other variables, with a warning where they do not do what their
-//! author expects.
+//! `NVIDIA_VISIBLE_DEVICES` would give access to GPUs without an allocation: it is taken out, and
+//! UUIDs in it become a pin that the scheduler allocates. Mounts below one folder name GPUs to
+//! NVIDIA's runtime. Annotations name CDI devices: NVIDIA's NRI plugin reads them off the pod, and
+//! CRI-O copies a pod's annotations to its containers, where NVIDIA's runtime reads them. Devices
+//! of other vendors are left alone, and so are other variables, with a warning where they do not do
+//! what their author expects.
 
 use std::collections::BTreeSet;
 
+use aliquot_core::Excerpt;
 use aliquot_core::escape::{self, ROOT_CAPABILITIES, SHARED_MEMORY, is_one_of};
 use aliquot_core::preferences::PIN;
-use aliquot_core::request::{self, Resource};
+use aliquot_core::request;
 use aliquot_core::rules::{PIN_UUIDS, Pin};
-use aliquot_core::{Excerpt, Preferences};
 use serde_json::{Value, json};
 
-use super::request::{DeviceRequest, PodRequest, ResourceTexts, counts_devices};
+use super::request::{DeviceRequest, PodRequest, ResourceTexts, counts_devices, is_amount};
 use crate::pod::{self, Container, Kind, items};
 use crate::settings::{Settings, VisibleDevices};
 use crate::verdict::{Findings, PodEditor, Refusal};
@@ -94,14 +94,11 @@ impl<'a> PodContext<'a> {
     fn gets_devices_of_other_plugin(&self, container: &Container<'_>) -> bool {
         let limits = container.raw["resources"]["limits"].as_object();
         let mut names = limits.into_iter().flat_map(|limits| limits.keys());
-        // Amounts of a GPU, which a node may publish and no plugin hands out.
-        let amounts = Resource::ALL.into_iter().filter(|&r| r != Resource::Gpu);
-        let amounts: Vec<&str> = amounts.map(|r| self.settings.names.of(r)).collect();
         pod::named_node(self.pod).is_none()
             && names.any(|name| {
                 let text = ResourceTexts::named(container, name).limit;
                 is_gpu_resource(name)
-                    && !amounts.contains(&name.as_str())
+                    && !is_amount(name, self.settings)
                     && request::count(text.unwrap_or_default()).is_ok_and(|count| count > 0)
             })
     }
@@ -140,25 +137,23 @@ pub(super) fn check(
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
+    let lasting = || containers.iter().filter(|c| c.kind != Kind::Ephemeral);
     let mut selections: Vec<Selection> = Vec::new();
-    for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
-        let devices = request.of(container);
-        let uuids = check_variables(container, devices, context, findings);
-        if devices.is_some() {
+    for container in lasting() {
+        let gets_devices = request.of(container).is_some();
+        let variables = override_variables(container, gets_devices, context, findings);
+        if gets_devices {
             selections.push(Selection {
                 field: container.field(),
-                container: container.name().to_owned(),
-                uuids,
+                uuids: uuids(&variables, &mut findings.refusals),
             });
         }
-        override_variable(container, devices.is_some(), context, findings);
     }
     pin(&selections, findings);
-    check_injection(containers, context, findings);
-    if !request.is_empty() {
-        let refusals = invalid_preferences(findings.editor.pod());
-        findings.refusals.extend(refusals);
+    for container in lasting() {
+        warn_of_cuda_variables(container, request.of(container), findings);
     }
+    check_injection(containers, context, findings);
 }
 
 /// The same for an ephemeral container that is added to a pod: it cannot get a GPU.
@@ -167,8 +162,8 @@ pub(super) fn check_ephemeral(
     context: &PodContext<'_>,
     findings: &mut Findings,
 ) {
-    check_variables(container, None, context, findings);
-    override_variable(container, false, context, findings);
+    override_variables(container, false, context, findings);
+    warn_of_cuda_variables(container, None, findings);
     findings
         .refusals
         .extend(injecting_mounts(container, context));
@@ -183,259 +178,143 @@ pub(super) fn check_of_other_scheduler(
     for container in containers.iter().filter(|c| c.kind != Kind::Ephemeral) {
         // Nothing is filled in here: a container that asks for memory alone gets no device.
         let gets_devices = counts_devices(container, context.settings);
-        for variable in variables(container, context) {
-            let field = variable.field;
-            match variable.selected {
-                Ok(SelectedGpus::None) => {}
-                Err(SelectionError::Denied(message)) => {
-                    findings.refusals.push(Refusal { field, message });
-                }
-                Ok(SelectedGpus::All | SelectedGpus::Uuids(_))
-                | Err(SelectionError::Unknown(_)) => {
-                    findings.warnings.push(overridden(container, gets_devices));
-                }
-            }
-        }
-        override_variable(container, gets_devices, context, findings);
+        override_variables(container, gets_devices, context, findings);
     }
     check_injection(containers, context, findings);
 }
 
-/// The GPUs that a container which requests devices names in its environment.
-struct Selection {
-    field: String,
-    container: String,
-    uuids: BTreeSet<String>,
-}
-
-/// Checks the variables of one container; returns the UUIDs that it names, if it requests devices.
-fn check_variables(
-    container: &Container<'_>,
-    request: Option<&DeviceRequest<'_>>,
-    context: &PodContext<'_>,
-    findings: &mut Findings,
-) -> BTreeSet<String> {
-    let mut selected = BTreeSet::new();
-    for variable in variables(container, context) {
-        let Variable { field, value, .. } = variable;
-        match (variable.selected, request) {
-            (Ok(SelectedGpus::None), _) => {}
-            (Ok(SelectedGpus::All), _) => {
-                let warning = overridden(container, request.is_some());
-                findings.warnings.push(warning);
-            }
-            (Ok(SelectedGpus::Uuids(uuids)), Some(_)) => selected.extend(uuids),
-            (Ok(SelectedGpus::Uuids(uuids)), None) => {
-                let warning = without_request(container, &uuids.join(","));
-                findings.warnings.push(warning);
-            }
-            (Err(SelectionError::Unknown(_)), None) => {
-                let warning = without_request(container, value.unwrap_or_default());
-                findings.warnings.push(warning);
-            }
-            (Err(SelectionError::Unknown(message) | SelectionError::Denied(message)), _) => {
-                findings.refusals.push(Refusal { field, message });
-            }
-        }
-    }
-    for env in items(&container.raw["env"]) {
-        match env["name"].as_str() {
-            Some(CUDA_VISIBLE_DEVICES) => {
-                let warning = cuda_visible_devices(&findings.editor, env, request);
-                findings.warnings.extend(warning);
-            }
-            Some(MPS_MEMORY_LIMIT) => findings.warnings.extend(mps_memory_limit(env)),
-            _ => {}
-        }
-    }
-    selected
-}
-
-/// One `NVIDIA_VISIBLE_DEVICES` of a container.
+/// A variable of a container that would open GPUs.
 struct Variable<'a> {
     field: String,
-    /// `None`: it is a reference.
+    /// `None`: a reference, whose value the kubelet alone knows.
     value: Option<&'a str>,
-    selected: Result<SelectedGpus, SelectionError>,
 }
 
-/// The container's own variables of that name; none where it is exempt.
-fn variables<'a>(
-    container: &'a Container<'_>,
-    context: &PodContext<'_>,
-) -> impl Iterator<Item = Variable<'a>> {
-    let (exempt, policy) = (context.is_exempt(container), context.policy);
-    let all = items(&container.raw["env"]).iter().enumerate();
-    let own = all.filter(move |(_, env)| !exempt && env["name"] == VISIBLE_DEVICES);
-    own.map(move |(index, env)| {
-        let value = env.get("value").and_then(Value::as_str);
-        Variable {
+impl<'a> Variable<'a> {
+    /// The container's own ones.
+    fn of(container: &Container<'a>) -> Vec<Self> {
+        let raw: &'a Value = container.raw;
+        let all = items(&raw["env"]).iter().enumerate();
+        let own = all.filter(|(_, env)| env["name"] == VISIBLE_DEVICES);
+        let variables = own.map(|(index, env)| Self {
             field: format!("{}.env[{index}]", container.field()),
-            value,
-            selected: selected_gpus(value, policy),
-        }
-    })
-}
-
-/// The GPUs to which a value would give access.
-enum SelectedGpus {
-    None,
-    All,
-    Uuids(Vec<String>),
-}
-
-/// Why a value is refused.
-enum SelectionError {
-    /// It does not name a GPU.
-    Unknown(String),
-    /// The policy denies every value.
-    Denied(String),
-}
-
-fn selected_gpus(
-    value: Option<&str>,
-    policy: VisibleDevices,
-) -> Result<SelectedGpus, SelectionError> {
-    if value.is_some_and(|value| NO_DEVICES.contains(&value.trim())) {
-        return Ok(SelectedGpus::None);
+            value: env["value"].as_str(),
+        });
+        let opens = |one: &Self| one.value.is_none_or(|v| !NO_DEVICES.contains(&v.trim()));
+        variables.filter(opens).collect()
     }
-    if policy == VisibleDevices::Deny {
-        let value = value.map_or_else(
+
+    fn denied(&self) -> Refusal {
+        let value = self.value.map_or_else(
             || "by reference".to_owned(),
             |value| format!("{:?}", Excerpt::from(value)),
         );
-        return Err(SelectionError::Denied(format!(
-            "{VISIBLE_DEVICES} {value} would bypass the scheduler; expected: no {VISIBLE_DEVICES} \
-             (use annotation {} to choose a GPU)",
-            PIN.aliquot
-        )));
+        Refusal {
+            field: self.field.clone(),
+            message: format!(
+                "{VISIBLE_DEVICES} {value} would bypass the scheduler; expected: no \
+                 {VISIBLE_DEVICES} (use annotation {} to choose a GPU)",
+                PIN.aliquot
+            ),
+        }
     }
-    let Some(value) = value else {
-        return Ok(SelectedGpus::All);
-    };
-    if value.trim() == "all" {
-        return Ok(SelectedGpus::All);
-    }
-    let uuids = value.split(',').map(|one| match one.trim().parse() {
-        Ok(Pin::Uuid(uuid)) => Some(uuid.to_string()),
-        Ok(Pin::Place { .. }) | Err(_) => None,
-    });
-    let uuids: Option<Vec<String>> = uuids.collect();
-    let unknown = || {
-        format!(
-            "{VISIBLE_DEVICES} {:?} does not name a GPU; expected: {PIN_UUIDS}, or no \
-             {VISIBLE_DEVICES}",
-            Excerpt::from(value)
-        )
-    };
-    uuids
-        .map(SelectedGpus::Uuids)
-        .ok_or_else(|| SelectionError::Unknown(unknown()))
-}
-
-fn overridden(container: &Container<'_>, gets_devices: bool) -> String {
-    let name = container.shown();
-    if gets_devices {
-        format!(
-            "container {name}: {VISIBLE_DEVICES} removed: the container sees the GPUs allocated to it"
-        )
-    } else {
-        format!(
-            "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU and sees none"
-        )
-    }
-}
-
-fn without_request(container: &Container<'_>, value: &str) -> String {
-    let name = container.shown();
-    if container.kind == Kind::Ephemeral {
-        return format!(
-            "container {name}: {VISIBLE_DEVICES} set to void: an ephemeral container cannot get GPUs"
-        );
-    }
-    format!(
-        "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU; request a \
-         GPU or a MIG instance in resources.limits and choose it with annotation {}: {}",
-        PIN.aliquot,
-        Excerpt::from(value),
-    )
 }
 
 /// Removes the variable from a container that gets devices. One that gets none has it set to
-/// `void`, which also takes precedence over what its image and an `envFrom` set.
-fn override_variable(
-    container: &Container<'_>,
+/// `void`, which also takes precedence over what its image and an `envFrom` set. Of duplicates the
+/// last one takes effect, so none may open a GPU. Returns those that would have.
+fn override_variables<'a>(
+    container: &Container<'a>,
     gets_devices: bool,
     context: &PodContext<'_>,
     findings: &mut Findings,
-) {
+) -> Vec<Variable<'a>> {
     if context.is_exempt(container) {
-        return;
+        return Vec::new();
+    }
+    let opening = Variable::of(container);
+    if context.policy == VisibleDevices::Deny && !opening.is_empty() {
+        let denied = opening.iter().map(Variable::denied);
+        findings.refusals.extend(denied);
+        return Vec::new();
     }
     let before = items(&container.raw["env"]);
-    let is_it = |env: &&Value| env["name"] == VISIBLE_DEVICES;
-    let own: Vec<&Value> = before.iter().filter(is_it).collect();
-    let is_harmless = |env: &&Value| {
-        let value = env["value"].as_str();
-        value.is_some_and(|value| NO_DEVICES.contains(&value.trim()))
-    };
-    // Of duplicates the last one takes effect: all of them have to be harmless.
-    let harmless = own.iter().all(is_harmless) && !own.is_empty();
-    if harmless || (own.is_empty() && (gets_devices || !context.needs_void(container))) {
-        return;
+    let is_set = before.iter().any(|env| env["name"] == VISIBLE_DEVICES);
+    if opening.is_empty() && (is_set || gets_devices || !context.needs_void(container)) {
+        return opening;
     }
-    let class = context.nvidia_runtime_class();
-    if let Some(class) = class.filter(|_| own.is_empty() && !context.requests_share) {
-        let name = container.shown();
+    let name = container.shown();
+    if gets_devices {
         findings.warnings.push(format!(
-            "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU, and \
-             runtime class {class} could expose all GPUs to it"
+            "container {name}: {VISIBLE_DEVICES} removed: the container sees the GPUs allocated to it"
+        ));
+    } else if is_set || !context.requests_share {
+        findings.warnings.push(format!(
+            "container {name}: {VISIBLE_DEVICES} set to void: the container requests no GPU and sees none"
         ));
     }
-    let mut after: Vec<Value> = before.iter().filter(|env| !is_it(env)).cloned().collect();
+    let others = before.iter().filter(|env| env["name"] != VISIBLE_DEVICES);
+    let mut after: Vec<Value> = others.cloned().collect();
     if !gets_devices {
         after.push(json!({"name": VISIBLE_DEVICES, "value": "void"}));
     }
     let index = container.index.to_string();
     let path = ["spec", container.kind.list(), &index, "env"];
     findings.editor.set(&path, Value::Array(after));
+    opening
+}
+
+/// The GPUs that a container which requests devices names in its environment.
+struct Selection {
+    field: String,
+    uuids: BTreeSet<String>,
+}
+
+/// The UUIDs in these variables; a refusal for each other value but `all`.
+fn uuids(variables: &[Variable<'_>], refusals: &mut Vec<Refusal>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for Variable { field, value } in variables {
+        let Some(value) = value.filter(|value| value.trim() != "all") else {
+            continue;
+        };
+        let uuids = value.split(',').map(|one| match one.trim().parse() {
+            Ok(Pin::Uuid(uuid)) => Some(uuid.to_string()),
+            Ok(Pin::Place { .. }) | Err(_) => None,
+        });
+        match uuids.collect::<Option<Vec<String>>>() {
+            Some(uuids) => found.extend(uuids),
+            None => refusals.push(Refusal {
+                field: field.clone(),
+                message: format!(
+                    "{VISIBLE_DEVICES} {:?} does not name a GPU; expected: {PIN_UUIDS}, or no \
+                     {VISIBLE_DEVICES}",
+                    Excerpt::from(value)
+                ),
+            }),
+        }
+    }
+    found
 }
 
 /// What the containers selected becomes the pod's pin, unless it has one. A pin is for all of
 /// them, so they have to select the same GPUs.
 fn pin(selections: &[Selection], findings: &mut Findings) {
-    let Some(first) = selections.iter().find(|one| !one.uuids.is_empty()) else {
-        return;
-    };
     let path = ["metadata", "annotations", PIN.aliquot];
-    let annotation = &findings.editor.pod()["metadata"]["annotations"][PIN.aliquot];
-    if let Some(own) = annotation.as_str() {
-        let warning = format!(
-            "{VISIBLE_DEVICES} removed: annotation {}: {} takes precedence",
-            PIN.aliquot,
-            Excerpt::from(own)
-        );
-        findings.warnings.push(warning);
+    let pinned = findings.editor.pod()["metadata"]["annotations"][PIN.aliquot].is_string();
+    let first = selections.iter().find(|one| !one.uuids.is_empty());
+    let Some(Selection { field, uuids }) = first.filter(|_| !pinned) else {
         return;
-    }
-    let text = |one: &Selection| {
-        let uuids: Vec<&str> = one.uuids.iter().map(String::as_str).collect();
-        uuids.join(",")
     };
-    let uuids = text(first);
-    let shown = Excerpt::from(uuids.as_str());
-    if let Some(other) = selections.iter().find(|one| one.uuids != first.uuids) {
-        let own = match text(other) {
-            none if none.is_empty() => "no GPU".into(),
-            own => Excerpt::of(own),
-        };
+    let list: Vec<&str> = uuids.iter().map(String::as_str).collect();
+    let list = list.join(",");
+    let shown = Excerpt::from(list.as_str());
+    if selections.iter().any(|one| one.uuids != *uuids) {
         findings.refusals.push(Refusal {
-            field: first.field.clone(),
+            field: field.clone(),
             message: format!(
-                "{VISIBLE_DEVICES} {shown:?} would apply to every container that requests a GPU, \
-                 but container {} selects {own}; expected: the same value in each of them, or \
-                 annotation {} with all GPUs that the pod may use",
-                Excerpt::from(other.container.as_str()),
+                "{VISIBLE_DEVICES} {shown:?} would apply to every container that requests a GPU; \
+                 expected: the same value in each of them, or annotation {} with all GPUs that \
+                 the pod may use",
                 PIN.aliquot
             ),
         });
@@ -446,7 +325,25 @@ fn pin(selections: &[Selection], findings: &mut Findings) {
          these GPUs",
         PIN.aliquot
     ));
-    findings.editor.set(&path, Value::String(uuids));
+    findings.editor.set(&path, Value::String(list));
+}
+
+/// Warns of variables that are left as they are, and do not do what their author expects.
+fn warn_of_cuda_variables(
+    container: &Container<'_>,
+    request: Option<&DeviceRequest<'_>>,
+    findings: &mut Findings,
+) {
+    let Findings {
+        editor, warnings, ..
+    } = findings;
+    for env in items(&container.raw["env"]) {
+        warnings.extend(match env["name"].as_str() {
+            Some(CUDA_VISIBLE_DEVICES) => cuda_visible_devices(editor, env, request),
+            Some(MPS_MEMORY_LIMIT) => mps_memory_limit(env),
+            _ => None,
+        });
+    }
 }
 
 /// A warning about a device that the container will not have: an index beyond its count, or a
@@ -486,19 +383,10 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
     if value.split(',').all(|entry| is_entry(entry.trim())) {
         return None;
     }
-    let size = value
-        .trim()
-        .trim_end_matches(['B', 'b', 'i'])
-        .to_ascii_uppercase();
-    let example = if is_size(&size) && size.len() <= 20 {
-        format!("0={size}")
-    } else {
-        "0=5G".to_owned()
-    };
     let value = Excerpt::from(value);
     Some(format!(
         "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
-         and a size in M or G such as {example}, several separated by commas"
+         and a size in M or G such as 0=5G, several separated by commas"
     ))
 }
 
@@ -582,18 +470,4 @@ fn names_gpu(key: &str, value: &str) -> bool {
             let mut known = CDI_VENDORS.iter();
             known.any(|one| vendor == *one || vendor.ends_with(&format!(".{one}")))
         })
-}
-
-/// Preferences that the scheduler would not understand: it reads them with the same function. A pin
-/// that was a variable is among them.
-fn invalid_preferences(pod: &Value) -> Vec<Refusal> {
-    let annotations = &pod["metadata"]["annotations"];
-    let errors = Preferences::read(|key| annotations[key].as_str()).err();
-    let errors = errors.into_iter().flatten();
-    errors
-        .map(|error| Refusal {
-            field: format!("metadata.annotations[{:?}]", error.key),
-            message: error.why,
-        })
-        .collect()
 }

@@ -34,7 +34,7 @@ pub(super) fn check(
     );
     for container in containers {
         refusals.extend(security_context(container));
-        if request.asks(container) {
+        if request.of(container).is_some() {
             refusals.extend(mounts(container));
         }
     }

@@ -2,11 +2,16 @@
 //! and in the pod's annotation, or why they are invalid. Annotations that only a scheduler may write
 //! are removed first.
 //!
-//! Ranges and quantities are `aliquot_core::request`'s. Besides the five usual resources there are
-//! others: MIG instances, and the names under which an administrator advertises renamed GPUs.
+//! Resources are read as the scheduler reads them, by `aliquot_core::request`. Besides the five
+//! usual ones there are others: MIG instances, and the names under which an administrator advertises
+//! renamed GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::request::{self, RequestError, Resource, Written, is_other};
+use aliquot_core::request::{
+    self, ContainerRequest, InvalidResource, RequestError, Resource, Written, is_other,
+};
 use aliquot_core::request_annotation::{AnnotationError, REQUEST};
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Excerpt, Preferences, RequestAnnotation, burst, hami, mig, quantity};
@@ -67,8 +72,6 @@ fn annotation_field(part: &str) -> String {
 pub(super) struct PodRequest<'a> {
     /// Those that request devices.
     pub(super) devices: Vec<DeviceRequest<'a>>,
-    /// Those that request a share, or try to.
-    asking: Vec<Container<'a>>,
     is_refused: bool,
 }
 
@@ -83,30 +86,20 @@ impl<'a> PodRequest<'a> {
         let mut devices = self.devices.iter();
         devices.find(|request| request.container.field() == container.field())
     }
-
-    /// This container requests a share, or tries to.
-    pub(super) fn asks(&self, container: &Container<'_>) -> bool {
-        let mut asking = self.asking.iter();
-        asking.any(|one| one.field() == container.field())
-    }
 }
 
 /// A container that requests devices, and what it wrote.
 pub(super) struct DeviceRequest<'a> {
     pub(super) container: Container<'a>,
     pub(super) written: Written,
-    /// Other resources of ours that it names.
-    pub(super) others: Vec<&'a str>,
+    /// Its counts of other resources of ours, also those of 0.
+    pub(super) others: BTreeMap<&'a str, u32>,
 }
 
 impl DeviceRequest<'_> {
     /// The number of devices that it requests.
     pub(super) fn device_count(&self) -> u64 {
-        let other = |name: &&str| {
-            let (_, text) = ResourceTexts::named(&self.container, name).effective()?;
-            quantity::whole(text).ok()
-        };
-        let others: u64 = self.others.iter().filter_map(other).sum();
+        let others: u64 = self.others.values().copied().map(u64::from).sum();
         let usual = self.written.get(Resource::Gpu);
         others + usual.unwrap_or_else(|| u64::from(self.others.is_empty()))
     }
@@ -118,9 +111,8 @@ pub(super) fn any_asks(pod: &Value, containers: &[Container<'_>], settings: &Set
         return true;
     };
     let asks = |container: &Container<'_>| {
-        let written = written(container, &annotated, settings);
-        written.map_or(true, |written| written.requests_gpu(&settings.defaults))
-            || asks_for_others(container, settings)
+        let request = container_request(container, &annotated, settings);
+        request.map_or(true, |request| request.asks(&settings.defaults))
     };
     let mut lasting = containers.iter().filter(|c| c.kind != Kind::Ephemeral);
     lasting.any(asks)
@@ -129,12 +121,18 @@ pub(super) fn any_asks(pod: &Value, containers: &[Container<'_>], settings: &Set
 /// The container requests a number of devices, so the kubelet asks a device plugin before it
 /// starts. No plugin hands out memory, compute or a priority, and amounts of 0 reach none.
 pub(super) fn counts_devices(container: &Container<'_>, settings: &Settings) -> bool {
-    let usual = settings.names.of(Resource::Gpu);
-    let mut names = std::iter::once(usual).chain(other_names(container, settings));
+    let mut names = names(container, settings).into_iter();
     names.any(|name| {
         let text = ResourceTexts::named(container, name).effective();
-        text.is_some_and(|(_, text)| request::count(text).is_ok_and(|count| count > 0))
+        !is_amount(name, settings)
+            && text.is_some_and(|(_, text)| request::count(text).is_ok_and(|count| count > 0))
     })
+}
+
+/// Memory, compute or a priority, which no plugin hands out.
+pub(super) fn is_amount(name: &str, settings: &Settings) -> bool {
+    let mut amounts = Resource::ALL.into_iter().filter(|&r| r != Resource::Gpu);
+    amounts.any(|resource| settings.names.of(resource) == name)
 }
 
 /// The requests of a pod's containers, with a refusal for every error in them.
@@ -144,7 +142,7 @@ pub(super) fn read<'a>(
     settings: &Settings,
     findings: &mut Findings,
 ) -> PodRequest<'a> {
-    let (mut devices, mut asking, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut devices, mut refusals) = (Vec::new(), Vec::new());
     let annotated = annotated(pod).unwrap_or_else(|refusal| {
         refusals.push(refusal);
         RequestAnnotation::default()
@@ -154,20 +152,19 @@ pub(super) fn read<'a>(
             continue;
         }
         refusals.extend(differing_requests(container, settings));
-        refusals.extend(invalid_counts(container, settings));
-        let other = asks_for_others(container, settings);
-        match written(container, &annotated, settings) {
-            Ok(written) if other || written.requests_gpu(&settings.defaults) => {
-                asking.push(*container);
+        match container_request(container, &annotated, settings) {
+            Ok(request) if request.asks(&settings.defaults) => {
+                refusals.extend(refused_counts(container, &request, settings));
                 devices.push(DeviceRequest {
                     container: *container,
-                    written,
-                    others: other_names(container, settings),
+                    written: request.written,
+                    others: request.others,
                 });
             }
-            Ok(written) => refusals.extend(amount_without_gpu(container, &written, settings)),
+            Ok(request) => {
+                refusals.extend(amount_without_gpu(container, &request.written, settings));
+            }
             Err(errors) => {
-                asking.push(*container);
                 let errors = errors.iter();
                 refusals.extend(errors.map(|error| refusal(container, error, settings)));
             }
@@ -177,29 +174,35 @@ pub(super) fn read<'a>(
     findings.refusals.extend(refusals);
     PodRequest {
         devices,
-        asking,
         is_refused,
     }
 }
 
-fn written(
-    container: &Container<'_>,
+fn container_request<'a>(
+    container: &Container<'a>,
     annotated: &RequestAnnotation,
     settings: &Settings,
-) -> Result<Written, Vec<RequestError>> {
-    let own = Written::read(|resource| {
-        Some(
-            ResourceTexts::of(container, resource, settings)
-                .effective()?
-                .1,
-        )
-    })?;
-    let read = own.or(&annotated.of(container.name()))?;
-    Ok(if asks_for_others(container, settings) {
-        read.with_other_resources()
-    } else {
-        read
-    })
+) -> Result<ContainerRequest<'a>, Vec<InvalidResource>> {
+    let annotated = annotated.of(container.name());
+    let amounts = amounts(*container);
+    ContainerRequest::read(amounts, &annotated, &settings.names, &settings.extra)
+}
+
+/// Names and values of limits, then of requests.
+fn amounts<'a>(container: Container<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let raw: &'a Value = container.raw;
+    let lists = ["limits", "requests"].map(|list| raw["resources"][list].as_object());
+    let all = lists.into_iter().flatten().flatten();
+    // The API server writes every quantity as a string.
+    all.map(|(name, value)| (name.as_str(), value.as_str().unwrap_or("")))
+}
+
+/// The resources of ours that the container names.
+fn names<'a>(container: &Container<'a>, settings: &Settings) -> BTreeSet<&'a str> {
+    let usual = Resource::ALL.map(|resource| settings.names.of(resource));
+    let all = amounts(*container).map(|(name, _)| name);
+    let ours = all.filter(|name| usual.contains(name) || is_other(name, &settings.extra));
+    ours.collect()
 }
 
 /// The values of one resource of one container, as written in limits and in requests.
@@ -209,16 +212,10 @@ pub(super) struct ResourceTexts<'a> {
 }
 
 impl<'a> ResourceTexts<'a> {
-    pub(super) fn of(container: &Container<'a>, resource: Resource, settings: &Settings) -> Self {
-        Self::named(container, settings.names.of(resource))
-    }
-
     pub(super) fn named(container: &Container<'a>, name: &str) -> Self {
         let text = |list: &str| {
-            // The API server writes every quantity as a string.
-            container.raw["resources"][list]
-                .get(name)
-                .map(|value| value.as_str().unwrap_or(""))
+            let value = container.raw["resources"][list].get(name)?;
+            Some(value.as_str().unwrap_or(""))
         };
         Self {
             limit: text("limits"),
@@ -238,13 +235,11 @@ fn field(container: &Container<'_>, list: &str, name: &str) -> String {
     format!("{}.resources.{list}[{name:?}]", container.field())
 }
 
-fn refusal(container: &Container<'_>, error: &RequestError, settings: &Settings) -> Refusal {
-    let resource = error.resource();
-    let name = settings.names.of(resource);
-    let (list, text) = ResourceTexts::of(container, resource, settings)
+fn refusal(container: &Container<'_>, error: &InvalidResource, settings: &Settings) -> Refusal {
+    let (list, text) = ResourceTexts::named(container, &error.name)
         .effective()
         .unwrap_or(("limits", ""));
-    let message = match error {
+    let message = match &error.source {
         RequestError::MemoryTwice => {
             let memory = settings.names.of(Resource::Memory);
             let text = Excerpt::from(text);
@@ -253,14 +248,12 @@ fn refusal(container: &Container<'_>, error: &RequestError, settings: &Settings)
         other => other.to_string(),
     };
     Refusal {
-        field: field(container, list, name),
+        field: field(container, list, &error.name),
         message,
     }
 }
 
 fn differing_requests(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
-    let five = Resource::ALL.map(|resource| settings.names.of(resource));
-    let names = five.into_iter().chain(other_names(container, settings));
     let differing = |name| {
         let texts = ResourceTexts::named(container, name);
         let (limit, request) = (texts.limit?, texts.request?);
@@ -275,6 +268,7 @@ fn differing_requests(container: &Container<'_>, settings: &Settings) -> Vec<Ref
             ),
         })
     };
+    let names = names(container, settings).into_iter();
     names.filter_map(differing).collect()
 }
 
@@ -288,10 +282,10 @@ fn amount_without_gpu(
         .into_iter()
         .find(|&resource| resource != Resource::Gpu && written.get(resource).is_some())?;
     let gpu = settings.names.of(Resource::Gpu);
-    let own = ResourceTexts::of(container, resource, settings);
-    Some(match own.effective() {
+    let name = settings.names.of(resource);
+    Some(match ResourceTexts::named(container, name).effective() {
         Some((list, text)) => Refusal {
-            field: field(container, list, settings.names.of(resource)),
+            field: field(container, list, name),
             message: format!("{:?} requires {gpu} of at least 1", Excerpt::from(text)),
         },
         None => Refusal {
@@ -301,17 +295,27 @@ fn amount_without_gpu(
     })
 }
 
-/// Limits of shares (`aliquot.dev/gpumem-limit`, `aliquot.dev/gpucores-limit`) that are below what a
-/// container requests.
-pub(super) fn limits_below_requests(
+/// Preferences that the scheduler would not understand, which reads them with the same function, and
+/// limits of shares (`aliquot.dev/gpumem-limit`, `aliquot.dev/gpucores-limit`) that are below what a
+/// container requests. A pin that was a variable is among them.
+pub(super) fn invalid_preferences(
     pod: &Value,
     request: &PodRequest<'_>,
     settings: &Settings,
 ) -> Vec<Refusal> {
     let annotations = &pod["metadata"]["annotations"];
-    let preferences = Preferences::read(|key| annotations[key].as_str());
-    // What cannot be read is refused for that.
-    let Some(burst) = preferences.ok().and_then(|read| read.rules.burst) else {
+    let refusal = |key: &str, message: String| Refusal {
+        field: format!("metadata.annotations[{key:?}]"),
+        message,
+    };
+    let burst = match Preferences::read(|key| annotations[key].as_str()) {
+        Ok(preferences) => preferences.rules.burst,
+        Err(errors) => {
+            let errors = errors.into_iter();
+            return errors.map(|error| refusal(error.key, error.why)).collect();
+        }
+    };
+    let Some(burst) = burst else {
         return Vec::new();
     };
     let limits = [
@@ -336,20 +340,16 @@ pub(super) fn limits_below_requests(
         let (container, most) = requests.max_by_key(|(_, amount)| *amount)?;
         let limit = limit.filter(|limit| *limit < most)?;
         let name = settings.names.of(resource);
-        Some(Refusal {
-            field: format!("metadata.annotations[{key:?}]"),
-            message: format!(
-                "\"{limit}\" is below the {name} of container {container}; expected: at least {most} {unit}"
-            ),
-        })
+        let message = format!(
+            "\"{limit}\" is below the {name} of container {container}; expected: at least {most} {unit}"
+        );
+        Some(refusal(key, message))
     });
     limits.collect()
 }
 
 /// Resources of ours in an ephemeral container, which can never be given any.
 pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
-    let five = Resource::ALL.map(|resource| settings.names.of(resource));
-    let all = five.into_iter().chain(other_names(container, settings));
     let refused = |name| {
         let (list, text) = ResourceTexts::named(container, name).effective()?;
         Some(Refusal {
@@ -361,70 +361,37 @@ pub(super) fn in_ephemeral(container: &Container<'_>, settings: &Settings) -> Ve
             ),
         })
     };
-    all.filter_map(refused).collect()
+    let names = names(container, settings).into_iter();
+    names.filter_map(refused).collect()
 }
 
-/// Other resources of ours that the container names, each once, in order.
-fn other_names<'a>(container: &Container<'a>, settings: &Settings) -> Vec<&'a str> {
-    let raw: &'a Value = container.raw;
-    let lists = ["limits", "requests"].map(|list| raw["resources"][list].as_object());
-    let keys = lists.into_iter().flatten().flat_map(|list| list.keys());
-    let ours = keys
-        .map(String::as_str)
-        .filter(|name| is_other(name, &settings.extra));
-    let mut names: Vec<&str> = ours.collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-/// Name, list and value of each of them.
-fn other_counts<'a>(
-    container: &Container<'a>,
+/// Counts of instances that no GPU model has, and more than one where a container may have one
+/// share only.
+fn refused_counts(
+    container: &Container<'_>,
+    request: &ContainerRequest<'_>,
     settings: &Settings,
-) -> impl Iterator<Item = (&'a str, &'static str, &'a str)> {
-    let container = *container;
-    let names = other_names(&container, settings).into_iter();
-    names.filter_map(move |name| {
-        let (list, text) = ResourceTexts::named(&container, name).effective()?;
-        Some((name, list, text))
-    })
-}
-
-/// The container requests some of them, or tries to. No default fills anything in for these.
-fn asks_for_others(container: &Container<'_>, settings: &Settings) -> bool {
-    other_counts(container, settings).any(|(_, _, text)| request::count(text) != Ok(0))
-}
-
-/// Invalid counts, and more than one where a container may have one share only.
-fn invalid_counts(container: &Container<'_>, settings: &Settings) -> Vec<Refusal> {
-    let invalid = |(name, list, text): (&str, &str, &str)| {
-        let message = match request::count(text) {
-            Err(error) => error.to_string(),
-            Ok(count) if count > 0 && name.starts_with(mig::RESOURCES) && !mig::is_known(name) => {
-                let text = Excerpt::from(text);
-                format!(
-                    "{text:?} instances of a profile that the scheduler does not know; expected: {}PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as {}1g.10gb",
-                    mig::RESOURCES,
-                    mig::RESOURCES
-                )
-            }
-            Ok(count) if count > 1 && settings.strict.iter().any(|strict| strict == name) => {
-                let text = Excerpt::from(text);
-                format!("{text:?} exceeds the limit of one share per container; expected: 1")
-            }
-            Ok(_) => return None,
+) -> Vec<Refusal> {
+    let usual = request.written.get(Resource::Gpu);
+    let usual = usual.map(|count| (settings.names.of(Resource::Gpu), count));
+    let others = request.others.iter();
+    let others = others.map(|(name, count)| (*name, u64::from(*count)));
+    let refused = |(name, count): (&str, u64)| {
+        let (list, text) = ResourceTexts::named(container, name).effective()?;
+        let text = Excerpt::from(text);
+        let message = if count > 0 && name.starts_with(mig::RESOURCES) && !mig::is_known(name) {
+            format!(
+                "{text:?} instances of a profile that the scheduler does not know; expected: {}PROFILE of a GPU model in NVIDIA's MIG user guide, as `nvidia-smi mig -lgip` prints it with '.' for '+', such as {}1g.10gb",
+                mig::RESOURCES,
+                mig::RESOURCES
+            )
+        } else if count > 1 && settings.strict.iter().any(|strict| strict == name) {
+            format!("{text:?} exceeds the limit of one share per container; expected: 1")
+        } else {
+            return None;
         };
         let field = field(container, list, name);
         Some(Refusal { field, message })
     };
-    let usual = settings.names.of(Resource::Gpu);
-    let usual = ResourceTexts::named(container, usual)
-        .effective()
-        .map(|(list, text)| (usual, list, text))
-        .filter(|(.., text)| request::count(text).is_ok());
-    other_counts(container, settings)
-        .chain(usual)
-        .filter_map(invalid)
-        .collect()
+    others.chain(usual).filter_map(refused).collect()
 }

@@ -17,9 +17,17 @@ use serde_json::{Value, json};
 use super::*;
 use crate::verdict::Refusal;
 
+const GPU: &str = "nvidia.com/gpu";
+const MEM: &str = "nvidia.com/gpumem";
+const PERCENT: &str = "nvidia.com/gpumem-percentage";
+const CORES: &str = "nvidia.com/gpucores";
+const PRIORITY: &str = "nvidia.com/priority";
+const SHARED: &str = "nvidia.com/gpu.shared";
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
 fn create<'a>(pod: &'a Value, namespace: &'a str) -> PodReview<'a> {
     PodReview {
-        operation: "CREATE",
+        operation: &Operation::Create,
         sub_resource: "",
         namespace,
         pod,
@@ -46,8 +54,22 @@ fn container(name: &str, limits: &Value) -> Value {
     json!({"name": name, "image": "i", "resources": {"limits": limits, "requests": limits}})
 }
 
+/// `gpu=1 gpumem=3k`: amounts of resources of nvidia.com.
+fn amounts(text: &str) -> Value {
+    let pairs = text.split_whitespace().map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap();
+        (format!("nvidia.com/{name}"), json!(value))
+    });
+    Value::Object(pairs.collect())
+}
+
 fn asking(limits: &Value) -> Value {
     pod(&json!([container("main", limits)]))
+}
+
+/// An environment with the variable.
+fn visible(value: &str) -> Value {
+    json!([{"name": VISIBLE, "value": value}])
 }
 
 /// The patched pod and the warnings of an admitted pod.

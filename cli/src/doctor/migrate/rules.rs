@@ -55,10 +55,11 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     found.extend(escapes::escapes(&one.pod, &about));
     let annotated = pod::request_annotation(&one.pod).unwrap_or_default();
     for (container, stage) in pod::containers(&one.pod) {
-        if let Ok(written) = pod::written(container, &annotated, &settings.pods) {
-            found.extend(bare(container, &written, settings, &about));
+        if let Ok(request) = pod::container_request(container, &annotated, &settings.pods) {
+            let written = &request.written;
+            found.extend(bare(container, written, settings, &about));
             found.extend(exclusive_by_percentage(
-                container, &written, settings, &about,
+                container, written, settings, &about,
             ));
         }
         found.extend(sidecar(container, stage, settings, &about));
@@ -72,26 +73,16 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     found
 }
 
-/// The allocation of a running pod is counted.
+/// A running pod of HAMi closes its node.
 fn running(one: &Workload, settings: &Settings, about: &About) -> Option<Finding> {
-    if settings.from != CurrentSystem::Hami || pod::annotation(&one.pod, hami::ALLOCATED).is_none()
-    {
-        return None;
-    }
-    let check = "running";
-    let reading = aliquot_k8s::pod::Settings {
-        hami: true,
-        ..settings.pods.clone()
-    };
-    let (node, allocated) = pod::allocated(&one.pod, &reading)?;
-    match allocated.uses() {
-        Some(_) => Some(about.ok(check, "keeps running; with compat.hami=true its allocation is counted until it ends, otherwise its GPUs take no other pod until then")),
-        None => Some(about.problem(
-            check,
-            format!("HAMi's allocation annotation cannot be read: Aliquot places nothing on node {node} while the pod runs"),
-            "delete the pod, so that HAMi schedules it again",
-        )),
-    }
+    let is_of_hami = settings.from == CurrentSystem::Hami
+        && pod::annotation(&one.pod, hami::ALLOCATED).is_some();
+    let node = pod::node(&one.pod).filter(|_| is_of_hami)?;
+    Some(about.note(
+        "running",
+        format!("keeps running; Aliquot places nothing on node {node} until it ends"),
+        "drain the node before you move it",
+    ))
 }
 
 /// Requests of nvidia.com resources that no node will have.

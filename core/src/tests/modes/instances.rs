@@ -70,26 +70,6 @@ fn mig_20_gives_one_container_instances_of_two_profiles() {
 }
 
 #[test]
-fn mig_12_reports_free_slices_without_a_legal_start() {
-    // A fragmentation that the driver's own choice can lead to: 1g at 1 and at 5.
-    let pin = |place| {
-        app_with(
-            &[("nvidia.com/mig-1g.5gb", 1)],
-            ("aliquot.dev/use-gpu", place),
-        )
-    };
-    check(
-        vec![dynamic_gpu(0, &a100(), vec![])],
-        &[
-            (pin("0:1"), "c0 GPU-0/1g.5gb@1:5120/14"),
-            (pin("0:5"), "c0 GPU-0/1g.5gb@5:5120/14"),
-            (instances(&["3g.20gb"]), "1 CardMigNoPlacement"),
-            (instances(&["7g.40gb"]), "1 CardInsufficientMemory"),
-        ],
-    );
-}
-
-#[test]
 fn mig_5_allocates_pinned_device_and_refuses_the_next_pod() {
     let made = |start| CreatedInstance {
         profile: "1g.5gb".to_owned(),
@@ -165,21 +145,6 @@ fn ignores_pending_instance_outside_the_geometry() {
 }
 
 #[test]
-fn cordoned_device_takes_nothing_new() {
-    let mut devices = vec![gpu(0, 40_000, 4), dynamic_gpu(1, &a100(), vec![])];
-    for device in &mut devices {
-        device.cordon = Some("changes from vgpu to exclusive".to_owned());
-    }
-    check(
-        devices,
-        &[
-            (app(ONE), "2 CardCordoned"),
-            (instances(&["1g.5gb"]), "2 CardCordoned"),
-        ],
-    );
-}
-
-#[test]
 fn unknown_allocation_on_dynamic_mig_gpu_closes_it() {
     let mut ledger = ledger(vec![dynamic_gpu(0, &a100(), vec![])]);
     let fits = |ledger: &Ledger| {
@@ -202,7 +167,7 @@ fn explained(gpus: Vec<Gpu>, before: &[Demand], pod: &Demand) -> (String, String
         reserve(&mut ledger, &format!("p{number}"), "n", demand).unwrap();
     }
     let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
-    let (answer, _) = NodeAnswer::of(&"n".into(), node, pod, &policies, true, None, None);
+    let (answer, _) = NodeAnswer::of(&"n".into(), node, pod, &policies, true, None);
     let device = &answer.gpus[0];
     (device.answer.clone(), device.detail.clone())
 }

@@ -179,7 +179,7 @@ fn mig_15_explains_for_whom_a_device_is_reserved() {
         let node = crate::NodeState::of(&published, &[], host);
         let policies = Policies::default();
         let demand = one("7g.40gb");
-        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None, None);
+        let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
         let device = &answer.gpus[0];
         format!("{}: {}", device.answer, device.detail)
     };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::{PATIENCE, eventually};
-use aliquot_core::decide::PendingPlacement;
 use aliquot_core::scale_up::NodeType;
 use aliquot_core::score::Policies;
 use aliquot_core::{
@@ -65,7 +64,7 @@ fn nodes_needed(sizes: &[u64]) -> usize {
     for demand in sizes.into_iter().map(demand) {
         let with = |node: &NodeState| {
             let fit = fit::fit(node, &demand, &Policies::default()).ok()?;
-            Some(PendingPlacement::of(0, fit, &demand).on(node))
+            Some(node.with(&fit.uses, &fit.instances, &demand.replicas()))
         };
         let mut taken = nodes.iter().enumerate();
         let taken = taken.find_map(|(at, node)| Some((at, with(node)?)));

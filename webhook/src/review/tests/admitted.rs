@@ -1,5 +1,4 @@
-//! What admitted pods look like afterwards, and how many warnings their users get. The texts of
-//! the warnings are in `texts.rs`.
+//! What admitted pods look like afterwards, and what their users are told of it.
 
 use serde_json::{Value, json};
 
@@ -8,92 +7,61 @@ use aliquot_core::{Mib, Percent};
 
 use super::*;
 
-const GPU: &str = "nvidia.com/gpu";
-const MEM: &str = "nvidia.com/gpumem";
-const PERCENT: &str = "nvidia.com/gpumem-percentage";
-const CORES: &str = "nvidia.com/gpucores";
-const PRIORITY: &str = "nvidia.com/priority";
+const ONE_GPU: &str = "nvidia.com/gpu not set, defaulting to 1";
+const MEMORY: &str = "nvidia.com/gpumem not set, defaulting to 5000 MiB (set nvidia.com/gpumem-percentage: 100 for a whole GPU)";
+const WHOLE_MEMORY: &str = "nvidia.com/gpumem not set, defaulting to nvidia.com/gpumem-percentage: 100, the GPU's whole memory";
+const NO_CORES: &str =
+    "nvidia.com/gpucores not set, defaulting to 0 (compute is neither reserved nor limited)";
 
-/// Limits and requests become `expected`; one warning names each of `warned`.
-fn check(settings: &Settings, limits: &Value, expected: &Value, warned: &[&str]) {
-    let before = asking(limits);
-    let (after, _, warnings) = admit(&before, settings);
+/// Limits and requests get what is `filled` in, which is recorded, and one warning consists of
+/// `texts`.
+fn check(settings: &Settings, limits: &str, filled: &str, texts: &[&str]) {
+    let (after, _, warnings) = admit(&asking(&amounts(limits)), settings);
+    let expected = amounts(&format!("{limits} {filled}"));
     let resources = &after["spec"]["containers"][0]["resources"];
-    assert_eq!(&resources["limits"], expected, "{limits}");
-    assert_eq!(&resources["requests"], expected, "{limits}");
-    let lines: Vec<&str> = warnings.iter().flat_map(|line| line.split("; ")).collect();
-    assert!(warnings.len() <= 1, "{limits}: {warnings:?}");
-    assert_eq!(lines.len(), warned.len(), "{limits}: {warnings:?}");
-    for (line, name) in lines.iter().zip(warned) {
-        assert!(line.starts_with(&format!("{name} not set")), "{line}");
-    }
+    assert_eq!(resources["limits"], expected, "{limits}");
+    assert_eq!(resources["requests"], expected, "{limits}");
+    assert_eq!(warnings.join("\n"), texts.join("; "), "{limits}");
     assert_eq!(after["spec"]["schedulerName"], "aliquot-scheduler");
-
-    let defaulted = after["metadata"]["annotations"][DEFAULTED]
-        .as_str()
-        .unwrap_or("{}");
-    let defaulted: Value = serde_json::from_str(defaulted).unwrap();
-    let mut rest = expected.as_object().unwrap().clone();
-    rest.retain(|name, _| limits.get(name).is_none());
-    let filled = if rest.is_empty() {
-        json!({})
-    } else {
-        json!({"main": rest})
-    };
-    assert_eq!(defaulted, filled, "{limits}");
+    let recorded = after["metadata"]["annotations"][DEFAULTED].as_str();
+    let recorded: Option<Value> = recorded.map(|text| serde_json::from_str(text).unwrap());
+    let expected = (!filled.is_empty()).then(|| json!({"main": amounts(filled)}));
+    assert_eq!(recorded, expected, "{limits}");
 }
 
 #[test]
 fn fills_in_missing_values_and_warns() {
-    let settings = Settings::default();
+    let check = |limits, filled, texts: &[&str]| check(&Settings::default(), limits, filled, texts);
+    let texts = [ONE_GPU, NO_CORES];
+    check("gpumem=3k", "gpu=1 gpucores=0 priority=1", &texts);
     check(
-        &settings,
-        &json!({MEM: "3k"}),
-        &json!({GPU: "1", MEM: "3k", CORES: "0", PRIORITY: "1"}),
-        &[GPU, CORES],
+        "gpumem-percentage=50",
+        "gpu=1 gpucores=0 priority=1",
+        &texts,
     );
-    check(
-        &settings,
-        &json!({PERCENT: "50"}),
-        &json!({GPU: "1", PERCENT: "50", CORES: "0", PRIORITY: "1"}),
-        &[GPU, CORES],
-    );
-    check(
-        &settings,
-        &json!({CORES: "30"}),
-        &json!({GPU: "1", MEM: "5000", CORES: "30", PRIORITY: "1"}),
-        &[GPU, MEM],
-    );
-    for count in ["1", "2"] {
-        check(
-            &settings,
-            &json!({GPU: count}),
-            &json!({GPU: count, MEM: "5000", CORES: "0", PRIORITY: "1"}),
-            &[MEM, CORES],
-        );
-    }
-    let full = json!({GPU: "1", MEM: "3k", CORES: "30", PRIORITY: "0"});
-    check(&settings, &full, &full, &[]);
+    let texts = [ONE_GPU, MEMORY];
+    check("gpucores=30", "gpu=1 gpumem=5000 priority=1", &texts);
+    let texts = [MEMORY, NO_CORES];
+    check("gpu=2", "gpumem=5000 gpucores=0 priority=1", &texts);
+    check("gpu=1 gpumem=3k gpucores=30 priority=0", "", &[]);
 }
 
 #[test]
 fn hami_4_memory_or_compute_alone_gets_default_gpu_count() {
     let mut settings = Settings::default();
-    for written in [
-        json!({MEM: "3k"}),
-        json!({PERCENT: "10"}),
-        json!({CORES: "30"}),
-    ] {
+    for (name, value) in [(MEM, "3k"), (PERCENT, "10"), (CORES, "30")] {
+        let pod = asking(&json!({name: value}));
         for (default, expected) in [(1, "1"), (2, "2")] {
             settings.defaults.count = default;
-            let (after, ..) = admit(&asking(&written), &settings);
+            let (after, ..) = admit(&pod, &settings);
             let limits = &after["spec"]["containers"][0]["resources"]["limits"];
-            assert_eq!(limits[GPU], expected, "{written}");
+            assert_eq!(limits[GPU], expected, "{name}");
         }
         settings.defaults.count = 0;
-        let refused = refusals(&asking(&written), &settings);
-        let words = "requires nvidia.com/gpu of at least 1";
-        assert!(refused[0].contains(words), "{written}: {refused:?}");
+        let text = format!(
+            "spec.containers[0].resources.limits[{name:?}]: {value:?} requires nvidia.com/gpu of at least 1"
+        );
+        assert_eq!(refusals(&pod, &settings), [text]);
     }
 }
 
@@ -101,38 +69,27 @@ fn hami_4_memory_or_compute_alone_gets_default_gpu_count() {
 fn hami_5_omitted_memory_and_compute_get_the_defaults() {
     let mut settings = Settings::default();
     settings.defaults.memory = Mib(0);
-    check(
-        &settings,
-        &json!({GPU: "1"}),
-        &json!({GPU: "1", PERCENT: "100", CORES: "0", PRIORITY: "1"}),
-        &[MEM, CORES],
-    );
+    let filled = "gpumem-percentage=100 gpucores=0 priority=1";
+    check(&settings, "gpu=1", filled, &[WHOLE_MEMORY, NO_CORES]);
     settings.defaults.count = 2;
     settings.defaults.cores = Percent(25);
-    check(
-        &settings,
-        &json!({MEM: "1k"}),
-        &json!({GPU: "2", MEM: "1k", CORES: "25", PRIORITY: "1"}),
-        &[GPU, CORES],
-    );
+    let texts = [
+        "nvidia.com/gpu not set, defaulting to 2",
+        "nvidia.com/gpucores not set, defaulting to 25 percent of a GPU's compute",
+    ];
+    let filled = "gpu=2 gpucores=25 priority=1";
+    check(&settings, "gpumem=1k", filled, &texts);
 }
 
 #[test]
 fn bare_gpu_is_a_whole_gpu_where_configured() {
     let mut settings = Settings::default();
     settings.defaults.bare_gpu = BareGpu::Whole;
-    check(
-        &settings,
-        &json!({GPU: "1"}),
-        &json!({GPU: "1", PERCENT: "100", CORES: "100", PRIORITY: "1"}),
-        &[MEM, CORES],
-    );
-    check(
-        &settings,
-        &json!({GPU: "1", CORES: "30"}),
-        &json!({GPU: "1", MEM: "5000", CORES: "30", PRIORITY: "1"}),
-        &[MEM],
-    );
+    let alone = "nvidia.com/gpucores not set, defaulting to 100 percent (no other container shares the GPU)";
+    let filled = "gpumem-percentage=100 gpucores=100 priority=1";
+    check(&settings, "gpu=1", filled, &[WHOLE_MEMORY, alone]);
+    let filled = "gpumem=5000 priority=1";
+    check(&settings, "gpu=1 gpucores=30", filled, &[MEMORY]);
 }
 
 #[test]
@@ -141,20 +98,25 @@ fn fills_in_each_container_separately() {
         container("a", &json!({GPU: "1", MEM: "1k", CORES: "0"})),
         container("idle", &json!({"cpu": "1"})),
         container("zero", &json!({GPU: "0"})),
+        container(
+            "tiny",
+            &json!({GPU: "1", MEM: "3", CORES: "0", PRIORITY: "1"})
+        ),
     ]));
     let side = json!({"name": "side", "restartPolicy": "Always",
         "resources": {"limits": {CORES: "10", PRIORITY: "0", GPU: "1"}}});
     before["spec"]["initContainers"] = json!([side]);
     let (after, _, warnings) = admit(&before, &Settings::default());
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].starts_with(&format!("container side: {MEM} not set")));
+    let tiny = "container tiny: nvidia.com/gpumem is 3 MiB, in which no CUDA program fits; expected: whole MiB without a suffix (3000, because Kubernetes reads 3000m as 3)";
+    let side = format!("container side: {MEMORY}");
+    assert_eq!(warnings, [side.as_str(), tiny]);
     let side = &after["spec"]["initContainers"][0]["resources"];
     let expected = json!({GPU: "1", MEM: "5000", CORES: "10", PRIORITY: "0"});
     assert_eq!((&side["limits"], &side["requests"]), (&expected, &expected));
     for index in [1, 2] {
         let (before, after) = (&before["spec"]["containers"], &after["spec"]["containers"]);
         let mut expected = before[index].clone();
-        expected["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+        expected["env"] = visible("void");
         assert_eq!(expected, after[index]);
     }
     assert_eq!(
@@ -208,7 +170,8 @@ fn removes_reserved_annotations_with_a_warning() {
         let (after, _, warnings) = admit(&copied, &Settings::default());
         assert_eq!(after["metadata"]["annotations"], json!({"keep": "me"}));
         assert_eq!(after["spec"], copied["spec"]);
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let text = "annotation aliquot.dev/allocation removed: only the scheduler may set it";
+        assert_eq!(warnings, [text]);
     }
 }
 
@@ -223,8 +186,7 @@ fn leaves_unrelated_pods_unchanged() {
     check_untouched(&asking(&json!({"cpu": "1"})));
     check_untouched(&asking(&json!({GPU: "0"})));
     let mut env = asking(&json!({}));
-    env["spec"]["containers"][0]["env"] =
-        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
+    env["spec"]["containers"][0]["env"] = visible("none");
     env["spec"]["hostPID"] = json!(true);
     check_untouched(&env);
     let mut foreign = asking(&json!({MEM: "16Gi"}));
@@ -298,32 +260,26 @@ fn accepts_harmless_host_paths_and_mounts() {
 #[test]
 fn hami_11_all_five_resources_have_other_names_at_once() {
     use aliquot_core::request::{Resource, ResourceNames};
-    let names = [
-        (Resource::Gpu, "x/gpu"),
-        (Resource::Memory, "x/mem"),
-        (Resource::MemoryPercentage, "x/pct"),
-        (Resource::Cores, "x/cores"),
-        (Resource::Priority, "x/prio"),
-    ];
+    let renamed = |name: &str| name.replace("nvidia.com/", "x/");
+    let names = ResourceNames::default();
+    let names = Resource::ALL.map(|resource| (resource, renamed(names.of(resource))));
     let settings = Settings {
-        names: ResourceNames::with(names.map(|(resource, name)| (resource, name.to_owned()))),
+        names: ResourceNames::with(names),
         ..Settings::default()
     };
     for (written, expected) in [
         (
             json!({"x/gpu": "1"}),
-            json!({"x/gpu": "1", "x/mem": "5000", "x/cores": "0", "x/prio": "1"}),
+            json!({"x/gpu": "1", "x/gpumem": "5000", "x/gpucores": "0", "x/priority": "1"}),
         ),
         (
-            json!({"x/pct": "10"}),
-            json!({"x/gpu": "1", "x/pct": "10", "x/cores": "0", "x/prio": "1"}),
+            json!({"x/gpumem-percentage": "10"}),
+            json!({"x/gpu": "1", "x/gpumem-percentage": "10", "x/gpucores": "0", "x/priority": "1"}),
         ),
     ] {
         let (after, ..) = admit(&asking(&written), &settings);
-        assert_eq!(
-            after["spec"]["containers"][0]["resources"]["limits"],
-            expected
-        );
+        let limits = &after["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(*limits, expected);
     }
     let (_, patch, _) = admit(&asking(&json!({GPU: "1"})), &settings);
     assert!(patch.is_empty());
@@ -333,10 +289,10 @@ fn hami_11_all_five_resources_have_other_names_at_once() {
 fn admits_other_operations_unchanged() {
     let pod = asking(&json!({MEM: "16Gi"}));
     for (operation, sub_resource) in [
-        ("UPDATE", ""),
-        ("DELETE", ""),
-        ("UPDATE", "resize"),
-        ("CREATE", "binding"),
+        (&Operation::Update, ""),
+        (&Operation::Delete, ""),
+        (&Operation::Update, "resize"),
+        (&Operation::Create, "binding"),
     ] {
         let request = PodReview {
             operation,

@@ -6,188 +6,188 @@ use super::*;
 use crate::settings::VisibleDevices;
 
 const UUID: &str = "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
+const OTHER: &str = "GPU-00000000-95b9-1f7c-0d23-7b6a9c0d1e2f";
 const PART: &str = "MIG-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f";
+const PIN: &str = "aliquot.dev/use-gpu";
+const REMOVED: &str =
+    "container main: NVIDIA_VISIBLE_DEVICES removed: the container sees the GPUs allocated to it";
+const VOID: &str = "container main: NVIDIA_VISIBLE_DEVICES set to void: the container requests no GPU and sees none";
 
-fn with_env(limits: &Value, name: &str, value: &str) -> Value {
+fn with_env(limits: &Value, env: &Value) -> Value {
     let mut pod = asking(limits);
-    let env = json!([{"name": "A", "value": "b"}, {"name": name, "value": value}]);
-    pod["spec"]["containers"][0]["env"] = env;
+    pod["spec"]["containers"][0]["env"] = env.clone();
     pod
 }
 
-/// The environment afterwards, the pin, and the last warning.
-fn check(limits: &Value, value: &str, env: &Value, pin: &Value, warning: &str) {
-    let pod = with_env(limits, "NVIDIA_VISIBLE_DEVICES", value);
-    let (after, _, warnings) = admit(&pod, &Settings::default());
-    assert_eq!(&after["spec"]["containers"][0]["env"], env, "{value}");
-    let annotation = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
-    assert_eq!(annotation, pin, "{value}");
-    let found: Vec<_> = warnings.iter().filter(|w| w.contains("VISIBLE")).collect();
-    match warning {
-        "" => assert!(found.is_empty(), "{found:?}"),
-        part => assert!(found.len() == 1 && found[0].contains(part), "{found:?}"),
-    }
-    let (_, again, _) = admit(&after, &Settings::default());
-    assert!(again.is_empty(), "{again}");
+/// The warnings that name the variable.
+fn about(name: &str, warnings: Vec<String>) -> Vec<String> {
+    let all = warnings.into_iter();
+    all.filter(|line| line.contains(name)).collect()
 }
 
 #[test]
 fn mig_6_turns_visible_devices_into_a_pin() {
-    let rest = json!([{"name": "A", "value": "b"}]);
-    let void =
-        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
-    let gpu = json!({"nvidia.com/gpu": "1"});
+    let gpu = json!({GPU: "1"});
     let part = json!({"nvidia.com/mig-1g.5gb": "1"});
-    let none = json!({"cpu": "1"});
-    check(&gpu, UUID, &rest, &json!(UUID), "replaced by annotation");
-    check(&part, PART, &rest, &json!(PART), "replaced by annotation");
-    check(
-        &gpu,
-        "all",
-        &rest,
-        &Value::Null,
-        "sees the GPUs allocated to it",
-    );
-    check(&none, "all", &void, &Value::Null, "and sees none");
-    check(
-        &none,
-        UUID,
-        &void,
-        &Value::Null,
-        "aliquot.dev/use-gpu: GPU-5a2e",
-    );
-    let harmless =
-        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
-    check(&gpu, "none", &harmless, &Value::Null, "");
+    let cpu = json!({"cpu": "1"});
+    let replaced = |uuid: &str| {
+        format!(
+            "NVIDIA_VISIBLE_DEVICES replaced by annotation {PIN}: {uuid}, so that the scheduler allocates these GPUs"
+        )
+    };
+    let void = visible("void");
+    for (limits, value, after, pin, warnings) in [
+        (
+            &gpu,
+            UUID,
+            &json!([]),
+            json!(UUID),
+            vec![REMOVED.to_owned(), replaced(UUID)],
+        ),
+        (
+            &part,
+            PART,
+            &json!([]),
+            json!(PART),
+            vec![REMOVED.to_owned(), replaced(PART)],
+        ),
+        (
+            &gpu,
+            "all",
+            &json!([]),
+            Value::Null,
+            vec![REMOVED.to_owned()],
+        ),
+        (&gpu, "none", &visible("none"), Value::Null, Vec::new()),
+        (&cpu, "all", &void, Value::Null, vec![VOID.to_owned()]),
+        (&cpu, UUID, &void, Value::Null, vec![VOID.to_owned()]),
+        (&cpu, "0,1", &void, Value::Null, vec![VOID.to_owned()]),
+    ] {
+        let (pod, _, found) = admit(&with_env(limits, &visible(value)), &Settings::default());
+        assert_eq!(&pod["spec"]["containers"][0]["env"], after, "{value}");
+        assert_eq!(pod["metadata"]["annotations"][PIN], pin, "{value}");
+        assert_eq!(about("VISIBLE", found), warnings);
+        let (_, again, _) = admit(&pod, &Settings::default());
+        assert!(again.is_empty(), "{again}");
+    }
 }
 
 #[test]
 fn overrides_every_duplicate_of_visible_devices() {
-    let mut pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", "void");
-    let all = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"});
-    let env = &mut pod["spec"]["containers"][0]["env"];
-    env.as_array_mut().unwrap().push(all);
-    let (after, _, _) = admit(&pod, &Settings::default());
-    let void =
-        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
-    assert_eq!(after["spec"]["containers"][0]["env"], void);
+    let other = json!({"name": "A", "value": "b"});
+    let set = |value: &str| json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": value});
+    let env = json!([set("void"), other, set("all")]);
+    let (after, _, _) = admit(&with_env(&json!({"cpu": "1"}), &env), &Settings::default());
+    let found = &after["spec"]["containers"][0]["env"];
+    assert_eq!(found, &json!([other, set("void")]));
 }
 
 #[test]
 fn mig_6_rejects_malformed_uuids() {
-    let gpu = json!({"nvidia.com/gpu": "1"});
     for value in ["0", "GPU-5a2e6a4e", "MIG-GPU-e88cb44c", "0:4", "GPU-x,all"] {
-        let pod = with_env(&gpu, "NVIDIA_VISIBLE_DEVICES", value);
-        let [refusal] = &*refusals(&pod, &Settings::default()) else {
-            panic!("{value}: not one refusal");
-        };
-        let expected = format!("spec.containers[0].env[1]: NVIDIA_VISIBLE_DEVICES {value:?}");
-        assert!(refusal.starts_with(&expected), "{refusal}");
+        let pod = with_env(&json!({GPU: "1"}), &visible(value));
+        let text = format!(
+            "spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES {value:?} does not name a GPU; expected: GPU-<uuid> or MIG-<uuid> as `nvidia-smi -L` prints them, or several, comma-separated, or no NVIDIA_VISIBLE_DEVICES"
+        );
+        assert_eq!(refusals(&pod, &Settings::default()), [text]);
     }
 }
 
 #[test]
 fn mig_6_denies_or_allows_visible_devices_by_policy() {
-    let mut pod = with_env(&json!({"cpu": "1"}), "NVIDIA_VISIBLE_DEVICES", UUID);
-    pod["spec"]["runtimeClassName"] = json!("nvidia");
     let policy = |visible_devices| Settings {
         visible_devices,
         ..Settings::default()
     };
-    let (_, patch, _) = admit(&pod, &policy(VisibleDevices::Allow));
-    assert!(patch.is_empty());
-    let denied = refusals(&pod, &policy(VisibleDevices::Deny));
-    assert!(denied[0].contains("bypass the scheduler"), "{denied:?}");
-    let mut settings = Settings::default();
-    settings.escape_allowed.insert("default".to_owned());
-    assert!(admit(&pod, &settings).1.is_empty());
+    let reference =
+        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]);
+    for (env, shown) in [
+        (visible("all"), r#""all""#),
+        (visible("0"), r#""0""#),
+        (reference, "by reference"),
+    ] {
+        let mut pod = with_env(&json!({"cpu": "1"}), &env);
+        pod["spec"]["runtimeClassName"] = json!("nvidia");
+        let text = format!(
+            "spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES {shown} would bypass the scheduler; expected: no NVIDIA_VISIBLE_DEVICES (use annotation {PIN} to choose a GPU)"
+        );
+        assert_eq!(refusals(&pod, &policy(VisibleDevices::Deny)), [text]);
+        assert!(admit(&pod, &policy(VisibleDevices::Allow)).1.is_empty());
+        let mut trusted = Settings::default();
+        trusted.escape_allowed.insert("default".to_owned());
+        assert!(admit(&pod, &trusted).1.is_empty());
+    }
 }
 
-/// The warning about a variable that is left as it is.
-fn check_warning(limits: &Value, name: &str, value: &str, part: &str) {
-    let (after, _, warnings) = admit(&with_env(limits, name, value), &Settings::default());
-    let env = &after["spec"]["containers"][0]["env"][1];
-    assert_eq!(env, &json!({"name": name, "value": value}));
-    let found: Vec<_> = warnings.iter().filter(|w| w.starts_with(name)).collect();
-    match part {
-        "" => assert!(found.is_empty(), "{value}: {found:?}"),
-        part => assert!(
-            found.len() == 1 && found[0].contains(part),
-            "{value}: {found:?}"
-        ),
-    }
+/// A variable that is left as it is, and the warning about it.
+fn check_left(limits: &Value, name: &str, value: &str, warning: Option<&str>) {
+    let env = json!([{"name": name, "value": value}]);
+    let (after, _, warnings) = admit(&with_env(limits, &env), &Settings::default());
+    assert_eq!(after["spec"]["containers"][0]["env"], env);
+    let expected: Vec<String> = warning.map(str::to_owned).into_iter().collect();
+    assert_eq!(about(name, warnings), expected, "{value}");
 }
 
 #[test]
 fn mig_7_warns_of_cuda_visible_devices_without_a_device() {
-    let two = json!({"nvidia.com/gpu": "2"});
-    let check = |value, part| check_warning(&two, "CUDA_VISIBLE_DEVICES", value, part);
-    check("0", "");
-    check("1,0", "");
-    check("2", "\"2\" is not one of the container's devices");
-    check(UUID, "use annotation aliquot.dev/use-gpu");
-    let part = json!({"nvidia.com/mig-1g.5gb": "1"});
-    check_warning(&part, "CUDA_VISIBLE_DEVICES", "0", "");
-    check_warning(&part, "CUDA_VISIBLE_DEVICES", "1", "(count: 1)");
+    let name = "CUDA_VISIBLE_DEVICES";
+    let warning = |device: &str, count: u32| {
+        format!(
+            "{name}: {device:?} is not one of the container's devices (count: {count}); it can only select among these, use annotation {PIN} to choose a GPU"
+        )
+    };
+    let (two, part) = (json!({GPU: "2"}), json!({"nvidia.com/mig-1g.5gb": "1"}));
+    check_left(&two, name, "1,0", None);
+    check_left(&two, name, "0,2", Some(&warning("2", 2)));
+    check_left(&two, name, UUID, Some(&warning(UUID, 2)));
+    check_left(&part, name, "0", None);
+    check_left(&part, name, "1", Some(&warning("1", 1)));
 }
 
 #[test]
 fn mps_5_warns_of_malformed_mps_memory_limit() {
-    let gpu = json!({"nvidia.com/gpu": "1"});
     let name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+    let gpu = json!({GPU: "1"});
     for good in ["0=5G", "0=1G,1=512M"] {
-        check_warning(&gpu, name, good, "");
+        check_left(&gpu, name, good, None);
     }
-    check_warning(&gpu, name, "5GB", "such as 0=5G");
-    check_warning(&gpu, name, "512M", "such as 0=512M");
-    for bad in ["0=5", "0:5G", "G", "0=5GB"] {
-        check_warning(&gpu, name, bad, "such as 0=5G");
+    for bad in ["5GB", "512M", "0=5", "0:5G", "G", "0=5GB"] {
+        let warning = format!(
+            "{name}: {bad:?} is not a limit that MPS can read; expected: a device ordinal and a size in M or G such as 0=5G, several separated by commas"
+        );
+        check_left(&gpu, name, bad, Some(&warning));
     }
-}
-
-const OTHER: &str = "GPU-00000000-95b9-1f7c-0d23-7b6a9c0d1e2f";
-
-/// A pod of two containers that request a GPU and select these in their environment.
-fn two(first: &str, second: &str) -> Value {
-    let container = |name: &str, value: &str| {
-        let mut container = container(name, &json!({"nvidia.com/gpu": "1"}));
-        container["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
-        container
-    };
-    pod(&json!([
-        container("main", first),
-        container("side", second)
-    ]))
 }
 
 #[test]
 fn same_visible_devices_in_two_containers_become_one_pin() {
-    let (after, _, _) = admit(&two(UUID, UUID), &Settings::default());
-    let pin = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
-    assert_eq!(pin, UUID);
-    let mut chosen = two(UUID, OTHER);
-    let both = json!(format!("{OTHER},{UUID}"));
-    chosen["metadata"]["annotations"] = json!({"aliquot.dev/use-gpu": both});
-    let (after, _, _) = admit(&chosen, &Settings::default());
-    let pin = &after["metadata"]["annotations"]["aliquot.dev/use-gpu"];
-    assert_eq!(pin, &both);
-}
-
-#[test]
-fn admits_visible_devices_index_without_gpu_request() {
-    let void =
-        json!([{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
-    let none = json!({"cpu": "1"});
-    for value in ["0", "0,1", "GPU-5a2e6a4e", "0:4"] {
-        let warning = format!("aliquot.dev/use-gpu: {value}");
-        check(&none, value, &void, &Value::Null, &warning);
+    let two = |second: &Value| {
+        let mut containers = ["main", "side"].map(|name| container(name, &json!({GPU: "1"})));
+        containers[0]["env"] = visible(UUID);
+        containers[1]["env"] = second.clone();
+        pod(&json!(containers))
+    };
+    let pin = |pod: &Value| {
+        let (after, ..) = admit(pod, &Settings::default());
+        after["metadata"]["annotations"][PIN].clone()
+    };
+    assert_eq!(pin(&two(&visible(UUID))), UUID);
+    for second in [visible(OTHER), json!([])] {
+        let mut pod = two(&second);
+        let text = format!(
+            r#"spec.containers[0]: NVIDIA_VISIBLE_DEVICES "{UUID}" would apply to every container that requests a GPU; expected: the same value in each of them, or annotation {PIN} with all GPUs that the pod may use"#
+        );
+        assert_eq!(refusals(&pod, &Settings::default()), [text]);
+        let both = json!(format!("{OTHER},{UUID}"));
+        pod["metadata"]["annotations"] = json!({PIN: both});
+        assert_eq!(pin(&pod), both);
     }
 }
 
 #[test]
 fn overrides_visible_devices_of_ephemeral_containers() {
-    let check = |pod: &Value, namespace: &str, env: &Value, expected: &Value, warning: &str| {
-        let added = json!({"name": "d", "env": env});
+    let check = |pod: &Value, namespace: &str, env: &Value, expected: &Value| {
+        let added = json!({"name": "main", "env": env});
         let Verdict::Allow { patch, warnings } = super::refused::debug(pod, namespace, added)
         else {
             panic!("refused");
@@ -196,24 +196,20 @@ fn overrides_visible_devices_of_ephemeral_containers() {
         json_patch::patch(&mut after, &patch).unwrap();
         let found = &after["spec"]["ephemeralContainers"][1]["env"];
         assert_eq!(found, expected, "{namespace}: {env}");
-        assert!(warnings.join("\n").contains(warning), "{warnings:?}");
+        assert!(warnings.iter().all(|line| line == VOID), "{warnings:?}");
+        assert_eq!(warnings.is_empty(), env == expected || env == &json!([]));
     };
-    let shared = asking(&json!({"nvidia.com/gpu": "1"}));
+    let shared = asking(&json!({GPU: "1"}));
     let plain = asking(&json!({"cpu": "1"}));
-    let sets = |value: &str| json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
-    let void = sets("void");
-    let given = "an ephemeral container cannot get GPUs";
-    check(&shared, "default", &sets("all"), &void, "and sees none");
-    check(&shared, "default", &sets(UUID), &void, given);
-    check(&plain, "default", &sets("0"), &void, given);
+    let (none, all, void) = (json!([]), visible("all"), visible("void"));
+    check(&shared, "default", &all, &void);
+    check(&plain, "default", &visible("0"), &void);
     // What the image sets counts, too.
-    check(&shared, "default", &json!([]), &void, "");
-    check(&plain, "default", &json!([]), &json!([]), "");
-    check(&plain, "trusted", &sets("all"), &sets("all"), "");
+    check(&shared, "default", &none, &void);
+    check(&plain, "default", &none, &none);
+    check(&plain, "trusted", &all, &all);
     let mut foreign = plain;
     foreign["spec"]["schedulerName"] = json!("x");
-    check(&foreign, "default", &json!([]), &json!([]), "");
-    check(&foreign, "default", &sets("all"), &void, "and sees none");
-    foreign["spec"]["runtimeClassName"] = json!("nvidia");
-    check(&foreign, "default", &json!([]), &void, "");
+    check(&foreign, "default", &none, &none);
+    check(&foreign, "default", &all, &void);
 }

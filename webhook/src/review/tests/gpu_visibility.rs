@@ -5,13 +5,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::settings::VisibleDevices;
 
-const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-const GPU: &str = "nvidia.com/gpu";
-
-fn sets(value: &str) -> Value {
-    json!([{"name": VISIBLE_DEVICES, "value": value}])
-}
-
 /// One container without a resource, and these fields of `spec` and of the container.
 fn bare(spec: &Value, container: &Value) -> Value {
     let mut pod = asking(&json!({}));
@@ -50,6 +43,7 @@ fn check(pod: &Value, env: &Value, warned: usize) {
 
 #[test]
 fn overrides_visible_devices_whatever_the_scheduler() {
+    let void = visible("void");
     for spec in [
         json!({"schedulerName": "x", "nodeName": "gpu-1", "runtimeClassName": "nvidia"}),
         json!({"schedulerName": "x", "nodeName": "gpu-1"}),
@@ -57,16 +51,15 @@ fn overrides_visible_devices_whatever_the_scheduler() {
         json!({"nodeName": "gpu-1"}),
     ] {
         for value in ["all", "0", "GPU-5a2e6a4e-95b9-1f7c-0d23-7b6a9c0d1e2f"] {
-            check(&bare(&spec, &json!({"env": sets(value)})), &sets("void"), 1);
+            check(&bare(&spec, &json!({"env": visible(value)})), &void, 1);
         }
         // A value by reference is known to the kubelet alone.
-        let reference =
-            json!({"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": "x"}}});
+        let reference = json!({"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": "x"}}});
         let pod = bare(&spec, &json!({"env": [reference]}));
-        check(&pod, &sets("void"), 1);
+        check(&pod, &void, 1);
         check(
-            &bare(&spec, &json!({"env": sets("none")})),
-            &sets("none"),
+            &bare(&spec, &json!({"env": visible("none")})),
+            &visible("none"),
             0,
         );
     }
@@ -79,7 +72,7 @@ fn leaves_device_plugins_variable_of_other_schedulers() {
     check(&pod, &Value::Null, 0);
     // Its plugin selects the GPUs, not the pod.
     let mut all = pod.clone();
-    all["spec"]["containers"][0]["env"] = sets("all");
+    all["spec"]["containers"][0]["env"] = visible("all");
     check(&all, &json!([]), 1);
 }
 
@@ -101,11 +94,11 @@ fn hides_gpus_from_other_schedulers_pods_without_count() {
     ] {
         let resources = json!({"limits": limits, "requests": limits});
         let pod = bare(&spec, &json!({"resources": resources}));
-        let void = sets("void");
+        let void = visible("void");
         let expected = if closed { &void } else { &Value::Null };
         check(&pod, expected, usize::from(closed));
         // Its own variable is made void, too, and not only taken out.
-        let own = json!({"resources": resources, "env": sets("all")});
+        let own = json!({"resources": resources, "env": visible("all")});
         let expected = if closed { void } else { json!([]) };
         check(&bare(&spec, &own), &expected, 1);
     }
@@ -117,7 +110,7 @@ fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
     for container in [json!({}), from] {
         for class in ["nvidia", "nvidia-cdi", "nvidia-legacy"] {
             let spec = json!({"runtimeClassName": class});
-            check(&bare(&spec, &container), &sets("void"), 1);
+            check(&bare(&spec, &container), &visible("void"), 1);
         }
         // Of others nothing is known, and nothing is touched.
         let spec = json!({"runtimeClassName": "kata"});
@@ -136,7 +129,7 @@ fn hides_gpus_set_by_image_or_env_from_in_runtime_class() {
     };
     let pod = bare(&json!({"runtimeClassName": "nvidia"}), &json!({}));
     let (after, ..) = admit(&pod, &deny);
-    assert_eq!(after["spec"]["containers"][0]["env"], sets("void"));
+    assert_eq!(after["spec"]["containers"][0]["env"], visible("void"));
 }
 
 #[test]
@@ -161,53 +154,37 @@ fn leaves_gpus_of_other_plugins_in_runtime_class() {
 #[test]
 fn leaves_root_equivalent_containers_unchanged() {
     let class = json!({"runtimeClassName": "nvidia"});
-    let at = |path: &str| json!([{"name": "h", "hostPath": {"path": path}}]);
-    let plugins = at("/var/lib/kubelet/device-plugins");
-    let mounts = |read_only: bool| json!([{"name": "h", "mountPath": "/h", "readOnly": read_only}]);
+    let plugins = "/var/lib/kubelet/device-plugins";
+    let privileged = |is: bool| json!({"securityContext": {"privileged": is}});
     let adds = |name: &str| json!({"securityContext": {"capabilities": {"add": [name]}}});
-    for (container, volumes, left) in [
-        (
-            json!({"securityContext": {"privileged": true}}),
-            json!([]),
-            true,
-        ),
-        (adds("SYS_ADMIN"), json!([]), true),
-        (adds("CAP_ALL"), json!([]), true),
+    let mounts = |read_only: bool| {
+        let mount = json!({"name": "h", "mountPath": "/h", "readOnly": read_only});
+        json!({"volumeMounts": [mount]})
+    };
+    for (container, path, left) in [
+        (privileged(true), "/data", true),
+        (adds("SYS_ADMIN"), "/data", true),
+        (adds("CAP_ALL"), "/data", true),
         // As NVIDIA's chart has it without MIG.
-        (
-            json!({"volumeMounts": mounts(false)}),
-            plugins.clone(),
-            true,
-        ),
-        (
-            json!({"volumeMounts": mounts(true)}),
-            plugins.clone(),
-            false,
-        ),
+        (mounts(false), plugins, true),
+        (mounts(true), plugins, false),
         (json!({}), plugins, false),
-        (json!({"volumeMounts": mounts(false)}), at("/dev"), false),
-        (
-            json!({"volumeMounts": mounts(false)}),
-            at("/dev/shm"),
-            false,
-        ),
-        (json!({"volumeMounts": mounts(false)}), at("/data"), false),
-        (adds("SYS_PTRACE"), json!([]), false),
-        (
-            json!({"securityContext": {"privileged": false}}),
-            json!([]),
-            false,
-        ),
+        (mounts(false), "/dev", false),
+        (mounts(false), "/dev/shm", false),
+        (mounts(false), "/data", false),
+        (adds("SYS_PTRACE"), "/data", false),
+        (privileged(false), "/data", false),
     ] {
+        let volumes = json!([{"name": "h", "hostPath": {"path": path}}]);
         let mut own = container.clone();
-        own["env"] = sets("all");
+        own["env"] = visible("all");
         for (spec, container) in [(&class, &container), (&json!({}), &own)] {
             let mut pod = bare(spec, container);
             pod["spec"]["volumes"] = volumes.clone();
             let env = if left {
                 &container["env"]
             } else {
-                &sets("void")
+                &visible("void")
             };
             check(&pod, env, usize::from(!left));
         }
@@ -215,7 +192,7 @@ fn leaves_root_equivalent_containers_unchanged() {
     // Beside a share it is refused, and not left alone.
     let mut shared = pod(&json!([
         container("main", &json!({GPU: "1"})),
-        {"name": "side", "env": sets("all"), "securityContext": {"privileged": true}},
+        {"name": "side", "env": visible("all"), "securityContext": {"privileged": true}},
     ]));
     shared["spec"]["runtimeClassName"] = json!("nvidia");
     assert!(matches!(

@@ -23,28 +23,19 @@ fn outside(path: &str) -> String {
 #[test]
 fn rejects_privileges_that_bypass_the_share() {
     let none = "none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF";
-    check(
-        &with("spec.hostPID", &json!(true)),
-        "spec.hostPID",
-        "true",
-        "false",
-    );
+    let host_pid = with("spec.hostPID", &json!(true));
+    check(&host_pid, "spec.hostPID", "true", "false");
     // Also in a container without a share: it is the same pod.
     for index in [0, 1] {
-        let at = |rest: &str| format!("spec.containers.{index}.securityContext.{rest}");
-        let field = |rest: &str| format!("spec.containers[{index}].securityContext.{rest}");
-        check(
-            &with(&at("privileged"), &json!(true)),
-            &field("privileged"),
-            "true",
-            "false",
-        );
-        check(
-            &with(&at("procMount"), &json!("Unmasked")),
-            &field("procMount"),
-            "\"Unmasked\"",
-            "\"Default\"",
-        );
+        let check = |name: &str, value: &Value, field: &str, shown: &str, expected: &str| {
+            let pointer = format!("spec.containers.{index}.securityContext.{name}");
+            let pod = with(&pointer, value);
+            let field = format!("spec.containers[{index}].securityContext.{field}");
+            check(&pod, &field, shown, expected);
+        };
+        check("privileged", &json!(true), "privileged", "true", "false");
+        let (shown, usual) = (r#""Unmasked""#, r#""Default""#);
+        check("procMount", &json!("Unmasked"), "procMount", shown, usual);
         for capability in [
             "SYS_ADMIN",
             "CAP_SYS_PTRACE",
@@ -54,15 +45,9 @@ fn rejects_privileges_that_bypass_the_share() {
             "cap_dac_read_search",
             "BPF",
         ] {
-            check(
-                &with(
-                    &at("capabilities"),
-                    &json!({"add": ["NET_ADMIN", capability]}),
-                ),
-                &field("capabilities.add[1]"),
-                &format!("{capability:?}"),
-                none,
-            );
+            let added = json!({"add": ["NET_ADMIN", capability]});
+            let shown = format!("{capability:?}");
+            check("capabilities", &added, "capabilities.add[1]", &shown, none);
         }
     }
 }

@@ -1,14 +1,8 @@
-//! Who is refused and where, apart from the texts, which `texts.rs` lists.
+//! Who is refused and where.
 
 use serde_json::{Value, json};
 
 use super::*;
-
-const GPU: &str = "nvidia.com/gpu";
-
-fn limit(name: &str) -> String {
-    format!("spec.containers[0].resources.limits[{name:?}]")
-}
 
 #[test]
 fn ignores_preferences_of_pods_without_a_request() {
@@ -45,11 +39,10 @@ fn reports_all_errors_of_a_pod_at_once() {
         .iter()
         .map(|refusal| refusal.field.as_str())
         .collect();
-    let requests = format!("spec.containers[0].resources.requests[{GPU:?}]");
     let expected = [
-        &*requests,
-        &*limit(GPU),
-        &*limit("nvidia.com/gpucores"),
+        r#"spec.containers[0].resources.requests["nvidia.com/gpu"]"#,
+        r#"spec.containers[0].resources.limits["nvidia.com/gpu"]"#,
+        r#"spec.containers[0].resources.limits["nvidia.com/gpucores"]"#,
         "spec.nodeName",
         "spec.hostPID",
     ];
@@ -67,7 +60,7 @@ pub(super) fn debug(pod: &Value, namespace: &str, added: Value) -> Verdict {
         .unwrap()
         .push(added);
     let request = PodReview {
-        operation: "UPDATE",
+        operation: &Operation::Update,
         sub_resource: "ephemeralcontainers",
         namespace,
         pod: &new,
@@ -80,25 +73,25 @@ pub(super) fn debug(pod: &Value, namespace: &str, added: Value) -> Verdict {
 
 #[test]
 fn rejects_requests_and_escapes_of_ephemeral_containers() {
-    let check = |pod: &Value, namespace: &str, added: Value, expected: &[&str]| {
-        let fields: Vec<String> = match debug(pod, namespace, added) {
-            Verdict::Deny(refusals) => refusals.into_iter().map(|refusal| refusal.field).collect(),
+    let check = |pod: &Value, namespace: &str, added: &Value, expected: &[&str]| {
+        let texts: Vec<String> = match debug(pod, namespace, added.clone()) {
+            Verdict::Deny(refusals) => refusals.iter().map(Refusal::to_string).collect(),
             Verdict::Allow { .. } => Vec::new(),
         };
-        assert_eq!(fields, expected);
+        assert_eq!(texts, expected);
     };
     let shared = asking(&json!({GPU: "1"}));
     let plain = asking(&json!({"cpu": "1"}));
     let ptrace = json!({"name": "d", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}});
-    let added = "spec.ephemeralContainers[1].securityContext.capabilities.add[0]";
-    check(&shared, "default", json!({"name": "d"}), &[]);
-    check(&shared, "default", ptrace.clone(), &[added]);
-    check(&shared, "trusted", ptrace.clone(), &[]);
-    check(&plain, "default", ptrace.clone(), &[]);
+    let escapes = r#"spec.ephemeralContainers[1].securityContext.capabilities.add[0]: "SYS_PTRACE" would let the pod bypass its GPU share; expected: none of ALL, SYS_ADMIN, SYS_PTRACE, SYS_RAWIO, SYS_MODULE, DAC_READ_SEARCH, BPF (use kubectl debug --profile=baseline), or a namespace where the administrator allows it"#;
+    check(&shared, "default", &json!({"name": "d"}), &[]);
+    check(&shared, "default", &ptrace, &[escapes]);
+    check(&shared, "trusted", &ptrace, &[]);
+    check(&plain, "default", &ptrace, &[]);
     let mut foreign = shared;
     foreign["spec"]["schedulerName"] = json!("volcano");
-    check(&foreign, "default", ptrace, &[]);
+    check(&foreign, "default", &ptrace, &[]);
     let greedy = json!({"name": "d", "resources": {"limits": {GPU: "1"}}});
-    let limits = "spec.ephemeralContainers[1].resources.limits[\"nvidia.com/gpu\"]";
-    check(&plain, "trusted", greedy, &[limits]);
+    let requests = r#"spec.ephemeralContainers[1].resources.limits["nvidia.com/gpu"]: "1" in an ephemeral container, which cannot get GPUs; expected: no nvidia.com/gpu"#;
+    check(&plain, "trusted", &greedy, &[requests]);
 }

@@ -6,11 +6,6 @@ use super::*;
 use crate::settings::RequestForm;
 
 const REQUEST: &str = "aliquot.dev/request";
-const GPU: &str = "nvidia.com/gpu";
-const MEM: &str = "nvidia.com/gpumem";
-const PERCENT: &str = "nvidia.com/gpumem-percentage";
-const CORES: &str = "nvidia.com/gpucores";
-const PRIORITY: &str = "nvidia.com/priority";
 
 fn settings(form: RequestForm) -> Settings {
     Settings {
@@ -101,27 +96,6 @@ fn restores_resources_of_copied_pod_in_that_form() {
     let expected = json!({GPU: "1", PERCENT: "50", CORES: "30", PRIORITY: "0"});
     assert_eq!(resources(&after, "/spec/containers/0"), both(&expected));
     assert_eq!(after["metadata"]["annotations"], json!({}));
-}
-
-#[test]
-fn resources_take_precedence_over_annotation() {
-    let copied = |limits: &Value| {
-        let amounts = json!({"main": {"memory": 3000, "cores": 30}});
-        let request = json!({"v": 1, "containers": amounts, "priority": 1});
-        let copied = annotated(&asking(limits), &request);
-        request_after(&copied)
-    };
-    let more = copied(&json!({GPU: "1", MEM: "4k"}));
-    assert_eq!(
-        more["containers"]["main"],
-        json!({"memory": 4000, "cores": 30})
-    );
-    let part = copied(&json!({GPU: "1", PERCENT: "50", PRIORITY: "0"}));
-    assert_eq!(
-        part["containers"]["main"],
-        json!({"percentage": 50, "cores": 30})
-    );
-    assert_eq!(part["priority"], 0);
 }
 
 fn request_after(pod: &Value) -> Value {

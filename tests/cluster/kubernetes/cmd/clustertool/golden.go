@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"google.golang.org/protobuf/proto"
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
@@ -47,7 +46,6 @@ func messages() (map[string]any, error) {
 	none := []string{}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u-1"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "i"}}}}
-	patch := admissionv1.PatchTypeJSONPatch
 	resp := &pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "aliquot.dev/vgpu=GPU-a-0-0123456789abcdef"}}}
 	bytes, err := proto.Marshal(resp)
 	if err != nil {
@@ -75,11 +73,6 @@ func messages() (map[string]any, error) {
 		"extender-preemption-result.json": extenderv1.ExtenderPreemptionResult{
 			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {Pods: []*extenderv1.MetaPod{{UID: "u-2"}, {UID: "u-3"}}}}},
 		"extender-binding-result.json": extenderv1.ExtenderBindingResult{Error: "no room"},
-		"review-allowed.json": admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-			Response: &admissionv1.AdmissionResponse{UID: "r-1", Allowed: true, PatchType: &patch,
-				Patch: []byte(`[{"op":"add","path":"/a","value":1}]`), Warnings: []string{"w"}}},
-		"review-denied.json": admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-			Response: &admissionv1.AdmissionResponse{UID: "r-1", Result: &metav1.Status{Message: "no", Reason: "Invalid", Code: 422}}},
-		"kubelet-checkpoint.json": cp,
+		"kubelet-checkpoint.json":      cp,
 	}, nil
 }

@@ -10,7 +10,7 @@ mod ranks;
 pub(crate) fn scenarios() -> Vec<Scenario> {
     vec![
         scenario(
-            "preemption_on_a_full_pair_evicts_the_fewest_right_pods",
+            "preemption_on_a_full_pair_evicts_the_right_pods",
             chosen::full_pair,
         ),
         side_by_side(

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use aliquot_core::inventory::Mode;
-use aliquot_device_plugin::fail_point::{ALL, Point};
 use aliquot_e2e::pods::{allocation, simple};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -14,6 +13,25 @@ use super::world::{
 use super::{options, restart};
 
 const SPACE: &str = "killed";
+/// The fail-points of a change of a mode, in the order in which they are reached.
+const SWITCHING: [&str; 7] = [
+    "ChangeBeforeStore",
+    "ChangeAfterStore",
+    "ChangePublished",
+    "BeforeLeave",
+    "AfterLeave",
+    "BeforeEnter",
+    "AfterEnter",
+];
+/// Those of a container's start.
+const STARTING: [&str; 6] = [
+    "ShareBeforeStore",
+    "ShareAfterStore",
+    "NamesStored",
+    "DirectoryWritten",
+    "SpecWritten",
+    "StartServed",
+];
 const LEFT: [Mode; 3] = [Mode::Timeslice, Mode::Vgpu, Mode::Vgpu];
 const RIGHT: [Mode; 3] = [Mode::Vgpu, Mode::Timeslice, Mode::Vgpu];
 
@@ -40,29 +58,27 @@ async fn with_fail_points(
 }
 
 /// Each GPU has its old mode or its new one.
-async fn old_or_new(stack: &Stack, point: Point) -> Result<()> {
+async fn old_or_new(stack: &Stack, point: &str) -> Result<()> {
     let found = modes(stack).await?;
     let known = |(n, (mode, _)): (usize, &(Mode, bool))| *mode == LEFT[n] || *mode == RIGHT[n];
     let whole = found.len() == LEFT.len() && found.iter().enumerate().all(known);
-    ensure!(whole, "{point:?}: {found:?}");
+    ensure!(whole, "{point}: {found:?}");
     Ok(())
 }
 
 pub(crate) async fn switching(stack: Arc<Stack>) -> Result<()> {
     with_fail_points(&stack, async |stack| {
-        for point in ALL.into_iter().filter(|point| point.is_mode_change()) {
+        for point in SWITCHING {
             label(stack, Some("left")).await?;
             wait_modes(stack, &LEFT).await?;
             wait_condition(stack, "Applied", "profile left").await?;
             stack.kill_at(point)?;
             label(stack, Some("right")).await?;
-            stack.killed().await.with_context(|| format!("{point:?}"))?;
+            stack.killed().await.context(point)?;
             old_or_new(stack, point).await?;
             restart(stack, &chaos()).await?;
             old_or_new(stack, point).await?;
-            wait_modes(stack, &RIGHT)
-                .await
-                .with_context(|| format!("{point:?}"))?;
+            wait_modes(stack, &RIGHT).await.context(point)?;
             wait_offered(stack, &[(USUAL, "24")], PATIENCE).await?;
         }
         Ok(())
@@ -75,16 +91,16 @@ pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
     label(&stack, Some("left")).await?;
     wait_modes(&stack, &LEFT).await?;
     with_fail_points(&stack, async |stack| {
-        for point in ALL.into_iter().filter(|point| !point.is_mode_change()) {
-            let name = format!("{point:?}").to_lowercase();
+        for point in STARTING {
+            let name = point.to_lowercase();
             stack.kill_at(point)?;
             let limits = [("gpu", "1"), ("gpumem", "3000"), ("gpucores", "10")];
             let created = simple(SPACE, &name, &limits);
             stack.cluster.create_pod(created.clone()).await?;
-            stack.killed().await.with_context(|| format!("{point:?}"))?;
+            stack.killed().await.context(point)?;
             restart(stack, &chaos()).await?;
             let pod = stack.runs_or_is_made_again(created).await;
-            let pod = pod.with_context(|| format!("{point:?}"))?;
+            let pod = pod.context(point)?;
             let allocation = allocation(&pod)?;
             let grant = &allocation.grants("main").context("a share")?[0];
             let shown = stack.cluster.exec(SPACE, &name, "main", &["env"]).await?;
@@ -93,10 +109,8 @@ pub(crate) async fn starting(stack: Arc<Stack>) -> Result<()> {
                 format!("ALIQUOT_VISIBLE_DEVICES={}", grant.gpu),
                 format!("CUDA_DEVICE_MEMORY_LIMIT_0={}m", grant.memory.0),
             ] {
-                ensure!(
-                    shown.lines().any(|line| line == expected),
-                    "{point:?}: {shown}"
-                );
+                let is_set = shown.lines().any(|line| line == expected);
+                ensure!(is_set, "{point}: {shown}");
             }
             stack.ledger_agrees().await?;
             stack.cluster.delete_pod(SPACE, &name).await?;
