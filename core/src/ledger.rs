@@ -662,6 +662,7 @@ fn fit_on(node: Option<&NodeState>, demand: &Demand, policies: &Policies) -> Res
 
 #[cfg(test)]
 mod tests {
+    use super::Ledger;
     use crate::Mib;
     use crate::tests::{gpu, ledger, uses};
     use crate::units::HostResources;
@@ -681,5 +682,27 @@ mod tests {
         let node = ledger.cluster().at(0).unwrap();
         assert_eq!(node.devices[0].allocated.used.memory, Mib(600));
         assert!(ledger == ledger.recompute());
+    }
+
+    #[test]
+    fn self_check_notices_what_is_wrong_and_mends_it() {
+        let is_right =
+            |ledger: &Ledger| ledger.is_current(&ledger.node_names()) && ledger.pods_are_current();
+        let breaks: [fn(&mut Ledger); 4] = [
+            |ledger| ledger.cluster.put(&"n".into(), None),
+            |ledger| ledger.entries.get_mut("n").unwrap().pods.clear(),
+            |ledger| drop(ledger.pod_entries.remove("a")),
+            |ledger| drop(ledger.namespaces.add(&"team".into(), &uses("GPU-0", 1, 0))),
+        ];
+        for breaks in breaks {
+            let mut ledger = ledger(vec![gpu(0, 1000, 9)]);
+            let (used, host) = (uses("GPU-0", 300, 0), HostResources::default());
+            ledger.confirm(&"a".into(), &"team".into(), &"n".into(), used, host);
+            assert!(is_right(&ledger));
+            breaks(&mut ledger);
+            assert!(!is_right(&ledger));
+            assert!(ledger.rebuild().count() > 0);
+            assert!(is_right(&ledger));
+        }
     }
 }
