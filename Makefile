@@ -47,10 +47,11 @@ test: ## What every change must pass: check, and every promise that crosses prog
 	@tests/side-by-side.sh cluster='$(MAKE) --no-print-directory cluster helm toolkit' build='$(MAKE) --no-print-directory lint build tests'
 	@$(MAKE) --no-print-directory lanes
 
-# The lanes of `make test`, side by side. tests/repeat.sh runs them again and again.
-LANES := check limiter control-plane node sharing
-lanes:
-	@tests/side-by-side.sh $(foreach lane,$(LANES),$(lane)='$(MAKE) --no-print-directory lane-$(lane)')
+# The lanes of `make test`, side by side, the longest first. tests/repeat.sh runs them again and again.
+LANES := control-plane limiter node sharing check
+each = $(foreach lane,$(2),$(1)$(lane)='$(MAKE) --no-print-directory lane-$(lane)')
+lanes: build
+	@tests/side-by-side.sh $(call each,,$(LANES))
 
 lane-check:
 	$(CARGO_TEST) $(CHECK)
@@ -73,10 +74,12 @@ HARSH := $(call named,attacks blocking_calls device_view graphs injection memory
 	--skip refuses_memory_beyond_small_host_reserve --skip runs_two_full_size_tenants
 BOOTS := $(call named,burst)
 MEASURED := $(call named,compute_share priorities churn gpu_script oom_killer programs)
-# The lanes of `make test-all` beside those of `make test`; .github/workflows/nightly.yml has a job for each.
-LONG_LANES := docs test-oldest chaos gangs hold image admission lane-karpenter lane-boots lane-measured lane-long \
-	lane-harsh lane-model lane-packing
+# The lanes of `make test-all` beside those of `make test`, and those of it that measure time;
+# .github/workflows/nightly.yml has a job for each.
+LONG_LANES := chaos gangs long test-oldest hold harsh model packing karpenter image docs
+ALONE := measured boots admission
 
+$(addprefix lane-,chaos gangs test-oldest hold image docs admission): lane-%: %
 lane-karpenter:
 	$(CARGO_TEST) --test karpenter -- --ignored
 lane-boots:
@@ -93,7 +96,8 @@ lane-packing:
 	cargo test --release --locked -p aliquot-packing
 
 test-all: lint cluster helm toolkit build ## Everything: also boots in random order, chaos, bursts, churn, packing, shares over time; a table at the end
-	@tests/lanes.sh $(addprefix lane-,$(LANES)) $(LONG_LANES)
+	$(CARGO_TEST) --no-run
+	@tests/side-by-side.sh --table $(call each,,$(LONG_LANES) $(LANES)) $(call each,--alone=,$(ALONE))
 
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
 # wakes a pending pod, the functions of CEL in the admission policies, the kubelet's checkpoint and
@@ -116,9 +120,8 @@ admission: cluster build ## 200 GPU pods a second for 10 minutes, one of two web
 	cargo build --release --quiet --locked -p aliquot-webhook
 	ALIQUOT_ADMISSION=long cargo test --workspace --locked --test admission -- --nocapture
 
-hold: ## A million random allocations at the limit, and a thousand kills, against the simulator's count
-	cargo build --locked -p aliquot-limiter -p aliquot-gpusim -p aliquot-gpusim-cuda
-	ALIQUOT_CHURN=long cargo test --locked -p aliquot-limiter-tests --test churn -- --nocapture
+hold: build ## A million random allocations at the limit, and a thousand kills, against the simulator's count
+	ALIQUOT_CHURN=long cargo test --workspace --locked --test churn -- --nocapture
 
 image: ## Build images/Dockerfile with buildah on base images of Debian's packages, and run its programs
 	cargo test --workspace --locked --test dockerfile

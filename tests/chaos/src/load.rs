@@ -1,5 +1,5 @@
-//! Creates and deletes pods: a hundred a second during a kill, a few a second until pods are bound
-//! again. There are always slightly more pods than fit.
+//! Creates and deletes pods: many a second during a kill, if the API server answers as fast, a few a
+//! second until pods are bound again. There are always slightly more pods than fit.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::observer::{Observer, PodSample};
@@ -42,16 +43,18 @@ const REAL: usize = 25;
 pub const MADE_UP: &str = "p-";
 /// See [`MADE_UP`].
 pub const RUN: &str = "run-";
-/// A hundred a second.
-const FAST: Duration = Duration::from_millis(10);
-/// Afterwards.
+/// Between two pods once the wave is over.
 const SLOW: Duration = Duration::from_millis(200);
+/// Requests without an answer, at most: a busy machine is not buried under them.
+const IN_FLIGHT: usize = 10;
 
 /// Creates and deletes.
 pub struct Load {
     pods: Api<Pod>,
     observer: Observer,
     rng: Rng,
+    /// Between two pods of a wave.
+    every: Duration,
     created: usize,
     deleted: HashSet<String>,
 }
@@ -67,13 +70,21 @@ pub async fn nodes(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
+/// What is late is not made up for.
+fn interval(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 impl Load {
     /// Nothing is created yet.
-    pub fn new(stack: &Stack, observer: Observer, rng: Rng) -> Result<Self> {
+    pub fn new(stack: &Stack, observer: Observer, rng: Rng, every: Duration) -> Result<Self> {
         Ok(Self {
             pods: Api::namespaced(stack.cluster.admin()?, NAMESPACE),
             observer,
             rng,
+            every,
             created: 0,
             deleted: HashSet::new(),
         })
@@ -84,14 +95,14 @@ impl Load {
         self.created
     }
 
-    /// Creates `count` pods at a hundred a second, and then a few a second until
-    /// `done`. What the API server refuses counts as a failure.
+    /// Creates `count` pods, and then a few a second until `done`. What the API server refuses counts
+    /// as a failure.
     pub async fn wave(&mut self, count: usize, done: CancellationToken) -> Result<()> {
         let mut requests = JoinSet::new();
-        let mut ticks = tokio::time::interval(FAST);
+        let mut ticks = interval(self.every);
         for n in 0.. {
             if n == count {
-                ticks = tokio::time::interval(SLOW);
+                ticks = interval(SLOW);
             }
             if n >= count && done.is_cancelled() {
                 break;
@@ -105,6 +116,9 @@ impl Load {
             }
             while let Some(ended) = requests.try_join_next() {
                 ended??;
+            }
+            while requests.len() > IN_FLIGHT {
+                requests.join_next().await.context("a request")???;
             }
         }
         let ended = requests.join_all().await;

@@ -6,7 +6,7 @@ use aliquot_cluster::wait::{PATIENCE, eventually};
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::resize::RESIZE;
 use aliquot_e2e::pods::simple;
-use aliquot_e2e::pool::{GPU_MEMORY, node_of};
+use aliquot_e2e::pool::GPU_MEMORY;
 use aliquot_e2e::proxy::{Proxy, Traffic};
 use aliquot_e2e::stack::{NODE, Stack};
 use anyhow::{Context as _, Result};
@@ -17,6 +17,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::load::NAMESPACE;
+use crate::observer::Observer;
 
 /// Prefix of the names of pods that bypass the scheduler. Only these may overcommit a GPU.
 pub const FORGED: &str = "forged-";
@@ -43,25 +44,24 @@ pub async fn reject(proxy: &Proxy) -> Result<()> {
     }
 }
 
-/// Asks for other shares of bound pods, most of which fit.
-pub async fn resize(stack: &Stack) -> Result<()> {
+/// Asks for other shares of bound pods, most of which fit: for one pod at a time, since the API
+/// server has the load of the pods too.
+pub async fn resize(stack: &Stack, observer: &Observer) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
     loop {
         ticks.tick().await;
-        let all = pods.list(&ListParams::default()).await;
-        let all = all.context("the pods to resize")?.items;
-        let bound: Vec<_> = all.iter().filter(|pod| node_of(pod).is_some()).collect();
+        let mut bound = observer.pods("");
+        bound.retain(|pod| pod.node.is_some());
         let Some(pod) = fastrand::choice(bound) else {
             continue;
         };
-        let name = pod.metadata.name.as_deref().context("a name")?;
         let (memory, cores) = (fastrand::u64(4_000..30_000), fastrand::u64(1..40));
         let text = format!("main:gpumem={memory},gpucores={cores} deadline=5");
         let patch = json!({"metadata": {"annotations": {RESIZE: text}}});
         // The pod may be gone.
         let _written = pods
-            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .patch(&pod.name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
     }
 }

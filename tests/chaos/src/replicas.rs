@@ -25,7 +25,7 @@ use crate::places::{Place, Victims};
 /// The Lease's name, as the chart's rights have it.
 const LEASE: &str = "aliquot-scheduler";
 /// Seconds that it lasts, that it is tried to renew it, and between two tries.
-const TIMES: (u32, u32, u32) = (5, 4, 1);
+const TIMES: (u32, u32, u32) = (10, 8, 1);
 /// A container that ran well is started again at once; it takes this long.
 const RESTART: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(50);

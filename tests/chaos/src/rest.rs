@@ -164,16 +164,19 @@ const LIMIT: [&str; 10] = [
     "/.aliquot/limits",
 ];
 
-/// Waits until the real node runs what is bound there, with the limits of its allocation.
+/// Waits until the real node runs what is bound there, with the limits of its allocation. A kubelet
+/// fails the pod that it admits in the moment in which its plugin is dead (docs/guides/nodes.md).
 async fn running(stack: &Stack, patience: Duration) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     eventually(patience, "the real node to run its pods", || async {
         for pod in pods.list(&ListParams::default()).await? {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-            if !name.starts_with(RUN) || node_of(&pod).is_none() {
+            let status = pod.status.clone().unwrap_or_default();
+            let denied = status.reason.as_deref() == Some("UnexpectedAdmissionError");
+            if !name.starts_with(RUN) || node_of(&pod).is_none() || denied {
                 continue;
             }
+            let phase = status.phase.as_deref();
             until!(phase == Some("Running"), "{name} is {phase:?}");
             let granted = allocation(&pod)?.grants("main").context("a share")?[0].memory;
             let limit = stack.cluster.exec(NAMESPACE, name, "main", &LIMIT);

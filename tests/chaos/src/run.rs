@@ -43,6 +43,8 @@ struct Kill {
 pub struct Size {
     /// Pods in all, not counting those that only show who leads.
     pub pods: usize,
+    /// Between two pods.
+    pub every: Duration,
     /// One place in so many.
     pub one_in: usize,
     /// Each victim at each place; else one is drawn.
@@ -85,7 +87,7 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
     let replicas = Replicas::start(stack.clone(), stop.clone()).await?;
     let capacity = stack.capacity().await?;
     let observer = Observer::start(stack.cluster.admin()?, capacity, stop);
-    let mut load = Load::new(&stack, observer.clone(), rng.fork())?;
+    let mut load = Load::new(&stack, observer.clone(), rng.fork(), size.every)?;
     let kills = kills(&mut rng, size);
     let over = CancellationToken::new();
     over.cancel();
@@ -122,7 +124,7 @@ async fn on(stack: Arc<Stack>, seed: u64, size: Size, stop: CancellationToken) -
         ));
     }
     for point in ["ResizeStored", "ResizeWritten"] {
-        kill_agent(&stack, point).await?;
+        kill_agent(&stack, &observer, point).await?;
     }
     replicas.whole().await?;
     let last = Instant::now();
@@ -152,11 +154,11 @@ fn agent() -> NodeOptions {
 }
 
 /// Kills the agent of the real node while it resizes a running share, and starts it again.
-async fn kill_agent(stack: &Stack, point: &'static str) -> Result<()> {
+async fn kill_agent(stack: &Stack, observer: &Observer, point: &'static str) -> Result<()> {
     stack.kill_at(point)?;
     tokio::select! {
         killed = stack.killed() => killed.context(point)?,
-        failed = provoke::resize(stack) => failed?,
+        failed = provoke::resize(stack, observer) => failed?,
     }
     print_line(&format!("the agent was killed at {point}"));
     stack.start_device_plugin(&agent()).await
@@ -268,7 +270,7 @@ impl KillAttempt<'_> {
             Provocation::LostAnswers => provoke::lose_answers(&target.proxy).await?,
             Provocation::Rejections => provoke::reject(&target.proxy).await?,
             Provocation::Forgery => provoke::forge(self.stack, forged).await?,
-            Provocation::Resizes => provoke::resize(self.stack).await?,
+            Provocation::Resizes => provoke::resize(self.stack, self.observer).await?,
             Provocation::NewTerm => self.leader.kill().await?,
         }
         std::future::pending().await

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use aliquot_chaos::places::PLACES;
 use aliquot_chaos::run::{Size, run};
@@ -14,7 +15,7 @@ use aliquot_e2e::stack::Kind;
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Pods of each run of `make chaos`.
+/// Pods of each run of `make chaos`, a hundred a second.
 const PODS: &str = "ALIQUOT_CHAOS_PODS";
 /// Set to the seed of a failure to see its order again.
 const SEED: &str = "ALIQUOT_CHAOS_SEED";
@@ -62,6 +63,7 @@ fn chaos(seed: u64, one_in: usize) -> Result<()> {
     let long = number(PODS)?;
     let size = Size {
         pods: long.unwrap_or(1000),
+        every: Duration::from_millis(if long.is_some() { 10 } else { 40 }),
         one_in: if long.is_some() { 1 } else { one_in },
         all_victims: long.is_some(),
     };
