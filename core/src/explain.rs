@@ -19,7 +19,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
 use crate::top::DeviceAmount;
-use crate::units::Percent;
+use crate::units::{Mib, Percent};
 use crate::usage::{DeviceUse, DeviceUses, Stage};
 
 /// How one device was evaluated.
@@ -118,7 +118,8 @@ pub struct GpuAnswer {
     /// not evaluated because the node cannot take the pod.
     pub answer: String,
     /// Details of the reason: what is wrong with the device, which slices are free and
-    /// where the profile may start, or for whom the device is reserved.
+    /// where the profile may start, or for whom the device is reserved; and what processes outside
+    /// every share hold of its memory.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -248,6 +249,16 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             }
             (None, None) => (None, NOT_ASKED),
         };
+        let reason = match (evaluated, explained.container) {
+            (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
+            _ => String::new(),
+        };
+        let unmanaged = match device.unmanaged {
+            Mib(0) => String::new(),
+            memory => format!("processes outside every share hold {memory}"),
+        };
+        let mut details = vec![reason, unmanaged];
+        details.retain(|text| !text.is_empty());
         GpuAnswer {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
@@ -255,10 +266,7 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             left: DeviceAmount::left(device),
             needs: needs.map(DeviceAmount::from),
             answer: answer.to_owned(),
-            detail: match (evaluated, explained.container) {
-                (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
-                _ => String::new(),
-            },
+            detail: details.join("; "),
         }
     };
     devices.map(answer).collect()

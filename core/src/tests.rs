@@ -66,6 +66,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         refused: vec![],
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     }

@@ -53,7 +53,7 @@ impl DeviceAmount {
         let used = &device.allocated.used;
         Self {
             replicas: device.replicas.saturating_sub(used.replicas),
-            memory: Mib(device.scaled.0.saturating_sub(used.memory.0)),
+            memory: device.free_memory(),
             cores: Percent(device.cores.0.saturating_sub(used.cores.0)),
         }
     }
@@ -146,6 +146,10 @@ pub struct GpuTop {
     pub left: DeviceAmount,
     /// The part of `used` that belongs to lingering shares.
     pub lingering: DeviceAmount,
+    /// Memory that processes outside every share hold: neither in `used` nor, unless host memory backs
+    /// what is allocated, in `left`.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub unmanaged: Mib,
     /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
     /// that of the largest instance.
     pub largest: Option<Mib>,
@@ -169,6 +173,11 @@ pub struct InstanceTop {
 
 fn vgpu() -> Mode {
     Mode::Vgpu
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_nothing(memory: &Mib) -> bool {
+    *memory == Mib(0)
 }
 
 /// The instances of a GPU, or the instance itself.
@@ -272,6 +281,7 @@ impl GpuTop {
             used: allocated.used.into(),
             left: DeviceAmount::left(device),
             lingering: lingering(inventory, &gpu.uuid),
+            unmanaged: device.unmanaged,
             largest: largest(device, Percent(0)),
             largest_with_default_cores: largest(device, cores),
         }

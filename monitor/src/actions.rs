@@ -17,6 +17,7 @@ use crate::lending::{GpuLending, LentShare};
 use crate::managed_containers::ManagedContainer;
 use crate::node_sample::NodeSample;
 use crate::pods::Pods;
+use crate::shortage::Shortage;
 
 const MIB: u64 = 1 << 20;
 
@@ -207,6 +208,14 @@ impl ActionRunner {
         self.send_event(process.pod.as_ref(), "GpuProcessUnmanaged", about(process));
     }
 
+    /// Sends an event to each pod whose share is short of memory from now on.
+    pub fn report_shortages(&self, sample: &NodeSample, shortages: &[Shortage]) {
+        for shortage in shortages {
+            let pod = &sample.containers.all[shortage.at.0].pod;
+            self.send_event(Some(pod), "GpuMemoryUnavailable", short(sample, shortage));
+        }
+    }
+
     /// Sends a warning event on the pod, or on the node if the pod is not known.
     fn send_event(&self, pod: Option<&PodUid>, reason: &'static str, text: String) {
         let known = pod.and_then(|uid| self.pods.get(uid));
@@ -245,6 +254,17 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     let pods = pods_text(Some(&containers[at].namespace), owners);
     format!(
         "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, to give memory within their requests to {pods}"
+    )
+}
+
+fn short(sample: &NodeSample, shortage: &Shortage) -> String {
+    let (at, device) = shortage.at;
+    let container = &sample.containers.all[at];
+    let (name, uuid) = (&container.name, &container.devices[device].uuid);
+    let [used, request] = [shortage.used, shortage.request].map(|bytes| bytes / MIB);
+    let [free, unmanaged] = [shortage.free, shortage.unmanaged].map(|bytes| bytes / MIB);
+    format!(
+        "container {name} uses {used} MiB of {uuid} and requested {request} MiB, but only {free} MiB are free: processes outside every share hold {unmanaged} MiB"
     )
 }
 

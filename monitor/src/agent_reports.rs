@@ -1,45 +1,144 @@
 //! What the monitor reports to the agent, which publishes it for the node: GPUs of which the driver
-//! does not report everything.
+//! does not report everything, and memory that processes outside every share hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use aliquot_node_state::monitor_reports;
+use aliquot_core::Mib;
+use aliquot_node_state::monitor_reports::{self, DeviceMemory, GpuSet};
+use serde::Serialize;
 
-/// A file and what it contains: a list of UUIDs.
+/// Held memory is published in steps of so many bytes: a display or a daemon of the driver's holds less.
+const STEP: u64 = 256 << 20;
+/// For how long less must be held before less is published: a process that comes and goes does not
+/// change the node's annotation each time.
+const SETTLED: Duration = Duration::from_mins(1);
+
+/// A file and what it contains.
 #[derive(Debug)]
-pub struct GpuListReport {
+struct Report<T> {
     path: PathBuf,
-    written: Option<BTreeSet<String>>,
+    written: Option<T>,
 }
+
+impl<T: PartialEq + Serialize> Report<T> {
+    /// Writes this unless the file has it. Blocks.
+    fn put(&mut self, report: T) {
+        if self.written.as_ref() == Some(&report) {
+            return;
+        }
+        match monitor_reports::write(&self.path, &report) {
+            Ok(()) => self.written = Some(report),
+            Err(error) => {
+                let path = self.path.display();
+                tracing::warn!(%path, %error, "cannot write a report for the agent; retrying at the next sample");
+            }
+        }
+    }
+}
+
+/// A list of GPUs, by UUID.
+#[derive(Debug)]
+pub struct GpuListReport(Report<GpuSet>);
 
 impl GpuListReport {
     pub fn new(path: PathBuf) -> Self {
-        Self {
+        Self(Report {
             path,
             written: None,
+        })
+    }
+
+    /// Writes the GPUs of a sample; for those that the sample says nothing about (`unknown`), nothing
+    /// changes. Blocks.
+    pub fn write(&mut self, gpus: &BTreeSet<String>, unknown: &BTreeSet<String>) {
+        let known = self.0.written.iter().flatten();
+        let known = known.filter(|gpu| unknown.contains(*gpu));
+        let gpus = known.chain(gpus).cloned().collect();
+        self.0.put(gpus);
+    }
+}
+
+/// What is published of the memory that processes outside every share hold of one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    published: Mib,
+    /// Since when less is held, and the most of it since then.
+    less: Option<(Duration, Mib)>,
+}
+
+impl Held {
+    /// After a sample with so many bytes at `now`. More is published at once.
+    fn after(self, bytes: u64, now: Duration) -> Self {
+        let held = Mib((bytes / STEP) * (STEP >> 20));
+        if held >= self.published {
+            return Self {
+                published: held,
+                less: None,
+            };
+        }
+        let (since, most) = self.less.unwrap_or((now, held));
+        let most = most.max(held);
+        if now.saturating_sub(since) < SETTLED {
+            return Self {
+                less: Some((since, most)),
+                ..self
+            };
+        }
+        Self {
+            published: most,
+            less: None,
+        }
+    }
+}
+
+/// The memory that processes outside every share hold of each device, as the node publishes it.
+#[derive(Debug)]
+pub struct UnmanagedReport {
+    report: Report<DeviceMemory>,
+    devices: BTreeMap<String, Held>,
+}
+
+impl UnmanagedReport {
+    /// Continues with what the file says.
+    pub fn new(path: PathBuf) -> Self {
+        let written: Option<DeviceMemory> = monitor_reports::read(&path);
+        let published = written.iter().flatten();
+        let devices = published.map(|(device, memory)| {
+            let held = Held {
+                published: *memory,
+                less: None,
+            };
+            (device.clone(), held)
+        });
+        Self {
+            devices: devices.collect(),
+            report: Report { path, written },
         }
     }
 
-    /// Writes the GPUs of a sample, unless the file has them; for those that the sample says nothing
-    /// about (`unknown`), nothing changes. Blocks.
-    pub fn write(&mut self, gpus: &BTreeSet<String>, unknown: &BTreeSet<String>) {
-        let known = self.written.iter().flatten();
-        let gpus: BTreeSet<String> = known
-            .filter(|gpu| unknown.contains(*gpu))
-            .chain(gpus)
-            .cloned()
-            .collect();
-        if self.written.as_ref() == Some(&gpus) {
-            return;
+    /// Writes what follows from the bytes of a sample at `now`; for devices that the sample says nothing
+    /// about (`is_unknown`), nothing changes. Blocks.
+    pub fn write(
+        &mut self,
+        bytes: &BTreeMap<&str, u64>,
+        is_unknown: impl Fn(&str) -> bool,
+        now: Duration,
+    ) {
+        for device in bytes.keys() {
+            self.devices.entry((*device).to_owned()).or_default();
         }
-        match monitor_reports::write(&self.path, &gpus) {
-            Ok(()) => self.written = Some(gpus),
-            Err(error) => {
-                let path = self.path.display();
-                tracing::warn!(%path, %error, "cannot write a list of GPUs for the agent; retrying at the next sample");
+        for (device, held) in &mut self.devices {
+            if !is_unknown(device) {
+                let bytes = bytes.get(device.as_str()).copied();
+                *held = held.after(bytes.unwrap_or(0), now);
             }
         }
+        self.devices.retain(|_, held| held.published > Mib(0));
+        let published = self.devices.iter();
+        let published = published.map(|(device, held)| (device.clone(), held.published));
+        self.report.put(published.collect());
     }
 }
 
@@ -66,5 +165,56 @@ mod tests {
         assert!(!file.exists(), "nothing has changed");
         report.write(&none, &none);
         assert_eq!(written(), "[]");
+    }
+
+    /// What is published after samples of so many MiB, each at a second.
+    fn published(samples: &[(u64, u64)]) -> Vec<u64> {
+        let mut held = Held::default();
+        let after = samples.iter().map(|(second, mib)| {
+            held = held.after(mib << 20, Duration::from_secs(*second));
+            held.published.0
+        });
+        after.collect()
+    }
+
+    #[test]
+    fn publishes_more_at_once_and_less_after_a_minute() {
+        // A display holds a little.
+        assert_eq!(published(&[(0, 0), (1, 255)]), [0, 0]);
+        assert_eq!(published(&[(0, 60_000), (1, 60_200)]), [59_904, 60_160]);
+        let ended = [(0, 1024), (1, 0), (60, 0), (61, 0)];
+        assert_eq!(published(&ended), [1024, 1024, 1024, 0]);
+        let shrunk = [(0, 1024), (1, 0), (30, 600), (61, 100)];
+        assert_eq!(published(&shrunk), [1024, 1024, 1024, 512]);
+        // It comes and goes.
+        let busy: Vec<(u64, u64)> = (0..300).map(|second| (second, second % 50 * 100)).collect();
+        let changes = published(&busy[49..]);
+        assert!(changes.iter().all(|mib| *mib == 4864), "{changes:?}");
+    }
+
+    #[test]
+    fn writes_held_memory_when_it_changes_and_continues_after_a_restart() {
+        let dir = crate::testing::state_directory();
+        let file = dir.path().join("unmanaged.json");
+        let text = || fs::read_to_string(&file).expect("written");
+        let at = Duration::from_secs;
+        let held = BTreeMap::from([("GPU-a", 1 << 30), ("GPU-b", 1 << 20)]);
+        let (none, all_known) = (BTreeMap::new(), |_: &str| false);
+        let mut report = UnmanagedReport::new(file.clone());
+        report.write(&none, all_known, at(0));
+        assert_eq!(text(), "{}");
+        report.write(&held, all_known, at(1));
+        assert_eq!(text(), r#"{"GPU-a":1024}"#);
+        // Its processes are not yet known to the new monitor.
+        let mut report = UnmanagedReport::new(file.clone());
+        report.write(&none, all_known, at(2));
+        // Nor are they while its driver does not answer.
+        report.write(&none, |gpu| gpu == "GPU-a", at(90));
+        report.write(&held, all_known, at(91));
+        fs::remove_file(&file).expect("removed");
+        report.write(&none, all_known, at(92));
+        assert!(!file.exists(), "nothing has changed");
+        report.write(&none, all_known, at(152));
+        assert_eq!(text(), "{}");
     }
 }

@@ -32,6 +32,11 @@ impl UnmanagedReason {
         }
     }
 
+    /// Whether the ledger counts nothing of what such a process holds.
+    pub fn is_outside_every_share(self) -> bool {
+        !matches!(self, Self::LostShare | Self::NoLimiter)
+    }
+
     /// The reason in words, for events.
     pub fn describe(self) -> &'static str {
         match self {

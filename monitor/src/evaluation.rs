@@ -64,6 +64,8 @@ impl ContainerUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnmanagedProcess {
     pub gpu: String,
+    /// The UUID of its MIG instance, if it is on one that is known; otherwise that of the GPU.
+    pub device: String,
     pub pod: Option<PodUid>,
     pub reason: UnmanagedReason,
     /// Bytes that it uses; `None` where the driver does not report them.
@@ -102,6 +104,19 @@ pub struct Evaluation {
     /// Counters files that their tenants corrupted: index of the container, what is wrong.
     pub corrupt_counters: Vec<(usize, String)>,
     pub actions: Vec<Action>,
+}
+
+impl Evaluation {
+    /// Bytes that processes outside every share hold of each device.
+    pub fn unmanaged_memory(&self) -> BTreeMap<&str, u64> {
+        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+        let outside = |process: &&UnmanagedProcess| process.reason.is_outside_every_share();
+        for process in self.unmanaged.iter().filter(outside) {
+            let sum = held.entry(process.device.as_str()).or_default();
+            *sum = sum.saturating_add(process.bytes.unwrap_or(0));
+        }
+        held
+    }
 }
 
 /// The sample in which an unmanaged process is reported. Not the first: a process that starts has its
@@ -344,6 +359,7 @@ impl Evaluator {
             if samples >= reported_in {
                 let process = UnmanagedProcess {
                     gpu: one.gpu.clone(),
+                    device: device_of(one, sample).to_owned(),
                     pod: location.pod.clone(),
                     reason,
                     bytes: one.bytes,
@@ -384,6 +400,15 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
     } else {
         Owner::WithoutLimiter(at, device)
     }
+}
+
+/// The UUID of the MIG instance that a process is on, if it is known; otherwise that of the GPU.
+fn device_of<'a>(one: &'a ProcessSample, sample: &'a NodeSample) -> &'a str {
+    let instances = &sample.context.instances;
+    let instance = one
+        .instance
+        .and_then(|numbers| instances.get(&(one.gpu.clone(), numbers)));
+    instance.map_or(one.gpu.as_str(), |instance| instance.uuid.as_str())
 }
 
 /// What a counters file reports for a device.

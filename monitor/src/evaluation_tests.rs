@@ -140,6 +140,7 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
     assert_eq!(first.actions, []);
     let expected = [UnmanagedProcess {
         gpu: "GPU-a".to_owned(),
+        device: "GPU-a".to_owned(),
         pod: Some("u1".into()),
         reason: UnmanagedReason::NoLimiter,
         bytes: Some(30),

@@ -32,6 +32,7 @@ pub mod run;
 pub mod sampler;
 pub mod sampling_loop;
 pub mod settings;
+pub mod shortage;
 #[cfg(test)]
 mod testing;
 pub mod usage;

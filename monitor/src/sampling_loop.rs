@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::ActionRunner;
-use crate::agent_reports::GpuListReport;
+use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::{Measurements, measurements};
 use crate::arbiter::runner::Clocks;
 use crate::devices::GpuSample;
@@ -25,6 +25,7 @@ use crate::lending::{GpuLending, Lending, LentShare};
 use crate::managed_containers::ManagedContainers;
 use crate::node_sample::NodeSample;
 use crate::sampler::Sampler;
+use crate::shortage::ShortageWatch;
 use crate::usage_routes::UsageRecord;
 
 /// Time between two samples: an unmanaged process is reported in the second, within two seconds.
@@ -55,6 +56,8 @@ pub struct SamplingLoop {
     pub actions: ActionRunner,
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
+    pub unmanaged: UnmanagedReport,
+    pub shortages: ShortageWatch,
     /// Whether all of this node's pods are known.
     pub freshness: Freshness,
     pub notes: EventSender,
@@ -137,6 +140,11 @@ impl SamplingLoop {
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
+        let is_blind = |device: &str| sample.is_blind(device);
+        let unmanaged = evaluation.unmanaged_memory();
+        self.unmanaged.write(&unmanaged, is_blind, sample.taken_at);
+        let shortages = self.shortages.evaluate(&sample, &evaluation, free);
+        self.actions.report_shortages(&sample, &shortages);
         let enforced_by = self.limits.enforce(&sample);
         let snapshot = Snapshot {
             node: self.node.clone(),
