@@ -15,6 +15,7 @@ mod resize;
 mod scale_up;
 mod scarcity;
 mod typical;
+mod unmanaged;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
