@@ -7,8 +7,10 @@ use std::fmt::Display;
 use aliquot_core::top::DeviceAmount;
 use aliquot_core::{GpuUuid, NodeName};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use serde::Deserialize;
+
+use super::mutators::Mutator;
 
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
@@ -68,6 +70,12 @@ pub struct ClusterFacts {
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
     /// The result of the dry run.
     pub dry_run: Fact<DryRun>,
+    /// The pod of the dry run as it would be stored, if it was admitted.
+    pub trial: Option<Pod>,
+    /// What else changes pods or nodes as they are written.
+    pub mutators: Fact<Vec<Mutator>>,
+    /// The `ResourceQuotas` of all namespaces.
+    pub quotas: Fact<Vec<ResourceQuota>>,
     /// The handlers of all runtime classes, by the classes' names.
     pub classes: Fact<BTreeMap<String, String>>,
     /// The runtime class of the agents' pods.

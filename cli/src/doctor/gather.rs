@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, fact};
 use super::ledger;
+use super::mutators::{KINDS, Mutator, TRIAL};
 use crate::access::{Access, AccessError, all, get};
 use crate::agents::Agents;
 use crate::components::{COMPONENT, PART, is_ours, names};
@@ -58,16 +59,35 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
     classes.into_iter().filter_map(named).collect()
 }
 
-/// The `DeviceClasses` that stand for an extended resource. A cluster without this API, which
-/// Kubernetes has since 1.34, has none.
-pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
-    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
-    let kind = ApiResource::from_gvk_with_plural(&kind, "deviceclasses");
-    let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    match classes.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeMap::new()),
-        list => fact(list).map(|list| extended_resources(list.items)),
+/// All objects of a kind; none where the cluster does not have it.
+async fn objects(
+    client: &Client,
+    [group, version, kind, plural]: [&str; 4],
+) -> Fact<Vec<DynamicObject>> {
+    let kind = GroupVersionKind::gvk(group, version, kind);
+    let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    match objects.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        list => fact(list).map(|list| list.items),
     }
+}
+
+/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
+pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+    let kind = ["resource.k8s.io", "v1", "DeviceClass", "deviceclasses"];
+    objects(client, kind).await.map(extended_resources)
+}
+
+/// What else changes pods or nodes as they are written.
+async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
+    let mut found = BTreeSet::new();
+    for kind in KINDS {
+        let objects = objects(client, kind).await?;
+        let named = objects.iter();
+        found.extend(named.filter_map(|object| Mutator::of(kind[2], object)));
+    }
+    Ok(found.into_iter().collect())
 }
 
 /// The namespaces whose label exempts their pods from admission.
@@ -105,6 +125,10 @@ impl ClusterReader<'_> {
         let system = &system;
         let nodes = self.nodes(client).await;
         let (ledger, differences) = self.ledger(client, &pods).await;
+        let (dry_run, trial) = match self.dry_run(client, &pods).await {
+            Ok((dry_run, trial)) => (Ok(dry_run), trial),
+            Err(why) => (Err(why), None),
+        };
         let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
         let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
@@ -121,7 +145,10 @@ impl ClusterReader<'_> {
             namespace: system.clone(),
             trial_namespace: self.namespace.to_owned(),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
-            dry_run: self.dry_run(client, &pods).await,
+            dry_run,
+            trial,
+            mutators: mutators(client).await,
+            quotas: fact(all(client, "quotas").await),
             classes: fact(classes.list(&ListParams::default()).await)
                 .map(|list| handlers(list.items)),
             agent_class: fact(agents.list(&ours).await).map(class_of),
@@ -190,8 +217,8 @@ impl ClusterReader<'_> {
         last
     }
 
-    /// Creates a pod that requests a GPU, with `dryRun`.
-    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
+    /// Creates a pod that requests a GPU, with `dryRun`; with the pod as it would be stored.
+    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<(DryRun, Option<Pod>)> {
         let part = pods.as_ref().ok();
         let part = part.and_then(|pods| pods.iter().find(|pod| is_ours(pod, "scheduler")));
         let gpu = part.map(names).unwrap_or_default();
@@ -202,7 +229,7 @@ impl ClusterReader<'_> {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
-                    "name": "trial", "image": "aliquot-doctor",
+                    "name": TRIAL, "image": "aliquot-doctor",
                     "resources": {"limits": {gpu: "1"}},
                     "securityContext": {"allowPrivilegeEscalation": false,
                         "capabilities": {"drop": ["ALL"]}},
@@ -217,11 +244,13 @@ impl ClusterReader<'_> {
         };
         match api.create(&params, &dry_run).await {
             Ok(made) => {
-                let scheduler = made.spec.and_then(|spec| spec.scheduler_name);
-                Ok(DryRun::Admitted(scheduler.unwrap_or_default()))
+                let spec = made.spec.as_ref();
+                let scheduler = spec.and_then(|spec| spec.scheduler_name.clone());
+                let admitted = DryRun::Admitted(scheduler.unwrap_or_default());
+                Ok((admitted, Some(made)))
             }
             Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
-                Ok(DryRun::NoAnswer(status.message.clone()))
+                Ok((DryRun::NoAnswer(status.message.clone()), None))
             }
             Err(error) => Err(format!(
                 "cannot create a dry-run pod in namespace {}: {error}; --namespace chooses another namespace",
