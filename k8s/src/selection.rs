@@ -1,6 +1,9 @@
-//! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
+//! Which nodes a pod's `nodeSelector`, required node affinity and tolerations allow, as kube-scheduler
+//! reads them.
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+};
 use serde::Serialize;
 
 use crate::disruption::{Labels, meets};
@@ -81,10 +84,100 @@ impl NodeSelection {
     }
 }
 
+/// The effects of taints that keep pods off a node.
+const KEEPS_OFF: [&str; 2] = ["NoSchedule", "NoExecute"];
+/// The taints that Kubernetes makes every pod tolerate for some minutes, while it runs.
+const TOLERATED_BY_ALL: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+
+/// The taints of a node that keep pods off it.
+pub fn taints(node: &Node) -> Vec<Taint> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let keeping_off = taints.filter(|taint| KEEPS_OFF.contains(&taint.effect.as_str()));
+    let timeless = keeping_off.map(|taint| Taint {
+        time_added: None,
+        ..taint.clone()
+    });
+    timeless.collect()
+}
+
+/// The tolerations of a pod; `None` where it says too much about them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tolerations(Option<Box<[Toleration]>>);
+
+impl Tolerations {
+    /// Those of this pod.
+    pub fn of(pod: &Pod) -> Self {
+        let all = pod.spec.iter();
+        let all = all.flat_map(|spec| spec.tolerations.iter().flatten());
+        let is_own = |one: &&Toleration| {
+            let key = one.key.as_deref().unwrap_or_default();
+            !TOLERATED_BY_ALL.contains(&key)
+        };
+        let own: Box<[Toleration]> = all.filter(is_own).cloned().collect();
+        let texts = own.iter().flat_map(|one| [&one.key, &one.value]);
+        let bytes: usize = texts.flatten().map(String::len).sum();
+        let is_short = own.len() <= MOST.0 && bytes <= MOST.1;
+        Self(is_short.then_some(own))
+    }
+
+    /// Whether these taints keep the pod off no node, as far as its tolerations are known.
+    pub fn cover(&self, taints: &[Taint]) -> bool {
+        self.0.as_ref().is_none_or(|own| {
+            let mut taints = taints.iter();
+            taints.all(|taint| own.iter().any(|one| tolerates(one, taint)))
+        })
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let means = |written: Option<&str>, value: &str| {
+        let written = written.unwrap_or_default();
+        written.is_empty() || written == value
+    };
+    means(toleration.effect.as_deref(), &taint.effect)
+        && means(toleration.key.as_deref(), &taint.key)
+        && match toleration.operator.as_deref() {
+            None | Some("" | "Equal") => {
+                let value = taint.value.as_deref().unwrap_or_default();
+                toleration.value.as_deref().unwrap_or_default() == value
+            }
+            // `Exists`, or a comparison of a later release.
+            Some(_) => true,
+        }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn tolerates_the_taints_that_kubernetes_would() {
+        let check = |tolerations: Value, expected: bool| {
+            let pod = json!({"spec": {"containers": [], "tolerations": tolerations}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let node = json!({"spec": {"taints": [
+                {"key": "team", "value": "a", "effect": "NoSchedule"},
+                {"key": "spot", "effect": "PreferNoSchedule"}]}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let covered = Tolerations::of(&pod).cover(&taints(&node));
+            assert_eq!(covered, expected, "{tolerations}");
+        };
+        check(json!([]), false);
+        check(json!([{"operator": "Exists"}]), true);
+        check(json!([{"key": "team", "operator": "Exists"}]), true);
+        check(json!([{"key": "team", "value": "a"}]), true);
+        check(json!([{"key": "team", "value": "b"}]), false);
+        let other_effect = json!([{"key": "team", "operator": "Exists", "effect": "NoExecute"}]);
+        check(other_effect, false);
+        let of_all = json!([{"key": TOLERATED_BY_ALL[0], "operator": "Exists"}]);
+        check(of_all, false);
+        let long = json!([{"key": "k".repeat(5000), "operator": "Exists"}]);
+        check(long, true);
+    }
 
     fn of(spec: &Value) -> Option<NodeSelection> {
         let mut spec = spec.clone();

@@ -18,8 +18,8 @@ use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
-use aliquot_k8s::selection::NodeSelection;
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::selection::{NodeSelection, Tolerations};
+use k8s_openapi::api::core::v1::{Pod, Taint};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -50,6 +50,8 @@ pub struct PendingPod {
     pub offered: NodeSet,
     /// The nodes that its spec selects; all, without one.
     pub(crate) selection: Option<Box<NodeSelection>>,
+    /// The taints that it tolerates.
+    pub(crate) tolerations: Tolerations,
     /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.
@@ -178,6 +180,7 @@ impl PendingPod {
             listed: false,
             offered: NodeSet::default(),
             selection: NodeSelection::of(pod).map(Box::new),
+            tolerations: Tolerations::of(pod),
             refusals: None,
             preemption: preemption(pod),
         }
@@ -280,7 +283,8 @@ const RECHECKS: [Duration; 3] = [
 /// A change that may let a pending pod fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapacityEvent {
-    /// The node in this slot is new, or publishes something else than before; its labels.
+    /// The node in this slot is new, publishes something else than before, or has other taints; its
+    /// labels.
     Node(usize, Arc<Labels>),
     /// The node in this slot has more capacity, for the pods of all namespaces.
     Slot(usize),
@@ -291,7 +295,7 @@ pub enum CapacityEvent {
 }
 
 /// Where refused pods have to be checked again.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct FreedCapacity {
     /// On these nodes, all pods.
     pub slots: Vec<usize>,
@@ -299,6 +303,8 @@ pub struct FreedCapacity {
     pub changed: Vec<usize>,
     /// Their labels, where these are known.
     pub labels: BTreeMap<usize, Arc<Labels>>,
+    /// The taints that keep pods off changed nodes.
+    pub taints: BTreeMap<usize, Arc<[Taint]>>,
     /// On all nodes, the pods of these namespaces.
     pub namespaces: BTreeSet<Namespace>,
 }
@@ -309,12 +315,14 @@ impl FreedCapacity {
         self.slots.is_empty() && self.namespaces.is_empty()
     }
 
-    /// Whether the pod selects this node, as far as the node's labels are known.
+    /// Whether the pod selects this node and tolerates its taints, as far as these are known.
     pub(crate) fn may_select(&self, pod: &PendingPod, slot: usize, name: &NodeName) -> bool {
-        match (&pod.selection, self.labels.get(&slot)) {
+        let is_selected = match (&pod.selection, self.labels.get(&slot)) {
             (Some(selection), Some(labels)) => selection.selects(name.as_str(), labels),
             _ => true,
-        }
+        };
+        let taints = self.taints.get(&slot);
+        is_selected && taints.is_none_or(|taints| pod.tolerations.cover(taints))
     }
 }
 
@@ -398,6 +406,7 @@ impl CapacityEvents {
                 slots: (0..slot_count).collect(),
                 changed: (0..slot_count).collect(),
                 labels,
+                taints: BTreeMap::new(),
                 namespaces: BTreeSet::new(),
             };
         }
@@ -405,6 +414,7 @@ impl CapacityEvents {
             slots: slots.into_iter().collect(),
             changed: changed.into_iter().collect(),
             labels,
+            taints: BTreeMap::new(),
             namespaces,
         }
     }
