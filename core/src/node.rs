@@ -191,7 +191,10 @@ impl DeviceState {
         if self.closed.is_some() || used.alone || used.replicas >= self.replicas {
             return 0;
         }
-        let part = |free: u64, total: u64| free.saturating_mul(500).checked_div(total).unwrap_or(0);
+        let part = |free: u64, total: u64| {
+            let free = free.saturating_mul(500);
+            free.checked_div(total).unwrap_or(0)
+        };
         let cores = self.cores.0.saturating_sub(used.cores.0);
         part(self.free_memory().0, self.scaled.0) + part(cores.into(), self.cores.0.into())
     }

@@ -175,9 +175,8 @@ impl<'a> Scorer<'a> {
             }
             policy => score(policy, Load::of_node(self.node, uses)),
         };
-        let is_unmanaged = |(device, _): &(usize, DeviceUse)| {
-            self.node.devices[*device].unmanaged > Mib(0)
-        };
+        let is_unmanaged =
+            |(device, _): &(usize, DeviceUse)| self.node.devices[*device].unmanaged > Mib(0);
         let is_last = waste || uses.iter().any(is_unmanaged);
         let score = if is_last { score >> 10 } else { score };
         if !self.demand.requests_mig_instances() {
@@ -291,8 +290,8 @@ struct Selected {
 
 /// The best devices of one group, which is sorted.
 fn pick(node: &NodeState, selection: DeviceSelection, mut group: Vec<Candidate>) -> Selected {
-    let last = group.iter().take(selection.count).map(Candidate::class);
-    let last = last.max();
+    let needed = group.iter().take(selection.count);
+    let last = needed.map(Candidate::class).max();
     group.retain(|candidate| last.is_none_or(|last| candidate.class() <= last));
     let mut strain = 0;
     if let (true, Some(inventory)) = (selection.links, &node.inventory) {
