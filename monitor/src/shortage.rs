@@ -135,7 +135,7 @@ mod tests {
             let (sample, evaluation) = shares(reason, held, physical);
             let mut watch = ShortageWatch::default();
             let begun = watch.evaluate(&sample, &evaluation, |_| Some(free * MIB));
-            assert_eq!(!begun.is_empty(), expected, "{reason:?} {held} {physical} {free}");
+            assert_eq!(!begun.is_empty(), expected, "{reason:?} {held} {free}");
         };
         check(Host, 60_000, 0, 11_000, true);
         check(Host, 60_000, 40_000, 11_000, true);

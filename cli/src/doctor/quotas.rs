@@ -22,7 +22,10 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Finding {
     let scheduler = running_pods(pods, "scheduler").next();
     let found = repeated(quotas, &scheduler.map(names).unwrap_or_default());
     if found.is_empty() {
-        return about.ok(check, "no key under limits. is in several ResourceQuotas of a namespace");
+        return about.ok(
+            check,
+            "no key under limits. is in several ResourceQuotas of a namespace",
+        );
     }
     about.note(
         check,

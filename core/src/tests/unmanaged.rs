@@ -104,7 +104,12 @@ fn chooses_devices_with_memory_held_outside_every_share_last() {
         gpus[one].links.insert(uuids[1].clone(), 400);
         gpus[other].links.insert(uuids[0].clone(), 400);
     }
-    for policy in ["binpack", "fragmentation", "numa", "topology,binpack"] {
+    for policy in [
+        "binpack",
+        "fragmentation",
+        "numa,binpack",
+        "topology,binpack",
+    ] {
         let check = |published: NodePublication, count: u32, expected: &str| {
             let mut ledger = ledger(published);
             let (used, host) = (uses("GPU-0", 1000, 10), HostResources::default());
