@@ -63,6 +63,8 @@ pub struct NodePublication {
     pub replicas: Option<Replicas>,
     /// Devices that an administrator cordoned (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
+    /// The taints that keep pods off it, as `key=value:effect`: kube-scheduler reads them.
+    pub taints: Arc<[String]>,
     /// It has the label `aliquot.dev/counted`: GPUs of it are no longer missing
     /// ([`crate::scale_up`]).
     pub counted: bool,
@@ -223,6 +225,8 @@ pub struct NodeState {
     pub reserved_for: Vec<Namespace>,
     /// The alignment that its kubelet requires.
     pub align: Align,
+    /// Its taints ([`NodePublication::taints`]).
+    pub taints: Arc<[String]>,
     /// Why it takes no pod at all.
     pub closed: Option<Reason>,
 }
@@ -258,6 +262,7 @@ impl NodeState {
             replicas,
             reserved_for: Vec::new(),
             align: Align::Nothing,
+            taints: published.taints.clone(),
             closed: None,
         };
         if pods.iter().any(|(_, allocated)| allocated.uses().is_none()) {
@@ -333,6 +338,7 @@ impl NodeState {
             replicas,
             reserved_for,
             align,
+            taints: _,
             closed,
         } = self;
         if !dynamic_mig.is_empty() {

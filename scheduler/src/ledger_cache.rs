@@ -27,7 +27,6 @@ use aliquot_core::{
     Cluster, Demand, Ledger, Namespace, NodeName, PodUid, Reason, Refusal, Stage, Typical,
 };
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Taint;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -67,8 +66,6 @@ pub(crate) struct State {
     /// What requeued pods are about to take.
     pub(crate) claims: Claims,
     pub(crate) events: CapacityEvents,
-    /// The taints that keep pods off nodes; a node without such taints has no entry.
-    pub(crate) taints: HashMap<NodeName, Arc<[Taint]>>,
     pub(crate) bound_pods: BoundPods,
     pub(crate) preemptions: Preemptions,
     pub(crate) gangs: Gangs,

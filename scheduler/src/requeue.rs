@@ -158,16 +158,10 @@ impl Check {
     /// Takes where capacity was freed; `None` where no pod waits for it.
     fn begin(state: &mut State, now: Instant) -> Option<Self> {
         let cluster = state.ledger.cluster().clone();
-        let mut freed = state.events.take(cluster.slots());
+        let freed = state.events.take(cluster.slots());
         if freed.is_empty() {
             return None;
         }
-        let changed = freed.changed.iter();
-        let taints = changed.filter_map(|slot| {
-            let (name, _) = cluster.named(*slot)?;
-            Some((*slot, state.taints.get(name)?.clone()))
-        });
-        freed.taints = taints.collect();
         // With a claim it was requeued just now; with an assumed share it is being bound.
         let is_ignored = |uid: &PodUid, pending: &PendingPod| {
             pending.is_refused_by_kube_scheduler()
@@ -423,7 +417,8 @@ impl<'w> FreeCapacity<'w> {
             let offered = if pod.refused {
                 pod.offered.contains(slot)
             } else {
-                state.host.free().covers(pod.demand.host) && self.freed.may_select(pod, slot, name)
+                state.host.free().covers(pod.demand.host)
+                    && self.freed.may_select(pod, slot, name, &state.taints)
             };
             if !offered {
                 return None;

@@ -18,8 +18,8 @@ use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
-use aliquot_k8s::selection::{NodeSelection, Tolerations};
-use k8s_openapi::api::core::v1::{Pod, Taint};
+use aliquot_k8s::selection::NodeSelection;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -48,10 +48,8 @@ pub struct PendingPod {
     /// The nodes of the last filter call: the others have a taint, a label or too little CPU. All,
     /// before the first call.
     pub offered: NodeSet,
-    /// The nodes that its spec selects; all, without one.
+    /// The nodes that its spec allows; `None`: it says too much about them.
     pub(crate) selection: Option<Box<NodeSelection>>,
-    /// The taints that it tolerates.
-    pub(crate) tolerations: Tolerations,
     /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.
@@ -180,7 +178,6 @@ impl PendingPod {
             listed: false,
             offered: NodeSet::default(),
             selection: NodeSelection::of(pod).map(Box::new),
-            tolerations: Tolerations::of(pod),
             refusals: None,
             preemption: preemption(pod),
         }
@@ -295,7 +292,7 @@ pub enum CapacityEvent {
 }
 
 /// Where refused pods have to be checked again.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct FreedCapacity {
     /// On these nodes, all pods.
     pub slots: Vec<usize>,
@@ -303,8 +300,6 @@ pub struct FreedCapacity {
     pub changed: Vec<usize>,
     /// Their labels, where these are known.
     pub labels: BTreeMap<usize, Arc<Labels>>,
-    /// The taints that keep pods off changed nodes.
-    pub taints: BTreeMap<usize, Arc<[Taint]>>,
     /// On all nodes, the pods of these namespaces.
     pub namespaces: BTreeSet<Namespace>,
 }
@@ -315,14 +310,20 @@ impl FreedCapacity {
         self.slots.is_empty() && self.namespaces.is_empty()
     }
 
-    /// Whether the pod selects this node and tolerates its taints, as far as these are known.
-    pub(crate) fn may_select(&self, pod: &PendingPod, slot: usize, name: &NodeName) -> bool {
-        let is_selected = match (&pod.selection, self.labels.get(&slot)) {
-            (Some(selection), Some(labels)) => selection.selects(name.as_str(), labels),
-            _ => true,
-        };
-        let taints = self.taints.get(&slot);
-        is_selected && taints.is_none_or(|taints| pod.tolerations.cover(taints))
+    /// Whether the pod selects this node, as far as the node's labels are known, and tolerates its
+    /// taints.
+    pub(crate) fn may_select(
+        &self,
+        pod: &PendingPod,
+        slot: usize,
+        name: &NodeName,
+        taints: &[String],
+    ) -> bool {
+        pod.selection.as_ref().is_none_or(|selection| {
+            let labels = self.labels.get(&slot);
+            labels.is_none_or(|labels| selection.selects(name.as_str(), labels))
+                && selection.tolerates(taints)
+        })
     }
 }
 
@@ -406,7 +407,6 @@ impl CapacityEvents {
                 slots: (0..slot_count).collect(),
                 changed: (0..slot_count).collect(),
                 labels,
-                taints: BTreeMap::new(),
                 namespaces: BTreeSet::new(),
             };
         }
@@ -414,7 +414,6 @@ impl CapacityEvents {
             slots: slots.into_iter().collect(),
             changed: changed.into_iter().collect(),
             labels,
-            taints: BTreeMap::new(),
             namespaces,
         }
     }

@@ -15,11 +15,10 @@ use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Ledger, Namespace, NodeName, PodUid, Requests};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
-use aliquot_k8s::selection::taints;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{pod, quota, replicas};
 use aliquot_serve::fail_point;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 
 use super::bound_pods::{self, BoundPod};
 use super::gangs::GangName;
@@ -261,20 +260,18 @@ impl Index<Pod> for LedgerCache {
 }
 
 impl Index<Node> for LedgerCache {
-    type Entry = (NodeName, NodePublication, Vec<Taint>);
+    type Entry = (NodeName, NodePublication);
 
     fn entry(&self, node: Node) -> Self::Entry {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        (name.into(), published(&node), taints(&node))
+        (name.into(), published(&node))
     }
 
     fn apply(&self, node: Node) {
         let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        let (published, taints) = (published(&node), taints(&node));
+        let published = published(&node);
         let state = &mut *self.lock();
-        let is_as_before = state.ledger.published(name.as_str()) == Some(&published);
-        // A pod that was kept off the node by a taint is not tried again by itself.
-        if !state.set_taints(&name, taints) && is_as_before {
+        if state.ledger.published(name.as_str()) == Some(&published) {
             return;
         }
         state.ledger.publish(&name, Some(published));
@@ -286,42 +283,22 @@ impl Index<Node> for LedgerCache {
 
     fn delete(&self, node: Node) {
         let name: NodeName = node.metadata.name.as_deref().unwrap_or_default().into();
-        let state = &mut *self.lock();
-        state.set_taints(&name, Vec::new());
-        state.ledger.publish(&name, None);
+        self.lock().ledger.publish(&name, None);
     }
 
-    fn replace(&self, nodes: Vec<Self::Entry>) {
+    fn replace(&self, nodes: Vec<(NodeName, NodePublication)>) {
         let state = &mut *self.lock();
-        let listed: HashSet<&NodeName> = nodes.iter().map(|(name, ..)| name).collect();
+        let listed: HashSet<&NodeName> = nodes.iter().map(|(name, _)| name).collect();
         let known = state.ledger.cluster().iter().map(|(_, name, _)| name);
         let gone: Vec<_> = known.filter(|n| !listed.contains(n)).cloned().collect();
         drop(listed);
         for name in gone {
-            state.set_taints(&name, Vec::new());
             state.ledger.publish(&name, None);
         }
-        for (name, published, taints) in nodes {
-            state.set_taints(&name, taints);
+        for (name, published) in nodes {
             state.ledger.publish(&name, Some(published));
         }
         state.events.add(CapacityEvent::Everywhere);
-    }
-}
-
-impl State {
-    /// Sets the taints that keep pods off a node; whether they differ from those before.
-    fn set_taints(&mut self, node: &NodeName, taints: Vec<Taint>) -> bool {
-        let known = self.taints.get(node).map_or(&[][..], |known| &**known);
-        if *known == *taints {
-            return false;
-        }
-        if taints.is_empty() {
-            self.taints.remove(node);
-        } else {
-            self.taints.insert(node.clone(), taints.into());
-        }
-        true
     }
 }
 
