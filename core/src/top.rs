@@ -148,7 +148,7 @@ pub struct GpuTop {
     pub lingering: DeviceAmount,
     /// Memory that processes outside every share hold: neither in `used` nor, unless host memory backs
     /// what is allocated, in `left`.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(default)]
     pub unmanaged: Mib,
     /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
     /// that of the largest instance.
@@ -173,11 +173,6 @@ pub struct InstanceTop {
 
 fn vgpu() -> Mode {
     Mode::Vgpu
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_nothing(memory: &Mib) -> bool {
-    *memory == Mib(0)
 }
 
 /// The instances of a GPU, or the instance itself.

@@ -17,7 +17,6 @@ use crate::lending::{GpuLending, LentShare};
 use crate::managed_containers::ManagedContainer;
 use crate::node_sample::NodeSample;
 use crate::pods::Pods;
-use crate::shortage::Shortage;
 
 const MIB: u64 = 1 << 20;
 
@@ -100,7 +99,8 @@ impl ActionRunner {
         }
     }
 
-    /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others. Blocks.
+    /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others; and
+    /// reports shares that are short. Blocks.
     pub fn call_back(
         &mut self,
         sample: &NodeSample,
@@ -115,6 +115,10 @@ impl ActionRunner {
         };
         for (shares, decision) in lent {
             self.counts.call_backs += u64::from(decision.begins);
+            for share in decision.short.iter().map(|index| &shares[*index]) {
+                let pod = &sample.containers.all[share.at.0].pod;
+                self.send_event(Some(pod), "GpuMemoryUnavailable", short(sample, share));
+            }
             for share in decision.notify.iter().map(|index| &shares[*index]) {
                 for process in processes(share.at) {
                     let (pid, container) = (process.identity.pid, &share.container);
@@ -208,14 +212,6 @@ impl ActionRunner {
         self.send_event(process.pod.as_ref(), "GpuProcessUnmanaged", about(process));
     }
 
-    /// Sends an event to each pod whose share is short of memory from now on.
-    pub fn report_shortages(&self, sample: &NodeSample, shortages: &[Shortage]) {
-        for shortage in shortages {
-            let pod = &sample.containers.all[shortage.at.0].pod;
-            self.send_event(Some(pod), "GpuMemoryUnavailable", short(sample, shortage));
-        }
-    }
-
     /// Sends a warning event on the pod, or on the node if the pod is not known.
     fn send_event(&self, pod: Option<&PodUid>, reason: &'static str, text: String) {
         let known = pod.and_then(|uid| self.pods.get(uid));
@@ -257,14 +253,13 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     )
 }
 
-fn short(sample: &NodeSample, shortage: &Shortage) -> String {
-    let (at, device) = shortage.at;
-    let container = &sample.containers.all[at];
-    let (name, uuid) = (&container.name, &container.devices[device].uuid);
-    let [used, request] = [shortage.used, shortage.request].map(|bytes| bytes / MIB);
-    let [free, unmanaged] = [shortage.free, shortage.unmanaged].map(|bytes| bytes / MIB);
+fn short(sample: &NodeSample, share: &LentShare) -> String {
+    let (at, device) = share.at;
+    let container = &sample.containers.all[at].name;
+    let uuid = sample.device_uuid(at, device);
+    let (used, request) = (share.used / MIB, share.request / MIB);
     format!(
-        "container {name} uses {used} MiB of {uuid} and requested {request} MiB, but only {free} MiB are free: processes outside every share hold {unmanaged} MiB"
+        "container {container} uses {used} MiB of {uuid} and cannot get the {request} MiB that it requested: processes outside every share hold memory there"
     )
 }
 

@@ -61,34 +61,23 @@ impl GpuListReport {
 }
 
 /// What is published of the memory that processes outside every share hold of one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Held {
     published: Mib,
-    /// Since when less is held, and the most of it since then.
-    less: Option<(Duration, Mib)>,
+    /// Since when less is held.
+    less_since: Option<Duration>,
 }
 
 impl Held {
-    /// After a sample with so many bytes at `now`. More is published at once.
-    fn after(self, bytes: u64, now: Duration) -> Self {
+    /// A sample has so many bytes at `now`. More is published at once.
+    fn update(&mut self, bytes: u64, now: Duration) {
         let held = Mib((bytes / STEP) * (STEP >> 20));
-        if held >= self.published {
-            return Self {
+        let since = *self.less_since.get_or_insert(now);
+        if held >= self.published || now.saturating_sub(since) >= SETTLED {
+            *self = Self {
                 published: held,
-                less: None,
+                less_since: None,
             };
-        }
-        let (since, most) = self.less.unwrap_or((now, held));
-        let most = most.max(held);
-        if now.saturating_sub(since) < SETTLED {
-            return Self {
-                less: Some((since, most)),
-                ..self
-            };
-        }
-        Self {
-            published: most,
-            less: None,
         }
     }
 }
@@ -108,7 +97,7 @@ impl UnmanagedReport {
         let devices = published.map(|(device, memory)| {
             let held = Held {
                 published: *memory,
-                less: None,
+                less_since: None,
             };
             (device.clone(), held)
         });
@@ -132,7 +121,7 @@ impl UnmanagedReport {
         for (device, held) in &mut self.devices {
             if !is_unknown(device) {
                 let bytes = bytes.get(device.as_str()).copied();
-                *held = held.after(bytes.unwrap_or(0), now);
+                held.update(bytes.unwrap_or(0), now);
             }
         }
         self.devices.retain(|_, held| held.published > Mib(0));
@@ -171,7 +160,7 @@ mod tests {
     fn published(samples: &[(u64, u64)]) -> Vec<u64> {
         let mut held = Held::default();
         let after = samples.iter().map(|(second, mib)| {
-            held = held.after(mib << 20, Duration::from_secs(*second));
+            held.update(mib << 20, Duration::from_secs(*second));
             held.published.0
         });
         after.collect()
@@ -184,8 +173,6 @@ mod tests {
         assert_eq!(published(&[(0, 60_000), (1, 60_200)]), [59_904, 60_160]);
         let ended = [(0, 1024), (1, 0), (60, 0), (61, 0)];
         assert_eq!(published(&ended), [1024, 1024, 1024, 0]);
-        let shrunk = [(0, 1024), (1, 0), (30, 600), (61, 100)];
-        assert_eq!(published(&shrunk), [1024, 1024, 1024, 512]);
         // It comes and goes.
         let busy: Vec<(u64, u64)> = (0..300).map(|second| (second, second % 50 * 100)).collect();
         let changes = published(&busy[49..]);

@@ -32,7 +32,6 @@ pub mod run;
 pub mod sampler;
 pub mod sampling_loop;
 pub mod settings;
-pub mod shortage;
 #[cfg(test)]
 mod testing;
 pub mod usage;

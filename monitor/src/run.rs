@@ -145,7 +145,6 @@ pub async fn run(
         uncorrected: GpuListReport::new(StateDirectory(state).uncorrected()),
         unmeasured: GpuListReport::new(StateDirectory(state).unmeasured()),
         unmanaged: UnmanagedReport::new(StateDirectory(state).unmanaged()),
-        shortages: ShortageWatch::default(),
         freshness,
         notes,
         shown,

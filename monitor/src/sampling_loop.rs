@@ -25,7 +25,6 @@ use crate::lending::{GpuLending, Lending, LentShare};
 use crate::managed_containers::ManagedContainers;
 use crate::node_sample::NodeSample;
 use crate::sampler::Sampler;
-use crate::shortage::ShortageWatch;
 use crate::usage_routes::UsageRecord;
 
 /// Time between two samples: an unmanaged process is reported in the second, within two seconds.
@@ -57,7 +56,6 @@ pub struct SamplingLoop {
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
     pub unmanaged: UnmanagedReport,
-    pub shortages: ShortageWatch,
     /// Whether all of this node's pods are known.
     pub freshness: Freshness,
     pub notes: EventSender,
@@ -143,8 +141,6 @@ impl SamplingLoop {
         let is_blind = |device: &str| sample.is_blind(device);
         let unmanaged = evaluation.unmanaged_memory();
         self.unmanaged.write(&unmanaged, is_blind, sample.taken_at);
-        let shortages = self.shortages.evaluate(&sample, &evaluation, free);
-        self.actions.report_shortages(&sample, &shortages);
         let enforced_by = self.limits.enforce(&sample);
         let snapshot = Snapshot {
             node: self.node.clone(),
