@@ -18,7 +18,6 @@ pub mod node;
 mod other_plugins;
 pub mod pre;
 pub mod probe;
-mod quotas;
 mod request_form;
 mod runtime_class;
 mod scheduler;
@@ -143,13 +142,11 @@ fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let mut found = scheduler::replicas(facts, &about);
     found.extend(scheduler::config(facts, &about));
     found.extend(admission::checks(facts, &about));
-    found.extend(mutators::checks(facts, &about));
     found.extend(runtime_class::exist(facts, &about));
     found.extend(scheduler::same_names(facts, &about));
     let pods = facts.pods.as_deref().unwrap_or_default();
     found.extend(device_class::checks(&facts.device_classes, pods, &about));
     found.extend(request_form::checks(facts, &about));
-    found.push(quotas::checks(facts, &about));
     found.extend(ledger::checks(facts, &about));
     found.push(security::limits(facts, &about));
     found

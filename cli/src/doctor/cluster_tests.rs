@@ -1,11 +1,14 @@
 //! What each check of the cluster finds.
 
+use aliquot_core::request::DEFAULTED;
+use aliquot_core::request_annotation::REQUEST;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::cluster_checks;
-use super::facts::{ClusterFacts, DryRun, LedgerView};
+use super::facts::{ClusterFacts, DryRun, Fact, LedgerView};
 use super::finding::Grade;
+use super::mutators::Mutator;
 use crate::components::{is_ours, name};
 
 /// A pod of Aliquot with these flags.
@@ -53,6 +56,13 @@ fn config() -> String {
     config.to_string()
 }
 
+/// The pod of the dry run, with this schedulerName.
+fn admitted(scheduler: &str) -> Fact<DryRun> {
+    let trial = json!({"name": "trial", "resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    let pod = json!({"spec": {"schedulerName": scheduler, "containers": [trial]}});
+    Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()))
+}
+
 /// A cluster without a finding.
 pub(super) fn healthy() -> ClusterFacts {
     let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
@@ -73,8 +83,7 @@ pub(super) fn healthy() -> ClusterFacts {
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
-        dry_run: Ok(DryRun::Admitted("aliquot-scheduler".to_owned())),
-        trial: None,
+        dry_run: admitted("aliquot-scheduler"),
         mutators: Ok(Vec::new()),
         quotas: Ok(Vec::new()),
         classes: Ok([].into()),
@@ -290,12 +299,12 @@ fn reports_missing_silent_or_bypassed_webhook() {
         &[("webhook-answers", BAD)],
     );
     check(
-        |known| known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned())),
+        |known| known.dry_run = admitted("default-scheduler"),
         &[("webhook-answers", BAD)],
     );
     check(
         |known| {
-            known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
+            known.dry_run = admitted("default-scheduler");
             known.trial_namespace = known.namespace.clone();
         },
         &[("webhook-answers", UNMADE)],
@@ -311,6 +320,66 @@ fn reports_missing_silent_or_bypassed_webhook() {
 }
 
 #[test]
+fn names_who_changes_a_pod_after_the_webhook() {
+    let check = |annotation: &str, change: fn(&mut Value), grade: Grade, part: &str| {
+        let mut known = healthy();
+        let mutator = |name: &str, pods: bool| Mutator {
+            name: name.to_owned(),
+            pods,
+            nodes: !pods,
+        };
+        let all = [
+            mutator("clusterpolicies mesh", true),
+            mutator("modifyset stamp", false),
+        ];
+        known.mutators = Ok(all.into());
+        let Ok(DryRun::Admitted(pod)) = &known.dry_run else {
+            panic!("{known:?}");
+        };
+        let mut pod = serde_json::to_value(pod).unwrap();
+        pod["metadata"]["annotations"] = json!({annotation: "{}"});
+        change(&mut pod["spec"]);
+        known.dry_run = Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()));
+        let found = cluster_checks(&known);
+        let found = found.iter().find(|one| one.check == "webhook-answers");
+        let found = found.unwrap();
+        assert_eq!(found.grade, grade, "{found:?}");
+        assert!(found.found.contains(part), "{found:?}");
+        let names = found.todo.ends_with(" from clusterpolicies mesh");
+        assert_eq!(names, part != "gets schedulerName", "{found:?}");
+    };
+    let other = |spec: &mut Value| spec["schedulerName"] = json!("default-scheduler");
+    let sidecar = |spec: &mut Value| {
+        let containers = spec["containers"].as_array_mut().unwrap();
+        containers.insert(0, json!({"name": "proxy"}));
+    };
+    let amounts = |spec: &mut Value| {
+        spec["containers"][0]["resources"]["requests"] = json!({"nvidia.com/gpumem": "3000"});
+    };
+    let is_lost = "schedulerName is default-scheduler, expected aliquot-scheduler";
+    check(DEFAULTED, other, BAD, is_lost);
+    check(REQUEST, sidecar, WARNS, "container proxy stands before");
+    check(REQUEST, amounts, WARNS, "resources have nvidia.com/gpumem");
+    check(DEFAULTED, amounts, Grade::Ok, "gets schedulerName");
+}
+
+#[test]
+fn reports_quota_of_a_count_that_nobody_counts() {
+    let quota = |key: &str| {
+        let object = json!({"metadata": {"name": "q", "namespace": "team"},
+            "spec": {"hard": {key: "4"}}});
+        Ok(vec![serde_json::from_value(object).unwrap()])
+    };
+    check(
+        |known| known.quotas = quota("limits.nvidia.com/gpu"),
+        &[("quotas", WARNS)],
+    );
+    for key in ["requests.nvidia.com/gpu", "limits.nvidia.com/gpumem"] {
+        check(|known| known.quotas = quota(key), &[]);
+    }
+}
+
+#[test]
 fn warns_when_webhook_is_disabled_by_values() {
     let off = |known: &mut ClusterFacts| {
         let pods = known.pods.as_mut().unwrap();
@@ -320,7 +389,7 @@ fn warns_when_webhook_is_disabled_by_values() {
             let off = (off.0.to_owned(), off.1.to_owned());
             pod.metadata.annotations = Some([off].into());
         }
-        known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
+        known.dry_run = admitted("default-scheduler");
     };
     let gone = |known: &mut ClusterFacts| {
         off(known);

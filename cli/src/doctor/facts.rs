@@ -21,10 +21,10 @@ pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
 }
 
 /// The result of creating a pod that requests a GPU with `dryRun`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum DryRun {
-    /// It would have been created, with this schedulerName.
-    Admitted(String),
+    /// It would have been created, like this.
+    Admitted(Box<Pod>),
     /// The webhook did not answer: the API server's message.
     NoAnswer(String),
 }
@@ -70,8 +70,6 @@ pub struct ClusterFacts {
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
     /// The result of the dry run.
     pub dry_run: Fact<DryRun>,
-    /// The pod of the dry run as it would be stored, if it was admitted.
-    pub trial: Option<Pod>,
     /// What else changes pods or nodes as they are written.
     pub mutators: Fact<Vec<Mutator>>,
     /// The `ResourceQuotas` of all namespaces.

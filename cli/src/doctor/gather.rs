@@ -16,9 +16,10 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Object
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::admission::TRIAL;
 use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, fact};
 use super::ledger;
-use super::mutators::{KINDS, Mutator, TRIAL};
+use super::mutators::{KINDS, Mutator};
 use crate::access::{Access, AccessError, all, get};
 use crate::agents::Agents;
 use crate::components::{COMPONENT, PART, is_ours, names};
@@ -59,12 +60,13 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
     classes.into_iter().filter_map(named).collect()
 }
 
-/// All objects of a kind; none where the cluster does not have it.
-async fn objects(
-    client: &Client,
-    [group, version, kind, plural]: [&str; 4],
-) -> Fact<Vec<DynamicObject>> {
-    let kind = GroupVersionKind::gvk(group, version, kind);
+/// All objects of a kind, `group/version/plural`; none where the cluster does not have it.
+async fn objects(client: &Client, kind: &str) -> Fact<Vec<DynamicObject>> {
+    let parts: Vec<&str> = kind.split('/').collect();
+    let [group, version, plural] = parts[..] else {
+        return Ok(Vec::new());
+    };
+    let kind = GroupVersionKind::gvk(group, version, plural);
     let kind = ApiResource::from_gvk_with_plural(&kind, plural);
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     match objects.list(&ListParams::default()).await {
@@ -75,8 +77,8 @@ async fn objects(
 
 /// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
 pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
-    let kind = ["resource.k8s.io", "v1", "DeviceClass", "deviceclasses"];
-    objects(client, kind).await.map(extended_resources)
+    let classes = objects(client, "resource.k8s.io/v1/deviceclasses").await;
+    classes.map(extended_resources)
 }
 
 /// What else changes pods or nodes as they are written.
@@ -84,8 +86,7 @@ async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
     let mut found = BTreeSet::new();
     for kind in KINDS {
         let objects = objects(client, kind).await?;
-        let named = objects.iter();
-        found.extend(named.filter_map(|object| Mutator::of(kind[2], object)));
+        found.extend(objects.iter().filter_map(|one| Mutator::of(kind, one)));
     }
     Ok(found.into_iter().collect())
 }
@@ -125,10 +126,6 @@ impl ClusterReader<'_> {
         let system = &system;
         let nodes = self.nodes(client).await;
         let (ledger, differences) = self.ledger(client, &pods).await;
-        let (dry_run, trial) = match self.dry_run(client, &pods).await {
-            Ok((dry_run, trial)) => (Ok(dry_run), trial),
-            Err(why) => (Err(why), None),
-        };
         let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let config: Api<ConfigMap> = Api::namespaced(client.clone(), system);
         let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
@@ -145,8 +142,7 @@ impl ClusterReader<'_> {
             namespace: system.clone(),
             trial_namespace: self.namespace.to_owned(),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
-            dry_run,
-            trial,
+            dry_run: self.dry_run(client, &pods).await,
             mutators: mutators(client).await,
             quotas: fact(all(client, "quotas").await),
             classes: fact(classes.list(&ListParams::default()).await)
@@ -217,8 +213,8 @@ impl ClusterReader<'_> {
         last
     }
 
-    /// Creates a pod that requests a GPU, with `dryRun`; with the pod as it would be stored.
-    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<(DryRun, Option<Pod>)> {
+    /// Creates a pod that requests a GPU, with `dryRun`.
+    async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
         let part = pods.as_ref().ok();
         let part = part.and_then(|pods| pods.iter().find(|pod| is_ours(pod, "scheduler")));
         let gpu = part.map(names).unwrap_or_default();
@@ -243,14 +239,9 @@ impl ClusterReader<'_> {
             ..PostParams::default()
         };
         match api.create(&params, &dry_run).await {
-            Ok(made) => {
-                let spec = made.spec.as_ref();
-                let scheduler = spec.and_then(|spec| spec.scheduler_name.clone());
-                let admitted = DryRun::Admitted(scheduler.unwrap_or_default());
-                Ok((admitted, Some(made)))
-            }
+            Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
             Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
-                Ok((DryRun::NoAnswer(status.message.clone()), None))
+                Ok(DryRun::NoAnswer(status.message.clone()))
             }
             Err(error) => Err(format!(
                 "cannot create a dry-run pod in namespace {}: {error}; --namespace chooses another namespace",

@@ -238,12 +238,10 @@ fn unmanaged(inventory: &Inventory, about: &About) -> Finding {
     if held.is_empty() {
         return about.ok(check, "no process outside every share is reported");
     }
+    let held = held.join(", ");
     about.warning(
         check,
-        format!(
-            "processes outside every share hold {}: no pod is promised that memory, except where host memory backs it",
-            held.join(", ")
-        ),
+        format!("processes outside every share hold {held}: no pod is promised that memory, except where host memory backs it"),
         "end them: the events GpuProcessUnmanaged on the node and its pods, and the metric aliquot_gpu_unmanaged_memory_bytes, say what they are; monitor.withholdUnmanaged=false promises the memory all the same",
     )
 }

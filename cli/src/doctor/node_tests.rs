@@ -80,9 +80,6 @@ fn reports_memory_that_is_held_outside_every_share() {
     });
     let known = known(held, vec![agent()], PAGE);
     check(&known, &[("unmanaged-memory", Grade::Warning)]);
-    let found = checks(&known, Some("n1"));
-    let text = "processes outside every share hold 512 MiB of GPU-a: ";
-    assert!(found.iter().any(|one| one.found.starts_with(text)));
 }
 
 #[test]
