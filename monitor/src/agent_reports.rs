@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aliquot_core::Mib;
-use aliquot_node_state::monitor_reports::{self, DeviceMemory, GpuSet};
+use aliquot_node_state::monitor_reports::{self, GpuMemory, GpuSet};
 use serde::Serialize;
 
 /// Held memory is published in steps of so many bytes: a display or a daemon of the driver's holds less.
@@ -60,7 +60,7 @@ impl GpuListReport {
     }
 }
 
-/// What is published of the memory that processes outside every share hold of one device.
+/// What is published of the memory that processes outside every share hold of one GPU.
 #[derive(Debug, Default)]
 struct Held {
     published: Mib,
@@ -82,51 +82,51 @@ impl Held {
     }
 }
 
-/// The memory that processes outside every share hold of each device, as the node publishes it.
+/// The memory that processes outside every share hold of each GPU, as the node publishes it.
 #[derive(Debug)]
 pub struct UnmanagedReport {
-    report: Report<DeviceMemory>,
-    devices: BTreeMap<String, Held>,
+    report: Report<GpuMemory>,
+    gpus: BTreeMap<String, Held>,
 }
 
 impl UnmanagedReport {
     /// Continues with what the file says.
     pub fn new(path: PathBuf) -> Self {
-        let written: Option<DeviceMemory> = monitor_reports::read(&path);
+        let written: Option<GpuMemory> = monitor_reports::read(&path);
         let published = written.iter().flatten();
-        let devices = published.map(|(device, memory)| {
+        let gpus = published.map(|(gpu, memory)| {
             let held = Held {
                 published: *memory,
                 less_since: None,
             };
-            (device.clone(), held)
+            (gpu.clone(), held)
         });
         Self {
-            devices: devices.collect(),
+            gpus: gpus.collect(),
             report: Report { path, written },
         }
     }
 
-    /// Writes what follows from the bytes of a sample at `now`; for devices that the sample says nothing
-    /// about (`is_unknown`), nothing changes. Blocks.
+    /// Writes what follows from the bytes of a sample at `now`; for GPUs that the sample says nothing
+    /// about (`unknown`), nothing changes. Blocks.
     pub fn write(
         &mut self,
         bytes: &BTreeMap<&str, u64>,
-        is_unknown: impl Fn(&str) -> bool,
+        unknown: &BTreeSet<String>,
         now: Duration,
     ) {
-        for device in bytes.keys() {
-            self.devices.entry((*device).to_owned()).or_default();
+        for gpu in bytes.keys() {
+            self.gpus.entry((*gpu).to_owned()).or_default();
         }
-        for (device, held) in &mut self.devices {
-            if !is_unknown(device) {
-                let bytes = bytes.get(device.as_str()).copied();
+        for (gpu, held) in &mut self.gpus {
+            if !unknown.contains(gpu) {
+                let bytes = bytes.get(gpu.as_str()).copied();
                 held.update(bytes.unwrap_or(0), now);
             }
         }
-        self.devices.retain(|_, held| held.published > Mib(0));
-        let published = self.devices.iter();
-        let published = published.map(|(device, held)| (device.clone(), held.published));
+        self.gpus.retain(|_, held| held.published > Mib(0));
+        let published = self.gpus.iter();
+        let published = published.map(|(gpu, held)| (gpu.clone(), held.published));
         self.report.put(published.collect());
     }
 }
@@ -186,22 +186,20 @@ mod tests {
         let text = || fs::read_to_string(&file).expect("written");
         let at = Duration::from_secs;
         let held = BTreeMap::from([("GPU-a", 1 << 30), ("GPU-b", 1 << 20)]);
-        let (none, all_known) = (BTreeMap::new(), |_: &str| false);
+        let (none, nothing) = (BTreeSet::new(), BTreeMap::new());
         let mut report = UnmanagedReport::new(file.clone());
-        report.write(&none, all_known, at(0));
-        assert_eq!(text(), "{}");
-        report.write(&held, all_known, at(1));
+        report.write(&held, &none, at(1));
         assert_eq!(text(), r#"{"GPU-a":1024}"#);
         // Its processes are not yet known to the new monitor.
         let mut report = UnmanagedReport::new(file.clone());
-        report.write(&none, all_known, at(2));
+        report.write(&nothing, &none, at(2));
         // Nor are they while its driver does not answer.
-        report.write(&none, |gpu| gpu == "GPU-a", at(90));
-        report.write(&held, all_known, at(91));
+        report.write(&nothing, &["GPU-a".to_owned()].into(), at(90));
+        report.write(&held, &none, at(91));
         fs::remove_file(&file).expect("removed");
-        report.write(&none, all_known, at(92));
+        report.write(&nothing, &none, at(92));
         assert!(!file.exists(), "nothing has changed");
-        report.write(&none, all_known, at(152));
+        report.write(&nothing, &none, at(152));
         assert_eq!(text(), "{}");
     }
 }

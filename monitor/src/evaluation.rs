@@ -64,8 +64,6 @@ impl ContainerUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnmanagedProcess {
     pub gpu: String,
-    /// The UUID of its MIG instance, if it is on one that is known; otherwise that of the GPU.
-    pub device: String,
     pub pod: Option<PodUid>,
     pub reason: UnmanagedReason,
     /// Bytes that it uses; `None` where the driver does not report them.
@@ -107,12 +105,12 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Bytes that processes outside every share hold of each device.
+    /// Bytes that processes outside every share hold of each GPU.
     pub fn unmanaged_memory(&self) -> BTreeMap<&str, u64> {
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
         let outside = |process: &&UnmanagedProcess| process.reason.is_outside_every_share();
         for process in self.unmanaged.iter().filter(outside) {
-            let sum = held.entry(process.device.as_str()).or_default();
+            let sum = held.entry(process.gpu.as_str()).or_default();
             *sum = sum.saturating_add(process.bytes.unwrap_or(0));
         }
         held
@@ -359,7 +357,6 @@ impl Evaluator {
             if samples >= reported_in {
                 let process = UnmanagedProcess {
                     gpu: one.gpu.clone(),
-                    device: device_of(one, sample).to_owned(),
                     pod: location.pod.clone(),
                     reason,
                     bytes: one.bytes,
@@ -400,15 +397,6 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
     } else {
         Owner::WithoutLimiter(at, device)
     }
-}
-
-/// The UUID of the MIG instance that a process is on, if it is known; otherwise that of the GPU.
-fn device_of<'a>(one: &'a ProcessSample, sample: &'a NodeSample) -> &'a str {
-    let instances = &sample.context.instances;
-    let instance = one
-        .instance
-        .and_then(|numbers| instances.get(&(one.gpu.clone(), numbers)));
-    instance.map_or(one.gpu.as_str(), |instance| instance.uuid.as_str())
 }
 
 /// What a counters file reports for a device.

@@ -140,7 +140,6 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
     assert_eq!(first.actions, []);
     let expected = [UnmanagedProcess {
         gpu: "GPU-a".to_owned(),
-        device: "GPU-a".to_owned(),
         pod: Some("u1".into()),
         reason: UnmanagedReason::NoLimiter,
         bytes: Some(30),
@@ -156,6 +155,24 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
         second.uses[1][0].measured, 0,
         "the neighbour has nothing of it"
     );
+}
+
+#[test]
+fn counts_as_held_outside_what_is_part_of_no_share() {
+    use UnmanagedReason::{Host, LostShare, NoContainer, NoLimiter, NoShare};
+    let process = |reason| UnmanagedProcess {
+        gpu: "GPU-a".to_owned(),
+        pod: None,
+        reason,
+        bytes: Some(30),
+    };
+    let all = [Host, LostShare, NoContainer, NoLimiter, NoShare];
+    let evaluation = Evaluation {
+        unmanaged: all.map(process).into(),
+        ..Evaluation::default()
+    };
+    let held = BTreeMap::from([("GPU-a", 60)]);
+    assert_eq!(evaluation.unmanaged_memory(), held);
 }
 
 #[test]

@@ -102,7 +102,6 @@ pub(crate) fn snapshot(
         uses: vec![vec![used], vec![used]],
         unmanaged: vec![UnmanagedProcess {
             gpu: "GPU-a".to_owned(),
-            device: "GPU-a".to_owned(),
             pod: None,
             reason: UnmanagedReason::Host,
             bytes: Some(GIB),

@@ -128,28 +128,28 @@ impl Lending {
     ) -> Vec<(Vec<LentShare>, GpuLending)> {
         let all = shares(sample, evaluation, &self.grace, tolerance);
         self.call_backs.retain(|gpu, _| all.contains_key(gpu));
+        let containers = &sample.containers.all;
+        self.short
+            .retain(|(id, _)| containers.iter().any(|one| one.id == *id));
         let unmanaged = evaluation.unmanaged_memory();
-        let known = std::mem::take(&mut self.short);
         let decided = all.into_iter().filter_map(|(gpu, shares)| {
             let free = free(&gpu)?;
             let mut decision = self.decide(&gpu, &shares, free, sample.taken_at);
-            if let Some(held) = unmanaged.get(gpu.as_str()) {
-                decision.short = self.find_short(sample, &shares, free, *held, &known);
-            }
+            let held = unmanaged.get(gpu.as_str()).copied().unwrap_or(0);
+            decision.short = self.find_short(sample, &shares, free, held);
             Some((shares, decision))
         });
         decided.collect()
     }
 
-    /// The shares that cannot get what they requested and are not `known` for it, on a GPU that has
-    /// `free` bytes and of which processes outside every share hold `unmanaged` bytes.
+    /// The shares that from now on cannot get what they requested, on a GPU that has `free` bytes and
+    /// of which processes outside every share hold `unmanaged` bytes.
     fn find_short(
         &mut self,
         sample: &NodeSample,
         shares: &[LentShare],
         free: u64,
         unmanaged: u64,
-        known: &BTreeSet<(String, usize)>,
     ) -> Vec<usize> {
         let lent: u64 = shares.iter().map(LentShare::excess).sum();
         let available = free.saturating_add(lent);
@@ -162,13 +162,10 @@ impl Lending {
             let due = share.request.saturating_sub(share.used);
             let missing = due.saturating_sub(available).min(unmanaged);
             let key = (share.container.clone(), device);
-            let is_known = known.contains(&key);
-            let least = if is_known { 1 } else { SHORT };
+            let least = if self.short.contains(&key) { 1 } else { SHORT };
             if is_backed || missing < least {
-                continue;
-            }
-            self.short.insert(key);
-            if !is_known {
+                self.short.remove(&key);
+            } else if self.short.insert(key) {
                 begun.push(index);
             }
         }

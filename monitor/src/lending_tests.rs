@@ -1,15 +1,10 @@
 //! Decisions about lent memory, on a GPU of 10 GiB whose shares request 2 GiB and may use 8.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::attribution::UnmanagedReason;
-use crate::evaluation::{ContainerUse, UnmanagedProcess};
-use crate::managed_containers::ManagedContainers;
 use crate::node_sample::DevicePage;
-use crate::testing::{GRACE, container, share};
+use crate::testing::{GRACE, page, share};
 
 const MIB: u64 = 1 << 20;
 
@@ -136,65 +131,32 @@ fn gpu_without_limits_above_requests_lends_nothing() {
     assert!(!decision.called_back);
 }
 
-/// A share of 40,000 MiB, of which `physical` are memory of its GPU, uses 10,000; a process that is
-/// unmanaged for this reason holds so many.
-fn beside(reason: UnmanagedReason, held: u64, physical: u64) -> (NodeSample, Evaluation) {
-    let page = DevicePage {
-        limit: 40_000 * MIB,
-        request: 40_000 * MIB,
-        physical: physical * MIB,
-        overhead: 0,
-    };
-    let sample = NodeSample {
-        containers: Arc::new(ManagedContainers {
-            all: vec![container("c1", "u1", "main", &["GPU-a"])],
-            ..ManagedContainers::default()
-        }),
-        pages: vec![vec![page]],
-        ..NodeSample::default()
-    };
-    let evaluation = Evaluation {
-        uses: vec![vec![ContainerUse {
-            limit: page.limit,
-            measured: 10_000 * MIB,
-            ..ContainerUse::default()
-        }]],
-        unmanaged: vec![UnmanagedProcess {
-            gpu: "GPU-a".to_owned(),
-            device: "GPU-a".to_owned(),
-            pod: None,
-            reason,
-            bytes: Some(held * MIB),
-        }],
-        ..Evaluation::default()
-    };
-    (sample, evaluation)
-}
-
 #[test]
 fn reports_share_whose_memory_is_held_outside_every_share() {
-    use UnmanagedReason::{Host, LostShare, NoContainer, NoLimiter};
-    let check = |reason, held: u64, physical: u64, free: &[u64], expected: &[usize]| {
-        let (sample, evaluation) = beside(reason, held, physical);
-        let mut lending = lending();
+    let check = |physical: u64, held: u64, free: &[u64], expected: &[usize]| {
+        let page = DevicePage {
+            physical: physical * MIB,
+            ..page(2000 * MIB)
+        };
+        let sample = NodeSample {
+            pages: vec![vec![page]],
+            ..NodeSample::default()
+        };
+        let (mut lending, shares) = (lending(), [share(0, 500, 0)]);
         let begun = free.iter().map(|free| {
-            let decided = lending.evaluate(&sample, &evaluation, 0, |_| Some(free * MIB));
-            decided[0].1.short.len()
+            let begun = lending.find_short(&sample, &shares, free * MIB, held * MIB);
+            begun.len()
         });
-        assert_eq!(begun.collect::<Vec<_>>(), expected, "{reason:?} {held}");
+        assert_eq!(begun.collect::<Vec<_>>(), expected, "{physical} {held}");
     };
     // Once, until it is over.
-    let free = [30_000, 11_000, 12_000, 29_999, 11_000, 30_000, 11_000];
-    check(Host, 60_000, 0, &free, &[0, 1, 0, 0, 0, 0, 1]);
-    check(Host, 60_000, 40_000, &[11_000], &[1]);
+    let free = [1500, 600, 700, 1499, 600, 1500, 600];
+    check(0, 60_000, &free, &[0, 1, 0, 0, 0, 0, 1]);
+    check(2000, 60_000, &[600], &[1]);
     // A display holds a little.
-    check(Host, 100, 0, &[11_000], &[0]);
+    check(0, 100, &[600], &[0]);
     // Host memory backs the share.
-    check(Host, 60_000, 20_000, &[11_000], &[0]);
-    // What these hold may be part of a share, which the ledger counts.
-    for counted in [LostShare, NoContainer, NoLimiter] {
-        check(counted, 60_000, 0, &[11_000], &[0]);
-    }
+    check(1000, 60_000, &[600], &[0]);
 }
 
 proptest! {

@@ -92,16 +92,8 @@ impl NodeSample {
     }
 
     pub fn gpu(&self, at: usize, device: usize) -> &str {
-        self.gpu_of(self.device_uuid(at, device))
-    }
-
-    /// Whether the processes on a GPU or a MIG instance could not be read.
-    pub fn is_blind(&self, device: &str) -> bool {
-        self.blind.contains(self.gpu_of(device))
-    }
-
-    fn gpu_of<'a>(&'a self, device: &'a str) -> &'a str {
-        self.gpus.get(device).map_or(device, String::as_str)
+        let uuid = self.device_uuid(at, device);
+        self.gpus.get(uuid).map_or(uuid, String::as_str)
     }
 }
 

@@ -138,9 +138,9 @@ impl SamplingLoop {
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
-        let is_blind = |device: &str| sample.is_blind(device);
         let unmanaged = evaluation.unmanaged_memory();
-        self.unmanaged.write(&unmanaged, is_blind, sample.taken_at);
+        self.unmanaged
+            .write(&unmanaged, &sample.blind, sample.taken_at);
         let enforced_by = self.limits.enforce(&sample);
         let snapshot = Snapshot {
             node: self.node.clone(),

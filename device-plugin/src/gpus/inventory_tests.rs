@@ -25,35 +25,20 @@ fn notifies_readers_only_of_changes() {
 }
 
 #[test]
-fn publishes_gpus_whose_processes_are_unmeasured() {
+fn publishes_what_the_monitor_reports_of_its_gpus() {
     let published = published(&["GPU-a"]);
-    let unmeasured = |gpus: &[&str]| {
-        published.set_monitor_reports(MonitorReports {
-            unmeasured: gpus.iter().copied().map(str::to_owned).collect(),
-            ..MonitorReports::default()
-        });
-        published.get().inventory.unmeasured.clone()
-    };
-    let found = unmeasured(&["GPU-a", "GPU-gone"]);
-    assert_eq!(found, [GpuUuid::from("GPU-a")]);
-    let text = published.get().inventory.encode().expect("json");
-    assert!(text.contains(r#""unmeasured":["GPU-a"]"#), "{text}");
-    assert!(unmeasured(&[]).is_empty());
-}
-
-/// By the ids of the ledger: a MIG instance without an id of its own is its GPU's.
-#[test]
-fn publishes_memory_held_outside_every_share() {
-    let mut facts = facts(&["GPU-a", "GPU-b"]);
-    facts.gpus[0].layout.instances = vec![reported_instance(6, "MIG-1", "MIG-1now")];
-    let published = NodePublisher::new(facts, Vec::new(), layout_of(&["GPU-a", "GPU-b"]));
-    let held = ["GPU-a", "MIG-1now", "GPU-gone"].map(|uuid| (uuid.to_owned(), Mib(256)));
+    let gpus = ["GPU-a", "GPU-gone"].map(str::to_owned);
     published.set_monitor_reports(MonitorReports {
-        unmanaged: held.into(),
-        ..MonitorReports::default()
+        unmeasured: gpus.clone().into(),
+        unmanaged: gpus.map(|gpu| (gpu, Mib(256))).into(),
+        uncorrected: None,
     });
     let text = published.get().inventory.encode().expect("json");
-    assert!(text.contains(r#""unmanaged":{"GPU-a":512}"#), "{text}");
+    let reported = r#""unmeasured":["GPU-a"],"unmanaged":{"GPU-a":256}"#;
+    assert!(text.contains(reported), "{text}");
+    published.set_monitor_reports(MonitorReports::default());
+    let text = published.get().inventory.encode().expect("json");
+    assert!(!text.contains("unm"), "{text}");
 }
 
 #[test]
