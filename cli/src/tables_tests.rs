@@ -92,22 +92,6 @@ fn top_names_gpus_without_memory_of_processes() {
 }
 
 #[test]
-fn top_names_memory_that_is_held_outside_every_share() {
-    let mut node = node("n1", "ok");
-    let annotations = node.metadata.annotations.as_mut().unwrap();
-    let inventory = annotations.get_mut(INVENTORY).unwrap();
-    let mut known: Value = serde_json::from_str(inventory).unwrap();
-    known["unmanaged"] = json!({"GPU-n1": 60_160});
-    *inventory = known.to_string();
-    let top = top_of(&[node], &[]);
-    let line = "\nn1: processes outside every share hold 60160 MiB of GPU 0, which no pod is promised, except where host memory backs it\n";
-    for table in [nodes(&top), gpus(&top)] {
-        assert!(table.ends_with(line), "{table}");
-    }
-    assert_eq!(top.nodes[0].gpus[0].largest, Some(Mib(80_000 - 60_160)));
-}
-
-#[test]
 fn top_shows_containers_without_control() {
     let mut free = holder();
     let spec = free.spec.as_mut().unwrap();

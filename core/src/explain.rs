@@ -118,8 +118,7 @@ pub struct GpuAnswer {
     /// not evaluated because the node cannot take the pod.
     pub answer: String,
     /// Details of the reason: what is wrong with the device, which slices are free and
-    /// where the profile may start, or for whom the device is reserved; and what processes outside
-    /// every share hold of its memory.
+    /// where the profile may start, for whom the device is reserved, or what is withheld.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -182,12 +181,16 @@ fn detail(
     let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
         return String::new();
     };
+    let withheld = node.devices[evaluated.device].withheld;
     match (reason, &gpu.health, &gpu.cordon) {
         (Reason::CardNotHealth, Health::Unhealthy(why), _)
         | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
         (Reason::CardReserved, ..) => return reservation(gpu, &demand.namespace),
+        (Reason::CardInsufficientMemory, ..) if withheld > Mib(0) => {
+            return format!("processes outside every share hold {withheld}");
+        }
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
@@ -249,16 +252,6 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             }
             (None, None) => (None, NOT_ASKED),
         };
-        let reason = match (evaluated, explained.container) {
-            (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
-            _ => String::new(),
-        };
-        let unmanaged = match device.unmanaged {
-            Mib(0) => String::new(),
-            memory => format!("processes outside every share hold {memory}"),
-        };
-        let mut details = vec![reason, unmanaged];
-        details.retain(|text| !text.is_empty());
         GpuAnswer {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
@@ -266,7 +259,10 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             left: DeviceAmount::left(device),
             needs: needs.map(DeviceAmount::from),
             answer: answer.to_owned(),
-            detail: details.join("; "),
+            detail: match (evaluated, explained.container) {
+                (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
+                _ => String::new(),
+            },
         }
     };
     devices.map(answer).collect()

@@ -146,10 +146,6 @@ pub struct GpuTop {
     pub left: DeviceAmount,
     /// The part of `used` that belongs to lingering shares.
     pub lingering: DeviceAmount,
-    /// Memory that processes outside every share hold: neither in `used` nor, unless host memory backs
-    /// what is allocated, in `left`.
-    #[serde(default)]
-    pub unmanaged: Mib,
     /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
     /// that of the largest instance.
     pub largest: Option<Mib>,
@@ -276,7 +272,6 @@ impl GpuTop {
             used: allocated.used.into(),
             left: DeviceAmount::left(device),
             lingering: lingering(inventory, &gpu.uuid),
-            unmanaged: device.unmanaged,
             largest: largest(device, Percent(0)),
             largest_with_default_cores: largest(device, cores),
         }

@@ -164,8 +164,8 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
     aligned(&columns, &rows) + &notes(nodes)
 }
 
-/// A line for each node that a pod's unreadable allocation closes, for each where processes outside every
-/// share hold memory, and for each where the driver does not report the memory of processes.
+/// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
+/// not report the memory of processes.
 fn notes(nodes: &[NodeTop]) -> String {
     let mut text = String::new();
     for node in nodes.iter().filter(|node| !node.unreadable.is_empty()) {
@@ -174,19 +174,6 @@ fn notes(nodes: &[NodeTop]) -> String {
             text,
             "{name} counts as full: the allocation of {pods} cannot be read; delete the pod"
         );
-    }
-    for node in nodes {
-        let held = node.gpus.iter().filter(|gpu| gpu.unmanaged > Mib(0));
-        let held: Vec<String> = held
-            .map(|gpu| format!("{} of GPU {}", gpu.unmanaged, gpu.index))
-            .collect();
-        if !held.is_empty() {
-            let (name, held) = (&node.node, held.join(", "));
-            let _ = writeln!(
-                text,
-                "{name}: processes outside every share hold {held}, which no pod is promised, except where host memory backs it"
-            );
-        }
     }
     for node in nodes.iter().filter(|node| !node.unmeasured.is_empty()) {
         let uuids: Vec<&str> = node.unmeasured.iter().map(GpuUuid::as_str).collect();

@@ -57,6 +57,11 @@ fn promises_no_memory_that_is_held_outside_every_share() {
         nearest_text(ledger.cluster(), &pod, &["n"]),
         "; it needs 40000 MiB, and at most 21920 MiB are free on one GPU"
     );
+    let (node, policies) = (ledger.cluster().node("n").unwrap(), Policies::default());
+    let (explained, _) = NodeAnswer::of(&"n".into(), node, &pod, &policies, true, None);
+    assert_eq!(explained.gpus[0].left.memory, Mib(21_920));
+    let detail = "processes outside every share hold 60000 MiB";
+    assert_eq!(explained.gpus[0].detail, detail);
     assert_eq!(place(&mut ledger, "small", &app(1, 21_920, 10)), "GPU-0");
     // The process has ended.
     ledger.publish(&"n".into(), Some(published(pair())));
@@ -134,22 +139,4 @@ fn prefers_nodes_whose_devices_nobody_holds_outside_a_share() {
         let query = query(ledger.cluster(), &pod, &policies);
         assert_eq!(answer(&query, &mut Memo::default(), &names, 2), "m n");
     }
-}
-
-#[test]
-fn shows_memory_held_outside_every_share_beside_what_is_free() {
-    let ledger = ledger(with_held(60_000, pair()));
-    let node = ledger.cluster().node("n").unwrap();
-    let (pod, policies) = (app(1, 40_000, 10), Policies::default());
-    let (answer, _) = NodeAnswer::of(&"n".into(), node, &pod, &policies, true, None);
-    let shown = answer.gpus.iter().map(|gpu| {
-        let (answer, detail) = (gpu.answer.as_str(), gpu.detail.as_str());
-        (gpu.left.memory.0, answer, detail)
-    });
-    let held = "processes outside every share hold 60000 MiB";
-    let expected = [
-        (21_920, "CardInsufficientMemory", held),
-        (81_920, "chosen", ""),
-    ];
-    assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
