@@ -93,18 +93,12 @@ impl UnmanagedReport {
     /// Continues with what the file says.
     pub fn new(path: PathBuf) -> Self {
         let written: Option<GpuMemory> = monitor_reports::read(&path);
-        let published = written.iter().flatten();
-        let gpus = published.map(|(gpu, memory)| {
-            let held = Held {
-                published: *memory,
-                less_since: None,
-            };
-            (gpu.clone(), held)
-        });
-        Self {
-            gpus: gpus.collect(),
-            report: Report { path, written },
+        let mut gpus: BTreeMap<String, Held> = BTreeMap::new();
+        for (gpu, memory) in written.iter().flatten() {
+            gpus.entry(gpu.clone()).or_default().published = *memory;
         }
+        let report = Report { path, written };
+        Self { report, gpus }
     }
 
     /// Writes what follows from the bytes of a sample at `now`; for GPUs that the sample says nothing
