@@ -418,7 +418,8 @@ impl<'w> FreeCapacity<'w> {
                 pod.offered.contains(slot)
             } else {
                 state.host.free().covers(pod.demand.host)
-                    && self.freed.may_select(pod, slot, name, &state.taints)
+                    && self.freed.may_select(pod, slot, name)
+                    && pod.tolerates(&state.taints)
             };
             if !offered {
                 return None;

@@ -354,17 +354,13 @@ fn names_who_changes_a_pod_after_the_webhook() {
 
 #[test]
 fn reports_quota_of_a_count_that_nobody_counts() {
-    let quota = |key: &str| {
-        let object = json!({"metadata": {"name": "q", "namespace": "team"},
-            "spec": {"hard": {key: "4"}}});
-        Ok(vec![serde_json::from_value(object).unwrap()])
-    };
-    check(
-        |known| known.quotas = quota("limits.nvidia.com/gpu"),
-        &[("quotas", WARNS)],
-    );
-    for key in ["requests.nvidia.com/gpu", "limits.nvidia.com/gpumem"] {
-        check(|known| known.quotas = quota(key), &[]);
+    for (key, expected) in [
+        ("limits.nvidia.com/gpu", &[("quotas", WARNS)][..]),
+        ("requests.nvidia.com/gpu", &[]),
+    ] {
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {key: "4"}}});
+        let quotas = vec![serde_json::from_value(quota).unwrap()];
+        check(|known| known.quotas = Ok(quotas), expected);
     }
 }
 

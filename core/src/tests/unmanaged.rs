@@ -5,7 +5,6 @@ use crate::decide::{Memo, nearest_text};
 use crate::explain::NodeAnswer;
 use crate::inventory::{Gpu, Mode};
 use crate::ledger::NotReserved;
-use crate::node::NodePublication;
 use crate::policy::Policy;
 use crate::request::{GpuRequest, Memory, WrittenAmounts};
 use crate::score::Policies;
@@ -15,16 +14,12 @@ use crate::tests::{
 use crate::units::{HostResources, Mib, Percent};
 use crate::{Demand, Ledger, Stage};
 
-/// Devices of which processes outside every share hold this much of the first.
-fn with_held(memory: u64, gpus: Vec<Gpu>) -> NodePublication {
+/// Node `n`, where processes outside every share hold this much of the first device.
+fn ledger(held: u64, gpus: Vec<Gpu>) -> Ledger {
     let mut made = inventory(gpus);
-    made.unmanaged.insert("GPU-0".into(), Mib(memory));
-    publication(made)
-}
-
-fn ledger(published: NodePublication) -> Ledger {
+    made.unmanaged.insert("GPU-0".into(), Mib(held));
     let mut ledger = Ledger::default();
-    ledger.publish(&"n".into(), Some(published));
+    ledger.publish(&"n".into(), Some(publication(made)));
     ledger
 }
 
@@ -48,7 +43,7 @@ fn place(ledger: &mut Ledger, pod: &str, demand: &Demand) -> String {
 
 #[test]
 fn promises_no_memory_that_is_held_outside_every_share() {
-    let mut ledger = ledger(with_held(60_000, pair()));
+    let mut ledger = ledger(60_000, pair());
     let pod = app(1, 40_000, 10);
     assert_eq!(place(&mut ledger, "a", &pod), "GPU-1");
     assert_eq!(place(&mut ledger, "b", &pod), "GPU-1");
@@ -90,7 +85,7 @@ fn no_mode_promises_memory_that_is_held_outside_every_share() {
             scaled: Mib(scaled),
             ..gpu(0, 81_920, 1)
         };
-        let mut ledger = ledger(with_held(held, vec![device]));
+        let mut ledger = ledger(held, vec![device]);
         let pod = demand(&[(Stage::App, Some(asked))]);
         assert_eq!(place(&mut ledger, "p", &pod), expected, "{mode:?} {scaled}");
     }
@@ -106,27 +101,27 @@ fn chooses_devices_with_memory_held_outside_every_share_last() {
         gpus[other].links.insert(uuids[0].clone(), 400);
     }
     for policy in ["binpack", "fragmentation", "topology,binpack"] {
-        let check = |published: NodePublication, count: u32, expected: &str| {
-            let mut ledger = ledger(published);
+        let check = |held: u64, gpus: &[Gpu], expected: &str| {
+            let mut ledger = ledger(held, gpus.to_vec());
             let (used, host) = (uses("GPU-0", 1000, 10), HostResources::default());
             ledger.confirm(&"other".into(), &"d".into(), &"n".into(), used, host);
             let pod = Demand {
                 gpu_policy: Some(policy.parse().unwrap()),
-                ..app(count, 1000, 10)
+                ..app(2, 1000, 10)
             };
             assert_eq!(place(&mut ledger, "p", &pod), expected, "{policy}");
         };
-        check(published(gpus.clone()), 2, "GPU-0 GPU-1");
-        check(with_held(256, gpus.clone()), 2, "GPU-1 GPU-2");
+        check(0, &gpus, "GPU-0 GPU-1");
+        check(256, &gpus, "GPU-1 GPU-2");
         let mut backed = gpus.clone();
         backed[0].scaled = Mib(163_840);
-        check(with_held(256, backed), 2, "GPU-1 GPU-2");
+        check(256, &backed, "GPU-1 GPU-2");
     }
 }
 
 #[test]
 fn prefers_nodes_whose_devices_nobody_holds_outside_a_share() {
-    let mut ledger = ledger(with_held(256, vec![gpu(0, 81_920, 10)]));
+    let mut ledger = ledger(256, vec![gpu(0, 81_920, 10)]);
     ledger.publish(&"m".into(), Some(published(vec![gpu(0, 81_920, 10)])));
     let (used, host) = (uses("GPU-0", 30_000, 30), HostResources::default());
     ledger.confirm(&"other".into(), &"d".into(), &"n".into(), used, host);

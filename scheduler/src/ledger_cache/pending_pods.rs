@@ -162,6 +162,12 @@ impl PendingPod {
         !self.refused && self.preemption.unschedulable
     }
 
+    /// Whether it tolerates these taints, as far as its tolerations are known.
+    pub(crate) fn tolerates(&self, taints: &[String]) -> bool {
+        let selection = self.selection.as_ref();
+        selection.is_none_or(|selection| selection.tolerates(taints))
+    }
+
     /// Reads a pod with this demand.
     pub fn read(pod: &Pod, demand: Demand, refused: bool) -> Self {
         let annotations = pod.metadata.annotations.iter().flatten();
@@ -310,20 +316,12 @@ impl FreedCapacity {
         self.slots.is_empty() && self.namespaces.is_empty()
     }
 
-    /// Whether the pod selects this node, as far as the node's labels are known, and tolerates its
-    /// taints.
-    pub(crate) fn may_select(
-        &self,
-        pod: &PendingPod,
-        slot: usize,
-        name: &NodeName,
-        taints: &[String],
-    ) -> bool {
-        pod.selection.as_ref().is_none_or(|selection| {
-            let labels = self.labels.get(&slot);
-            labels.is_none_or(|labels| selection.selects(name.as_str(), labels))
-                && selection.tolerates(taints)
-        })
+    /// Whether the pod selects this node, as far as the node's labels are known.
+    pub(crate) fn may_select(&self, pod: &PendingPod, slot: usize, name: &NodeName) -> bool {
+        match (&pod.selection, self.labels.get(&slot)) {
+            (Some(selection), Some(labels)) => selection.selects(name.as_str(), labels),
+            _ => true,
+        }
     }
 }
 
