@@ -13,7 +13,7 @@ pub mod finding;
 pub mod gather;
 pub mod ledger;
 pub mod migrate;
-pub mod mutators;
+mod mutators;
 pub mod node;
 mod other_plugins;
 pub mod pre;

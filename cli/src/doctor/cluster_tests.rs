@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::cluster_checks;
-use super::facts::{ClusterFacts, DryRun, Fact, LedgerView};
+use super::facts::{ClusterFacts, DryRun, Fact, LedgerView, Mutator};
 use super::finding::Grade;
-use super::mutators::Mutator;
 use crate::components::{is_ours, name};
 
 /// A pod of Aliquot with these flags.

@@ -10,8 +10,6 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use serde::Deserialize;
 
-use super::mutators::Mutator;
-
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
@@ -27,6 +25,17 @@ pub enum DryRun {
     Admitted(Box<Pod>),
     /// The webhook did not answer: the API server's message.
     NoAnswer(String),
+}
+
+/// A webhook or a policy that changes pods or nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mutator {
+    /// The plural of its kind, and its name.
+    pub name: String,
+    /// Whether it changes pods.
+    pub pods: bool,
+    /// Whether it changes nodes.
+    pub nodes: bool,
 }
 
 /// The part of the answer to `GET /books` that is compared.

@@ -17,9 +17,9 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::admission::TRIAL;
-use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, fact};
+use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, Mutator, fact};
 use super::ledger;
-use super::mutators::{KINDS, Mutator};
+use super::mutators::{KINDS, mutator};
 use crate::access::{Access, AccessError, all, get};
 use crate::agents::Agents;
 use crate::components::{COMPONENT, PART, is_ours, names};
@@ -86,7 +86,7 @@ async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
     let mut found = BTreeSet::new();
     for kind in KINDS {
         let objects = objects(client, kind).await?;
-        found.extend(objects.iter().filter_map(|one| Mutator::of(kind, one)));
+        found.extend(objects.iter().filter_map(|one| mutator(kind, one)));
     }
     Ok(found.into_iter().collect())
 }

@@ -9,7 +9,7 @@ use aliquot_k8s::pod;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::facts::{ClusterFacts, Fact};
+use super::facts::{ClusterFacts, Fact, Mutator};
 use super::finding::{About, Finding};
 use crate::components::name;
 
@@ -25,35 +25,22 @@ pub(super) const KINDS: [&str; 8] = [
     "mutations.gatekeeper.sh/v1/modifyset",
 ];
 
-/// A webhook or a policy that changes pods or nodes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mutator {
-    /// The plural of its kind, and its name.
-    pub name: String,
-    /// Whether it changes pods.
-    pub pods: bool,
-    /// Whether it changes nodes.
-    pub nodes: bool,
-}
-
-impl Mutator {
-    /// What an object of one of [`KINDS`] changes; `None` for one of ours, and for one that changes
-    /// neither pods nor nodes.
-    pub(super) fn of(kind: &str, object: &DynamicObject) -> Option<Self> {
-        let name = object.metadata.name.as_deref()?;
-        let (_, plural) = kind.rsplit_once('/')?;
-        let named = named(&object.data);
-        let changes = |resource: &str| named.iter().any(|name| means(name, resource));
-        let found = Self {
-            name: match &object.metadata.namespace {
-                Some(namespace) => format!("{plural} {namespace}/{name}"),
-                None => format!("{plural} {name}"),
-            },
-            pods: changes("pod"),
-            nodes: changes("node"),
-        };
-        (!name.starts_with("aliquot-") && (found.pods || found.nodes)).then_some(found)
-    }
+/// What an object of one of [`KINDS`] changes; `None` for one of ours, and for one that changes neither
+/// pods nor nodes.
+pub(super) fn mutator(kind: &str, object: &DynamicObject) -> Option<Mutator> {
+    let name = object.metadata.name.as_deref()?;
+    let (_, plural) = kind.rsplit_once('/')?;
+    let named = named(&object.data);
+    let changes = |resource: &str| named.iter().any(|name| means(name, resource));
+    let found = Mutator {
+        name: match &object.metadata.namespace {
+            Some(namespace) => format!("{plural} {namespace}/{name}"),
+            None => format!("{plural} {name}"),
+        },
+        pods: changes("pod"),
+        nodes: changes("node"),
+    };
+    (!name.starts_with("aliquot-") && (found.pods || found.nodes)).then_some(found)
 }
 
 /// The resources and kinds that an object applies to, as it writes them.
@@ -216,11 +203,11 @@ mod tests {
             let mut named = object.clone();
             named["metadata"] = json!({"name": "theirs"});
             let mut named: DynamicObject = serde_json::from_value(named).unwrap();
-            let found = Mutator::of("g/v1/kinds", &named);
+            let found = mutator("g/v1/kinds", &named);
             let found = found.map_or([false; 2], |one| [one.pods, one.nodes]);
             assert_eq!(found, expected, "{object}");
             named.metadata.name = Some("aliquot-webhook".to_owned());
-            assert_eq!(Mutator::of("g/v1/kinds", &named), None);
+            assert_eq!(mutator("g/v1/kinds", &named), None);
         }
     }
 
