@@ -164,9 +164,9 @@ impl<'a> Scorer<'a> {
 
     /// The score of the node with these uses of its devices; higher is better. Under
     /// `fragmentation` the fuller node wins among equal scores. Nodes where instances cost
-    /// fewer placements of others (`loss`) come first under any policy. Nodes that would give a
-    /// whole GPU to a pod that asked for less (`waste`) come last, and so do those that would give a
-    /// GPU with memory held outside every share.
+    /// fewer placements of others (`loss`) come first under any policy, and nodes that would
+    /// give a whole GPU to a pod that asked for less (`waste`), or one with memory held outside
+    /// every share, come last.
     pub(crate) fn node(&self, uses: &[(usize, DeviceUse)], waste: bool, loss: u32) -> u64 {
         let score = match self.demand.node_policy.unwrap_or(self.defaults.node) {
             Policy::Fragmentation => {

@@ -212,10 +212,8 @@ fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts, about: &About) -> Fi
     if changes.is_empty() {
         return about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"));
     }
-    let what = format!(
-        "something changes a GPU pod after the webhook: {}",
-        changes.join("; ")
-    );
+    let changes = changes.join("; ");
+    let what = format!("something changes a GPU pod after the webhook: {changes}");
     let todo = format!(
         "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {}",
         mutators::listed(&facts.mutators, |one| one.pods)

@@ -286,8 +286,7 @@ const RECHECKS: [Duration; 3] = [
 /// A change that may let a pending pod fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapacityEvent {
-    /// The node in this slot is new, publishes something else than before, or has other taints; its
-    /// labels.
+    /// The node in this slot is new, or publishes something else than before; its labels.
     Node(usize, Arc<Labels>),
     /// The node in this slot has more capacity, for the pods of all namespaces.
     Slot(usize),
