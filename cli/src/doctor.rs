@@ -13,6 +13,7 @@ pub mod finding;
 pub mod gather;
 pub mod ledger;
 pub mod migrate;
+mod mutators;
 pub mod node;
 mod other_plugins;
 pub mod pre;

@@ -239,12 +239,7 @@ pub fn nearest_text<S: AsRef<str>>(cluster: &Cluster, demand: &Demand, names: &[
             .devices
             .iter()
             .filter(|device| device.closed.is_none() && usize::from(device.resource) == resource);
-        let free = open.map(|device| {
-            device
-                .scaled
-                .0
-                .saturating_sub(device.allocated.used.memory.0)
-        });
+        let free = open.map(|device| device.free_memory().0);
         free.filter(|free| *free < needed.0).max()
     };
     match names.iter().filter_map(free).max() {

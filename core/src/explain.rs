@@ -19,7 +19,7 @@ use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
 use crate::top::DeviceAmount;
-use crate::units::Percent;
+use crate::units::{Mib, Percent};
 use crate::usage::{DeviceUse, DeviceUses, Stage};
 
 /// How one device was evaluated.
@@ -118,7 +118,7 @@ pub struct GpuAnswer {
     /// not evaluated because the node cannot take the pod.
     pub answer: String,
     /// Details of the reason: what is wrong with the device, which slices are free and
-    /// where the profile may start, or for whom the device is reserved.
+    /// where the profile may start, for whom the device is reserved, or what is withheld.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -181,12 +181,16 @@ fn detail(
     let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
         return String::new();
     };
+    let withheld = node.devices[evaluated.device].withheld;
     match (reason, &gpu.health, &gpu.cordon) {
         (Reason::CardNotHealth, Health::Unhealthy(why), _)
         | (Reason::CardCordoned, _, Some(why)) => {
             return why.clone();
         }
         (Reason::CardReserved, ..) => return reservation(gpu, &demand.namespace),
+        (Reason::CardInsufficientMemory, ..) if withheld > Mib(0) => {
+            return format!("processes outside every share hold {withheld}");
+        }
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];

@@ -260,6 +260,7 @@ impl ContainerPlacer<'_, '_> {
             }
             self.candidates.push(Candidate {
                 outside_apps: init && !self.shares.iter().any(|s| s.device == place),
+                unmanaged: device.unmanaged,
                 waste: device::is_waste(device, &used, request),
                 rank: scorer.device(policy, place, pod_use),
                 place,

@@ -47,8 +47,9 @@ impl Remainder {
         // Typical pods ask for shares; `mig::place` weighs the loss of instances.
         let open = device.closed.is_none() && device.mode != Mode::Mig;
         let replica = open && !used.alone && used.replicas < device.replicas;
+        let taken = used.memory + device.withheld;
         Self {
-            memory: Mib(device.scaled.0.saturating_sub(used.memory.0)),
+            memory: Mib(device.scaled.0.saturating_sub(taken.0)),
             cores: Percent(device.cores.0.saturating_sub(used.cores.0)),
             replica,
             empty: device.allocated.pods == 0 && more.is_none(),

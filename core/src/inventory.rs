@@ -277,6 +277,9 @@ pub struct Inventory {
     /// GPUs with processes whose memory the driver does not report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmeasured: Vec<GpuUuid>,
+    /// Memory that processes outside every share hold, by GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unmanaged: BTreeMap<GpuUuid, Mib>,
     /// Pods that have device ids at the kubelet and whose allocation cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<PodUid>,

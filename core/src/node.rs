@@ -63,6 +63,8 @@ pub struct NodePublication {
     pub replicas: Option<Replicas>,
     /// Devices that an administrator cordoned (`hami.io/device-cordon`).
     pub cordoned: Vec<GpuUuid>,
+    /// The taints that keep pods off it, as `key=value:effect`: kube-scheduler reads them.
+    pub taints: Arc<[String]>,
     /// It has the label `aliquot.dev/counted`: GPUs of it are no longer missing
     /// ([`crate::scale_up`]).
     pub counted: bool,
@@ -117,11 +119,21 @@ pub struct DeviceState {
     pub resource: u8,
     /// Why it takes no new share from any pod.
     pub closed: Option<Reason>,
+    /// Memory that processes outside every share hold. Such a device is the last choice.
+    pub unmanaged: Mib,
+    /// Of that, what no pod can be promised: all of it, unless host memory backs what is allocated.
+    pub withheld: Mib,
     /// What is allocated to pods.
     pub allocated: Sums,
 }
 
 impl DeviceState {
+    /// Memory that may still be allocated.
+    pub fn free_memory(&self) -> Mib {
+        let taken = self.allocated.used.memory + self.withheld;
+        Mib(self.scaled.0.saturating_sub(taken.0))
+    }
+
     /// Why this device cannot take this use beside what is allocated; `None` if it can.
     /// Gives one reason, the first in the order of HAMi's `Fit` (4.6, rules 6 and 11 to
     /// 14).
@@ -134,7 +146,7 @@ impl DeviceState {
                 Mode::Exclusive => Reason::ExclusiveDeviceAllocateConflict,
                 _ => Reason::CardTimeSlicingExhausted,
             })
-        } else if others.memory + used.memory > self.scaled {
+        } else if others.memory + used.memory + self.withheld > self.scaled {
             Some(Reason::CardInsufficientMemory)
         } else if others.cores + used.cores > self.cores {
             Some(Reason::CardInsufficientCore)
@@ -167,7 +179,8 @@ impl DeviceState {
         let used = &self.allocated.used;
         let open = self.closed.is_none() && self.mode != Mode::Mig;
         if open && used.replicas < self.replicas {
-            1000 - self.part(used)
+            let memory = used.memory + self.withheld;
+            1000 - self.part(&DeviceUse { memory, ..*used })
         } else {
             0
         }
@@ -180,11 +193,12 @@ impl DeviceState {
         if self.closed.is_some() || used.alone || used.replicas >= self.replicas {
             return 0;
         }
-        let part = |used: u64, total: u64| {
-            let free = total.saturating_sub(used).saturating_mul(500);
+        let part = |free: u64, total: u64| {
+            let free = free.saturating_mul(500);
             free.checked_div(total).unwrap_or(0)
         };
-        part(used.memory.0, self.scaled.0) + part(used.cores.0.into(), self.cores.0.into())
+        let cores = self.cores.0.saturating_sub(used.cores.0);
+        part(self.free_memory().0, self.scaled.0) + part(cores.into(), self.cores.0.into())
     }
 }
 
@@ -211,6 +225,8 @@ pub struct NodeState {
     pub reserved_for: Vec<Namespace>,
     /// The alignment that its kubelet requires.
     pub align: Align,
+    /// Its taints ([`NodePublication::taints`]).
+    pub taints: Arc<[String]>,
     /// Why it takes no pod at all.
     pub closed: Option<Reason>,
 }
@@ -246,6 +262,7 @@ impl NodeState {
             replicas,
             reserved_for: Vec::new(),
             align: Align::Nothing,
+            taints: published.taints.clone(),
             closed: None,
         };
         if pods.iter().any(|(_, allocated)| allocated.uses().is_none()) {
@@ -321,6 +338,7 @@ impl NodeState {
             replicas,
             reserved_for,
             align,
+            taints: _,
             closed,
         } = self;
         if !dynamic_mig.is_empty() {
@@ -497,6 +515,10 @@ impl LedgerDevices {
         let mig_state = gpu.mig.as_ref().and_then(Mig::dynamic);
         let mig_state = mig_state.filter(|_| gpu.mode == Mode::Mig);
         let closed = closed(inventory, cordoned, gpu);
+        let unmanaged = inventory.unmanaged.get(&gpu.uuid).copied();
+        let unmanaged = unmanaged.unwrap_or_default();
+        // A MIG instance is placed by its slices, which nobody else has.
+        let is_backed = gpu.scaled > gpu.memory || gpu.mode == Mode::Mig;
         self.devices.push(DeviceState {
             scaled: gpu.scaled,
             cores: gpu.cores,
@@ -510,6 +532,12 @@ impl LedgerDevices {
             resource: u8::try_from(resource).unwrap_or(u8::MAX),
             // More resources than a byte can index: no pod asks for that one.
             closed: closed.or_else(|| (resource > 255).then_some(Reason::CardTypeMismatch)),
+            unmanaged,
+            withheld: if is_backed {
+                Mib(0)
+            } else {
+                unmanaged.min(gpu.scaled)
+            },
             allocated: Sums::default(),
         });
         if let Some(mig_state) = mig_state {

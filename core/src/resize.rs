@@ -413,12 +413,12 @@ fn is_within(used: &DeviceUse, other: &DeviceUse) -> bool {
 /// What a pod could use of a device, of which it uses `own`; that at least, since it has it.
 fn fits(device: &DeviceState, own: &DeviceUse) -> (Mib, Percent) {
     let others = &device.allocated.used;
-    let memory = device.scaled.0.saturating_sub(others.memory.0);
     let cores = device.cores.0.saturating_sub(others.cores.0);
     if device.closed.is_some() || others.alone {
         return (own.memory, own.cores);
     }
-    (Mib(memory).max(own.memory), Percent(cores).max(own.cores))
+    let memory = device.free_memory().max(own.memory);
+    (memory, Percent(cores).max(own.cores))
 }
 
 /// Why the node may not enforce this in place of what it enforces now: a status grants sizes of the

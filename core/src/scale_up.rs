@@ -72,6 +72,7 @@ impl NodeType {
             refused: Vec::new(),
             evict: Vec::new(),
             unmeasured: Vec::new(),
+            unmanaged: BTreeMap::new(),
             unreadable: Vec::new(),
             resizes: Vec::new(),
         };

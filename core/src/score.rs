@@ -18,6 +18,7 @@ use crate::node::{DeviceState, NodeState};
 use crate::policy::{GpuPolicy, GpuSortKey, MAX_KEYS, Policy, Weights};
 use crate::refusal::Reason;
 use crate::typical::Typical;
+use crate::units::Mib;
 use crate::usage::DeviceUse;
 
 /// Up to this many candidates all combinations are compared.
@@ -164,7 +165,8 @@ impl<'a> Scorer<'a> {
     /// The score of the node with these uses of its devices; higher is better. Under
     /// `fragmentation` the fuller node wins among equal scores. Nodes where instances cost
     /// fewer placements of others (`loss`) come first under any policy, and nodes that would
-    /// give a whole GPU to a pod that asked for less (`waste`) come last.
+    /// give a whole GPU to a pod that asked for less (`waste`), or one with memory held outside
+    /// every share, come last.
     pub(crate) fn node(&self, uses: &[(usize, DeviceUse)], waste: bool, loss: u32) -> u64 {
         let score = match self.demand.node_policy.unwrap_or(self.defaults.node) {
             Policy::Fragmentation => {
@@ -173,7 +175,10 @@ impl<'a> Scorer<'a> {
             }
             policy => score(policy, Load::of_node(self.node, uses)),
         };
-        let score = if waste { score >> 10 } else { score };
+        let is_unmanaged =
+            |(device, _): &(usize, DeviceUse)| self.node.devices[*device].unmanaged > Mib(0);
+        let is_last = waste || uses.iter().any(is_unmanaged);
+        let score = if is_last { score >> 10 } else { score };
         if !self.demand.requests_mig_instances() {
             return score;
         }
@@ -186,6 +191,8 @@ impl<'a> Scorer<'a> {
 pub(crate) struct Candidate {
     /// For an init container: the pod's app containers are not on it.
     pub(crate) outside_apps: bool,
+    /// Memory that processes outside every share hold of it.
+    pub(crate) unmanaged: Mib,
     /// A whole GPU for a container that asked for less.
     pub(crate) waste: bool,
     /// One number for each key of the policy; lower is better.
@@ -196,6 +203,13 @@ pub(crate) struct Candidate {
     pub(crate) used: DeviceUse,
     /// What the pod would then use of it.
     pub(crate) pod_use: DeviceUse,
+}
+
+impl Candidate {
+    /// What is compared before links.
+    fn class(&self) -> (bool, bool) {
+        (self.outside_apps, self.unmanaged > Mib(0))
+    }
 }
 
 /// The constraints of a choice.
@@ -267,6 +281,7 @@ fn prefer_whole_numa(node: &NodeState, count: usize, key: usize, candidates: &mu
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Selected {
     outside_apps: usize,
+    unmanaged: Mib,
     /// The strain of their links: lower is better.
     strain: i64,
     ranks: Vec<[u64; MAX_KEYS]>,
@@ -275,10 +290,9 @@ struct Selected {
 
 /// The best devices of one group, which is sorted.
 fn pick(node: &NodeState, selection: DeviceSelection, mut group: Vec<Candidate>) -> Selected {
-    let own = group.iter().filter(|c| !c.outside_apps).count();
-    if own >= selection.count {
-        group.truncate(own);
-    }
+    let needed = group.iter().take(selection.count);
+    let last = needed.map(Candidate::class).max();
+    group.retain(|candidate| last.is_none_or(|last| candidate.class() <= last));
     let mut strain = 0;
     if let (true, Some(inventory)) = (selection.links, &node.inventory) {
         let places: Vec<usize> = group.iter().map(|c| c.place).collect();
@@ -289,6 +303,7 @@ fn pick(node: &NodeState, selection: DeviceSelection, mut group: Vec<Candidate>)
     group.truncate(selection.count);
     Selected {
         outside_apps: group.iter().filter(|c| c.outside_apps).count(),
+        unmanaged: group.iter().map(|c| c.unmanaged).sum(),
         strain,
         ranks: group.iter().map(|c| c.rank).collect(),
         devices: group,

@@ -15,6 +15,7 @@ mod resize;
 mod scale_up;
 mod scarcity;
 mod typical;
+mod unmanaged;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         refused: vec![],
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     }

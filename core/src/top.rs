@@ -53,7 +53,7 @@ impl DeviceAmount {
         let used = &device.allocated.used;
         Self {
             replicas: device.replicas.saturating_sub(used.replicas),
-            memory: Mib(device.scaled.0.saturating_sub(used.memory.0)),
+            memory: device.free_memory(),
             cores: Percent(device.cores.0.saturating_sub(used.cores.0)),
         }
     }

@@ -23,6 +23,8 @@ pub struct Paths {
     pub uncorrected: PathBuf,
     /// The GPUs with processes whose memory the driver does not report to the monitor.
     pub unmeasured: PathBuf,
+    /// The memory that processes outside every share hold; `None`: it is not published.
+    pub unmanaged: Option<PathBuf>,
     /// The container directories, by answer name.
     pub container_directories: PathBuf,
     /// Where an earlier release preallocated container directories.

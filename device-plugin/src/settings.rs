@@ -166,6 +166,10 @@ pub struct Settings {
     /// Which of their own limits pods may set
     #[command(flatten)]
     pub namespace_rights: NamespaceRights,
+    /// Publish the memory that processes outside every share hold, so that no pod is promised it; for
+    /// nodes where the monitor runs
+    #[arg(long, env = "ALIQUOT_PUBLISH_UNMANAGED", default_value_t = false, action = clap::ArgAction::Set)]
+    pub publish_unmanaged: bool,
     /// Extended resource under which replicas are advertised
     #[arg(long, env = "ALIQUOT_RESOURCE_NAME", default_value = "nvidia.com/gpu")]
     pub resource_name: String,
@@ -298,6 +302,7 @@ impl Settings {
             layout: self.state_dir.join("cards.json"),
             uncorrected: state.uncorrected(),
             unmeasured: state.unmeasured(),
+            unmanaged: self.publish_unmanaged.then(|| state.unmanaged()),
             container_directories: state.container_directories(),
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),

@@ -200,6 +200,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: std::collections::BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     }

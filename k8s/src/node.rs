@@ -11,7 +11,7 @@ use aliquot_core::units::HostResources;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::pod::host_resources;
-use crate::replicas;
+use crate::{replicas, selection};
 
 /// Devices that an administrator cordoned: comma-separated UUIDs under Aliquot's name and
 /// HAMi's; both apply.
@@ -73,6 +73,7 @@ pub fn published(node: &Node) -> NodePublication {
         inventory: Some(Arc::new(inventory)),
         allocatable: allocatable(node),
         cordoned: cordoned(annotations),
+        taints: selection::taints(node),
         counted: node
             .metadata
             .labels

@@ -1,6 +1,11 @@
-//! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
+//! Which nodes a pod's `nodeSelector`, required node affinity and tolerations allow, as kube-scheduler
+//! reads them.
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+};
 use serde::Serialize;
 
 use crate::disruption::{Labels, meets};
@@ -15,14 +20,15 @@ pub struct NodeSelection {
     pub labels: Labels,
     /// Of which one is enough; `None` without a required affinity.
     pub terms: Option<Vec<NodeSelectorTerm>>,
+    /// For the taints of nodes.
+    pub tolerations: Vec<Toleration>,
 }
 
 impl NodeSelection {
-    /// The selection of this pod; `None` where it selects all nodes, or says too much about it.
+    /// The selection of this pod; `None` where it says too much about it.
     pub fn of(pod: &Pod) -> Option<Self> {
         let selection = Self::read(pod);
-        let selects_all = selection.labels.is_empty() && selection.terms.is_none();
-        (!selects_all && selection.is_short()).then_some(selection)
+        selection.is_short().then_some(selection)
     }
 
     /// All that this pod says.
@@ -41,6 +47,7 @@ impl NodeSelection {
         Self {
             labels: spec.node_selector.clone().unwrap_or_default(),
             terms: required.map(|required| required.node_selector_terms.clone()),
+            tolerations: spec.tolerations.clone().unwrap_or_default(),
         }
     }
 
@@ -52,7 +59,10 @@ impl NodeSelection {
             term.match_expressions.iter().flatten().chain(fields)
         });
         let wanted = requirements.flat_map(|one| one.values.iter().flatten().chain([&one.key]));
-        let lengths: Vec<usize> = labels.chain(wanted).map(String::len).collect();
+        let all = self.tolerations.iter();
+        let tolerated = all.flat_map(|one| [&one.key, &one.value]).flatten();
+        let texts = labels.chain(wanted).chain(tolerated);
+        let lengths: Vec<usize> = texts.map(String::len).collect();
         let terms = self.terms.as_ref().map_or(0, Vec::len);
         lengths.len() + terms <= MOST.0 && lengths.iter().sum::<usize>() <= MOST.1
     }
@@ -79,6 +89,39 @@ impl NodeSelection {
                 })
             })
     }
+
+    /// Whether it tolerates all of these taints.
+    pub fn tolerates(&self, taints: &[String]) -> bool {
+        let mut taints = taints.iter();
+        taints.all(|taint| self.tolerations.iter().any(|one| covers(one, taint)))
+    }
+}
+
+/// The taints of a node that keep pods off it, as `key=value:effect`.
+pub fn taints(node: &Node) -> Arc<[String]> {
+    let spec = node.spec.iter();
+    let taints = spec.flat_map(|spec| spec.taints.iter().flatten());
+    let keeping_off = taints.filter(|taint| taint.effect != "PreferNoSchedule");
+    let text = |taint: &Taint| {
+        let value = taint.value.as_deref().unwrap_or_default();
+        format!("{}={value}:{}", taint.key, taint.effect)
+    };
+    keeping_off.map(text).collect()
+}
+
+fn covers(toleration: &Toleration, taint: &str) -> bool {
+    let (label, effect) = taint.rsplit_once(':').unwrap_or((taint, ""));
+    let (key, value) = label.split_once('=').unwrap_or((label, ""));
+    let is_any_or = |written: Option<&str>, text: &str| {
+        written.is_none_or(|written| written.is_empty() || written == text)
+    };
+    is_any_or(toleration.effect.as_deref(), effect)
+        && is_any_or(toleration.key.as_deref(), key)
+        && match toleration.operator.as_deref() {
+            None | Some("" | "Equal") => toleration.value.as_deref().unwrap_or_default() == value,
+            // `Exists`, or a comparison of a later release.
+            Some(_) => true,
+        }
 }
 
 #[cfg(test)]
@@ -138,6 +181,26 @@ mod tests {
     }
 
     #[test]
+    fn tolerates_the_taints_that_kubernetes_would() {
+        let node = json!({"spec": {"taints": [
+            {"key": "team", "value": "a", "effect": "NoSchedule"},
+            {"key": "spot", "effect": "PreferNoSchedule"}]}});
+        let taints = taints(&serde_json::from_value(node).unwrap());
+        for (toleration, expected) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"key": "team", "operator": "Exists"}), true),
+            (json!({"key": "team", "value": "a"}), true),
+            (json!({"key": "team", "value": "b"}), false),
+            (json!({"key": "spot", "operator": "Exists"}), false),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), false),
+        ] {
+            let selection = of(&json!({"tolerations": [toleration]})).unwrap();
+            assert_eq!(selection.tolerates(&taints), expected, "{toleration}");
+        }
+        assert!(!of(&json!({})).unwrap().tolerates(&taints));
+    }
+
+    #[test]
     fn keeps_no_long_selection() {
         let values: Vec<String> = (0..100).map(|number| number.to_string()).collect();
         for (key, values) in [("pool", values), (&*"k".repeat(5000), vec![])] {
@@ -149,5 +212,7 @@ mod tests {
         }
         let terms = vec![json!({}); 100];
         assert_eq!(of(&required(&json!(terms))), None);
+        let tolerations = vec![json!({"key": "team", "value": "a"}); 100];
+        assert_eq!(of(&json!({ "tolerations": tolerations })), None);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements,
+    Affinity, Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements, Toleration,
     TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -108,6 +108,7 @@ struct WireMeta {
 struct WireSpec {
     node_name: Option<String>,
     node_selector: Option<BTreeMap<String, String>>,
+    tolerations: Option<Vec<Toleration>>,
     scheduler_name: Option<String>,
     priority: Option<i32>,
     preemption_policy: Option<String>,
@@ -198,6 +199,7 @@ impl From<WireSpec> for PodSpec {
         Self {
             node_name: wire.node_name,
             node_selector: wire.node_selector,
+            tolerations: wire.tolerations,
             scheduler_name: wire.scheduler_name,
             priority: wire.priority,
             preemption_policy: wire.preemption_policy,
@@ -270,6 +272,7 @@ mod tests {
                 "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]},
             "spec": {"nodeName": "n", "schedulerName": "s", "priority": 7, "preemptionPolicy": "Never",
                 "terminationGracePeriodSeconds": 3, "overhead": {"cpu": "1"},
+                "tolerations": [{"key": "team", "operator": "Exists"}],
                 "volumes": [{"name": "v", "emptyDir": {}}],
                 "initContainers": [{"name": "i", "restartPolicy": "Always",
                     "resources": {"requests": {"cpu": "2"}}}],
@@ -303,6 +306,7 @@ mod tests {
         assert_eq!(spec.scheduler_name, whole_spec.scheduler_name);
         assert_eq!(spec.priority, whole_spec.priority);
         assert_eq!(spec.preemption_policy, whole_spec.preemption_policy);
+        assert_eq!(spec.tolerations, whole_spec.tolerations);
         assert_eq!(spec.volumes, None);
         assert_eq!(status.phase, whole_status.phase);
         assert_eq!(status.start_time, whole_status.start_time);

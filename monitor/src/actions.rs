@@ -99,7 +99,8 @@ impl ActionRunner {
         }
     }
 
-    /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others. Blocks.
+    /// Calls back lent memory as decided: notifies borrowers that asked for it, and ends others; and
+    /// reports shares that are short. Blocks.
     pub fn call_back(
         &mut self,
         sample: &NodeSample,
@@ -114,6 +115,10 @@ impl ActionRunner {
         };
         for (shares, decision) in lent {
             self.counts.call_backs += u64::from(decision.begins);
+            for share in decision.short.iter().map(|index| &shares[*index]) {
+                let pod = &sample.containers.all[share.at.0].pod;
+                self.send_event(Some(pod), "GpuMemoryUnavailable", short(sample, share));
+            }
             for share in decision.notify.iter().map(|index| &shares[*index]) {
                 for process in processes(share.at) {
                     let (pid, container) = (process.identity.pid, &share.container);
@@ -245,6 +250,16 @@ fn ended(sample: &NodeSample, share: &LentShare, all: &[LentShare]) -> String {
     let pods = pods_text(Some(&containers[at].namespace), owners);
     format!(
         "container {container} used {excess} MiB of {uuid} beyond its request of {request} MiB; killed its processes there, to give memory within their requests to {pods}"
+    )
+}
+
+fn short(sample: &NodeSample, share: &LentShare) -> String {
+    let (at, device) = share.at;
+    let container = &sample.containers.all[at].name;
+    let uuid = sample.device_uuid(at, device);
+    let (used, request) = (share.used / MIB, share.request / MIB);
+    format!(
+        "container {container} uses {used} MiB of {uuid} and cannot get the {request} MiB that it requested: processes outside every share hold memory there"
     )
 }
 

@@ -32,6 +32,12 @@ impl UnmanagedReason {
         }
     }
 
+    /// Whether the ledger counts nothing of what such a process holds: its pod has no share that it
+    /// may be part of.
+    pub fn is_outside_every_share(self) -> bool {
+        !matches!(self, Self::LostShare | Self::NoContainer | Self::NoLimiter)
+    }
+
     /// The reason in words, for events.
     pub fn describe(self) -> &'static str {
         match self {

@@ -104,6 +104,19 @@ pub struct Evaluation {
     pub actions: Vec<Action>,
 }
 
+impl Evaluation {
+    /// Bytes that processes outside every share hold of each GPU.
+    pub fn unmanaged_memory(&self) -> BTreeMap<&str, u64> {
+        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+        let outside = |process: &&UnmanagedProcess| process.reason.is_outside_every_share();
+        for process in self.unmanaged.iter().filter(outside) {
+            let sum = held.entry(process.gpu.as_str()).or_default();
+            *sum = sum.saturating_add(process.bytes.unwrap_or(0));
+        }
+        held
+    }
+}
+
 /// The sample in which an unmanaged process is reported. Not the first: a process that starts has its
 /// GPU open a moment before it has its process slot.
 const REPORTED_SAMPLE: u32 = 2;

@@ -158,6 +158,24 @@ fn charges_process_without_slot_and_reports_it_next_sample() {
 }
 
 #[test]
+fn counts_as_held_outside_what_is_part_of_no_share() {
+    use UnmanagedReason::{Host, LostShare, NoContainer, NoLimiter, NoShare};
+    let process = |reason| UnmanagedProcess {
+        gpu: "GPU-a".to_owned(),
+        pod: None,
+        reason,
+        bytes: Some(30),
+    };
+    let all = [Host, LostShare, NoContainer, NoLimiter, NoShare];
+    let evaluation = Evaluation {
+        unmanaged: all.map(process).into(),
+        ..Evaluation::default()
+    };
+    let held = BTreeMap::from([("GPU-a", 60)]);
+    assert_eq!(evaluation.unmanaged_memory(), held);
+}
+
+#[test]
 fn reports_no_process_that_is_gone_in_next_sample() {
     let gone = sample([counters(&[]), counters(&[])], &[]);
     let samples = [uncounted("u9", 1), gone, uncounted("u9", 1)];

@@ -26,6 +26,8 @@ const ENDING: Duration = Duration::from_secs(5);
 const SLACK: u64 = 512 << 20;
 /// How long a call may wait beyond the grace period.
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
+/// A share that lacks so many bytes of its request is reported.
+const SHORT: u64 = 256 << 20;
 
 /// One share of a GPU; sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +83,9 @@ pub struct GpuLending {
     pub notify: Vec<usize>,
     /// Shares to end, by index.
     pub end: Vec<usize>,
+    /// Shares that from now on cannot get what they requested, because processes outside every share
+    /// hold it, by index.
+    pub short: Vec<usize>,
 }
 
 /// A call-back that is under way on a GPU.
@@ -98,6 +103,8 @@ struct CallBack {
 pub struct Lending {
     grace: Grace,
     call_backs: BTreeMap<String, CallBack>,
+    /// The shares that were short in the last sample: container, and index of the device in it.
+    short: BTreeSet<(String, usize)>,
 }
 
 impl Lending {
@@ -105,6 +112,7 @@ impl Lending {
         Self {
             grace,
             call_backs: BTreeMap::new(),
+            short: BTreeSet::new(),
         }
     }
 
@@ -120,11 +128,48 @@ impl Lending {
     ) -> Vec<(Vec<LentShare>, GpuLending)> {
         let all = shares(sample, evaluation, &self.grace, tolerance);
         self.call_backs.retain(|gpu, _| all.contains_key(gpu));
+        let containers = &sample.containers.all;
+        self.short
+            .retain(|(id, _)| containers.iter().any(|one| one.id == *id));
+        let unmanaged = evaluation.unmanaged_memory();
         let decided = all.into_iter().filter_map(|(gpu, shares)| {
-            let decision = self.decide(&gpu, &shares, free(&gpu)?, sample.taken_at);
+            let free = free(&gpu)?;
+            let mut decision = self.decide(&gpu, &shares, free, sample.taken_at);
+            let held = unmanaged.get(gpu.as_str()).copied().unwrap_or(0);
+            decision.short = self.find_short(sample, &shares, free, held);
             Some((shares, decision))
         });
         decided.collect()
+    }
+
+    /// The shares that from now on cannot get what they requested, on a GPU that has `free` bytes and
+    /// of which processes outside every share hold `unmanaged` bytes.
+    fn find_short(
+        &mut self,
+        sample: &NodeSample,
+        shares: &[LentShare],
+        free: u64,
+        unmanaged: u64,
+    ) -> Vec<usize> {
+        let lent: u64 = shares.iter().map(LentShare::excess).sum();
+        let available = free.saturating_add(lent);
+        let mut begun = Vec::new();
+        for (index, share) in shares.iter().enumerate() {
+            let (at, device) = share.at;
+            let page = sample.page(at, device);
+            // Host memory backs its request. 0: nothing of it.
+            let is_backed = (1..page.request).contains(&page.physical);
+            let due = share.request.saturating_sub(share.used);
+            let missing = due.saturating_sub(available).min(unmanaged);
+            let key = (share.container.clone(), device);
+            let least = if self.short.contains(&key) { 1 } else { SHORT };
+            if is_backed || missing < least {
+                self.short.remove(&key);
+            } else if self.short.insert(key) {
+                begun.push(index);
+            }
+        }
+        begun
     }
 
     /// Decides for a GPU that has `free` bytes at `now` of a monotonic clock.

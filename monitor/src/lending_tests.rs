@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{GRACE, share};
+use crate::node_sample::DevicePage;
+use crate::testing::{GRACE, page, share};
 
 const MIB: u64 = 1 << 20;
 
@@ -128,6 +129,34 @@ fn gpu_without_limits_above_requests_lends_nothing() {
     let decision = decide(&mut lending(), &[plain], 0, 0);
     assert_eq!(decision.max_wait_ms, NOTHING_LENT);
     assert!(!decision.called_back);
+}
+
+#[test]
+fn reports_share_whose_memory_is_held_outside_every_share() {
+    let check = |physical: u64, held: u64, free: &[u64], expected: &[usize]| {
+        let page = DevicePage {
+            physical: physical * MIB,
+            ..page(2000 * MIB)
+        };
+        let sample = NodeSample {
+            pages: vec![vec![page]],
+            ..NodeSample::default()
+        };
+        let (mut lending, shares) = (lending(), [share(0, 500, 0)]);
+        let begun = free.iter().map(|free| {
+            let begun = lending.find_short(&sample, &shares, free * MIB, held * MIB);
+            begun.len()
+        });
+        assert_eq!(begun.collect::<Vec<_>>(), expected, "{physical} {held}");
+    };
+    // Once, until it is over.
+    let free = [1500, 600, 700, 1499, 600, 1500, 600];
+    check(0, 60_000, &free, &[0, 1, 0, 0, 0, 0, 1]);
+    check(2000, 60_000, &[600], &[1]);
+    // A display holds a little.
+    check(0, 100, &[600], &[0]);
+    // Host memory backs the share.
+    check(1000, 60_000, &[600], &[0]);
 }
 
 proptest! {

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actions::ActionRunner;
-use crate::agent_reports::GpuListReport;
+use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::Measurements;
 use crate::arbiter::priority_cap::PriorityCap;
 use crate::arbiter::runner;
@@ -144,6 +144,7 @@ pub async fn run(
         actions: ActionRunner::new(settings.node_name.clone(), processes, pods, notes.clone()),
         uncorrected: GpuListReport::new(StateDirectory(state).uncorrected()),
         unmeasured: GpuListReport::new(StateDirectory(state).unmeasured()),
+        unmanaged: UnmanagedReport::new(StateDirectory(state).unmanaged()),
         freshness,
         notes,
         shown,

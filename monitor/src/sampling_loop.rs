@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::ActionRunner;
-use crate::agent_reports::GpuListReport;
+use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::{Measurements, measurements};
 use crate::arbiter::runner::Clocks;
 use crate::devices::GpuSample;
@@ -55,6 +55,7 @@ pub struct SamplingLoop {
     pub actions: ActionRunner,
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
+    pub unmanaged: UnmanagedReport,
     /// Whether all of this node's pods are known.
     pub freshness: Freshness,
     pub notes: EventSender,
@@ -137,6 +138,9 @@ impl SamplingLoop {
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
+        let unmanaged = evaluation.unmanaged_memory();
+        self.unmanaged
+            .write(&unmanaged, &sample.blind, sample.taken_at);
         let enforced_by = self.limits.enforce(&sample);
         let snapshot = Snapshot {
             node: self.node.clone(),

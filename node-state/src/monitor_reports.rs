@@ -1,26 +1,34 @@
-//! Files in which the monitor reports to the agent the GPUs of which the driver does not report
-//! everything.
+//! Files in which the monitor reports to the agent: sets of GPUs of which the driver does not report
+//! everything, and the memory that processes outside every share hold of each GPU.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use aliquot_core::Mib;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::state::StateDirectory;
 
-/// The UUIDs in a list of GPUs; `None`: there is none, or it cannot be read.
-pub fn gpus(path: &Path) -> Option<BTreeSet<String>> {
+/// UUIDs of GPUs.
+pub type GpuSet = BTreeSet<String>;
+
+/// Memory by the UUID of a GPU.
+pub type GpuMemory = BTreeMap<String, Mib>;
+
+/// What a report says; `None`: there is none, or it cannot be read.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let problem = match fs::read(path) {
         Ok(text) => match serde_json::from_slice(&text) {
-            Ok(gpus) => return Some(gpus),
+            Ok(report) => return Some(report),
             Err(error) => error.to_string(),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => error.to_string(),
     };
-    tracing::warn!(path = %path.display(), problem, "cannot read a list of GPUs that the monitor writes");
+    tracing::warn!(path = %path.display(), problem, "cannot read a report of the monitor");
     None
 }
 
@@ -51,13 +59,13 @@ mod tests {
     fn reads_list_of_uncorrected_gpus() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("uncorrected.json");
-        assert_eq!(gpus(&path), None);
+        assert_eq!(read::<GpuSet>(&path), None);
         write(&path, &["too early or too late"]).expect_err("no agent");
         assert!(!path.exists());
         fs::create_dir(dir.path().join("accepted")).expect("created");
         write(&path, &["GPU-a"]).expect("written");
-        assert_eq!(gpus(&path), Some(["GPU-a".to_owned()].into()));
+        assert_eq!(read::<GpuSet>(&path), Some(["GPU-a".to_owned()].into()));
         fs::write(&path, "[").expect("written");
-        assert_eq!(gpus(&path), None);
+        assert_eq!(read::<GpuSet>(&path), None);
     }
 }

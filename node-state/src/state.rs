@@ -33,6 +33,11 @@ impl StateDirectory<'_> {
         self.0.join("unmeasured.json")
     }
 
+    /// The memory that processes outside every share hold of each GPU.
+    pub fn unmanaged(self) -> PathBuf {
+        self.0.join("unmanaged.json")
+    }
+
     /// The names of containers by the runtime's ids, which only the monitor reads and writes.
     pub fn container_names(self) -> PathBuf {
         self.0.join("containers.json")

@@ -417,7 +417,9 @@ impl<'w> FreeCapacity<'w> {
             let offered = if pod.refused {
                 pod.offered.contains(slot)
             } else {
-                state.host.free().covers(pod.demand.host) && self.freed.may_select(pod, slot, name)
+                state.host.free().covers(pod.demand.host)
+                    && self.freed.may_select(pod, slot, name)
+                    && pod.tolerates(&state.taints)
             };
             if !offered {
                 return None;

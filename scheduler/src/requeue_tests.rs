@@ -201,6 +201,28 @@ fn nominates_no_node_that_the_pod_does_not_select() {
 }
 
 #[test]
+fn nominates_no_node_whose_taints_the_pod_does_not_tolerate() {
+    let cache = cache();
+    assert_eq!(requeued(&cache), [""; 0]);
+    let create = |name: &str, tolerations: serde_json::Value| {
+        let mut pod = serde_json::to_value(unschedulable(name, 300, "1")).unwrap();
+        pod["spec"]["tolerations"] = tolerations;
+        Index::<Pod>::apply(&cache, from::<SlimPod>(pod).into());
+    };
+    create("w", json!([]));
+    create("of-team", json!([{"key": "team", "operator": "Exists"}]));
+    let nominee = |name: &str| (name.to_owned(), Some("m".to_owned()));
+    let mut tainted = offering("m", 1000, 10);
+    let taints = json!([{"key": "team", "value": "a", "effect": "NoSchedule"}]);
+    tainted.spec = Some(from(json!({ "taints": taints })));
+    Index::<Node>::apply(&cache, tainted);
+    assert_eq!(nominated(&cache), [nominee("of-team")]);
+    // Nothing else of the node changes.
+    Index::<Node>::apply(&cache, offering("m", 1000, 10));
+    assert_eq!(nominated(&cache), [nominee("w")]);
+}
+
+#[test]
 fn nominates_nothing_when_a_pod_has_ended() {
     let cache = full();
     assert_eq!(requeued(&cache), [""; 0]);

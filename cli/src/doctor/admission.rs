@@ -1,12 +1,21 @@
 //! Checks of admission: what happens to a pod when it is created.
 
+use std::collections::BTreeMap;
+
+use aliquot_core::request::{DEFAULTED, Resource, ResourceNames};
+use aliquot_core::request_annotation::REQUEST;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
-use crate::components::{UNREADY, is_ready, running_pods};
+use super::mutators;
+use crate::components::{UNREADY, containers, is_ready, names, running_pods};
+
+/// The container of the dry-run pod.
+pub(super) const TRIAL: &str = "trial";
 
 /// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -19,6 +28,8 @@ pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         }
     };
     found.push(policy_bindings(facts, about));
+    found.extend(mutators::refused(facts, about));
+    found.push(quotas(facts, about));
     found
 }
 
@@ -126,10 +137,24 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
 
 /// Whether the webhook changed the pod of the dry run.
 fn is_answered(facts: &ClusterFacts) -> bool {
-    matches!(&facts.dry_run, Ok(DryRun::Admitted(name)) if *name == scheduler(facts))
+    matches!(&facts.dry_run, Ok(DryRun::Admitted(pod)) if named(pod) == scheduler(facts))
 }
 
-/// A pod that requests a GPU is changed by the webhook.
+/// The pod's schedulerName.
+fn named(pod: &Pod) -> &str {
+    let spec = pod.spec.as_ref();
+    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    name.unwrap_or_default()
+}
+
+/// The names of the resources, as the scheduler's flags give them.
+fn resource_names(facts: &ClusterFacts) -> ResourceNames {
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let scheduler = running_pods(pods, "scheduler").next();
+    scheduler.map(names).unwrap_or_default()
+}
+
+/// A pod that requests a GPU is changed by the webhook, and by nobody after it.
 fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
     let check = "webhook-answers";
     let expected = scheduler(facts);
@@ -140,17 +165,63 @@ fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
             format!("the API server rejects a GPU pod: {message}"),
             "make the Service aliquot-webhook reachable for the API server: check its endpoints, network policies, and port 8443 from the control plane",
         ),
-        Ok(DryRun::Admitted(scheduler)) if *scheduler == expected => {
-            about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"))
+        Ok(DryRun::Admitted(pod)) => {
+            let scheduler = named(pod);
+            let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
+            if scheduler == expected || reviewed.contains(&true) {
+                return changes(pod, &expected, facts, about);
+            }
+            match unreviewed(facts) {
+                Some(why) => about.unknown(check, why),
+                None => about.problem(
+                    check,
+                    format!("a GPU pod in namespace {} keeps schedulerName {scheduler}, expected {expected}: it never gets a share", facts.trial_namespace),
+                    "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
+                ),
+            }
         }
-        Ok(DryRun::Admitted(scheduler)) => match unreviewed(facts) {
-            Some(why) => about.unknown(check, why),
-            None => about.problem(
-                check,
-                format!("a GPU pod in namespace {} keeps schedulerName {scheduler}, expected {expected}: it never gets a share", facts.trial_namespace),
-                "remove the label aliquot.dev/webhook: ignore or hami.io/webhook: ignore from the namespace, or add the scheduler to webhook.replaceSchedulers",
-            ),
-        },
+    }
+}
+
+/// How a pod that the webhook has reviewed differs from what the webhook left.
+fn changes(pod: &Pod, expected: &str, facts: &ClusterFacts, about: &About) -> Finding {
+    let check = "webhook-answers";
+    let scheduler = named(pod);
+    let mut changes = Vec::new();
+    if scheduler != expected {
+        changes.push(format!("schedulerName is {scheduler}, expected {expected}"));
+    }
+    let before = containers(pod).take_while(|container| container.name != TRIAL);
+    let before = before.map(|one| format!("container {} stands before its own", one.name));
+    changes.extend(before);
+    let resources = containers(pod).filter_map(|container| container.resources.as_ref());
+    let lists = resources.flat_map(|all| [&all.limits, &all.requests]);
+    let keys = lists.flatten().flat_map(BTreeMap::keys);
+    let keys: Vec<&str> = keys.map(String::as_str).collect();
+    let known = resource_names(facts);
+    for resource in [
+        Resource::Memory,
+        Resource::MemoryPercentage,
+        Resource::Cores,
+    ] {
+        let key = known.of(resource);
+        if pod.annotations().contains_key(REQUEST) && keys.contains(&key) {
+            changes.push(format!("resources have {key} beside annotation {REQUEST}"));
+        }
+    }
+    if changes.is_empty() {
+        return about.ok(check, format!("a GPU pod gets schedulerName {scheduler}"));
+    }
+    let changes = changes.join("; ");
+    let what = format!("something changes a GPU pod after the webhook: {changes}");
+    let todo = format!(
+        "exempt pods whose schedulerName is {expected} (by a matchCondition, an exclude or a precondition) from {}",
+        mutators::listed(&facts.mutators, |one| one.pods)
+    );
+    if scheduler == expected {
+        about.warning(check, what, &todo)
+    } else {
+        about.problem(check, what, &todo)
     }
 }
 
@@ -190,5 +261,35 @@ pub(super) fn policy_bindings(facts: &ClusterFacts, about: &About) -> Finding {
         check,
         format!("there is no ValidatingAdmissionPolicyBinding {}: whoever may write pods or nodes may write allocations or inventories, or bypass the webhook, and a stolen token of Aliquot's may write more than its part does", missing.join(", ")),
         "set admissionPolicies.enabled=true",
+    )
+}
+
+/// No quota limits the count of GPUs under `limits.`, where nobody counts it.
+fn quotas(facts: &ClusterFacts, about: &About) -> Finding {
+    let check = "quotas";
+    let quotas = match &facts.quotas {
+        Err(why) => return about.unknown(check, why),
+        Ok(quotas) => quotas,
+    };
+    let names = resource_names(facts);
+    let gpu = names.of(Resource::Gpu);
+    let key = format!("limits.{gpu}");
+    let limits = |quota: &&ResourceQuota| {
+        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+        hard.is_some_and(|hard| hard.contains_key(&key))
+    };
+    let found = quotas.iter().filter(limits).map(|quota| {
+        let namespace = quota.namespace().unwrap_or_default();
+        format!("{namespace}/{}", quota.name_any())
+    });
+    let found: Vec<String> = found.collect();
+    if found.is_empty() {
+        return about.ok(check, format!("no ResourceQuota has {key}"));
+    }
+    let found = found.join(", ");
+    about.warning(
+        check,
+        format!("ResourceQuota {found} has {key}, which nobody counts"),
+        &format!("write requests.{gpu} (docs/guides/quotas.md)"),
     )
 }

@@ -1,10 +1,12 @@
 //! What each check of the cluster finds.
 
+use aliquot_core::request::DEFAULTED;
+use aliquot_core::request_annotation::REQUEST;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::cluster_checks;
-use super::facts::{ClusterFacts, DryRun, LedgerView};
+use super::facts::{ClusterFacts, DryRun, Fact, LedgerView, Mutator};
 use super::finding::Grade;
 use crate::components::{is_ours, name};
 
@@ -53,6 +55,12 @@ fn config() -> String {
     config.to_string()
 }
 
+/// The pod of the dry run, with this schedulerName.
+fn admitted(scheduler: &str) -> Fact<DryRun> {
+    let pod = json!({"spec": {"schedulerName": scheduler, "containers": []}});
+    Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()))
+}
+
 /// A cluster without a finding.
 pub(super) fn healthy() -> ClusterFacts {
     let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
@@ -73,7 +81,9 @@ pub(super) fn healthy() -> ClusterFacts {
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
-        dry_run: Ok(DryRun::Admitted("aliquot-scheduler".to_owned())),
+        dry_run: admitted("aliquot-scheduler"),
+        mutators: Ok(Vec::new()),
+        quotas: Ok(Vec::new()),
         classes: Ok([].into()),
         agent_class: Ok(None),
         device_classes: Ok([].into()),
@@ -287,12 +297,12 @@ fn reports_missing_silent_or_bypassed_webhook() {
         &[("webhook-answers", BAD)],
     );
     check(
-        |known| known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned())),
+        |known| known.dry_run = admitted("default-scheduler"),
         &[("webhook-answers", BAD)],
     );
     check(
         |known| {
-            known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
+            known.dry_run = admitted("default-scheduler");
             known.trial_namespace = known.namespace.clone();
         },
         &[("webhook-answers", UNMADE)],
@@ -308,6 +318,52 @@ fn reports_missing_silent_or_bypassed_webhook() {
 }
 
 #[test]
+fn names_who_changes_a_pod_after_the_webhook() {
+    let check = |annotation: &str, change: fn(&mut Value), grade: Grade, part: &str| {
+        let mut pod = json!({"metadata": {"annotations": {annotation: "{}"}}, "spec": {
+            "schedulerName": "aliquot-scheduler", "containers": [{"name": "trial"}]}});
+        change(&mut pod["spec"]);
+        let mut known = healthy();
+        known.dry_run = Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()));
+        known.mutators = Ok(vec![Mutator {
+            name: "clusterpolicies mesh".to_owned(),
+            pods: true,
+            nodes: false,
+        }]);
+        let found = cluster_checks(&known);
+        let found = found.iter().find(|one| one.check == "webhook-answers");
+        let found = found.unwrap();
+        assert!(found.grade == grade && found.found.contains(part), "{found:?}");
+        let is_named = found.todo.ends_with(" from clusterpolicies mesh");
+        assert_eq!(is_named, grade != Grade::Ok, "{found:?}");
+    };
+    let other = |spec: &mut Value| spec["schedulerName"] = json!("default-scheduler");
+    let sidecar = |spec: &mut Value| {
+        let containers = spec["containers"].as_array_mut().unwrap();
+        containers.insert(0, json!({"name": "proxy"}));
+    };
+    let amounts = |spec: &mut Value| {
+        spec["containers"][0]["resources"] = json!({"requests": {"nvidia.com/gpumem": "3000"}});
+    };
+    check(DEFAULTED, other, BAD, "schedulerName is default-scheduler");
+    check(REQUEST, sidecar, WARNS, "container proxy stands before");
+    check(REQUEST, amounts, WARNS, "resources have nvidia.com/gpumem");
+    check(DEFAULTED, amounts, Grade::Ok, "gets schedulerName");
+}
+
+#[test]
+fn reports_quota_of_a_count_that_nobody_counts() {
+    for (key, expected) in [
+        ("limits.nvidia.com/gpu", &[("quotas", WARNS)][..]),
+        ("requests.nvidia.com/gpu", &[]),
+    ] {
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {key: "4"}}});
+        let quotas = vec![serde_json::from_value(quota).unwrap()];
+        check(|known| known.quotas = Ok(quotas), expected);
+    }
+}
+
+#[test]
 fn warns_when_webhook_is_disabled_by_values() {
     let off = |known: &mut ClusterFacts| {
         let pods = known.pods.as_mut().unwrap();
@@ -317,7 +373,7 @@ fn warns_when_webhook_is_disabled_by_values() {
             let off = (off.0.to_owned(), off.1.to_owned());
             pod.metadata.annotations = Some([off].into());
         }
-        known.dry_run = Ok(DryRun::Admitted("default-scheduler".to_owned()));
+        known.dry_run = admitted("default-scheduler");
     };
     let gone = |known: &mut ClusterFacts| {
         off(known);

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use aliquot_core::top::DeviceAmount;
 use aliquot_core::{GpuUuid, NodeName};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use serde::Deserialize;
 
 /// A fact, or why it could not be read.
@@ -19,12 +19,23 @@ pub fn fact<T, E: Display>(result: Result<T, E>) -> Fact<T> {
 }
 
 /// The result of creating a pod that requests a GPU with `dryRun`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum DryRun {
-    /// It would have been created, with this schedulerName.
-    Admitted(String),
+    /// It would have been created, like this.
+    Admitted(Box<Pod>),
     /// The webhook did not answer: the API server's message.
     NoAnswer(String),
+}
+
+/// A webhook or a policy that changes pods or nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mutator {
+    /// The plural of its kind, and its name.
+    pub name: String,
+    /// Whether it changes pods.
+    pub pods: bool,
+    /// Whether it changes nodes.
+    pub nodes: bool,
 }
 
 /// The part of the answer to `GET /books` that is compared.
@@ -68,6 +79,10 @@ pub struct ClusterFacts {
     pub webhook: Fact<Option<MutatingWebhookConfiguration>>,
     /// The result of the dry run.
     pub dry_run: Fact<DryRun>,
+    /// What else changes pods or nodes as they are written.
+    pub mutators: Fact<Vec<Mutator>>,
+    /// The `ResourceQuotas` of all namespaces.
+    pub quotas: Fact<Vec<ResourceQuota>>,
     /// The handlers of all runtime classes, by the classes' names.
     pub classes: Fact<BTreeMap<String, String>>,
     /// The runtime class of the agents' pods.

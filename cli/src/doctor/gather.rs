@@ -16,8 +16,10 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Object
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, fact};
+use super::admission::TRIAL;
+use super::facts::{AgentFacts, ClusterFacts, DryRun, Fact, LedgerView, Mutator, fact};
 use super::ledger;
+use super::mutators::{KINDS, mutator};
 use crate::access::{Access, AccessError, all, get};
 use crate::agents::Agents;
 use crate::components::{COMPONENT, PART, is_ours, names};
@@ -58,16 +60,35 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
     classes.into_iter().filter_map(named).collect()
 }
 
-/// The `DeviceClasses` that stand for an extended resource. A cluster without this API, which
-/// Kubernetes has since 1.34, has none.
-pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
-    let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
-    let kind = ApiResource::from_gvk_with_plural(&kind, "deviceclasses");
-    let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    match classes.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeMap::new()),
-        list => fact(list).map(|list| extended_resources(list.items)),
+/// All objects of a kind, `group/version/plural`; none where the cluster does not have it.
+async fn objects(client: &Client, kind: &str) -> Fact<Vec<DynamicObject>> {
+    let parts: Vec<&str> = kind.split('/').collect();
+    let [group, version, plural] = parts[..] else {
+        return Ok(Vec::new());
+    };
+    let kind = GroupVersionKind::gvk(group, version, plural);
+    let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    match objects.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        list => fact(list).map(|list| list.items),
     }
+}
+
+/// The `DeviceClasses` that stand for an extended resource, an API that Kubernetes has since 1.34.
+pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+    let classes = objects(client, "resource.k8s.io/v1/deviceclasses").await;
+    classes.map(extended_resources)
+}
+
+/// What else changes pods or nodes as they are written.
+async fn mutators(client: &Client) -> Fact<Vec<Mutator>> {
+    let mut found = BTreeSet::new();
+    for kind in KINDS {
+        let objects = objects(client, kind).await?;
+        found.extend(objects.iter().filter_map(|one| mutator(kind, one)));
+    }
+    Ok(found.into_iter().collect())
 }
 
 /// The namespaces whose label exempts their pods from admission.
@@ -122,6 +143,8 @@ impl ClusterReader<'_> {
             trial_namespace: self.namespace.to_owned(),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
             dry_run: self.dry_run(client, &pods).await,
+            mutators: mutators(client).await,
+            quotas: fact(all(client, "quotas").await),
             classes: fact(classes.list(&ListParams::default()).await)
                 .map(|list| handlers(list.items)),
             agent_class: fact(agents.list(&ours).await).map(class_of),
@@ -202,7 +225,7 @@ impl ClusterReader<'_> {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
-                    "name": "trial", "image": "aliquot-doctor",
+                    "name": TRIAL, "image": "aliquot-doctor",
                     "resources": {"limits": {gpu: "1"}},
                     "securityContext": {"allowPrivilegeEscalation": false,
                         "capabilities": {"drop": ["ALL"]}},
@@ -216,10 +239,7 @@ impl ClusterReader<'_> {
             ..PostParams::default()
         };
         match api.create(&params, &dry_run).await {
-            Ok(made) => {
-                let scheduler = made.spec.and_then(|spec| spec.scheduler_name);
-                Ok(DryRun::Admitted(scheduler.unwrap_or_default()))
-            }
+            Ok(made) => Ok(DryRun::Admitted(Box::new(made))),
             Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
                 Ok(DryRun::NoAnswer(status.message.clone()))
             }

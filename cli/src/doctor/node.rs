@@ -139,6 +139,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
         Some(Ok(inventory)) => inventory,
     };
     found.push(driver(&inventory, &about));
+    found.push(unmanaged(&inventory, &about));
     found.extend(replicas(node, &inventory, &about));
     found.extend(conditions(node, &about));
     found.extend(runtime_class::on_node(facts, node, &about));
@@ -224,6 +225,24 @@ fn driver(inventory: &Inventory, about: &About) -> Finding {
             inventory.driver,
             counted(count, "allocatable device", "allocatable devices")
         ),
+    )
+}
+
+/// No process outside every share holds memory of a GPU.
+fn unmanaged(inventory: &Inventory, about: &About) -> Finding {
+    let check = "unmanaged-memory";
+    let held = inventory.unmanaged.iter();
+    let held: Vec<String> = held
+        .map(|(gpu, memory)| format!("{memory} of {gpu}"))
+        .collect();
+    if held.is_empty() {
+        return about.ok(check, "no process outside every share is reported");
+    }
+    let held = held.join(", ");
+    about.warning(
+        check,
+        format!("processes outside every share hold {held}: no pod is promised that memory, except where host memory backs it"),
+        "end them: the events GpuProcessUnmanaged on the node and its pods, and the metric aliquot_gpu_unmanaged_memory_bytes, say what they are; monitor.withholdUnmanaged=false promises the memory all the same",
     )
 }
 

@@ -72,6 +72,17 @@ fn reports_nothing_for_healthy_node() {
 }
 
 #[test]
+fn reports_memory_that_is_held_outside_every_share() {
+    let mut held = inventory();
+    held.unmanaged.insert("GPU-a".into(), aliquot_core::Mib(512));
+    let held = node("10", |node| {
+        node["metadata"]["annotations"][INVENTORY] = json!(held.encode().unwrap());
+    });
+    let known = known(held, vec![agent()], PAGE);
+    check(&known, &[("unmanaged-memory", Grade::Warning)]);
+}
+
+#[test]
 fn reports_mps_pod_of_another_image_than_the_agents() {
     let of = |image: &str| {
         let mut mps = pod("aliquot-mps-x", image, true);

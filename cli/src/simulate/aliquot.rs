@@ -5,7 +5,7 @@
 //! highest rank, and a reservation in the ledger. A thousandth of a GPU is requested as a tenth of a
 //! percent of its memory and of its compute.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use aliquot_core::decide::{self, Memo, NodeQuery};
@@ -336,6 +336,7 @@ fn published(trace: &Trace, node: &Node) -> NodePublication {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     };

@@ -19,6 +19,7 @@ const ALLOCATION: &str = include_str!("../../golden/allocation-v1.json");
 const MODES: &str = include_str!("../../golden/inventory-v1-modes.json");
 const MODES_ALLOCATION: &str = include_str!("../../golden/allocation-v1-modes.json");
 const UNREADABLE: &str = include_str!("../../golden/inventory-v1-unreadable.json");
+const UNMANAGED: &str = include_str!("../../golden/inventory-v1-unmanaged.json");
 const REQUEST: &str = include_str!("../../golden/request-v1.json");
 const PREEMPTION: &str = include_str!("../../golden/preemption-v1.json");
 const RESIZE_STATUS: &str = include_str!("../../golden/resize-status-v1.json");
@@ -40,6 +41,14 @@ fn inventory_with_unreadable_pod_matches_golden_file() {
     made.unreadable.push("pod-1".into());
     assert_eq!(made.encode().unwrap(), UNREADABLE.trim());
     assert_eq!(Inventory::decode(UNREADABLE).unwrap(), made);
+}
+
+#[test]
+fn inventory_with_unmanaged_memory_matches_golden_file() {
+    let mut made = inventory(vec![gpu(0, 81_920, 10)]);
+    made.unmanaged.insert("GPU-0".into(), Mib(60_160));
+    assert_eq!(made.encode().unwrap(), UNMANAGED.trim());
+    assert_eq!(Inventory::decode(UNMANAGED).unwrap(), made);
 }
 
 #[test]

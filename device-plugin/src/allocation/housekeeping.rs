@@ -23,6 +23,7 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::Preparer;
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
+use crate::gpus::inventory::MonitorReports;
 use crate::metrics::Metrics;
 use crate::paths::Paths;
 use crate::pods::pod::Phase;
@@ -209,10 +210,12 @@ fn try_once(
     known.published.set_holders(foreign, lingering, unreadable);
     let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
     known.published.retain_refused(present);
-    let list = monitor_reports::gpus(&paths.uncorrected);
-    known.published.set_uncorrected(list);
-    let list = monitor_reports::gpus(&paths.unmeasured);
-    known.published.set_unmeasured(list.as_ref());
+    let held = paths.unmanaged.as_deref();
+    known.published.set_monitor_reports(MonitorReports {
+        unmeasured: monitor_reports::read(&paths.unmeasured).unwrap_or_default(),
+        uncorrected: monitor_reports::read(&paths.uncorrected),
+        unmanaged: held.and_then(monitor_reports::read).unwrap_or_default(),
+    });
     problems.extend(preparer.refresh()?.problems);
     if let Some(installed) = preparer.limiter() {
         let (root, specs) = (&paths.limiter, &paths.cdi);

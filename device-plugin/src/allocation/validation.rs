@@ -289,6 +289,8 @@ fn check_capacity(
         // Pods bound before a GPU was cordoned may start on it.
         gpu.cordon = None;
     }
+    // So may those bound before a process outside every share took memory of it.
+    open.unmanaged.clear();
     let others = input
         .others
         .iter()

@@ -10,6 +10,7 @@ use aliquot_core::inventory::{
 };
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
 use aliquot_node_state::device_id::DeviceIds;
+use aliquot_node_state::monitor_reports::{GpuMemory, GpuSet};
 use aliquot_nvml as nvml;
 use tokio::sync::watch;
 
@@ -39,10 +40,12 @@ struct Topology {
 /// What the monitor reports in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorReports {
-    /// UUIDs of GPUs with processes whose memory the driver does not report to it.
-    unmeasured: BTreeSet<String>,
-    /// UUIDs of GPUs on which it does not correct compute shares; `None`: not known.
-    pub uncorrected: Option<BTreeSet<String>>,
+    /// GPUs with processes whose memory the driver does not report to it.
+    pub unmeasured: GpuSet,
+    /// GPUs on which it does not correct compute shares; `None`: not known.
+    pub uncorrected: Option<GpuSet>,
+    /// The memory that processes outside every share hold.
+    pub unmanaged: GpuMemory,
 }
 
 /// Users of devices that are not live pods with an accepted allocation.
@@ -152,6 +155,7 @@ impl NodePublisher {
                 refused: Vec::new(),
                 evict: Vec::new(),
                 unmeasured: Vec::new(),
+                unmanaged: BTreeMap::new(),
                 unreadable: Vec::new(),
                 resizes: Vec::new(),
             },
@@ -216,14 +220,9 @@ impl NodePublisher {
         self.change(|node| node.host_reserve = reserve);
     }
 
-    /// Sets the GPUs with processes whose memory the driver does not report to the monitor.
-    pub fn set_unmeasured(&self, gpus: Option<&BTreeSet<String>>) {
-        self.change(|node| node.monitor.unmeasured = gpus.cloned().unwrap_or_default());
-    }
-
-    /// Sets the GPUs on which the monitor does not correct compute shares.
-    pub fn set_uncorrected(&self, uncorrected: Option<BTreeSet<String>>) {
-        self.change(|node| node.monitor.uncorrected = uncorrected);
+    /// Sets what the monitor reports.
+    pub fn set_monitor_reports(&self, reports: MonitorReports) {
+        self.change(|node| node.monitor = reports);
     }
 
     /// Sets the kubelet's Topology Manager policy and scope.
@@ -416,6 +415,10 @@ impl PublishedNode {
         }
         let uuids = facts.gpus.iter().map(|gpu| gpu.uuid.as_str());
         let unmeasured = uuids.filter(|uuid| self.monitor.unmeasured.contains(*uuid));
+        let held = |gpu: &inventory::Gpu| {
+            let memory = self.monitor.unmanaged.get(gpu.uuid.as_str())?;
+            Some((gpu.uuid.clone(), *memory))
+        };
         self.inventory = Inventory {
             v: inventory::VERSION,
             reads: vec![allocation::VERSION],
@@ -423,6 +426,7 @@ impl PublishedNode {
             topology_policy: self.topology.policy.clone(),
             topology_scope: self.topology.scope,
             unmeasured: unmeasured.map(GpuUuid::from).collect(),
+            unmanaged: gpus.iter().filter_map(held).collect(),
             gpus,
             lingering: self.other_users.lingering.clone(),
             foreign: self.other_users.foreign.clone(),

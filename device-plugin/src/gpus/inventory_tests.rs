@@ -25,17 +25,20 @@ fn notifies_readers_only_of_changes() {
 }
 
 #[test]
-fn publishes_gpus_whose_processes_are_unmeasured() {
+fn publishes_what_the_monitor_reports_of_its_gpus() {
     let published = published(&["GPU-a"]);
-    let unmeasured = |gpus: Option<[&str; 2]>| {
-        published.set_unmeasured(gpus.map(|gpus| gpus.map(str::to_owned).into()).as_ref());
-        published.get().inventory.unmeasured.clone()
-    };
-    let found = unmeasured(Some(["GPU-a", "GPU-gone"]));
-    assert_eq!(found, [GpuUuid::from("GPU-a")]);
+    let gpus = ["GPU-a", "GPU-gone"].map(str::to_owned);
+    published.set_monitor_reports(MonitorReports {
+        unmeasured: gpus.clone().into(),
+        unmanaged: gpus.map(|gpu| (gpu, Mib(256))).into(),
+        uncorrected: None,
+    });
     let text = published.get().inventory.encode().expect("json");
-    assert!(text.contains(r#""unmeasured":["GPU-a"]"#), "{text}");
-    assert!(unmeasured(None).is_empty());
+    let reported = r#""unmeasured":["GPU-a"],"unmanaged":{"GPU-a":256}"#;
+    assert!(text.contains(reported), "{text}");
+    published.set_monitor_reports(MonitorReports::default());
+    let text = published.get().inventory.encode().expect("json");
+    assert!(!text.contains("unm"), "{text}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use super::*;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::NodeFailures;
-use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus, TakenResource};
+use crate::gpus::inventory::{
+    MonitorReports, NodePublisher, RuntimeProblem, RuntimeStatus, TakenResource,
+};
 use crate::testing::{facts, layout_of, readings};
 
 fn published() -> NodePublisher {
@@ -146,7 +148,10 @@ fn sets_condition_for_gpus_whose_compute_is_not_corrected() {
     let mut check = |uncorrected: Option<&[&str]>, expected: Option<[&str; 2]>| {
         let published = NodePublisher::new(facts.clone(), Vec::new(), layout_of(&gpus));
         let owned = |all: &[&str]| all.iter().map(|&gpu| gpu.to_owned()).collect();
-        published.set_uncorrected(uncorrected.map(owned));
+        published.set_monitor_reports(MonitorReports {
+            uncorrected: uncorrected.map(owned),
+            ..MonitorReports::default()
+        });
         let found = written(UNCORRECTED, &published.get(), &[], None, &mut view);
         assert_eq!(words(found.as_ref()), expected, "{uncorrected:?}");
         if let Some([status, _, message]) = found {

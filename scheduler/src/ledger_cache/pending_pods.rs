@@ -48,7 +48,7 @@ pub struct PendingPod {
     /// The nodes of the last filter call: the others have a taint, a label or too little CPU. All,
     /// before the first call.
     pub offered: NodeSet,
-    /// The nodes that its spec selects; all, without one.
+    /// The nodes that its spec allows; `None`: it says too much about them.
     pub(crate) selection: Option<Box<NodeSelection>>,
     /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
@@ -160,6 +160,12 @@ impl PendingPod {
     /// or after it was requeued.
     pub(crate) fn is_refused_by_kube_scheduler(&self) -> bool {
         !self.refused && self.preemption.unschedulable
+    }
+
+    /// Whether it tolerates these taints, as far as its tolerations are known.
+    pub(crate) fn tolerates(&self, taints: &[String]) -> bool {
+        let selection = self.selection.as_ref();
+        selection.is_none_or(|selection| selection.tolerates(taints))
     }
 
     /// Reads a pod with this demand.

@@ -6,7 +6,7 @@ use aliquot_core::scale_up::MissingGpus;
 use aliquot_k8s::node::{COUNTED, is_label_of_agents};
 use aliquot_k8s::pod::PLACEHOLDER_SCHEDULER;
 use aliquot_k8s::selection::NodeSelection;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod, Toleration};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,30 +21,23 @@ pub(super) const PLACEHOLDER: &str = "aliquot.dev/placeholder";
 
 /// Which nodes a pod's spec allows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Constraints {
-    selection: NodeSelection,
-    tolerations: Vec<Toleration>,
-}
+pub(super) struct Constraints(NodeSelection);
 
 impl Constraints {
     /// Those of this pod, which has all of its fields.
     pub(super) fn of(pod: &Pod) -> Self {
-        let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
-        Self {
-            selection: NodeSelection::read(pod),
-            tolerations: tolerations.unwrap_or_default(),
-        }
+        Self(NodeSelection::read(pod))
     }
 
     /// Whether nothing that is known of this type contradicts them.
     pub(super) fn permit(&self, node_type: &NodeTypeSpec) -> bool {
-        let NodeSelection { labels, terms } = &self.selection;
-        let mut selected = labels.iter();
+        let Self(selection) = self;
+        let mut selected = selection.labels.iter();
         selected.all(|(key, value)| match node_type.label(key) {
             KnownLabel::Value(known) => known == *value,
             KnownLabel::Absent => false,
             KnownLabel::Present | KnownLabel::Unknown => true,
-        }) && terms.as_ref().is_none_or(|terms| {
+        }) && selection.terms.as_ref().is_none_or(|terms| {
             terms.iter().any(|term| {
                 let mut wanted = term.match_expressions.iter().flatten();
                 wanted.all(|wanted| may_match(wanted, node_type))
@@ -58,8 +51,8 @@ impl Constraints {
         let written_later =
             |key: &String| is_label_of_agents(key) && !node_type.node_selector.contains_key(key);
         let mut own = self.clone();
-        own.selection.labels.retain(|key, _| !written_later(key));
-        for term in own.selection.terms.iter_mut().flatten() {
+        own.0.labels.retain(|key, _| !written_later(key));
+        for term in own.0.terms.iter_mut().flatten() {
             if let Some(expressions) = &mut term.match_expressions {
                 expressions.retain(|wanted| !written_later(&wanted.key));
             }
@@ -132,16 +125,16 @@ pub(super) fn placeholder(
     if missing.memory > 0 {
         requests["memory"] = json!(format!("{}Mi", missing.memory));
     }
-    let own = constraints.for_new_node(node_type);
+    let Constraints(own) = constraints.for_new_node(node_type);
     let mut selector = node_type.node_selector.clone();
-    selector.extend(own.selection.labels);
+    selector.extend(own.labels);
     let mut tolerations = own.tolerations;
     let more = node_type.tolerations.iter();
     tolerations.extend(
-        more.filter(|one| !constraints.tolerations.contains(one))
+        more.filter(|one| !constraints.0.tolerations.contains(one))
             .cloned(),
     );
-    let terms = own.selection.terms.iter().flatten();
+    let terms = own.terms.iter().flatten();
     let mut terms: Vec<Value> = terms.map(|term| json!(term)).collect();
     if terms.is_empty() {
         terms.push(json!({}));

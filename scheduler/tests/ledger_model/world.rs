@@ -225,6 +225,7 @@ fn inventory(node: &Node) -> Inventory {
         refused: vec![],
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     }

@@ -131,6 +131,7 @@ fn passes_values_to_their_components() {
         "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0,devicePlugin.deviceList=envvar",
         "--set=monitor.priorityCap=60,schedulerName=own",
         "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
+        "--set=monitor.withholdUnmanaged=false",
     ])
     .unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
@@ -142,6 +143,7 @@ fn passes_values_to_their_components() {
         "--context-memory=300",
         "--disable-core-limit=true",
         "--oom-killer=true",
+        "--publish-unmanaged=false",
         "--selinux-label=own_u:own_r:own_t:s0",
         "--device-list=envvar",
         "--resource-name=a/gpu",

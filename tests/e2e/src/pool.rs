@@ -215,6 +215,7 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         refused: Vec::new(),
         evict: Vec::new(),
         unmeasured: Vec::new(),
+        unmanaged: BTreeMap::new(),
         unreadable: Vec::new(),
         resizes: Vec::new(),
     }
