@@ -104,8 +104,8 @@ pub struct DevicePage {
     pub limit: u64,
     /// Of the limit, what the container requested; the rest is lent.
     pub request: u64,
-    /// Of the limit, the part that is memory of the device itself.
-    pub physical: u64,
+    /// Of the limit, what the driver must not evict.
+    pub guaranteed: u64,
     pub overhead: u64,
 }
 

@@ -206,7 +206,7 @@ impl Sampler {
                 *found = DevicePage {
                     limit: page.memory(device),
                     request: page.request(device),
-                    physical: page.physical(device),
+                    guaranteed: page.guaranteed(device),
                     overhead: page.overhead(device),
                 };
             }

@@ -89,6 +89,7 @@ pub(crate) fn page(limit: u64) -> DevicePage {
     DevicePage {
         limit,
         request: limit,
+        guaranteed: limit,
         ..DevicePage::default()
     }
 }

@@ -1,7 +1,7 @@
-//! What has to be known of an image before its container starts, and is known only when the
-//! container is created (docs/limiter.md). An OCI runtime runs [`preload`] as a
-//! `createRuntime` hook and [`compat`] as a `createContainer` hook. If a step fails, the container
-//! is not created. Links of the image are never followed out of its root.
+//! What has to be known of an image or a cgroup before its container starts, and is known only when
+//! the container is created (docs/limiter.md). An OCI runtime runs [`preload`] and [`limit`] as
+//! `createRuntime` hooks and [`compat`] as a `createContainer` hook. If a step of any but [`limit`]
+//! fails, the container is not created. Links of the image are never followed out of its root.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,6 +16,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub mod compat;
+pub mod limit;
 pub mod preload;
 
 /// The longest list or configuration in a container that is accepted, in bytes.

@@ -86,6 +86,34 @@ fn reads_limits_page_that_changes_in_place() {
 }
 
 #[test]
+fn guarantees_all_of_limit_that_is_device_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    for (physical, request, expected) in [
+        (100, 100, 100),
+        // With memory scaling.
+        (40, 100, 40),
+        (200, 100, 100),
+        // Where the part is not known, 0 would let the driver evict everything.
+        (0, 100, 100),
+        // The driver may evict what is lent.
+        (0, 70, 70),
+        (100, 0, 100),
+    ] {
+        let device = DeviceLimits {
+            memory: 100,
+            physical,
+            request,
+            ..device("GPU-a")
+        };
+        fs::write(&path, page(CONTAINER, &[device]).unwrap()).unwrap();
+        let limits = LimitsPage::open(&name).unwrap();
+        assert_eq!(limits.guaranteed(0), expected, "{physical} {request}");
+    }
+}
+
+#[test]
 fn rejects_file_that_is_no_limits_page() {
     let folder = tempfile::tempdir().unwrap();
     let check = |bytes: &[u8], expected: &str| {

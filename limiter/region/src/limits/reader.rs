@@ -94,6 +94,12 @@ impl LimitsPage {
         self.memory_unless(i, offset_of!(DeviceRecord, request))
     }
 
+    /// Of the memory limit, what the driver must not evict, in bytes: the request, because the rest
+    /// is lent, as far as it is memory of the device itself.
+    pub fn guaranteed(&self, i: usize) -> u64 {
+        self.physical(i).min(self.request(i))
+    }
+
     /// The memory limit, unless this field says another number of bytes.
     fn memory_unless(&self, i: usize, field: usize) -> u64 {
         self.stable(|| match self.u64(record(i) + field) {
