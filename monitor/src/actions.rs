@@ -207,6 +207,19 @@ impl ActionRunner {
         self.send_event(process.pod.as_ref(), "GpuProcessUnmanaged", about(process));
     }
 
+    /// Reports containers that started without the driver's limit, each by container and device.
+    pub fn report_late_limits(&self, sample: &NodeSample, late: &[(usize, usize)]) {
+        for (at, device) in late {
+            let container = &sample.containers.all[*at];
+            let (name, gpu) = (&container.name, &container.devices[*device].uuid);
+            let text = format!(
+                "container {name} started without the driver's limit of its memory on {gpu}, which is set now; until then only the library in it enforced its limit"
+            );
+            tracing::warn!(pod = container.pod_name, text, "late driver limit");
+            self.send_event(Some(&container.pod), "GpuMemoryLimitLate", text);
+        }
+    }
+
     /// Sends a warning event on the pod, or on the node if the pod is not known.
     fn send_event(&self, pod: Option<&PodUid>, reason: &'static str, text: String) {
         let known = pod.and_then(|uid| self.pods.get(uid));

@@ -45,8 +45,6 @@ pub struct NodeSample {
     pub uncorrected: BTreeSet<String>,
     /// Cgroups of the containers with a share.
     pub cgroups: Cgroups,
-    /// Cgroups one of which is that of such a container, whose id the API server has not reported.
-    pub candidates: Cgroups,
     /// What else attribution needs.
     pub context: NodeContext,
 }

@@ -153,10 +153,9 @@ impl Sampler {
             self.gpus.invalidate();
         }
         let names = &sample.context.container_names;
-        let found = self
+        sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        (sample.cgroups, sample.candidates) = found;
         let names: BTreeSet<&String> = containers
             .all
             .iter()

@@ -18,7 +18,7 @@ use crate::agent_reports::GpuListReport;
 use crate::arbiter::measurements::{Measurements, measurements};
 use crate::arbiter::runner::Clocks;
 use crate::devices::GpuSample;
-use crate::enforce::DriverLimits;
+use crate::enforce::{DriverLimits, Enforcement};
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
 use crate::lending::{GpuLending, Lending, LentShare};
@@ -137,13 +137,14 @@ impl SamplingLoop {
         self.uncorrected.write(&sample.uncorrected, &sample.blind);
         let (unmeasured, unknown) = sample.unmeasured(gpus.iter().map(|gpu| gpu.uuid.as_str()));
         self.unmeasured.write(&unmeasured, &unknown);
-        let enforced_by = self.limits.enforce(&sample);
+        let Enforcement { by, late } = self.limits.enforce(&sample);
+        self.actions.report_late_limits(&sample, &late);
         let snapshot = Snapshot {
             node: self.node.clone(),
             sample,
             gpus,
             evaluation,
-            enforced_by,
+            enforced_by: by,
             driver_limits: self.limits.offered(),
             listed: self.freshness.listed().is_some(),
             action_counts: self.actions.counts.clone(),
