@@ -1,6 +1,6 @@
 //! What enforces each container's memory limit: the limiter in its container, MPS, and the driver's
-//! limits for cgroups, which no program can bypass. All that apply are used at once. A hook sets the
-//! driver's limits before a container starts; the monitor keeps them as the limits page says.
+//! limits for cgroups, which no program can bypass. All that apply are used at once. A hook sets
+//! the driver's limits before a container starts; the monitor keeps them as the limits page says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,8 +25,7 @@ pub type EnforcedBy = Vec<Vec<Vec<&'static str>>>;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     pub by: EnforcedBy,
-    /// Shares that had no limit of the driver's until now: index of the container, and of the device
-    /// in it.
+    /// Shares without a limit of the driver's until now: index of the container, and of its device.
     pub late: Vec<(usize, usize)>,
 }
 
@@ -100,7 +99,7 @@ impl DriverLimits {
         enforcement
     }
 
-    /// Limits these cgroups of a container, if the driver can and all with processes can be limited.
+    /// Limits these cgroups of a container, if the driver can.
     fn limit_share(
         &mut self,
         container: &ManagedContainer,

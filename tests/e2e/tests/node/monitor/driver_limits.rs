@@ -70,10 +70,11 @@ async fn limited_from_the_start(stack: &Stack) -> Result<()> {
 
 /// A copy of NVML beside which the machine is named: hooks have no environment of the simulator's.
 fn library_for_hooks(stack: &Stack) -> Result<PathBuf> {
-    let folder = stack.files().join("for-hooks");
+    let machine = stack.machine();
+    let folder = machine.state().with_file_name("for-hooks");
     std::fs::create_dir_all(&folder)?;
-    let machine = stack.machine().state().display().to_string();
-    std::fs::write(folder.join(STATE_FILE), machine)?;
+    let state = machine.state().display().to_string();
+    std::fs::write(folder.join(STATE_FILE), state)?;
     let library = folder.join("libnvidia-ml.so.1");
     std::fs::copy(place::library_path()?, &library)?;
     Ok(library)
