@@ -296,6 +296,7 @@ pub fn limit_by_driver(
     if let Some(nvml) = nvml.map(str::to_owned)
         && !gpus.is_empty()
     {
+        // Behind NVIDIA's own hook, which takes limits from the container's environment.
         let arguments = [&[HOOK, "limit", nvml.as_str(), directory][..], gpus].concat();
         edits.add_hook(hook(installed, "createRuntime", json!(arguments)));
     }
