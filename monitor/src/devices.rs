@@ -27,8 +27,6 @@ pub struct GpuSample {
     /// NVML's index.
     pub index: u32,
     pub model: String,
-    /// PCI address.
-    pub bus: String,
     pub load: GpuUtilization,
     /// Its memory; `None` while it does not answer.
     pub bytes: Option<DeviceMemory>,
@@ -138,7 +136,6 @@ fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts) -> GpuSample {
         uuid: facts.uuid.clone(),
         index: facts.index,
         model: facts.model.clone(),
-        bus: facts.pci_bus_id.clone().unwrap_or_default(),
         load: driver.utilization(&facts.uuid).unwrap_or_default(),
         bytes: driver.memory(&facts.uuid).ok(),
         instances: instances.collect(),

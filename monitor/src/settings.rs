@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::metrics::Family;
-
 /// How long borrowers have to free memory that is called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grace {
@@ -75,9 +73,6 @@ pub struct Settings {
     /// Also export metrics under the names of HAMi's monitor
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
-    /// Also export metrics of GPUs under the names of dcgm-exporter
-    #[arg(long, env = "ALIQUOT_DCGM_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
-    pub dcgm_metrics: bool,
     /// Address for /healthz, /readyz, /metrics and /usage
     #[arg(long, env = "ALIQUOT_MONITOR_LISTEN", default_value = "0.0.0.0:9396")]
     pub listen: SocketAddr,
@@ -94,17 +89,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The families of metrics to export.
-    pub fn families(&self) -> Vec<Family> {
-        let all = [
-            (true, Family::Own),
-            (self.compat_metrics, Family::Hami),
-            (self.dcgm_metrics, Family::Dcgm),
-        ];
-        let shown = all.into_iter().filter(|(enabled, _)| *enabled);
-        shown.map(|(_, family)| family).collect()
-    }
-
     /// How long borrowers have to free memory.
     pub fn grace(&self) -> Grace {
         let by_namespace = self.burst_grace_seconds_in.iter();
