@@ -22,10 +22,8 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub struct ActionCounts {
-    /// Killed processes, by reason.
     pub killed: BTreeMap<&'static str, u64>,
     pub not_killed: u64,
-    /// Times that a container was above its limit.
     pub above: u64,
     pub call_backs: u64,
 }
@@ -45,7 +43,6 @@ pub struct ActionRunner {
 struct WrittenFiles(BTreeMap<String, BTreeMap<PathBuf, Option<String>>>);
 
 impl WrittenFiles {
-    /// Forgets the files of all containers but these.
     fn retain(&mut self, containers: &[ManagedContainer]) {
         let names: BTreeSet<&String> = containers.iter().map(|one| &one.id).collect();
         self.0.retain(|name, _| names.contains(name));

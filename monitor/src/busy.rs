@@ -14,13 +14,11 @@ use aliquot_nvml::ProcessUtilization;
 /// A GPU without a sample for so long is idle.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// The highest value that a sample can have.
 const FULL: u32 = 100;
 
 /// A second of the driver's clock, which is the time of day in microseconds.
 const SECOND: u64 = 1_000_000;
 
-/// The newest samples of each GPU.
 #[derive(Debug, Default)]
 pub struct UtilizationSamples {
     gpus: BTreeMap<String, GpuSamples>,

@@ -8,10 +8,8 @@ use aliquot_node_state::processes::Processes;
 
 use crate::managed_containers::ManagedContainer;
 
-/// Samples in which a container is searched for.
 const MAX_SEARCHES: u32 = 20;
 
-/// Cgroups of containers, by pod and name.
 pub type Cgroups = BTreeMap<(PodUid, String), BTreeSet<String>>;
 
 #[derive(Clone, Debug, Default)]

@@ -24,7 +24,6 @@ impl<T: Driver + Usage> GpuDriver for T {}
 #[derive(Clone, Debug, Default)]
 pub struct GpuSample {
     pub uuid: String,
-    /// NVML's index.
     pub index: u32,
     pub model: String,
     pub load: GpuUtilization,
@@ -46,7 +45,6 @@ pub struct InstanceSample {
 #[derive(Default)]
 pub struct InventoryCache {
     inventory: Option<(Instant, DriverInventory)>,
-    /// The inventory has changed since.
     stale: bool,
     /// A container has a device that is not in it.
     missing: bool,

@@ -18,10 +18,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// is set again: a GPU reset, or another program, may have removed it.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// The names of what enforces the limit of each device of each container.
 pub type EnforcedBy = Vec<Vec<Vec<&'static str>>>;
 
-/// What the driver does about the limits of a sample's containers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     pub by: EnforcedBy,
@@ -29,7 +27,6 @@ pub struct Enforcement {
     pub late: Vec<(usize, usize)>,
 }
 
-/// The driver's memory limits for cgroups.
 pub struct DriverLimits {
     driver: Arc<dyn MemoryLimits>,
     /// Limits and when they were set, by GPU and cgroup.

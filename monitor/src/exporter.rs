@@ -27,7 +27,6 @@ impl LatestSnapshot {
     }
 }
 
-/// Writes the metrics at a scrape.
 #[derive(Debug)]
 pub struct Exporter {
     pub shown: LatestSnapshot,
@@ -45,7 +44,6 @@ impl Collector for Exporter {
     }
 }
 
-/// All that the metrics are computed from.
 #[derive(Debug)]
 pub struct Snapshot {
     pub node: String,
@@ -59,7 +57,6 @@ pub struct Snapshot {
     pub listed: bool,
     pub action_counts: ActionCounts,
     pub failures: BTreeMap<&'static str, u64>,
-    /// Events dropped because the queue was full.
     pub dropped: u64,
     pub took: Duration,
     /// The monotonic clock in nanoseconds.
@@ -326,7 +323,6 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     }
 }
 
-/// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
 fn share_labels(
     snapshot: &Snapshot,
     (at, container): (usize, &ManagedContainer),

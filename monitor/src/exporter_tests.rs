@@ -45,12 +45,10 @@ fn gpus() -> [GpuSample; 1] {
     }]
 }
 
-/// The scrape of a changed sample.
 fn scrape_with(hami: bool, change: impl FnOnce(&mut NodeSample)) -> String {
     scrape_evaluated(hami, change, |_| ())
 }
 
-/// Compares the values of a series.
 fn check_lines(text: &str, series: &str, expected: &[&str]) {
     let begin = format!("{series}{{");
     let lines = text.lines().filter(|line| line.starts_with(&begin));
@@ -58,7 +56,6 @@ fn check_lines(text: &str, series: &str, expected: &[&str]) {
     assert_eq!(values.collect::<Vec<_>>(), expected, "{series}");
 }
 
-/// A changed sample with a changed evaluation.
 pub(crate) fn snapshot(
     change: impl FnOnce(&mut NodeSample),
     change_evaluation: impl FnOnce(&mut Evaluation),
@@ -120,7 +117,6 @@ pub(crate) fn snapshot(
     }
 }
 
-/// The scrape of a changed sample with a changed evaluation.
 fn scrape_evaluated(
     hami: bool,
     change: impl FnOnce(&mut NodeSample),

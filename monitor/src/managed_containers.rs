@@ -29,7 +29,6 @@ pub struct ContainerDevice {
     pub memory: Mib,
     /// Compute that was granted; 0 and 100: no limit.
     pub cores: Percent,
-    /// The sharing mode when the pod was accepted.
     pub mode: Mode,
     /// The MIG profile of an instance that was created for it.
     pub profile: Option<String>,
@@ -39,14 +38,12 @@ pub struct ContainerDevice {
 pub struct ManagedContainer {
     /// Name of its directory, new for each start that the kubelet prepares.
     pub id: String,
-    /// The pod's uid, as the kubelet knows it.
     pub pod: PodUid,
     pub namespace: String,
     pub pod_name: String,
     pub name: String,
     /// Its devices, in the order of the limits page and the counters file.
     pub devices: Vec<ContainerDevice>,
-    /// 0 high, 1 low.
     pub priority: u8,
     pub effective: EffectiveLimits,
     /// It has the limiter: each of its processes on a GPU has a process slot.
@@ -54,7 +51,6 @@ pub struct ManagedContainer {
     pub directory: ContainerDirectory,
 }
 
-/// An accepted allocation that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableShare {
     pub file: PathBuf,

@@ -9,7 +9,6 @@ use prometheus_client::metrics::MetricType;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Ours, always.
     Own,
     /// Those of HAMi's monitor, with `--compat-metrics`.
     Hami,
@@ -47,7 +46,6 @@ macro_rules! declared {
                 help: $help,
             };
         )*
-        /// Every metric, in the order of the reference.
         pub const ALL: &[Declared] = &[$($constant),*];
     };
 }
@@ -211,7 +209,6 @@ impl Samples {
     }
 }
 
-/// `docs/reference/monitor-metrics.md`.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Metrics of the monitor\n\n\

@@ -5,7 +5,6 @@
 /// Samples in which a higher difference must be seen before it is charged: a second and a half.
 const SAMPLES: usize = 3;
 
-/// One sample of a container's memory on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySample {
     /// Bytes of its processes with a process slot, by the driver.
@@ -17,7 +16,6 @@ pub struct MemorySample {
     pub counted_before: u64,
     /// The same after it was read.
     pub counted_after: u64,
-    /// Of these, managed memory.
     pub managed: u64,
     /// Of these, memory that processes imported from others.
     pub imported: u64,
@@ -29,7 +27,6 @@ impl MemorySample {
         self.with_slot.saturating_add(self.without_slot)
     }
 
-    /// Whether the counters did not change meanwhile.
     fn is_steady(&self) -> bool {
         self.counted_before == self.counted_after
     }
@@ -56,7 +53,6 @@ impl MemorySample {
     }
 }
 
-/// A figure in the last samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recent {
     last: [u64; SAMPLES],
@@ -77,7 +73,6 @@ impl Recent {
         least.filter(|_| self.number == SAMPLES)
     }
 
-    /// The highest value of the last samples.
     pub fn most(&self) -> u64 {
         self.last.iter().copied().max().unwrap_or(0)
     }

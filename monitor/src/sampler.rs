@@ -35,12 +35,10 @@ pub struct Sampler {
     seen: BTreeSet<(PodUid, String)>,
     exiting: ExitingProcesses,
     mps: PathBuf,
-    /// The pod that this process is in.
     own: Option<PodUid>,
     gpus: InventoryCache,
     samples: UtilizationSamples,
     pages: BTreeMap<String, HostLimitsPage>,
-    /// Failed reads, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
 }
 

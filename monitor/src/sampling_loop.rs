@@ -55,7 +55,6 @@ pub struct SamplingLoop {
     pub actions: ActionRunner,
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
-    /// Whether all of this node's pods are known.
     pub freshness: Freshness,
     pub notes: EventSender,
     pub shown: LatestSnapshot,

@@ -10,20 +10,16 @@ use clap::Parser;
 /// How long borrowers have to free memory that is called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grace {
-    /// In all other namespaces.
     pub default: Duration,
-    /// In these namespaces.
     pub by_namespace: BTreeMap<String, Duration>,
 }
 
 impl Grace {
-    /// In this namespace.
     pub(crate) fn of(&self, namespace: &str) -> Duration {
         let own = self.by_namespace.get(namespace);
         own.copied().unwrap_or(self.default)
     }
 
-    /// In the namespace where it is longest.
     pub(crate) fn longest(&self) -> Duration {
         let all = self.by_namespace.values().copied();
         all.fold(self.default, Duration::max)
@@ -89,7 +85,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How long borrowers have to free memory.
     pub fn grace(&self) -> Grace {
         let by_namespace = self.burst_grace_seconds_in.iter();
         let by_namespace = by_namespace

@@ -18,7 +18,6 @@ use crate::managed_containers::{ContainerDevice, ManagedContainer};
 use crate::node_sample::{DevicePage, ProcessSample};
 use crate::pods::{GpuSource, Pod};
 
-/// A state directory as the agent makes it.
 pub(crate) fn state_directory() -> TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
     fs::create_dir(StateDirectory(dir.path()).accepted()).expect("created");
@@ -36,7 +35,6 @@ pub(crate) fn device(uuid: &str) -> ContainerDevice {
     }
 }
 
-/// A container with the limiter.
 pub(crate) fn container(
     name: &str,
     pod: &str,
@@ -60,7 +58,6 @@ pub(crate) fn container(
     }
 }
 
-/// A process in a container, or outside every pod.
 pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> ProcessStatus {
     ProcessStatus {
         identity: ProcessIdentity { pid, start: 1 },
@@ -74,7 +71,6 @@ pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> ProcessSt
     }
 }
 
-/// That process on a GPU.
 pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> ProcessSample {
     ProcessSample {
         gpu: gpu.to_owned(),

@@ -34,11 +34,8 @@ const LOADER_CONFIGURATION: [&str; 2] = ["/etc/ld.so.conf", "/etc/ld.so.conf.d"]
 const LOADER_FOLDERS: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 /// Where the container directory is mounted in a container.
 const DIRECTORY: &str = "/.aliquot";
-/// The mounts that this process sees.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// How every ELF file begins.
 const ELF: &[u8] = b"\x7fELF";
-/// The length of an ELF file's header.
 const ELF_HEADER: usize = 64;
 
 /// Device and inode: the same for a file wherever it is mounted.
@@ -132,7 +129,6 @@ fn candidates(root: &OwnedFd, config: &Value) -> Result<Vec<PathBuf>, HookError>
     Ok(found)
 }
 
-/// The folders in `LD_LIBRARY_PATH`, as the loader reads it.
 fn environment_folders(config: &Value) -> Vec<PathBuf> {
     let process = &config["process"];
     let directory = Path::new(process["cwd"].as_str().unwrap_or("/"));
@@ -143,7 +139,6 @@ fn environment_folders(config: &Value) -> Vec<PathBuf> {
     folders.map(|folder| directory.join(folder)).collect()
 }
 
-/// The folders that a file of the loader's configuration names.
 fn configured_folders(text: &[u8]) -> Vec<PathBuf> {
     let lines = text.split(|byte| *byte == b'\n');
     let lines = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());

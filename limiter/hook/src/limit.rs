@@ -15,42 +15,32 @@ use aliquot_region::limits::{HostLimitsPage, LimitsError};
 use serde_json::Value;
 use thiserror::Error;
 
-/// Where cgroups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Why a container starts without the driver's limits.
 #[derive(Debug, Error)]
 pub enum LimitFailure {
-    /// The container state from the runtime is not JSON.
     #[error("cannot read the container state from standard input: {0}")]
     State(#[from] serde_json::Error),
-    /// The container state names no process.
     #[error("the container state has no pid")]
     NoProcess,
-    /// The process cannot be found.
     #[error("cannot read {}: {source}", path.display())]
     Process {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// A limit of any other cgroup would be that of several containers.
     #[error("process {0} is in no cgroup of a container")]
     NoCgroup(u64),
-    /// The state directory's locks cannot be used.
     #[error("cannot register as a user of the driver: {0}")]
     Access(#[source] io::Error),
     /// The node agent needs the driver alone.
     #[error("the node agent changes the MIG mode of a GPU")]
     Busy,
-    /// The limits cannot be read.
     #[error(transparent)]
     Page(#[from] LimitsError),
-    /// The driver cannot be opened.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The driver sets no limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }

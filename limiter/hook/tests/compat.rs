@@ -25,7 +25,6 @@ for path in "$@"; do
 done
 "#;
 
-/// A bundle, a container directory and an installed version.
 struct Bundle(TempDir);
 
 impl Bundle {

@@ -8,9 +8,8 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Least nanoseconds of an estimate.
+/// Nanoseconds.
 const MIN_ESTIMATE: u64 = 1_000;
-/// Most nanoseconds of an estimate.
 const MAX_ESTIMATE: u64 = 1_000_000_000;
 const FUNCTIONS: usize = 1024;
 

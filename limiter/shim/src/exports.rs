@@ -12,7 +12,6 @@ const MAX_LENGTH: u64 = 4 << 20;
 const HEADER: u64 = 64;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
-/// The type of the section with the dynamic symbols.
 const DYNAMIC_SYMBOLS: [u8; 4] = 11_u32.to_le_bytes();
 /// The types of symbols that are functions, and the bindings that others may use.
 const FUNCTIONS: [u8; 2] = [2, 10];
@@ -21,16 +20,12 @@ const BINDINGS: [u8; 2] = [1, 2];
 /// Why the calls of a library are not known.
 #[derive(Debug, Error)]
 pub enum ExportsError {
-    /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] io::Error),
-    /// A table is too long.
     #[error("a table of {0} bytes, expected at most {MAX_LENGTH}")]
     TooLong(u64),
-    /// The file is no shared library, or is incomplete.
     #[error("expected an ELF file of 64 bits, little-endian, with a dynamic symbol table")]
     NoSymbols,
-    /// No name is that of a call.
     #[error("no function with a name of the API, which begins with {0}")]
     NoCalls(&'static str),
 }
@@ -84,7 +79,6 @@ fn part(file: &mut (impl Read + Seek), start: u64, length: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// The content of the section with this header.
 fn content(
     file: &mut (impl Read + Seek),
     section: &[u8; SECTION],
@@ -94,7 +88,6 @@ fn content(
     part(file, start, length)
 }
 
-/// The bytes of one field of a header.
 fn field<const LENGTH: usize>(header: &[u8], at: usize) -> Result<[u8; LENGTH], ExportsError> {
     let bytes = header.get(at..).and_then(<[u8]>::first_chunk);
     bytes.copied().ok_or(ExportsError::NoSymbols)

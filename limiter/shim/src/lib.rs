@@ -7,6 +7,8 @@
 //!
 //! The files are built in memory, without a linker.
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 mod exports;
 
 pub use exports::{ExportsError, exported_calls};
@@ -30,13 +32,11 @@ pub struct ShimmedLibrary {
 }
 
 impl ShimmedLibrary {
-    /// The calls of known drivers.
     pub fn known_calls(self) -> impl Iterator<Item = &'static str> {
         self.calls.lines().filter(|line| !line.starts_with('#'))
     }
 }
 
-/// All replaced libraries.
 pub const LIBRARIES: [ShimmedLibrary; 2] = [
     ShimmedLibrary {
         name: "libcuda.so.1",
@@ -61,17 +61,13 @@ pub fn compat_folder(index: usize) -> String {
     format!("compat-{index}")
 }
 
-/// The file name of such a shim.
 pub fn compat_shim(index: usize) -> String {
     format!("compat-{index}.so")
 }
 
-/// A processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Intel and AMD, 64 bits.
     X86_64,
-    /// ARM, 64 bits.
     Aarch64,
 }
 
@@ -133,7 +129,6 @@ pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) 
     build(library, folder, machine, library.known_calls())
 }
 
-/// Builds the shim for a driver's `library` that exports these calls.
 pub fn build_driver_shim(
     library: ShimmedLibrary,
     calls: &[String],

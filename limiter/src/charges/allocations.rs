@@ -68,7 +68,6 @@ impl SharedAllocations {
 
 type Map<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
 
-/// All allocations, by address or handle.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     entries: [FutexLock<Map<DeviceAllocation>>; SHARDS],

@@ -10,7 +10,6 @@ use crate::charges::allocations::{Allocations, in_blocks};
 use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
 use crate::process;
 
-/// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrayDescriptor {
@@ -20,7 +19,6 @@ pub(crate) struct ArrayDescriptor {
     channels: c_uint,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Array3dDescriptor {
@@ -94,7 +92,6 @@ pub(crate) fn create_charged(
     Ok(code)
 }
 
-/// Bytes of one element.
 fn element(one: Array3dDescriptor) -> u64 {
     let channels = u64::from(one.channels.clamp(1, 4));
     let named = one.format % 3;

@@ -16,9 +16,7 @@ use crate::pace;
 const LARGE: u64 = 4 << 20;
 /// Distinguishes transfers from functions.
 const TRANSFER: u64 = u64::MAX;
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 const MEMORY_TYPE: c_uint = 2;
-/// `CU_MEMORYTYPE_DEVICE`.
 const DEVICE: c_uint = 2;
 
 /// What moves, and how. Each kind has a rate of its own.

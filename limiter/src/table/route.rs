@@ -15,7 +15,6 @@ use crate::driver::{in_same_library, is_in_limiter, search};
 use crate::early;
 use crate::ffi::{Code, Out, SUCCESS, Text};
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 pub(super) const PER_THREAD: u64 = 2;
 
 /// The answer of `cuGetProcAddress`, with our function in place of the driver's.
@@ -62,7 +61,6 @@ fn variants_of(name: &[u8]) -> impl Iterator<Item = &'static Hook> {
     })
 }
 
-/// Whether an address is that of an exported function of ours.
 fn is_own_function(address: *mut c_void) -> bool {
     let mut hooks = HOOKS.iter();
     hooks.any(|hook| core::ptr::eq(hook.real.ours.0, address.cast_const().cast()))
@@ -141,7 +139,6 @@ mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
     //! returns its answer or jumps to libc.
 
-    /// `dlsym` of libc.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     extern "C" fn dlsym() {
@@ -171,7 +168,6 @@ mod export {
     //! Saves the arguments, calls [`routed`](super::routed) with them and the return address, and
     //! returns its answer or jumps to libc.
 
-    /// `dlsym` of libc.
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     extern "C" fn dlsym() {

@@ -7,7 +7,6 @@ use super::{FULL_DEVICE, PERCENT, Ppm};
 /// Reserved for a tenant beyond what it uses, so that it can increase its use before that is noticed.
 const MARGIN: Ppm = 2 * PERCENT;
 
-/// The state of one tenant, from which loans are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct LoanClaim {
     /// Its share; `None`: unlimited.
@@ -37,7 +36,6 @@ impl LoanClaim {
     }
 }
 
-/// What each tenant may use, in their order.
 pub fn allowances(claims: &[LoanClaim]) -> Vec<Ppm> {
     let reserved: Ppm = claims.iter().map(LoanClaim::reserved).sum();
     let left = FULL_DEVICE.saturating_sub(reserved);

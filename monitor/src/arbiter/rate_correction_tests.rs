@@ -80,7 +80,6 @@ fn stops_tenant_with_false_counters_sooner() {
     assert_eq!(seconds(2 * PERCENT, SHARE), None);
 }
 
-/// The outcome for a tenant.
 #[derive(Debug)]
 struct RateOutcome {
     /// Percent of the device: what it was allowed and what it used, over the second half.

@@ -13,11 +13,9 @@ use super::*;
 use crate::testing;
 
 const SECOND: u64 = 1_000_000_000;
-/// Offsets in the files.
 const THROTTLE: u64 = 64 + 52;
 const LAUNCHES: u64 = 4096 + 96;
 
-/// A container directory on disk.
 fn container(dir: &Path, name: &str, priority: u32, cores: u32) -> ManagedContainer {
     let folder = dir.join(name);
     fs::create_dir_all(folder.join("counters")).unwrap();

@@ -6,7 +6,6 @@ pub(super) const MILLISECOND: u64 = 1_000_000;
 const TICK: u64 = 20 * MILLISECOND;
 pub(super) const START: u64 = 1_000_000 * MILLISECOND;
 
-/// A tenant and what it does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TenantSpec {
     high: bool,
@@ -16,7 +15,6 @@ pub(super) struct TenantSpec {
     policy: UtilizationPolicy,
     /// It would use the whole GPU, nothing, or this.
     pub(super) wants: Ppm,
-    /// What the driver measures.
     pub(super) measured: Option<Ppm>,
 }
 
@@ -49,7 +47,6 @@ fn forced(spec: TenantSpec) -> TenantSpec {
     }
 }
 
-/// A simulated GPU and its tenants.
 #[derive(Debug)]
 pub(super) struct SimulatedGpu {
     pub(super) tenants: Vec<(TenantSpec, LaunchCounters)>,

@@ -12,7 +12,6 @@ use thiserror::Error;
 use super::{CONTEXT, DeviceRecord, MAGIC, MAX_DEVICES, PageHeader, SIZE, UUID, VERSION, record};
 use crate::map::{self, Map};
 
-/// Lowest valid rate correction, in millionths.
 const MIN_RATE_CORRECTION: u32 = 20_000;
 /// Highest valid rate correction: a share of one percent to which the whole device is lent,
 /// corrected by a factor of two.
@@ -79,12 +78,10 @@ impl LimitsPage {
         (uuid, length)
     }
 
-    /// Memory limit in bytes.
     pub fn memory(&self, i: usize) -> u64 {
         self.stable(|| self.u64(record(i) + offset_of!(DeviceRecord, memory)))
     }
 
-    /// Part of the device's physical memory in bytes.
     pub fn physical(&self, i: usize) -> u64 {
         self.memory_unless(i, offset_of!(DeviceRecord, physical))
     }
@@ -156,7 +153,6 @@ impl LimitsPage {
             .u32(record(i) + offset_of!(DeviceRecord, throttle_flag))
     }
 
-    /// Rate correction in millionths.
     #[inline]
     pub fn rate_correction(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(DeviceRecord, rate_correction)) {

@@ -21,7 +21,6 @@ impl HostLimitsPage {
         LimitsPage::map(&file, protection).map(Self)
     }
 
-    /// The page as a container reads it.
     pub fn page(&self) -> &LimitsPage {
         &self.0
     }
@@ -59,7 +58,6 @@ impl HostLimitsPage {
         changed
     }
 
-    /// Sets the rate correction in millionths; 0: none.
     pub fn set_rate_correction(&self, i: usize, millionths: u32) {
         let at = record(i) + offset_of!(DeviceRecord, rate_correction);
         self.store_u32(at, millionths);
@@ -89,7 +87,6 @@ impl HostLimitsPage {
         self.store_u64(record(i) + offset_of!(DeviceRecord, others_time), time);
     }
 
-    /// Sets the heartbeat, nanoseconds since the epoch.
     pub fn set_heartbeat(&self, now: u64) {
         self.store_u64(offset_of!(PageHeader, heartbeat), now);
     }
