@@ -46,20 +46,6 @@ fn limits_unmeasured_launches_of_unknown_kernel() {
 }
 
 #[test]
-fn follows_measured_durations() {
-    let costs = Costs::default();
-    let kernel = costs.kernel(key([1, 2, 3]));
-    for took in [90, 110, 90, 110, 90, 110, 90, 110] {
-        kernel.learn(alone(took * 1000));
-    }
-    assert!((98_000..102_000).contains(&kernel.cost()), "{kernel:?}");
-    for _ in 0..100 {
-        kernel.learn(alone(300_000));
-    }
-    assert!((295_000..=300_000).contains(&kernel.cost()), "{kernel:?}");
-}
-
-#[test]
 fn remembers_kernels_that_share_full_set() {
     let costs = Costs::default();
     // Eight keys of one set, launched in turn.
@@ -134,47 +120,6 @@ fn long_launches_of_mixed_kernel_are_charged_their_own_time() {
             let charged = kernel.learn(beside(others, own * processes));
             assert_eq!(charged, Some(own), "{i}");
         }
-    }
-}
-
-#[test]
-fn mean_recovers_from_launches_that_seemed_alone() {
-    let costs = Costs::default();
-    let kernel = costs.kernel(key([1, 2, 3]));
-    for _ in 0..20 {
-        kernel.learn(alone(350_000));
-    }
-    for _ in 0..300 {
-        kernel.learn(beside(1, 100_000));
-    }
-    assert!((100_000..105_000).contains(&kernel.cost()), "{kernel:?}");
-}
-
-#[test]
-fn excludes_wait_for_throttled_device_from_cost() {
-    for others in [0, 1] {
-        let processes = u64::from(others + 1);
-        let costs = Costs::default();
-        let kernel = costs.kernel(key([1, 2, 3]));
-        let (mut charged, mut own) = (0, 0);
-        for i in 0..100 {
-            // A millisecond of work; every other launch waits 50 ms for its counterpart on another
-            // device.
-            let delayed = i % 2 * 50_000_000;
-            let sample = LaunchSample {
-                delayed,
-                ..beside(others, 1_000_000 * processes + delayed)
-            };
-            charged += kernel.learn(sample).unwrap_or_default();
-            own += 1_000_000;
-        }
-        assert!(charged < own / 10 * 12, "{charged} of {own}: {kernel:?}");
-        // What exceeds that wait is its own time.
-        let long = LaunchSample {
-            delayed: 5_000_000,
-            ..beside(others, 200_000_000)
-        };
-        assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
     }
 }
 

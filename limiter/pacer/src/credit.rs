@@ -216,38 +216,4 @@ mod tests {
             "another thread tells of its own"
         );
     }
-
-    #[test]
-    fn adds_launched_work_to_expected_end() {
-        let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        for (now, end) in [(500, 600), (550, 700), (900, 1000)] {
-            credit.begin_work(0, &until, (now, 100));
-            assert_eq!(until.load(Relaxed), end);
-        }
-        until.store(u64::MAX, Relaxed);
-        credit.begin_work(0, &until, (2_000, 100));
-        assert_eq!(
-            until.load(Relaxed),
-            2_100,
-            "no launch can have made that word"
-        );
-    }
-
-    #[test]
-    fn notices_launches_of_other_threads() {
-        let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        let launch = |(thread, now): (usize, u64)| {
-            credit.spend(thread, 0);
-            credit.begin_work(thread, &until, (now, 0))
-        };
-        let found = [
-            (0, 10),
-            (1, 20),
-            (1, 30),
-            (0, 40),
-            (0, 1_000 * OVERLAP_WINDOW),
-        ]
-        .map(launch);
-        assert_eq!(found, [false, true, true, true, false]);
-    }
 }

@@ -98,11 +98,6 @@ impl Rate {
         Self(rate.clamp(1, MAX_RATE))
     }
 
-    #[cfg(test)]
-    pub(crate) const fn from_millionths(millionths: u64) -> Self {
-        Self(millionths)
-    }
-
     /// Nanoseconds in which `cost` nanoseconds of GPU time become free.
     pub fn wall_time(self, cost: u64) -> u64 {
         let time = u128::from(cost) * 1_000_000 / u128::from(self.0);
