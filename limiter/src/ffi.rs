@@ -195,31 +195,3 @@ pub(crate) fn long(size: usize) -> u64 {
 pub(crate) fn size(long: u64) -> usize {
     usize::try_from(long).unwrap_or(usize::MAX)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn maps_locality_domain_to_its_device() {
-        let check = |place, device, kind, expected| {
-            let place = CuMemLocation {
-                kind: place,
-                device,
-            };
-            assert_eq!(place.for_type(kind), expected, "{place:?} {kind}");
-        };
-        check(1, 3, 1, MemoryLocation::Device(3));
-        // Card 3, part 1 of its memory.
-        check(6, 0x103, 1, MemoryLocation::Device(3));
-        for host in 2..=4 {
-            check(host, 0, 1, MemoryLocation::Host);
-            check(host, 0, MANAGED, MemoryLocation::Managed);
-        }
-        check(0, 0, MANAGED, MemoryLocation::Managed);
-        check(1, 3, MANAGED, MemoryLocation::Device(3));
-        for other in [0, 5, 7, 99] {
-            check(other, 0, 1, MemoryLocation::Unknown(other));
-        }
-    }
-}

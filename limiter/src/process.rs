@@ -354,14 +354,3 @@ extern "C" fn at_exit() {
         );
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn formats_uuid_like_nvml() {
-        let bytes: [u8; 16] = core::array::from_fn(|i| u8::try_from(i * 17).unwrap());
-        assert_eq!(&uuid_digits(bytes), b"00112233-4455-6677-8899-aabbccddeeff");
-    }
-}

@@ -261,6 +261,3 @@ hooks! {
 #[cfg(test)]
 #[path = "names_tests.rs"]
 mod names;
-#[cfg(test)]
-#[path = "table_tests.rs"]
-mod tests;

@@ -111,51 +111,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::{Architecture, FOLDER, LIBRARIES, build_driver_shim, build_shim};
-
-    fn shim() -> Vec<u8> {
-        build_shim(LIBRARIES[0], FOLDER, Architecture::X86_64)
-    }
-
-    #[test]
-    fn leaves_out_exports_that_are_no_calls() {
-        let names = [
-            "cuInit",
-            "cudbgApiInit",
-            "cuda",
-            "cu",
-            "nvmlInit_v2",
-            "cuInit",
-        ];
-        let names = names.map(str::to_owned);
-        for (library, expected) in LIBRARIES.into_iter().zip(["cuInit", "nvmlInit_v2"]) {
-            let file = build_driver_shim(library, &names, Architecture::Aarch64);
-            let found = exported_calls(library, &mut Cursor::new(file)).expect("calls");
-            assert_eq!(found, [expected]);
-        }
-    }
-
-    #[test]
-    fn leaves_out_symbols_that_are_no_exported_functions() {
-        let symbol = |kind, section| {
-            let mut symbol = [0; SYMBOL];
-            symbol[0] = 1;
-            symbol[4] = kind;
-            symbol[6] = section;
-            symbol
-        };
-        let found = |symbol| function(&symbol, b"\0cuInit\0");
-        // A function, global or weak, and one that is chosen when it is loaded.
-        for kind in [0x12, 0x22, 0x1a] {
-            assert_eq!(found(symbol(kind, 4)), Some("cuInit"), "{kind:#x}");
-            assert_eq!(found(symbol(kind, 0)), None, "{kind:#x}, not defined");
-        }
-        // A local function, a variable.
-        for kind in [0x02, 0x11] {
-            assert_eq!(found(symbol(kind, 4)), None, "{kind:#x}");
-        }
-        assert_eq!(function(&symbol(0x12, 4), b""), None);
-    }
+    use crate::{Architecture, FOLDER, LIBRARIES, build_shim};
 
     #[test]
     fn refuses_file_without_calls_with_a_reason() {
@@ -167,12 +123,11 @@ mod tests {
         let no_symbols = "with a dynamic symbol table";
         check(b"", no_symbols);
         check(&[b'#'; 100], no_symbols);
-        let file = shim();
-        check(&file[..63], no_symbols);
-        check(&file[..file.len() / 2], no_symbols);
-        let of_nvml = build_shim(LIBRARIES[1], FOLDER, Architecture::X86_64);
+        let [mut long, of_nvml] =
+            LIBRARIES.map(|library| build_shim(library, FOLDER, Architecture::X86_64));
+        check(&long[..63], no_symbols);
+        check(&long[..long.len() / 2], no_symbols);
         check(&of_nvml, "which begins with cu");
-        let mut long = file;
         // The length of the second of six sections, the symbols.
         let at = long.len() - 4 * SECTION + 32;
         long[at + 3] = 1;

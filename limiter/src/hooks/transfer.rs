@@ -112,21 +112,3 @@ fn is_device_memory(address: Pointer) -> bool {
     let code = call::cuPointerGetAttribute(Out::to(&mut kind), MEMORY_TYPE, address);
     code == SUCCESS && kind == DEVICE
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_sizes_that_differ_by_an_eighth() {
-        for (bytes, expected) in [
-            (LARGE, LARGE),
-            (LARGE + (LARGE >> 4), LARGE),
-            (LARGE + (LARGE >> 3), LARGE + (LARGE >> 3)),
-            (2 * LARGE - 1, 15 << 19),
-            (u64::MAX, 15 << 60),
-        ] {
-            assert_eq!(size_class(bytes), expected, "{bytes}");
-        }
-    }
-}

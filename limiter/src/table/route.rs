@@ -223,33 +223,9 @@ mod tests {
 
     #[test]
     fn leaves_other_symbols_to_libc() {
-        for name in [
-            c"malloc",
-            c"cublasCreate",
-            c"curl_easy_init",
-            c"nvml",
-            c"cu",
-            c"",
-            c"cuNothing",
-        ] {
+        for name in [c"malloc", c"cublasCreate", c"cu", c"", c"cuNothing"] {
             let found = routed(null_mut(), name.as_ptr(), null_mut());
             assert!(found.is_null(), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn finds_variants_by_name_with_and_without_suffix() {
-        let names = |name: &[u8]| variants_of(name).map(|hook| hook.name).collect::<Vec<_>>();
-        let all = [
-            "cuCtxCreate",
-            "cuCtxCreate_v2",
-            "cuCtxCreate_v3",
-            "cuCtxCreate_v4",
-        ];
-        assert_eq!(names(b"cuCtxCreate"), all);
-        assert_eq!(names(b"cuCtxCreate_v2_ptsz"), all);
-        for other in ["cuDriverGetVersion", "cuCtxCreates", "nvmlInit_v2", ""] {
-            assert!(names(other.as_bytes()).is_empty(), "{other}");
         }
     }
 }
