@@ -210,18 +210,6 @@ mod tests {
     }
 
     #[test]
-    fn requests_only_new_samples() {
-        let mut samples = UtilizationSamples::default();
-        let at = |at| used(1, 1, at);
-        assert_eq!(samples.since("GPU-a"), 0);
-        let all = [at(5), at(9), at(7)];
-        samples.take("GPU-a", &all, |_| true, Instant::now());
-        assert_eq!((samples.since("GPU-a"), samples.since("GPU-b")), (9, 0));
-        samples.take("GPU-a", &[], |_| true, Instant::now());
-        assert_eq!(samples.since("GPU-a"), 9);
-    }
-
-    #[test]
     fn accepts_new_samples_after_clock_is_set_back() {
         let begun = Instant::now();
         let day = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);

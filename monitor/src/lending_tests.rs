@@ -119,17 +119,6 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
     assert_eq!(decide(&mut one, &shares, 0, 10).end, [2]);
 }
 
-#[test]
-fn gpu_without_limits_above_requests_lends_nothing() {
-    let plain = LentShare {
-        limit: 2000 * MIB,
-        ..share(0, 1000, 900)
-    };
-    let decision = decide(&mut lending(), &[plain], 0, 0);
-    assert_eq!(decision.max_wait_ms, NOTHING_LENT);
-    assert!(!decision.called_back);
-}
-
 proptest! {
     #[test]
     fn ends_only_borrowers_above_their_request_after_their_grace(

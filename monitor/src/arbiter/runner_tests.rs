@@ -145,18 +145,3 @@ fn isolates_tenants_from_corrupt_counters_of_one() {
         }
     }
 }
-
-#[test]
-fn adds_container_when_its_page_appears() {
-    let dir = tempfile::tempdir().unwrap();
-    let late = container(dir.path(), "late", 1, 30);
-    let page = fs::read(late.directory.limits()).unwrap();
-    fs::remove_file(late.directory.limits()).unwrap();
-    let mut node = node();
-    node.set_containers(&[&late]);
-    assert_eq!(node.arbiter.containers.len(), 0);
-    fs::write(late.directory.limits(), page).unwrap();
-    node.set_containers(&[&late]);
-    node.tick(&[&late]);
-    assert_eq!(node.tick(&[&late]), [2]);
-}
