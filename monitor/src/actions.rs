@@ -268,11 +268,8 @@ fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::managed_containers::ManagedContainers;
-    use crate::testing::{container, share};
+    use crate::testing::{container, node_sample, share};
 
     /// Whoever may read the borrower's namespace reads the event.
     #[test]
@@ -280,14 +277,7 @@ mod tests {
         let mut all = ["u0", "u1", "u2"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
         all[2].namespace = "other".to_owned();
         let shares = [share(0, 3000, 0), share(1, 0, 500), share(2, 0, 500)];
-        let sample = NodeSample {
-            containers: Arc::new(ManagedContainers {
-                all: all.into(),
-                ..ManagedContainers::default()
-            }),
-            ..NodeSample::default()
-        };
-        let text = ended(&sample, &shares[0], &shares);
+        let text = ended(&node_sample(all.into()), &shares[0], &shares);
         let pods = "default/pod-u1 and 1 pod of another namespace";
         assert!(text.contains(pods) && !text.contains("other/"), "{text}");
     }

@@ -4,8 +4,7 @@ use aliquot_nvml::MemoryLimit;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::managed_containers::ManagedContainers;
-use crate::testing::{container, page};
+use crate::testing::{container, node_sample, page};
 
 /// A driver that supports limits on one GPU.
 #[derive(Default)]
@@ -57,16 +56,12 @@ fn both(bytes: u64) -> CgroupLimits {
 }
 
 fn sample(containers: Vec<ManagedContainer>, cgroup: &str) -> NodeSample {
-    let mut sample = NodeSample::default();
-    for container in &containers {
+    let mut sample = node_sample(containers);
+    for container in &sample.containers.all {
         sample.pages.push(vec![page(100); container.devices.len()]);
         let key = (container.pod.clone(), container.name.clone());
         sample.cgroups.insert(key, [cgroup.to_owned()].into());
     }
-    sample.containers = Arc::new(ManagedContainers {
-        all: containers,
-        ..ManagedContainers::default()
-    });
     sample
 }
 

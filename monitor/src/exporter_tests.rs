@@ -10,10 +10,9 @@ use prometheus_client::registry::Registry;
 use super::*;
 use crate::attribution::UnmanagedReason;
 use crate::evaluation::UnmanagedProcess;
-use crate::managed_containers::ManagedContainers;
 use crate::metrics::{ALL, reference};
 use crate::node_sample::ProcessSample;
-use crate::testing::{container, page, process, process_sample};
+use crate::testing::{container, node_sample, page, process, process_sample};
 
 const GIB: u64 = 1 << 30;
 
@@ -65,13 +64,9 @@ pub(crate) fn snapshot(
         container("s1", "u2", "main", &["MIG-1"]),
     ];
     let mut sample = NodeSample {
-        containers: Arc::new(ManagedContainers {
-            all: containers,
-            ..ManagedContainers::default()
-        }),
         pages: vec![vec![page(4 * GIB)]; 2],
         gpus: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
-        ..NodeSample::default()
+        ..node_sample(containers)
     };
     change(&mut sample);
     let used = ContainerUse {

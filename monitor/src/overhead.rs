@@ -103,8 +103,6 @@ impl Overhead {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn steady(with_slot: u64, counted: u64) -> MemorySample {
@@ -220,27 +218,5 @@ mod tests {
             [20; 4]
         );
         assert_eq!([500, 400, 300, 200].map(|bytes| charge(bytes, 200)), [0; 4]);
-    }
-
-    proptest! {
-        #[test]
-        fn never_charges_more_than_driver_reports(
-            samples in proptest::collection::vec(
-                ((0_u64..100, 0_u64..50), (0_u64..100, 0_u64..100, 0_u64..100), 0_u64..20),
-                1..50,
-            )
-        ) {
-            let mut overhead = Overhead::default();
-            let mut most = 0;
-            for ((with_slot, without_slot), (counted_before, counted_after, managed), imported) in samples {
-                let managed = managed.min(counted_after);
-                let imported = imported.min(counted_after - managed);
-                let sample =
-                    MemorySample { with_slot, without_slot, counted_before, counted_after, managed, imported };
-                most = most.max(with_slot.saturating_sub(counted_after - managed - imported));
-                let charged = overhead.update(sample, 0);
-                prop_assert!(charged <= most + without_slot);
-            }
-        }
     }
 }

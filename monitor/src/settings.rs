@@ -104,19 +104,3 @@ fn grace_in(text: &str) -> Result<(String, u64), String> {
     });
     read.ok_or_else(|| format!("{text:?}; expected: NAMESPACE=SECONDS, 0 to 3600"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_grace_by_namespace() {
-        for (value, expected) in [("a=5,b=0", true), ("a", false), ("=5", false)] {
-            let flag = "--burst-grace-seconds-in";
-            let found = Settings::try_parse_from(["monitor", "--node-name", "n1", flag, value]);
-            let error = found.err().map(|error| error.to_string());
-            assert_eq!(error.is_none(), expected, "{value}");
-            assert!(error.is_none_or(|error| error.contains("NAMESPACE=SECONDS")));
-        }
-    }
-}

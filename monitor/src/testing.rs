@@ -1,6 +1,7 @@
 //! Containers, processes and shares for tests.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::inventory::Mode;
@@ -14,8 +15,8 @@ use aliquot_node_state::state::StateDirectory;
 use tempfile::TempDir;
 
 use crate::lending::LentShare;
-use crate::managed_containers::{ContainerDevice, ManagedContainer};
-use crate::node_sample::{DevicePage, ProcessSample};
+use crate::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
+use crate::node_sample::{DevicePage, NodeSample, ProcessSample};
 use crate::pods::{GpuSource, Pod};
 
 pub(crate) fn state_directory() -> TempDir {
@@ -77,6 +78,18 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
         instance: None,
         bytes: Some(bytes),
         process,
+    }
+}
+
+/// A sample with these containers.
+pub(crate) fn node_sample(containers: Vec<ManagedContainer>) -> NodeSample {
+    let containers = ManagedContainers {
+        all: containers,
+        ..ManagedContainers::default()
+    };
+    NodeSample {
+        containers: Arc::new(containers),
+        ..NodeSample::default()
     }
 }
 

@@ -74,32 +74,20 @@ pub fn gather_time(rate: Rate, cost: u64) -> u64 {
     more.min(MAX_GATHER / each) * each
 }
 
-/// The word after a charge, or until when none is possible.
+/// The word after a charge, never so far that it becomes invalid; or until when none is possible.
 fn charged_word(word: u64, now: u64, rate: Rate, cost: u64) -> Result<u64, Until> {
-    let paid = paid_until(word, now, rate, cost);
+    let invalid = word > now.saturating_add(MAX_DEBT);
+    let time = rate.wall_time(cost);
+    // A new bucket is empty.
+    let paid = if invalid || word == 0 {
+        now
+    } else {
+        word.max(now.saturating_sub(time.clamp(BURST, MAX_BURST)))
+    };
     if paid > now && rate != Rate::UNBOUNDED {
         return Err(Until(paid));
     }
-    Ok(charged_from(paid, now, rate, cost))
-}
-
-/// The moment at which everything charged so far is paid for, for a launch of this cost.
-fn paid_until(word: u64, now: u64, rate: Rate, cost: u64) -> u64 {
-    let invalid = word > now.saturating_add(MAX_DEBT);
-    // A new bucket is empty.
-    if invalid || word == 0 {
-        return now;
-    }
-    word.max(now.saturating_sub(burst(rate, cost)))
-}
-
-fn burst(rate: Rate, cost: u64) -> u64 {
-    rate.wall_time(cost).clamp(BURST, MAX_BURST)
-}
-
-/// The word after a charge; never so far that it becomes invalid.
-fn charged_from(paid: u64, now: u64, rate: Rate, cost: u64) -> u64 {
-    (paid + rate.wall_time(cost).min(MAX_DEBT)).min(now + MAX_DEBT)
+    Ok((paid + time.min(MAX_DEBT)).min(now + MAX_DEBT))
 }
 
 #[cfg(test)]

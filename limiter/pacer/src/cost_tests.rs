@@ -1,7 +1,5 @@
 //! What is learnt about kernels from samples, pure and mixed with time of others.
 
-use proptest::prelude::*;
-
 use super::*;
 
 fn alone(took: u64) -> LaunchSample {
@@ -174,25 +172,4 @@ fn learns_only_upper_bound_from_disturbed_launch() {
         (1..=3).contains(&taken),
         "where nothing better comes: {taken}"
     );
-}
-
-proptest! {
-    #[test]
-    fn keeps_cost_within_measured_range(
-        samples in prop::collection::vec((1_u64..1 << 40, 0_u32..10, any::<bool>()), 1..100),
-    ) {
-        let costs = Costs::default();
-        let kernel = costs.kernel(key([1, 2, 3]));
-        let (mut lowest, mut most) = (u64::MAX, 0);
-        for (took, others, disturbed) in samples {
-            let sample = LaunchSample { disturbed, ..beside(others, took) };
-            lowest = lowest.min(took / u64::from(others + 1));
-            most = most.max(took);
-            let found = kernel.learn(sample);
-            prop_assert!(found.is_none_or(|found| found <= most));
-        }
-        if kernel.is_known() {
-            prop_assert!((lowest..=most).contains(&kernel.cost()), "{:?}", kernel);
-        }
-    }
 }

@@ -222,19 +222,6 @@ fn releases_stopped_tenant_on_idle_gpu() {
 }
 
 #[test]
-fn charge_that_matches_measurement_corrects_nothing() {
-    // Whatever it demands, and whatever its share: one that waits for its work, and one that hardly
-    // works.
-    for used in [15 * PERCENT, PERCENT, 0] {
-        let mut tenant = Measured::default();
-        for second in 1..60 {
-            let rate = tenant.update((100 + second) * SECOND, used, used);
-            assert_eq!(rate, 1_000_000, "{used}");
-        }
-    }
-}
-
-#[test]
 fn forged_charges_stay_within_bounds() {
     let mut rate = RateCorrection::default();
     for second in 1..60 {

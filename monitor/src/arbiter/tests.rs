@@ -223,22 +223,6 @@ fn low_priority_gets_its_share_above_the_cap() {
 }
 
 #[test]
-fn counts_unlimited_tenant_as_active_for_new_tenant() {
-    let mut gpu = SimulatedGpu::new(&[low(70), idle(low(30))]);
-    gpu.pass(400).check(&[100, 30]);
-    gpu.tenants[1].0.wants = FULL_DEVICE;
-    for _ in 0..20 {
-        gpu.pass(20);
-        let came = gpu.decisions[1];
-        assert!(
-            came.throttle != ThrottleFlag::Unlimited && came.rate_correction <= 1_000_000,
-            "{came:?}"
-        );
-    }
-    gpu.check(&[70, 30]);
-}
-
-#[test]
 fn full_device_takes_its_loss_from_all_alike() {
     let shares = [20, 30, 50];
     let of = |share: u32| TenantSpec {
