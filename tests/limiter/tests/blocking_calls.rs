@@ -63,6 +63,28 @@ fn serves_other_threads_while_pool_allocation_blocks() {
 }
 
 #[test]
+fn keeps_release_threshold_that_program_sets_during_allocation() {
+    check(
+        "cuMemAllocFromPoolAsync",
+        &[
+            ("init", "0"),
+            ("pool", "0"),
+            ("threshold,32", "0 32"),
+            // There is no room for another step: nothing may be trimmed until it returns.
+            ("beside,frompool,2496", "0"),
+            ("threshold", "0 17592186044415"),
+            ("threshold,64", "0 64"),
+            ("together", "0"),
+            ("threshold", "0 64"),
+            ("unordered", "0"),
+            ("sync", "0"),
+            ("frompool,2496", "0"),
+            ("threshold", "0 64"),
+        ],
+    );
+}
+
+#[test]
 fn launch_ends_under_faked_clock() {
     let (temp, machine) = machine();
     let clock = compile(
