@@ -280,7 +280,7 @@ pub fn inject(
     }
 }
 
-/// Has the driver, whose libraries these edits still mount as they are, limit the container's cgroup
+/// Has the driver, whose libraries these edits still mount unchanged, limit the container's cgroup
 /// on these GPUs before its first program runs.
 pub fn limit_by_driver(
     edits: &mut Edits,

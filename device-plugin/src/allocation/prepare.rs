@@ -500,7 +500,7 @@ fn has_driver(edits: &Edits, injected: bool) -> bool {
     injected || injection::mounts_driver(edits)
 }
 
-/// The GPUs of which the driver is to limit the container's memory: a MIG instance limits it itself.
+/// The GPUs whose memory the driver is to limit; a MIG instance limits it itself.
 fn limited_by_driver<'a>(accepted: &AcceptedAllocation, grants: &'a [Grant]) -> Vec<&'a str> {
     let limited = grants.iter().filter(|grant| {
         let is_shared = matches!(accepted.mode(&grant.gpu), Mode::Vgpu | Mode::Mps);

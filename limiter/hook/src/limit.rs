@@ -1,6 +1,6 @@
 //! The driver's memory limits for the cgroup of a container, set before its first program runs
-//! (docs/guides/monitor.md). Where that fails, the container starts nevertheless: the monitor sets the
-//! limits at its next sample, and reports what started without them.
+//! (docs/guides/monitor.md). Where that fails, the container starts nevertheless: the monitor sets
+//! the limits at its next sample, and reports what started without them.
 
 use std::fs;
 use std::io::{self, Read};
@@ -65,8 +65,8 @@ pub fn run(
     limit(Path::new(&cgroup), library, directory, gpus)
 }
 
-/// Limits a cgroup on these GPUs as the limits page in this container directory says; `library` is the
-/// driver's NVML.
+/// Limits a cgroup on these GPUs as the limits page in this container directory says; `library` is
+/// the driver's NVML.
 pub fn limit(
     cgroup: &Path,
     library: &Path,

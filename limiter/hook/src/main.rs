@@ -1,6 +1,6 @@
-//! `aliquot-hook preload FILE`, `compat FOLDER` and `limit LIBRARY DIRECTORY GPU…`: an OCI runtime runs
-//! these while it creates a container, with the container's state on standard input. On failure it
-//! prints one line on stderr, and the container is not created, except after `limit`.
+//! `aliquot-hook preload FILE`, `compat FOLDER` and `limit LIBRARY DIRECTORY GPU…`: an OCI runtime
+//! runs these while it creates a container, with the container's state on standard input. On failure
+//! it prints one line on stderr, and the container is not created, except after `limit`.
 
 #![expect(clippy::print_stderr, reason = "the runtime reports it")]
 
