@@ -7,7 +7,6 @@ pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds since the epoch.
 pub(crate) fn since_epoch() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
@@ -57,7 +56,6 @@ pub(crate) fn pause() {
     pause_for(SECOND / 5000);
 }
 
-/// Waits for so many nanoseconds, or less.
 pub(crate) fn pause_for(nanoseconds: u64) {
     wait(&AtomicU32::new(0), 0, now() + nanoseconds);
 }

@@ -13,7 +13,6 @@ pub(crate) struct Context {
     pub(crate) device_index: usize,
     pub(crate) device: Device,
     pub(crate) primary: bool,
-    /// Bytes charged for it.
     pub(crate) bytes: u64,
     /// The context with which its allocations end: for a green context the primary one.
     pub(crate) owner: Handle,

@@ -13,7 +13,6 @@ use crate::ffi::Handle;
 use crate::marker::{ContextMarks, Markers};
 use crate::stream::forget_captures;
 
-/// One launch, before it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchWork {
     /// Key of its kernel at its size, or of its graph.

@@ -14,9 +14,7 @@ pub(crate) mod call;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriverLibrary {
-    /// `libcuda.so.1`.
     Cuda,
-    /// `libnvidia-ml.so.1`.
     Nvml,
 }
 
@@ -143,7 +141,6 @@ pub(crate) fn is_in_limiter(address: *mut c_void) -> bool {
 
 type Search = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// What libc's `dlsym` returns to us.
 pub(crate) fn search(handle: *mut c_void, name: &CStr) -> *mut c_void {
     let dlsym = libc_dlsym();
     if dlsym.is_null() || handle.is_null() {

@@ -202,16 +202,3 @@ unsafe fn starts_with(text: *const u8, bytes: &[u8]) -> bool {
     }
     at == bytes.len()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_dlsym_of_libc() {
-        let found = libc_dlsym();
-        // SAFETY: a C string, and the handle of all objects.
-        let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlsym".as_ptr()) };
-        assert_eq!(found, known);
-    }
-}

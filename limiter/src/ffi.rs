@@ -25,42 +25,29 @@ impl Answer for Result<Code, Code> {
     }
 }
 
-/// `CUDA_SUCCESS` and `NVML_SUCCESS`.
 pub(crate) const SUCCESS: Code = 0;
-/// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: Code = 1;
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_NO_DEVICE`: the answer to a process without a driver.
 pub(crate) const NO_DEVICE: Code = 100;
-/// `CUDA_ERROR_INVALID_DEVICE`.
 pub(crate) const INVALID_DEVICE: Code = 101;
 /// `CUDA_ERROR_NOT_PERMITTED`: a known call without limits to check it against.
 pub(crate) const NOT_PERMITTED: Code = 800;
 /// `CUDA_ERROR_NOT_SUPPORTED`: what spilled memory cannot do, and what cannot be counted.
 pub(crate) const NOT_SUPPORTED: Code = 801;
-/// `NVML_ERROR_INVALID_ARGUMENT`.
 pub(crate) const NVML_INVALID_ARGUMENT: Code = 2;
-/// `NVML_ERROR_NOT_FOUND`.
 pub(crate) const NVML_NOT_FOUND: Code = 6;
-/// `NVML_ERROR_INSUFFICIENT_SIZE`.
 pub(crate) const NVML_INSUFFICIENT_SIZE: Code = 7;
-/// `NVML_ERROR_GPU_IS_LOST`.
 pub(crate) const NVML_GPU_IS_LOST: Code = 15;
-/// `NVML_ERROR_LIBRARY_NOT_FOUND`.
 pub(crate) const NVML_LIBRARY_NOT_FOUND: Code = 12;
 
-/// A handle of the driver.
 pub(crate) type Handle = usize;
-/// `CUdevice`.
 pub(crate) type Device = c_int;
-/// `CUdeviceptr`.
 pub(crate) type Pointer = u64;
 
 /// `CU_STREAM_PER_THREAD`; handles up to it are no stream objects.
 pub(crate) const PER_THREAD_STREAM: Handle = 2;
 
-/// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CuMemLocation {
@@ -72,7 +59,6 @@ pub(crate) struct CuMemLocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLocation {
     Device(Device),
-    /// On the host permanently.
     Host,
     /// Managed memory without a device: it moves to whichever uses it.
     Managed,
@@ -80,7 +66,6 @@ pub(crate) enum MemoryLocation {
     Unknown(c_uint),
 }
 
-/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
 const MANAGED: c_uint = 2;
 
 impl CuMemLocation {
@@ -109,7 +94,6 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// Where the memory is to be.
     pub(crate) fn location(self) -> MemoryLocation {
         self.place.for_type(self.kind)
     }
@@ -188,7 +172,6 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// A C string that a caller passes.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text(pub(crate) *const std::ffi::c_char);
@@ -211,32 +194,4 @@ pub(crate) fn long(size: usize) -> u64 {
 /// A size for the C side.
 pub(crate) fn size(long: u64) -> usize {
     usize::try_from(long).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn maps_locality_domain_to_its_device() {
-        let check = |place, device, kind, expected| {
-            let place = CuMemLocation {
-                kind: place,
-                device,
-            };
-            assert_eq!(place.for_type(kind), expected, "{place:?} {kind}");
-        };
-        check(1, 3, 1, MemoryLocation::Device(3));
-        // Card 3, part 1 of its memory.
-        check(6, 0x103, 1, MemoryLocation::Device(3));
-        for host in 2..=4 {
-            check(host, 0, 1, MemoryLocation::Host);
-            check(host, 0, MANAGED, MemoryLocation::Managed);
-        }
-        check(0, 0, MANAGED, MemoryLocation::Managed);
-        check(1, 3, MANAGED, MemoryLocation::Device(3));
-        for other in [0, 5, 7, 99] {
-            check(other, 0, 1, MemoryLocation::Unknown(other));
-        }
-    }
 }

@@ -34,7 +34,6 @@ pub(crate) fn is_enabled(level: i32) -> bool {
     level <= enabled.max(ERROR)
 }
 
-/// Writes one line.
 pub(crate) fn line(level: i32, message: core::fmt::Arguments) {
     if !is_enabled(level) {
         return;

@@ -15,7 +15,6 @@ use crate::ffi::{Code, Handle, Out, SUCCESS};
 use crate::lock::FutexLock;
 use crate::stream::{context_of, is_captured, with_current, with_relaxed_capture};
 
-/// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: Code = 600;
 /// Launches on a device that may be measured at once; others are not measured.
 const MAX_PENDING: usize = 32;
@@ -26,7 +25,6 @@ const MAX_PENDING_OF_STREAM: usize = 16;
 /// time between them may not be the launch's: the stream may have been idle meanwhile.
 const MAX_MARK_GAP: u64 = 60_000;
 
-/// Two events of a context.
 #[derive(Clone, Copy, Debug)]
 struct EventPair {
     context: Handle,
@@ -47,11 +45,9 @@ pub(crate) struct StartedMeasurement {
 /// A launch that is being measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasuredLaunch {
-    /// Key of its kernel.
     pub(crate) key: u64,
     /// How much of which function it runs.
     pub(crate) extent: Extent,
-    /// Nanoseconds that it was charged.
     pub(crate) charged: u64,
     /// What has work on the device when it is launched.
     pub(crate) running: Running,
@@ -66,7 +62,6 @@ pub(crate) struct LaunchMeasurement {
     pub(crate) launch: MeasuredLaunch,
     /// Nanoseconds between its events; `None` if unknown.
     pub(crate) took: Option<u64>,
-    /// The thread was delayed between the events.
     pub(crate) disturbed: bool,
 }
 
@@ -80,14 +75,12 @@ struct PendingMeasurement {
     gap: u64,
 }
 
-/// The events of a process on one device.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     pending: Queue<PendingMeasurement>,
     idle: FutexLock<Vec<EventPair>>,
 }
 
-/// The events of one context.
 #[derive(Debug)]
 pub(crate) struct ContextMarks {
     pending: Vec<PendingMeasurement>,

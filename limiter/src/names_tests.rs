@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::HOOKS;
+use super::{HOOKS, Hook};
 
 const CUDA: &str = include_str!("../names/cuda-13.5.txt");
 const NVML: &str = include_str!("../names/nvml-13.5.txt");
@@ -95,6 +95,15 @@ fn names_only_calls_that_driver_has() {
     assert!(all.len() > 900, "{}", all.len());
     for hook in HOOKS {
         assert!(all.contains(&hook.name), "{}", hook.name);
+    }
+}
+
+#[test]
+fn gives_variants_of_a_call_distinct_versions() {
+    for hook in HOOKS.iter().filter(|hook| !hook.stem.is_empty()) {
+        let key = |hook: &Hook| (hook.stem, hook.since, hook.per_thread);
+        let same = HOOKS.iter().filter(|other| key(other) == key(hook));
+        assert_eq!(same.count(), 1, "{}", hook.name);
     }
 }
 

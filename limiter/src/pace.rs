@@ -20,7 +20,6 @@ use crate::marker::{LaunchMeasurement, MeasuredLaunch};
 use crate::process::{self, ProcessState};
 use crate::{clock, reserve, stream};
 
-/// Percent.
 const NO_LIMIT: u32 = 100;
 /// Measurements to poll with each measured launch.
 const MAX_POLLED: usize = 4;
@@ -35,7 +34,6 @@ const MIN_QUEUE_WAIT: u64 = 100_000_000;
 /// Nanoseconds for which no launch waits for the end of others after one did so in vain: a program
 /// may launch much that is to run only later, at its command.
 const UNQUEUED: u64 = 60_000_000_000;
-/// Nanoseconds between polls of measurements that are waited for.
 const POLL_INTERVAL: u64 = 200_000;
 /// The longest that a launch waits to learn what earlier ones cost. They may not end before it
 /// starts: kernels of several processes wait for each other.
@@ -119,7 +117,6 @@ fn limit_words(process: &ProcessState, device_index: usize, host_alive: bool) ->
     }
 }
 
-/// What paces a launch that may have to wait.
 #[derive(Clone, Copy)]
 struct Pacing {
     process: &'static ProcessState,

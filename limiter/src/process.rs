@@ -26,7 +26,6 @@ use crate::log;
 
 /// The host's page, in a directory that cannot be renamed.
 const LIMITS: &CStr = c"/.aliquot/limits";
-/// The counters file of all processes.
 const COUNTERS: &CStr = c"/.aliquot/counters/slots";
 /// The driver's node, of which the descriptors are that stand for memory.
 const CONTROL_NODE: &CStr = c"/dev/nvidiactl";
@@ -95,7 +94,6 @@ impl Access {
 }
 
 static CURRENT: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
-/// What a process sees that is refused.
 static REFUSED: AtomicPtr<RefusedProcess> = AtomicPtr::new(null_mut());
 static LOGGED: AtomicBool = AtomicBool::new(false);
 
@@ -188,12 +186,10 @@ impl Share {
         self.limits.flags() & UNCONTROLLED != 0
     }
 
-    /// More may be granted than the devices have.
     pub(crate) fn is_oversubscribed(&self) -> bool {
         self.limits.flags() & OVERSUBSCRIBE != 0
     }
 
-    /// Index of the device with this UUID in the limits page.
     pub(crate) fn device_index_of_uuid(&self, uuid: &[u8]) -> Option<usize> {
         (0..self.limits.devices()).find(|device_index| {
             let (name, length) = self.limits.uuid(*device_index);
@@ -222,7 +218,6 @@ impl Share {
         }
     }
 
-    /// Whether the container has a share of a CUDA device.
     pub(crate) fn is_assigned(&self, device: Device) -> bool {
         matches!(self.device_index(device), Ok(Some(_)))
     }
@@ -357,16 +352,5 @@ extern "C" fn at_exit() {
             log::INFO,
             format_args!("exit; the container uses {used} MiB of the first device"),
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn formats_uuid_like_nvml() {
-        let bytes: [u8; 16] = core::array::from_fn(|i| u8::try_from(i * 17).unwrap());
-        assert_eq!(&uuid_digits(bytes), b"00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -28,7 +28,6 @@ mod route;
 
 #[derive(Debug)]
 pub(crate) struct Hook {
-    /// The exported name.
     pub(crate) name: &'static str,
     /// The name under which `cuGetProcAddress` is asked for it.
     pub(crate) stem: &'static str,
@@ -262,6 +261,3 @@ hooks! {
 #[cfg(test)]
 #[path = "names_tests.rs"]
 mod names;
-#[cfg(test)]
-#[path = "table_tests.rs"]
-mod tests;

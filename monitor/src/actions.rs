@@ -22,10 +22,8 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub struct ActionCounts {
-    /// Killed processes, by reason.
     pub killed: BTreeMap<&'static str, u64>,
     pub not_killed: u64,
-    /// Times that a container was above its limit.
     pub above: u64,
     pub call_backs: u64,
 }
@@ -45,7 +43,6 @@ pub struct ActionRunner {
 struct WrittenFiles(BTreeMap<String, BTreeMap<PathBuf, Option<String>>>);
 
 impl WrittenFiles {
-    /// Forgets the files of all containers but these.
     fn retain(&mut self, containers: &[ManagedContainer]) {
         let names: BTreeSet<&String> = containers.iter().map(|one| &one.id).collect();
         self.0.retain(|name, _| names.contains(name));
@@ -212,6 +209,19 @@ impl ActionRunner {
         self.send_event(process.pod.as_ref(), "GpuProcessUnmanaged", about(process));
     }
 
+    /// Reports containers that started without the driver's limit, each by container and device.
+    pub fn report_late_limits(&self, sample: &NodeSample, late: &[(usize, usize)]) {
+        for (at, device) in late {
+            let container = &sample.containers.all[*at];
+            let (name, gpu) = (&container.name, &container.devices[*device].uuid);
+            let text = format!(
+                "container {name} started without the driver's limit of its memory on {gpu}, which is set now; until then only the library in it enforced its limit"
+            );
+            tracing::warn!(pod = container.pod_name, text, "late driver limit");
+            self.send_event(Some(&container.pod), "GpuMemoryLimitLate", text);
+        }
+    }
+
     /// Sends a warning event on the pod, or on the node if the pod is not known.
     fn send_event(&self, pod: Option<&PodUid>, reason: &'static str, text: String) {
         let known = pod.and_then(|uid| self.pods.get(uid));
@@ -273,11 +283,8 @@ fn above(sample: &NodeSample, at: usize, device: usize, used: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::managed_containers::ManagedContainers;
-    use crate::testing::{container, share};
+    use crate::testing::{container, node_sample, share};
 
     /// Whoever may read the borrower's namespace reads the event.
     #[test]
@@ -285,14 +292,7 @@ mod tests {
         let mut all = ["u0", "u1", "u2"].map(|pod| container(pod, pod, "main", &["GPU-a"]));
         all[2].namespace = "other".to_owned();
         let shares = [share(0, 3000, 0), share(1, 0, 500), share(2, 0, 500)];
-        let sample = NodeSample {
-            containers: Arc::new(ManagedContainers {
-                all: all.into(),
-                ..ManagedContainers::default()
-            }),
-            ..NodeSample::default()
-        };
-        let text = ended(&sample, &shares[0], &shares);
+        let text = ended(&node_sample(all.into()), &shares[0], &shares);
         let pods = "default/pod-u1 and 1 pod of another namespace";
         assert!(text.contains(pods) && !text.contains("other/"), "{text}");
     }

@@ -34,9 +34,7 @@ use rate_correction::RateCorrection;
 
 /// Millionths of a device's compute.
 pub type Ppm = u64;
-/// All of a device.
 pub const FULL_DEVICE: Ppm = 1_000_000;
-/// One percent of it.
 pub const PERCENT: Ppm = 10_000;
 /// Measured use from which on a device has no time left but what it loses by switching.
 const FULL: Ppm = 88 * PERCENT;
@@ -54,7 +52,6 @@ pub enum ThrottleFlag {
 }
 
 impl ThrottleFlag {
-    /// The value on the limits page.
     pub fn value(self) -> u32 {
         match self {
             Self::Open => 0,
@@ -64,16 +61,11 @@ impl ThrottleFlag {
     }
 }
 
-/// A sample of one tenant of one device.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantSample<'a> {
-    /// The id of the container.
     pub container: &'a str,
-    /// The uuid of the device.
     pub device: &'a str,
-    /// It has priority 0.
     pub high_priority: bool,
-    /// When its limit applies.
     pub policy: UtilizationPolicy,
     /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
@@ -113,10 +105,8 @@ pub struct Measurement {
     pub is_late: bool,
 }
 
-/// The decision for a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TenantDecision {
-    /// Its throttle flag.
     pub throttle: ThrottleFlag,
     /// Its rate as a multiple of its share, in millionths; 0: no rate.
     pub rate_correction: u32,
@@ -139,15 +129,12 @@ pub struct ArbiterState {
     priority_cap: PriorityCap,
 }
 
-/// The state of one device.
 #[derive(Debug, Default)]
 struct Device {
-    /// The indices of its tenants.
     members: Vec<usize>,
     priority_waits: PriorityWaits,
 }
 
-/// The state of one tenant on one device.
 #[derive(Debug, Default)]
 struct Tenant {
     activity: Activity,
@@ -156,7 +143,6 @@ struct Tenant {
 }
 
 impl ArbiterState {
-    /// Before the first decision, with this cap.
     pub fn new(priority_cap: PriorityCap) -> Self {
         Self {
             priority_cap,

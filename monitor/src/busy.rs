@@ -14,13 +14,11 @@ use aliquot_nvml::ProcessUtilization;
 /// A GPU without a sample for so long is idle.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// The highest value that a sample can have.
 const FULL: u32 = 100;
 
 /// A second of the driver's clock, which is the time of day in microseconds.
 const SECOND: u64 = 1_000_000;
 
-/// The newest samples of each GPU.
 #[derive(Debug, Default)]
 pub struct UtilizationSamples {
     gpus: BTreeMap<String, GpuSamples>,
@@ -209,18 +207,6 @@ mod tests {
         let both = [(1, 60), (1, 250), (2, 250), (2, 100)];
         check_take(&both, &[(1, 60), (2, 100)]);
         check_take(&[(9, 50)], &[]);
-    }
-
-    #[test]
-    fn requests_only_new_samples() {
-        let mut samples = UtilizationSamples::default();
-        let at = |at| used(1, 1, at);
-        assert_eq!(samples.since("GPU-a"), 0);
-        let all = [at(5), at(9), at(7)];
-        samples.take("GPU-a", &all, |_| true, Instant::now());
-        assert_eq!((samples.since("GPU-a"), samples.since("GPU-b")), (9, 0));
-        samples.take("GPU-a", &[], |_| true, Instant::now());
-        assert_eq!(samples.since("GPU-a"), 9);
     }
 
     #[test]

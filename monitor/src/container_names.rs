@@ -20,7 +20,6 @@ pub type NamesById = BTreeMap<(PodUid, String), String>;
 pub struct ContainerNames {
     file: PathBuf,
     known: NamesById,
-    /// The file is up to date.
     written: bool,
 }
 
@@ -78,7 +77,6 @@ impl ContainerNames {
         self.written &= self.known.len() == before;
     }
 
-    /// Writes the file if the names changed.
     pub fn write(&mut self) -> io::Result<()> {
         if self.written {
             return Ok(());

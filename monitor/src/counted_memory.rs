@@ -60,21 +60,17 @@ mod tests {
     use super::*;
     use crate::testing::{process, process_sample};
 
-    fn counts(used: u64) -> SlotUsage {
-        SlotUsage {
-            used,
-            contexts: 0,
-            managed: used / 2,
-            imported: used / 3,
-            refused: 3,
-        }
-    }
-
     fn snapshot(slots: &[(Option<u32>, u64)]) -> CountersSnapshot {
-        let usage = |(slot, (pid, used)): (usize, &(Option<u32>, u64))| ProcessUsage {
-            slot,
-            pid: *pid,
-            devices: vec![SlotUsage::default(), counts(*used)],
+        let usage = |(slot, (pid, used)): (usize, &(Option<u32>, u64))| {
+            let used = SlotUsage {
+                used: *used,
+                ..SlotUsage::default()
+            };
+            ProcessUsage {
+                slot,
+                pid: *pid,
+                devices: vec![SlotUsage::default(), used],
+            }
         };
         CountersSnapshot {
             processes: slots.iter().enumerate().map(usage).collect(),
@@ -82,55 +78,30 @@ mod tests {
         }
     }
 
-    fn measured(container_pid: Option<u32>, bytes: Option<u64>) -> ProcessSample {
+    fn measured(container_pid: Option<u32>, bytes: u64) -> ProcessSample {
         let process = ProcessStatus {
             container_pid,
             ..process(1, None, "")
         };
-        ProcessSample {
-            bytes,
-            ..process_sample("GPU-a", process, 0)
-        }
-    }
-
-    /// The counted bytes of processes with these pids and sizes on the second device.
-    fn counted(processes: &[(Option<u32>, u64)], slots: &[(Option<u32>, u64)]) -> Vec<u64> {
-        let all = processes.iter();
-        let measured: Vec<_> = all
-            .map(|(pid, bytes)| measured(*pid, Some(*bytes)))
-            .collect();
-        let measured: Vec<&ProcessSample> = measured.iter().collect();
-        let slots = snapshot(slots);
-        let counted = counted_memory(&measured, (&slots, &slots), 1, 10);
-        counted.iter().map(|one| one.used).collect()
-    }
-
-    #[test]
-    fn matches_processes_with_slots_by_pid() {
-        let processes = [(Some(1), 50), (Some(2), 60)];
-        let found = counted(&processes, &[(Some(2), 40), (Some(1), 30)]);
-        assert_eq!(found, [30, 40]);
-        let found = counted(&processes, &[(Some(3), 90), (Some(1), 30)]);
-        assert_eq!(found, [30, 50]);
-        assert_eq!(counted(&processes, &[]), [0, 0]);
-        let (slots, process) = (snapshot(&[(Some(1), 30)]), measured(Some(1), None));
-        let found = counted_memory(&[&process], (&slots, &slots), 1, 10);
-        assert_eq!(found, [counts(30)]);
+        process_sample("GPU-a", process, bytes)
     }
 
     #[test]
     fn divides_slots_among_processes_with_same_pid() {
         // Two processes are the first of their pid namespaces; the last two share the last slot.
         let processes = [(Some(1), 50), (Some(1), 60), (Some(7), 20), (None, 30)];
-        let slots = [(Some(1), 60), (Some(1), 30), (None, 10)];
-        assert_eq!(counted(&processes, &slots), [40, 50, 10, 0]);
+        let processes = processes.map(|(pid, bytes)| measured(pid, bytes));
+        let slots = snapshot(&[(Some(1), 60), (Some(1), 30), (None, 10)]);
+        let counted = counted_memory(&processes.each_ref(), (&slots, &slots), 1, 10);
+        let used: Vec<u64> = counted.iter().map(|one| one.used).collect();
+        assert_eq!(used, [40, 50, 10, 0]);
     }
 
     #[test]
     fn takes_larger_count_around_reading_of_driver() {
         let (less, more) = (snapshot(&[(Some(1), 30)]), snapshot(&[(Some(1), 50)]));
         let other = snapshot(&[(Some(2), 90)]);
-        let process = measured(Some(1), Some(50));
+        let process = measured(Some(1), 50);
         let bytes = |before: &CountersSnapshot, after: &CountersSnapshot| {
             counted_memory(&[&process], (before, after), 1, 10)[0].used
         };

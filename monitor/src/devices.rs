@@ -24,11 +24,8 @@ impl<T: Driver + Usage> GpuDriver for T {}
 #[derive(Clone, Debug, Default)]
 pub struct GpuSample {
     pub uuid: String,
-    /// NVML's index.
     pub index: u32,
     pub model: String,
-    /// PCI address.
-    pub bus: String,
     pub load: GpuUtilization,
     /// Its memory; `None` while it does not answer.
     pub bytes: Option<DeviceMemory>,
@@ -48,7 +45,6 @@ pub struct InstanceSample {
 #[derive(Default)]
 pub struct InventoryCache {
     inventory: Option<(Instant, DriverInventory)>,
-    /// The inventory has changed since.
     stale: bool,
     /// A container has a device that is not in it.
     missing: bool,
@@ -138,7 +134,6 @@ fn read_gpu(driver: &dyn GpuDriver, facts: &GpuFacts) -> GpuSample {
         uuid: facts.uuid.clone(),
         index: facts.index,
         model: facts.model.clone(),
-        bus: facts.pci_bus_id.clone().unwrap_or_default(),
         load: driver.utilization(&facts.uuid).unwrap_or_default(),
         bytes: driver.memory(&facts.uuid).ok(),
         instances: instances.collect(),

@@ -1,6 +1,6 @@
 //! What enforces each container's memory limit: the limiter in its container, MPS, and the driver's
-//! limits for cgroups, which no program can bypass and which the monitor sets. All that apply are used
-//! at once.
+//! limits for cgroups, which no program can bypass. All that apply are used at once. A hook sets
+//! the driver's limits before a container starts; the monitor keeps them as the limits page says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,10 +18,15 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// is set again: a GPU reset, or another program, may have removed it.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// The names of what enforces the limit of each device of each container.
 pub type EnforcedBy = Vec<Vec<Vec<&'static str>>>;
 
-/// The driver's memory limits for cgroups.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Enforcement {
+    pub by: EnforcedBy,
+    /// Shares without a limit of the driver's until now: index of the container, and of its device.
+    pub late: Vec<(usize, usize)>,
+}
+
 pub struct DriverLimits {
     driver: Arc<dyn MemoryLimits>,
     /// Limits and when they were set, by GPU and cgroup.
@@ -35,6 +40,8 @@ pub struct DriverLimits {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LimitStatus {
     Yes,
+    /// From now on: it had none.
+    Late,
     No,
     /// It was removed, so it has no processes.
     Gone,
@@ -57,59 +64,46 @@ impl DriverLimits {
         without.chain(with).collect()
     }
 
-    /// Sets the limits of a sample's containers, and returns what enforces the limit of each. Blocks.
-    pub fn enforce(&mut self, sample: &NodeSample) -> EnforcedBy {
-        let both = sample.cgroups.values().chain(sample.candidates.values());
-        let cgroups: BTreeSet<&String> = both.flatten().collect();
+    /// Sets the limits of a sample's containers where they are not set. Blocks.
+    pub fn enforce(&mut self, sample: &NodeSample) -> Enforcement {
+        let cgroups: BTreeSet<&String> = sample.cgroups.values().flatten().collect();
         self.set.retain(|(_, cgroup), _| cgroups.contains(cgroup));
         self.gone.retain(|(_, cgroup)| cgroups.contains(cgroup));
-        let containers = sample.containers.all.iter().enumerate();
-        containers
-            .map(|(at, container)| {
-                let devices = container.devices.iter().enumerate();
-                devices
-                    .map(|(index, device)| {
-                        self.enforce_share(sample, container, device, sample.page(at, index))
-                    })
-                    .collect()
-            })
-            .collect()
-    }
-
-    fn enforce_share(
-        &mut self,
-        sample: &NodeSample,
-        container: &ManagedContainer,
-        device: &ContainerDevice,
-        page: DevicePage,
-    ) -> Vec<&'static str> {
-        let key = (container.pod.clone(), container.name.clone());
-        if let Some(cgroups) = sample.candidates.get(&key) {
-            // One of these is the container's; until its id is reported, all are limited.
-            self.limit_share(container, device, page, cgroups);
+        let mut enforcement = Enforcement::default();
+        for (at, container) in sample.containers.all.iter().enumerate() {
+            let key = (container.pod.clone(), container.name.clone());
+            let mut by = Vec::new();
+            for (index, device) in container.devices.iter().enumerate() {
+                let page = sample.page(at, index);
+                let own = sample.cgroups.get(&key);
+                let status = own.map_or(LimitStatus::No, |own| {
+                    self.limit_share(container, device, page, own)
+                });
+                if status == LimitStatus::Late {
+                    enforcement.late.push((at, index));
+                }
+                let is_by_driver = matches!(status, LimitStatus::Yes | LimitStatus::Late);
+                let all = [
+                    ("library", container.limited && page.limit > 0),
+                    ("mps", device.mode == Mode::Mps && device.memory.0 > 0),
+                    ("driver", is_by_driver),
+                ];
+                let all = all.into_iter();
+                by.push(all.filter_map(|(name, is)| is.then_some(name)).collect());
+            }
+            enforcement.by.push(by);
         }
-        let own = sample.cgroups.get(&key);
-        let by_driver = own.is_some_and(|own| self.limit_share(container, device, page, own));
-        let by_mps = device.mode == Mode::Mps && device.memory.0 > 0;
-        [
-            ("library", container.limited && page.limit > 0),
-            ("mps", by_mps),
-            ("driver", by_driver),
-        ]
-        .into_iter()
-        .filter_map(|(name, applies)| applies.then_some(name))
-        .collect()
+        enforcement
     }
 
-    /// Limits these cgroups of a container, if the driver can; returns whether all with processes are
-    /// limited.
+    /// Limits these cgroups of a container, if the driver can.
     fn limit_share(
         &mut self,
         container: &ManagedContainer,
         device: &ContainerDevice,
         page: DevicePage,
         cgroups: &BTreeSet<String>,
-    ) -> bool {
+    ) -> LimitStatus {
         let gpu = device.uuid.as_str();
         let is_shared = matches!(device.mode, Mode::Vgpu | Mode::Mps);
         // A MIG instance limits memory by itself.
@@ -119,14 +113,21 @@ impl DriverLimits {
         if without.is_some_and(|then| then.elapsed() < RETRY)
             || !(is_shared && is_whole_gpu && has_limit)
         {
-            return false;
+            return LimitStatus::No;
         }
+        let limits = CgroupLimits {
+            soft: page.guaranteed,
+            hard: page.limit,
+        };
         // Each is tried, even if another one fails.
         let all: Vec<LimitStatus> = cgroups
             .iter()
-            .map(|cgroup| self.limit(gpu, cgroup, driver_limits(page)))
+            .map(|cgroup| self.limit(gpu, cgroup, limits))
             .collect();
-        all.contains(&LimitStatus::Yes) && !all.contains(&LimitStatus::No)
+        let worst_first = [LimitStatus::No, LimitStatus::Late, LimitStatus::Yes];
+        let mut found = worst_first.into_iter();
+        let found = found.find(|status| all.contains(status));
+        found.unwrap_or(LimitStatus::Gone)
     }
 
     fn limit(&mut self, gpu: &str, cgroup: &str, limits: CgroupLimits) -> LimitStatus {
@@ -140,23 +141,20 @@ impl DriverLimits {
             return LimitStatus::Gone;
         }
         let path = format!("{CGROUPS}{cgroup}");
+        let current = || self.driver.memory_limit(gpu, Path::new(&path));
+        let is_late = !is_known && current().is_ok_and(|limit| limit.hard.is_none());
         let answer = self.driver.limit_memory(gpu, Path::new(&path), limits);
         if answer.is_err() {
             self.set.remove(&key);
         }
         match answer {
             Ok(()) => {
-                if !is_known {
-                    tracing::info!(
-                        gpu,
-                        cgroup,
-                        soft = limits.soft,
-                        hard = limits.hard,
-                        "the driver limits the memory of a container"
-                    );
-                }
                 self.set.insert(key, (limits, Instant::now()));
-                LimitStatus::Yes
+                if is_late {
+                    LimitStatus::Late
+                } else {
+                    LimitStatus::Yes
+                }
             }
             Err(LimitError::NotOffered(_)) => {
                 let known = self.without.insert(gpu.to_owned(), Instant::now());
@@ -177,19 +175,6 @@ impl DriverLimits {
                 LimitStatus::No
             }
         }
-    }
-}
-
-/// Nothing of a request may be evicted, and what is beyond it is lent; of a limit beyond the device's
-/// own memory, only its part of that memory can stay there.
-fn driver_limits(page: DevicePage) -> CgroupLimits {
-    let soft = match page.physical {
-        0 => page.request,
-        physical => physical.min(page.request),
-    };
-    CgroupLimits {
-        soft,
-        hard: page.limit,
     }
 }
 

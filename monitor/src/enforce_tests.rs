@@ -4,8 +4,7 @@ use aliquot_nvml::MemoryLimit;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::managed_containers::ManagedContainers;
-use crate::testing::{container, page};
+use crate::testing::{container, node_sample, page};
 
 /// A driver that supports limits on one GPU.
 #[derive(Default)]
@@ -33,8 +32,18 @@ impl MemoryLimits for Fake {
         Ok(())
     }
 
-    fn memory_limit(&self, gpu: &str, _cgroup: &Path) -> Result<MemoryLimit, LimitError> {
-        Err(LimitError::NotOffered(gpu.to_owned()))
+    fn memory_limit(&self, gpu: &str, cgroup: &Path) -> Result<MemoryLimit, LimitError> {
+        if gpu != "GPU-a" {
+            return Err(LimitError::NotOffered(gpu.to_owned()));
+        }
+        let cgroup = cgroup.display().to_string();
+        let set = self.set.lock();
+        let last = set.iter().rev().find(|(_, of, _)| *of == cgroup);
+        Ok(MemoryLimit {
+            soft: last.map_or(0, |(_, _, limits)| limits.soft),
+            hard: last.map(|(_, _, limits)| limits.hard),
+            used: 0,
+        })
     }
 }
 
@@ -47,16 +56,12 @@ fn both(bytes: u64) -> CgroupLimits {
 }
 
 fn sample(containers: Vec<ManagedContainer>, cgroup: &str) -> NodeSample {
-    let mut sample = NodeSample::default();
-    for container in &containers {
+    let mut sample = node_sample(containers);
+    for container in &sample.containers.all {
         sample.pages.push(vec![page(100); container.devices.len()]);
         let key = (container.pod.clone(), container.name.clone());
         sample.cgroups.insert(key, [cgroup.to_owned()].into());
     }
-    sample.containers = Arc::new(ManagedContainers {
-        all: containers,
-        ..ManagedContainers::default()
-    });
     sample
 }
 
@@ -69,7 +74,7 @@ fn check(change: impl FnOnce(&mut ManagedContainer), cgroup: &str, expected: &[&
     let mut containers = one();
     change(&mut containers[0]);
     let mut limits = DriverLimits::new(Arc::new(Fake::default()));
-    let enforced_by = limits.enforce(&sample(containers, cgroup));
+    let enforced_by = limits.enforce(&sample(containers, cgroup)).by;
     assert_eq!(enforced_by, [[expected]]);
 }
 
@@ -115,24 +120,17 @@ fn sets_limit_once_per_cgroup_and_value() {
 }
 
 #[test]
-fn guarantees_all_of_limit_that_is_device_memory() {
-    for (physical, request, soft) in [
-        (100, 100, 100),
-        // With memory scaling.
-        (40, 100, 40),
-        (200, 100, 100),
-        // Where the part is not known, a soft limit of 0 would let the driver evict everything.
-        (0, 100, 100),
-        // The driver may evict what is lent.
-        (0, 70, 70),
-    ] {
-        let fake = Arc::new(Fake::default());
-        let mut one = sample(one(), "/k/a");
-        (one.pages[0][0].physical, one.pages[0][0].request) = (physical, request);
-        DriverLimits::new(fake.clone()).enforce(&one);
-        let limits = CgroupLimits { soft, hard: 100 };
-        assert_eq!(fake.set.lock()[0].2, limits, "{physical}");
-    }
+fn reports_once_what_started_without_driver_limit() {
+    let fake = Arc::new(Fake::default());
+    let mut first = DriverLimits::new(fake.clone());
+    let mut one = sample(one(), "/k/a");
+    assert_eq!(first.enforce(&one).late, [(0, 0)]);
+    assert!(first.enforce(&one).late.is_empty());
+    // One that has a limit: a hook set it, or another monitor, and now it is resized.
+    one.pages = vec![vec![page(200)]];
+    let found = DriverLimits::new(fake).enforce(&one);
+    assert!(found.late.is_empty());
+    assert_eq!(found.by, [[["library", "driver"]]]);
 }
 
 #[test]
@@ -144,7 +142,7 @@ fn limits_live_cgroup_beside_removed_one() {
         cgroups.insert("/k/b".to_owned());
     }
     for _ in 0..5 {
-        assert_eq!(all.enforce(&both), [[["library", "driver"]]]);
+        assert_eq!(all.enforce(&both).by, [[["library", "driver"]]]);
     }
     assert_eq!(fake.set.lock().len(), 1);
     assert_eq!(*fake.calls.lock(), 2, "one that is gone is asked for once");
@@ -175,21 +173,7 @@ fn does_not_retry_unsupported_driver_in_every_sample() {
     containers[0].devices[0].uuid = "GPU-old".into();
     let sample = sample(containers, "/k/a");
     for _ in 0..20 {
-        assert_eq!(all.enforce(&sample), [[["library"]]]);
+        assert_eq!(all.enforce(&sample).by, [[["library"]]]);
     }
     assert_eq!(*fake.calls.lock(), 1);
-}
-
-#[test]
-fn limits_candidate_cgroups_before_id_is_reported() {
-    let fake = Arc::new(Fake::default());
-    let mut all = DriverLimits::new(fake.clone());
-    let mut sample = sample(one(), "/k/a");
-    sample.candidates = std::mem::take(&mut sample.cgroups);
-    for _ in 0..2 {
-        let enforced_by = all.enforce(&sample);
-        assert_eq!(enforced_by, [[["library"]]], "its cgroup is not known yet");
-    }
-    let path = "/sys/fs/cgroup/k/a".to_owned();
-    assert_eq!(*fake.set.lock(), [("GPU-a".to_owned(), path, both(100))]);
 }

@@ -22,7 +22,6 @@ pub struct Rules {
     pub fresh: bool,
 }
 
-/// What one container uses on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUse {
     /// Its limit in bytes; 0: unknown.
@@ -76,7 +75,6 @@ pub enum Action {
     ReportUnmanaged(UnmanagedProcess, u32),
     /// A container uses so many bytes of a device, more than its limit.
     AboveLimit {
-        /// Index of the container.
         at: usize,
         device: usize,
         used: u64,
@@ -87,7 +85,6 @@ pub enum Action {
 
 #[derive(Debug, Default)]
 pub struct Evaluation {
-    /// What each container uses on each of its devices.
     pub uses: Vec<Vec<ContainerUse>>,
     /// Bytes to charge on each limits page; `None`: unchanged.
     pub charges: Vec<Vec<Option<u64>>>,
@@ -97,7 +94,6 @@ pub struct Evaluation {
     pub process_lists: Vec<Option<Vec<ListedProcess>>>,
     /// Unmanaged processes that were there in the sample before too.
     pub unmanaged: Vec<UnmanagedProcess>,
-    /// Number of processes whose owner is not known yet.
     pub unknown: u64,
     /// Counters files that their tenants corrupted: index of the container, what is wrong.
     pub corrupt_counters: Vec<(usize, String)>,

@@ -1,14 +1,12 @@
 //! Evaluations of samples of every kind.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_region::host::{CountersReadError, DeviceCounters, ProcessUsage, SlotUsage};
 
 use super::*;
-use crate::managed_containers::ManagedContainers;
 use crate::node_sample::{Counters, NodeContext};
-use crate::testing::{container, page, pod, process, process_sample};
+use crate::testing::{container, node_sample, page, pod, process, process_sample};
 
 const MIB: u64 = 1 << 20;
 /// More than any limit here, beyond what the OOM killer tolerates.
@@ -58,10 +56,6 @@ pub(super) fn sample(counters: [Counters; 2], processes: &[(u32, &str, u64)]) ->
         .iter()
         .map(|(pid, pod, bytes)| process_sample("GPU-a", process(*pid, Some(pod), pod), *bytes));
     NodeSample {
-        containers: Arc::new(ManagedContainers {
-            all: containers,
-            ..ManagedContainers::default()
-        }),
         pages: vec![vec![page(100)]; 2],
         counters: counters.into_iter().map(Some).collect(),
         processes: on.collect(),
@@ -72,7 +66,7 @@ pub(super) fn sample(counters: [Counters; 2], processes: &[(u32, &str, u64)]) ->
             pods: [("u9".into(), pod("u9", &[]).into())].into(),
             ..NodeContext::default()
         },
-        ..NodeSample::default()
+        ..node_sample(containers)
     }
 }
 
@@ -173,14 +167,6 @@ fn counts_as_held_outside_what_is_part_of_no_share() {
     };
     let held = BTreeMap::from([("GPU-a", 60)]);
     assert_eq!(evaluation.unmanaged_memory(), held);
-}
-
-#[test]
-fn reports_no_process_that_is_gone_in_next_sample() {
-    let gone = sample([counters(&[]), counters(&[])], &[]);
-    let samples = [uncounted("u9", 1), gone, uncounted("u9", 1)];
-    let evaluations = evaluate_all(&samples, &RULES);
-    assert!(evaluations.iter().all(|one| one.actions.is_empty()));
 }
 
 #[test]

@@ -170,23 +170,6 @@ fn charges_nothing_on_bytes_that_are_not_available() {
 }
 
 #[test]
-fn lists_gpus_whose_processes_are_unmeasured() {
-    let processes = [(1001, "u1", 40), (1002, "u2", 40)];
-    let mut sample = sample([counters(&[]), counters(&[])], &processes);
-    let found = |sample: &NodeSample| {
-        let (unmeasured, unknown) = sample.unmeasured(["GPU-a", "GPU-b"].into_iter());
-        let text = |gpus: BTreeSet<String>| gpus.into_iter().collect::<Vec<_>>().join(" ");
-        (text(unmeasured), text(unknown))
-    };
-    let expected = |unmeasured: &str, unknown: &str| (unmeasured.to_owned(), unknown.to_owned());
-    assert_eq!(found(&sample), expected("", "GPU-b"));
-    sample.processes[1].bytes = None;
-    assert_eq!(found(&sample), expected("GPU-a", "GPU-b"));
-    sample.blind.insert("GPU-a".to_owned());
-    assert_eq!(found(&sample), expected("", "GPU-a GPU-b"));
-}
-
-#[test]
 fn believes_shared_memory_only_as_driver_shows_it() {
     // Two processes of u1 say that they have the same 2 GiB; the limit is 3 GiB.
     let found = |in_use: u64, second: Option<u64>| {

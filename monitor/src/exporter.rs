@@ -27,11 +27,11 @@ impl LatestSnapshot {
     }
 }
 
-/// Writes the metrics of these families at a scrape.
 #[derive(Debug)]
 pub struct Exporter {
     pub shown: LatestSnapshot,
-    pub families: Vec<Family>,
+    /// Also under the names of HAMi's monitor.
+    pub hami: bool,
 }
 
 impl Collector for Exporter {
@@ -40,11 +40,10 @@ impl Collector for Exporter {
         let samples = snapshot
             .map(|snapshot| samples(&snapshot))
             .unwrap_or_default();
-        samples.encode(&mut encoder, &self.families)
+        samples.encode(&mut encoder, self.hami)
     }
 }
 
-/// All that the metrics are computed from.
 #[derive(Debug)]
 pub struct Snapshot {
     pub node: String,
@@ -58,7 +57,6 @@ pub struct Snapshot {
     pub listed: bool,
     pub action_counts: ActionCounts,
     pub failures: BTreeMap<&'static str, u64>,
-    /// Events dropped because the queue was full.
     pub dropped: u64,
     pub took: Duration,
     /// The monotonic clock in nanoseconds.
@@ -90,16 +88,13 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
         gpu.model.clone(),
     ];
     let kind = format!("NVIDIA-{}", gpu.model);
-    let [node, index, uuid, model] = labels.clone();
-    let hami = [node.clone(), index.clone(), uuid.clone(), kind];
-    let device = format!("nvidia{index}");
-    let dcgm = [index, uuid, gpu.bus.clone(), device, model, node];
+    let [node, index, uuid, _] = labels.clone();
+    let hami = [node, index, uuid, kind];
     let mut put = |metric: &Declared, value: Option<Value>| {
         if let Some(value) = value {
             let labels: &[String] = match metric.family {
                 Family::Own => &labels,
                 Family::Hami => &hami,
-                Family::Dcgm => &dcgm,
             };
             samples.add(metric, labels, value);
         }
@@ -107,7 +102,6 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     let whole = |value: Option<u32>| value.map(|value| Value::Whole(value.into()));
     let ratio = |value: Option<u32>| value.map(|value| Value::Part(f64::from(value) / 100.0));
     let bytes = gpu.bytes;
-    let mib = |value: u64| Value::Whole(value >> 20);
     let load = gpu.load;
     let limits = snapshot.driver_limits.get(&gpu.uuid);
     let limits = limits.map(|has| Value::Whole((*has).into()));
@@ -144,18 +138,6 @@ fn add_gpu(samples: &mut Samples, snapshot: &Snapshot, gpu: &GpuSample) {
     put(&all::GPU_UNAVAILABLE, unavailable);
     put(&all::HAMI_USED, used);
     put(&all::HAMI_BUSY, whole(load.busy));
-    put(&all::DCGM_BUSY, whole(load.busy));
-    put(&all::DCGM_MEMORY_BUSY, whole(load.memory_busy));
-    put(&all::DCGM_USED, bytes.map(|of| mib(of.used)));
-    let free = bytes.map(|of| of.total.saturating_sub(of.used).saturating_sub(of.reserved));
-    put(&all::DCGM_FREE, free.map(mib));
-    put(&all::DCGM_TEMPERATURE, whole(load.temperature));
-    put(&all::DCGM_POWER, watts);
-    put(&all::DCGM_ENERGY, load.energy.map(Value::Whole));
-    put(&all::DCGM_SM_CLOCK, whole(load.sm_clock));
-    put(&all::DCGM_MEMORY_CLOCK, whole(load.memory_clock));
-    put(&all::DCGM_ENCODER, whole(load.encoder));
-    put(&all::DCGM_DECODER, whole(load.decoder));
     for one in &gpu.instances {
         add_instance(samples, &snapshot.node, gpu, one);
     }
@@ -197,8 +179,8 @@ fn add_share(
     let labels = share_labels(snapshot, (at, container), (index, device));
     let mut put = |metric: &Declared, value: Value| {
         let labels: &[String] = match metric.family {
+            Family::Own => &labels,
             Family::Hami => &hami,
-            _ => &labels,
         };
         samples.add(metric, labels, value);
     };
@@ -341,7 +323,6 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     }
 }
 
-/// Node, gpu, uuid, mode, profile, namespace, pod, container, pod uid.
 fn share_labels(
     snapshot: &Snapshot,
     (at, container): (usize, &ManagedContainer),

@@ -10,10 +10,9 @@ use prometheus_client::registry::Registry;
 use super::*;
 use crate::attribution::UnmanagedReason;
 use crate::evaluation::UnmanagedProcess;
-use crate::managed_containers::ManagedContainers;
 use crate::metrics::{ALL, reference};
 use crate::node_sample::ProcessSample;
-use crate::testing::{container, page, process, process_sample};
+use crate::testing::{container, node_sample, page, process, process_sample};
 
 const GIB: u64 = 1 << 30;
 
@@ -34,29 +33,21 @@ fn gpus() -> [GpuSample; 1] {
         uuid: "GPU-a".to_owned(),
         index: 3,
         model: "NVIDIA A100".to_owned(),
-        bus: "00000000:07:00.0".to_owned(),
         load: GpuUtilization {
             busy: some,
             memory_busy: some,
-            encoder: some,
-            decoder: some,
             temperature: some,
             power: some,
-            energy: Some(7),
-            sm_clock: some,
-            memory_clock: some,
         },
         bytes,
         instances,
     }]
 }
 
-/// The scrape of a changed sample.
-fn scrape_with(families: &[Family], change: impl FnOnce(&mut NodeSample)) -> String {
-    scrape_evaluated(families, change, |_| ())
+fn scrape_with(hami: bool, change: impl FnOnce(&mut NodeSample)) -> String {
+    scrape_evaluated(hami, change, |_| ())
 }
 
-/// Compares the values of a series.
 fn check_lines(text: &str, series: &str, expected: &[&str]) {
     let begin = format!("{series}{{");
     let lines = text.lines().filter(|line| line.starts_with(&begin));
@@ -64,7 +55,6 @@ fn check_lines(text: &str, series: &str, expected: &[&str]) {
     assert_eq!(values.collect::<Vec<_>>(), expected, "{series}");
 }
 
-/// A changed sample with a changed evaluation.
 pub(crate) fn snapshot(
     change: impl FnOnce(&mut NodeSample),
     change_evaluation: impl FnOnce(&mut Evaluation),
@@ -74,13 +64,9 @@ pub(crate) fn snapshot(
         container("s1", "u2", "main", &["MIG-1"]),
     ];
     let mut sample = NodeSample {
-        containers: Arc::new(ManagedContainers {
-            all: containers,
-            ..ManagedContainers::default()
-        }),
         pages: vec![vec![page(4 * GIB)]; 2],
         gpus: [("MIG-1".to_owned(), "GPU-a".to_owned())].into(),
-        ..NodeSample::default()
+        ..node_sample(containers)
     };
     change(&mut sample);
     let used = ContainerUse {
@@ -126,19 +112,15 @@ pub(crate) fn snapshot(
     }
 }
 
-/// The scrape of a changed sample with a changed evaluation.
 fn scrape_evaluated(
-    families: &[Family],
+    hami: bool,
     change: impl FnOnce(&mut NodeSample),
     change_evaluation: impl FnOnce(&mut Evaluation),
 ) -> String {
     let shown = LatestSnapshot::default();
     shown.set(snapshot(change, change_evaluation));
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Exporter {
-        shown,
-        families: families.to_vec(),
-    }));
+    registry.register_collector(Box::new(Exporter { shown, hami }));
     let mut text = String::new();
     encode(&mut text, &registry).expect("written");
     text
@@ -146,8 +128,7 @@ fn scrape_evaluated(
 
 #[test]
 fn exports_exactly_the_declared_metrics() {
-    let families = [Family::Own, Family::Hami, Family::Dcgm];
-    let text = scrape_with(&families, |_| ());
+    let text = scrape_with(true, |_| ());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let found: BTreeMap<_, _> = types.filter_map(|line| line.split_once(' ')).collect();
     let declared = ALL.iter().map(|one| (one.name, one.kind.as_str()));
@@ -159,12 +140,11 @@ fn exports_exactly_the_declared_metrics() {
     let series: Vec<&str> = series.collect();
     let distinct: BTreeSet<&str> = series.iter().copied().collect();
     assert_eq!(distinct.len(), series.len());
-    let own = scrape_with(&[Family::Own], |_| ());
-    assert!(!own.contains("hami_") && !own.contains("DCGM_"));
+    assert!(!scrape_with(false, |_| ()).contains("hami_"));
 }
 
 fn check(line: &str) {
-    let text = scrape_with(&[Family::Own, Family::Hami, Family::Dcgm], |_| ());
+    let text = scrape_with(true, |_| ());
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
 }
 
@@ -192,9 +172,6 @@ fn exports_share_under_own_and_hami_names() {
         let labels = format!("{labels},by=\"{by}\"");
         check(&format!("aliquot_share_memory_enforced{{{labels}}} 1"));
     }
-    check(
-        "DCGM_FI_DEV_FB_FREE{gpu=\"3\",UUID=\"GPU-a\",pci_bus_id=\"00000000:07:00.0\",device=\"nvidia3\",modelName=\"NVIDIA A100\",hostname=\"n1\"} 77824",
-    );
     check("aliquot_gpu_shares{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",model=\"NVIDIA A100\"} 2");
     check(
         "aliquot_gpu_unmanaged_memory_bytes{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",reason=\"host\",namespace=\"\",pod=\"\"} 1073741824",
@@ -206,7 +183,7 @@ fn exports_share_under_own_and_hami_names() {
 fn reports_memory_beyond_the_request() {
     // 0: unknown.
     for (request, lent) in [(GIB, Some("2147483648")), (4 * GIB, Some("0")), (0, None)] {
-        let text = scrape_with(&[Family::Own], |sample| {
+        let text = scrape_with(false, |sample| {
             sample.pages = vec![vec![page(request)]; 2];
         });
         let lent: Vec<&str> = lent.into_iter().cycle().take(2).collect();
@@ -220,7 +197,7 @@ fn reports_memory_beyond_the_request() {
 #[test]
 fn container_without_control_has_no_limit_in_metrics() {
     for uncontrolled in [false, true] {
-        let text = scrape_with(&[Family::Own, Family::Hami], |sample| {
+        let text = scrape_with(true, |sample| {
             let containers = Arc::make_mut(&mut sample.containers);
             containers.all[0].effective.uncontrolled = uncontrolled;
         });
@@ -248,7 +225,7 @@ fn reports_processes_whose_memory_is_not_available() {
             ..process_sample("GPU-a", process(7, Some("u1"), "main"), 0)
         };
         let text = scrape_evaluated(
-            &[Family::Own, Family::Hami],
+            true,
             |sample| sample.processes = vec![on(first), on(Some(2))],
             |evaluation| {
                 evaluation.uses[0][0].unavailable = unavailable;
@@ -271,7 +248,7 @@ fn reports_processes_whose_memory_is_not_available() {
 fn reports_where_compute_is_not_corrected() {
     // Of a GPU and of a MIG instance.
     for (uncorrected, expected, used) in [(None, "1", 2), (Some("GPU-a"), "0", 0)] {
-        let text = scrape_with(&[Family::Own], |sample| {
+        let text = scrape_with(false, |sample| {
             sample.uncorrected = uncorrected.into_iter().map(str::to_owned).collect();
         });
         check_lines(&text, "aliquot_gpu_compute_corrected", &[expected]);

@@ -19,9 +19,7 @@ use aliquot_core::measured::{NodeUsage, ShareName};
 use aliquot_core::{GpuUuid, Mib, NodeName, Percent};
 use serde::Serialize;
 
-/// Between two points.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// An hour of them.
 const POINTS: usize = 120;
 /// Shares that are recorded; the newest ones beyond these are not.
 const SHARES: usize = 1024;
@@ -80,7 +78,6 @@ pub struct HistoryReport {
     pub shares: Vec<ShareHistory>,
 }
 
-/// A GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuHistory {
     pub gpu: GpuUuid,
@@ -94,12 +91,10 @@ pub struct GpuHistory {
     pub power: Vec<Option<u32>>,
 }
 
-/// A container's use of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShareHistory {
     #[serde(flatten)]
     pub name: ShareName,
-    /// Memory of its processes.
     pub memory: Vec<Option<Mib>>,
     /// Compute of the GPU that they used.
     pub sm: Vec<Option<Percent>>,

@@ -36,7 +36,6 @@ pub struct LentShare {
     pub at: (usize, usize),
     pub container: String,
     pub request: u64,
-    /// The most that it may use.
     pub limit: u64,
     pub used: u64,
     /// Of that, the driver's own beyond what the limiter counts, which is not held against it.
@@ -70,32 +69,26 @@ impl LentShare {
     }
 }
 
-/// What to do on one GPU after a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuLending {
     /// Nothing beyond requests may be allocated now.
     pub called_back: bool,
-    /// A call-back began with this sample.
     pub begins: bool,
     /// Milliseconds for which calls within a request may wait.
     pub max_wait_ms: u32,
-    /// Shares to notify, by index.
     pub notify: Vec<usize>,
-    /// Shares to end, by index.
     pub end: Vec<usize>,
     /// Shares that from now on cannot get what they requested, because processes outside every share
     /// hold it, by index.
     pub short: Vec<usize>,
 }
 
-/// A call-back that is under way on a GPU.
 #[derive(Clone, Debug)]
 struct CallBack {
     begun: Duration,
     /// When something was last lacking.
     lacking: Duration,
     notified: BTreeSet<String>,
-    /// Ended borrowers, and when.
     ended: BTreeMap<String, Duration>,
 }
 

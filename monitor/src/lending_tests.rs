@@ -121,17 +121,6 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
 }
 
 #[test]
-fn gpu_without_limits_above_requests_lends_nothing() {
-    let plain = LentShare {
-        limit: 2000 * MIB,
-        ..share(0, 1000, 900)
-    };
-    let decision = decide(&mut lending(), &[plain], 0, 0);
-    assert_eq!(decision.max_wait_ms, NOTHING_LENT);
-    assert!(!decision.called_back);
-}
-
-#[test]
 fn reports_share_whose_memory_is_held_outside_every_share() {
     let check = |physical: u64, held: u64, free: &[u64], expected: &[usize]| {
         let page = DevicePage {

@@ -2,7 +2,6 @@
 //! directory: the accepted allocations and the container directories. Needs no API server. A file
 //! that cannot be read does not hide the others.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -29,7 +28,6 @@ pub struct ContainerDevice {
     pub memory: Mib,
     /// Compute that was granted; 0 and 100: no limit.
     pub cores: Percent,
-    /// The sharing mode when the pod was accepted.
     pub mode: Mode,
     /// The MIG profile of an instance that was created for it.
     pub profile: Option<String>,
@@ -39,14 +37,12 @@ pub struct ContainerDevice {
 pub struct ManagedContainer {
     /// Name of its directory, new for each start that the kubelet prepares.
     pub id: String,
-    /// The pod's uid, as the kubelet knows it.
     pub pod: PodUid,
     pub namespace: String,
     pub pod_name: String,
     pub name: String,
     /// Its devices, in the order of the limits page and the counters file.
     pub devices: Vec<ContainerDevice>,
-    /// 0 high, 1 low.
     pub priority: u8,
     pub effective: EffectiveLimits,
     /// It has the limiter: each of its processes on a GPU has a process slot.
@@ -54,7 +50,6 @@ pub struct ManagedContainer {
     pub directory: ContainerDirectory,
 }
 
-/// An accepted allocation that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableShare {
     pub file: PathBuf,
@@ -184,25 +179,6 @@ pub fn read(state: &Path) -> ManagedContainers {
     containers
 }
 
-/// A container that was prepared again, as after a reboot, runs with the newest directory. An earlier
-/// release did not record the order: then the creation time decides.
-fn retain_newest(containers: &mut Vec<ManagedContainer>, order: &BTreeMap<String, u64>) {
-    containers.sort_by_cached_key(|container| {
-        let newest = Reverse((
-            order.get(&container.id).copied(),
-            created(container.directory.path()),
-        ));
-        (container.name.clone(), newest)
-    });
-    containers.dedup_by(|later, first| later.name == first.name);
-}
-
-fn created(folder: &Path) -> SystemTime {
-    let found =
-        fs::metadata(folder).and_then(|found| found.created().or_else(|_| found.modified()));
-    found.unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
 fn unreadable_share(file: &Path, error: &io::Error) -> UnreadableShare {
     UnreadableShare {
         file: file.to_owned(),
@@ -215,20 +191,21 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
     let Some(stored) = stored else {
         return Ok(Vec::new());
     };
-    let only = match stored.containers.as_slice() {
-        [only] => Some(only.name.clone()),
-        _ => None,
-    };
-    let mut containers = Vec::new();
-    for name in &stored.names {
+    let mut names: Vec<&String> = stored.names.iter().collect();
+    names.sort_by_key(|name| stored.order.get(*name));
+    // A container that was prepared again, as after a reboot, runs with its last directory.
+    let mut last = BTreeMap::new();
+    for name in names {
         let directory = ContainerDirectory::new(folders.join(name));
         // Only the first device id of a container has a directory, until it is collected.
-        if !directory.path().is_dir() {
-            continue;
+        if directory.path().is_dir() {
+            let container = stored.containers_by_name.get(name);
+            let missing = || format!("the container of directory {name} is missing");
+            last.insert(container.ok_or_else(missing)?, (name, directory));
         }
-        let Some(container) = stored.containers_by_name.get(name).or(only.as_ref()) else {
-            return Err(format!("the container of directory {name} is missing"));
-        };
+    }
+    let mut containers = Vec::new();
+    for (container, (name, directory)) in last {
         let effective = stored.effective(container);
         let grants = stored.allocation.grants(container);
         let (Some(effective), Some(grants)) = (effective, grants) else {
@@ -249,7 +226,6 @@ fn read_share(text: &[u8], folders: &Path) -> Result<Vec<ManagedContainer>, Stri
             directory,
         });
     }
-    retain_newest(&mut containers, &stored.order);
     Ok(containers)
 }
 

@@ -68,10 +68,10 @@ fn names_unreadable_share_without_hiding_others() {
         &WRITTEN.replace("\"v\":1,\"pod\"", "\"v\":2,\"pod\""),
         "version 2",
     );
-    let of_earlier = r#"{"v":1,"pod":"u2","namespace":"d","name":"p","names":["x"],
+    let unnamed = r#"{"v":1,"pod":"u2","namespace":"d","name":"p","names":["x"],
         "allocation":{"v":1,"node":"n","containers":{},"init":{},"priority":1},"containers":[]}"#;
-    check(of_earlier, "container of directory x");
-    check(&of_earlier.replace("[\"x\"]", "[]"), "");
+    check(unnamed, "container of directory x");
+    check(&unnamed.replace("[\"x\"]", "[]"), "");
 }
 
 #[test]
@@ -122,29 +122,15 @@ fn rereads_share_that_was_unreadable() {
 }
 
 #[test]
-fn prefers_recorded_order_over_creation_time() {
+fn container_runs_in_its_last_directory() {
     let of_main = WRITTEN.replace("\"GPU-a-0-1\":\"i\"", "\"GPU-a-0-1\":\"main\"");
-    let check = |order: &str, folders: [&str; 2], expected: &str| {
-        let known = "\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}";
-        assert!(of_main.contains(known));
+    let known = "\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}";
+    assert!(of_main.contains(known));
+    let other = "\"order\":{\"GPU-a-0-1\":2,\"GPU-a-1-2\":1}";
+    for (order, expected) in [(known, "GPU-a-1-2"), (other, "GPU-a-0-1")] {
         let share = of_main.replace(known, order);
-        let dir = state(&[("u1.json", &share)], &folders[..1]);
-        let first = created(&dir.path().join("seats").join(folders[0]));
-        // The creation time is as coarse as the kernel's clock.
-        let second = dir.path().join("seats").join(folders[1]);
-        while created(&second) <= first {
-            let _ = fs::remove_dir(&second);
-            fs::create_dir(&second).expect("made");
-        }
+        let dir = state(&[("u1.json", &share)], &["GPU-a-0-1", "GPU-a-1-2"]);
         let found: Vec<String> = read(dir.path()).all.into_iter().map(|s| s.id).collect();
         assert_eq!(found, [expected], "{order}");
-    };
-    let (a, b) = ("GPU-a-0-1", "GPU-a-1-2");
-    for folders in [[a, b], [b, a]] {
-        check("\"order\":{\"GPU-a-0-1\":1,\"GPU-a-1-2\":2}", folders, b);
-        check("\"order\":{\"GPU-a-0-1\":2,\"GPU-a-1-2\":1}", folders, a);
-        // One of an earlier release, and one of this.
-        check("\"order\":{\"GPU-a-0-1\":1}", folders, a);
-        check("\"order\":{}", folders, folders[1]);
     }
 }

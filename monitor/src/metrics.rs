@@ -7,14 +7,11 @@ use std::fmt::{self, Write as _};
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Ours, always.
     Own,
     /// Those of HAMi's monitor, with `--compat-metrics`.
     Hami,
-    /// Those of dcgm-exporter, with `--dcgm-metrics`.
-    Dcgm,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +33,6 @@ const INSTANCE: &str = "node gpu uuid profile gi ci";
 const NODE: &str = "node";
 const HAMI_HOST: &str = "node device_index device_uuid device_type";
 const HAMI_SHARE: &str = "namespace pod container vdevice_index device_uuid";
-const DCGM: &str = "gpu UUID pci_bus_id device modelName hostname";
 
 macro_rules! declared {
     ($($constant:ident = $kind:ident $family:ident $name:literal $labels:expr, $help:literal;)*) => {
@@ -50,7 +46,6 @@ macro_rules! declared {
                 help: $help,
             };
         )*
-        /// Every metric, in the order of the reference.
         pub const ALL: &[Declared] = &[$($constant),*];
     };
 }
@@ -168,28 +163,6 @@ declared! {
         "Percent of the GPU's compute that the container used";
     HAMI_LAST = Gauge Hami "hami_container_last_kernel_elapsed_seconds" HAMI_SHARE,
         "Time since the last launch";
-    DCGM_BUSY = Gauge Dcgm "DCGM_FI_DEV_GPU_UTIL" DCGM,
-        "Percent of the time in which a kernel ran";
-    DCGM_MEMORY_BUSY = Gauge Dcgm "DCGM_FI_DEV_MEM_COPY_UTIL" DCGM,
-        "Percent of the time in which memory was read or written";
-    DCGM_USED = Gauge Dcgm "DCGM_FI_DEV_FB_USED" DCGM,
-        "MiB of memory in use";
-    DCGM_FREE = Gauge Dcgm "DCGM_FI_DEV_FB_FREE" DCGM,
-        "MiB of memory that is free";
-    DCGM_TEMPERATURE = Gauge Dcgm "DCGM_FI_DEV_GPU_TEMP" DCGM,
-        "Degrees Celsius";
-    DCGM_POWER = Gauge Dcgm "DCGM_FI_DEV_POWER_USAGE" DCGM,
-        "Watts";
-    DCGM_ENERGY = Gauge Dcgm "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" DCGM,
-        "Millijoules since the driver was loaded";
-    DCGM_SM_CLOCK = Gauge Dcgm "DCGM_FI_DEV_SM_CLOCK" DCGM,
-        "MHz of the multiprocessors";
-    DCGM_MEMORY_CLOCK = Gauge Dcgm "DCGM_FI_DEV_MEM_CLOCK" DCGM,
-        "MHz of the memory";
-    DCGM_ENCODER = Gauge Dcgm "DCGM_FI_DEV_ENC_UTIL" DCGM,
-        "Percent of the time in which the encoder worked";
-    DCGM_DECODER = Gauge Dcgm "DCGM_FI_DEV_DEC_UTIL" DCGM,
-        "Percent of the time in which the decoder worked";
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,12 +182,8 @@ impl Samples {
         all.push((labels.to_vec(), value));
     }
 
-    pub fn encode(
-        &self,
-        encoder: &mut DescriptorEncoder,
-        families: &[Family],
-    ) -> Result<(), fmt::Error> {
-        let shown = ALL.iter().filter(|one| families.contains(&one.family));
+    pub fn encode(&self, encoder: &mut DescriptorEncoder, hami: bool) -> Result<(), fmt::Error> {
+        let shown = ALL.iter().filter(|one| hami || one.family == Family::Own);
         for metric in shown {
             let Some(samples) = self.0.get(metric.name) else {
                 continue;
@@ -240,7 +209,6 @@ impl Samples {
     }
 }
 
-/// `docs/reference/monitor-metrics.md`.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Metrics of the monitor\n\n\
@@ -262,10 +230,6 @@ pub fn reference() -> String {
         (
             Family::Hami,
             "Under the names of HAMi's monitor, with `--compat-metrics true`",
-        ),
-        (
-            Family::Dcgm,
-            "Under the names of dcgm-exporter, with `--dcgm-metrics true`",
         ),
     ] {
         let _ = write!(

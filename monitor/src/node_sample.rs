@@ -17,12 +17,9 @@ use crate::pods::Pod;
 /// A counters file, read before and after the driver.
 pub type Counters = Result<(CountersSnapshot, CountersSnapshot), CountersReadError>;
 
-/// All that was read in one sample.
 #[derive(Debug, Default)]
 pub struct NodeSample {
-    /// When it was taken, by a monotonic clock.
     pub taken_at: Duration,
-    /// The containers with a share.
     pub containers: Arc<ManagedContainers>,
     /// What the limits page of each container says of each device.
     pub pages: Vec<Vec<DevicePage>>,
@@ -43,22 +40,16 @@ pub struct NodeSample {
     pub newly_sampled: BTreeSet<String>,
     /// GPUs of whose processes the driver reports no utilization: rates there are not corrected.
     pub uncorrected: BTreeSet<String>,
-    /// Cgroups of the containers with a share.
     pub cgroups: Cgroups,
-    /// Cgroups one of which is that of such a container, whose id the API server has not reported.
-    pub candidates: Cgroups,
-    /// What else attribution needs.
     pub context: NodeContext,
 }
 
 impl NodeSample {
-    /// What a container's limits page says of a device.
     pub fn page(&self, at: usize, device: usize) -> DevicePage {
         let page = self.pages.get(at).and_then(|pages| pages.get(device));
         page.copied().unwrap_or_default()
     }
 
-    /// The current uuid of a container's device.
     pub fn device_uuid(&self, at: usize, device: usize) -> &str {
         let current_uuids = self
             .context
@@ -100,12 +91,11 @@ impl NodeSample {
 /// What a limits page says of a device, in bytes; 0: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePage {
-    /// The container's memory limit.
     pub limit: u64,
     /// Of the limit, what the container requested; the rest is lent.
     pub request: u64,
-    /// Of the limit, the part that is memory of the device itself.
-    pub physical: u64,
+    /// Of the limit, what the driver must not evict.
+    pub guaranteed: u64,
     pub overhead: u64,
 }
 
@@ -123,16 +113,12 @@ pub struct ProcessSample {
 /// What attribution needs besides processes and containers.
 #[derive(Clone, Debug, Default)]
 pub struct NodeContext {
-    /// Name of each container, by pod and the runtime's id.
     pub container_names: BTreeMap<(PodUid, String), String>,
-    /// This node's pods, with or without a share.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
     /// The current uuid of each device of each container, from the limits pages; empty for a container
     /// whose page cannot be read.
     pub current_uuids: Vec<Vec<String>>,
-    /// MIG instances, by GPU and the driver's ids.
     pub instances: BTreeMap<(String, (u32, u32)), InstanceSample>,
-    /// Pids of MPS servers and daemons.
     pub servers: BTreeSet<u32>,
     /// The pods of the MPS supervisor: their GPU processes are MPS servers, even before it reports
     /// them.

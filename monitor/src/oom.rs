@@ -23,7 +23,6 @@ const REPORT_AGAIN: Duration = Duration::from_mins(5);
 /// gigabytes takes the driver seconds.
 const KILL_RETRY: u64 = 10;
 
-/// The limit of a container on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomRule {
     pub limit: u64,
@@ -32,11 +31,9 @@ pub struct OomRule {
     pub tolerance: u64,
     /// Bytes of its processes that the driver reports twice, because they were imported from others.
     pub imported: u64,
-    /// Kill a process, not only report it.
     pub kill: bool,
 }
 
-/// What to do about a container that is above its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomVerdict {
     /// Bytes that all its processes use.
@@ -57,7 +54,6 @@ pub struct ProcessMemory {
     pub exiting: bool,
 }
 
-/// What a process uses of the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LimitedUse {
     /// Bytes that the limiter counts, as far as the driver does not report less.
@@ -89,11 +85,9 @@ impl LimitedUse {
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessGrowth {
     used: LimitedUse,
-    /// The driver reports its size.
     is_measured: bool,
     /// The sample in which it last grew, and by how much.
     grew: (u64, u64),
-    /// The limiter's refusals.
     refused: u32,
     /// Bytes beyond the count when the limiter refused it memory, the least of all such times.
     uncounted_at_refusal: Option<u64>,
@@ -106,7 +100,6 @@ impl ProcessGrowth {
     }
 }
 
-/// The state of one container on one device.
 #[derive(Clone, Debug, Default)]
 pub struct OomWatch {
     sample: u64,

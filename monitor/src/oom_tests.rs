@@ -255,21 +255,6 @@ fn kills_no_other_process_while_first_releases_memory() {
     assert_eq!(found[..2], [(LASTING, 2), (2 * LASTING, 1)]);
 }
 
-#[test]
-fn ignores_memory_that_is_unknown_or_of_exiting_process() {
-    let honest = unknown(counted(1, 0, 4096));
-    let all = |_| vec![honest, unknown(bypassing(2, 0)), unknown(bypassing(3, 0))];
-    assert_eq!(first_killed(all), None);
-    let one_known = |_| vec![unknown(counted(1, 0, 3500)), bypassing(2, 2048)];
-    assert_eq!(first_killed(one_known), Some((LASTING, 2)));
-    let exiting = ProcessMemory {
-        exiting: true,
-        ..bypassing(1, 6000)
-    };
-    let beside = |_| vec![exiting, counted(2, 4000, 4000)];
-    assert_eq!(first_killed(beside), None);
-}
-
 /// An honest process: what the limiter counts, of that managed memory, what the driver needs beyond,
 /// whether the driver leaves managed memory out, refusals, whether its size is known; in MiB.
 type Honest = (u64, u64, u64, bool, u32, bool);

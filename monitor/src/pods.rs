@@ -16,11 +16,9 @@ use parking_lot::Mutex;
 /// The label of the MPS supervisor's pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "mps");
 
-/// Where a pod has a GPU from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuSource {
     Nothing,
-    /// Our scheduler allocated a share to it.
     Allocation,
     /// It requests a device and has no allocation of ours: another device plugin gave it one.
     OtherPlugin,
@@ -30,7 +28,6 @@ pub enum GpuSource {
 pub struct Pod {
     pub reference: PodRef,
     pub gpu: GpuSource,
-    /// It has succeeded or failed.
     pub ended: bool,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,

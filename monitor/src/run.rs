@@ -97,7 +97,7 @@ pub async fn run(
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exporter {
         shown: shown.clone(),
-        families: settings.families(),
+        hami: settings.compat_metrics,
     }));
     let alive = Readiness::new([]);
     let usage = UsageRecord::default();

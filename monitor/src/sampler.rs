@@ -35,12 +35,10 @@ pub struct Sampler {
     seen: BTreeSet<(PodUid, String)>,
     exiting: ExitingProcesses,
     mps: PathBuf,
-    /// The pod that this process is in.
     own: Option<PodUid>,
     gpus: InventoryCache,
     samples: UtilizationSamples,
     pages: BTreeMap<String, HostLimitsPage>,
-    /// Failed reads, by what was read.
     pub failures: BTreeMap<&'static str, u64>,
 }
 
@@ -153,10 +151,9 @@ impl Sampler {
             self.gpus.invalidate();
         }
         let names = &sample.context.container_names;
-        let found = self
+        sample.cgroups = self
             .container_cgroups
             .find(&containers.all, names, &self.processes);
-        (sample.cgroups, sample.candidates) = found;
         let names: BTreeSet<&String> = containers
             .all
             .iter()
@@ -206,7 +203,7 @@ impl Sampler {
                 *found = DevicePage {
                     limit: page.memory(device),
                     request: page.request(device),
-                    physical: page.physical(device),
+                    guaranteed: page.guaranteed(device),
                     overhead: page.overhead(device),
                 };
             }

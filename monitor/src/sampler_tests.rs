@@ -19,14 +19,12 @@ use crate::testing::{process, process_sample};
 /// As the device plugin of this release writes it.
 const WRITTEN: &str = include_str!("../../node-state/src/accepted.golden.json");
 const POD: &str = "0123456789abcdef0123456789abcdef";
-const CONTAINER_DIR: &str = "GPU-a-1-2";
 
 /// A driver with these GPUs, if it answers, and this process on each, if any.
 #[derive(Default)]
 struct Scripted {
     gpus: Mutex<Option<Vec<&'static str>>>,
     process: Mutex<Option<u32>>,
-    utilization: Mutex<Option<Vec<ProcessUtilization>>>,
 }
 
 fn no_answer() -> NvmlError {
@@ -95,7 +93,7 @@ impl Usage for Scripted {
         _card: &str,
         _since: u64,
     ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
-        Ok(self.utilization.lock().clone())
+        Ok(None)
     }
 }
 
@@ -121,7 +119,7 @@ fn node() -> Node {
         ..DeviceLimits::default()
     };
     let limits = page(ContainerLimits::default(), &[device]).expect("a page");
-    put(&format!("state/seats/{CONTAINER_DIR}/limits"), &limits);
+    put("state/seats/GPU-a-1-2/limits", &limits);
     let id = "a".repeat(64);
     let cgroup = format!("0::/kubepods/pod{POD}/{id}\n");
     put("proc/7/cgroup", cgroup.as_bytes());
@@ -133,7 +131,6 @@ fn node() -> Node {
         driver: Arc::new(Scripted {
             gpus: Mutex::new(Some(vec!["GPU-a"])),
             process: Mutex::default(),
-            utilization: Mutex::default(),
         }),
         pods: Pods::default(),
     }
@@ -192,26 +189,6 @@ fn keeps_last_inventory_when_driver_fails() {
 }
 
 #[test]
-fn uses_only_utilization_of_running_processes() {
-    let node = node();
-    *node.driver.process.lock() = Some(7);
-    let mut sampler = node.sampler();
-    let (sample, _) = sampler.sample();
-    let gpus: Vec<&str> = sample.uncorrected.iter().map(String::as_str).collect();
-    assert_eq!(gpus, ["GPU-a"], "the driver reports no utilization");
-    let one = |pid, busy, at| ProcessUtilization { pid, busy, at };
-    *node.driver.utilization.lock() = Some(vec![one(7, 40, 1), one(8, 60, 2), one(7, 250, 3)]);
-    let (sample, _) = sampler.sample();
-    assert!(sample.uncorrected.is_empty());
-    assert!(sample.newly_sampled.contains("GPU-a"));
-    let busy: Vec<_> = sample.busy.iter().collect();
-    let [((gpu, pid), busy)] = busy[..] else {
-        panic!("{busy:?}");
-    };
-    assert_eq!((&**gpu, *pid, busy.percent), ("GPU-a", 7, 40));
-}
-
-#[test]
 fn omits_containers_of_ended_pods_without_processes() {
     let node = node();
     let mut sampler = node.sampler();
@@ -230,20 +207,6 @@ fn omits_containers_of_ended_pods_without_processes() {
     assert_eq!(containers("Succeeded", None), 0);
     assert_eq!(containers("Failed", None), 0);
     assert_eq!(containers("Failed", Some(7)), 1, "it came back");
-}
-
-#[test]
-fn reads_current_device_uuid_from_limits_page() {
-    let node = node();
-    let (sample, _) = node.sampler().sample();
-    assert_eq!(sample.context.current_uuids, [["GPU-a"]]);
-    let page = format!("state/seats/{CONTAINER_DIR}/limits");
-    fs::remove_file(node.dir.path().join(page)).expect("removed");
-    let mut sampler = node.sampler();
-    let (sample, _) = sampler.sample();
-    assert_eq!(sample.context.current_uuids, [[""; 0]]);
-    assert_eq!(sample.device_uuid(0, 0), "GPU-a", "as it was booked");
-    assert_eq!(sampler.failures["limits"], 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::agent_reports::{GpuListReport, UnmanagedReport};
 use crate::arbiter::measurements::{Measurements, measurements};
 use crate::arbiter::runner::Clocks;
 use crate::devices::GpuSample;
-use crate::enforce::DriverLimits;
+use crate::enforce::{DriverLimits, Enforcement};
 use crate::evaluation::{Evaluator, Rules};
 use crate::exporter::{LatestSnapshot, Snapshot};
 use crate::lending::{GpuLending, Lending, LentShare};
@@ -56,7 +56,6 @@ pub struct SamplingLoop {
     pub uncorrected: GpuListReport,
     pub unmeasured: GpuListReport,
     pub unmanaged: UnmanagedReport,
-    /// Whether all of this node's pods are known.
     pub freshness: Freshness,
     pub notes: EventSender,
     pub shown: LatestSnapshot,
@@ -141,13 +140,14 @@ impl SamplingLoop {
         let unmanaged = evaluation.unmanaged_memory();
         self.unmanaged
             .write(&unmanaged, &sample.blind, sample.taken_at);
-        let enforced_by = self.limits.enforce(&sample);
+        let Enforcement { by, late } = self.limits.enforce(&sample);
+        self.actions.report_late_limits(&sample, &late);
         let snapshot = Snapshot {
             node: self.node.clone(),
             sample,
             gpus,
             evaluation,
-            enforced_by,
+            enforced_by: by,
             driver_limits: self.limits.offered(),
             listed: self.freshness.listed().is_some(),
             action_counts: self.actions.counts.clone(),

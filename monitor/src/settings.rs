@@ -7,25 +7,19 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::metrics::Family;
-
 /// How long borrowers have to free memory that is called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grace {
-    /// In all other namespaces.
     pub default: Duration,
-    /// In these namespaces.
     pub by_namespace: BTreeMap<String, Duration>,
 }
 
 impl Grace {
-    /// In this namespace.
     pub(crate) fn of(&self, namespace: &str) -> Duration {
         let own = self.by_namespace.get(namespace);
         own.copied().unwrap_or(self.default)
     }
 
-    /// In the namespace where it is longest.
     pub(crate) fn longest(&self) -> Duration {
         let all = self.by_namespace.values().copied();
         all.fold(self.default, Duration::max)
@@ -75,9 +69,6 @@ pub struct Settings {
     /// Also export metrics under the names of HAMi's monitor
     #[arg(long, env = "ALIQUOT_COMPAT_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
     pub compat_metrics: bool,
-    /// Also export metrics of GPUs under the names of dcgm-exporter
-    #[arg(long, env = "ALIQUOT_DCGM_METRICS", default_value_t = false, action = clap::ArgAction::Set)]
-    pub dcgm_metrics: bool,
     /// Address for /healthz, /readyz, /metrics and /usage
     #[arg(long, env = "ALIQUOT_MONITOR_LISTEN", default_value = "0.0.0.0:9396")]
     pub listen: SocketAddr,
@@ -94,18 +85,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The families of metrics to export.
-    pub fn families(&self) -> Vec<Family> {
-        let all = [
-            (true, Family::Own),
-            (self.compat_metrics, Family::Hami),
-            (self.dcgm_metrics, Family::Dcgm),
-        ];
-        let shown = all.into_iter().filter(|(enabled, _)| *enabled);
-        shown.map(|(_, family)| family).collect()
-    }
-
-    /// How long borrowers have to free memory.
     pub fn grace(&self) -> Grace {
         let by_namespace = self.burst_grace_seconds_in.iter();
         let by_namespace = by_namespace
@@ -124,20 +103,4 @@ fn grace_in(text: &str) -> Result<(String, u64), String> {
         Some((namespace.to_owned(), seconds(text.trim())?))
     });
     read.ok_or_else(|| format!("{text:?}; expected: NAMESPACE=SECONDS, 0 to 3600"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_grace_by_namespace() {
-        for (value, expected) in [("a=5,b=0", true), ("a", false), ("=5", false)] {
-            let flag = "--burst-grace-seconds-in";
-            let found = Settings::try_parse_from(["monitor", "--node-name", "n1", flag, value]);
-            let error = found.err().map(|error| error.to_string());
-            assert_eq!(error.is_none(), expected, "{value}");
-            assert!(error.is_none_or(|error| error.contains("NAMESPACE=SECONDS")));
-        }
-    }
 }

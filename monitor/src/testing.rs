@@ -1,6 +1,7 @@
 //! Containers, processes and shares for tests.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::inventory::Mode;
@@ -14,11 +15,10 @@ use aliquot_node_state::state::StateDirectory;
 use tempfile::TempDir;
 
 use crate::lending::LentShare;
-use crate::managed_containers::{ContainerDevice, ManagedContainer};
-use crate::node_sample::{DevicePage, ProcessSample};
+use crate::managed_containers::{ContainerDevice, ManagedContainer, ManagedContainers};
+use crate::node_sample::{DevicePage, NodeSample, ProcessSample};
 use crate::pods::{GpuSource, Pod};
 
-/// A state directory as the agent makes it.
 pub(crate) fn state_directory() -> TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
     fs::create_dir(StateDirectory(dir.path()).accepted()).expect("created");
@@ -36,7 +36,6 @@ pub(crate) fn device(uuid: &str) -> ContainerDevice {
     }
 }
 
-/// A container with the limiter.
 pub(crate) fn container(
     name: &str,
     pod: &str,
@@ -60,7 +59,6 @@ pub(crate) fn container(
     }
 }
 
-/// A process in a container, or outside every pod.
 pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> ProcessStatus {
     ProcessStatus {
         identity: ProcessIdentity { pid, start: 1 },
@@ -74,7 +72,6 @@ pub(crate) fn process(pid: u32, pod: Option<&str>, container: &str) -> ProcessSt
     }
 }
 
-/// That process on a GPU.
 pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> ProcessSample {
     ProcessSample {
         gpu: gpu.to_owned(),
@@ -84,11 +81,24 @@ pub(crate) fn process_sample(gpu: &str, process: ProcessStatus, bytes: u64) -> P
     }
 }
 
+/// A sample with these containers.
+pub(crate) fn node_sample(containers: Vec<ManagedContainer>) -> NodeSample {
+    let containers = ManagedContainers {
+        all: containers,
+        ..ManagedContainers::default()
+    };
+    NodeSample {
+        containers: Arc::new(containers),
+        ..NodeSample::default()
+    }
+}
+
 /// What the limits page says of a device whose limit was requested.
 pub(crate) fn page(limit: u64) -> DevicePage {
     DevicePage {
         limit,
         request: limit,
+        guaranteed: limit,
         ..DevicePage::default()
     }
 }

@@ -28,7 +28,7 @@ pub use error::NvmlError;
 pub use facts::{
     DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, UnfinishedRegistration,
 };
-pub use limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
+pub use limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits, may_limit_memory};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
 pub use processes::GpuProcess;
 pub use releasable::{ClosedReason, ReleasableNvml};

@@ -15,6 +15,16 @@ use crate::driver::Nvml;
 /// `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 const UNLIMITED: u64 = u64::MAX;
 
+/// The first driver with such limits.
+const FIRST: u32 = 615;
+
+/// Whether a driver of this version may have them.
+pub fn may_limit_memory(driver_version: &str) -> bool {
+    let major = driver_version.split('.').next();
+    let major = major.and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= FIRST)
+}
+
 /// `nvmlSetMemoryLimits_v1_t`.
 #[repr(C)]
 struct SetLimits {

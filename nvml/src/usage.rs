@@ -4,7 +4,7 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::{NvmlError as Cause, nvml_sym, nvml_try};
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use nvml_wrapper_sys::bindings::{
@@ -39,20 +39,10 @@ pub struct GpuUtilization {
     pub busy: Option<u32>,
     /// Percent of the time in which memory was read or written.
     pub memory_busy: Option<u32>,
-    /// Percent of the time in which the encoder worked.
-    pub encoder: Option<u32>,
-    /// Percent of the time in which the decoder worked.
-    pub decoder: Option<u32>,
     /// Degrees Celsius.
     pub temperature: Option<u32>,
     /// Milliwatts.
     pub power: Option<u32>,
-    /// Millijoules since the driver was loaded.
-    pub energy: Option<u64>,
-    /// MHz of the multiprocessors.
-    pub sm_clock: Option<u32>,
-    /// MHz of the memory.
-    pub memory_clock: Option<u32>,
 }
 
 /// Memory of a device, in bytes.
@@ -114,13 +104,8 @@ impl Usage for Nvml {
         Ok(GpuUtilization {
             busy: rates.as_ref().map(|rates| rates.gpu),
             memory_busy: rates.map(|rates| rates.memory),
-            encoder: device.encoder_utilization().ok().map(|of| of.utilization),
-            decoder: device.decoder_utilization().ok().map(|of| of.utilization),
             temperature: device.temperature(TemperatureSensor::Gpu).ok(),
             power: device.power_usage().ok(),
-            energy: device.total_energy_consumption().ok(),
-            sm_clock: device.clock_info(Clock::SM).ok(),
-            memory_clock: device.clock_info(Clock::Memory).ok(),
         })
     }
 

@@ -16,7 +16,7 @@ use aliquot_shim::{
     build_compat_shim, build_driver_shim, build_shim, compat_folder, compat_shim, exported_calls,
 };
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::allocation::cdi::{self, Edits};
@@ -276,14 +276,40 @@ pub fn inject(
         ("createRuntime", json!([HOOK, "preload", list])),
         ("createContainer", json!([HOOK, "compat", installed.0])),
     ] {
-        edits.add_hook(json!({
-            "hookName": stage,
-            "path": installed.0.join(HOOK),
-            "args": arguments,
-            "env": HOOK_ENVIRONMENT,
-            "timeout": HOOK_TIMEOUT,
-        }));
+        edits.add_hook(hook(installed, stage, arguments));
     }
+}
+
+/// Has the driver, whose libraries these edits still mount unchanged, limit the container's cgroup
+/// on these GPUs before its first program runs.
+pub fn limit_by_driver(
+    edits: &mut Edits,
+    directory: &str,
+    installed: &InstalledLimiter,
+    gpus: &[&str],
+) {
+    let nvml = edits.mounts.iter().find_map(|mount| {
+        let library = mount["containerPath"].as_str().and_then(named);
+        let is_nvml = library == Some(LIBRARIES[1]);
+        mount["hostPath"].as_str().filter(|_| is_nvml)
+    });
+    if let Some(nvml) = nvml.map(str::to_owned)
+        && !gpus.is_empty()
+    {
+        // Behind NVIDIA's own hook, which takes limits from the container's environment.
+        let arguments = [&[HOOK, "limit", nvml.as_str(), directory][..], gpus].concat();
+        edits.add_hook(hook(installed, "createRuntime", json!(arguments)));
+    }
+}
+
+fn hook(installed: &InstalledLimiter, stage: &str, arguments: Value) -> Value {
+    json!({
+        "hookName": stage,
+        "path": installed.0.join(HOOK),
+        "args": arguments,
+        "env": HOOK_ENVIRONMENT,
+        "timeout": HOOK_TIMEOUT,
+    })
 }
 
 /// The library with a shim at this path, by its name with the first number or a longer version
@@ -300,8 +326,6 @@ fn named(path: &str) -> Option<ShimmedLibrary> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
-
-    use serde_json::Value;
 
     use super::*;
 
@@ -380,6 +404,38 @@ mod tests {
                 },
             ])
         );
+    }
+
+    #[test]
+    fn hook_sets_limits_by_the_mounted_driver_where_it_has_them() {
+        let nvml = mount("/host/libnvidia-ml.so.615.10", "/lib/libnvidia-ml.so.1");
+        let installed = InstalledLimiter("/l/1".into());
+        for (mounts, gpus, expected) in [
+            (vec![nvml.clone()], &["GPU-a", "GPU-b"][..], 1),
+            (vec![nvml], &[], 0),
+            (vec![mount("/host/cuda", "/lib/libcuda.so.1")], &["GPU-a"], 0),
+        ] {
+            let mut edits = Edits {
+                mounts,
+                ..Edits::default()
+            };
+            limit_by_driver(&mut edits, "/directory", &installed, gpus);
+            let hooks = edits.other.get("hooks").and_then(Value::as_array);
+            let hooks = hooks.map_or(&[][..], Vec::as_slice);
+            assert_eq!(hooks.len(), expected);
+            for hook in hooks {
+                let arguments = json!([
+                    "aliquot-hook",
+                    "limit",
+                    "/host/libnvidia-ml.so.615.10",
+                    "/directory",
+                    "GPU-a",
+                    "GPU-b",
+                ]);
+                assert_eq!(hook["hookName"], "createRuntime");
+                assert_eq!(hook["args"], arguments);
+            }
+        }
     }
 
     #[test]

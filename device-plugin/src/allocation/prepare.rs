@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
+use aliquot_nvml::may_limit_memory;
 use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
@@ -264,6 +265,12 @@ impl Preparer {
         }
         let directory_name = directory.display().to_string();
         let mut problems = Vec::new();
+        if let Some(installed) = self.limiter.as_ref().filter(|_| !effective.uncontrolled)
+            && may_limit_memory(&node.readings.facts.driver_version)
+        {
+            let gpus = limited_by_driver(accepted, grants);
+            injection::limit_by_driver(&mut driver.edits, &directory_name, installed, &gpus);
+        }
         if let Some(limiter) = limiter {
             let host_root = &self.allocations.paths.nvidia_cdi.host_root;
             let shims;
@@ -491,6 +498,15 @@ fn create_preload_list(directory: &Path, named: &NonCdiAnswer) -> Result<(), Fil
 /// runtime, if it injects the driver into the container.
 fn has_driver(edits: &Edits, injected: bool) -> bool {
     injected || injection::mounts_driver(edits)
+}
+
+/// The GPUs whose memory the driver is to limit; a MIG instance limits it itself.
+fn limited_by_driver<'a>(accepted: &AcceptedAllocation, grants: &'a [Grant]) -> Vec<&'a str> {
+    let limited = grants.iter().filter(|grant| {
+        let is_shared = matches!(accepted.mode(&grant.gpu), Mode::Vgpu | Mode::Mps);
+        is_shared && grant.mig.is_none() && !grant.gpu.as_str().starts_with("MIG-")
+    });
+    limited.map(|grant| grant.gpu.as_str()).collect()
 }
 
 /// Whether instances of dynamic MIG are created for it.

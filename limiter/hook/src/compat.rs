@@ -34,11 +34,8 @@ const LOADER_CONFIGURATION: [&str; 2] = ["/etc/ld.so.conf", "/etc/ld.so.conf.d"]
 const LOADER_FOLDERS: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 /// Where the container directory is mounted in a container.
 const DIRECTORY: &str = "/.aliquot";
-/// The mounts that this process sees.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// How every ELF file begins.
 const ELF: &[u8] = b"\x7fELF";
-/// The length of an ELF file's header.
 const ELF_HEADER: usize = 64;
 
 /// Device and inode: the same for a file wherever it is mounted.
@@ -132,7 +129,6 @@ fn candidates(root: &OwnedFd, config: &Value) -> Result<Vec<PathBuf>, HookError>
     Ok(found)
 }
 
-/// The folders in `LD_LIBRARY_PATH`, as the loader reads it.
 fn environment_folders(config: &Value) -> Vec<PathBuf> {
     let process = &config["process"];
     let directory = Path::new(process["cwd"].as_str().unwrap_or("/"));
@@ -143,7 +139,6 @@ fn environment_folders(config: &Value) -> Vec<PathBuf> {
     folders.map(|folder| directory.join(folder)).collect()
 }
 
-/// The folders that a file of the loader's configuration names.
 fn configured_folders(text: &[u8]) -> Vec<PathBuf> {
     let lines = text.split(|byte| *byte == b'\n');
     let lines = lines.filter_map(|line| line.split(|byte| *byte == b'#').next());
@@ -268,57 +263,4 @@ fn mount_read_only(file: impl AsFd, place: impl AsFd) -> Result<(), Errno> {
         flags |= MountFlags::NOEXEC;
     }
     mount_remount(by_descriptor(&mount), flags, "")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn paths(texts: &[&str]) -> Vec<PathBuf> {
-        texts.iter().map(PathBuf::from).collect()
-    }
-
-    #[test]
-    fn reads_library_path_as_the_loader_does() {
-        let check = |variables: Value, expected: &[&str]| {
-            let config = json!({"process": {"cwd": "/work", "env": variables}});
-            assert_eq!(environment_folders(&config), paths(expected), "{config}");
-        };
-        check(json!(null), &[]);
-        check(json!(["PATH=/bin", "MY_LD_LIBRARY_PATH=/a"]), &[]);
-        check(json!(["LD_LIBRARY_PATH=/a:/b;/c d"]), &["/a", "/b", "/c d"]);
-        check(
-            json!(["LD_LIBRARY_PATH=lib:/a:"]),
-            &["/work/lib", "/a", "/work/"],
-        );
-        check(
-            json!(["LD_LIBRARY_PATH=/a", "LD_LIBRARY_PATH=/b"]),
-            &["/a", "/b"],
-        );
-    }
-
-    #[test]
-    fn reads_folders_of_loader_configuration() {
-        let check = |text: &str, expected: &[&str]| {
-            let found = configured_folders(text.as_bytes());
-            assert_eq!(found, paths(expected), "{text}");
-        };
-        check("", &[]);
-        check("include /etc/ld.so.conf.d/*.conf\n", &[]);
-        check("# CUDA\n/a # first\n\t/b c \n#/d\n", &["/a", "/b c"]);
-        check("lib\nhwcap 0 nosegneg\n/a", &["/a"]);
-    }
-
-    #[test]
-    fn recognizes_mounts_that_propagate() {
-        let mounts = "\
-            36 35 98:0 / /vol rw,noatime shared:1 master:7 - ext3 /dev/root rw,shared:9\n\
-            37 36 98:0 / /vol/a rw,noatime master:1 - ext3 /dev/root rw,shared:9\n\
-            38 37 0:5 /shared:2 /vol/b rw - tmpfs tmpfs rw\n";
-        for (mount, expected) in [(36, true), (37, false), (38, false), (35, false)] {
-            assert_eq!(is_shared(mounts, mount), expected, "{mount}");
-        }
-    }
 }

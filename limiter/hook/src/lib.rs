@@ -1,7 +1,9 @@
-//! What has to be known of an image before its container starts, and is known only when the
-//! container is created (docs/limiter.md). An OCI runtime runs [`preload`] as a
-//! `createRuntime` hook and [`compat`] as a `createContainer` hook. If a step fails, the container
-//! is not created. Links of the image are never followed out of its root.
+//! What has to be known of an image or a cgroup before its container starts, and is known only when
+//! the container is created (docs/limiter.md). An OCI runtime runs [`preload`] and [`limit`] as
+//! `createRuntime` hooks and [`compat`] as a `createContainer` hook. If a step of any but [`limit`]
+//! fails, the container is not created. Links of the image are never followed out of its root.
+
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,6 +18,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub mod compat;
+pub mod limit;
 pub mod preload;
 
 /// The longest list or configuration in a container that is accepted, in bytes.
@@ -24,7 +27,6 @@ pub const MAX_LENGTH: u64 = 64 << 10;
 /// How a path in a container is opened before its type is known: opening a device may have effects,
 /// and opening a FIFO blocks.
 const AS_PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-/// How a folder is opened.
 const AS_FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
@@ -34,43 +36,30 @@ const ATTEMPTS: usize = 128;
 /// Why a container could not be prepared. It is not created then.
 #[derive(Debug, Error)]
 pub enum HookError {
-    /// The container state from the runtime is not JSON.
     #[error("cannot read the container state from standard input: {0}")]
     State(#[source] serde_json::Error),
-    /// The container state names no bundle.
     #[error("the container state has no bundle")]
     NoBundle,
-    /// A file of the host cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Host {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// The bundle's configuration is not JSON, or names no root.
     #[error("{} has no root.path", .0.display())]
     Root(PathBuf),
-    /// A file or directory in the container cannot be read.
     #[error("cannot read {} in the container: {source}", path.display())]
     Container {
-        /// The path in the container.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// A list in the container is too long.
     #[error("{} in the container is longer than {MAX_LENGTH} bytes", .0.display())]
     TooLong(PathBuf),
-    /// The container's preload list cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// The image brings more CUDA drivers than there are shim libraries for.
     #[error(
         "the container has too many CUDA driver libraries of its own, expected at most {COMPAT_LIBRARIES}: {}",
         listed(.0)
@@ -82,22 +71,17 @@ pub enum HookError {
         .0.display()
     )]
     Shared(PathBuf),
-    /// A file cannot be mounted.
     #[error("cannot mount {} on {} in the container: {source}", file.display(), place.display())]
     Mount {
         /// The file, on the host or in the container.
         file: PathBuf,
-        /// The path in the container.
         place: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// Mounts in our directory would appear on the host, too.
     #[error("cannot stop mounts in {} of the container from propagating: {source}", path.display())]
     Propagation {
-        /// The path in the container.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -120,7 +104,6 @@ pub fn is_supported_kernel(release: &str) -> bool {
     }
 }
 
-/// The container that a runtime creates.
 struct Bundle {
     folder: PathBuf,
     /// Its `config.json`; null if that is not JSON.
@@ -128,7 +111,6 @@ struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the container state from `state`, and the configuration.
     fn read(state: impl Read) -> Result<Self, HookError> {
         let state: Value = serde_json::from_reader(state).map_err(HookError::State)?;
         let folder = state["bundle"].as_str().ok_or(HookError::NoBundle)?;
@@ -160,7 +142,6 @@ fn by_descriptor(file: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// The error of reading a path in the container, for `map_err`.
 fn unreadable<E: Into<io::Error>>(path: &Path) -> impl Fn(E) -> HookError {
     move |source| HookError::Container {
         path: path.to_owned(),

@@ -1,6 +1,6 @@
-//! `aliquot-hook preload FILE` and `aliquot-hook compat FOLDER`: an OCI runtime runs these while it
-//! creates a container, with the container's state on standard input. On failure it prints one line
-//! on stderr, and the container is not created.
+//! `aliquot-hook preload FILE`, `compat FOLDER` and `limit LIBRARY DIRECTORY GPU…`: an OCI runtime
+//! runs these while it creates a container, with the container's state on standard input. On failure
+//! it prints one line on stderr, and the container is not created, except after `limit`.
 
 #![expect(clippy::print_stderr, reason = "the runtime reports it")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{fs, io};
 
-use aliquot_hook::{compat, is_supported_kernel, preload};
+use aliquot_hook::{compat, is_supported_kernel, limit, preload};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -24,8 +24,19 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["preload", list] => preload::run(state, Path::new(list)),
         ["compat", version] => compat::run(state, Path::new(version)),
+        ["limit", library, directory, ref gpus @ ..] => {
+            let limited = limit::run(state, Path::new(library), Path::new(directory), gpus);
+            if let Err(error) = limited {
+                eprintln!(
+                    "aliquot-hook: the container starts without the driver's limits: {error}"
+                );
+            }
+            Ok(())
+        }
         _ => {
-            eprintln!("usage: aliquot-hook preload FILE | compat FOLDER");
+            eprintln!(
+                "usage: aliquot-hook preload FILE | compat FOLDER | limit LIBRARY DIRECTORY GPU..."
+            );
             return ExitCode::from(2);
         }
     };

@@ -31,7 +31,13 @@ pub struct ListOrigin {
 pub fn run(state: impl Read, ours: &Path) -> Result<(), HookError> {
     let bundle = Bundle::read(state)?;
     let origin = origin(&bundle.config, &bundle.folder, ours).ok_or_else(|| bundle.no_root())?;
-    let list = merged(&found(&origin)?);
+    // Ours is first: the first one that has a symbol wins.
+    let mut list = format!("{FOLDER}/{LIMITER}\n").into_bytes();
+    let image = found(&origin)?;
+    if image.starts_with(&list) {
+        list.clear();
+    }
+    list.extend(image);
     fs::write(ours, list).map_err(|source| HookError::Write {
         path: ours.to_owned(),
         source,
@@ -77,16 +83,6 @@ fn found(origin: &ListOrigin) -> Result<Vec<u8>, HookError> {
     }
 }
 
-/// Puts our library first: the first one that has a symbol wins.
-pub fn merged(image: &[u8]) -> Vec<u8> {
-    let mut list = format!("{FOLDER}/{LIMITER}\n").into_bytes();
-    if !image.starts_with(&list) {
-        list.extend_from_slice(image);
-        return list;
-    }
-    image.to_vec()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -121,14 +117,5 @@ mod tests {
         }
         let none = origin(&json!({}), Path::new("/run/b"), Path::new(OURS));
         assert_eq!(none, None);
-    }
-
-    #[test]
-    fn puts_limiter_first_and_once() {
-        let ours = "/.aliquot/lib/libvgpu.so\n";
-        assert_eq!(merged(b""), ours.as_bytes());
-        let both = format!("{ours}/a.so # why\n/b.so");
-        assert_eq!(merged(b"/a.so # why\n/b.so"), both.as_bytes());
-        assert_eq!(merged(both.as_bytes()), both.as_bytes());
     }
 }

@@ -25,7 +25,6 @@ for path in "$@"; do
 done
 "#;
 
-/// A bundle, a container directory and an installed version.
 struct Bundle(TempDir);
 
 impl Bundle {
@@ -142,7 +141,7 @@ fn mounts_shim_over_each_compat_library_of_the_image() {
     ] {
         bundle.link(&format!("rootfs/usr/local/{link}"), target);
     }
-    bundle.environment("LD_LIBRARY_PATH=/nowhere:/opt/named");
+    bundle.environment("LD_LIBRARY_PATH=/nowhere:/empty;/opt/named");
     let include = b"include /etc/ld.so.conf.d/*.conf\n";
     bundle.write("rootfs/etc/ld.so.conf", include);
     let folder = b"# CUDA\n/opt/configured\n";

@@ -58,6 +58,8 @@ fn appends_image_preloads_after_limiter() {
         |list| fs::write(list, "/a.so\n").expect("written"),
         Ok("/a.so\n"),
     );
+    let twice = |list: &Path| fs::write(list, format!("{OURS}/a.so # why\n")).expect("written");
+    check(twice, Ok("/a.so # why\n"));
     let linked = |list: &Path| {
         fs::write(list.with_file_name("real"), "/b.so").expect("written");
         symlink("/etc/real", list).expect("linked");

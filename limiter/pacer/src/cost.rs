@@ -56,7 +56,6 @@ const EVICTION_INTERVAL: u32 = 64;
 const KERNELS: usize = 4096;
 const WAYS: usize = 4;
 
-/// One measured launch.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchSample {
     /// Nanoseconds between its two events.
@@ -165,7 +164,6 @@ pub struct KernelCost {
     samples: AtomicU64,
     /// Launches whose measurement is under way.
     unmeasured: AtomicU32,
-    /// Consecutive samples that were left out.
     left_out: AtomicU32,
     /// Not 0: launched since an entry was last replaced; of the shared entry, how often.
     recent: AtomicU32,
@@ -237,7 +235,6 @@ impl Costs {
 }
 
 impl KernelCost {
-    /// Whether it was measured.
     #[inline]
     pub fn is_known(&self) -> bool {
         self.samples.load(Relaxed) > 0
@@ -327,7 +324,6 @@ impl KernelCost {
         Some(if mean >= SETTLED { found } else { mean })
     }
 
-    /// Moves the two quantiles.
     fn update_quantiles(&self, samples: u64, own: u64) {
         if self.low.load(Relaxed) == 0 {
             self.low.store(own, Relaxed);

@@ -1,7 +1,5 @@
 //! What is learnt about kernels from samples, pure and mixed with time of others.
 
-use proptest::prelude::*;
-
 use super::*;
 
 fn alone(took: u64) -> LaunchSample {
@@ -43,20 +41,6 @@ fn limits_unmeasured_launches_of_unknown_kernel() {
     kernel.end_measurement();
     assert_eq!(kernel.learn(alone(5_000)), Some(5_000));
     assert_eq!(state(), (5_000, false));
-}
-
-#[test]
-fn follows_measured_durations() {
-    let costs = Costs::default();
-    let kernel = costs.kernel(key([1, 2, 3]));
-    for took in [90, 110, 90, 110, 90, 110, 90, 110] {
-        kernel.learn(alone(took * 1000));
-    }
-    assert!((98_000..102_000).contains(&kernel.cost()), "{kernel:?}");
-    for _ in 0..100 {
-        kernel.learn(alone(300_000));
-    }
-    assert!((295_000..=300_000).contains(&kernel.cost()), "{kernel:?}");
 }
 
 #[test]
@@ -138,47 +122,6 @@ fn long_launches_of_mixed_kernel_are_charged_their_own_time() {
 }
 
 #[test]
-fn mean_recovers_from_launches_that_seemed_alone() {
-    let costs = Costs::default();
-    let kernel = costs.kernel(key([1, 2, 3]));
-    for _ in 0..20 {
-        kernel.learn(alone(350_000));
-    }
-    for _ in 0..300 {
-        kernel.learn(beside(1, 100_000));
-    }
-    assert!((100_000..105_000).contains(&kernel.cost()), "{kernel:?}");
-}
-
-#[test]
-fn excludes_wait_for_throttled_device_from_cost() {
-    for others in [0, 1] {
-        let processes = u64::from(others + 1);
-        let costs = Costs::default();
-        let kernel = costs.kernel(key([1, 2, 3]));
-        let (mut charged, mut own) = (0, 0);
-        for i in 0..100 {
-            // A millisecond of work; every other launch waits 50 ms for its counterpart on another
-            // device.
-            let delayed = i % 2 * 50_000_000;
-            let sample = LaunchSample {
-                delayed,
-                ..beside(others, 1_000_000 * processes + delayed)
-            };
-            charged += kernel.learn(sample).unwrap_or_default();
-            own += 1_000_000;
-        }
-        assert!(charged < own / 10 * 12, "{charged} of {own}: {kernel:?}");
-        // What exceeds that wait is its own time.
-        let long = LaunchSample {
-            delayed: 5_000_000,
-            ..beside(others, 200_000_000)
-        };
-        assert!(kernel.learn(long) >= Some(90_000_000), "{kernel:?}");
-    }
-}
-
-#[test]
 fn leaves_out_time_slices_of_others() {
     for others in [1, 9] {
         let costs = Costs::default();
@@ -229,25 +172,4 @@ fn learns_only_upper_bound_from_disturbed_launch() {
         (1..=3).contains(&taken),
         "where nothing better comes: {taken}"
     );
-}
-
-proptest! {
-    #[test]
-    fn keeps_cost_within_measured_range(
-        samples in prop::collection::vec((1_u64..1 << 40, 0_u32..10, any::<bool>()), 1..100),
-    ) {
-        let costs = Costs::default();
-        let kernel = costs.kernel(key([1, 2, 3]));
-        let (mut lowest, mut most) = (u64::MAX, 0);
-        for (took, others, disturbed) in samples {
-            let sample = LaunchSample { disturbed, ..beside(others, took) };
-            lowest = lowest.min(took / u64::from(others + 1));
-            most = most.max(took);
-            let found = kernel.learn(sample);
-            prop_assert!(found.is_none_or(|found| found <= most));
-        }
-        if kernel.is_known() {
-            prop_assert!((lowest..=most).contains(&kernel.cost()), "{:?}", kernel);
-        }
-    }
 }

@@ -155,24 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pays_launches_from_grant_until_used_up() {
-        let credit = Credit::default();
-        assert!(!credit.spend(0, 300_000), "nothing is there");
-        assert_eq!(credit.chunk(0, 300_000), CHUNK);
-        credit.grant(0, CHUNK, 300_000);
-        assert!(credit.spend(0, 300_000));
-        assert!(credit.spend(0, 300_000));
-        assert!(!credit.spend(0, 300_000), "100000 are left");
-        assert!(!credit.spend(1, 1), "another thread has its own");
-        assert_eq!(credit.take_launches(0, 0), 4);
-        assert_eq!(credit.take_launches(0, 0), 0);
-        // A large kernel is charged exactly.
-        assert_eq!(credit.chunk(3, 7_000_000), 7_000_000);
-        credit.grant(3, 7_000_000, 7_000_000);
-        assert!(!credit.spend(3, 1));
-    }
-
-    #[test]
     fn measures_zero_cost_launches_at_interval() {
         let credit = Credit::default();
         credit.grant(0, CHUNK, 0);
@@ -202,52 +184,5 @@ mod tests {
             let passed = (0..100).take_while(|_| credit.spend(0, 0)).count();
             assert_eq!(passed as u64, others, "{cost}");
         }
-    }
-
-    #[test]
-    fn reports_launches_at_each_host_heartbeat() {
-        let credit = Credit::default();
-        assert!(!credit.count_launch(0, 0) && !credit.is_report_due(0, 0));
-        assert!(credit.count_launch(0, 7) && credit.is_report_due(0, 7));
-        assert_eq!(credit.take_launches(0, 7), 2);
-        assert!(!credit.count_launch(0, 7) && !credit.is_report_due(0, 7));
-        assert!(
-            credit.is_report_due(1, 7),
-            "another thread tells of its own"
-        );
-    }
-
-    #[test]
-    fn adds_launched_work_to_expected_end() {
-        let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        for (now, end) in [(500, 600), (550, 700), (900, 1000)] {
-            credit.begin_work(0, &until, (now, 100));
-            assert_eq!(until.load(Relaxed), end);
-        }
-        until.store(u64::MAX, Relaxed);
-        credit.begin_work(0, &until, (2_000, 100));
-        assert_eq!(
-            until.load(Relaxed),
-            2_100,
-            "no launch can have made that word"
-        );
-    }
-
-    #[test]
-    fn notices_launches_of_other_threads() {
-        let (credit, until) = (Credit::default(), AtomicU64::new(0));
-        let launch = |(thread, now): (usize, u64)| {
-            credit.spend(thread, 0);
-            credit.begin_work(thread, &until, (now, 0))
-        };
-        let found = [
-            (0, 10),
-            (1, 20),
-            (1, 30),
-            (0, 40),
-            (0, 1_000 * OVERLAP_WINDOW),
-        ]
-        .map(launch);
-        assert_eq!(found, [false, true, true, true, false]);
     }
 }

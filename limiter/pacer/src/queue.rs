@@ -17,11 +17,9 @@ const QUEUED_ALONE: u64 = 50_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct StreamQueue {
-    /// Its measured launches.
     pub launches: usize,
     /// Nanoseconds that all launched work of the container is expected to take from now on.
     pub queued: u64,
-    /// Active tenants on the device.
     pub sharing: u32,
 }
 

@@ -28,13 +28,12 @@ const MAX_RATE: u64 = 2_000_000;
 /// What the limits page says about one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitWords {
-    /// Percent of the device; 0 and 100: no limit.
     pub cores: u32,
     /// [`DEFAULT`], [`FORCE`], [`DISABLE`]; any other is [`DEFAULT`].
     pub policy: u32,
     /// [`RUN`], [`WAIT`], [`UNLIMITED`]; any other is [`RUN`].
     pub throttle_flag: u32,
-    /// Rate correction in millionths.
+    /// In millionths.
     pub rate_correction: u32,
     /// Tenants that are active on the device; 0: unknown.
     pub tenants: u32,
@@ -97,11 +96,6 @@ impl Rate {
     pub fn new(percent: u32, rate_correction: u32) -> Self {
         let rate = u64::from(percent) * u64::from(rate_correction) / 100;
         Self(rate.clamp(1, MAX_RATE))
-    }
-
-    #[cfg(test)]
-    pub(crate) const fn from_millionths(millionths: u64) -> Self {
-        Self(millionths)
     }
 
     /// Nanoseconds in which `cost` nanoseconds of GPU time become free.

@@ -11,7 +11,6 @@
 /// The bits of a total that count bytes; the bits above them hold the number of the last audit,
 /// which distinguishes a total that was corrected and grew again from one that never changed.
 const BYTES: u64 = (1 << 48) - 1;
-/// One audit.
 const AUDIT: u64 = 1 << 48;
 /// The bits of a slot's busy word that count operations under way; the bits above count completed
 /// operations.
@@ -26,7 +25,6 @@ pub const MAX_BYTES: u64 = BYTES;
 /// An atomic 64-bit word; every operation is sequentially consistent.
 pub trait AtomicWord {
     fn load(&self) -> u64;
-    /// Adds, wrapping.
     fn add(&self, more: u64);
     /// Stores `new` if the value is `old`; else returns the value.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;

@@ -165,20 +165,6 @@ fn restores_exact_totals_after_death_at_any_step() {
 }
 
 #[test]
-fn leaves_total_alone_while_operation_is_under_way() {
-    let counters = TestCounters::<FailingWord>::default();
-    // Dies after its total was raised and before its slot was.
-    assert!(!survives(3, || assert!(
-        counters.account(0).reserve(30, LIMIT).is_ok()
-    )));
-    assert_eq!((counters.total(), counters.sum()), (30, 0));
-    assert!(!counters.audit());
-    counters.clear(0);
-    assert!(counters.audit());
-    assert_eq!(counters.total(), 0);
-}
-
-#[test]
 fn rejects_extreme_sizes_without_wrapping() {
     let counters = TestCounters::<FailingWord>::default();
     let account = counters.account(0);

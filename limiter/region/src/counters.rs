@@ -60,20 +60,17 @@ use crate::limits::MAX_DEVICES;
 use crate::map::{self, Map};
 use crate::shared::Entry;
 
-/// Size of a new file in bytes.
 pub const SIZE: u64 = NEW.size;
 /// Processes that can have memory in a new file.
 pub const SLOTS: usize = NEW.slots;
 /// Blocks of memory that processes share.
 pub const ENTRIES: usize = 8192;
-/// The layout that is written.
 pub const VERSION: u32 = NEW.version;
 
 /// Where the parts of a file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     version: u32,
-    /// Bytes of the file.
     pub(crate) size: u64,
     /// Processes with a slot of their own.
     pub(crate) slots: usize,
@@ -105,7 +102,6 @@ impl Layout {
         [NEW, OLD].into_iter().find(|one| one.version == version)
     }
 
-    /// Bytes to map.
     pub(crate) fn used(self) -> usize {
         self.entry(ENTRIES)
     }
@@ -146,7 +142,6 @@ const _: () = {
 
 pub(crate) const HEADER: usize = 12;
 
-/// The header of a new file; the rest is zero.
 pub fn header() -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[..8].copy_from_slice(&MAGIC);

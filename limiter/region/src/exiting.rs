@@ -4,7 +4,6 @@
 
 use std::{fs, io};
 
-/// `PF_EXITING`.
 const PF_EXITING: u64 = 4;
 
 /// Whether all threads of the process are exiting and at least one has not ended. False if unknown; an

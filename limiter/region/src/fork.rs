@@ -19,7 +19,6 @@ const RISING: u32 = 2;
 pub struct ForkFlag(&'static AtomicU32);
 
 impl ForkFlag {
-    /// A lowered flag.
     pub fn new() -> io::Result<Self> {
         const PAGE: usize = 4096;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -74,7 +73,6 @@ impl ForkFlag {
         self.0.store(LOWERED, Ordering::Release);
     }
 
-    /// Raises the flag in this process and its threads.
     pub fn raise(self) {
         self.0.store(RAISED, Ordering::Release);
     }

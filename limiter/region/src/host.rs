@@ -222,7 +222,6 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
     move |source| CountersReadError::Io { step, source }
 }
 
-/// Opens a file of the right kind and size.
 fn open(path: &Path) -> Result<(OwnedFd, Layout), CountersReadError> {
     let path = map::c_path(path).map_err(failed("named"))?;
     // Without O_NONBLOCK, opening a FIFO that has no writer would block.

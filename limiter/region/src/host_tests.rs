@@ -54,35 +54,6 @@ fn reads_usage_of_living_processes_only() {
 }
 
 #[test]
-fn reads_managed_memory_and_refusals_of_each_process() {
-    let counters_file = CountersFile::new();
-    let (one, other) = (counters_file.slot(), counters_file.slot());
-    one.note_managed(0, 6 * MIB);
-    one.note_managed(0, 2 * MIB);
-    one.note_managed_released(0, 2 * MIB);
-    other.note_managed(1, MIB);
-    for device in [1, 1, 0] {
-        other.note_refusal(device);
-    }
-    let details = || {
-        let found = read(&counters_file.path(), 2).unwrap();
-        let details = found.processes.into_iter().map(|one| {
-            let of = |device| (one.device(device).managed, one.device(device).refused);
-            [0, 1].map(of)
-        });
-        details.collect::<Vec<_>>()
-    };
-    let of_other = [(0, 1), (2 * MIB, 2)];
-    assert_eq!(details(), [[(6 * MIB, 0), (0, 0)], of_other]);
-    drop(one);
-    // The slot of the ended process is cleared.
-    assert!(other.reclaim_dead_slots(2).unwrap());
-    let next = counters_file.slot();
-    assert_eq!(next.index(), 0);
-    assert_eq!(details(), [[(0, 0); 2], of_other]);
-}
-
-#[test]
 fn reads_file_in_bounded_time_with_every_byte_locked() {
     let counters_file = CountersFile::new();
     let file: OwnedFd = writable(&counters_file).into();
@@ -145,44 +116,4 @@ fn reads_garbage_behind_valid_header_without_harm() {
     assert_eq!(totals, [MAX_BYTES; MAX_DEVICES]);
     assert_eq!((found.processes.len(), found.used(0)), (1, u64::MAX));
     drop(slot);
-}
-
-#[test]
-fn rereads_launch_counters_from_open_file() {
-    let counters_file = CountersFile::new();
-    let slot = counters_file.slot();
-    let mut reader = LaunchReader::open(&counters_file.path(), 2).unwrap();
-    assert_eq!(reader.read().unwrap().len(), 2);
-    let second = slot.compute(1);
-    for (value, word) in (1..).zip([
-        second.debt,
-        second.until,
-        second.busy,
-        second.last,
-        second.launches,
-        second.waited,
-        second.contended,
-        second.running,
-    ]) {
-        word.store(value, std::sync::atomic::Ordering::Relaxed);
-    }
-    let expected = LaunchCounters {
-        debt: 1,
-        until: 2,
-        busy: 3,
-        last: 4,
-        launches: 5,
-        waited: 6,
-        contended: 7,
-        running: 8,
-    };
-    assert_eq!(reader.read().unwrap()[1], expected);
-    let file = writable(&counters_file);
-    file.set_len(4096).unwrap();
-    assert!(reader.read().is_err(), "it was cut");
-    file.set_len(1 << 40).unwrap();
-    assert_eq!(reader.read().unwrap()[0], LaunchCounters::default());
-    let noise = vec![7; usize::try_from(SIZE).unwrap()];
-    fs::write(counters_file.path(), noise).unwrap();
-    assert!(LaunchReader::open(&counters_file.path(), 1).is_err());
 }

@@ -38,15 +38,11 @@ use core::ops::Range;
 
 use thiserror::Error;
 
-/// Size of the page in bytes.
 pub const SIZE: usize = 4096;
 /// Number of device records that fit.
 pub const MAX_DEVICES: usize = (SIZE - size_of::<PageHeader>()) / size_of::<DeviceRecord>();
-/// Longest UUID of a device.
 pub const UUID: usize = 40;
-/// The layout version that this library writes and reads.
 pub const VERSION: u32 = 1;
-/// Bytes of the sequence.
 pub const SEQUENCE: Range<usize> = 16..24;
 /// Size of a context on a page that has none; the node agent always writes one.
 pub const CONTEXT: u64 = 512 << 20;
@@ -63,7 +59,6 @@ pub const YIELDS: u32 = 8;
 
 const MAGIC: [u8; 8] = *b"ALQLIMIT";
 
-/// The first 64 bytes.
 #[repr(C)]
 struct PageHeader {
     magic: [u8; 8],
@@ -142,7 +137,6 @@ pub struct ContainerLimits {
 pub struct DeviceLimits<'a> {
     /// UUID, at most [`UUID`] bytes.
     pub uuid: &'a str,
-    /// Memory limit in bytes.
     pub memory: u64,
     /// Compute limit in percent; 0 and 100: none.
     pub cores: u32,

@@ -38,10 +38,12 @@ fn rejects_too_many_devices_and_long_uuids() {
 
 #[test]
 fn keeps_host_measurements_across_page_update() {
+    let fields = [24..32, 116..136, 152..160, 168..176, 180..184];
     let one = page(CONTAINER, &[device("GPU-a")]).unwrap();
     let mut measured = one;
-    measured[16..32].fill(7);
-    measured[64 + 52..64 + 72].fill(7);
+    for field in fields.clone().into_iter().chain([SEQUENCE]) {
+        measured[field].fill(7);
+    }
     assert!(same_limits(&one, &measured));
     let more = DeviceLimits {
         cores: 31,
@@ -50,11 +52,10 @@ fn keeps_host_measurements_across_page_update() {
     let mut next = page(CONTAINER, &[more]).unwrap();
     assert!(!same_limits(&measured, &next));
     copy_measurements(&measured, &mut next);
-    assert_eq!(next[24..32], [7; 8]);
-    assert_eq!(
-        next[64 + 48..64 + 72],
-        [&[31, 0, 0, 0][..], &[7; 20]].concat()
-    );
+    for field in fields {
+        assert!(next[field].iter().all(|byte| *byte == 7));
+    }
+    assert_eq!(next[112..116], [31, 0, 0, 0]);
 }
 
 #[test]
@@ -83,6 +84,34 @@ fn reads_limits_page_that_changes_in_place() {
     // A host that died while it wrote does not block the reader.
     file.write_all_at(&[1], 16).unwrap();
     assert_eq!(limits.memory(0), 1 << 20);
+}
+
+#[test]
+fn guarantees_all_of_limit_that_is_device_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    for (physical, request, expected) in [
+        (100, 100, 100),
+        // With memory scaling.
+        (40, 100, 40),
+        (200, 100, 100),
+        // Where the part is not known, 0 would let the driver evict everything.
+        (0, 100, 100),
+        // The driver may evict what is lent.
+        (0, 70, 70),
+        (100, 0, 100),
+    ] {
+        let device = DeviceLimits {
+            memory: 100,
+            physical,
+            request,
+            ..device("GPU-a")
+        };
+        fs::write(&path, page(CONTAINER, &[device]).unwrap()).unwrap();
+        let limits = LimitsPage::open(&name).unwrap();
+        assert_eq!(limits.guaranteed(0), expected, "{physical} {request}");
+    }
 }
 
 #[test]

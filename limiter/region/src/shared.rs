@@ -13,7 +13,6 @@
 use crate::account::{AtomicWord, DeviceAccount};
 use crate::limits::MAX_DEVICES;
 
-/// The words of one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a, W> {
     /// The block; 0: the entry is free, or not written yet.
@@ -28,7 +27,6 @@ pub struct Entry<'a, W> {
 /// A block as its holder records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBlock {
-    /// Its key; not 0.
     pub key: u64,
     pub device: usize,
     pub bytes: u64,
@@ -88,7 +86,6 @@ impl<W: AtomicWord> Entry<'_, W> {
         true
     }
 
-    /// Its holder leaves.
     fn retire(&self) {
         match self.read() {
             Some(held) if self.inode.load() != 0 => self.holder.store(holder(None, held.block)),

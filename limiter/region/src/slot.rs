@@ -25,7 +25,6 @@ use crate::tag::{self, DeviceNode};
 
 /// Attempts to find a moment without running operations before an audit is given up.
 const MAX_AUDITS: u32 = 64;
-/// Bytes to map so that a lock stays.
 const PAGE: usize = 4096;
 
 #[derive(Debug)]
@@ -137,7 +136,6 @@ impl ProcessSlot {
         at.store(now, Relaxed);
     }
 
-    /// Adds `size` bytes that the driver has allocated already.
     pub fn charge(&self, device: usize, size: u64) {
         let used = self.account(device).charge(size);
         self.counters.peak(device).fetch_max(used, Relaxed);
@@ -229,7 +227,6 @@ impl ProcessSlot {
             .fetch_add(blocks(bytes), Relaxed);
     }
 
-    /// Undoes [`Self::note_managed`].
     pub fn note_managed_released(&self, device: usize, bytes: u64) {
         self.counters
             .managed_blocks(self.slot, device)

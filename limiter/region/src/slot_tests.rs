@@ -105,35 +105,6 @@ fn helper_closes_all_descriptors() {
 }
 
 #[test]
-fn helper_reserves_and_releases_forever() {
-    let Some(slot) = helper_slot() else { return };
-    println!("READY");
-    for size in (1..40).cycle() {
-        if slot.reserve(0, size, LIMIT).is_ok() {
-            slot.release(0, size);
-        }
-    }
-}
-
-#[test]
-fn reclaims_memory_of_killed_process() {
-    let file = CountersFile::new();
-    let slot = file.slot();
-    slot.reserve(0, 600, LIMIT).unwrap();
-    let mut other = start(&file, "helper_reserves_300");
-    assert_eq!(slot.used(0), 900);
-    assert!(slot.reclaim_dead_slots(1).unwrap());
-    assert_eq!(slot.used(0), 900, "a living process keeps what it has");
-    let pids: Vec<_> = slot.processes(0).map(|process| process.pid).collect();
-    assert_eq!(pids, [Some(std::process::id()), Some(other.id())]);
-    kill(&mut other);
-    assert_eq!(slot.reserve(0, 400, LIMIT), Err(OverLimit { used: 900 }));
-    assert!(slot.reclaim_dead_slots(1).unwrap());
-    assert_eq!(slot.reserve(0, 400, LIMIT), Ok(1_000));
-    assert_eq!(slot.processes(0).count(), 1);
-}
-
-#[test]
 fn helper_reclaims_without_descriptors() {
     let Some(slot) = helper_slot() else { return };
     slot.reserve(0, 100, LIMIT).unwrap();
@@ -162,41 +133,6 @@ fn reclaims_memory_of_killed_process_without_descriptors() {
 }
 
 #[test]
-fn helper_reserves_300_and_forks() {
-    let Some(slot) = helper_slot() else { return };
-    slot.reserve(0, 300, LIMIT).unwrap();
-    slot.track_children();
-    // SAFETY: the child only reads until its input ends, and ends.
-    if unsafe { libc::fork() } == 0 {
-        let mut byte = 0_u8;
-        // SAFETY: one byte, into a byte of ours; then this process ends at once.
-        unsafe {
-            libc::read(0, (&raw mut byte).cast(), 1);
-            libc::_exit(0);
-        }
-    }
-    println!("READY");
-    let _ = std::io::stdin().read(&mut [0]);
-}
-
-#[test]
-fn keeps_charge_while_forked_child_of_killed_process_lives() {
-    let file = CountersFile::new();
-    let slot = file.slot();
-    slot.reserve(0, 600, LIMIT).unwrap();
-    let mut other = start(&file, "helper_reserves_300_and_forks");
-    let input = other.stdin.take();
-    kill(&mut other);
-    for _ in 0..3 {
-        assert!(slot.reclaim_dead_slots(1).unwrap());
-        assert_eq!(slot.used(0), 900, "its child lives");
-    }
-    assert_ne!(file.slot().index(), 1, "the slot is not free");
-    drop(input);
-    settles_to(&slot, 0, 600);
-}
-
-#[test]
 fn keeps_slot_after_closing_all_descriptors() {
     let file = CountersFile::new();
     let slot = file.slot();
@@ -207,22 +143,6 @@ fn keeps_slot_after_closing_all_descriptors() {
     }
     kill(&mut other);
     settles_to(&slot, 0, 0);
-}
-
-#[test]
-fn reclaims_memory_of_processes_killed_mid_operation() {
-    let file = CountersFile::new();
-    let slot = file.slot();
-    slot.reserve(0, 900, LIMIT).unwrap();
-    for _ in 0..30 {
-        let others = [(); 2].map(|()| start(&file, "helper_reserves_and_releases_forever"));
-        for mut other in others {
-            assert!(slot.used(0) <= LIMIT);
-            kill(&mut other);
-            slot.reclaim_dead_slots(1).unwrap();
-        }
-        settles_to(&slot, 0, 900);
-    }
 }
 
 const fn block(key: u64, bytes: u64) -> SharedBlock {
@@ -296,19 +216,6 @@ fn settles_to(slot: &ProcessSlot, device: usize, used: u64) {
         );
         std::thread::yield_now();
     }
-}
-
-#[test]
-fn reuses_free_slots_without_moving_others() {
-    let file = CountersFile::new();
-    let (first, second, third) = (file.slot(), file.slot(), file.slot());
-    second.reserve(0, 5, LIMIT).unwrap();
-    drop(second);
-    assert_eq!((first.index(), third.index()), (0, 2));
-    // The dead process's slot still looks taken; a fresh one comes first.
-    assert_eq!(file.slot().index(), 3);
-    settles_to(&first, 0, 0);
-    assert_eq!(file.slot().index(), 1);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use crate::counters;
 use crate::slot::ProcessSlot;
 
-/// No device's node.
 pub(crate) const NODE: &CStr = c"/nonexistent";
 
 pub(crate) struct CountersFile(tempfile::TempDir);

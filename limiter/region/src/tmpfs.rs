@@ -34,12 +34,10 @@ pub fn propagates_mounts(mountinfo: &str, path: &Path) -> bool {
     found.is_some_and(|(_, shared)| shared)
 }
 
-/// Decodes a path of `mountinfo`.
 fn unescaped(field: &str) -> String {
     field.replace("\\040", " ").replace("\\134", "\\")
 }
 
-/// Whether something is mounted at `folder`.
 pub fn is_mounted(folder: &Path) -> io::Result<bool> {
     let above = folder.parent().unwrap_or(folder);
     Ok(folder.symlink_metadata()?.dev() != above.symlink_metadata()?.dev())

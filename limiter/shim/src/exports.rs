@@ -12,7 +12,6 @@ const MAX_LENGTH: u64 = 4 << 20;
 const HEADER: u64 = 64;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
-/// The type of the section with the dynamic symbols.
 const DYNAMIC_SYMBOLS: [u8; 4] = 11_u32.to_le_bytes();
 /// The types of symbols that are functions, and the bindings that others may use.
 const FUNCTIONS: [u8; 2] = [2, 10];
@@ -21,16 +20,12 @@ const BINDINGS: [u8; 2] = [1, 2];
 /// Why the calls of a library are not known.
 #[derive(Debug, Error)]
 pub enum ExportsError {
-    /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] io::Error),
-    /// A table is too long.
     #[error("a table of {0} bytes, expected at most {MAX_LENGTH}")]
     TooLong(u64),
-    /// The file is no shared library, or is incomplete.
     #[error("expected an ELF file of 64 bits, little-endian, with a dynamic symbol table")]
     NoSymbols,
-    /// No name is that of a call.
     #[error("no function with a name of the API, which begins with {0}")]
     NoCalls(&'static str),
 }
@@ -84,7 +79,6 @@ fn part(file: &mut (impl Read + Seek), start: u64, length: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// The content of the section with this header.
 fn content(
     file: &mut (impl Read + Seek),
     section: &[u8; SECTION],
@@ -94,7 +88,6 @@ fn content(
     part(file, start, length)
 }
 
-/// The bytes of one field of a header.
 fn field<const LENGTH: usize>(header: &[u8], at: usize) -> Result<[u8; LENGTH], ExportsError> {
     let bytes = header.get(at..).and_then(<[u8]>::first_chunk);
     bytes.copied().ok_or(ExportsError::NoSymbols)
@@ -118,51 +111,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::{Architecture, FOLDER, LIBRARIES, build_driver_shim, build_shim};
-
-    fn shim() -> Vec<u8> {
-        build_shim(LIBRARIES[0], FOLDER, Architecture::X86_64)
-    }
-
-    #[test]
-    fn leaves_out_exports_that_are_no_calls() {
-        let names = [
-            "cuInit",
-            "cudbgApiInit",
-            "cuda",
-            "cu",
-            "nvmlInit_v2",
-            "cuInit",
-        ];
-        let names = names.map(str::to_owned);
-        for (library, expected) in LIBRARIES.into_iter().zip(["cuInit", "nvmlInit_v2"]) {
-            let file = build_driver_shim(library, &names, Architecture::Aarch64);
-            let found = exported_calls(library, &mut Cursor::new(file)).expect("calls");
-            assert_eq!(found, [expected]);
-        }
-    }
-
-    #[test]
-    fn leaves_out_symbols_that_are_no_exported_functions() {
-        let symbol = |kind, section| {
-            let mut symbol = [0; SYMBOL];
-            symbol[0] = 1;
-            symbol[4] = kind;
-            symbol[6] = section;
-            symbol
-        };
-        let found = |symbol| function(&symbol, b"\0cuInit\0");
-        // A function, global or weak, and one that is chosen when it is loaded.
-        for kind in [0x12, 0x22, 0x1a] {
-            assert_eq!(found(symbol(kind, 4)), Some("cuInit"), "{kind:#x}");
-            assert_eq!(found(symbol(kind, 0)), None, "{kind:#x}, not defined");
-        }
-        // A local function, a variable.
-        for kind in [0x02, 0x11] {
-            assert_eq!(found(symbol(kind, 4)), None, "{kind:#x}");
-        }
-        assert_eq!(function(&symbol(0x12, 4), b""), None);
-    }
+    use crate::{Architecture, FOLDER, LIBRARIES, build_shim};
 
     #[test]
     fn refuses_file_without_calls_with_a_reason() {
@@ -174,12 +123,11 @@ mod tests {
         let no_symbols = "with a dynamic symbol table";
         check(b"", no_symbols);
         check(&[b'#'; 100], no_symbols);
-        let file = shim();
-        check(&file[..63], no_symbols);
-        check(&file[..file.len() / 2], no_symbols);
-        let of_nvml = build_shim(LIBRARIES[1], FOLDER, Architecture::X86_64);
+        let [mut long, of_nvml] =
+            LIBRARIES.map(|library| build_shim(library, FOLDER, Architecture::X86_64));
+        check(&long[..63], no_symbols);
+        check(&long[..long.len() / 2], no_symbols);
         check(&of_nvml, "which begins with cu");
-        let mut long = file;
         // The length of the second of six sections, the symbols.
         let at = long.len() - 4 * SECTION + 32;
         long[at + 3] = 1;

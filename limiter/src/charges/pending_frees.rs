@@ -11,7 +11,6 @@ use crate::stream::{context_of, with_current, with_relaxed_capture};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIME: u32 = 2;
-/// How many are checked each time one is added.
 const MAX_CHECKED: usize = 4;
 
 /// One free that the stream has not reached yet.
@@ -117,7 +116,6 @@ impl PendingFrees {
         }
     }
 
-    /// Records an event in a stream.
     fn event(&self, stream: Handle) -> Option<FreeEvent> {
         let context = context_of(stream);
         let known = self

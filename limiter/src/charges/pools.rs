@@ -15,9 +15,7 @@ use crate::process::{PerProcess, ProcessState};
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `..._USED_MEM_CURRENT`.
 const RESERVED: i32 = 5;
 pub(crate) const USED: i32 = 7;
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 const RELEASE_THRESHOLD: i32 = 4;
-/// Step by which a pool grows.
 const GROWTH_STEP: u64 = 32 << 20;
 
 /// The known pools of this process: those of devices, and those that take no device memory.
@@ -33,7 +31,6 @@ impl Pools {
         POOLS.of(process)
     }
 
-    /// Charges what each pool has now.
     pub(crate) fn refresh(&self) {
         for (handle, pool) in self.of_devices.lock().iter_mut() {
             pool.refresh(*handle);
@@ -176,7 +173,6 @@ impl Pool {
         })
     }
 
-    /// An allocation returned.
     pub(crate) fn end(&mut self, reservation: &PoolReservation) {
         self.calls = self.calls.saturating_sub(1);
         self.pending = self.pending.saturating_sub(reservation.bytes);

@@ -10,7 +10,6 @@ use crate::charges::allocations::{Allocations, in_blocks};
 use crate::ffi::{Code, Handle, OUT_OF_MEMORY, Out, SUCCESS, long};
 use crate::process;
 
-/// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrayDescriptor {
@@ -20,7 +19,6 @@ pub(crate) struct ArrayDescriptor {
     channels: c_uint,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Array3dDescriptor {
@@ -94,7 +92,6 @@ pub(crate) fn create_charged(
     Ok(code)
 }
 
-/// Bytes of one element.
 fn element(one: Array3dDescriptor) -> u64 {
     let channels = u64::from(one.channels.clamp(1, 4));
     let named = one.format % 3;
@@ -137,42 +134,29 @@ fn size(one: Array3dDescriptor, levels: c_uint) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn check(extent: [usize; 3], format: c_uint, levels: c_uint, expected: Option<u64>) {
-        let [width, height, depth] = extent;
-        let one = Array3dDescriptor {
-            width,
-            height,
-            depth,
-            format,
-            channels: 4,
-            flags: 0,
+    #[test]
+    fn counts_padding_and_format_of_arrays() {
+        let bytes = |[width, height, depth]: [usize; 3], format, levels| {
+            let one = Array3dDescriptor {
+                width,
+                height,
+                depth,
+                format,
+                channels: 4,
+                flags: 0,
+            };
+            size(one, levels)
         };
-        assert_eq!(
-            size(one, levels),
-            expected,
-            "{extent:?} {format:#x} {levels}"
-        );
-    }
-
-    #[test]
-    fn counts_array_rows_with_padding() {
         let float = 0x20;
-        check([1, 0, 0], float, 1, Some(64));
-        check([1024, 1024, 0], float, 1, Some(16 << 20));
-        check([5, 9, 3], float, 1, Some(128 * 16 * 3));
-        check([1024, 1024, 0], float, 2, Some(20 << 20));
-        check([usize::MAX, 2, 0], float, 1, None);
-    }
-
-    #[test]
-    fn charges_formats_with_fixed_channels_by_their_size() {
-        let check = |format, bytes: u64| check([64, 8, 0], format, 1, Some(64 * 8 * bytes));
-        for (first, bytes) in [(0xc0, 1), (0xc3, 2), (0xc6, 1), (0xc9, 2)] {
-            check(first, bytes);
-            check(first + 1, 2 * bytes);
-            check(first + 2, 4 * bytes);
+        assert_eq!(bytes([1, 0, 0], float, 1), Some(64));
+        assert_eq!(bytes([1024, 1024, 0], float, 1), Some(16 << 20));
+        assert_eq!(bytes([5, 9, 3], float, 1), Some(128 * 16 * 3));
+        assert_eq!(bytes([1024, 1024, 0], float, 2), Some(20 << 20));
+        assert_eq!(bytes([usize::MAX, 2, 0], float, 1), None);
+        let formats = [(0xc0, 1), (0xc4, 4), (0xc8, 4), (0x10, 8), (0xb0, 32)];
+        for (format, element) in formats {
+            let found = bytes([64, 8, 0], format, 1);
+            assert_eq!(found, Some(64 * 8 * element), "{format:#x}");
         }
-        check(0x10, 8);
-        check(0xb0, 32);
     }
 }

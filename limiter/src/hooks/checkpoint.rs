@@ -13,7 +13,6 @@ use crate::process::{self, ProcessState};
 /// `CUcheckpointCheckpointArgs` or `CUcheckpointRestoreArgs`: storage of the caller's own, which keeps
 /// the memory on the devices meanwhile, and other devices to restore to. Both are null by default.
 type Arguments = Out<[u64; 8]>;
-/// `CU_PROCESS_STATE_CHECKPOINTED`.
 const CHECKPOINTED: c_uint = 2;
 
 pub(crate) fn suspend(

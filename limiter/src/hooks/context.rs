@@ -27,7 +27,6 @@ pub(crate) fn retain(
     create(context, device, true, call)
 }
 
-/// Reserves for a context, creates it and records it.
 pub(crate) fn create(
     context: Out<Handle>,
     device: Device,
@@ -62,14 +61,12 @@ impl EndingContext {
         }
     }
 
-    /// The context ended.
     fn end(self, process: &ProcessState) {
         let pace = &process.pace;
         pace.forget(&process.slot, self.context, self.launch_marks);
         PendingFrees::of(process).end(process, self.frees);
     }
 
-    /// The context lives on.
     fn put_back(self, process: &ProcessState) {
         process.pace.put_back(self.launch_marks);
         PendingFrees::of(process).put_back(self.frees);

@@ -18,7 +18,6 @@ const HEAP: c_uint = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct LimitCharge {
-    /// The driver's initial value.
     first: u64,
     /// Bytes charged for what exceeds it.
     charged: u64,
@@ -31,7 +30,6 @@ impl LimitCharge {
     }
 }
 
-/// Limits that were set, by context.
 static CHARGES: PerProcess<FutexLock<HashMap<(Handle, c_uint), LimitCharge>>> = PerProcess::new();
 
 /// A context ends; what was charged ends with it.

@@ -6,7 +6,6 @@ use crate::charges::graphs;
 use crate::ffi::{Code, Out};
 use crate::process;
 
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const UPLOAD: u64 = 2;
 
 /// `parameters` begin with the flags.

@@ -13,12 +13,10 @@ use crate::driver::call;
 use crate::ffi::{Code, OUT_OF_MEMORY, Out, Pointer, SUCCESS, long};
 use crate::process::{self, ProcessState};
 
-/// `CUipcMemHandle`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpcHandle([u64; 8]);
 
-/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_uint = 9;
 
 pub(crate) fn share(
@@ -59,7 +57,6 @@ pub(crate) fn open(
     open_charged(pointer, Some(handle), call::cuIpcCloseMemHandle, call)
 }
 
-/// Opens memory of another process's pool.
 pub(crate) fn open_of_pool(
     pointer: Out<Pointer>,
     handle: Out<IpcHandle>,
@@ -142,7 +139,6 @@ fn device_index(process: &ProcessState, at: Pointer) -> Option<usize> {
     process.device_index(device).ok()?
 }
 
-/// Start and size of the allocation in which an address lies.
 fn range(pointer: Pointer) -> Option<(Pointer, u64)> {
     let (mut base, mut bytes) = (0, 0);
     let code = call::cuMemGetAddressRange_v2(Out::to(&mut base), Out::to(&mut bytes), pointer);

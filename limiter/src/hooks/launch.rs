@@ -26,7 +26,6 @@ pub(crate) struct LaunchConfig {
     stream: Handle,
 }
 
-/// `CUDA_LAUNCH_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchParameters {
@@ -96,7 +95,6 @@ pub(crate) fn multi_device(
     }
 }
 
-/// Makes a call that launches a graph.
 pub(crate) fn graph(handle: Handle, stream: Handle, call: impl FnOnce() -> Code) -> Code {
     let work = LaunchWork {
         key: key([long(handle), GRAPH, 0]),

@@ -15,9 +15,7 @@ use crate::ffi::{
 use crate::log;
 use crate::process::{self, ProcessState};
 
-/// `CU_MEM_ATTACH_GLOBAL`.
 const ATTACH_GLOBAL: c_uint = 1;
-/// `CU_MEM_ADVISE_SET_ACCESSED_BY`.
 const ACCESSED_BY: i32 = 5;
 /// Rows of pitched memory start at multiples of this, at most.
 const PITCH: u64 = 512;

@@ -12,7 +12,6 @@ use crate::ffi::{
 };
 use crate::process::{ProcessState, Share, access};
 
-/// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NvmlMemory {
@@ -21,7 +20,6 @@ pub(crate) struct NvmlMemory {
     used: u64,
 }
 
-/// `nvmlMemory_v2_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NvmlMemoryV2 {
@@ -96,7 +94,6 @@ fn is_assigned(share: &Share, device: Handle) -> bool {
     is_own(device) || instances(device).any(is_own)
 }
 
-/// The MIG instances of a GPU.
 fn instances(device: Handle) -> impl Iterator<Item = Handle> {
     let mut most = 0;
     if call::nvmlDeviceGetMaxMigDeviceCount(device, Out::to(&mut most)) != SUCCESS {

@@ -14,7 +14,6 @@ use crate::ffi::{
     Code, Handle, NVML_INSUFFICIENT_SIZE, NVML_INVALID_ARGUMENT, NVML_NOT_FOUND, Out, SUCCESS,
 };
 
-/// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessInfo {
@@ -32,7 +31,6 @@ pub(crate) struct ProcessInfoV2 {
     compute_instance: c_uint,
 }
 
-/// `nvmlProcessUtilizationSample_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UtilizationSample {
@@ -41,7 +39,6 @@ pub(crate) struct UtilizationSample {
     used: [c_uint; 4],
 }
 
-/// `nvmlProcessUtilizationInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UtilizationInfo {
@@ -50,7 +47,6 @@ pub(crate) struct UtilizationInfo {
     used: [c_uint; 6],
 }
 
-/// `nvmlProcessesUtilizationInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UtilizationInfos {
@@ -71,7 +67,6 @@ pub(crate) struct ProcessDetail {
     protected: u64,
 }
 
-/// `nvmlProcessDetailList_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessDetails {

@@ -27,7 +27,6 @@ use crate::process::{self, PerProcess, ProcessState};
 const DESCRIPTOR: c_uint = 1;
 const FABRIC: c_uint = 8;
 
-/// Physical memory that this process has.
 #[derive(Debug)]
 struct PhysicalBlock {
     /// Of an import from another container, nothing until it is mapped.
@@ -52,7 +51,6 @@ struct PhysicalState {
     /// By a number of ours: the driver may give a handle to another block as soon as it is released.
     blocks: HashMap<u64, PhysicalBlock>,
     last: u64,
-    /// The block of each handle.
     handles: HashMap<u64, u64>,
     /// By address: length and block.
     mapped: BTreeMap<u64, (u64, u64)>,
@@ -78,7 +76,6 @@ impl PhysicalState {
         Some((number, self.blocks.get_mut(&number)?))
     }
 
-    /// The block that is mapped at an address.
     fn at(&self, address: u64) -> Option<u64> {
         let (start, (length, number)) = self.mapped.range(..=address).next_back()?;
         (address - start < *length).then_some(*number)
@@ -335,7 +332,6 @@ fn end_mapping(process: &ProcessState, number: u64) {
     });
 }
 
-/// `CUarrayMapInfo`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrayMapping {
@@ -348,7 +344,6 @@ pub(crate) struct ArrayMapping {
     after: [u64; 3],
 }
 
-/// `CU_MEM_OPERATION_TYPE_MAP`.
 const MAP: c_uint = 1;
 
 /// Behind parts of arrays: charged until the array is destroyed, because the driver unmaps a part when

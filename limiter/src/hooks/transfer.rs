@@ -16,9 +16,7 @@ use crate::pace;
 const LARGE: u64 = 4 << 20;
 /// Distinguishes transfers from functions.
 const TRANSFER: u64 = u64::MAX;
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 const MEMORY_TYPE: c_uint = 2;
-/// `CU_MEMORYTYPE_DEVICE`.
 const DEVICE: c_uint = 2;
 
 /// What moves, and how. Each kind has a rate of its own.
@@ -113,22 +111,4 @@ fn is_device_memory(address: Pointer) -> bool {
     let mut kind = 0;
     let code = call::cuPointerGetAttribute(Out::to(&mut kind), MEMORY_TYPE, address);
     code == SUCCESS && kind == DEVICE
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_sizes_that_differ_by_an_eighth() {
-        for (bytes, expected) in [
-            (LARGE, LARGE),
-            (LARGE + (LARGE >> 4), LARGE),
-            (LARGE + (LARGE >> 3), LARGE + (LARGE >> 3)),
-            (2 * LARGE - 1, 15 << 19),
-            (u64::MAX, 15 << 60),
-        ] {
-            assert_eq!(size_class(bytes), expected, "{bytes}");
-        }
-    }
 }

@@ -24,7 +24,6 @@ const TAKEN_AVERAGE: u64 = 200 * MILLISECOND;
 /// Use measured by the driver that counts as work, whatever the counters say.
 const WORK_THRESHOLD: Ppm = 2 * PERCENT;
 
-/// The activity of one tenant on one device.
 #[derive(Debug, Default)]
 pub struct Activity {
     counters: Option<LaunchCounters>,
@@ -42,7 +41,6 @@ pub struct Activity {
     contended: Ppm,
     /// Nanoseconds that it was charged so far, by its counters.
     pub charged: u64,
-    /// Its processes with work.
     running: u64,
     /// Nanoseconds between the last two samples; 0: there was one.
     passed: u64,
@@ -52,7 +50,6 @@ pub struct Activity {
     taken_time: u64,
     /// A launch is running, waiting, or was a moment ago.
     pub active: bool,
-    /// It demands more than it uses.
     pub demands_more: bool,
 }
 

@@ -72,18 +72,6 @@ fn forged_low_priority_waits_while_high_priority_runs() {
 }
 
 #[test]
-fn stops_tenant_that_hides_its_work() {
-    let mut forger = low(30);
-    forger.measured = Some(60 * PERCENT);
-    let mut gpu = SimulatedGpu::new(&[forger, low(70)]);
-    gpu.pass_with(8_000, hides);
-    let flags = gpu.decisions.iter().map(|one| one.throttle);
-    // The other is not alone, and the forger took too much.
-    let expected = [ThrottleFlag::Wait, ThrottleFlag::Open];
-    assert_eq!(flags.collect::<Vec<_>>(), expected);
-}
-
-#[test]
 fn forged_activity_keeps_nobody_stopped() {
     let mut long = low(30);
     long.measured = Some(FULL_DEVICE);

@@ -32,12 +32,9 @@ pub fn measurements(sample: &NodeSample, evaluation: &Evaluation, at: u64) -> Me
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::evaluation::ContainerUse;
-    use crate::managed_containers::ManagedContainers;
-    use crate::testing::container;
+    use crate::testing::{container, node_sample};
 
     #[test]
     fn ignores_sample_that_is_not_new() {
@@ -48,14 +45,8 @@ mod tests {
             // An unknown process may be its own; taking it for idle would raise its rate.
             (Some("GPU-a"), true, None),
         ] {
-            let sample = NodeSample {
-                containers: Arc::new(ManagedContainers {
-                    all: vec![container("s0", "u1", "main", &["GPU-a"])],
-                    ..ManagedContainers::default()
-                }),
-                newly_sampled: newly_sampled.into_iter().map(str::to_owned).collect(),
-                ..NodeSample::default()
-            };
+            let mut sample = node_sample(vec![container("s0", "u1", "main", &["GPU-a"])]);
+            sample.newly_sampled = newly_sampled.into_iter().map(str::to_owned).collect();
             let used = ContainerUse {
                 busy: 30,
                 blind,

@@ -20,7 +20,6 @@ use super::priority_cap::PriorityCap;
 use super::{ArbiterState, Measurement, TenantDecision, TenantSample, ThrottleFlag, decide};
 use crate::managed_containers::{ContainersReceiver, ManagedContainer, ManagedContainers};
 
-/// Time between two decisions.
 pub const TICK: Duration = Duration::from_millis(20);
 /// A counters file is reopened after this, in nanoseconds: it may have been replaced.
 const REOPEN: u64 = 1_000_000_000;
@@ -101,7 +100,6 @@ impl Arbiter {
         }
     }
 
-    /// Adds new containers, and removes those that are gone.
     pub fn set_containers(&mut self, containers: &ManagedContainers) {
         let limited: BTreeMap<&str, &ManagedContainer> = containers
             .all

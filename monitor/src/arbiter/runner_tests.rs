@@ -13,11 +13,9 @@ use super::*;
 use crate::testing;
 
 const SECOND: u64 = 1_000_000_000;
-/// Offsets in the files.
 const THROTTLE: u64 = 64 + 52;
 const LAUNCHES: u64 = 4096 + 96;
 
-/// A container directory on disk.
 fn container(dir: &Path, name: &str, priority: u32, cores: u32) -> ManagedContainer {
     let folder = dir.join(name);
     fs::create_dir_all(folder.join("counters")).unwrap();
@@ -146,19 +144,4 @@ fn isolates_tenants_from_corrupt_counters_of_one() {
             assert_eq!(node.tick(&all)[1..], [1, 1]);
         }
     }
-}
-
-#[test]
-fn adds_container_when_its_page_appears() {
-    let dir = tempfile::tempdir().unwrap();
-    let late = container(dir.path(), "late", 1, 30);
-    let page = fs::read(late.directory.limits()).unwrap();
-    fs::remove_file(late.directory.limits()).unwrap();
-    let mut node = node();
-    node.set_containers(&[&late]);
-    assert_eq!(node.arbiter.containers.len(), 0);
-    fs::write(late.directory.limits(), page).unwrap();
-    node.set_containers(&[&late]);
-    node.tick(&[&late]);
-    assert_eq!(node.tick(&[&late]), [2]);
 }

@@ -21,5 +21,5 @@ mod visible_devices;
 pub use aliquot_gpusim_model::device_nodes::proc_folder;
 pub use aliquot_gpusim_model::{ProcessUsage, model, state};
 pub use holders::Holder;
-pub use library::STATE_VARIABLE;
+pub use library::{STATE_FILE, STATE_VARIABLE};
 pub use machine::{MachineError, PROFILE_VARIABLE, SimulatedMachine};

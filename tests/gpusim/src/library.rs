@@ -1,6 +1,6 @@
 //! What `nvmlInit` opens: the state file of `GPUSIM_STATE`, a count of users, and device handles.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aliquot_gpusim_model::device_nodes;
@@ -27,6 +27,8 @@ use crate::visible_devices::VisibleDevices;
 
 /// Environment variable with the state file's path.
 pub const STATE_VARIABLE: &str = "GPUSIM_STATE";
+/// A file beside the library with that path, for a process without the variable.
+pub const STATE_FILE: &str = "gpusim-state";
 
 struct Library {
     users: usize,
@@ -42,6 +44,16 @@ static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
 /// Handle n is the address of byte n; never read through.
 static HANDLES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 
+/// The state file that [`STATE_FILE`] names beside this library: a container runtime gives hooks no
+/// environment of the simulator's.
+fn beside_library() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mapped = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let mut beside = mapped.map(|path| Path::new(path).with_file_name(STATE_FILE));
+    let file = beside.find(|file| file.is_file())?;
+    Some(std::fs::read_to_string(file).ok()?.into())
+}
+
 /// Adds a user; the first one opens the driver.
 pub(crate) fn init() -> Answer {
     let mut library = LIBRARY.write();
@@ -49,7 +61,8 @@ pub(crate) fn init() -> Answer {
         open.users += 1;
         return Ok(());
     }
-    let path = PathBuf::from(std::env::var_os(STATE_VARIABLE).ok_or(DRIVER_NOT_LOADED)?);
+    let named = std::env::var_os(STATE_VARIABLE).map(PathBuf::from);
+    let path = named.or_else(beside_library).ok_or(DRIVER_NOT_LOADED)?;
     let state = State::open(&path).map_err(|e| code(&e))?;
     let machine = state.machine();
     if !machine.is_loaded() || !device_nodes::opens_control(&machine) {

@@ -284,6 +284,15 @@ class Client(Behind, Order):
     def unpool(self):
         return self.cuda.cuMemPoolDestroy(self.own_pool)
 
+    def threshold(self, *wanted):
+        """MiB of the pool's release threshold, which is set before where one is given."""
+        value, code = ctypes.c_uint64(), 0
+        for mib in wanted:
+            value.value = int(mib) * MIB
+            code = self.cuda.cuMemPoolSetAttribute(self.own_pool, 4, ctypes.byref(value))
+        code = code or self.cuda.cuMemPoolGetAttribute(self.own_pool, 4, ctypes.byref(value))
+        return f"{code} {value.value // MIB}"
+
     def frompool(self, mib):
         self.last_size = int(mib) * MIB
         size = ctypes.c_size_t(self.last_size)

@@ -57,6 +57,13 @@ class Order:
         self.thread.join()
         return self.codes[0]
 
+    def asleep(self, command, *arguments):
+        """Runs a command; also whether it used the CPU for less than a quarter of its time."""
+        begun, busy = time.monotonic(), time.thread_time()
+        code = getattr(self, command)(*arguments)
+        busy, passed = time.thread_time() - busy, time.monotonic() - begun
+        return f"{code} {4 * busy < passed}"
+
     def attach(self):
         return self.cuda.cuCtxAttach(ctypes.byref(ctypes.c_void_p()), ctypes.c_uint(0))
 

@@ -1,5 +1,5 @@
 //! A call that blocks in the driver until the GPU advances does not block other threads' calls: the
-//! GPU may be waiting for one of them. No launch waits for a clock that does not advance.
+//! GPU may be waiting for one of them. No launch waits for a clock that does not advance, or busily.
 
 use aliquot_limiter_tests::scene::{FIRST, compile, container, device, machine};
 use aliquot_limiter_tests::{INJECTION_METHODS, TestContainer, client, lines};
@@ -63,7 +63,29 @@ fn serves_other_threads_while_pool_allocation_blocks() {
 }
 
 #[test]
-fn launch_ends_under_faked_clock() {
+fn keeps_release_threshold_that_program_sets_during_allocation() {
+    check(
+        "cuMemAllocFromPoolAsync",
+        &[
+            ("init", "0"),
+            ("pool", "0"),
+            ("threshold,32", "0 32"),
+            // There is no room for another step: nothing may be trimmed until it returns.
+            ("beside,frompool,2496", "0"),
+            ("threshold", "0 17592186044415"),
+            ("threshold,64", "0 64"),
+            ("together", "0"),
+            ("threshold", "0 64"),
+            ("unordered", "0"),
+            ("sync", "0"),
+            ("frompool,2496", "0"),
+            ("threshold", "0 64"),
+        ],
+    );
+}
+
+#[test]
+fn launch_sleeps_and_ends_under_faked_clock() {
     let (temp, machine) = machine();
     let clock = compile(
         temp.path(),
@@ -79,15 +101,16 @@ fn launch_ends_under_faked_clock() {
     for method in INJECTION_METHODS {
         let container = TestContainer::new(&machine, method, ContainerLimits::default(), &devices);
         let container = container.expect("a container");
-        // Each but the first waits for its share.
-        let runs = ["run,k_ms_20"; 4];
         let client = client();
-        let words = ["timeout", "60", "python3", &client, "init"];
-        let mut program = container.command(&[&words[..], &runs].concat());
+        let words = ["timeout", "60", "python3", &client, "init", "run,k_ms_20"];
+        // Each but the first waits for its share.
+        let waiting = ["asleep,run,k_ms_20"; 3];
+        let mut program = container.command(&[&words[..], &waiting].concat());
         let output = program
             .env("LD_PRELOAD", &clock)
             .output()
             .expect("a client");
-        assert_eq!(lines(&output)[1..], ["run,k_ms_20: 0"; 4], "{method:?}");
+        let expected = ["asleep,run,k_ms_20: 0 True"; 3];
+        assert_eq!(lines(&output)[2..], expected, "{method:?}");
     }
 }

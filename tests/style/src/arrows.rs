@@ -50,7 +50,15 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("aliquot-shim", &[]),
-    ("aliquot-hook", &["aliquot-shim"]),
+    (
+        "aliquot-hook",
+        &[
+            "aliquot-node-state",
+            "aliquot-nvml",
+            "aliquot-region",
+            "aliquot-shim",
+        ],
+    ),
     ("aliquot-limiter", &["aliquot-region", "aliquot-pacer"]),
     ("aliquot-pacer", &[]),
     ("aliquot-region", &[]),

@@ -12,7 +12,6 @@ use thiserror::Error;
 use super::{CONTEXT, DeviceRecord, MAGIC, MAX_DEVICES, PageHeader, SIZE, UUID, VERSION, record};
 use crate::map::{self, Map};
 
-/// Lowest valid rate correction, in millionths.
 const MIN_RATE_CORRECTION: u32 = 20_000;
 /// Highest valid rate correction: a share of one percent to which the whole device is lent,
 /// corrected by a factor of two.
@@ -79,12 +78,10 @@ impl LimitsPage {
         (uuid, length)
     }
 
-    /// Memory limit in bytes.
     pub fn memory(&self, i: usize) -> u64 {
         self.stable(|| self.u64(record(i) + offset_of!(DeviceRecord, memory)))
     }
 
-    /// Part of the device's physical memory in bytes.
     pub fn physical(&self, i: usize) -> u64 {
         self.memory_unless(i, offset_of!(DeviceRecord, physical))
     }
@@ -92,6 +89,12 @@ impl LimitsPage {
     /// What of the memory limit the container requested, in bytes; the rest is lent.
     pub fn request(&self, i: usize) -> u64 {
         self.memory_unless(i, offset_of!(DeviceRecord, request))
+    }
+
+    /// Of the memory limit, what the driver must not evict, in bytes: the request, because the rest
+    /// is lent, as far as it is memory of the device itself.
+    pub fn guaranteed(&self, i: usize) -> u64 {
+        self.physical(i).min(self.request(i))
     }
 
     /// The memory limit, unless this field says another number of bytes.
@@ -150,7 +153,6 @@ impl LimitsPage {
             .u32(record(i) + offset_of!(DeviceRecord, throttle_flag))
     }
 
-    /// Rate correction in millionths.
     #[inline]
     pub fn rate_correction(&self, i: usize) -> u32 {
         match self.u32(record(i) + offset_of!(DeviceRecord, rate_correction)) {

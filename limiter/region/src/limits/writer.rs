@@ -21,7 +21,6 @@ impl HostLimitsPage {
         LimitsPage::map(&file, protection).map(Self)
     }
 
-    /// The page as a container reads it.
     pub fn page(&self) -> &LimitsPage {
         &self.0
     }
@@ -59,7 +58,6 @@ impl HostLimitsPage {
         changed
     }
 
-    /// Sets the rate correction in millionths; 0: none.
     pub fn set_rate_correction(&self, i: usize, millionths: u32) {
         let at = record(i) + offset_of!(DeviceRecord, rate_correction);
         self.store_u32(at, millionths);
@@ -89,7 +87,6 @@ impl HostLimitsPage {
         self.store_u64(record(i) + offset_of!(DeviceRecord, others_time), time);
     }
 
-    /// Sets the heartbeat, nanoseconds since the epoch.
     pub fn set_heartbeat(&self, now: u64) {
         self.store_u64(offset_of!(PageHeader, heartbeat), now);
     }
@@ -100,52 +97,5 @@ impl HostLimitsPage {
 
     fn store_u64(&self, at: usize, value: u64) {
         self.0.0.u64(at).store(value, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::CString;
-
-    use super::*;
-    use crate::limits::{ContainerLimits, DeviceLimits, SIZE, page, same_limits};
-
-    #[test]
-    fn shows_host_measurements_to_tenant_without_changing_limits() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("limits");
-        let device = DeviceLimits {
-            uuid: "GPU-a",
-            memory: 3000 << 20,
-            request: 2000 << 20,
-            cores: 30,
-            ..DeviceLimits::default()
-        };
-        let fresh = page(ContainerLimits::default(), &[device]).unwrap();
-        std::fs::write(&path, fresh).unwrap();
-        let host = HostLimitsPage::open(&path).unwrap();
-        let name = CString::new(path.to_str().unwrap()).unwrap();
-        let tenant = LimitsPage::open(&name).unwrap();
-        host.set_overhead(0, 77);
-        assert!(host.set_throttle_flag(0, 1) && !host.set_throttle_flag(0, 1));
-        host.set_rate_correction(0, 900_000);
-        host.set_tenants(0, 3);
-        host.set_others(0, 128, 10);
-        host.set_heartbeat(5);
-        host.set_called_back(0, true);
-        host.set_max_wait_ms(0, 250);
-        assert_eq!(tenant.overhead(0), 77);
-        assert_eq!(tenant.throttle_flag(0).load(Ordering::Relaxed), 1);
-        assert_eq!((tenant.rate_correction(0), tenant.tenants(0)), (900_000, 3));
-        assert_eq!((tenant.heartbeat(), tenant.memory(0)), (5, 3000 << 20));
-        assert_eq!((tenant.others(0), tenant.others_time(0)), (128, 10));
-        assert_eq!(tenant.max_wait_ms(0), 250);
-        let limits = (tenant.request(0), tenant.growth_limit(0));
-        assert_eq!(limits, (2000 << 20, 2000 << 20));
-        host.set_called_back(0, false);
-        assert_eq!(tenant.growth_limit(0), 3000 << 20);
-        let now = std::fs::read(&path).unwrap();
-        let now: &[u8; SIZE] = now.as_slice().try_into().unwrap();
-        assert!(same_limits(now, &fresh));
     }
 }

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use aliquot_gpusim::SimulatedMachine;
+use aliquot_gpusim::{SimulatedMachine, place};
+use aliquot_hook::limit;
 use aliquot_nvml::{CgroupLimits, Driver as _, LimitError, MemoryLimit, MemoryLimits as _, Nvml};
+use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 
 use crate::client::{Cuda, MIB, OUT_OF_MEMORY};
 use crate::common::{TWO_A100, on_machine};
@@ -51,6 +53,32 @@ fn old_drivers_and_mig_gpus_offer_no_memory_limits() {
         set(&own_cgroup()).unwrap();
         machine.set("0", &[("mig", "on")]).unwrap();
         assert!(matches!(set(&own_cgroup()), Err(LimitError::NotOffered(_))));
+    });
+}
+
+#[test]
+fn hook_limits_cgroup_as_the_limits_page_says() {
+    on_machine(TWO_A100, |machine| {
+        let (driver, gpu) = newer(machine);
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join("seats/a");
+        std::fs::create_dir_all(&directory).unwrap();
+        let devices = ["GPU-other", &gpu].map(|uuid| DeviceLimits {
+            uuid,
+            memory: 3000 * MIB,
+            request: 2000 * MIB,
+            ..DeviceLimits::default()
+        });
+        let limits = page(ContainerLimits::default(), &devices).unwrap();
+        std::fs::write(directory.join("limits"), limits).unwrap();
+        let library = place::library_path().unwrap();
+        let set = || limit::limit(&own_cgroup(), &library, &directory, &[&gpu]);
+        set().unwrap();
+        let found = driver.memory_limit(&gpu, &own_cgroup()).unwrap();
+        assert_eq!((found.soft, found.hard), (2000 * MIB, Some(3000 * MIB)));
+        machine.set_driver("580.82").unwrap();
+        let error = set().unwrap_err().to_string();
+        assert!(error.contains("does not support"), "{error}");
     });
 }
 

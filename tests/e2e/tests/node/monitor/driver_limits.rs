@@ -1,13 +1,16 @@
 //! A driver with memory limits for cgroups limits a container whatever library its programs use; an
 //! older one does not, which is reported.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::answers;
+use aliquot_e2e::clients::{answers, nvidia_spec, offer, open_machine};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
+use aliquot_gpusim::{STATE_FILE, place};
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 use super::running::{CONTEXT, MIB, PATIENCE, REAL, becomes, beside, figure, monitored, over, pod};
 
@@ -33,18 +36,61 @@ pub(crate) async fn enforced_by_driver(stack: Arc<Stack>) -> Result<()> {
 
     stack.terminate(Kind::Monitor).await?;
     stack.machine().set_driver("615.10")?;
-    stack.start_monitor(&NodeOptions::default(), &[]).await?;
-    let outcome = check_limits(stack).await;
+    let outcome = async {
+        limited_from_the_start(stack).await?;
+        stack.start_monitor(&NodeOptions::default(), &[]).await?;
+        check_limits(stack).await
+    }
+    .await;
     stack.machine().set_driver(OLD)?;
     outcome?;
     over(stack, "walls").await
 }
 
+/// While no monitor runs, a container is limited by the hook.
+async fn limited_from_the_start(stack: &Stack) -> Result<()> {
+    let mut spec = nvidia_spec(stack)?;
+    let library = library_for_hooks(stack)?;
+    spec["containerEdits"]["mounts"][1]["hostPath"] = json!(library);
+    offer(stack, &spec)?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    let limited = NodeOptions {
+        limited: true,
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&limited).await?;
+    open_machine(stack)?;
+    pod(stack, "walls", "first", "3000").await?;
+    let evading = [REAL, "init", "alloc,3000", "alloc,2500"];
+    let around = answers(stack, "walls", "first", &evading).await?;
+    let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0"];
+    ensure!(around[1..] == expected, "{around:?}");
+    Ok(())
+}
+
+/// A copy of NVML beside which the machine is named: hooks have no environment of the simulator's.
+fn library_for_hooks(stack: &Stack) -> Result<PathBuf> {
+    let machine = stack.machine();
+    let folder = machine.state().with_file_name("for-hooks");
+    std::fs::create_dir_all(&folder)?;
+    let state = machine.state().display().to_string();
+    std::fs::write(folder.join(STATE_FILE), state)?;
+    let library = folder.join("libnvidia-ml.so.1");
+    std::fs::copy(place::library_path()?, &library)?;
+    Ok(library)
+}
+
 async fn check_limits(stack: &Stack) -> Result<()> {
     pod(stack, "walls", "tenant", "3000").await?;
     pod(stack, "walls", "neighbour", "6000").await?;
-    for name in ["early", "tenant", "neighbour"] {
+    for name in ["early", "first", "tenant", "neighbour"] {
         by_driver(stack, name).await?;
+    }
+    let late = "started without the driver's limit";
+    stack.wait_event("walls", "early", &[late]).await?;
+    for name in ["first", "tenant", "neighbour"] {
+        let events = stack.event_texts("walls", name).await?;
+        ensure!(!events.iter().any(|text| text.contains(late)), "{events:?}");
     }
     let evading = [REAL, "init", "alloc,3000", "alloc,2500", "alloc,100"];
     let expected = ["init: 0", "alloc,3000: 2", "alloc,2500: 0", "alloc,100: 2"];
