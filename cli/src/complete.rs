@@ -125,7 +125,7 @@ mod tests {
         );
         check(&["top", ""], &["nodes", "gpus", "pods", ":4"]);
         check(&["top", "-o", "y"], &["yaml", ":4"]);
-        check(&["doctor", ""], &["look", "migrate", "node", ":4"]);
+        check(&["doctor", ""], &["migrate", "node", ":4"]);
         check(
             &["top", "pods", "--n"],
             &["--namespace", "--no-usage", ":4"],

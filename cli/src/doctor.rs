@@ -71,7 +71,7 @@ pub enum DoctorCommand {
     /// List the workloads that would behave differently after a move from HAMi or NVIDIA's plugin
     Migrate(Migrate),
     /// Print what a process in this container sees of its share, as JSON; the probe pods run this
-    #[command(name = "look")]
+    #[command(name = "look", hide = true)]
     ContainerView,
 }
 

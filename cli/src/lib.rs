@@ -26,4 +26,3 @@ mod tables_tests;
 pub mod target;
 pub mod top;
 pub mod usage;
-mod watch;

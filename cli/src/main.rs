@@ -46,10 +46,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Top(flags) if flags.watch => runtime()?.block_on(flags.watch())?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");
-            print!("{}", runtime()?.block_on(flags.run(note))?);
+            print!("{}", runtime()?.block_on(flags.run(&note))?);
         }
         Command::Dashboard(flags) => {
             let note = |text: &str| eprintln!("{text}");

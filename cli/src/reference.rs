@@ -32,7 +32,7 @@ pub fn page() -> String {
 }
 
 fn section(text: &mut String, command: &Command, above: &str) {
-    if command.get_name() == "help" {
+    if command.get_name() == "help" || command.is_hide_set() {
         return;
     }
     let name = format!("{above} {}", command.get_name());

@@ -260,7 +260,6 @@ fn exits_with_2_only_where_the_command_line_is_invalid() {
         ("top pods --gone", "--gone"),
         ("top nodes -n team", "nodes and GPUs have no namespace"),
         ("top gpus -A", "with top pods only"),
-        ("top pods --watch -o json", "expected: -o table or -o wide"),
         ("explain default/p", "the namespace in --namespace"),
         ("doctor --pre --security", "cannot be used with"),
     ] {
