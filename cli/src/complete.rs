@@ -117,7 +117,6 @@ mod tests {
                 "doctor",
                 "explain",
                 "resize",
-                "simulate",
                 "suggest",
                 "top",
                 ":4",

@@ -2,8 +2,7 @@
 
 pub mod plan;
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_profiles::convert::{self, ConvertError};
@@ -14,6 +13,7 @@ use kube::Api;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
+use crate::input::{InputError, text};
 use plan::Plan;
 
 /// The subcommands of `config`.
@@ -88,13 +88,8 @@ pub enum Origin {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// A file.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// Its path.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] InputError),
     /// What is wrong with its content.
     #[error(transparent)]
     Invalid(#[from] ProfileErrors),
@@ -207,17 +202,4 @@ pub fn effective(found: &Node, node: &str) -> Result<String, ConfigError> {
         why: error.to_string(),
     })?;
     Ok(aliquot_profiles::effective::effective(&node, &inventory)?.to_yaml()?)
-}
-
-fn text(path: &Path) -> Result<String, ConfigError> {
-    let read = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    read.map_err(|source| ConfigError::Read {
-        path: path.display().to_string(),
-        source,
-    })
 }

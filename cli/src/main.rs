@@ -2,11 +2,10 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the output of a command")]
-#![allow(clippy::print_stderr, reason = "progress beside the output")]
+#![allow(clippy::print_stderr, reason = "notes beside the output")]
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use aliquot_cli::complete;
 use aliquot_cli::config::{self, Config};
@@ -14,11 +13,7 @@ use aliquot_cli::doctor::finding::Report;
 use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
 use aliquot_cli::output::{Output, message};
 use aliquot_cli::program::{Command, Program};
-use aliquot_cli::simulate::Simulate;
 use anyhow::{Context as _, Result};
-
-/// Runs shorter than this print no progress.
-const QUIET: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args_os()
@@ -43,7 +38,6 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
         Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
-        Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Top(flags) => {
@@ -106,18 +100,4 @@ fn validate(flags: &config::Validate) -> Result<ExitCode> {
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Runs policies or tries a pod, with progress on standard error.
-async fn simulate(flags: &Simulate) -> Result<String> {
-    let start = Instant::now();
-    let progress = |done: usize, all: usize| {
-        if start.elapsed() > QUIET {
-            eprint!("\r{done} of {all} runs");
-            if done == all {
-                eprintln!();
-            }
-        }
-    };
-    flags.run(&progress).await
 }

@@ -11,7 +11,6 @@ use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::resize::Resize;
-use crate::simulate::Simulate;
 use crate::suggest::Suggest;
 use crate::top::Top;
 
@@ -20,7 +19,7 @@ pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on st
 2 invalid command line; 3 the doctor found no problem, but warnings, or could not make every check; \
 4 the doctor found problems. `doctor --wait`: 0 also with warnings.";
 
-/// Inspects Aliquot in a cluster, and simulates its policies
+/// Shows and checks what Aliquot does in a cluster
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-aliquot", version, after_help = CODES)]
 pub struct Program {
@@ -50,9 +49,8 @@ impl Program {
 /// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run policies over a trace of pods and print how full the GPUs get
-    Simulate(Box<Simulate>),
-    /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
+    /// Explain why a pod is pending, or where one would go: for each node and GPU, whether it fits or the first
+    /// reason why not
     Explain(Explain),
     /// Give a running pod another share of its GPUs
     Resize(Box<Resize>),

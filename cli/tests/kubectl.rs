@@ -131,10 +131,7 @@ fn asks_in_namespace_of_context_or_flag() {
     check("top pods -A", "GET /api/v1/pods?");
     check("top po -A -n other", "GET /api/v1/pods?");
 
-    let words = format!(
-        "simulate --from-cluster --json --pod {}",
-        manifest.display()
-    );
+    let words = format!("explain -o json -f {}", manifest.display());
     let mut command = program(&home, &words);
     let output = run(command.env("KUBECONFIG", &kubeconfig));
     let answer = text(&output.stdout);
