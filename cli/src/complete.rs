@@ -117,7 +117,6 @@ mod tests {
                 "doctor",
                 "explain",
                 "resize",
-                "suggest",
                 "top",
                 ":4",
             ],

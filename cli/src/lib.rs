@@ -19,7 +19,6 @@ pub mod program;
 pub mod reference;
 pub mod resize;
 pub mod snapshot;
-pub mod suggest;
 pub mod table;
 #[cfg(test)]
 mod tables_tests;

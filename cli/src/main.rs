@@ -37,7 +37,6 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Validate(flags)) => return validate(&flags),
         Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
         Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Top(flags) => {
@@ -48,7 +47,6 @@ fn run(command: Command) -> Result<ExitCode> {
             let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
-        Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),
     }
     Ok(ExitCode::SUCCESS)
@@ -91,7 +89,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn validate(flags: &config::Validate) -> Result<ExitCode> {
     match flags.run() {
         Ok(summary) => {
-            println!("{summary}");
+            print!("{summary}");
             Ok(ExitCode::SUCCESS)
         }
         Err(config::ConfigError::Invalid(errors)) => {

@@ -11,7 +11,6 @@ use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::resize::Resize;
-use crate::suggest::Suggest;
 use crate::top::Top;
 
 /// The exit codes, for the program's help and the reference.
@@ -60,8 +59,6 @@ pub enum Command {
     Dashboard(Dashboard),
     /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
     Doctor(Box<Doctor>),
-    /// Show the peak use of each GPU's containers, and how many such containers fit on it
-    Suggest(Suggest),
     /// Check, convert or show how GPUs are shared
     #[command(subcommand)]
     Config(Config),

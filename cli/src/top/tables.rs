@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::measured::{GpuUsage, Used};
+use aliquot_core::measured::{self, GpuUsage, Used};
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
 use aliquot_core::{GpuUuid, Mib, Percent};
 
@@ -219,8 +219,9 @@ fn mode(gpu: &GpuTop) -> String {
     text
 }
 
-/// A line for each device; `wide` adds its pods and their names, its UUID, memory that outlives its pods,
-/// the largest request that fits with the default cores, and the resource of its replicas.
+/// A line for each device; `wide` adds its pods and their names, temperature and power, the replicas that the peaks
+/// of its containers suggest, its UUID, memory that outlives its pods, the largest request that fits with the
+/// default cores, and the resource of its replicas.
 pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
     let nodes = &answer.nodes;
     let with = format!("WITH {}", counted(answer.default_cores.0, "CORE", "CORES"));
@@ -252,6 +253,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
                 owners(gpu, usage),
                 figure(|used| used.temperature),
                 figure(|used| used.power),
+                suggested(gpu, usage),
                 gpu.gpu.to_string(),
                 gpu.lingering.memory.0.to_string(),
                 most(gpu.largest_with_default_cores),
@@ -285,10 +287,18 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
         "STATE",
     ];
     if wide {
-        columns.extend(["PODS", "OWNERS", "C", "W", "UUID", "LINGERING MIB", &with]);
-        columns.push("RESOURCE");
+        columns.extend(["PODS", "OWNERS", "C", "W", "REPLICAS", "UUID"]);
+        columns.extend(["LINGERING MIB", &with, "RESOURCE"]);
     }
     aligned(&columns, &sorted(rows.collect(), by)) + &notes(nodes)
+}
+
+/// How many replicas of the device its containers' peaks suggest.
+fn suggested(gpu: &GpuTop, usage: &Usage) -> String {
+    let device = [&gpu.gpu].into();
+    let peaks = usage.on(&device).map(|one| one.peak);
+    let replicas = measured::replicas(gpu.total.memory, peaks);
+    replicas.map_or_else(dash, |count| count.to_string())
 }
 
 /// The pods with a share of the device, by its monitor.
