@@ -116,6 +116,7 @@ mod tests {
                 "dashboard",
                 "doctor",
                 "explain",
+                "preflight",
                 "resize",
                 "top",
                 ":4",
@@ -123,7 +124,7 @@ mod tests {
         );
         check(&["top", ""], &["nodes", "gpus", "pods", ":4"]);
         check(&["top", "-o", "y"], &["yaml", ":4"]);
-        check(&["doctor", ""], &["migrate", "node", ":4"]);
+        check(&["doctor", ""], &["node", ":4"]);
         check(
             &["top", "pods", "--n"],
             &["--namespace", "--no-usage", ":4"],

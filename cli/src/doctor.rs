@@ -7,17 +7,15 @@ mod admission;
 #[cfg(test)]
 mod cluster_tests;
 pub mod container_view;
-mod device_class;
+pub(crate) mod device_class;
 pub mod facts;
 pub mod finding;
 pub mod gather;
 pub mod ledger;
-pub mod migrate;
 pub mod node;
-mod other_plugins;
-pub mod pre;
+pub(crate) mod other_plugins;
 pub mod probe;
-mod request_form;
+pub(crate) mod request_form;
 mod runtime_class;
 mod scheduler;
 mod security;
@@ -36,24 +34,20 @@ use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
 use gather::ClusterReader;
-use migrate::Migrate;
 use probe::{Probe, ProbeResult};
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Doctor {
-    /// Check one node, or a migration; without a subcommand, check the whole cluster
+    /// Check one node; without a subcommand, check the whole cluster
     #[command(subcommand)]
     pub what: Option<DoctorCommand>,
     /// List only what is open to tenants, with the value of the chart that closes it
     #[arg(long)]
     pub security: bool,
-    /// Before an installation: check what the cluster has, and list what the webhook would review
-    #[arg(long, conflicts_with = "security")]
-    pub pre: bool,
     /// Ask again until there are no problems and every check was made; what is missing is printed to standard error
-    #[arg(long, conflicts_with_all = ["security", "pre"])]
+    #[arg(long, conflicts_with = "security")]
     pub wait: bool,
     /// Most seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -68,8 +62,6 @@ pub struct Doctor {
 pub enum DoctorCommand {
     /// Check one node, also from inside: two short-lived pods report what a container gets there
     Node(OneNode),
-    /// List the workloads that would behave differently after a move from HAMi or NVIDIA's plugin
-    Migrate(Migrate),
     /// Print what a process in this container sees of its share, as JSON; the probe pods run this
     #[command(name = "look", hide = true)]
     ContainerView,
@@ -115,11 +107,7 @@ impl Doctor {
             let deadline = Duration::from_secs(self.timeout);
             return wait::until_well(deadline, async || self.report().await, note).await;
         }
-        let report = if self.pre {
-            Report::of(pre::checks(&pre::facts(&self.common.access).await?))
-        } else {
-            self.report().await?
-        };
+        let report = self.report().await?;
         let code = report.code();
         Ok((report, code))
     }

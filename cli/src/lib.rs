@@ -15,6 +15,7 @@ pub mod input;
 mod metrics;
 pub mod mps_usage;
 pub mod output;
+pub mod preflight;
 pub mod program;
 pub mod reference;
 pub mod resize;

@@ -47,6 +47,10 @@ fn run(command: Command) -> Result<ExitCode> {
             let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
+        Command::Preflight(flags) => {
+            let report = runtime()?.block_on(Box::pin(flags.run()))?;
+            return shown(&report, report.code(), flags.output);
+        }
         Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),
     }
     Ok(ExitCode::SUCCESS)
@@ -60,7 +64,6 @@ async fn diagnose(flags: Doctor) -> Result<ExitCode> {
             return shown(&report, code, flags.common.output);
         }
         Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
-        Some(DoctorCommand::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
         Some(DoctorCommand::ContainerView) => {
             println!(
                 "{}",

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+use crate::preflight::Preflight;
 use crate::resize::Resize;
 use crate::top::Top;
 
@@ -57,7 +58,9 @@ pub enum Command {
     Top(Top),
     /// Open the cluster page in a browser, through the API server, until Ctrl-C
     Dashboard(Dashboard),
-    /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
+    /// Before an installation: report what stands in the way, what the webhook would review, and what would change
+    Preflight(Box<Preflight>),
+    /// Report problems of the cluster or of a node, and what to do
     Doctor(Box<Doctor>),
     /// Check, convert or show how GPUs are shared
     #[command(subcommand)]

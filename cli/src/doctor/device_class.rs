@@ -11,7 +11,7 @@ use crate::components::{flag, names, running_pods};
 
 /// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
 /// allocates no device id, and still asks the device plugin to prepare the container.
-pub(super) fn checks(
+pub(crate) fn checks(
     classes: &Fact<BTreeMap<String, String>>,
     pods: &[Pod],
     about: &About,

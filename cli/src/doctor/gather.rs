@@ -28,7 +28,7 @@ const LEDGER_SAMPLES: (u32, Duration) = (3, Duration::from_secs(1));
 /// kube-scheduler's lease and configuration, as the chart names them.
 const LEASE: &str = "aliquot-scheduler";
 const CONFIG: (&str, &str) = ("aliquot-kube-scheduler", "kube-scheduler.yaml");
-pub(super) const WEBHOOK: &str = "aliquot-webhook";
+pub(crate) const WEBHOOK: &str = "aliquot-webhook";
 /// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
 const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
 
@@ -60,7 +60,7 @@ pub(super) fn extended_resources(classes: Vec<DynamicObject>) -> BTreeMap<String
 
 /// The `DeviceClasses` that stand for an extended resource. A cluster without this API, which
 /// Kubernetes has since 1.34, has none.
-pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
+pub(crate) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, String>> {
     let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceClass");
     let kind = ApiResource::from_gvk_with_plural(&kind, "deviceclasses");
     let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
@@ -71,7 +71,7 @@ pub(super) async fn device_classes(client: &Client) -> Fact<BTreeMap<String, Str
 }
 
 /// The namespaces whose label exempts their pods from admission.
-pub(super) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
+pub(crate) async fn exempt_namespaces(client: &Client) -> Fact<Vec<String>> {
     let mut names = BTreeSet::new();
     for label in ["aliquot.dev/webhook", "hami.io/webhook"] {
         let namespaces: Api<Namespace> = Api::all(client.clone());

@@ -40,7 +40,7 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
 const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
 
 /// No other device plugin runs on the node.
-pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
+pub(crate) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
     let check = "other-plugin";
     let known = plugins(pods).map(|(who, name)| {
         about.problem(
@@ -57,7 +57,7 @@ pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
 }
 
 /// The other device plugins among these pods, each with its pod.
-pub(super) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static str, String)> + 'a {
+pub(crate) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static str, String)> + 'a {
     let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
     foreign.filter_map(|pod| {
         let who = containers(pod).find_map(plugin)?;

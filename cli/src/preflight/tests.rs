@@ -49,6 +49,7 @@ fn ready() -> PreFacts {
         version: Ok("v1.33.4+k3s1".to_owned()),
         nodes: Ok(vec![ours("n1"), node("cpu", &json!({}), &json!({}))]),
         workloads: Ok(Vec::new()),
+        only: None,
         unlisted: Vec::new(),
         policies: Ok(Vec::new()),
         device_classes: Ok([].into()),
@@ -72,12 +73,12 @@ fn check(change: impl FnOnce(&mut PreFacts), expected: &[(Grade, &str, &str)]) -
 }
 
 #[test]
-fn pre_reports_nothing_for_cluster_that_is_ready() {
+fn preflight_reports_nothing_for_cluster_that_is_ready() {
     check(|_| (), &[]);
 }
 
 #[test]
-fn pre_names_versions_outside_the_supported_ones() {
+fn preflight_names_versions_outside_the_supported_ones() {
     let versions = [
         ("v1.29.9-eks-ce1d5eb", Some(Grade::Problem)),
         ("v1.30.14", None),
@@ -96,14 +97,14 @@ fn pre_names_versions_outside_the_supported_ones() {
         "v1.28.1".clone_into(&mut info.kubelet_version);
     };
     check(old, &[(Grade::Warning, "kubelet", "n1")]);
-    let matrix = include_str!("../../../../docs/guides/support-matrix.md");
+    let matrix = include_str!("../../../docs/guides/support-matrix.md");
     assert!(matrix.contains(&format!("| 1.{OLDEST} to 1.{NEWEST} |")));
-    let chart = include_str!("../../../../charts/aliquot/Chart.yaml");
+    let chart = include_str!("../../../charts/aliquot/Chart.yaml");
     assert!(chart.contains(&format!("kubeVersion: \">=1.{OLDEST}.0-0\"")));
 }
 
 #[test]
-fn pre_names_runtimes_without_cdi() {
+fn preflight_names_runtimes_without_cdi() {
     for (version, grade) in [
         ("containerd://2.1.4", Grade::Ok),
         ("containerd://2.0.0-rc.1", Grade::Ok),
@@ -130,7 +131,7 @@ fn pre_names_runtimes_without_cdi() {
 }
 
 #[test]
-fn pre_names_other_owners_of_gpus() {
+fn preflight_names_other_owners_of_gpus() {
     let gpus = json!({"nvidia.com/gpu": "8"});
     // NVIDIA's plugin where the agent will start.
     let both = |facts: &mut PreFacts| facts.workloads = Ok(vec![plugin("n1")]);
@@ -177,7 +178,7 @@ fn pre_names_other_owners_of_gpus() {
 }
 
 #[test]
-fn pre_names_nodes_without_the_label_of_agents() {
+fn preflight_names_nodes_without_the_label_of_agents() {
     let present = json!({"nvidia.com/gpu.present": "true"});
     let unlabelled = |facts: &mut PreFacts| {
         facts.nodes = Ok(vec![node("n1", &present, &json!({})), ours("n2")]);
@@ -205,7 +206,7 @@ fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
 }
 
 #[test]
-fn pre_names_settings_of_gpu_operator() {
+fn preflight_names_settings_of_gpu_operator() {
     let check = |found: &[(Grade, String)], expected: &[(Grade, &str)]| {
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for ((grade, text), (expected, part)) in found.iter().zip(expected) {
@@ -266,7 +267,7 @@ fn pre_names_settings_of_gpu_operator() {
 }
 
 #[test]
-fn pre_lists_workloads_that_the_webhook_would_review() {
+fn preflight_lists_workloads_that_the_webhook_would_review() {
     let asks = || {
         json!({"spec": {"containers": [{"name": "c", "image": "nvcr.io/nvidia/pytorch",
             "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
@@ -299,7 +300,27 @@ fn pre_lists_workloads_that_the_webhook_would_review() {
 }
 
 #[test]
-fn pre_reports_what_it_could_not_read() {
+fn preflight_judges_workloads_of_one_namespace_by_all_pods() {
+    let asks = json!({"spec": {"containers": [{"name": "c",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
+    let workloads = vec![
+        workload("Deployment", "lab", "web", asks.clone()),
+        workload("Deployment", "other", "web", asks),
+        plugin("n1"),
+    ];
+    let facts = |facts: &mut PreFacts| {
+        facts.workloads = Ok(workloads);
+        facts.only = Some("lab".to_owned());
+    };
+    let expected = [
+        (Grade::Problem, "other-plugin", "n1"),
+        (Grade::Note, "captured", "namespace lab"),
+    ];
+    check(facts, &expected);
+}
+
+#[test]
+fn preflight_reports_what_it_could_not_read() {
     let why = || "no rights".to_owned();
     let blind = |facts: &mut PreFacts| {
         *facts = PreFacts {
@@ -307,6 +328,7 @@ fn pre_reports_what_it_could_not_read() {
             version: Err(why()),
             nodes: Err(why()),
             workloads: Err(why()),
+            only: None,
             unlisted: vec![("jobs", why())],
             policies: Err(why()),
             device_classes: Err(why()),

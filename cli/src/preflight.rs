@@ -1,25 +1,36 @@
-//! `doctor --pre`: what a cluster has before an installation with the chart's default names: versions, CDI, who
-//! owns `nvidia.com/gpu` today, and what the webhook would review.
+//! `preflight`: what a cluster has before an installation with the chart's default names: versions, CDI, who
+//! owns `nvidia.com/gpu` today, and what the webhook would review; and the workloads that would then behave
+//! differently ([`rules`]).
 
 mod captured;
+mod environment;
+mod escapes;
+pub mod gather;
 mod gpu_operator;
+pub mod rules;
+pub mod systems;
 
 use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_k8s::pod;
+use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
 use kube::Api;
 use kube::api::DynamicObject;
+use thiserror::Error;
 
-use super::facts::{Fact, fact};
-use super::finding::{About, Finding};
-use super::migrate::gather::{Missing, Workload, workloads};
-use super::other_plugins::{other_plugins, plugins};
-use super::request_form::minor;
-use super::{device_class, gather};
 use crate::access::{Access, AccessError, all};
+use crate::doctor::facts::{Fact, fact};
+use crate::doctor::finding::{About, Finding, Report};
+use crate::doctor::other_plugins::{other_plugins, plugins};
+use crate::doctor::request_form::minor;
+use crate::doctor::{device_class, gather as installation};
+use crate::output::Output;
+use gather::{Missing, Workload, workloads};
+use systems::{CurrentSystem, Settings};
 
 /// The minor versions of Kubernetes in docs/guides/support-matrix.md.
 const OLDEST: u32 = 30;
@@ -36,6 +47,69 @@ const GPU_LABELS: [&str; 5] = [
 ];
 /// How many names a finding lists.
 const NAMED: usize = 5;
+/// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
+const NVIDIA_CLASSES: [&str; 4] = [
+    "nvidia",
+    "nvidia-cdi",
+    "nvidia-legacy",
+    "nvidia-experimental",
+];
+
+/// The flags of `preflight`.
+#[derive(Debug, Args)]
+pub struct Preflight {
+    /// The system that serves the GPUs today: the workloads that would behave differently are listed, too
+    #[arg(long, value_enum)]
+    pub from: Option<CurrentSystem>,
+    /// Only workloads of this namespace; defaults to all namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Schedulers whose pods the webhook will take over, separated by commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "default-scheduler,hami-scheduler"
+    )]
+    pub replace_scheduler: Vec<String>,
+    /// Output format; wide also lists checks that passed and workloads that stay the same
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Resource names and defaults that Aliquot will have
+    #[command(flatten)]
+    pub request: RequestFlags,
+    /// How to reach the cluster
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// Why there is no report.
+#[derive(Debug, Error)]
+pub enum PreflightError {
+    /// The flags.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    /// The cluster.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+impl Preflight {
+    /// The report. With --from, a finding for each change of a workload, and one for each that stays the same.
+    pub async fn run(&self) -> Result<Report, PreflightError> {
+        let pods = self.request.settings()?;
+        let facts = facts(&self.access, self.namespace.clone()).await?;
+        let mut found = checks(&facts);
+        if let Some(from) = self.from {
+            let settings = Settings {
+                from,
+                pods,
+                replaced: self.replace_scheduler.clone(),
+            };
+            found.extend(changes(&facts, &settings));
+        }
+        Ok(Report::of(found))
+    }
+}
 
 /// What was read of the cluster.
 #[derive(Clone, Debug)]
@@ -48,6 +122,8 @@ pub struct PreFacts {
     pub nodes: Fact<Vec<Node>>,
     /// All workloads, and pods that have not ended.
     pub workloads: Fact<Vec<Workload>>,
+    /// If set, only workloads of this namespace are judged; the pods of all show who owns the GPUs.
+    pub only: Option<String>,
     /// Kinds of workloads that could not be listed, and why.
     pub unlisted: Missing,
     /// The `ClusterPolicies` of GPU Operator; none without the operator.
@@ -60,11 +136,17 @@ pub struct PreFacts {
     pub installed: Fact<bool>,
 }
 
+impl PreFacts {
+    fn judges(&self, one: &Workload) -> bool {
+        self.only.as_ref().is_none_or(|only| one.namespace == *only)
+    }
+}
+
 /// Reads them; what cannot be read is an error in its field.
-pub async fn facts(access: &Access) -> Result<PreFacts, AccessError> {
+pub async fn facts(access: &Access, only: Option<String>) -> Result<PreFacts, AccessError> {
     let client = access.client().await?;
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let (workloads, unlisted) = match workloads(&client, None).await {
+    let (workloads, unlisted) = match workloads(&client).await {
         Ok((found, missing)) => (Ok(found), missing),
         Err(error) => (Err(error.to_string()), Vec::new()),
     };
@@ -74,13 +156,14 @@ pub async fn facts(access: &Access) -> Result<PreFacts, AccessError> {
         version: fact(version.map(|version| version.git_version)),
         nodes: fact(all(&client, "nodes").await),
         workloads,
+        only,
         unlisted,
         policies: gpu_operator::policies(&client).await,
-        device_classes: gather::device_classes(&client).await,
-        exempt: gather::exempt_namespaces(&client).await,
+        device_classes: installation::device_classes(&client).await,
+        exempt: installation::exempt_namespaces(&client).await,
         installed: fact(
             hooks
-                .get_opt(gather::WEBHOOK)
+                .get_opt(installation::WEBHOOK)
                 .await
                 .map(|hook| hook.is_some()),
         ),
@@ -113,6 +196,15 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
     found.extend(device_class::checks(&facts.device_classes, &[], &about));
     found.extend(captured::checks(facts, &about));
     found
+}
+
+/// What changes for the workloads. Where they could not be listed, a check of the webhook's reach says so.
+fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
+    let workloads = facts.workloads.as_deref().unwrap_or_default().iter();
+    let judged = workloads.filter(|one| facts.judges(one));
+    judged
+        .flat_map(|one| rules::findings(one, settings))
+        .collect()
 }
 
 fn installed(facts: &PreFacts, about: &About) -> Finding {
@@ -337,5 +429,4 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
 }
 
 #[cfg(test)]
-#[path = "pre/tests.rs"]
 mod tests;

@@ -30,13 +30,10 @@ pub struct Workload {
 const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
 
 /// What could not be listed, and why.
-pub(in crate::doctor) type Missing = Vec<(&'static str, String)>;
+pub(super) type Missing = Vec<(&'static str, String)>;
 
 /// All workloads, and what could not be listed. An error where pods cannot be listed.
-pub(in crate::doctor) async fn workloads(
-    client: &Client,
-    namespace: Option<&str>,
-) -> Result<(Vec<Workload>, Missing), AccessError> {
+pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing), AccessError> {
     let mut found = Vec::new();
     let mut missing = Missing::new();
     macro_rules! templates {
@@ -95,7 +92,6 @@ pub(in crate::doctor) async fn workloads(
             pod,
         });
     }
-    found.retain(|one| namespace.is_none_or(|name| one.namespace == name));
     Ok((found, missing))
 }
 

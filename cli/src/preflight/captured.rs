@@ -7,9 +7,9 @@ use aliquot_core::request::{Resource, ResourceNames};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{PreFacts, list};
+use super::environment::VISIBLE;
+use super::{NVIDIA_CLASSES, PreFacts, list};
 use crate::doctor::finding::{About, Finding};
-use crate::doctor::migrate::NVIDIA_CLASSES;
 use crate::table::counted;
 
 /// Annotations that only Aliquot or HAMi write, and that of requests.
@@ -27,7 +27,6 @@ const ANNOTATIONS: [&str; 11] = [
     "aliquot.dev/request",
 ];
 const MIG: &str = "nvidia.com/mig-";
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// A part of the path of a mount by which NVIDIA's runtime also chooses GPUs.
 const MOUNT: &str = "nvidia-container-devices";
 /// Annotations by which a runtime injects devices, and the vendors that count.
@@ -60,7 +59,7 @@ pub(super) fn checks(facts: &PreFacts, about: &About) -> Vec<Finding> {
     let mut namespaces: BTreeMap<&str, (Vec<String>, bool)> = BTreeMap::new();
     let names = ResourceNames::default();
     let resources: Vec<&str> = Resource::ALL.iter().map(|one| names.of(*one)).collect();
-    for one in workloads.iter().filter(|one| one.template) {
+    for one in workloads.iter().filter(|one| one.template && facts.judges(one)) {
         let namespace = one.namespace.as_str();
         let left = namespace == facts.namespace || exempt.iter().any(|name| name == namespace);
         if left || !mentions_gpu(&one.pod, &resources) {
@@ -88,7 +87,7 @@ pub(super) fn checks(facts: &PreFacts, about: &About) -> Vec<Finding> {
         about.note(
             check,
             text,
-            &format!("kubectl aliquot doctor migrate --from nvidia -n {namespace} shows what would change; kubectl label namespace {namespace} aliquot.dev/webhook=ignore leaves them alone"),
+            &format!("kubectl aliquot preflight --from nvidia -n {namespace} shows what would change; kubectl label namespace {namespace} aliquot.dev/webhook=ignore leaves them alone"),
         )
     }));
     if none {
@@ -111,8 +110,7 @@ fn mentions_gpu(object: &Pod, resources: &[&str]) -> bool {
         CDI.iter().any(|start| key.starts_with(start))
             && VENDORS.iter().any(|vendor| value.contains(vendor))
     });
-    let by_runtime =
-        injects || class.is_some_and(|own| NVIDIA_CLASSES.split(',').any(|one| one == own));
+    let by_runtime = injects || class.is_some_and(|own| NVIDIA_CLASSES.contains(&own));
     annotations
         .clone()
         .any(|(key, _)| ANNOTATIONS.contains(&key.as_str()))
@@ -155,7 +153,7 @@ mod tests {
 
     #[test]
     fn names_of_the_condition_are_those_of_the_chart() {
-        let condition = include_str!("../../../../charts/aliquot/files/mentions-gpu.cel");
+        let condition = include_str!("../../../charts/aliquot/files/mentions-gpu.cel");
         let texts: BTreeSet<&str> = condition.split('"').skip(1).step_by(2).collect();
         let ours = ANNOTATIONS.into_iter().chain(CDI).chain(VENDORS);
         let ours: BTreeSet<&str> = ours.chain([MIG, VISIBLE, MOUNT]).collect();
@@ -164,8 +162,8 @@ mod tests {
 
     #[test]
     fn classes_are_those_of_the_chart() {
-        let values = include_str!("../../../../charts/aliquot/values.yaml");
-        let classes = NVIDIA_CLASSES.replace(',', ", ");
+        let values = include_str!("../../../charts/aliquot/values.yaml");
+        let classes = NVIDIA_CLASSES.join(", ");
         assert!(values.contains(&format!("nvidiaRuntimeClasses: [{classes}]\n")));
     }
 
