@@ -10,7 +10,7 @@ use aliquot_profiles::mode::{
     DefaultShare, InstanceSharing, MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mode, Mps,
 };
 use aliquot_profiles::mps::even_share;
-use aliquot_profiles::{Profile, ProfileError, ProfileErrors, read};
+use aliquot_profiles::{Profile, ProfileErrors, read};
 use clap::{Args, Subcommand, ValueEnum};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -193,16 +193,16 @@ fn mps_clients(lines: &mut String, name: &str, profile: &Profile) {
 }
 
 impl Convert {
+    /// Which of the flags do not go together.
+    pub(crate) fn conflict(&self) -> Option<&'static str> {
+        let conflicts = self.node_config.is_some() && self.from != Origin::Hami;
+        conflicts.then_some("--node-config has no effect here; expected: it with --from hami only")
+    }
+
     /// The YAML, with notes at its head.
     pub fn run(&self) -> Result<String, ConfigError> {
         let file = text(&self.file)?;
         let nodes = self.node_config.as_deref().map(text).transpose()?;
-        if nodes.is_some() && self.from != Origin::Hami {
-            let what = "is only for --from hami";
-            let expected = "no --node-config with another --from";
-            let error = ProfileError::without_value("--node-config", what, expected);
-            return Err(ProfileErrors(vec![error]).into());
-        }
         let converted = match self.from {
             Origin::Nvidia => convert::nvidia::convert(&file, &self.name),
             Origin::MigParted => convert::mig_parted::convert(&file),

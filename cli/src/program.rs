@@ -15,9 +15,9 @@ use crate::resize::Resize;
 use crate::top::Top;
 
 /// The exit codes, for the program's help and the reference.
-pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
-2 invalid command line; 3 the doctor found no problem, but warnings, or could not make every check; \
-4 the doctor found problems. `doctor --wait`: 0 also with warnings.";
+pub const CODES: &str = "Exit codes: 0 done, and what was checked is in order; 1 not done, with the reason on standard \
+error, or not in order: errors in a configuration, problems, warnings, and checks that could not be made; 2 the command \
+line is invalid. `doctor --wait`: 0 also with warnings.";
 
 /// Shows and checks what Aliquot does in a cluster
 #[derive(Debug, Parser)]
@@ -37,12 +37,15 @@ impl Program {
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, clap::Error> {
         let program = Self::try_parse_from(words)?;
-        if let Command::Top(top) = &program.command
-            && let Some(why) = top.conflict()
-        {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
+        let conflict = match &program.command {
+            Command::Top(top) => top.conflict(),
+            Command::Config(Config::Convert(convert)) => convert.conflict(),
+            _ => None,
+        };
+        match conflict {
+            Some(why) => Err(Self::command().error(ErrorKind::ArgumentConflict, why)),
+            None => Ok(program),
         }
-        Ok(program)
     }
 }
 

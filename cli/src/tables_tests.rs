@@ -391,7 +391,7 @@ async fn server(status: &str, body: &str) -> Access {
         connection.write_all(answer.as_bytes()).await.unwrap();
     });
     Access {
-        server: Some(url.parse().unwrap()),
+        scheduler: Some(url.parse().unwrap()),
         ..Access::default()
     }
 }

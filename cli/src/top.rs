@@ -175,7 +175,7 @@ impl Top {
     async fn answer(&self, note: &impl Fn(&str)) -> Result<TopAnswer, AccessError> {
         match self.access.ask("/top").await {
             Ok(answer) => Ok(answer),
-            Err(error) if self.access.server.is_some() => Err(error),
+            Err(error) if self.access.scheduler.is_some() => Err(error),
             Err(error) => {
                 let (nodes, pods) = self.access.snapshot().await?;
                 note(&error.to_string());
