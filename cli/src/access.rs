@@ -45,6 +45,8 @@ const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 const NAMESPACE: &str = "aliquot-system";
 /// The namespace of a context that names none.
 const USUAL: &str = "default";
+/// How the API server's proxy begins its own 503, where nothing answers.
+const NO_ANSWER: &str = "error trying to reach service";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -150,6 +152,14 @@ pub enum AccessError {
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
+    /// It answered that it is not ready.
+    #[error("{at} is not ready: {why}")]
+    Unready {
+        /// Its name or address.
+        at: String,
+        /// Its reasons.
+        why: String,
+    },
     /// It could not be reached.
     #[error("cannot reach {at}: {why}")]
     Unreachable {
@@ -495,6 +505,14 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
             AccessError::Refused(status.message.trim_matches('"').to_owned()),
         ),
+        Err(kube::Error::Api(status))
+            if status.code == 503 && !status.message.starts_with(NO_ANSWER) =>
+        {
+            Err(AccessError::Unready {
+                at: at.to_owned(),
+                why: status.message.trim().replace('\n', "; "),
+            })
+        }
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
         Err(error) => Err(unreachable(error.to_string())),
     }

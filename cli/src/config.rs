@@ -28,7 +28,7 @@ pub enum Config {
     /// Convert another project's configuration to Aliquot's format
     Convert(Convert),
     /// Print the current sharing modes of a node's GPUs, as a configuration to edit
-    Show(Show),
+    Show(Box<Show>),
 }
 
 /// The flags of `config validate`.

@@ -11,12 +11,9 @@ pub(crate) mod device_class;
 pub mod facts;
 pub mod finding;
 pub mod gather;
-pub mod ledger;
 pub mod node;
-pub(crate) mod other_plugins;
 pub mod probe;
 pub(crate) mod request_form;
-mod runtime_class;
 mod scheduler;
 mod security;
 pub mod wait;
@@ -34,7 +31,7 @@ use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
 use gather::ClusterReader;
-use probe::{Probe, ProbeResult};
+use probe::Probe;
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
@@ -61,7 +58,7 @@ pub struct Doctor {
 #[derive(Debug, Subcommand)]
 pub enum DoctorCommand {
     /// Check one node, also from inside: two short-lived pods report what a container gets there
-    Node(OneNode),
+    Node(Box<OneNode>),
     /// Print what a process in this container sees of its share, as JSON; the probe pods run this
     #[command(name = "look", hide = true)]
     ContainerView,
@@ -126,15 +123,11 @@ impl Doctor {
 /// The checks of the cluster as a whole.
 fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
-    let mut found = scheduler::replicas(facts, &about);
-    found.extend(scheduler::config(facts, &about));
+    let mut found = scheduler::checks(facts, &about);
     found.extend(admission::checks(facts, &about));
-    found.extend(runtime_class::exist(facts, &about));
-    found.extend(scheduler::same_names(facts, &about));
     let pods = facts.pods.as_deref().unwrap_or_default();
     found.extend(device_class::checks(&facts.device_classes, pods, &about));
     found.extend(request_form::checks(facts, &about));
-    found.extend(ledger::checks(facts, &about));
     found.push(security::limits(facts, &about));
     found
 }
@@ -171,21 +164,9 @@ impl OneNode {
             ),
         };
         let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self.run_probes(agent, scheduler.as_deref(), &facts).await;
+        let (share, without_share) = self.run_probes(agent, scheduler, &facts).await;
         let about = About(self.node.clone());
-        let ran = share.as_ref().map(|probe| probe.runtime_class.clone());
-        found.extend(runtime_class::of_probe(
-            &facts,
-            &about,
-            &ran.map_err(Clone::clone),
-        ));
-        let view = |probe: Fact<ProbeResult>| probe.map(|probe| probe.view);
-        found.extend(probe::checks(
-            &about,
-            &view(share),
-            &view(without_share),
-            limited,
-        ));
+        found.extend(probe::checks(&about, &share, &without_share, limited));
         Ok(Report::of(found))
     }
 
@@ -196,7 +177,7 @@ impl OneNode {
         agent: Option<&Pod>,
         scheduler: Option<&str>,
         facts: &ClusterFacts,
-    ) -> (Fact<ProbeResult>, Fact<ProbeResult>) {
+    ) -> (Fact<ContainerView>, Fact<ContainerView>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
             return none("no probe pod was started because of --no-probe");

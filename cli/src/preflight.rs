@@ -7,6 +7,7 @@ mod environment;
 mod escapes;
 pub mod gather;
 mod gpu_operator;
+mod other_plugins;
 pub mod rules;
 pub mod systems;
 
@@ -23,13 +24,14 @@ use kube::api::DynamicObject;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError, all};
+use crate::components::{node_name, offered};
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Finding, Report};
-use crate::doctor::other_plugins::{other_plugins, plugins};
 use crate::doctor::request_form::minor;
 use crate::doctor::{device_class, gather as installation};
 use crate::output::Output;
 use gather::{Missing, Workload, workloads};
+use other_plugins::{other_plugins, plugins};
 use systems::{CurrentSystem, Settings};
 
 /// The minor versions of Kubernetes in docs/guides/support-matrix.md.
@@ -243,10 +245,6 @@ fn kubernetes(facts: &PreFacts, about: &About) -> Finding {
     }
 }
 
-fn node_name(node: &Node) -> &str {
-    node.metadata.name.as_deref().unwrap_or_default()
-}
-
 fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     let labels = node.metadata.labels.as_ref()?;
     labels.get(key).map(String::as_str)
@@ -256,21 +254,9 @@ fn is_ours(node: &Node) -> bool {
     label(node, OURS.0) == Some(OURS.1)
 }
 
-/// The resources of NVIDIA's that the node offers to pods now.
-fn offered(node: &Node) -> Vec<String> {
-    let status = node.status.as_ref();
-    let amounts = status.and_then(|status| status.allocatable.as_ref());
-    let amounts = amounts.into_iter().flatten();
-    let offered =
-        amounts.filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0");
-    offered
-        .map(|(name, amount)| format!("{} {name}", amount.0))
-        .collect()
-}
-
 fn has_gpus(node: &Node) -> bool {
     let known = |key: &str| label(node, key).is_some_and(|value| value != "false");
-    is_ours(node) || GPU_LABELS.into_iter().any(known) || !offered(node).is_empty()
+    is_ours(node) || GPU_LABELS.into_iter().any(known) || offered(node).next().is_some()
 }
 
 /// The first names, and how many more there are.
@@ -400,7 +386,7 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
         let annotations = node.metadata.annotations.as_ref();
         let has_inventory = annotations.is_some_and(|all| all.contains_key(INVENTORY));
         let known = plugins(&here).next();
-        let offered = offered(node).join(", ");
+        let offered = offered(node).collect::<Vec<_>>().join(", ");
         let hidden = format!("a plugin that has no known pod and offers {offered}");
         match known {
             Some(_) if is_ours(node) => found.extend(other_plugins(&here, &about)),

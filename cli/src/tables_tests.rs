@@ -407,11 +407,8 @@ async fn reads_scheduler_answer_and_repeats_its_refusal() {
     let error = ask(&access, "d", "p").await.unwrap_err();
     assert_eq!(error.to_string(), "pod d/p asks for no GPU");
 
-    let access = server("503 Service Unavailable", "aliquot-scheduler is not ready").await;
+    let access = server("503 Service Unavailable", "no lease").await;
     let error = ask(&access, "d", "p").await.unwrap_err();
-    assert!(matches!(error, AccessError::Unreachable { .. }), "{error}");
-    assert!(
-        error.to_string().contains("aliquot-scheduler is not ready"),
-        "{error}"
-    );
+    assert!(matches!(error, AccessError::Unready { .. }), "{error}");
+    assert!(error.to_string().ends_with("not ready: no lease"), "{error}");
 }

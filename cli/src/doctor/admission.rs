@@ -1,12 +1,12 @@
 //! Checks of admission: what happens to a pod when it is created.
 
+use aliquot_k8s::pod::SCHEDULER_NAME;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
-use crate::components::{UNREADY, is_ready, running_pods};
+use crate::components::{UNREADY, flag, is_ready, running_pods};
 
 /// The findings of all of them.
 pub(super) fn checks(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
@@ -35,13 +35,11 @@ pub(super) fn is_off(pods: &[Pod]) -> bool {
 }
 
 /// The schedulerName that pods with a share get.
-pub(super) fn scheduler(facts: &ClusterFacts) -> String {
-    let named = facts.config.as_ref().ok().and_then(|text| {
-        let config: Value = serde_saphyr::from_str(text.as_ref()?).ok()?;
-        let name = config["profiles"][0]["schedulerName"].as_str()?;
-        Some(name.to_owned())
-    });
-    named.unwrap_or_else(|| "aliquot-scheduler".to_owned())
+pub(super) fn scheduler(facts: &ClusterFacts) -> &str {
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let scheduler = running_pods(pods, "scheduler").next();
+    let named = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
+    named.unwrap_or(SCHEDULER_NAME)
 }
 
 /// The webhook is disabled: what is then not done.

@@ -119,25 +119,13 @@ pub fn why_not_ended(pod: &Pod) -> String {
 const TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// The result of a probe pod.
-pub(super) struct ProbeResult {
-    /// What its process sees.
-    pub(super) view: ContainerView,
-    /// The runtime class of the stored pod.
-    pub(super) runtime_class: Option<String>,
-}
-
 /// Creates the pod, waits for its end, reads its output, and deletes it.
-pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ProbeResult> {
+pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
     let made = pods.create(&PostParams::default(), &pod).await;
     let made = made.map_err(|error| format!("cannot create the probe pod: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
-    let runtime_class = made.spec.and_then(|spec| spec.runtime_class_name);
-    let result = wait_for_end(pods, &name).await.map(|view| ProbeResult {
-        view,
-        runtime_class,
-    });
+    let result = wait_for_end(pods, &name).await;
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => result,

@@ -5,7 +5,8 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use super::{is_ours, label, list, node_name};
+use super::{is_ours, label, list};
+use crate::components::node_name;
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Finding};
 

@@ -61,12 +61,10 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
     for (check, grade) in [
         ("webhook", "ok"),
         ("webhook-answers", "ok"),
-        ("books", "ok"),
-        ("books-self-check", "ok"),
-        // No pod of ours is there, but both answer. There is no ConfigMap of the chart's.
+        // No pod of ours is there, but both answer.
         ("scheduler", "ok"),
+        ("ledger", "ok"),
         ("webhook-pods", "ok"),
-        ("scheduler-config", "not-checked"),
     ] {
         let found = grades(&answer, check);
         ensure!(
@@ -75,11 +73,9 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
         );
     }
     for (check, grade) in [
-        ("driver", "ok"),
-        ("kubelet-seats", "ok"),
+        ("inventory", "ok"),
         ("other-plugin", "ok"),
         ("agent", "problem"),
-        ("node-accounts", "not-checked"),
     ] {
         let found = grades(&answer, check);
         ensure!(
@@ -110,7 +106,7 @@ pub(crate) async fn checks(stack: Arc<Stack>) -> Result<()> {
         "{answer}"
     );
     ensure!(
-        grades(&answer, "driver") == [("doctor-1", "ok")],
+        grades(&answer, "inventory") == [("doctor-1", "ok")],
         "{answer}"
     );
 

@@ -3,8 +3,8 @@
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::finding::{About, Finding};
 use crate::components::{containers, is_ours, name};
+use crate::doctor::finding::{About, Finding};
 
 /// Other device plugins: a part of the image's name, the plugin's name, and programs of the same image
 /// that register nothing with the kubelet.
@@ -40,7 +40,7 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
 const PROGRAMS: [(&str, &str); 1] = [("nvidia-device-plugin", "NVIDIA's device plugin")];
 
 /// No other device plugin runs on the node.
-pub(crate) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
+pub(super) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
     let check = "other-plugin";
     let known = plugins(pods).map(|(who, name)| {
         about.problem(
@@ -57,7 +57,7 @@ pub(crate) fn other_plugins(pods: &[&Pod], about: &About) -> Vec<Finding> {
 }
 
 /// The other device plugins among these pods, each with its pod.
-pub(crate) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static str, String)> + 'a {
+pub(super) fn plugins<'a>(pods: &'a [&Pod]) -> impl Iterator<Item = (&'static str, String)> + 'a {
     let foreign = pods.iter().filter(|pod| !is_ours(pod, "device-plugin"));
     foreign.filter_map(|pod| {
         let who = containers(pod).find_map(plugin)?;
