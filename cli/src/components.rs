@@ -1,7 +1,6 @@
 //! What the commands read from pods and nodes: of which component of Aliquot a pod is, whether it is ready, its
 //! flags; what a node offers.
 
-use aliquot_core::request::{Resource, ResourceNames};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition};
 
@@ -102,24 +101,6 @@ pub fn flag<'a>(pod: &'a Pod, flag: &str) -> Option<&'a str> {
     None
 }
 
-/// The flags that name the five resources.
-const NAMES: [(Resource, &str); 5] = [
-    (Resource::Gpu, "--resource-name"),
-    (Resource::Memory, "--resource-mem"),
-    (Resource::MemoryPercentage, "--resource-mem-percentage"),
-    (Resource::Cores, "--resource-cores"),
-    (Resource::Priority, "--resource-priority"),
-];
-
-/// The names of the five resources in this component's flags.
-pub fn names(pod: &Pod) -> ResourceNames {
-    let usual = ResourceNames::default();
-    ResourceNames::with(NAMES.map(|(resource, name)| {
-        let given = flag(pod, name).unwrap_or_else(|| usual.of(resource));
-        (resource, given.to_owned())
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,8 +120,5 @@ mod tests {
         check(&["--resource-mem", "a/b"], Some("a/b"));
         check(&["--resource-mem-percentage=a/b"], None);
         check(&[], None);
-        let names = names(&pod(&["--resource-cores=a/cores"]));
-        assert_eq!(names.of(Resource::Cores), "a/cores");
-        assert_eq!(names.of(Resource::Gpu), "nvidia.com/gpu");
     }
 }

@@ -25,8 +25,9 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::{Access, AccessError};
 use crate::agents::Agents;
-use crate::components::{containers, flag, is_ours, names};
+use crate::components::{containers, flag, is_ours};
 use crate::output::Output;
+use crate::snapshot;
 use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
@@ -192,12 +193,10 @@ impl OneNode {
             Ok(client) => client,
             Err(error) => return none(&error.to_string()),
         };
-        let mut pods = facts.pods.iter().flatten();
-        let called = pods.find(|pod| is_ours(pod, "scheduler"));
-        let called = called.map(names).unwrap_or_default();
+        let names = snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names;
         let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
         let unreviewed = kube::Api::namespaced(client, &facts.namespace);
-        let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
+        let of = |probe: Probe| probe.pod(&self.node, &image, &names, scheduler);
         let share = async {
             match admission::unreviewed(facts) {
                 Some(why) if scheduler.is_none() => Err(why),

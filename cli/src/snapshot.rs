@@ -11,14 +11,13 @@ use clap::{CommandFactory as _, Parser};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use thiserror::Error;
 
-use crate::components::{flag, is_ours, name, names};
+use crate::components::{flag, is_ours, name, node_name};
 
 /// The ledger from nodes and pods; pods that are being bound are missing.
 pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
     let mut ledger = Ledger::default();
     for object in nodes {
-        let name = object.metadata.name.as_deref().unwrap_or_default().into();
-        ledger.publish(&name, Some(node::published(object)));
+        ledger.publish(&node_name(object).into(), Some(node::published(object)));
     }
     for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
         // Pods without a share count, too: they use CPU and memory.
@@ -37,16 +36,10 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
     ledger
 }
 
-/// How the scheduler among these pods reads pods: the resources' names and its own name. Its defaults
-/// are not known here; the flags' defaults are used.
+/// How the scheduler among these pods reads pods: the resources' names, its defaults and its own name; the flags'
+/// defaults where no scheduler is there, or one of another release.
 pub(crate) fn settings(pods: &[Pod]) -> pod::Settings {
-    let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
-    let own_name = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
-    pod::Settings {
-        scheduler_name: own_name.unwrap_or(pod::SCHEDULER_NAME).to_owned(),
-        names: scheduler.map(names).unwrap_or_default(),
-        ..pod::Settings::default()
-    }
+    scheduler(pods).map_or_else(|_| pod::Settings::default(), |(settings, _)| settings)
 }
 
 /// The flags by which the scheduler reads pods and chooses nodes.

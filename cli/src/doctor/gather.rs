@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::NodeName;
+use aliquot_core::request::Resource;
 use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicyBinding,
@@ -17,7 +18,8 @@ use serde_json::json;
 use super::facts::{ClusterFacts, DryRun, Fact, fact};
 use crate::access::{Access, all};
 use crate::agents::Agents;
-use crate::components::{is_ready, names, running_pods};
+use crate::components::{is_ready, running_pods};
+use crate::snapshot;
 
 /// kube-scheduler's lease, as the chart names it.
 const LEASE: &str = "aliquot-scheduler";
@@ -129,9 +131,8 @@ impl ClusterReader<'_> {
     /// Creates a pod that requests a GPU, with `dryRun`.
     async fn dry_run(&self, client: &Client, pods: &Fact<Vec<Pod>>) -> Fact<DryRun> {
         let pods = pods.as_deref().unwrap_or_default();
-        let scheduler = running_pods(pods, "scheduler").next();
-        let gpu = scheduler.map(names).unwrap_or_default();
-        let gpu = gpu.of(aliquot_core::request::Resource::Gpu);
+        let names = snapshot::settings(pods).names;
+        let gpu = names.of(Resource::Gpu);
         let dry_run = json!({
             "metadata": {"generateName": "aliquot-doctor-"},
             "spec": {
