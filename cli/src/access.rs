@@ -251,12 +251,16 @@ impl Access {
         Ok(config)
     }
 
-    async fn own_account(&self) -> Result<Config, AccessError> {
-        let read = match &self.kubeconfig {
+    /// The kubeconfig.
+    pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
+        match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
-        };
-        let file = match read {
+        }
+    }
+
+    async fn own_account(&self) -> Result<Config, AccessError> {
+        let file = match self.file() {
             Err(error) if self.is_optional(&error) && std::env::var_os(IN_POD).is_some() => {
                 return Ok(Config::incluster()?);
             }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use aliquot_cli::complete;
+use aliquot_cli::complete::{self, Names};
 use aliquot_cli::config::{self, Config};
 use aliquot_cli::doctor::finding::Report;
 use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
@@ -22,7 +22,12 @@ fn main() -> ExitCode {
     let called = words.first().map(Path::new).and_then(Path::file_name);
     if called.is_some_and(|name| name == complete::NAME) {
         words.remove(0);
-        print!("{}", complete::answer(&words));
+        let names = |names: Names, before: &[String]| {
+            let runtime = runtime().ok();
+            let found = runtime.and_then(|runtime| runtime.block_on(names.read(before)));
+            found.unwrap_or_default()
+        };
+        print!("{}", complete::answer(&words, names));
         return ExitCode::SUCCESS;
     }
     let program = Program::read(std::env::args_os()).unwrap_or_else(|error| error.exit());

@@ -14,6 +14,7 @@ Generated from the program's help by `make reference`.
 Put `kubectl-aliquot` into the path, and kubectl runs it as `kubectl aliquot`.
 For shell completion, in every shell that kubectl supports, link it under the name that kubectl looks for:
 `ln -s kubectl-aliquot /usr/local/bin/kubectl_complete-aliquot`
+It also completes the names of contexts, clusters, users, namespaces, nodes and pods.
 
 As for kubectl, the namespace is that of the kubeconfig's context where `--namespace` names none.
 In a pod without a kubeconfig, a command uses the pod's service account and its namespace.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{Receiver, channel};
 
+use aliquot_cli::complete::NAME;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -164,6 +165,35 @@ fn asks_in_namespace_of_context_or_flag() {
     server.requests();
     run(&mut program(&home, &explain));
     assert_eq!(server.requests(), ["GET /explain/default/p HTTP/1.1"]);
+}
+
+#[test]
+fn completes_names_of_the_cluster_that_the_words_name() {
+    let home = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start();
+    let kubeconfig = server.kubeconfig(home.path());
+    let link = home.path().join(NAME);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kubectl-aliquot"), &link).expect("linked");
+    let complete = |words: &str| {
+        let mut command = Command::new(&link);
+        command.args(words.split(' '));
+        let output = run(command.env("KUBECONFIG", &kubeconfig));
+        (text(&output.stdout).to_owned(), server.requests())
+    };
+    let (contexts, _) = complete("top --context ");
+    assert_eq!(contexts, "team\nplain\nempty\n:4\n");
+    for (words, path) in [
+        ("explain ", "namespaces/team/pods?"),
+        ("explain --context plain ", "namespaces/default/pods?"),
+        ("resize -n other ", "namespaces/other/pods?"),
+        ("doctor node ", "nodes?"),
+        ("top pods -n ", "namespaces?"),
+    ] {
+        let (names, seen) = complete(words);
+        let expected = format!("GET /api/v1/{path}");
+        let asked = seen.iter().any(|line| line.starts_with(&expected));
+        assert!(asked && names == ":4\n", "{words}: {names}, {seen:#?}");
+    }
 }
 
 #[test]
