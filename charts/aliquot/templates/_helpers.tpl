@@ -5,9 +5,6 @@
 {{- if eq (toString $v.enabled) "false" -}}
 {{- fail "enabled is false, expected: true or nothing, because only the condition of a parent chart's dependency turns this chart off" -}}
 {{- end -}}
-{{- if hasKey $v.scheduler "leaderElect" -}}
-{{- $_ := set $v.scheduler.kubeScheduler "leaderElect" $v.scheduler.leaderElect -}}
-{{- end -}}
 {{- if eq (toString (dig "scheduler" "forceOverwriteDefaultScheduler" true $v)) "false" -}}
 {{- $_ := set $v.webhook "replaceSchedulers" (without $v.webhook.replaceSchedulers "default-scheduler") -}}
 {{- end -}}

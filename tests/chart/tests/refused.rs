@@ -40,7 +40,6 @@ image.digest=sha256:1 | /image/digest | sha256
 devicePlugin.tenantMay.disableControl={A b} | tenantMay/disableControl | pattern
 enabled=maybe | at '/enabled' | want boolean
 enabled=false | enabled is false | expected: true or nothing
-scheduler.kubeScheduler.leaderElect=false | scheduler.kubeScheduler.leaderElect | scheduler.replicas: 1
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
 devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
@@ -101,12 +100,6 @@ fn accepts_hami_values_with_same_meaning() {
     }
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
     assert_eq!(agent.pod().unwrap()["nodeSelector"]["gpu"], "on");
-    let ours = rendered(&["-f", file, "--set=scheduler.leaderElect=false"]).unwrap();
-    let flags = format!("{:?}", one(&ours, "Deployment", "aliquot-scheduler"));
-    assert!(
-        !flags.contains("--scheduler-lease"),
-        "leaderElect has moved"
-    );
     let set = "--set=scheduler.forceOverwriteDefaultScheduler=false";
     let ours = rendered(&["-f", file, set]).unwrap();
     let webhook = one(&ours, "Deployment", "aliquot-webhook");

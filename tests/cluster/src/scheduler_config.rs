@@ -21,17 +21,13 @@ pub(crate) struct SchedulerOptions {
 
 /// `KubeSchedulerConfiguration`.
 pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
-    // One kube-scheduler, here at once, unless a test asks for more.
-    let alone = (
-        "scheduler.kubeScheduler.leaderElect".to_owned(),
-        json!(false),
-    );
-    let mut values = vec![alone];
     let url = options.extender.iter();
-    values.extend(url.map(|url| ("scheduler.extender.url".to_owned(), json!(url))));
-    values.extend_from_slice(&options.values);
+    let url = url.map(|url| ("scheduler.extender.url".to_owned(), json!(url)));
+    let values: Vec<_> = url.chain(options.values.iter().cloned()).collect();
     let text = chart::render(&chart::read(FILE)?, &chart::context(&values)?)?;
     let mut config: Value = serde_saphyr::from_str(&text).with_context(|| FILE.to_owned())?;
+    // One kube-scheduler, here at once, unless a test asks for more.
+    config["leaderElection"]["leaderElect"] = json!(false);
     config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
     let profiles = config["profiles"].as_array_mut().context("no profiles")?;
     profiles.push(json!({"schedulerName": "default-scheduler"}));
