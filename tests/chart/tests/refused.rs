@@ -30,7 +30,6 @@ scheduler.replicas=two | /scheduler/replicas | want integer
 scheduler.replicas=0 | /scheduler/replicas | minimum
 scheduler.defaultMem=5Gi | /scheduler/defaultMem | want integer
 scheduler.defaultCores=101 | /scheduler/defaultCores | 100
-scheduler.extender.url=http://10.0.0.1:9397 | /scheduler/extender/url | 127[.]0[.]0[.]1
 devicePlugin.deviceMemoryScaling=much | deviceMemoryScaling | '^[0-9]+([.][0-9]+)?$'
 devicePlugin.sickPods=kill | sickPods | 'keep', 'evict', 'drain'
 devicePlugin.stateDir=var | /devicePlugin/stateDir | '^/'

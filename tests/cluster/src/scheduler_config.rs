@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::chart;
 
 const FILE: &str = "files/kube-scheduler.yaml";
+/// Where the file has the extender.
+const EXTENDER: &str = "http://127.0.0.1:9397";
 
 /// What a [`crate::Builder`] wants of kube-scheduler.
 #[derive(Debug, Clone, Default)]
@@ -21,10 +23,9 @@ pub(crate) struct SchedulerOptions {
 
 /// `KubeSchedulerConfiguration`.
 pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
-    let url = options.extender.iter();
-    let url = url.map(|url| ("scheduler.extender.url".to_owned(), json!(url)));
-    let values: Vec<_> = url.chain(options.values.iter().cloned()).collect();
-    let text = chart::render(&chart::read(FILE)?, &chart::context(&values)?)?;
+    let url = options.extender.as_deref().unwrap_or(EXTENDER);
+    let text = chart::read(FILE)?.replace(EXTENDER, url);
+    let text = chart::render(&text, &chart::context(&options.values)?)?;
     let mut config: Value = serde_saphyr::from_str(&text).with_context(|| FILE.to_owned())?;
     // One kube-scheduler, here at once, unless a test asks for more.
     config["leaderElection"]["leaderElect"] = json!(false);
