@@ -34,7 +34,6 @@ devicePlugin.deviceMemoryScaling=much | deviceMemoryScaling | '^[0-9]+([.][0-9]+
 devicePlugin.sickPods=kill | sickPods | 'keep', 'evict', 'drain'
 devicePlugin.stateDir=var | /devicePlugin/stateDir | '^/'
 devicePlugin.mps.shmSize=8Gi | /devicePlugin/mps/shmSize | '^([1-9][0-9]*)?$'
-webhook.linger=5 | /webhook/linger | want string
 image.digest=sha256:1 | /image/digest | sha256
 devicePlugin.tenantMay.disableControl={A b} | tenantMay/disableControl | pattern
 enabled=maybe | at '/enabled' | want boolean
