@@ -32,7 +32,6 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
     "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
     "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
-    "--set=scheduler.autoscaler.enabled=true",
     "--set-json=scheduler.autoscaler.nodeTypes=[{\"name\":\"a\",\"gpus\":8,\"model\":\"NVIDIA A100\",\"gpuMemory\":81920,\"cpu\":96}]",
     "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
