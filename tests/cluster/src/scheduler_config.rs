@@ -17,6 +17,8 @@ pub(crate) struct SchedulerOptions {
     pub(crate) extender: Option<String>,
     /// Values of the chart that shall be others.
     pub(crate) values: Vec<(String, Value)>,
+    /// Requests per second to the API server and the burst, where not the chart's.
+    pub(crate) rate: Option<(u32, u32)>,
     /// Further arguments.
     pub(crate) args: Vec<String>,
 }
@@ -30,6 +32,10 @@ pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Res
     // One kube-scheduler, here at once, unless a test asks for more.
     config["leaderElection"]["leaderElect"] = json!(false);
     config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
+    if let Some((rate, burst)) = options.rate {
+        config["clientConnection"]["qps"] = json!(rate);
+        config["clientConnection"]["burst"] = json!(burst);
+    }
     let profiles = config["profiles"].as_array_mut().context("no profiles")?;
     profiles.push(json!({"schedulerName": "default-scheduler"}));
     if options.extender.is_none() {
@@ -48,7 +54,7 @@ mod tests {
         let options = SchedulerOptions {
             extender: Some("http://x:1".to_owned()),
             values: values.iter().map(own).collect(),
-            args: Vec::new(),
+            ..SchedulerOptions::default()
         };
         configuration("/k", &options).unwrap()
     }
