@@ -8,7 +8,6 @@ use aliquot_cluster::{Cluster, karpenter};
 use aliquot_e2e::scenario::{self, scenario, world};
 use aliquot_e2e::stack::{NAMESPACE, Stack};
 use anyhow::{Context as _, Result};
-use serde_json::json;
 
 mod fleet;
 mod scaled;
