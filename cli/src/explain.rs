@@ -15,11 +15,8 @@ use crate::access::{Access, AccessError};
 use crate::input;
 use crate::output::Output;
 use crate::snapshot;
-use crate::table::{aligned, counted, dash};
+use crate::table::{aligned, counted, dash, some};
 use crate::target::parse_pod;
-
-/// Most nodes that are named before the table.
-const NAMED: usize = 5;
 
 /// The flags of `explain`.
 #[derive(Debug, Args)]
@@ -131,13 +128,8 @@ pub fn table(answer: &PodAnswer, most: usize) -> String {
 fn fitting(answer: &PodAnswer, offered: bool) -> Option<String> {
     let nodes = answer.nodes.iter();
     let nodes = nodes.filter(|node| node.fits && node.offered == offered);
-    let names: Vec<&str> = nodes.map(|node| node.node.as_str()).collect();
-    let more = names.len().saturating_sub(NAMED);
-    let mut text = names[..names.len() - more].join(", ");
-    if more > 0 {
-        let _ = write!(text, " and {}", counted(more, "more node", "more nodes"));
-    }
-    (!names.is_empty()).then_some(text)
+    let names = some(nodes.map(|node| node.node.as_str()));
+    (!names.is_empty()).then_some(names)
 }
 
 /// How many nodes the pod fits, and a table of at most `most` nodes.

@@ -30,6 +30,7 @@ use crate::doctor::finding::{About, Finding, Report};
 use crate::doctor::request_form::minor;
 use crate::doctor::{device_class, gather as installation};
 use crate::output::Output;
+use crate::table::some;
 use gather::{Missing, Workload, workloads};
 use other_plugins::{other_plugins, plugins};
 use systems::{CurrentSystem, Settings};
@@ -47,8 +48,6 @@ const GPU_LABELS: [&str; 5] = [
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
 ];
-/// How many names a finding lists.
-const NAMED: usize = 5;
 /// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
 const NVIDIA_CLASSES: [&str; 4] = [
     "nvidia",
@@ -259,20 +258,9 @@ fn has_gpus(node: &Node) -> bool {
     is_ours(node) || GPU_LABELS.into_iter().any(known) || offered(node).next().is_some()
 }
 
-/// The first names, and how many more there are.
-fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    let more = names.len().saturating_sub(NAMED);
-    let text = names[..names.len() - more].join(", ");
-    match more {
-        0 => text,
-        more => format!("{text} and {more} more"),
-    }
-}
-
 /// About these nodes together.
 fn about_nodes(nodes: &[&Node]) -> About {
-    About(list(nodes.iter().map(|node| node_name(node))))
+    About(some(nodes.iter().map(|node| node_name(node))))
 }
 
 /// The agent starts on the nodes with GPUs.

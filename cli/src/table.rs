@@ -36,6 +36,20 @@ pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(
     format!("{number} {what}")
 }
 
+/// How many names a line has.
+const NAMED: usize = 5;
+
+/// The first names, and how many more there are.
+pub(crate) fn some<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    let more = names.len().saturating_sub(NAMED);
+    let text = names[..names.len() - more].join(", ");
+    match more {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
 /// An empty cell.
 pub(crate) fn dash() -> String {
     "-".to_owned()

@@ -8,9 +8,9 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::environment::VISIBLE;
-use super::{NVIDIA_CLASSES, PreFacts, list};
+use super::{NVIDIA_CLASSES, PreFacts};
 use crate::doctor::finding::{About, Finding};
-use crate::table::counted;
+use crate::table::{counted, some};
 
 /// Annotations that only Aliquot or HAMi write, and that of requests.
 const ANNOTATIONS: [&str; 11] = [
@@ -75,7 +75,7 @@ pub(super) fn checks(facts: &PreFacts, about: &About) -> Vec<Finding> {
         let count = counted(named.len(), "workload", "workloads");
         let text = format!(
             "the webhook would review new pods of {count}: {}",
-            list(named.iter().map(String::as_str))
+            some(named.iter().map(String::as_str))
         );
         if has_parts {
             return about.warning(
@@ -94,7 +94,7 @@ pub(super) fn checks(facts: &PreFacts, about: &About) -> Vec<Finding> {
         found.push(about.ok(check, "the webhook would review no workload of today"));
     }
     if !exempt.is_empty() {
-        let names = list(exempt.iter().map(String::as_str));
+        let names = some(exempt.iter().map(String::as_str));
         found.push(about.ok(check, format!("exempt by their label: {names}")));
     }
     found
