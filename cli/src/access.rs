@@ -21,10 +21,13 @@ use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::components::name;
+use crate::metrics;
 
 /// Longest wait for a connection, and for an answer unless the user says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
+/// The metric that is 1 where a replica leads.
+const LEADS: &str = "aliquot_scheduler_leads";
 /// Objects per list request.
 const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.
@@ -342,6 +345,7 @@ impl Access {
             let leads = |text: &str| {
                 let value: Result<serde_json::Value, _> = serde_json::from_str(text);
                 value.is_ok_and(|value| value["leads"] == true)
+                    || metrics::sum(text, LEADS).is_some_and(|leads| leads > 0.0)
             };
             let is_leader = got.as_deref().is_ok_and(leads);
             // Any answer is better than none, and an answer better than a refusal.
