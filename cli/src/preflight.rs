@@ -1,8 +1,6 @@
 //! `preflight`: what a cluster has before an installation with the chart's default names: versions, CDI, who
-//! owns `nvidia.com/gpu` today, and what the webhook would review; and the workloads that would then behave
-//! differently ([`rules`]).
+//! owns `nvidia.com/gpu` today; and the workloads that would then behave differently ([`rules`]).
 
-mod captured;
 mod environment;
 mod escapes;
 pub mod gather;
@@ -32,7 +30,7 @@ use crate::doctor::{device_class, gather as installation};
 use crate::output::Output;
 use crate::table::some;
 use gather::{Missing, Workload, workloads};
-use other_plugins::{other_plugins, plugins};
+use other_plugins::{HAMI, other_plugins, plugins};
 use systems::{CurrentSystem, Settings};
 
 /// The minor versions of Kubernetes in docs/guides/support-matrix.md.
@@ -48,18 +46,11 @@ const GPU_LABELS: [&str; 5] = [
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
 ];
-/// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
-const NVIDIA_CLASSES: [&str; 4] = [
-    "nvidia",
-    "nvidia-cdi",
-    "nvidia-legacy",
-    "nvidia-experimental",
-];
 
 /// The flags of `preflight`.
 #[derive(Debug, Args)]
 pub struct Preflight {
-    /// The system that serves the GPUs today: the workloads that would behave differently are listed, too
+    /// The system that serves the GPUs today; defaults to HAMi where its device plugin runs, else to NVIDIA's
     #[arg(long, value_enum)]
     pub from: Option<CurrentSystem>,
     /// Only workloads of this namespace; defaults to all namespaces
@@ -95,19 +86,17 @@ pub enum PreflightError {
 }
 
 impl Preflight {
-    /// The report. With --from, a finding for each change of a workload, and one for each that stays the same.
+    /// The report, also with a finding for each change of a workload, and one for each that stays the same.
     pub async fn run(&self) -> Result<Report, PreflightError> {
         let pods = self.request.settings()?;
         let facts = facts(&self.access, self.namespace.clone()).await?;
+        let settings = Settings {
+            from: self.from.unwrap_or_else(|| current(&facts)),
+            pods,
+            replaced: self.replace_scheduler.clone(),
+        };
         let mut found = checks(&facts);
-        if let Some(from) = self.from {
-            let settings = Settings {
-                from,
-                pods,
-                replaced: self.replace_scheduler.clone(),
-            };
-            found.extend(changes(&facts, &settings));
-        }
+        found.extend(changes(&facts, &settings));
         Ok(Report::of(found))
     }
 }
@@ -195,17 +184,36 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
     let nodes = facts.nodes.as_deref().unwrap_or_default();
     found.extend(gpu_operator::checks(&facts.policies, nodes, &about));
     found.extend(device_class::checks(&facts.device_classes, &[], &about));
-    found.extend(captured::checks(facts, &about));
     found
 }
 
-/// What changes for the workloads. Where they could not be listed, a check of the webhook's reach says so.
+/// The system that serves the GPUs today, by its pods.
+fn current(facts: &PreFacts) -> CurrentSystem {
+    let pods = pods(facts).unwrap_or_default();
+    if plugins(&pods).any(|(who, _)| who == HAMI) {
+        CurrentSystem::Hami
+    } else {
+        CurrentSystem::Nvidia
+    }
+}
+
+/// What changes for the workloads whose pods the webhook will review.
 fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
-    let workloads = facts.workloads.as_deref().unwrap_or_default().iter();
-    let judged = workloads.filter(|one| facts.judges(one));
-    judged
-        .flat_map(|one| rules::findings(one, settings))
-        .collect()
+    let check = "workloads";
+    let unlisted = facts.unlisted.iter();
+    let unlisted = unlisted.map(|(what, why)| About((*what).to_owned()).unknown(check, why));
+    let mut found: Vec<Finding> = unlisted.collect();
+    match (&facts.workloads, &facts.exempt) {
+        (Ok(workloads), Ok(exempt)) => {
+            let left = |one: &Workload| {
+                one.namespace == facts.namespace || exempt.contains(&one.namespace)
+            };
+            let judged = workloads.iter().filter(|one| facts.judges(one) && !left(one));
+            found.extend(judged.flat_map(|one| rules::findings(one, settings)));
+        }
+        (Err(why), _) | (_, Err(why)) => found.push(About::cluster().unknown(check, why)),
+    }
+    found
 }
 
 fn installed(facts: &PreFacts, about: &About) -> Finding {

@@ -61,7 +61,7 @@ pub enum Command {
     Top(Top),
     /// Open the cluster page in a browser, through the API server, until Ctrl-C
     Dashboard(Dashboard),
-    /// Before an installation: report what stands in the way, what the webhook would review, and what would change
+    /// Before an installation: report what stands in the way, and which workloads would behave differently
     Preflight(Box<Preflight>),
     /// Report problems of the cluster or of a node, and what to do
     Doctor(Box<Doctor>),

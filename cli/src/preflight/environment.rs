@@ -4,12 +4,18 @@ use aliquot_core::escape::{self, AGENT_PATHS, ROOT_CAPABILITIES};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::NVIDIA_CLASSES;
 use super::escapes::writes;
 use crate::doctor::finding::{About, Finding};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
+const NVIDIA_CLASSES: [&str; 4] = [
+    "nvidia",
+    "nvidia-cdi",
+    "nvidia-legacy",
+    "nvidia-experimental",
+];
 
 /// A pod that gets GPUs by its environment, or may get them by its image's.
 pub(super) fn gpus_by_environment(object: &Pod, about: &About) -> Option<Finding> {
@@ -90,6 +96,13 @@ mod tests {
         let object: Pod = serde_json::from_value(pod).unwrap();
         let found = gpus_by_environment(&object, &About("w".to_owned()));
         assert_eq!(found.is_some(), named, "{found:?}");
+    }
+
+    #[test]
+    fn classes_are_those_of_the_chart() {
+        let values = include_str!("../../../charts/aliquot/values.yaml");
+        let classes = NVIDIA_CLASSES.join(", ");
+        assert!(values.contains(&format!("nvidiaRuntimeClasses: [{classes}]\n")));
     }
 
     #[test]

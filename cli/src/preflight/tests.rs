@@ -62,7 +62,13 @@ fn ready() -> PreFacts {
 fn check(change: impl FnOnce(&mut PreFacts), expected: &[(Grade, &str, &str)]) -> Vec<Finding> {
     let mut facts = ready();
     change(&mut facts);
+    let settings = Settings {
+        from: CurrentSystem::Nvidia,
+        pods: pod::Settings::default(),
+        replaced: Vec::new(),
+    };
     let mut found = checks(&facts);
+    found.extend(changes(&facts, &settings));
     found.retain(|one| one.grade != Grade::Ok);
     let short: Vec<_> = found
         .iter()
@@ -267,56 +273,38 @@ fn preflight_names_settings_of_gpu_operator() {
 }
 
 #[test]
-fn preflight_lists_workloads_that_the_webhook_would_review() {
+fn preflight_judges_workloads_that_the_webhook_would_review() {
     let asks = || {
-        json!({"spec": {"containers": [{"name": "c", "image": "nvcr.io/nvidia/pytorch",
+        json!({"spec": {"containers": [{"name": "c",
             "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
     };
-    let part = json!({"spec": {"runtimeClassName": "nvidia", "containers": [
-        {"name": "c", "image": "nvcr.io/nvidia/k8s/dcgm-exporter:4"}]}});
-    let plain = json!({"spec": {"containers": [{"name": "c"}]}});
-    let workloads = vec![
+    let mut facts = ready();
+    facts.workloads = Ok(vec![
         workload("Deployment", "lab", "web", asks()),
         workload("Pod of a template", "lab", "web-0", asks()),
-        workload("Pod", "lab", "notebook", asks()),
-        workload("Job", "lab", "other", plain),
+        workload("Pod", "other", "notebook", asks()),
         workload("Job", "left", "train", asks()),
         workload("Job", "aliquot-system", "own", asks()),
-        workload("DaemonSet", "gpu-operator", "dcgm", part),
-    ];
-    let facts = |facts: &mut PreFacts| {
-        facts.workloads = Ok(workloads);
-        facts.exempt = Ok(vec!["left".to_owned()]);
-    };
-    let expected = [
-        (Grade::Warning, "captured", "namespace gpu-operator"),
-        (Grade::Note, "captured", "namespace lab"),
-    ];
-    let found = check(facts, &expected);
-    let todo = "kubectl label namespace gpu-operator aliquot.dev/webhook=ignore";
-    assert_eq!(found[0].todo, todo);
-    let text = "the webhook would review new pods of 2 workloads: Deployment web, Pod notebook";
-    assert_eq!(found[1].found, text);
-}
-
-#[test]
-fn preflight_judges_workloads_of_one_namespace_by_all_pods() {
-    let asks = json!({"spec": {"containers": [{"name": "c",
-        "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
-    let workloads = vec![
-        workload("Deployment", "lab", "web", asks.clone()),
-        workload("Deployment", "other", "web", asks),
         plugin("n1"),
-    ];
-    let facts = |facts: &mut PreFacts| {
-        facts.workloads = Ok(workloads);
-        facts.only = Some("lab".to_owned());
+    ]);
+    facts.exempt = Ok(vec!["left".to_owned()]);
+    let check = |facts: &PreFacts, expected: &[&str]| {
+        let settings = Settings {
+            from: current(facts),
+            pods: pod::Settings::default(),
+            replaced: Vec::new(),
+        };
+        assert_eq!(settings.from, CurrentSystem::Nvidia);
+        let found = changes(facts, &settings);
+        let found: Vec<&str> = found.iter().map(|one| &*one.about).collect();
+        assert_eq!(found, expected);
     };
-    let expected = [
-        (Grade::Problem, "other-plugin", "n1"),
-        (Grade::Note, "captured", "namespace lab"),
-    ];
-    check(facts, &expected);
+    check(&facts, &["Deployment lab/web", "Pod other/notebook"]);
+    // Who owns the GPUs is shown by the pods of all namespaces.
+    facts.only = Some("lab".to_owned());
+    check(&facts, &["Deployment lab/web"]);
+    let owners = checks(&facts);
+    assert!(owners.iter().any(|one| one.check == "other-plugin"));
 }
 
 #[test]
@@ -345,8 +333,8 @@ fn preflight_reports_what_it_could_not_read() {
             unmade("nodes", "cluster"),
             unmade("gpu-operator", "cluster"),
             unmade("device-classes", "cluster"),
-            unmade("captured", "jobs"),
-            unmade("captured", "cluster"),
+            unmade("workloads", "jobs"),
+            unmade("workloads", "cluster"),
         ],
     );
     let pods = |facts: &mut PreFacts| facts.workloads = Err(why());
@@ -354,7 +342,7 @@ fn preflight_reports_what_it_could_not_read() {
         pods,
         &[
             unmade("gpu-owner", "cluster"),
-            unmade("captured", "cluster"),
+            unmade("workloads", "cluster"),
         ],
     );
 }

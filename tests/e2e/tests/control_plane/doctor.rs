@@ -164,7 +164,6 @@ async fn moves(stack: &Stack) -> Result<()> {
         ("gpu-operator", ("cluster", "ok")),
         ("device-classes", ("cluster", "ok")),
         ("installed", ("cluster", "note")),
-        ("captured", ("namespace doctor", "note")),
     ] {
         let all = grades(&answer, check);
         ensure!(all.contains(&found), "{check}: {answer}");
