@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
     "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
-    "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
+    "--set=devicePlugin.mps.enabled=true",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
     "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
     "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
