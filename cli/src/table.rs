@@ -2,9 +2,9 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Columns as wide as their widest cell, separated by two spaces.
-pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+/// Columns as wide as their widest cell, separated by two spaces; their names are separated by `|`.
+pub fn aligned(head: &str, rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.split('|').map(str::len).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
@@ -19,7 +19,7 @@ pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push_str(row.trim_end());
         text.push('\n');
     };
-    line(&mut head.iter().copied());
+    line(&mut head.split('|'));
     for row in rows {
         line(&mut row.iter().map(String::as_str));
     }

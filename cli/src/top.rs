@@ -383,10 +383,7 @@ pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
             let place = vec![node.to_string(), gpu.to_string()];
             [place, mps_cells(usage).to_vec()].concat()
         });
-    mps_table(
-        &["NODE", "UUID", "MPS CLIENTS", "HOLD MIB"],
-        &rows.collect::<Vec<_>>(),
-    )
+    mps_table("NODE|UUID", &rows.collect::<Vec<_>>())
 }
 
 /// A line for each pod with clients and each of its devices, with its namespace or without.
@@ -398,17 +395,17 @@ pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
             [&place[skipped..], &mps_cells(*usage)].concat()
         })
     });
-    let head = ["NAMESPACE", "POD", "GPU", "MPS CLIENTS", "HOLD MIB"];
-    mps_table(&head[skipped..], &rows.collect::<Vec<_>>())
+    let head = if namespace { "NAMESPACE|POD|GPU" } else { "POD|GPU" };
+    mps_table(head, &rows.collect::<Vec<_>>())
 }
 
 fn mps_cells(usage: MpsUsage) -> [String; 2] {
     [usage.clients.to_string(), (usage.bytes >> 20).to_string()]
 }
 
-fn mps_table(head: &[&str], rows: &[Vec<String>]) -> String {
+fn mps_table(place: &str, rows: &[Vec<String>]) -> String {
     match rows {
         [] => String::new(),
-        some => format!("\n{}", aligned(head, some)),
+        some => format!("\n{}", aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)),
     }
 }

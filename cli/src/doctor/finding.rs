@@ -148,7 +148,7 @@ impl Report {
         let mut text = String::new();
         if !rows.is_empty() {
             let cells: Vec<_> = rows.iter().map(cells).collect();
-            let table = aligned(&["", "CHECK", "ABOUT", "FOUND"], &cells);
+            let table = aligned("|CHECK|ABOUT|FOUND", &cells);
             let mut lines = table.lines();
             let _ = writeln!(text, "{}", lines.next().unwrap_or_default());
             for (line, finding) in lines.zip(&rows) {

@@ -325,7 +325,7 @@ pub fn table(answer: &WhatIf, most: usize) -> String {
     if !answer.changes.is_empty() {
         text.push_str("\nEach of these changes alone would help:\n\n");
         let rows: Vec<_> = answer.changes.iter().map(change).collect();
-        text.push_str(&aligned(&["CHANGE", "NODES", "BEST"], &rows));
+        text.push_str(&aligned("CHANGE|NODES|BEST", &rows));
     } else if answer.ranks.is_empty() {
         text.push_str("No single change would help.\n");
     }

@@ -145,23 +145,12 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
             used: beside,
         }
     };
-    let mut columns = vec![
-        "NODE",
-        "GPUS",
-        "CLOSED",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "LARGEST MIB",
-    ];
+    let mut head = "NODE|GPUS|CLOSED|SHARES|MIB|USED|CORES|SM %|THROTTLED|LARGEST MIB".to_owned();
     if wide {
-        columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
+        head.push_str("|MODELS|MODES|WHY CLOSED");
     }
     let rows = sorted(nodes.iter().map(row).collect(), by);
-    aligned(&columns, &rows) + &notes(nodes)
+    aligned(&head, &rows) + &notes(nodes)
 }
 
 /// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
@@ -224,7 +213,6 @@ fn mode(gpu: &GpuTop) -> String {
 /// default cores, and the resource of its replicas.
 pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
     let nodes = &answer.nodes;
-    let with = format!("WITH {}", counted(answer.default_cores.0, "CORE", "CORES"));
     let row = |node: &NodeTop, gpu: &GpuTop| {
         let beside = UsedCells::of_gpu(gpu, usage);
         let mut row = vec![
@@ -272,25 +260,16 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
     let rows = nodes
         .iter()
         .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
-    let mut columns = vec![
-        "NODE",
-        "GPU",
-        "MODEL",
-        "MODE",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "LARGEST MIB",
-        "STATE",
-    ];
+    let mut head =
+        "NODE|GPU|MODEL|MODE|SHARES|MIB|USED|CORES|SM %|THROTTLED|LARGEST MIB|STATE".to_owned();
     if wide {
-        columns.extend(["PODS", "OWNERS", "C", "W", "REPLICAS", "UUID"]);
-        columns.extend(["LINGERING MIB", &with, "RESOURCE"]);
+        let cores = counted(answer.default_cores.0, "CORE", "CORES");
+        let _ = write!(
+            head,
+            "|PODS|OWNERS|C|W|REPLICAS|UUID|LINGERING MIB|WITH {cores}|RESOURCE"
+        );
     }
-    aligned(&columns, &sorted(rows.collect(), by)) + &notes(nodes)
+    aligned(&head, &sorted(rows.collect(), by)) + &notes(nodes)
 }
 
 /// How many replicas of the device its containers' peaks suggest.
@@ -364,23 +343,14 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
             Some(gpus) => gpus.iter().map(|one| line(Some(one))).collect(),
         }
     });
-    let mut columns = vec![
-        "NAMESPACE",
-        "POD",
-        "NODE",
-        "GPU",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "OWNER",
-    ];
-    if shown.uuid {
-        columns.push("UUID");
+    let mut head = "POD|NODE|GPU|SHARES|MIB|USED|CORES|SM %|THROTTLED|OWNER".to_owned();
+    if shown.namespace {
+        head.insert_str(0, "NAMESPACE|");
     }
-    let mut text = aligned(&columns[skipped..], &sorted(rows.collect(), by));
+    if shown.uuid {
+        head.push_str("|UUID");
+    }
+    let mut text = aligned(&head, &sorted(rows.collect(), by));
     for pod in pods {
         for container in &pod.uncontrolled {
             let _ = writeln!(
