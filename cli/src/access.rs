@@ -27,7 +27,7 @@ use crate::metrics;
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
 /// The metric that is 1 where a replica leads.
-const LEADS: &str = "aliquot_scheduler_leads";
+pub(crate) const LEADS: &str = "aliquot_scheduler_leads";
 /// Objects per list request.
 const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.

@@ -73,23 +73,19 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         )),
         Ok(Some(hook)) => {
             let hooks = hook.webhooks.as_deref().unwrap_or_default();
-            let bundle = |one: &&MutatingWebhook| {
-                one.client_config.ca_bundle.as_ref().is_none_or(|bundle| bundle.0.is_empty())
-            };
-            let open = |one: &&MutatingWebhook| {
+            let open = |one: &MutatingWebhook| {
                 one.failure_policy.as_deref() == Some("Ignore")
+                    && one.name.ends_with("pods.aliquot.dev")
             };
-            if hooks.iter().any(|one| bundle(&one)) {
-                let what = "MutatingWebhookConfiguration aliquot-webhook has no caBundle: the API server rejects every GPU pod";
-                let todo = "the webhook writes it: read the logs of the webhook pods";
-                found.push(about.problem(check, what, todo));
-            } else if hooks.iter().any(|one| open(&one) && one.name.ends_with("pods.aliquot.dev")) {
-                let what = "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down";
-                let todo = "someone changed it: run helm upgrade";
-                found.push(about.warning(check, what, todo));
+            found.push(if hooks.iter().any(open) {
+                about.warning(
+                    check,
+                    "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down",
+                    "someone changed it: run helm upgrade",
+                )
             } else {
-                found.push(about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists and has a CA"));
-            }
+                about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists")
+            });
         }
     }
     let check = "webhook-pods";

@@ -19,6 +19,12 @@ pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     .unwrap()
 }
 
+/// The scheduler's metrics.
+fn metrics(leads: u32, differences: u32) -> String {
+    let leads = format!("aliquot_scheduler_leads {leads}\n");
+    leads + &format!("aliquot_scheduler_self_check_differences_total {differences}\n")
+}
+
 /// A cluster without a finding.
 pub(super) fn healthy() -> ClusterFacts {
     let scheduler = ["--scheduler-lease=s/aliquot-scheduler"];
@@ -53,8 +59,7 @@ pub(super) fn healthy() -> ClusterFacts {
             "aliquot-webhook".to_owned(),
         ]),
         autoscaler_status: Ok(false),
-        leader: Ok(Some("s-1_0a1b".to_owned())),
-        metrics: Ok("aliquot_scheduler_self_check_differences_total 0\n".to_owned()),
+        metrics: Ok(metrics(1, 0)),
         unready_agents: [].into(),
     }
 }
@@ -128,7 +133,8 @@ fn reports_missing_single_or_leaderless_scheduler() {
         retain(known, |pod| !is_ours(pod, "scheduler"));
         known.metrics = Err("no scheduler pod".to_owned());
     };
-    check(missing, &[("scheduler", BAD), ("ledger", UNMADE)]);
+    let missed = [("scheduler", BAD), ("leader", UNMADE), ("ledger", UNMADE)];
+    check(missing, &missed);
     check(
         |known| retain(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
@@ -148,11 +154,8 @@ fn reports_missing_single_or_leaderless_scheduler() {
         pods.push(part("s-0", "scheduler", &[]));
     };
     check(alone, &[]);
-    check(|known| known.leader = Ok(None), &[("leader", BAD)]);
-    check(
-        |known| known.leader = Ok(Some("other_1".to_owned())),
-        &[("leader", BAD)],
-    );
+    let nobody = |known: &mut ClusterFacts| known.metrics = Ok(metrics(0, 0));
+    check(nobody, &[("leader", BAD)]);
 }
 
 #[test]
@@ -168,6 +171,7 @@ fn accepts_parts_without_pods_that_answer() {
         silent,
         &[
             ("scheduler", BAD),
+            ("leader", UNMADE),
             ("ledger", UNMADE),
             ("webhook-pods", BAD),
             ("webhook-answers", BAD),
@@ -253,13 +257,8 @@ fn warns_when_webhook_is_disabled_by_values() {
 
 #[test]
 fn reports_ledger_that_differed_and_unreachable_scheduler() {
-    let differed = "aliquot_scheduler_self_check_differences_total 2\n";
-    check(
-        |known| known.metrics = Ok(differed.to_owned()),
-        &[("ledger", WARNS)],
-    );
-    check(
-        |known| known.metrics = Err("no way".to_owned()),
-        &[("ledger", UNMADE)],
-    );
+    let differed = |known: &mut ClusterFacts| known.metrics = Ok(metrics(1, 2));
+    check(differed, &[("ledger", WARNS)]);
+    let silent = |known: &mut ClusterFacts| known.metrics = Err("no way".to_owned());
+    check(silent, &[("leader", UNMADE), ("ledger", UNMADE)]);
 }

@@ -50,9 +50,7 @@ pub struct ClusterFacts {
     pub network_policies: Fact<Vec<String>>,
     /// Whether cluster-autoscaler has written its status.
     pub autoscaler_status: Fact<bool>,
-    /// The holder of the lease, if there is one.
-    pub leader: Fact<Option<String>>,
-    /// The scheduler's metrics.
+    /// The metrics of the scheduler that leads, or of another one.
     pub metrics: Fact<String>,
     /// What the agents whose pods are not ready say about it, by node.
     pub unready_agents: BTreeMap<NodeName, String>,

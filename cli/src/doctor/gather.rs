@@ -8,7 +8,6 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PostParams};
@@ -21,8 +20,6 @@ use crate::agents::Agents;
 use crate::components::{is_ready, running_pods};
 use crate::snapshot;
 
-/// kube-scheduler's lease, as the chart names it.
-const LEASE: &str = "aliquot-scheduler";
 pub(crate) const WEBHOOK: &str = "aliquot-webhook";
 /// Namespace and name of cluster-autoscaler's status, also where it runs outside the cluster.
 const AUTOSCALER: (&str, &str) = ("kube-system", "cluster-autoscaler-status");
@@ -89,10 +86,8 @@ impl ClusterReader<'_> {
         let nodes = self.nodes(client).await;
         let webhook: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
-        let lease: Api<Lease> = Api::namespaced(client.clone(), system);
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
         let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
-        let holder = |lease: Lease| lease.spec?.holder_identity.filter(|who| !who.is_empty());
         ClusterFacts {
             namespace: system.clone(),
             trial_namespace: self.namespace.to_owned(),
@@ -105,12 +100,6 @@ impl ClusterReader<'_> {
             network_policies: fact(policies.list(&ListParams::default()).await)
                 .map(|list| names_of(&list)),
             autoscaler_status: fact(status.get_opt(AUTOSCALER.1).await.map(|map| map.is_some())),
-            leader: fact(
-                lease
-                    .get_opt(LEASE)
-                    .await
-                    .map(|lease| lease.and_then(holder)),
-            ),
             metrics: fact(self.access.text("/metrics").await),
             unready_agents: self.unready_agents(&pods).await,
             nodes,
