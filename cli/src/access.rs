@@ -21,9 +21,13 @@ use thiserror::Error;
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::components::name;
+use crate::metrics;
 
-/// Timeouts of connecting and of reading an answer.
-const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// Longest wait for a connection, and for an answer unless the user says otherwise.
+const CONNECT: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(30);
+/// The metric that is 1 where a replica leads.
+pub(crate) const LEADS: &str = "aliquot_scheduler_leads";
 /// Objects per list request.
 const PAGE: u32 = 500;
 /// The labels that the chart gives the scheduler's pods.
@@ -44,6 +48,8 @@ const TOKEN_VARIABLE: &str = "ALIQUOT_TOKEN";
 const NAMESPACE: &str = "aliquot-system";
 /// The namespace of a context that names none.
 const USUAL: &str = "default";
+/// How the API server's proxy begins its own 503, where nothing answers.
+const NO_ANSWER: &str = "error trying to reach service";
 /// The variable by which kubectl knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -56,10 +62,22 @@ pub struct Access {
     /// Context in the kubeconfig
     #[arg(long)]
     pub context: Option<String>,
-    /// Ask the scheduler at this address, or that in the variable `ALIQUOT_SERVER`, instead of through
+    /// Cluster in the kubeconfig, instead of the context's
+    #[arg(long)]
+    pub cluster: Option<String>,
+    /// User in the kubeconfig, instead of the context's
+    #[arg(long)]
+    pub user: Option<String>,
+    /// User to act as, such as system:serviceaccount:NAMESPACE:NAME
+    #[arg(long = "as", value_name = "USER")]
+    pub impersonate: Option<String>,
+    /// Longest wait for an answer of the API server, such as 10s or 2m; 0 for no limit
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout, default_value = "30s")]
+    pub request_timeout: Duration,
+    /// Ask the scheduler at this address, or that in the variable `ALIQUOT_SCHEDULER`, instead of through
     /// the API server; over https with the token in the variable `ALIQUOT_TOKEN`
-    #[arg(long, value_name = "URL", env = "ALIQUOT_SERVER")]
-    pub server: Option<Uri>,
+    #[arg(long, value_name = "URL", env = "ALIQUOT_SCHEDULER")]
+    pub scheduler: Option<Uri>,
     /// Namespace of the scheduler's pods; defaults to aliquot-system, then to where they are found
     #[arg(long, value_name = "NAMESPACE")]
     pub scheduler_namespace: Option<String>,
@@ -92,10 +110,12 @@ pub enum AccessError {
     /// The kubeconfig.
     #[error("cannot read the kubeconfig: {0}; set --kubeconfig or KUBECONFIG")]
     Kubeconfig(#[from] KubeconfigError),
-    /// Its context.
-    #[error("the kubeconfig has no context {given:?}; expected for --context: {known}")]
-    Context {
-        /// The context that was asked for.
+    /// What a flag names in it.
+    #[error("the kubeconfig has no {what} {given:?}; expected for --{what}: {known}")]
+    Name {
+        /// The flag.
+        what: &'static str,
+        /// The name that was asked for.
         given: String,
         /// Those that it has.
         known: String,
@@ -116,7 +136,7 @@ pub enum AccessError {
     },
     /// No scheduler runs there.
     #[error(
-        "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --server"
+        "no running pod in namespace {namespace} has the labels {SCHEDULERS}; set --scheduler-namespace or --scheduler"
     )]
     NoScheduler {
         /// The namespace that was searched.
@@ -135,6 +155,14 @@ pub enum AccessError {
     /// The scheduler refused the request, with this message.
     #[error("{0}")]
     Refused(String),
+    /// It answered that it is not ready.
+    #[error("{at} is not ready: {why}")]
+    Unready {
+        /// Its name or address.
+        at: String,
+        /// Its reasons.
+        why: String,
+    },
     /// It could not be reached.
     #[error("cannot reach {at}: {why}")]
     Unreachable {
@@ -153,7 +181,7 @@ pub enum AccessError {
 impl Access {
     /// The client for the API server.
     pub async fn client(&self) -> Result<Client, AccessError> {
-        let made = async { make(self.config().await?) };
+        let made = async { make(self.config().await?, self.request_timeout) };
         self.clients.user.get_or_try_init(|| made).await.cloned()
     }
 
@@ -186,7 +214,7 @@ impl Access {
         let mut config = self.config().await?;
         let header = token_header(&token).map_err(|error| refused(error.to_string()))?;
         config.headers.push(header);
-        let viewer = make(config)?;
+        let viewer = make(config, self.request_timeout)?;
         *known = Some((namespace.to_owned(), Instant::now(), viewer.clone()));
         Ok(viewer)
     }
@@ -219,27 +247,40 @@ impl Access {
 
     /// By the kubeconfig; in a pod without one, by its service account, as kubectl does.
     async fn config(&self) -> Result<Config, AccessError> {
-        let read = match &self.kubeconfig {
+        let mut config = self.own_account().await?;
+        if let Some(user) = &self.impersonate {
+            config.auth_info.impersonate = Some(user.clone());
+        }
+        Ok(config)
+    }
+
+    /// The kubeconfig.
+    pub(crate) fn file(&self) -> Result<Kubeconfig, KubeconfigError> {
+        match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
-        };
-        let file = match read {
+        }
+    }
+
+    async fn own_account(&self) -> Result<Config, AccessError> {
+        let file = match self.file() {
             Err(error) if self.is_optional(&error) && std::env::var_os(IN_POD).is_some() => {
                 return Ok(Config::incluster()?);
             }
             read => read?,
         };
-        let known = file.contexts.iter().map(|context| context.name.as_str());
-        let known = known.collect::<Vec<_>>().join(", ");
+        let context = self.context.as_ref().or(file.current_context.as_ref());
+        exists("context", context, file.contexts.iter().map(|one| &one.name))?;
+        let clusters = file.clusters.iter().map(|one| &one.name);
+        exists("cluster", self.cluster.as_ref(), clusters)?;
+        let users = file.auth_infos.iter().map(|one| &one.name);
+        exists("user", self.user.as_ref(), users)?;
         let options = KubeConfigOptions {
             context: self.context.clone(),
-            ..KubeConfigOptions::default()
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
         };
-        let config = Config::from_custom_kubeconfig(file, &options).await;
-        config.map_err(|error| match error {
-            KubeconfigError::LoadContext(given) => AccessError::Context { given, known },
-            other => other.into(),
-        })
+        Ok(Config::from_custom_kubeconfig(file, &options).await?)
     }
 
     /// Whether the kubeconfig does not exist, and the command line names nothing of it.
@@ -249,7 +290,8 @@ impl Access {
             KubeconfigError::ReadConfig(source, _) => source.kind() == ErrorKind::NotFound,
             _ => false,
         };
-        missing && self.kubeconfig.is_none() && self.context.is_none()
+        let names = [&self.context, &self.cluster, &self.user];
+        missing && self.kubeconfig.is_none() && names.into_iter().all(Option::is_none)
     }
 
     /// The namespace that `--namespace` gives, or that of the context; in a pod without a kubeconfig, the
@@ -259,9 +301,9 @@ impl Access {
             return Ok(given.to_owned());
         }
         let config = match self.config().await {
-            // --server needs no kubeconfig.
+            // --scheduler needs no kubeconfig.
             Err(AccessError::Kubeconfig(error))
-                if self.server.is_some() && self.is_optional(&error) =>
+                if self.scheduler.is_some() && self.is_optional(&error) =>
             {
                 return Ok(USUAL.to_owned());
             }
@@ -285,7 +327,7 @@ impl Access {
 
     /// The same, and the way on which it came.
     pub(crate) async fn answer(&self, path: &str) -> Result<(PodRoute, String), AccessError> {
-        if let Some(url) = &self.server {
+        if let Some(url) = &self.scheduler {
             let route = PodRoute::at(url)?;
             let text = get(&route.client, &url.to_string(), path).await?;
             return Ok((route, text));
@@ -303,6 +345,7 @@ impl Access {
             let leads = |text: &str| {
                 let value: Result<serde_json::Value, _> = serde_json::from_str(text);
                 value.is_ok_and(|value| value["leads"] == true)
+                    || metrics::sum(text, LEADS).is_some_and(|leads| leads > 0.0)
             };
             let is_leader = got.as_deref().is_ok_and(leads);
             // Any answer is better than none, and an answer better than a refusal.
@@ -415,12 +458,44 @@ pub(crate) fn direct(url: &Uri) -> Result<Client, AccessError> {
             config.headers.push(header);
         }
     }
-    make(config)
+    make(config, ANSWER)
 }
 
-fn make(mut config: Config) -> Result<Client, AccessError> {
-    config.connect_timeout = Some(TIMEOUTS.0);
-    config.read_timeout = Some(TIMEOUTS.1);
+/// Whether the kubeconfig has what the flag `what` names.
+fn exists<'a>(
+    what: &'static str,
+    given: Option<&String>,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<(), AccessError> {
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    match given {
+        Some(given) if !names.contains(&given.as_str()) => Err(AccessError::Name {
+            what,
+            given: given.clone(),
+            known: names.join(", "),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A duration as kubectl takes it: a number of seconds, or with a unit.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3600)];
+    let with_unit = units
+        .into_iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
+    let (number, seconds) = with_unit.unwrap_or((text, 1));
+    let number: Option<u64> = number.parse().ok();
+    let number = number.and_then(|number| number.checked_mul(seconds));
+    number
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected: a number with a unit, such as 10s, 2m or 1h, or 0".to_owned())
+}
+
+/// A `timeout` of 0 is none.
+fn make(mut config: Config, timeout: Duration) -> Result<Client, AccessError> {
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
     config.default_retry = false;
     Client::try_from(config).map_err(AccessError::Client)
 }
@@ -438,6 +513,14 @@ pub(crate) async fn get(client: &Client, at: &str, path: &str) -> Result<String,
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(
             AccessError::Refused(status.message.trim_matches('"').to_owned()),
         ),
+        Err(kube::Error::Api(status))
+            if status.code == 503 && !status.message.starts_with(NO_ANSWER) =>
+        {
+            Err(AccessError::Unready {
+                at: at.to_owned(),
+                why: status.message.trim().replace('\n', "; "),
+            })
+        }
         Err(kube::Error::Api(status)) => Err(unreachable(status.message)),
         Err(error) => Err(unreachable(error.to_string())),
     }
@@ -474,6 +557,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn reads_timeouts_as_kubectl_does() {
+        for (text, expected) in [
+            ("10s", Some(10)),
+            ("2m", Some(120)),
+            ("1h", Some(3600)),
+            ("7", Some(7)),
+            ("0", Some(0)),
+            ("", None),
+            ("500ms", None),
+            ("soon", None),
+        ] {
+            let found = parse_timeout(text).ok();
+            assert_eq!(found, expected.map(Duration::from_secs), "{text:?}");
+        }
+    }
 
     #[test]
     fn sends_tokens_only_to_ports_with_tls() {

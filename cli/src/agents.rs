@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::access::{Access, AccessError, PodRoute, get};
 
 /// The labels that the chart gives the agents' pods.
-pub(crate) const AGENTS: &str =
+const AGENTS: &str =
     "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
 
 /// Agents asked at once.
@@ -89,47 +89,7 @@ pub(crate) fn parse_agent(text: &str) -> Result<(NodeName, http::Uri), String> {
     Ok((node.into(), url))
 }
 
-/// How to reach an agent, or why there is no way.
-pub(crate) type AgentRoute = Result<PodRoute, String>;
-
 impl Agents {
-    /// The address that the command line gives for this node's agent.
-    pub(crate) fn direct(&self, node: &NodeName) -> Option<AgentRoute> {
-        let (_, url) = self.agents.iter().find(|(known, _)| known == node)?;
-        Some(PodRoute::at(url).map_err(|error| error.to_string()))
-    }
-
-    /// How to reach the agents of these nodes, or why not; those without one are left out.
-    pub(crate) async fn routes(
-        &self,
-        access: &Access,
-        client: &kube::Client,
-        nodes: &BTreeSet<NodeName>,
-    ) -> BTreeMap<NodeName, AgentRoute> {
-        let mut routes: BTreeMap<NodeName, AgentRoute> = BTreeMap::new();
-        let mut others = BTreeSet::new();
-        for node in nodes {
-            match self.direct(node) {
-                Some(route) => drop(routes.insert(node.clone(), route)),
-                None => drop(others.insert(node.clone())),
-            }
-        }
-        if others.is_empty() {
-            return routes;
-        }
-        match self.proxies(access, client, &others).await {
-            Ok(known) => {
-                let route = |(node, route)| (node, Ok(route));
-                routes.extend(known.into_iter().map(route));
-            }
-            Err(error) => {
-                let why = error.to_string();
-                routes.extend(others.into_iter().map(|node| (node, Err(why.clone()))));
-            }
-        }
-        routes
-    }
-
     /// Gets this path of each of these nodes; `who` is asked.
     pub(crate) async fn ask(
         &self,
@@ -139,33 +99,8 @@ impl Agents {
         path: &'static str,
     ) -> Answers {
         let mut found = Answers::default();
-        let direct = |node: &NodeName| Some((node.clone(), self.direct(node)?));
-        let direct: Option<BTreeMap<NodeName, AgentRoute>> = nodes.iter().map(direct).collect();
-        let routes = match direct {
-            Some(routes) => routes,
-            None => match access.client().await {
-                Ok(client) => self.routes(access, &client, nodes).await,
-                Err(error) => {
-                    let failed = |node: &NodeName| (node.clone(), error.to_string());
-                    found.missing = nodes.iter().map(failed).collect();
-                    return found;
-                }
-            },
-        };
-        for node in nodes.iter().filter(|node| !routes.contains_key(*node)) {
-            let why = format!(
-                "no running pod on the node has the labels {AGENTS}; set --agent-namespace or --agent"
-            );
-            found.missing.insert(node.clone(), why);
-        }
-        let mut asked = Vec::new();
-        for (node, route) in routes {
-            match route {
-                Ok(route) => asked.push((node, route)),
-                Err(why) => drop(found.missing.insert(node, why)),
-            }
-        }
-        for some in asked.chunks(AT_ONCE) {
+        let routes = self.routes(access, nodes, &mut found.missing).await;
+        for some in routes.chunks(AT_ONCE) {
             let mut answers = JoinSet::new();
             for (node, route) in some.iter().cloned() {
                 answers.spawn(async move {
@@ -184,6 +119,42 @@ impl Agents {
             }
         }
         found
+    }
+
+    /// How to reach the agents of these nodes: at the addresses that the command line gives, and else through the
+    /// API server's proxy. `missing` gets why there is no way to a node.
+    async fn routes(
+        &self,
+        access: &Access,
+        nodes: &BTreeSet<NodeName>,
+        missing: &mut BTreeMap<NodeName, String>,
+    ) -> Vec<(NodeName, PodRoute)> {
+        let mut routes = Vec::new();
+        let mut others = nodes.clone();
+        for (node, url) in self.agents.iter().filter(|(node, _)| nodes.contains(node)) {
+            others.remove(node);
+            match PodRoute::at(url) {
+                Ok(route) => routes.push((node.clone(), route)),
+                Err(error) => drop(missing.insert(node.clone(), error.to_string())),
+            }
+        }
+        if others.is_empty() {
+            return routes;
+        }
+        let why = match self.proxies(access, &others).await {
+            Ok(found) => {
+                for (node, _) in &found {
+                    others.remove(node);
+                }
+                routes.extend(found);
+                format!(
+                    "no running pod on the node has the labels {AGENTS}; set --agent-namespace or --agent"
+                )
+            }
+            Err(error) => error.to_string(),
+        };
+        missing.extend(others.into_iter().map(|node| (node, why.clone())));
+        routes
     }
 
     /// The agents' namespace and pods.
@@ -209,16 +180,16 @@ impl Agents {
     async fn proxies(
         &self,
         access: &Access,
-        client: &kube::Client,
         nodes: &BTreeSet<NodeName>,
     ) -> Result<Vec<(NodeName, PodRoute)>, AccessError> {
-        let (namespace, pods) = self.pods(access, client).await?;
+        let client = access.client().await?;
+        let (namespace, pods) = self.pods(access, &client).await?;
         let alive = pods.iter().filter(|object| !pod::is_finished(object));
         let node_of = |object: &Pod| pod::node(object).filter(|node| nodes.contains(node));
         let (names, pods): (Vec<NodeName>, Vec<&Pod>) = alive
             .filter_map(|object| Some((node_of(object)?, object)))
             .unzip();
-        let routes = access.routes(client, &namespace, &pods, self.agent_port);
+        let routes = access.routes(&client, &namespace, &pods, self.agent_port);
         Ok(names.into_iter().zip(routes.await?).collect())
     }
 }

@@ -1,10 +1,18 @@
 //! Shell completion of `kubectl aliquot …`: kubectl runs `kubectl_complete-aliquot` from the path with
-//! the words so far and offers what it prints, in every shell that it supports.
+//! the words so far and offers what it prints, in every shell that it supports. Names come from the kubeconfig and the
+//! cluster that the words name.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
+use std::iter::once;
+use std::time::Duration;
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _, FromArgMatches as _};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use serde::de::DeserializeOwned;
 
+use crate::access::Access;
 use crate::program::Program;
 
 /// Under this name, the program completes.
@@ -14,8 +22,77 @@ const NO_FILES: u32 = 4;
 /// Directive to the shell: offer file names.
 const FILES: u32 = 0;
 
-/// A line for each word that may replace the last one, and the directive to the shell.
-pub fn answer(words: &[String]) -> String {
+/// Longest wait for names from the cluster, for which the user waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Names that only the kubeconfig or the cluster knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Of the kubeconfig's contexts.
+    Contexts,
+    /// Of its clusters.
+    Clusters,
+    /// Of its users.
+    Users,
+    /// Of namespaces.
+    Namespaces,
+    /// Of nodes.
+    Nodes,
+    /// Of the pods of a namespace.
+    Pods,
+}
+
+impl Names {
+    /// Those that an argument takes.
+    fn of(arg: &Arg) -> Option<Self> {
+        match arg.get_id().as_str() {
+            "context" => Some(Self::Contexts),
+            "cluster" => Some(Self::Clusters),
+            "user" => Some(Self::Users),
+            "namespace" | "scheduler_namespace" | "agent_namespace" => Some(Self::Namespaces),
+            "node" => Some(Self::Nodes),
+            "pod" => Some(Self::Pods),
+            _ => None,
+        }
+    }
+
+    /// The names, by the kubeconfig, context and namespace in the words so far; `None` where they cannot be read.
+    pub async fn read(self, words: &[String]) -> Option<Vec<String>> {
+        let words = once("kubectl-aliquot").chain(words.iter().map(String::as_str));
+        let program = Program::command().ignore_errors(true);
+        let matches = program.try_get_matches_from(words).ok()?;
+        let mut leaf = &matches;
+        while let Some((_, below)) = leaf.subcommand() {
+            leaf = below;
+        }
+        let mut access = Access::from_arg_matches(leaf).ok()?;
+        access.request_timeout = PATIENCE;
+        let file = || access.file().ok();
+        let client = async || access.client().await.ok();
+        Some(match self {
+            Self::Contexts => file()?.contexts.into_iter().map(|one| one.name).collect(),
+            Self::Clusters => file()?.clusters.into_iter().map(|one| one.name).collect(),
+            Self::Users => file()?.auth_infos.into_iter().map(|one| one.name).collect(),
+            Self::Namespaces => listed::<Namespace>(&Api::all(client().await?)).await?,
+            Self::Nodes => listed::<Node>(&Api::all(client().await?)).await?,
+            Self::Pods => {
+                let given: Option<&String> = leaf.try_get_one("namespace").ok()?;
+                let namespace = access.namespace(given.map(String::as_str)).await.ok()?;
+                listed::<Pod>(&Api::namespaced(client().await?, &namespace)).await?
+            }
+        })
+    }
+}
+
+async fn listed<K: Clone + Debug + DeserializeOwned>(api: &Api<K>) -> Option<Vec<String>> {
+    let list = api.list_metadata(&ListParams::default()).await.ok()?;
+    let names = list.items.into_iter().filter_map(|one| one.metadata.name);
+    Some(names.collect())
+}
+
+/// A line for each word that may replace the last one, and the directive to the shell. `names` gets what to read, and
+/// the words before.
+pub fn answer(words: &[String], names: impl Fn(Names, &[String]) -> Vec<String>) -> String {
     let root = Program::command();
     let (last, before) = match words.split_last() {
         Some((last, before)) => (last.as_str(), before),
@@ -30,12 +107,17 @@ pub fn answer(words: &[String]) -> String {
         command = next;
         at += 1;
     }
+    let values = |arg: &Arg| -> Vec<String> {
+        let known = Names::of(arg).map(|of| names(of, before));
+        let all = values(arg).into_iter().chain(known.into_iter().flatten());
+        all.collect()
+    };
     let value_of = before.last().filter(|_| before.len() > at);
     let value_of = value_of.and_then(|word| flag(command, word));
     let (found, shell) = match value_of {
         Some(arg) => (values(arg), if takes_file(arg) { FILES } else { NO_FILES }),
         None if last.starts_with('-') => (flags(command), NO_FILES),
-        None => places(command),
+        None => places(command, values),
     };
     let mut text = String::new();
     for word in found.iter().filter(|word| word.starts_with(last)) {
@@ -82,7 +164,7 @@ fn flags(command: &Command) -> Vec<String> {
 }
 
 /// The subcommands, or the values of positional arguments.
-fn places(command: &Command) -> (Vec<String>, u32) {
+fn places(command: &Command, values: impl Fn(&Arg) -> Vec<String>) -> (Vec<String>, u32) {
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
     let mut all: Vec<String> = below.map(|one| one.get_name().to_owned()).collect();
     all.sort();
@@ -102,7 +184,7 @@ mod tests {
 
     fn check(words: &[&str], expected: &[&str]) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let text = answer(&words);
+        let text = answer(&words, |names, _| vec![format!("{names:?}").to_lowercase()]);
         let found: Vec<&str> = text.lines().collect();
         assert_eq!(found, expected, "{words:?}");
     }
@@ -116,22 +198,24 @@ mod tests {
                 "dashboard",
                 "doctor",
                 "explain",
+                "preflight",
                 "resize",
-                "simulate",
-                "suggest",
                 "top",
                 ":4",
             ],
         );
         check(&["top", ""], &["nodes", "gpus", "pods", ":4"]);
         check(&["top", "-o", "y"], &["yaml", ":4"]);
-        check(&["doctor", ""], &["look", "migrate", "node", ":4"]);
+        check(&["doctor", ""], &["node", ":4"]);
         check(
             &["top", "pods", "--n"],
             &["--namespace", "--no-usage", ":4"],
         );
         check(&["top", "-A", "p"], &["pods", ":4"]);
-        check(&["top", "pods", "-n", ""], &[":4"]);
+        check(&["top", "pods", "-n", ""], &["namespaces", ":4"]);
+        check(&["explain", "--context", ""], &["contexts", ":4"]);
+        check(&["explain", "po"], &["pods", ":4"]);
+        check(&["doctor", "node", ""], &["nodes", ":4"]);
     }
 
     #[test]

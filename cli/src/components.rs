@@ -1,8 +1,8 @@
-//! Aliquot's own pods in a cluster: of which component they are, whether they are ready, and their flags.
+//! What the commands read from pods and nodes: of which component of Aliquot a pod is, whether it is ready, its
+//! flags; what a node offers.
 
-use aliquot_core::request::{Resource, ResourceNames};
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition};
 
 /// The label that all pods of Aliquot carry.
 pub const PART: &str = "app.kubernetes.io/part-of";
@@ -29,11 +29,8 @@ pub const UNREADY: &str =
 pub fn is_ready(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref());
-    let ready = |c: &k8s_openapi::api::core::v1::PodCondition| c.type_ == "Ready";
-    conditions
-        .unwrap_or_default()
-        .iter()
-        .any(|condition| ready(condition) && condition.status == "True")
+    let is_true = |one: &PodCondition| one.type_ == "Ready" && one.status == "True";
+    conditions.unwrap_or_default().iter().any(is_true)
 }
 
 /// Its containers that are not ready, with the reason in their status.
@@ -60,6 +57,21 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
+/// The node's name.
+pub fn node_name(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The resources of NVIDIA's that the node offers to pods now, such as `8 nvidia.com/gpu`.
+pub fn offered(node: &Node) -> impl Iterator<Item = String> {
+    let status = node.status.as_ref();
+    let amounts = status.and_then(|status| status.allocatable.as_ref());
+    let amounts = amounts.into_iter().flatten();
+    amounts
+        .filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
+        .map(|(name, amount)| format!("{} {name}", amount.0))
+}
+
 /// The pod's containers.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| &spec.containers)
@@ -67,25 +79,15 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
 
 /// The commands and arguments of the pod's containers.
 pub fn arguments(pod: &Pod) -> impl Iterator<Item = &str> {
-    containers(pod).flat_map(container_arguments)
-}
-
-fn container_arguments(container: &Container) -> impl Iterator<Item = &str> {
-    let both = [&container.command, &container.args];
-    both.into_iter().flatten().flatten().map(String::as_str)
+    containers(pod).flat_map(|container| {
+        let both = [&container.command, &container.args];
+        both.into_iter().flatten().flatten().map(String::as_str)
+    })
 }
 
 /// The value of `--flag=value` or `--flag value` in a pod's arguments.
 pub fn flag<'a>(pod: &'a Pod, flag: &str) -> Option<&'a str> {
-    value(arguments(pod), flag)
-}
-
-/// The same in one container's arguments.
-pub fn container_flag<'a>(container: &'a Container, flag: &str) -> Option<&'a str> {
-    value(container_arguments(container), flag)
-}
-
-fn value<'a>(mut arguments: impl Iterator<Item = &'a str>, flag: &str) -> Option<&'a str> {
+    let mut arguments = arguments(pod);
     while let Some(word) = arguments.next() {
         let Some(rest) = word.strip_prefix(flag) else {
             continue;
@@ -97,24 +99,6 @@ fn value<'a>(mut arguments: impl Iterator<Item = &'a str>, flag: &str) -> Option
         }
     }
     None
-}
-
-/// The flags that name the five resources.
-pub const NAMES: [(Resource, &str); 5] = [
-    (Resource::Gpu, "--resource-name"),
-    (Resource::Memory, "--resource-mem"),
-    (Resource::MemoryPercentage, "--resource-mem-percentage"),
-    (Resource::Cores, "--resource-cores"),
-    (Resource::Priority, "--resource-priority"),
-];
-
-/// The names of the five resources in this component's flags.
-pub fn names(pod: &Pod) -> ResourceNames {
-    let usual = ResourceNames::default();
-    ResourceNames::with(NAMES.map(|(resource, name)| {
-        let given = flag(pod, name).unwrap_or_else(|| usual.of(resource));
-        (resource, given.to_owned())
-    }))
 }
 
 #[cfg(test)]
@@ -136,8 +120,5 @@ mod tests {
         check(&["--resource-mem", "a/b"], Some("a/b"));
         check(&["--resource-mem-percentage=a/b"], None);
         check(&[], None);
-        let names = names(&pod(&["--resource-cores=a/cores"]));
-        assert_eq!(names.of(Resource::Cores), "a/cores");
-        assert_eq!(names.of(Resource::Gpu), "nvidia.com/gpu");
     }
 }

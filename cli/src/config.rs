@@ -1,32 +1,34 @@
-//! `config`: `validate`, `convert` and `show`; and [`plan`].
+//! `config`: `validate`, `convert` and `show`.
 
-pub mod plan;
-
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
+use aliquot_core::{Mib, Percent};
 use aliquot_profiles::convert::{self, ConvertError};
-use aliquot_profiles::{ProfileError, ProfileErrors, read};
+use aliquot_profiles::mode::{
+    DefaultShare, InstanceSharing, MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mode, Mps,
+};
+use aliquot_profiles::mps::even_share;
+use aliquot_profiles::{Profile, ProfileErrors, read};
 use clap::{Args, Subcommand, ValueEnum};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
-use plan::Plan;
+use crate::input::{InputError, text};
+use crate::table::counted;
 
 /// The subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub enum Config {
-    /// Check a configuration: one line for each error, exit code 1
+    /// Check a configuration: one line for each error, or what each MPS client would get
     Validate(Validate),
     /// Convert another project's configuration to Aliquot's format
     Convert(Convert),
     /// Print the current sharing modes of a node's GPUs, as a configuration to edit
-    Show(Show),
-    /// Print what each of a number of MPS clients of a GPU or MIG instance would get
-    Plan(Plan),
+    Show(Box<Show>),
 }
 
 /// The flags of `config validate`.
@@ -88,13 +90,8 @@ pub enum Origin {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// A file.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// Its path.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] InputError),
     /// What is wrong with its content.
     #[error(transparent)]
     Invalid(#[from] ProfileErrors),
@@ -135,7 +132,7 @@ pub enum ConfigError {
 }
 
 impl Validate {
-    /// One line that summarises a valid file.
+    /// One line that summarises a valid file, and one for each mode mps in it.
     pub fn run(&self) -> Result<String, ConfigError> {
         let config = read(&text(&self.file)?)?;
         let names: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
@@ -145,21 +142,67 @@ impl Validate {
         };
         let default = config.default.as_deref();
         let default = default.unwrap_or("vgpu on all GPUs");
-        Ok(format!("valid: {names}; default: {default}"))
+        let mut lines = format!("valid: {names}; default: {default}\n");
+        for (name, profile) in &config.profiles {
+            mps_clients(&mut lines, name, profile);
+        }
+        Ok(lines)
+    }
+}
+
+/// Adds a line for each mode mps of the profile: what each client gets, and how many there may be.
+fn mps_clients(lines: &mut String, name: &str, profile: &Profile) {
+    let mut line = |path: String, mps: &Mps, most: String| {
+        let memory = match mps.memory {
+            DefaultShare::Even => format!("1/{} of the memory", mps.replicas),
+            DefaultShare::Full => "all memory".to_owned(),
+        };
+        let cores = match even_share(Mib(0), mps).cores {
+            Percent(0) => "all SMs".to_owned(),
+            cores => format!("{cores} of the SMs"),
+        };
+        let clients = counted(mps.replicas, "MPS client", "MPS clients");
+        let _ = writeln!(
+            lines,
+            "{path}: each of {clients} gets {memory} and {cores}; there may be {most}"
+        );
+    };
+    let rules = profile.gpus.iter().enumerate();
+    let rules = rules.map(|(at, rule)| (format!("profiles.{name}.gpus[{at}]"), &rule.mode));
+    let rest = profile.rest.iter();
+    let rest = rest.map(|mode| (format!("profiles.{name}.rest"), mode));
+    for (path, mode) in rules.chain(rest) {
+        match mode {
+            Mode::Mps(mps) => {
+                let old = MAX_MPS_CLIENTS_BEFORE_VOLTA;
+                let most = format!("{MAX_MPS_CLIENTS}, {old} before compute capability 7.0");
+                line(path, mps, most);
+            }
+            Mode::Mig(mig) => {
+                for (at, entry) in mig.layout.iter().enumerate() {
+                    if let Some(InstanceSharing::Mps(mps)) = &entry.on {
+                        let name = &entry.profile;
+                        let most = format!("the part of {MAX_MPS_CLIENTS} that {name} is");
+                        line(format!("{path}.layout[{at}]"), mps, most);
+                    }
+                }
+            }
+            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {}
+        }
     }
 }
 
 impl Convert {
+    /// Which of the flags do not go together.
+    pub(crate) fn conflict(&self) -> Option<&'static str> {
+        let conflicts = self.node_config.is_some() && self.from != Origin::Hami;
+        conflicts.then_some("--node-config has no effect here; expected: it with --from hami only")
+    }
+
     /// The YAML, with notes at its head.
     pub fn run(&self) -> Result<String, ConfigError> {
         let file = text(&self.file)?;
         let nodes = self.node_config.as_deref().map(text).transpose()?;
-        if nodes.is_some() && self.from != Origin::Hami {
-            let what = "is only for --from hami";
-            let expected = "no --node-config with another --from";
-            let error = ProfileError::without_value("--node-config", what, expected);
-            return Err(ProfileErrors(vec![error]).into());
-        }
         let converted = match self.from {
             Origin::Nvidia => convert::nvidia::convert(&file, &self.name),
             Origin::MigParted => convert::mig_parted::convert(&file),
@@ -207,17 +250,4 @@ pub fn effective(found: &Node, node: &str) -> Result<String, ConfigError> {
         why: error.to_string(),
     })?;
     Ok(aliquot_profiles::effective::effective(&node, &inventory)?.to_yaml()?)
-}
-
-fn text(path: &Path) -> Result<String, ConfigError> {
-    let read = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    read.map_err(|source| ConfigError::Read {
-        path: path.display().to_string(),
-        source,
-    })
 }

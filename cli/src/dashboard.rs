@@ -245,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn dashboard_forwards_only_the_page_to_who_knows_its_address() {
         let access = Access {
-            server: Some(format!("http://{}", scheduler().await).parse().unwrap()),
+            scheduler: Some(format!("http://{}", scheduler().await).parse().unwrap()),
             ..Access::default()
         };
         let page = Page::new(access).unwrap();
@@ -279,7 +279,7 @@ mod tests {
         let url = format!("http://{}", nobody.local_addr().unwrap());
         drop(nobody);
         let access = Access {
-            server: Some(url.parse().unwrap()),
+            scheduler: Some(url.parse().unwrap()),
             ..Access::default()
         };
         let dashboard = Dashboard {

@@ -7,19 +7,14 @@ mod admission;
 #[cfg(test)]
 mod cluster_tests;
 pub mod container_view;
-mod device_class;
+pub(crate) mod device_class;
 pub mod facts;
 pub mod finding;
 pub mod gather;
-pub mod ledger;
-pub mod migrate;
 mod mutators;
 pub mod node;
-mod other_plugins;
-pub mod pre;
 pub mod probe;
-mod request_form;
-mod runtime_class;
+pub(crate) mod request_form;
 mod scheduler;
 mod security;
 pub mod wait;
@@ -31,30 +26,27 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::{Access, AccessError};
 use crate::agents::Agents;
-use crate::components::{containers, flag, is_ours, names};
+use crate::components::{containers, flag, is_ours};
 use crate::output::Output;
+use crate::snapshot;
 use container_view::ContainerView;
 use facts::{ClusterFacts, Fact, fact};
 use finding::{About, Finding, Report};
 use gather::ClusterReader;
-use migrate::Migrate;
-use probe::{Probe, ProbeResult};
+use probe::Probe;
 
 /// The flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Doctor {
-    /// Check one node, or a migration; without a subcommand, check the whole cluster
+    /// Check one node; without a subcommand, check the whole cluster
     #[command(subcommand)]
     pub what: Option<DoctorCommand>,
     /// List only what is open to tenants, with the value of the chart that closes it
     #[arg(long)]
     pub security: bool,
-    /// Before an installation: check what the cluster has, and list what the webhook would review
-    #[arg(long, conflicts_with = "security")]
-    pub pre: bool,
     /// Ask again until there are no problems and every check was made; what is missing is printed to standard error
-    #[arg(long, conflicts_with_all = ["security", "pre"])]
+    #[arg(long, conflicts_with = "security")]
     pub wait: bool,
     /// Most seconds to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -68,11 +60,9 @@ pub struct Doctor {
 #[derive(Debug, Subcommand)]
 pub enum DoctorCommand {
     /// Check one node, also from inside: two short-lived pods report what a container gets there
-    Node(OneNode),
-    /// List the workloads that would behave differently after a move from HAMi or NVIDIA's plugin
-    Migrate(Migrate),
+    Node(Box<OneNode>),
     /// Print what a process in this container sees of its share, as JSON; the probe pods run this
-    #[command(name = "look")]
+    #[command(name = "look", hide = true)]
     ContainerView,
 }
 
@@ -116,11 +106,7 @@ impl Doctor {
             let deadline = Duration::from_secs(self.timeout);
             return wait::until_well(deadline, async || self.report().await, note).await;
         }
-        let report = if self.pre {
-            Report::of(pre::checks(&pre::facts(&self.common.access).await?))
-        } else {
-            self.report().await?
-        };
+        let report = self.report().await?;
         let code = report.code();
         Ok((report, code))
     }
@@ -139,15 +125,11 @@ impl Doctor {
 /// The checks of the cluster as a whole.
 fn cluster_checks(facts: &ClusterFacts) -> Vec<Finding> {
     let about = About::cluster();
-    let mut found = scheduler::replicas(facts, &about);
-    found.extend(scheduler::config(facts, &about));
+    let mut found = scheduler::checks(facts, &about);
     found.extend(admission::checks(facts, &about));
-    found.extend(runtime_class::exist(facts, &about));
-    found.extend(scheduler::same_names(facts, &about));
     let pods = facts.pods.as_deref().unwrap_or_default();
     found.extend(device_class::checks(&facts.device_classes, pods, &about));
     found.extend(request_form::checks(facts, &about));
-    found.extend(ledger::checks(facts, &about));
     found.push(security::limits(facts, &about));
     found
 }
@@ -184,21 +166,9 @@ impl OneNode {
             ),
         };
         let scheduler = admission::is_off(pods).then(|| admission::scheduler(&facts));
-        let (share, without_share) = self.run_probes(agent, scheduler.as_deref(), &facts).await;
+        let (share, without_share) = self.run_probes(agent, scheduler, &facts).await;
         let about = About(self.node.clone());
-        let ran = share.as_ref().map(|probe| probe.runtime_class.clone());
-        found.extend(runtime_class::of_probe(
-            &facts,
-            &about,
-            &ran.map_err(Clone::clone),
-        ));
-        let view = |probe: Fact<ProbeResult>| probe.map(|probe| probe.view);
-        found.extend(probe::checks(
-            &about,
-            &view(share),
-            &view(without_share),
-            limited,
-        ));
+        found.extend(probe::checks(&about, &share, &without_share, limited));
         Ok(Report::of(found))
     }
 
@@ -209,7 +179,7 @@ impl OneNode {
         agent: Option<&Pod>,
         scheduler: Option<&str>,
         facts: &ClusterFacts,
-    ) -> (Fact<ProbeResult>, Fact<ProbeResult>) {
+    ) -> (Fact<ContainerView>, Fact<ContainerView>) {
         let none = |why: &str| (Err(why.to_owned()), Err(why.to_owned()));
         if self.no_probe {
             return none("no probe pod was started because of --no-probe");
@@ -224,12 +194,10 @@ impl OneNode {
             Ok(client) => client,
             Err(error) => return none(&error.to_string()),
         };
-        let mut pods = facts.pods.iter().flatten();
-        let called = pods.find(|pod| is_ours(pod, "scheduler"));
-        let called = called.map(names).unwrap_or_default();
+        let names = snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names;
         let usual = kube::Api::namespaced(client.clone(), &facts.trial_namespace);
         let unreviewed = kube::Api::namespaced(client, &facts.namespace);
-        let of = |probe: Probe| probe.pod(&self.node, &image, &called, scheduler);
+        let of = |probe: Probe| probe.pod(&self.node, &image, &names, scheduler);
         let share = async {
             match admission::unreviewed(facts) {
                 Some(why) if scheduler.is_none() => Err(why),

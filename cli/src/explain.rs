@@ -1,27 +1,35 @@
-//! `explain`: why a pod is pending, or where it runs.
+//! `explain`: why a pod is pending, or where it runs; [`what_if`]: where a pod would go.
+
+pub mod what_if;
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use aliquot_core::explain::{GpuAnswer, NodeAnswer, PodAnswer, PodHeader};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::top::DeviceAmount;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::access::{Access, AccessError};
+use crate::input;
 use crate::output::Output;
-use crate::table::{aligned, counted, dash};
-use crate::target::TargetPod;
-
-/// Most nodes that are named before the table.
-const NAMED: usize = 5;
+use crate::snapshot;
+use crate::table::{aligned, counted, dash, some};
+use crate::target::parse_pod;
 
 /// The flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Which pod
-    #[command(flatten)]
-    pub target: TargetPod,
+    /// Name of the pod, with or without pod/ before it
+    #[arg(value_name = "POD", value_parser = parse_pod, required_unless_present = "filename")]
+    pub pod: Option<String>,
+    /// Where the pod of this manifest would go now, and if nowhere, which changes would help; - reads standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "pod")]
+    pub filename: Option<PathBuf>,
+    /// Namespace of the pod; defaults to that of the manifest, then of the context
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// Most nodes in the table
     #[arg(long, default_value_t = 20)]
     pub nodes: usize,
@@ -36,10 +44,32 @@ pub struct Explain {
 impl Explain {
     /// What the command prints.
     pub async fn run(&self) -> Result<String> {
-        let namespace = self.target.namespace(&self.access).await?;
-        let answer = ask(&self.access, &namespace, &self.target.pod).await?;
-        let table = |wide| table(&answer, if wide { usize::MAX } else { self.nodes });
+        if let Some(path) = &self.filename {
+            return self.what_if(path).await;
+        }
+        let pod = self.pod.as_deref().context("expected: POD or --filename")?;
+        let namespace = self.access.namespace(self.namespace.as_deref()).await?;
+        let answer = ask(&self.access, &namespace, pod).await?;
+        let table = |wide| table(&answer, self.most(wide));
         Ok(self.output.text(&answer, table)?)
+    }
+
+    /// The same for a pod that does not exist yet.
+    async fn what_if(&self, path: &Path) -> Result<String> {
+        let pod = what_if::manifest(&input::text(path)?);
+        let mut pod = pod.with_context(|| path.display().to_string())?;
+        let named = self.namespace.as_deref();
+        let named = named.or(pod.metadata.namespace.as_deref());
+        pod.metadata.namespace = Some(self.access.namespace(named).await?);
+        let (nodes, pods) = self.access.snapshot().await?;
+        let (settings, policies) = snapshot::scheduler(&pods)?;
+        let answer = what_if::what_if(&nodes, &pods, &pod, &settings, policies)?;
+        let table = |wide| what_if::table(&answer, self.most(wide));
+        Ok(self.output.text(&answer, table)?)
+    }
+
+    fn most(&self, wide: bool) -> usize {
+        if wide { usize::MAX } else { self.nodes }
     }
 }
 
@@ -98,13 +128,8 @@ pub fn table(answer: &PodAnswer, most: usize) -> String {
 fn fitting(answer: &PodAnswer, offered: bool) -> Option<String> {
     let nodes = answer.nodes.iter();
     let nodes = nodes.filter(|node| node.fits && node.offered == offered);
-    let names: Vec<&str> = nodes.map(|node| node.node.as_str()).collect();
-    let more = names.len().saturating_sub(NAMED);
-    let mut text = names[..names.len() - more].join(", ");
-    if more > 0 {
-        let _ = write!(text, " and {}", counted(more, "more node", "more nodes"));
-    }
-    (!names.is_empty()).then_some(text)
+    let names = some(nodes.map(|node| node.node.as_str()));
+    (!names.is_empty()).then_some(names)
 }
 
 /// How many nodes the pod fits, and a table of at most `most` nodes.
@@ -132,18 +157,8 @@ pub(crate) fn nodes_table(answer: &PodAnswer, most: usize) -> String {
     let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();
     nodes.sort_by_key(|node| (!node.offered, !node.fits));
     let rows: Vec<_> = nodes.iter().take(most).flat_map(|n| answers(n)).collect();
-    let columns = [
-        "NODE",
-        "GPU",
-        "MODEL",
-        "FREE MIB",
-        "FREE CORES",
-        "FREE SEATS",
-        "NEEDS MIB",
-        "NEEDS CORES",
-        "ANSWER",
-    ];
-    text.push_str(&aligned(&columns, &rows));
+    let head = "NODE|GPU|MODEL|FREE MIB|FREE CORES|FREE SEATS|NEEDS MIB|NEEDS CORES|ANSWER";
+    text.push_str(&aligned(head, &rows));
     if nodes.len() > most {
         let more = nodes.len() - most;
         let _ = writeln!(

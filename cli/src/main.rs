@@ -2,23 +2,18 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the output of a command")]
-#![allow(clippy::print_stderr, reason = "progress beside the output")]
+#![allow(clippy::print_stderr, reason = "notes beside the output")]
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use aliquot_cli::complete;
+use aliquot_cli::complete::{self, Names};
 use aliquot_cli::config::{self, Config};
 use aliquot_cli::doctor::finding::Report;
 use aliquot_cli::doctor::{self, Doctor, DoctorCommand};
 use aliquot_cli::output::{Output, message};
 use aliquot_cli::program::{Command, Program};
-use aliquot_cli::simulate::Simulate;
 use anyhow::{Context as _, Result};
-
-/// Runs shorter than this print no progress.
-const QUIET: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args_os()
@@ -27,7 +22,12 @@ fn main() -> ExitCode {
     let called = words.first().map(Path::new).and_then(Path::file_name);
     if called.is_some_and(|name| name == complete::NAME) {
         words.remove(0);
-        print!("{}", complete::answer(&words));
+        let names = |names: Names, before: &[String]| {
+            let runtime = runtime().ok();
+            let found = runtime.and_then(|runtime| runtime.block_on(names.read(before)));
+            found.unwrap_or_default()
+        };
+        print!("{}", complete::answer(&words, names));
         return ExitCode::SUCCESS;
     }
     let program = Program::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
@@ -42,20 +42,20 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Config(Config::Validate(flags)) => return validate(&flags),
         Command::Config(Config::Convert(flags)) => print!("{}", flags.run()?),
         Command::Config(Config::Show(flags)) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Config(Config::Plan(flags)) => print!("{}", flags.run()?),
-        Command::Simulate(flags) => print!("{}", runtime()?.block_on(simulate(&flags))?),
         Command::Explain(flags) => print!("{}", runtime()?.block_on(flags.run())?),
         Command::Resize(flags) => print!("{}", runtime()?.block_on(flags.run())?),
-        Command::Top(flags) if flags.watch => runtime()?.block_on(flags.watch())?,
         Command::Top(flags) => {
             let note = |text: &str| eprintln!("{text}");
-            print!("{}", runtime()?.block_on(flags.run(note))?);
+            print!("{}", runtime()?.block_on(flags.run(&note))?);
         }
         Command::Dashboard(flags) => {
             let note = |text: &str| eprintln!("{text}");
             runtime()?.block_on(flags.run(|url| println!("{url}"), note))?;
         }
-        Command::Suggest(flags) => print!("{}", runtime()?.block_on(flags.run())?),
+        Command::Preflight(flags) => {
+            let report = runtime()?.block_on(Box::pin(flags.run()))?;
+            return shown(&report, report.code(), flags.output);
+        }
         Command::Doctor(flags) => return runtime()?.block_on(Box::pin(diagnose(*flags))),
     }
     Ok(ExitCode::SUCCESS)
@@ -69,7 +69,6 @@ async fn diagnose(flags: Doctor) -> Result<ExitCode> {
             return shown(&report, code, flags.common.output);
         }
         Some(DoctorCommand::Node(node)) => (Box::pin(node.run()).await?, node.common.output),
-        Some(DoctorCommand::Migrate(flags)) => (Box::pin(flags.run()).await?, flags.output),
         Some(DoctorCommand::ContainerView) => {
             println!(
                 "{}",
@@ -98,7 +97,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn validate(flags: &config::Validate) -> Result<ExitCode> {
     match flags.run() {
         Ok(summary) => {
-            println!("{summary}");
+            print!("{summary}");
             Ok(ExitCode::SUCCESS)
         }
         Err(config::ConfigError::Invalid(errors)) => {
@@ -107,18 +106,4 @@ fn validate(flags: &config::Validate) -> Result<ExitCode> {
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Runs policies or tries a pod, with progress on standard error.
-async fn simulate(flags: &Simulate) -> Result<String> {
-    let start = Instant::now();
-    let progress = |done: usize, all: usize| {
-        if start.elapsed() > QUIET {
-            eprint!("\r{done} of {all} runs");
-            if done == all {
-                eprintln!();
-            }
-        }
-    };
-    flags.run(&progress).await
 }

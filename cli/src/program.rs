@@ -10,17 +10,16 @@ use crate::config::Config;
 use crate::dashboard::Dashboard;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
+use crate::preflight::Preflight;
 use crate::resize::Resize;
-use crate::simulate::Simulate;
-use crate::suggest::Suggest;
 use crate::top::Top;
 
 /// The exit codes, for the program's help and the reference.
-pub const CODES: &str = "Exit codes: 0 success; 1 failure, with the reason on standard error; \
-2 invalid command line; 3 the doctor found no problem, but warnings, or could not make every check; \
-4 the doctor found problems. `doctor --wait`: 0 also with warnings.";
+pub const CODES: &str = "Exit codes: 0 done, and what was checked is in order; 1 not done, with the reason on standard \
+error, or not in order: errors in a configuration, problems, warnings, and checks that could not be made; 2 the command \
+line is invalid. `doctor --wait`: 0 also with warnings.";
 
-/// Inspects Aliquot in a cluster, and simulates its policies
+/// Shows and checks what Aliquot does in a cluster
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-aliquot", version, after_help = CODES)]
 pub struct Program {
@@ -38,21 +37,23 @@ impl Program {
         words: impl IntoIterator<Item = W>,
     ) -> Result<Self, clap::Error> {
         let program = Self::try_parse_from(words)?;
-        if let Command::Top(top) = &program.command
-            && let Some(why) = top.conflict()
-        {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, why));
+        let conflict = match &program.command {
+            Command::Top(top) => top.conflict(),
+            Command::Config(Config::Convert(convert)) => convert.conflict(),
+            _ => None,
+        };
+        match conflict {
+            Some(why) => Err(Self::command().error(ErrorKind::ArgumentConflict, why)),
+            None => Ok(program),
         }
-        Ok(program)
     }
 }
 
 /// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run policies over a trace of pods and print how full the GPUs get
-    Simulate(Box<Simulate>),
-    /// Explain why a pod is pending: for each node and GPU, whether it fits or the first reason why not
+    /// Explain why a pod is pending, or where one would go: for each node and GPU, whether it fits or the first
+    /// reason why not
     Explain(Explain),
     /// Give a running pod another share of its GPUs
     Resize(Box<Resize>),
@@ -60,10 +61,10 @@ pub enum Command {
     Top(Top),
     /// Open the cluster page in a browser, through the API server, until Ctrl-C
     Dashboard(Dashboard),
-    /// Report problems of the cluster, a node or a migration to Aliquot, and what to do
+    /// Before an installation: report what stands in the way, and which workloads would behave differently
+    Preflight(Box<Preflight>),
+    /// Report problems of the cluster or of a node, and what to do
     Doctor(Box<Doctor>),
-    /// Show the peak use of each GPU's containers, and how many such containers fit on it
-    Suggest(Suggest),
     /// Check, convert or show how GPUs are shared
     #[command(subcommand)]
     Config(Config),

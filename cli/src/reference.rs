@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Args as _, Command, CommandFactory as _};
 
+use crate::access::Access;
 use crate::program::{CODES, Program};
 
 const HEAD: &str = "# kubectl aliquot
@@ -13,42 +14,63 @@ Generated from the program's help by `make reference`.
 Put `kubectl-aliquot` into the path, and kubectl runs it as `kubectl aliquot`.
 For shell completion, in every shell that kubectl supports, link it under the name that kubectl looks for:
 `ln -s kubectl-aliquot /usr/local/bin/kubectl_complete-aliquot`
+It also completes the names of contexts, clusters, users, namespaces, nodes and pods.
 
 As for kubectl, the namespace is that of the kubeconfig's context where `--namespace` names none.
 In a pod without a kubeconfig, a command uses the pod's service account and its namespace.
 
 ";
 
+/// The heading of what all commands with a cluster share, and its anchor.
+const SHARED: &str = "Flags of every command that reads a cluster";
+const ANCHOR: &str = "#flags-of-every-command-that-reads-a-cluster";
+
 /// The page.
 pub fn page() -> String {
     let mut text = HEAD.to_owned();
-    let _ = writeln!(text, "{CODES}");
+    let _ = writeln!(text, "{CODES}\n\n## {SHARED}");
+    let mut access = Access::augment_args(Command::new("access"));
+    access.build();
+    table(&mut text, &shown(&access));
     let mut root = Program::command();
     root.build();
     for command in root.get_subcommands() {
-        section(&mut text, command, "kubectl aliquot");
+        section(&mut text, command, "kubectl aliquot", &shown(&access));
     }
     text
 }
 
-fn section(text: &mut String, command: &Command, above: &str) {
-    if command.get_name() == "help" {
+fn section(text: &mut String, command: &Command, above: &str, access: &[&Arg]) {
+    if command.get_name() == "help" || command.is_hide_set() {
         return;
     }
     let name = format!("{above} {}", command.get_name());
     let about = command.get_about().map(ToString::to_string);
     let _ = write!(text, "\n## {name}\n\n{}.\n", about.unwrap_or_default());
-    let shown =
-        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
-    let arguments: Vec<&Arg> = command.get_arguments().filter(shown).collect();
-    if !arguments.is_empty() {
-        text.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
-        for arg in arguments {
-            row(text, arg);
-        }
+    let is_shared = |arg: &&Arg| access.iter().any(|one| one.get_id() == arg.get_id());
+    let (shared, own): (Vec<&Arg>, Vec<&Arg>) = shown(command).into_iter().partition(is_shared);
+    table(text, &own);
+    if !shared.is_empty() {
+        let _ = writeln!(text, "\nAnd the [{}]({ANCHOR}).", SHARED.to_lowercase());
     }
     for below in command.get_subcommands() {
-        section(text, below, &name);
+        section(text, below, &name, access);
+    }
+}
+
+fn shown(command: &Command) -> Vec<&Arg> {
+    let arguments = command.get_arguments();
+    let shown =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    arguments.filter(shown).collect()
+}
+
+fn table(text: &mut String, arguments: &[&Arg]) {
+    if !arguments.is_empty() {
+        text.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
+    }
+    for arg in arguments {
+        row(text, arg);
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::access::{Access, AccessError};
-use crate::target::TargetPod;
+use crate::target::parse_pod;
 
 /// Interval of reading how far it is.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -28,9 +28,12 @@ const MARGIN: Duration = Duration::from_secs(30);
 /// The flags of `resize`.
 #[derive(Debug, Args)]
 pub struct Resize {
-    /// Which pod
-    #[command(flatten)]
-    pub target: TargetPod,
+    /// Name of the pod, with or without pod/ before it
+    #[arg(value_name = "POD", value_parser = parse_pod)]
+    pub pod: String,
+    /// Namespace of the pod; defaults to that of the context
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// Container; needed where several have a share
     #[arg(short, long)]
     pub container: Option<String>,
@@ -93,8 +96,8 @@ pub enum ResizeFailure {
 impl Resize {
     /// What the command prints.
     pub async fn run(&self) -> Result<String, ResizeFailure> {
-        let namespace = self.target.namespace(&self.access).await?;
-        let name = &*self.target.pod;
+        let namespace = self.access.namespace(self.namespace.as_deref()).await?;
+        let name = &*self.pod;
         let full_name = format!("{namespace}/{name}");
         let failed = |source| ResizeFailure::Api {
             pod: full_name.clone(),

@@ -2,19 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
-use aliquot_core::{Ledger, NodeName};
+use aliquot_core::{GpuPolicy, Ledger, NodeName, Policy};
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_k8s::{node, pod, replicas};
+use clap::{CommandFactory as _, Parser};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use thiserror::Error;
 
-use crate::components::{flag, is_ours, name, names};
+use crate::components::{flag, is_ours, name, node_name};
 
 /// The ledger from nodes and pods; pods that are being bound are missing.
 pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger {
     let mut ledger = Ledger::default();
     for object in nodes {
-        let name = object.metadata.name.as_deref().unwrap_or_default().into();
-        ledger.publish(&name, Some(node::published(object)));
+        ledger.publish(&node_name(object).into(), Some(node::published(object)));
     }
     for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
         // Pods without a share count, too: they use CPU and memory.
@@ -33,16 +36,53 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
     ledger
 }
 
-/// How the scheduler among these pods reads pods: the resources' names and its own name. Its defaults
-/// are not known here; the flags' defaults are used.
+/// How the scheduler among these pods reads pods: the resources' names, its defaults and its own name; the flags'
+/// defaults where no scheduler is there, or one of another release.
 pub(crate) fn settings(pods: &[Pod]) -> pod::Settings {
+    scheduler(pods).map_or_else(|_| pod::Settings::default(), |(settings, _)| settings)
+}
+
+/// The flags by which the scheduler reads pods and chooses nodes.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct SchedulerFlags {
+    #[command(flatten)]
+    request: RequestFlags,
+    #[arg(long, default_value = "fragmentation")]
+    node_policy: Policy,
+    #[arg(long, default_value = "fragmentation")]
+    gpu_policy: GpuPolicy,
+}
+
+/// The scheduler's flags cannot be read.
+#[derive(Debug, Error)]
+pub enum SchedulerFlagsError {
+    /// One of them.
+    #[error(
+        "the flags of the scheduler's pod cannot be read; check that it is of the same release as this program: {0}"
+    )]
+    Parse(#[from] clap::Error),
+    /// A resource's name.
+    #[error("a flag of the scheduler's pod is invalid: {0}")]
+    Name(#[from] FlagError),
+}
+
+/// How the scheduler among these pods reads pods, and by which policies it places them; the flags' defaults where
+/// none is there.
+pub(crate) fn scheduler(pods: &[Pod]) -> Result<(pod::Settings, Policies), SchedulerFlagsError> {
     let scheduler = pods.iter().find(|pod| is_ours(pod, "scheduler"));
-    let own_name = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
-    pod::Settings {
-        scheduler_name: own_name.unwrap_or(pod::SCHEDULER_NAME).to_owned(),
-        names: scheduler.map(names).unwrap_or_default(),
-        ..pod::Settings::default()
-    }
+    let command = SchedulerFlags::command();
+    let given = command.get_arguments().filter_map(|arg| {
+        let name = format!("--{}", arg.get_long()?);
+        Some(format!("{name}={}", flag(scheduler?, &name)?))
+    });
+    let flags = SchedulerFlags::try_parse_from(given)?;
+    let policies = Policies {
+        node: flags.node_policy,
+        gpu: flags.gpu_policy,
+        ..Policies::default()
+    };
+    Ok((flags.request.settings()?, policies))
 }
 
 /// The pods whose unreadable allocation makes this node full, as `namespace/name`.
@@ -87,4 +127,44 @@ pub(crate) fn without_control(pods: &[Pod], parts: &[Pod]) -> Vec<String> {
         );
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_core::Mib;
+    use aliquot_core::request::Resource;
+    use serde_json::json;
+
+    use super::*;
+    use crate::components::{COMPONENT, PART};
+
+    #[test]
+    fn reads_pods_and_chooses_nodes_as_scheduler_does() {
+        let pod = |args: &[&str]| -> Pod {
+            let labels = json!({PART: "aliquot", COMPONENT: "scheduler"});
+            let containers = json!([{"name": "scheduler", "args": args}]);
+            let pod = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let (settings, policies) = scheduler(&[pod(&[
+            "--listen=:1",
+            "--default-mem=0",
+            "--resource-name",
+            "a/gpu",
+            "--node-policy=binpack",
+            "--gpu-policy=numa,spread",
+        ])])
+        .unwrap();
+        assert_eq!(settings.defaults.memory, Mib(0));
+        assert_eq!(settings.names.of(Resource::Gpu), "a/gpu");
+        assert_eq!(policies.node, Policy::Binpack);
+        assert_eq!(policies.gpu, "numa,spread".parse::<GpuPolicy>().unwrap());
+
+        let (settings, policies) = scheduler(&[]).unwrap();
+        assert_eq!(settings.defaults, pod::Settings::default().defaults);
+        assert_eq!(policies.node, Policy::Fragmentation);
+
+        let error = scheduler(&[pod(&["--node-policy=best"])]).unwrap_err();
+        assert!(error.to_string().contains("of the same release"), "{error}");
+    }
 }

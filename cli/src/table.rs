@@ -2,9 +2,9 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Columns as wide as their widest cell, separated by two spaces.
-pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+/// Columns as wide as their widest cell, separated by two spaces; their names are separated by `|`.
+pub fn aligned(head: &str, rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.split('|').map(str::len).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
@@ -19,7 +19,7 @@ pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push_str(row.trim_end());
         text.push('\n');
     };
-    line(&mut head.iter().copied());
+    line(&mut head.split('|'));
     for row in rows {
         line(&mut row.iter().map(String::as_str));
     }
@@ -34,6 +34,20 @@ pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(
 ) -> String {
     let what = if number == N::from(1) { one } else { several };
     format!("{number} {what}")
+}
+
+/// How many names a line has.
+const NAMED: usize = 5;
+
+/// The first names, and how many more there are.
+pub(crate) fn some<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    let more = names.len().saturating_sub(NAMED);
+    let text = names[..names.len() - more].join(", ");
+    match more {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
 }
 
 /// An empty cell.

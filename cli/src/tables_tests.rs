@@ -129,7 +129,8 @@ fn usage() -> Usage {
         "taken_at": 1_790_000_000,
         "gpus": [{"gpu": "GPU-n1", "memory": 40960, "sm": 31, "temperature": 41, "power": 250}],
         "shares": [{"gpu": "GPU-n1", "device": "GPU-n1", "namespace": "d", "pod": "holder",
-            "container": "main", "limit": 50000, "memory": 40000, "sm": 30, "throttled": 50}],
+            "container": "main", "limit": 50000, "memory": 40000, "sm": 30, "throttled": 50,
+            "peak": {"memory": 40000, "sm": 30}}],
     });
     Usage::of(Answers {
         texts: vec![("n1".into(), answer.to_string())],
@@ -138,7 +139,7 @@ fn usage() -> Usage {
 }
 
 #[test]
-fn top_shows_used_beside_allocated() {
+fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
     let (objects, pods) = (cluster(), [holder()]);
     let top = top_of(&objects, &pods);
     assert_eq!(
@@ -161,8 +162,12 @@ fn top_shows_used_beside_allocated() {
     assert_eq!(
         [wide(), wide()],
         [
-            Some("PODS  OWNERS    C   W    UUID    LINGERING MIB  WITH 0 CORES  RESOURCE"),
-            Some("1     d/holder  41  250  GPU-n1  0              30000         nvidia.com/gpu"),
+            Some(
+                "PODS  OWNERS    C   W    REPLICAS  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE"
+            ),
+            Some(
+                "1     d/holder  41  250  2         GPU-n1  0              30000         nvidia.com/gpu"
+            ),
         ]
     );
     let devices = Devices::of(&top.nodes);
@@ -386,7 +391,7 @@ async fn server(status: &str, body: &str) -> Access {
         connection.write_all(answer.as_bytes()).await.unwrap();
     });
     Access {
-        server: Some(url.parse().unwrap()),
+        scheduler: Some(url.parse().unwrap()),
         ..Access::default()
     }
 }
@@ -402,11 +407,8 @@ async fn reads_scheduler_answer_and_repeats_its_refusal() {
     let error = ask(&access, "d", "p").await.unwrap_err();
     assert_eq!(error.to_string(), "pod d/p asks for no GPU");
 
-    let access = server("503 Service Unavailable", "aliquot-scheduler is not ready").await;
+    let access = server("503 Service Unavailable", "no lease").await;
     let error = ask(&access, "d", "p").await.unwrap_err();
-    assert!(matches!(error, AccessError::Unreachable { .. }), "{error}");
-    assert!(
-        error.to_string().contains("aliquot-scheduler is not ready"),
-        "{error}"
-    );
+    assert!(matches!(error, AccessError::Unready { .. }), "{error}");
+    assert!(error.to_string().ends_with("not ready: no lease"), "{error}");
 }

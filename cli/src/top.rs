@@ -4,10 +4,7 @@
 
 pub mod tables;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::time::Duration;
 
 use aliquot_core::measured::Used;
 use aliquot_core::mig::published::MigPlacement;
@@ -16,7 +13,6 @@ use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
 use anyhow::Result;
-use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -27,11 +23,10 @@ use crate::access::{Access, AccessError, all, list};
 use crate::agents::{Agents, Monitors};
 use crate::components::name;
 use crate::mps_usage::{self, ContainerUsage, MpsUsage};
-use crate::output::{Output, message};
+use crate::output::Output;
 use crate::snapshot::{ledger, settings, unreadable, without_control};
 use crate::table::aligned;
 use crate::usage::Usage;
-use crate::watch;
 
 /// The flags of `top`.
 #[derive(Debug, Args)]
@@ -51,12 +46,6 @@ pub struct Top {
     /// Order of the rows of tables: by name, or the largest first
     #[arg(long, value_enum, default_value = "name")]
     pub sort_by: SortBy,
-    /// Show it again and again, in place on a terminal, until q or Ctrl-C
-    #[arg(short, long)]
-    pub watch: bool,
-    /// Seconds between two tables of --watch
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub interval: u64,
     /// Show only what is allocated; ask no monitor
     #[arg(long)]
     pub no_usage: bool,
@@ -109,39 +98,14 @@ impl Top {
                 "nodes and GPUs have no namespace; expected: --namespace and --all-namespaces with top pods only",
             );
         }
-        if self.watch && matches!(self.output, Output::Json | Output::Yaml) {
-            return Some("--watch shows tables; expected: -o table or -o wide");
-        }
         None
     }
 
-    /// What the command prints. `note` gets what is missing in it: which nodes and why.
-    pub async fn run(&self, note: impl Fn(&str)) -> Result<String> {
-        self.shown(&note).await
-    }
-
-    /// Prints it again and again, until the user ends it.
-    pub async fn watch(&self) -> Result<()> {
-        let what = self.of.to_possible_value();
-        let what = what.as_ref().map_or("", PossibleValue::get_name);
-        let title = format!("kubectl aliquot top {what}");
-        let every = Duration::from_secs(self.interval);
-        let next = async || {
-            let notes = RefCell::new(String::new());
-            let note = |text: &str| {
-                let _ = writeln!(notes.borrow_mut(), "{text}");
-            };
-            let shown = self.shown(&note).await;
-            let shown = shown.unwrap_or_else(|error| format!("Error: {}\n", message(&error)));
-            shown + &notes.into_inner()
-        };
-        Ok(watch::show(&title, every, next).await?)
-    }
-
-    /// What is allocated and used now.
-    async fn shown(&self, note: &impl Fn(&str)) -> Result<String> {
+    /// What the command prints: what is allocated and used now. `note` gets what is missing in it: which nodes
+    /// and why.
+    pub async fn run(&self, note: &impl Fn(&str)) -> Result<String> {
         if self.of == Of::Pods {
-            return self.shown_pods(note).await;
+            return self.pods(note).await;
         }
         let answer = self.answer(note).await?;
         let with_gpus = answer.nodes.iter().filter(|node| !node.gpus.is_empty());
@@ -165,7 +129,7 @@ impl Top {
     }
 
     /// The pods of the namespace, or of all.
-    async fn shown_pods(&self, note: &impl Fn(&str)) -> Result<String> {
+    async fn pods(&self, note: &impl Fn(&str)) -> Result<String> {
         let client = self.access.client().await?;
         let namespace = if self.all_namespaces {
             None
@@ -211,7 +175,7 @@ impl Top {
     async fn answer(&self, note: &impl Fn(&str)) -> Result<TopAnswer, AccessError> {
         match self.access.ask("/top").await {
             Ok(answer) => Ok(answer),
-            Err(error) if self.access.server.is_some() => Err(error),
+            Err(error) if self.access.scheduler.is_some() => Err(error),
             Err(error) => {
                 let (nodes, pods) = self.access.snapshot().await?;
                 note(&error.to_string());
@@ -419,10 +383,7 @@ pub fn mps_by_gpu(all: &[ContainerUsage]) -> String {
             let place = vec![node.to_string(), gpu.to_string()];
             [place, mps_cells(usage).to_vec()].concat()
         });
-    mps_table(
-        &["NODE", "UUID", "MPS CLIENTS", "HOLD MIB"],
-        &rows.collect::<Vec<_>>(),
-    )
+    mps_table("NODE|UUID", &rows.collect::<Vec<_>>())
 }
 
 /// A line for each pod with clients and each of its devices, with its namespace or without.
@@ -434,17 +395,17 @@ pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
             [&place[skipped..], &mps_cells(*usage)].concat()
         })
     });
-    let head = ["NAMESPACE", "POD", "GPU", "MPS CLIENTS", "HOLD MIB"];
-    mps_table(&head[skipped..], &rows.collect::<Vec<_>>())
+    let head = if namespace { "NAMESPACE|POD|GPU" } else { "POD|GPU" };
+    mps_table(head, &rows.collect::<Vec<_>>())
 }
 
 fn mps_cells(usage: MpsUsage) -> [String; 2] {
     [usage.clients.to_string(), (usage.bytes >> 20).to_string()]
 }
 
-fn mps_table(head: &[&str], rows: &[Vec<String>]) -> String {
+fn mps_table(place: &str, rows: &[Vec<String>]) -> String {
     match rows {
         [] => String::new(),
-        some => format!("\n{}", aligned(head, some)),
+        some => format!("\n{}", aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)),
     }
 }

@@ -9,10 +9,7 @@ use aliquot_core::{GpuUuid, NodeName};
 use serde::Serialize;
 
 use crate::agents::Answers;
-use crate::table::counted;
-
-/// How many nodes a note names.
-const NAMED: usize = 3;
+use crate::table::some;
 
 /// What is used on all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -77,12 +74,7 @@ impl Usage {
         }
         let mut text = String::new();
         for (why, nodes) in reasons {
-            let count = counted(nodes.len(), "node", "nodes");
-            let mut named = nodes[..nodes.len().min(NAMED)].join(", ");
-            if nodes.len() > NAMED {
-                named.push_str(", …");
-            }
-            let _ = writeln!(text, "what is used is unknown on {count} ({named}): {why}");
+            let _ = writeln!(text, "what is used is unknown on {}: {why}", some(nodes));
         }
         text
     }
@@ -98,21 +90,21 @@ mod tests {
             texts: vec![("n1".into(), "no sample yet".to_owned())],
             missing: BTreeMap::new(),
         });
-        let note = "what is used is unknown on 1 node (n1): expected ident at line 1 column 2\n";
+        let note = "what is used is unknown on n1: expected ident at line 1 column 2\n";
         assert_eq!(usage.notes(), note);
     }
 
     #[test]
     fn names_nodes_of_same_reason_together() {
         let why = |node: &str| format!("cannot reach the monitor of {node}: connection refused");
-        let names = ["n1", "n2", "n3", "n4"].map(|name| (name.into(), why(name)));
+        let names = ["n1", "n2", "n3", "n4", "n5", "n6"].map(|name| (name.into(), why(name)));
         let usage = Usage {
             missing: names.into(),
             ..Usage::default()
         };
         assert_eq!(
             usage.notes(),
-            "what is used is unknown on 4 nodes (n1, n2, n3, …): connection refused\n"
+            "what is used is unknown on n1, n2, n3, n4, n5 and 1 more: connection refused\n"
         );
         assert_eq!(Usage::default().notes(), "");
     }

@@ -101,67 +101,26 @@ fn shows_effective_profile_as_valid_configuration() {
 }
 
 #[test]
-fn mps_15_plans_share_of_each_client_up_to_the_maximum() {
-    let plan = |arguments: &[&str]| run(&[&["plan"], arguments].concat(), "");
-    let a100 = ["--product", "NVIDIA A100-SXM4-40GB", "--replicas"];
-    let check = |more: &[&str], expected: &str| {
-        let (code, out, error) = plan(&[&a100[..], more].concat());
-        assert_eq!((code, &*out), (Some(0), expected), "{error}");
+fn mps_15_shows_what_each_client_gets_and_refuses_more() {
+    let config = |replicas: u32| {
+        format!(
+            "{{apiVersion: aliquot.dev/v1alpha1, profiles: {{lab: {{gpus: [\
+             {{select: {{index: 0}}, mode: mps, replicas: {replicas}}}, \
+             {{select: {{index: 1}}, mode: mig, layout: [{{profile: 3g.20gb, on: {{mode: mps, replicas: 3, memory: full}}}}]}}], \
+             rest: {{mode: mps, replicas: 48, threads: full}}}}}}}}"
+        )
     };
-    check(
-        &["4"],
-        "NVIDIA A100-SXM4-40GB: 40960 MiB\n4 clients of 48 at most\neach: 10240 MiB, 25 % of the SMs\n",
-    );
-    check(
-        &["3", "--instance", "3g.20gb"],
-        "3g.20gb of NVIDIA A100-SXM4-40GB: 20480 MiB\n3 clients of 20 at most\neach: 6826 MiB, 33 % of the SMs\n",
-    );
-    let refused = |arguments: &[&str], part: &str| {
-        let (code, out, error) = plan(arguments);
-        assert_eq!((code, &*out), (Some(1), ""), "{arguments:?}");
-        assert!(error.contains(part), "{error}");
-    };
-    let most = "expected: 1 to 48, the clients that one MPS daemon serves on this device";
-    refused(&[&a100[..], &["49"]].concat(), most);
-    refused(&[&a100[..], &["0"]].concat(), most);
-    let instance = [&a100[..], &["2", "--instance", "3g.40gb"]].concat();
-    refused(&instance, "expected: 1g.5gb, 1g.5gb+me");
-    refused(
-        &["--product", "Tesla P100-PCIE-16GB", "--replicas", "17"],
-        "expected: 1 to 16",
-    );
-    refused(
-        &["--product", "A GPU", "--replicas", "2"],
-        "expected: --memory MIB in addition",
-    );
-}
-
-#[test]
-fn ts_14_plans_replicas_from_peaks() {
-    let plan = |arguments: &[&str]| {
-        let a100 = ["plan", "--product", "NVIDIA A100-SXM4-40GB"];
-        run(&[&a100[..], arguments].concat(), "")
-    };
-    let check = |arguments: &[&str], last: &str| {
-        let (code, out, error) = plan(arguments);
-        assert_eq!((code, out.lines().last()), (Some(0), Some(last)), "{error}");
-    };
-    let both = ["--peak", "3000:5", "--peak", "5000:2"];
-    check(
-        &both,
-        "the peaks suggest 8 replicas: each may need 5000 MiB",
-    );
-    check(
-        &["--replicas", "4", "--peak", "3000:30"],
-        "the peaks suggest 3 replicas: each may need 30 % of the SMs",
-    );
-    check(
-        &["--peak", "1:1"],
-        "the peaks suggest 48 replicas: one MPS daemon does not serve more clients",
-    );
-    let (code, _, error) = plan(&["--peak", "3000"]);
-    assert!(
-        code == Some(2) && error.contains("expected: MIB:PERCENT"),
-        "{error}"
-    );
+    let (code, out, err) = run(&["validate", "-"], &config(4));
+    let expected = "\
+valid: lab; default: vgpu on all GPUs
+profiles.lab.gpus[0]: each of 4 MPS clients gets 1/4 of the memory and 25 % of the SMs; there may be 48, 16 before compute capability 7.0
+profiles.lab.gpus[1].layout[0]: each of 3 MPS clients gets all memory and 33 % of the SMs; there may be the part of 48 that 3g.20gb is
+profiles.lab.rest: each of 48 MPS clients gets 1/48 of the memory and all SMs; there may be 48, 16 before compute capability 7.0
+";
+    assert_eq!((code, &*out), (Some(0), expected), "{err}");
+    let (code, out, err) = run(&["validate", "-"], &config(49));
+    assert_eq!((code, &*out), (Some(1), ""));
+    let refusal =
+        "profiles.lab.gpus[0].replicas: 49 is too large; expected: an integer from 1 to 48\n";
+    assert_eq!(err, refusal);
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{Receiver, channel};
 
+use aliquot_cli::complete::NAME;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 const CONTEXTS: [(&str, Option<&str>); 3] =
     [("team", Some("team")), ("plain", None), ("empty", Some(""))];
 
-/// Answers every request with an empty list, and keeps the requests' first lines.
+/// Answers every request with an empty list, and keeps the requests' first lines, and for whom each was sent.
 struct ApiServer {
     address: SocketAddr,
     requests: Receiver<String>,
@@ -28,13 +29,16 @@ impl ApiServer {
             for connection in listener.incoming() {
                 let mut connection = connection.expect("a connection");
                 let mut lines = BufReader::new(&connection).lines().map_while(Result::ok);
-                let first = lines.next().unwrap_or_default();
+                let mut first = lines.next().unwrap_or_default();
+                for line in lines.take_while(|line| !line.is_empty()) {
+                    if let Some(user) = line.strip_prefix("impersonate-user: ") {
+                        first = format!("{first} as {user}");
+                    }
+                }
                 if seen.send(first).is_err() {
                     // The test is over.
                     return;
                 }
-                // The rest of the head.
-                let _ = lines.find(String::is_empty);
                 let body = r#"{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}"#;
                 let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
                 let length = body.len();
@@ -74,7 +78,7 @@ impl ApiServer {
 fn program(home: &TempDir, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-aliquot"));
     command.args(words.split(' ')).env("HOME", home.path());
-    for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "ALIQUOT_SERVER"] {
+    for name in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "ALIQUOT_SCHEDULER"] {
         command.env_remove(name);
     }
     command
@@ -97,7 +101,7 @@ fn asks_in_namespace_of_context_or_flag() {
         "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
     let manifest = home.path().join("pod.json");
     std::fs::write(&manifest, pod.to_string()).expect("written");
-    let direct = format!("--server http://{}", server.address);
+    let direct = format!("--scheduler http://{}", server.address);
     let explain = format!("explain p {direct}");
     let check = |words: &str, expected: &str| {
         let mut command = program(&home, words);
@@ -128,13 +132,15 @@ fn asks_in_namespace_of_context_or_flag() {
             &format!("POST {pods}?&dryRun=All"),
         );
     }
+    server.requests();
+    run(program(&home, "top pods --as ana").env("KUBECONFIG", &kubeconfig));
+    let seen = server.requests();
+    let as_ana = seen.iter().all(|line| line.ends_with(" as ana"));
+    assert!(as_ana && !seen.is_empty(), "{seen:#?}");
     check("top pods -A", "GET /api/v1/pods?");
     check("top po -A -n other", "GET /api/v1/pods?");
 
-    let words = format!(
-        "simulate --from-cluster --json --pod {}",
-        manifest.display()
-    );
+    let words = format!("explain -o json -f {}", manifest.display());
     let mut command = program(&home, &words);
     let output = run(command.env("KUBECONFIG", &kubeconfig));
     let answer = text(&output.stdout);
@@ -162,6 +168,35 @@ fn asks_in_namespace_of_context_or_flag() {
 }
 
 #[test]
+fn completes_names_of_the_cluster_that_the_words_name() {
+    let home = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start();
+    let kubeconfig = server.kubeconfig(home.path());
+    let link = home.path().join(NAME);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kubectl-aliquot"), &link).expect("linked");
+    let complete = |words: &str| {
+        let mut command = Command::new(&link);
+        command.args(words.split(' '));
+        let output = run(command.env("KUBECONFIG", &kubeconfig));
+        (text(&output.stdout).to_owned(), server.requests())
+    };
+    let (contexts, _) = complete("top --context ");
+    assert_eq!(contexts, "team\nplain\nempty\n:4\n");
+    for (words, path) in [
+        ("explain ", "namespaces/team/pods?"),
+        ("explain --context plain ", "namespaces/default/pods?"),
+        ("resize -n other ", "namespaces/other/pods?"),
+        ("doctor node ", "nodes?"),
+        ("top pods -n ", "namespaces?"),
+    ] {
+        let (names, seen) = complete(words);
+        let expected = format!("GET /api/v1/{path}");
+        let asked = seen.iter().any(|line| line.starts_with(&expected));
+        assert!(asked && names == ":4\n", "{words}: {names}, {seen:#?}");
+    }
+}
+
+#[test]
 fn reports_missing_context_and_missing_kubeconfig() {
     let home = tempfile::tempdir().expect("a folder");
     let kubeconfig = ApiServer::start().kubeconfig(home.path());
@@ -175,7 +210,7 @@ fn reports_missing_context_and_missing_kubeconfig() {
             "{command:?}"
         );
     };
-    let direct = "--server http://127.0.0.1:1";
+    let direct = "--scheduler http://127.0.0.1:1";
     for words in ["top pods", "explain p", &*format!("explain p {direct}")] {
         let words = format!("{words} --context gone");
         check(
@@ -186,6 +221,15 @@ fn reports_missing_context_and_missing_kubeconfig() {
         check(
             program(&home, &words).env("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
             "Error: cannot read the kubeconfig: ",
+        );
+    }
+    for (flag, known) in [("cluster", "here"), ("user", "me")] {
+        let words = format!("top pods --{flag} gone");
+        check(
+            program(&home, &words).env("KUBECONFIG", &kubeconfig),
+            &format!(
+                "Error: the kubeconfig has no {flag} \"gone\"; expected for --{flag}: {known}\n"
+            ),
         );
     }
     for words in ["top pods", "doctor", "resize p --gpucores 5"] {
@@ -201,7 +245,7 @@ fn reports_missing_context_and_missing_kubeconfig() {
 }
 
 #[test]
-fn exit_code_of_doctor_is_that_of_its_worst_finding() {
+fn exits_with_1_where_anything_is_found_or_nothing_is_checked() {
     let home = tempfile::tempdir().expect("a folder");
     let server = ApiServer::start();
     let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -222,35 +266,21 @@ fn exit_code_of_doctor_is_that_of_its_worst_finding() {
         );
         assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
     };
-    // An empty cluster has no workload that would change, no GPU, and no part of Aliquot.
-    let moves = "doctor migrate --from hami";
-    check(
-        &server,
-        moves,
-        0,
-        "0 problems, 0 warnings, 0 not checked",
-        "",
-    );
-    check(&server, "doctor --pre", 3, "0 problems, 1 warning", "");
-    check(&server, "doctor", 4, "2 problems", "");
+    // An empty cluster has no GPU, and no part of Aliquot.
+    let before = "preflight --from hami";
+    check(&server, before, 1, "0 problems, 1 warning", "");
+    check(&server, "doctor", 1, "2 problems", "");
     let waits = "doctor --wait --timeout 1";
     check(
         &server,
         waits,
-        4,
+        1,
         "2 problems",
         "not well after 1 s; still missing: ",
     );
     let nothing = "Error: nothing could be checked";
     check(&silent, "doctor", 1, "0 problems, 0 warnings, ", nothing);
-    check(
-        &silent,
-        "doctor --pre",
-        1,
-        "0 problems, 0 warnings, ",
-        nothing,
-    );
-    check(&silent, moves, 1, "", "Error: cannot list pods: ");
+    check(&silent, before, 1, "0 problems, 0 warnings, ", nothing);
 }
 
 #[test]
@@ -260,9 +290,13 @@ fn exits_with_2_only_where_the_command_line_is_invalid() {
         ("top pods --gone", "--gone"),
         ("top nodes -n team", "nodes and GPUs have no namespace"),
         ("top gpus -A", "with top pods only"),
-        ("top pods --watch -o json", "expected: -o table or -o wide"),
+        ("top pods --request-timeout soon", "such as 10s"),
+        (
+            "config convert --from nvidia --node-config f f",
+            "with --from hami only",
+        ),
         ("explain default/p", "the namespace in --namespace"),
-        ("doctor --pre --security", "cannot be used with"),
+        ("doctor --wait --security", "cannot be used with"),
     ] {
         let output = run(&mut program(&home, words));
         let error = text(&output.stderr);

@@ -1,5 +1,5 @@
 //! Filter and prioritize as functions: a snapshot and node names in, a ranking out. The
-//! scheduler and `kubectl-aliquot simulate` share them.
+//! scheduler, `kubectl aliquot explain -f` and tests/packing share them.
 //!
 //! No node is ever named in `FailedNodes`: kube-scheduler would then requeue the pod with
 //! its own message.

@@ -1,5 +1,5 @@
 //! Ways in which a pod with a share could bypass it: capabilities and host paths. The
-//! webhook refuses them, and `kubectl-aliquot doctor migrate` reports them in advance.
+//! webhook refuses them, and `kubectl aliquot preflight` reports them in advance.
 
 /// Capabilities that give access to other processes, devices, host files or the kernel.
 /// `ALL` includes them. `BPF` is listed for what it allows together with `PERFMON`, which

@@ -41,7 +41,6 @@ pub mod scale_up;
 pub mod scaling;
 pub mod scarcity;
 pub mod score;
-pub mod suggest;
 pub mod top;
 pub mod typical;
 pub mod units;

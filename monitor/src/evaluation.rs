@@ -45,6 +45,8 @@ pub struct ContainerUse {
     pub unavailable: u64,
     /// Percent of the GPU that they used.
     pub busy: u32,
+    /// The maximum of that.
+    pub busy_peak: u32,
     /// Of one of them, the driver has no sample as new as of others.
     pub is_late: bool,
     pub work: LaunchCounters,
@@ -138,6 +140,7 @@ struct ShareState {
     overhead: Overhead,
     oom: OomWatch,
     peak: u64,
+    busy_peak: u32,
 }
 
 impl Evaluator {
@@ -268,6 +271,8 @@ impl Evaluator {
                 found.is_late |= busy.is_late;
             }
         }
+        state.busy_peak = state.busy_peak.max(found.busy);
+        found.busy_peak = state.busy_peak;
         state.peak = state.peak.max(seen.measured());
         found.peak = state
             .peak

@@ -224,7 +224,7 @@ fn push<T>(points: &mut VecDeque<T>, point: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aliquot_core::measured::{GpuUsage, ShareUsage, Used};
+    use aliquot_core::measured::{GpuUsage, Peak, ShareUsage, Used};
 
     /// What one GPU and these shares use at a second.
     fn usage(second: u64, shares: &[&str]) -> NodeUsage {
@@ -243,6 +243,7 @@ mod tests {
                 sm: second.is_multiple_of(2).then_some(Percent(40)),
                 throttled: None,
             },
+            peak: Peak::default(),
         };
         NodeUsage {
             node: "n1".into(),

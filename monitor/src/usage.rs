@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use aliquot_core::measured::{GpuUsage, NodeUsage, ShareName, ShareUsage, Used};
+use aliquot_core::measured::{GpuUsage, NodeUsage, Peak, ShareName, ShareUsage, Used};
 use aliquot_core::{Mib, Percent};
 use aliquot_nvml::DeviceMemory;
 
@@ -79,6 +79,10 @@ fn share(snapshot: &Snapshot, at: usize, device: usize) -> (ShareUsage, Duration
             sm: is_reported.then_some(Percent(found.busy)),
             throttled: None,
         },
+        peak: Peak {
+            memory: Mib(found.peak >> 20),
+            sm: Percent(found.busy_peak),
+        },
     };
     (usage, Duration::from_nanos(found.work.waited))
 }
@@ -111,6 +115,19 @@ mod tests {
         ));
         let requests: Vec<_> = lent.shares.iter().map(|one| one.request).collect();
         assert_eq!(requests, [Some(Mib(2048)), None]);
+
+        let (used, _) = of(&snapshot(
+            |_| (),
+            |evaluation| {
+                let used = &mut evaluation.uses[0][0];
+                (used.peak, used.busy_peak) = (5 << 30, 60);
+            },
+        ));
+        let peak = Peak {
+            memory: Mib(5120),
+            sm: Percent(60),
+        };
+        assert_eq!(used.shares[0].peak, peak);
 
         let (unknown, _) = of(&snapshot(
             |sample| sample.uncorrected = ["GPU-a".to_owned()].into(),

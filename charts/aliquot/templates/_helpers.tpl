@@ -5,9 +5,6 @@
 {{- if eq (toString $v.enabled) "false" -}}
 {{- fail "enabled is false, expected: true or nothing, because only the condition of a parent chart's dependency turns this chart off" -}}
 {{- end -}}
-{{- if hasKey $v.scheduler "leaderElect" -}}
-{{- $_ := set $v.scheduler.kubeScheduler "leaderElect" $v.scheduler.leaderElect -}}
-{{- end -}}
 {{- if eq (toString (dig "scheduler" "forceOverwriteDefaultScheduler" true $v)) "false" -}}
 {{- $_ := set $v.webhook "replaceSchedulers" (without $v.webhook.replaceSchedulers "default-scheduler") -}}
 {{- end -}}
@@ -236,16 +233,15 @@ administrator exempts by a label. */}}
 {{- end -}}
 
 {{/* Keeps the pods that have a node's driver open off nodes on which NVIDIA's operators need it alone:
-the DaemonSet controller deletes a pod whose node no longer matches. Takes devicePlugin. */}}
+the DaemonSet controller deletes a pod whose node no longer matches. GPU Operator's driver manager and
+MIG manager set these labels (docs/guides/nodes.md). */}}
 {{- define "aliquot.driverAffinity" -}}
-{{- with .driverManager.labels -}}
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       nodeSelectorTerms:
         - matchExpressions:
-            {{- range . }}
-            - {key: {{ . }}, operator: NotIn, values: {{ toJson $.driverManager.pausedValues }}}
+            {{- range list "device-plugin" "operator-validator" "client" }}
+            - {key: nvidia.com/gpu.deploy.{{ . }}, operator: NotIn, values: [paused-for-driver-upgrade, paused-for-mig-change]}
             {{- end }}
-{{- end -}}
 {{- end -}}

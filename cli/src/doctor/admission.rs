@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use aliquot_core::request::{DEFAULTED, Resource, ResourceNames};
 use aliquot_core::request_annotation::REQUEST;
+use aliquot_k8s::pod::SCHEDULER_NAME;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt as _;
-use serde_json::Value;
 
 use super::facts::{ClusterFacts, DryRun};
 use super::finding::{About, Finding};
 use super::mutators;
-use crate::components::{UNREADY, containers, is_ready, names, running_pods};
+use crate::components::{UNREADY, containers, flag, is_ready, running_pods};
+use crate::snapshot;
 
 /// The container of the dry-run pod.
 pub(super) const TRIAL: &str = "trial";
@@ -46,13 +47,11 @@ pub(super) fn is_off(pods: &[Pod]) -> bool {
 }
 
 /// The schedulerName that pods with a share get.
-pub(super) fn scheduler(facts: &ClusterFacts) -> String {
-    let named = facts.config.as_ref().ok().and_then(|text| {
-        let config: Value = serde_saphyr::from_str(text.as_ref()?).ok()?;
-        let name = config["profiles"][0]["schedulerName"].as_str()?;
-        Some(name.to_owned())
-    });
-    named.unwrap_or_else(|| "aliquot-scheduler".to_owned())
+pub(super) fn scheduler(facts: &ClusterFacts) -> &str {
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    let scheduler = running_pods(pods, "scheduler").next();
+    let named = scheduler.and_then(|pod| flag(pod, "--scheduler-name"));
+    named.unwrap_or(SCHEDULER_NAME)
 }
 
 /// The webhook is disabled: what is then not done.
@@ -86,23 +85,19 @@ fn webhook(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         )),
         Ok(Some(hook)) => {
             let hooks = hook.webhooks.as_deref().unwrap_or_default();
-            let bundle = |one: &&MutatingWebhook| {
-                one.client_config.ca_bundle.as_ref().is_none_or(|bundle| bundle.0.is_empty())
-            };
-            let open = |one: &&MutatingWebhook| {
+            let open = |one: &MutatingWebhook| {
                 one.failure_policy.as_deref() == Some("Ignore")
+                    && one.name.ends_with("pods.aliquot.dev")
             };
-            if hooks.iter().any(|one| bundle(&one)) {
-                let what = "MutatingWebhookConfiguration aliquot-webhook has no caBundle: the API server rejects every GPU pod";
-                let todo = "the webhook writes it: read the logs of the webhook pods";
-                found.push(about.problem(check, what, todo));
-            } else if hooks.iter().any(|one| open(&one) && one.name.ends_with("pods.aliquot.dev")) {
-                let what = "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down";
-                let todo = "someone changed it: run helm upgrade";
-                found.push(about.warning(check, what, todo));
+            found.push(if hooks.iter().any(open) {
+                about.warning(
+                    check,
+                    "failurePolicy of pods.aliquot.dev is Ignore, expected Fail: GPU pods are admitted unchanged while the webhook is down",
+                    "someone changed it: run helm upgrade",
+                )
             } else {
-                found.push(about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists and has a CA"));
-            }
+                about.ok(check, "MutatingWebhookConfiguration aliquot-webhook exists")
+            });
         }
     }
     let check = "webhook-pods";
@@ -149,9 +144,7 @@ fn named(pod: &Pod) -> &str {
 
 /// The names of the resources, as the scheduler's flags give them.
 fn resource_names(facts: &ClusterFacts) -> ResourceNames {
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let scheduler = running_pods(pods, "scheduler").next();
-    scheduler.map(names).unwrap_or_default()
+    snapshot::settings(facts.pods.as_deref().unwrap_or_default()).names
 }
 
 /// A pod that requests a GPU is changed by the webhook, and by nobody after it.
@@ -169,7 +162,7 @@ fn dry_run(facts: &ClusterFacts, about: &About) -> Finding {
             let scheduler = named(pod);
             let reviewed = [REQUEST, DEFAULTED].map(|key| pod.annotations().contains_key(key));
             if scheduler == expected || reviewed.contains(&true) {
-                return changes(pod, &expected, facts, about);
+                return changes(pod, expected, facts, about);
             }
             match unreviewed(facts) {
                 Some(why) => about.unknown(check, why),

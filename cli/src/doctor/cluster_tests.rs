@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::cluster_checks;
-use super::facts::{ClusterFacts, DryRun, Fact, LedgerView, Mutator};
+use super::facts::{ClusterFacts, DryRun, Fact, Mutator};
 use super::finding::Grade;
 use crate::components::{is_ours, name};
 
@@ -21,38 +21,10 @@ pub(super) fn part(name: &str, component: &str, args: &[&str]) -> Pod {
     .unwrap()
 }
 
-/// kube-scheduler's configuration as the chart renders it by default.
-fn config() -> String {
-    let file = include_str!("../../../charts/aliquot/files/kube-scheduler.yaml");
-    let usual = [
-        ("scheduler.kubeScheduler.apiQps", "1"),
-        ("scheduler.kubeScheduler.apiBurst", "1"),
-        ("scheduler.kubeScheduler.leaderElect", "true"),
-        ("scheduler.extender.url", "http://127.0.0.1:1"),
-        ("scheduler.wishWeight", "1"),
-        ("scheduler.rankWeight", "1"),
-        ("schedulerName", "aliquot-scheduler"),
-        ("resourceName", "nvidia.com/gpu"),
-        ("resourceMem", "nvidia.com/gpumem"),
-        ("resourceMemPercentage", "nvidia.com/gpumem-percentage"),
-        ("resourceCores", "nvidia.com/gpucores"),
-        ("resourcePriority", "nvidia.com/priority"),
-    ];
-    let filled = usual.iter().fold(file.to_owned(), |text, (name, value)| {
-        text.replace(&format!("{{{{ .Values.{name} }}}}"), value)
-    });
-    let filled = filled.replace("{{ .Release.Namespace }}", "s");
-    let mut skipped = false;
-    let usual = filled.lines().filter(|line| {
-        // The lists of additional resources are empty.
-        skipped = (skipped || line.contains("{{- range")) && !line.contains("{{- end");
-        !skipped && !line.contains("{{")
-    });
-    let usual: Vec<&str> = usual.collect();
-    let mut config: Value = serde_saphyr::from_str(&usual.join("\n")).unwrap();
-    let extenders = config["extenders"].as_array_mut().unwrap();
-    extenders.truncate(1);
-    config.to_string()
+/// The scheduler's metrics.
+fn metrics(leads: u32, differences: u32) -> String {
+    let leads = format!("aliquot_scheduler_leads {leads}\n");
+    leads + &format!("aliquot_scheduler_self_check_differences_total {differences}\n")
 }
 
 /// The pod of the dry run, with this schedulerName.
@@ -63,14 +35,13 @@ fn admitted(scheduler: &str) -> Fact<DryRun> {
 
 /// A cluster without a finding.
 pub(super) fn healthy() -> ClusterFacts {
-    let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
-    let scheduler = [port[0], port[1], "--scheduler-lease=s/aliquot-scheduler"];
+    let scheduler = ["--scheduler-lease=s/aliquot-scheduler"];
     let pods = vec![
         part("s-0", "scheduler", &scheduler),
         part("s-1", "scheduler", &scheduler),
-        part("w-0", "webhook", &port),
-        part("w-1", "webhook", &port),
-        part("d-0", "device-plugin", &port),
+        part("w-0", "webhook", &[]),
+        part("w-1", "webhook", &[]),
+        part("d-0", "device-plugin", &[]),
     ];
     let hook = json!({"metadata": {"name": "aliquot-webhook"}, "webhooks": [{
         "name": "pods.aliquot.dev", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"],
@@ -84,8 +55,6 @@ pub(super) fn healthy() -> ClusterFacts {
         dry_run: admitted("aliquot-scheduler"),
         mutators: Ok(Vec::new()),
         quotas: Ok(Vec::new()),
-        classes: Ok([].into()),
-        agent_class: Ok(None),
         device_classes: Ok([].into()),
         exempt: Ok(Vec::new()),
         policy_bindings: Ok(vec![
@@ -99,13 +68,9 @@ pub(super) fn healthy() -> ClusterFacts {
             "aliquot-scheduler".to_owned(),
             "aliquot-webhook".to_owned(),
         ]),
-        config: Ok(Some(config())),
         autoscaler_status: Ok(false),
-        leader: Ok(Some("s-1_0a1b".to_owned())),
-        ledger: Ok(LedgerView::default()),
-        differences: Ok(Vec::new()),
-        metrics: Ok("aliquot_scheduler_self_check_differences_total 0\n".to_owned()),
-        agents: [].into(),
+        metrics: Ok(metrics(1, 0)),
+        unready_agents: [].into(),
     }
 }
 
@@ -118,12 +83,6 @@ fn check(change: impl FnOnce(&mut ClusterFacts), expected: &[(&str, Grade)]) {
         .map(|one| (one.check, one.grade))
         .collect();
     assert_eq!(found, expected);
-}
-
-fn changed(from: &str, to: &str) -> String {
-    let (before, after) = (config(), config().replace(from, to));
-    assert_ne!(before, after, "{from}");
-    after
 }
 
 const BAD: Grade = Grade::Problem;
@@ -167,16 +126,8 @@ fn recommends_annotation_where_resources_cost_most() {
     }
     let moved = |known: &mut ClusterFacts| {
         old(known);
-        let flags = [
-            "--listen=0.0.0.0:1",
-            "--authenticate=true",
-            "--request-as=annotation",
-        ];
-        known
-            .pods
-            .as_mut()
-            .unwrap()
-            .push(part("w-2", "webhook", &flags));
+        let moved = part("w-2", "webhook", &["--request-as=annotation"]);
+        known.pods.as_mut().unwrap().push(moved);
     };
     check(moved, &[]);
     let unread = |known: &mut ClusterFacts| known.autoscaler_status = Err("forbidden".to_owned());
@@ -190,9 +141,10 @@ fn reports_missing_single_or_leaderless_scheduler() {
     };
     let missing = |known: &mut ClusterFacts| {
         retain(known, |pod| !is_ours(pod, "scheduler"));
-        known.ledger = Err("no scheduler pod".to_owned());
+        known.metrics = Err("no scheduler pod".to_owned());
     };
-    check(missing, &[("scheduler", BAD)]);
+    let missed = [("scheduler", BAD), ("leader", UNMADE), ("ledger", UNMADE)];
+    check(missing, &missed);
     check(
         |known| retain(known, |pod| name(pod) != "s-0"),
         &[("scheduler", WARNS)],
@@ -212,80 +164,28 @@ fn reports_missing_single_or_leaderless_scheduler() {
         pods.push(part("s-0", "scheduler", &[]));
     };
     check(alone, &[]);
-    check(|known| known.leader = Ok(None), &[("leader", BAD)]);
-    check(
-        |known| known.leader = Ok(Some("other_1".to_owned())),
-        &[("leader", BAD)],
-    );
+    let nobody = |known: &mut ClusterFacts| known.metrics = Ok(metrics(0, 0));
+    check(nobody, &[("leader", BAD)]);
 }
 
-/// As in `make demo`, where the parts are processes.
 #[test]
 fn accepts_parts_without_pods_that_answer() {
     let remove = |known: &mut ClusterFacts| known.pods = Ok(Vec::new());
     check(remove, &[]);
     let silent = |known: &mut ClusterFacts| {
         remove(known);
-        known.ledger = Err("connection refused".to_owned());
+        known.metrics = Err("connection refused".to_owned());
         known.dry_run = Ok(DryRun::NoAnswer("failed calling webhook".to_owned()));
     };
     check(
         silent,
         &[
             ("scheduler", BAD),
+            ("leader", UNMADE),
+            ("ledger", UNMADE),
             ("webhook-pods", BAD),
             ("webhook-answers", BAD),
         ],
-    );
-}
-
-#[test]
-fn checks_each_field_of_extender_registration() {
-    for (from, to, check_name, grade) in [
-        ("\"bindVerb\":\"bind\"", "\"x\":1", "scheduler-config", BAD),
-        (
-            "\"filterVerb\":\"filter\"",
-            "\"x\":1",
-            "scheduler-config",
-            BAD,
-        ),
-        (
-            "\"ignorable\":false",
-            "\"ignorable\":true",
-            "scheduler-config",
-            BAD,
-        ),
-        (
-            "nvidia.com/gpucores",
-            "nvidia.com/other",
-            "managed-resources",
-            BAD,
-        ),
-        (
-            "nvidia.com/mig-",
-            "nvidia.com/other-",
-            "managed-resources",
-            WARNS,
-        ),
-        (
-            "{\"ignoredByScheduler\":true,\"name\":\"nvidia.com/gpu\"}",
-            "{\"name\":\"nvidia.com/gpu\"}",
-            "managed-resources",
-            BAD,
-        ),
-    ] {
-        check(
-            |known| known.config = Ok(Some(changed(from, to))),
-            &[(check_name, grade)],
-        );
-    }
-    check(
-        |known| known.config = Ok(None),
-        &[("scheduler-config", UNMADE)],
-    );
-    check(
-        |known| known.config = Ok(Some("{".to_owned())),
-        &[("scheduler-config", BAD)],
     );
 }
 
@@ -412,38 +312,9 @@ fn warns_when_webhook_is_disabled_by_values() {
 }
 
 #[test]
-fn reports_resource_names_that_differ() {
-    check(
-        |known| {
-            let pods = known.pods.as_mut().unwrap();
-            pods.retain(|pod| !is_ours(pod, "webhook"));
-            for name in ["w-0", "w-1"] {
-                pods.push(part(name, "webhook", &["--resource-mem=a/b"]));
-            }
-        },
-        &[("resource-names", BAD)],
-    );
-}
-
-#[test]
-fn reports_ledger_differences_and_unreachable_ledger() {
-    check(
-        |known| {
-            known.differences = Ok(vec![
-                "d/p: has an allocation that is not in the ledger".to_owned(),
-            ]);
-        },
-        &[("books", BAD)],
-    );
-    check(
-        |known| known.metrics = Ok("aliquot_scheduler_self_check_differences_total 2\n".to_owned()),
-        &[("books-self-check", WARNS)],
-    );
-    check(
-        |known| {
-            known.differences = Err("no way".to_owned());
-            known.metrics = Err("no way".to_owned());
-        },
-        &[("books", UNMADE), ("books-self-check", UNMADE)],
-    );
+fn reports_ledger_that_differed_and_unreachable_scheduler() {
+    let differed = |known: &mut ClusterFacts| known.metrics = Ok(metrics(1, 2));
+    check(differed, &[("ledger", WARNS)]);
+    let silent = |known: &mut ClusterFacts| known.metrics = Err("no way".to_owned());
+    check(silent, &[("leader", UNMADE), ("ledger", UNMADE)]);
 }

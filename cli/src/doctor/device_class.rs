@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use aliquot_core::request::{Resource, is_other};
+use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::Fact;
 use super::finding::{About, Finding};
-use crate::components::{flag, names, running_pods};
+use crate::snapshot;
 
 /// No class stands for a resource of Aliquot: where kube-scheduler allocates it by DRA, the kubelet
 /// allocates no device id, and still asks the device plugin to prepare the container.
-pub(super) fn checks(
+pub(crate) fn checks(
     classes: &Fact<BTreeMap<String, String>>,
     pods: &[Pod],
     about: &About,
@@ -21,13 +22,9 @@ pub(super) fn checks(
         Err(why) => return vec![about.unknown(check, why)],
         Ok(classes) => classes,
     };
-    let scheduler = running_pods(pods, "scheduler").next();
-    let named = scheduler.map(names).unwrap_or_default();
-    let extra = scheduler.and_then(|pod| flag(pod, "--extra-resources"));
-    let extra = extra.into_iter().flat_map(|names| names.split(','));
-    let extra: Vec<String> = extra.map(str::to_owned).collect();
+    let pod::Settings { names, extra, .. } = snapshot::settings(pods);
     let is_ours = |resource: &str| {
-        Resource::ALL.iter().any(|one| named.of(*one) == resource) || is_other(resource, &extra)
+        Resource::ALL.iter().any(|one| names.of(*one) == resource) || is_other(resource, &extra)
     };
     let ours = classes.iter().filter(|(_, resource)| is_ours(resource));
     let taken = ours.map(|(class, resource)| {

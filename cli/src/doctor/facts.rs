@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use aliquot_core::top::DeviceAmount;
-use aliquot_core::{GpuUuid, NodeName};
+use aliquot_core::NodeName;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
-use serde::Deserialize;
 
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
@@ -38,32 +36,6 @@ pub struct Mutator {
     pub nodes: bool,
 }
 
-/// The part of the answer to `GET /books` that is compared.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct LedgerView {
-    /// By the pod's uid.
-    #[serde(rename = "bookings")]
-    pub allocations: BTreeMap<String, LedgerEntry>,
-}
-
-/// An allocation, from the ledger or from a pod's annotation.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct LedgerEntry {
-    /// The node.
-    pub node: NodeName,
-    /// What is allocated of each GPU; `None` where the annotation cannot be read.
-    pub gpus: Option<BTreeMap<GpuUuid, DeviceAmount>>,
-}
-
-/// What a node's agent answered.
-#[derive(Clone, Debug)]
-pub struct AgentFacts {
-    /// `GET /readyz`.
-    pub ready: Fact<()>,
-    /// `GET /metrics`.
-    pub metrics: Fact<String>,
-}
-
 /// Everything that was read.
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
@@ -83,10 +55,6 @@ pub struct ClusterFacts {
     pub mutators: Fact<Vec<Mutator>>,
     /// The `ResourceQuotas` of all namespaces.
     pub quotas: Fact<Vec<ResourceQuota>>,
-    /// The handlers of all runtime classes, by the classes' names.
-    pub classes: Fact<BTreeMap<String, String>>,
-    /// The runtime class of the agents' pods.
-    pub agent_class: Fact<Option<String>>,
     /// The extended resources of `DeviceClasses`, by the classes' names.
     pub device_classes: Fact<BTreeMap<String, String>>,
     /// The namespaces with a label that exempts their pods from admission.
@@ -95,18 +63,10 @@ pub struct ClusterFacts {
     pub policy_bindings: Fact<Vec<String>>,
     /// The names of the `NetworkPolicies` in the components' namespace.
     pub network_policies: Fact<Vec<String>>,
-    /// kube-scheduler's configuration, if there is one.
-    pub config: Fact<Option<String>>,
     /// Whether cluster-autoscaler has written its status.
     pub autoscaler_status: Fact<bool>,
-    /// The holder of the lease, if there is one.
-    pub leader: Fact<Option<String>>,
-    /// The scheduler's ledger.
-    pub ledger: Fact<LedgerView>,
-    /// Differences between ledger and pods that every sample showed.
-    pub differences: Fact<Vec<String>>,
-    /// The scheduler's metrics.
+    /// The metrics of the scheduler that leads, or of another one.
     pub metrics: Fact<String>,
-    /// What the agents answered, by node.
-    pub agents: BTreeMap<NodeName, AgentFacts>,
+    /// What the agents whose pods are not ready say about it, by node.
+    pub unready_agents: BTreeMap<NodeName, String>,
 }

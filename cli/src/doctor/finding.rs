@@ -127,15 +127,9 @@ impl Report {
         !self.findings.is_empty() && self.not_checked == self.findings.len()
     }
 
-    /// The exit code. 0: no problem and no warning; 1: nothing could be checked; 3: warnings, or something
-    /// was not checked; 4: problems.
+    /// The exit code: 0 if every check was made and found neither problem nor warning, otherwise 1.
     pub fn code(&self) -> u8 {
-        match (self.problems, self.warnings + self.not_checked) {
-            (0, 0) => 0,
-            _ if self.checked_nothing() => 1,
-            (0, _) => 3,
-            _ => 4,
-        }
+        u8::from(self.problems + self.warnings + self.not_checked > 0)
     }
 
     /// For a terminal. Checks that passed are only counted, unless `all` is set.
@@ -154,7 +148,7 @@ impl Report {
         let mut text = String::new();
         if !rows.is_empty() {
             let cells: Vec<_> = rows.iter().map(cells).collect();
-            let table = aligned(&["", "CHECK", "ABOUT", "FOUND"], &cells);
+            let table = aligned("|CHECK|ABOUT|FOUND", &cells);
             let mut lines = table.lines();
             let _ = writeln!(text, "{}", lines.next().unwrap_or_default());
             for (line, finding) in lines.zip(&rows) {
@@ -199,7 +193,7 @@ mod tests {
         );
         check(
             vec![about.ok("a", "fine"), about.unknown("b", "no rights")],
-            3,
+            1,
             "             CHECK  ABOUT    FOUND\nnot checked  b      cluster  no rights\n\n\
              0 problems, 0 warnings, 1 not checked, 1 ok\n",
         );
@@ -208,7 +202,7 @@ mod tests {
                 about.warning("a", "old", "renew it"),
                 about.problem("b", "gone", "make it"),
             ],
-            4,
+            1,
             "         CHECK  ABOUT    FOUND\nPROBLEM  b      cluster  gone\n    -> make it\n\
              WARNING  a      cluster  old\n    -> renew it\n\n\
              1 problem, 1 warning, 0 not checked, 0 ok\n",

@@ -126,10 +126,8 @@ pub(super) fn refused(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
         Err(why) => return vec![about.unknown(check, why)],
         Ok(pods) => pods,
     };
-    let agents = facts.agents.iter().filter_map(|(node, agent)| {
-        let text = agent.ready.as_ref().err()?.as_str();
-        Some(("device-plugin", format!("node {node}"), text))
-    });
+    let agents = facts.unready_agents.iter();
+    let agents = agents.map(|(node, why)| ("device-plugin", format!("node {node}"), why.as_str()));
     let bindings = pods.iter().filter_map(|pod| {
         let text = not_scheduled(pod)?.message.as_deref()?;
         let object = format!("pod {}/{}", pod::namespace(pod), name(pod));
@@ -172,7 +170,6 @@ mod tests {
     use serde_json::json;
 
     use super::super::cluster_tests::healthy;
-    use super::super::facts::AgentFacts;
     use super::super::finding::Grade;
     use super::*;
 
@@ -234,11 +231,7 @@ mod tests {
         };
         known.mutators = Ok(vec![stamp]);
         for (node, text) in [("n1", OURS), ("n2", OURS), ("n3", "no")] {
-            let agent = AgentFacts {
-                ready: Err(text.to_owned()),
-                metrics: Ok(String::new()),
-            };
-            known.agents.insert(node.into(), agent);
+            known.unready_agents.insert(node.into(), text.to_owned());
         }
         let condition = json!({"type": "PodScheduled", "status": "False", "message": THEIRS});
         let pod = json!({"metadata": {"name": "p", "namespace": "d"},

@@ -1,22 +1,19 @@
-//! Checks of one node, by its objects and the answers of its agent.
+//! Checks of one node: its agent, and what the agent reports in conditions.
 
-use std::collections::BTreeMap;
-
-use aliquot_core::inventory::{Gpu, INVENTORY, Inventory, Mode};
+use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::{NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
 use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
-use super::other_plugins::other_plugins;
-use super::runtime_class;
-use crate::components::{containers, is_ours, is_ready, name, unready};
+use crate::components::{containers, is_ours, is_ready, name, node_name, offered, unready};
 use crate::table::counted;
-use crate::{metrics, snapshot};
 
+/// The condition that is `False` where something is wrong: a profile is not applied.
+const PROFILE: &str = "AliquotProfile";
 /// Conditions that the agent sets on its node: type, check, what to do.
-const CONDITIONS: [(&str, &str, &str); 7] = [
+const CONDITIONS: [(&str, &str, &str); 9] = [
     (
         "AliquotDriverMissing",
         "driver-loaded",
@@ -31,6 +28,11 @@ const CONDITIONS: [(&str, &str, &str); 7] = [
         "AliquotGpuSick",
         "gpu-health",
         "docs/guides/sick-gpus.md explains each reason",
+    ),
+    (
+        "AliquotAllocationUnreadable",
+        "allocations",
+        "kubectl delete pod POD -n NAMESPACE: its annotation is not what the scheduler wrote, and set admissionPolicies.enabled=true if it is false",
     ),
     (
         "AliquotCheckpointLost",
@@ -51,6 +53,11 @@ const CONDITIONS: [(&str, &str, &str); 7] = [
         "AliquotHousekeepingFailed",
         "housekeeping",
         "repair what each error names; the agent tries again every 10 s",
+    ),
+    (
+        PROFILE,
+        "profile",
+        "docs/guides/gpu-profiles.md explains each reason",
     ),
 ];
 
@@ -83,32 +90,13 @@ pub fn checks(facts: &ClusterFacts, asked: Option<&str>) -> Vec<Finding> {
         .collect()
 }
 
-fn node_name(node: &Node) -> &str {
-    node.metadata.name.as_deref().unwrap_or_default()
-}
-
 fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata
-        .annotations
-        .as_ref()?
-        .get(key)
-        .map(String::as_str)
-}
-
-/// The amounts in the node's capacity, by resource.
-fn capacity(node: &Node) -> BTreeMap<&str, u64> {
-    let capacity = node
-        .status
-        .as_ref()
-        .and_then(|status| status.capacity.as_ref());
-    let all = capacity.into_iter().flatten();
-    all.filter_map(|(name, amount)| Some((name.as_str(), amount.0.parse().ok()?)))
-        .collect()
+    let annotations = node.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
 }
 
 fn has_gpus(node: &Node) -> bool {
-    let offers = |(name, count): (&str, u64)| name.starts_with("nvidia.com/") && count > 0;
-    annotation(node, INVENTORY).is_some() || capacity(node).into_iter().any(offers)
+    annotation(node, INVENTORY).is_some() || offered(node).next().is_some()
 }
 
 fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> {
@@ -119,33 +107,9 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
         .filter(here)
         .filter(|pod| !pod::is_finished(pod))
         .collect();
-    let mut found = vec![agent(facts, node, &pods, &about)];
-    let inventory = match annotation(node, INVENTORY).map(Inventory::decode) {
-        None => {
-            found.push(about.problem(
-                "inventory",
-                "the node has no inventory annotation: the scheduler places no share on it",
-                "check that the node has the label of devicePlugin.nvidiaNodeSelector, and read the log of its agent pod",
-            ));
-            found.extend(conditions(node, &about));
-            found.extend(other_plugins(&pods, &about));
-            return found;
-        }
-        Some(Err(error)) => {
-            let what = format!("annotation {INVENTORY} cannot be read: {error}");
-            found.push(about.problem("inventory", what, "run the same release of all components"));
-            return found;
-        }
-        Some(Ok(inventory)) => inventory,
-    };
-    found.push(driver(&inventory, &about));
-    found.push(unmanaged(&inventory, &about));
-    found.extend(replicas(node, &inventory, &about));
+    let mut found = vec![agent(facts, node, &pods, &about), inventory(node, &about)];
+    found.extend(unmanaged(node, &about));
     found.extend(conditions(node, &about));
-    found.extend(runtime_class::on_node(facts, node, &about));
-    found.push(profile(node, &about));
-    found.push(allocations(facts, node, &about));
-    found.extend(other_plugins(&pods, &about));
     found.extend(mps_supervisor(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
         found.push(about.problem(
@@ -154,38 +118,57 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
             "kubectl annotate node NODE hami.io/node-nvidia-register- hami.io/node-handshake-, then restart HAMi's scheduler",
         ));
     }
-    found.extend(accounts(facts, node, &about));
     found
 }
 
-/// The agent pod is ready, answers, and is registered with the kubelet.
+/// The agent pod is ready: it is registered with the kubelet and has published its inventory.
 fn agent(facts: &ClusterFacts, node: &Node, pods: &[&Pod], about: &About) -> Finding {
     let check = "agent";
     if let Err(why) = &facts.pods {
         return about.unknown(check, why);
     }
-    let node: NodeName = node_name(node).into();
-    let here = pods.iter().find(|pod| is_ours(pod, "device-plugin"));
-    let answer = facts.agents.get(&node).map(|agent| &agent.ready);
-    match (here, answer) {
-        (Some(pod), _) if !is_ready(pod) => {
-            let answered = answer.and_then(|ready| ready.as_ref().err());
-            let why = unready(pod).or_else(|| answered.cloned());
-            let text = format!("pod {} is not ready: {}", name(pod), why.unwrap_or_default());
-            about.problem(
-                check,
-                text,
-                "run kubectl describe on the pod and read the log of the named container; devicePlugin.kubeletDir must be the kubelet's directory",
-            )
-        }
-        (_, Some(Ok(()))) => about.ok(check, "the agent is registered with the kubelet and has published its inventory"),
-        (None, None) => about.problem(
+    let Some(pod) = pods.iter().find(|pod| is_ours(pod, "device-plugin")) else {
+        return about.problem(
             check,
             "no agent pod runs on this node: running pods continue, new GPU pods do not start",
             "check that the node has the label of devicePlugin.nvidiaNodeSelector, and kubectl get pods -o wide in the namespace of Aliquot",
+        );
+    };
+    if is_ready(pod) {
+        return about.ok(check, format!("pod {} is ready", name(pod)));
+    }
+    let answer = facts.unready_agents.get(&NodeName::from(node_name(node)));
+    let why: Vec<String> = unready(pod).into_iter().chain(answer.cloned()).collect();
+    about.problem(
+        check,
+        format!("pod {} is not ready: {}", name(pod), why.join("; ")),
+        "run kubectl describe on the pod and read the log of the named container; devicePlugin.kubeletDir must be the kubelet's directory",
+    )
+}
+
+/// The scheduler can read which GPUs the node has.
+fn inventory(node: &Node, about: &About) -> Finding {
+    let check = "inventory";
+    match annotation(node, INVENTORY).map(Inventory::decode) {
+        None => about.problem(
+            check,
+            "the node has no inventory annotation: the scheduler places no share on it",
+            "check that the node has the label of devicePlugin.nvidiaNodeSelector, and read the log of its agent pod",
         ),
-        (_, Some(Err(why))) => about.unknown(check, why),
-        (Some(pod), None) => about.ok(check, format!("pod {} is ready", name(pod))),
+        Some(Err(error)) => about.problem(
+            check,
+            format!("annotation {INVENTORY} cannot be read: {error}"),
+            "run the same release of all components",
+        ),
+        Some(Ok(inventory)) if inventory.gpus.is_empty() => about.problem(
+            check,
+            format!("driver {} reports no GPU", inventory.driver),
+            "run nvidia-smi -L on the node",
+        ),
+        Some(Ok(inventory)) => {
+            let devices = counted(inventory.gpus.len(), "device", "devices");
+            about.ok(check, format!("driver {}, {devices}", inventory.driver))
+        }
     }
 }
 
@@ -209,78 +192,23 @@ fn mps_supervisor(pods: &[&Pod], about: &About) -> Option<Finding> {
     ))
 }
 
-fn driver(inventory: &Inventory, about: &About) -> Finding {
-    let (check, count) = ("driver", inventory.gpus.len());
-    if inventory.driver.is_empty() {
-        return about.unknown(check, "the inventory names no driver version");
-    }
-    if count == 0 {
-        let what = format!("driver {} reports no GPU", inventory.driver);
-        return about.problem(check, what, "run nvidia-smi -L on the node");
-    }
-    about.ok(
-        check,
-        format!(
-            "driver {}, {}",
-            inventory.driver,
-            counted(count, "allocatable device", "allocatable devices")
-        ),
-    )
-}
-
 /// No process outside every share holds memory of a GPU.
-fn unmanaged(inventory: &Inventory, about: &About) -> Finding {
+fn unmanaged(node: &Node, about: &About) -> Option<Finding> {
     let check = "unmanaged-memory";
+    let inventory = Inventory::decode(annotation(node, INVENTORY)?).ok()?;
     let held = inventory.unmanaged.iter();
     let held: Vec<String> = held
         .map(|(gpu, memory)| format!("{memory} of {gpu}"))
         .collect();
     if held.is_empty() {
-        return about.ok(check, "no process outside every share is reported");
+        return Some(about.ok(check, "no process outside every share is reported"));
     }
     let held = held.join(", ");
-    about.warning(
+    Some(about.warning(
         check,
         format!("processes outside every share hold {held}: no pod is promised that memory, except where host memory backs it"),
         "end them: the events GpuProcessUnmanaged on the node and its pods, and the metric aliquot_gpu_unmanaged_memory_bytes, say what they are; monitor.withholdUnmanaged=false promises the memory all the same",
-    )
-}
-
-/// The kubelet counts the replicas that the inventory has.
-fn replicas(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
-    let check = "kubelet-seats";
-    let mut offered: BTreeMap<&str, u64> = BTreeMap::new();
-    // The counts differ with dynamic MIG, and while a GPU changes its mode.
-    let steady = |gpu: &&Gpu| gpu.mode != Mode::Mig;
-    for gpu in inventory.gpus.iter().filter(steady) {
-        *offered.entry(&gpu.resource).or_default() += u64::from(gpu.replicas);
-    }
-    let changing = |name: &str| {
-        let mut of = inventory.gpus.iter().filter(|gpu| gpu.resource == name);
-        of.any(|gpu| gpu.cordon.is_some())
-    };
-    let capacity = capacity(node);
-    let mut found = Vec::new();
-    for (resource, replicas) in offered {
-        let count = capacity.get(resource).copied().unwrap_or(0);
-        let what =
-            format!("the node's capacity has {count} {resource}, the inventory has {replicas}");
-        found.push(match count {
-            _ if changing(resource) => about.ok(check, format!("{resource}: not compared while a GPU changes its mode")),
-            0 if replicas > 0 => about.problem(
-                check,
-                what,
-                "the agent is not registered with this kubelet: read the agent's log, and check devicePlugin.kubeletDir",
-            ),
-            count if count == replicas => about.ok(check, format!("{replicas} {resource}")),
-            _ => about.warning(
-                check,
-                what,
-                "another device plugin may have registered the same resource later: see check other-plugin; pods of an earlier profile also keep their replicas until they end",
-            ),
-        });
-    }
-    found
+    ))
 }
 
 fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
@@ -291,7 +219,8 @@ fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
 /// The conditions that the agent set.
 fn conditions(node: &Node, about: &About) -> Vec<Finding> {
     let finding = |(kind, check, todo): (&str, &'static str, &str)| {
-        let Some(found) = condition(node, kind).filter(|found| found.status == "True") else {
+        let bad = if kind == PROFILE { "False" } else { "True" };
+        let Some(found) = condition(node, kind).filter(|found| found.status == bad) else {
             return about.ok(check, "the agent reports no problem");
         };
         let reason = found.reason.as_deref().unwrap_or_default();
@@ -300,104 +229,16 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
             "CdiUnknown" => about.unknown(check, text),
             // Each instance has multiprocessors of its own.
             "PartitionedGpus" => about.ok(check, text),
-            "CdiOff" | "DrainNeeded" | "DriverMissing" | "OtherDevicePlugin" | "ResetNeeded" => {
-                about.problem(check, text, todo)
-            }
+            "AllocationUnreadable"
+            | "CdiOff"
+            | "DrainNeeded"
+            | "DriverMissing"
+            | "OtherDevicePlugin"
+            | "ResetNeeded" => about.problem(check, text, todo),
             _ => about.warning(check, text, todo),
         }
     };
     CONDITIONS.into_iter().map(finding).collect()
-}
-
-/// The profile is applied.
-fn profile(node: &Node, about: &About) -> Finding {
-    let check = "profile";
-    match condition(node, "AliquotProfile") {
-        None => about.ok(check, "no profiles are configured"),
-        Some(found) if found.status == "True" => {
-            about.ok(check, "the profile is applied on every GPU")
-        }
-        Some(found) => {
-            let reason = found.reason.as_deref().unwrap_or_default();
-            let text = format!("{reason}: {}", found.message.as_deref().unwrap_or_default());
-            about.warning(
-                check,
-                text,
-                "docs/guides/gpu-profiles.md explains each reason",
-            )
-        }
-    }
-}
-
-/// The allocations of the node's pods can be read.
-fn allocations(facts: &ClusterFacts, node: &Node, about: &About) -> Finding {
-    let check = "allocations";
-    let pods = match &facts.pods {
-        Ok(pods) => pods,
-        Err(why) => return about.unknown(check, why),
-    };
-    let ledger = snapshot::ledger(std::slice::from_ref(node), pods, &snapshot::settings(pods));
-    let unreadable = snapshot::unreadable(&ledger, &node_name(node).into(), pods);
-    if unreadable.is_empty() {
-        return about.ok(check, "the allocations of all pods can be read");
-    }
-    about.problem(
-        check,
-        format!(
-            "the allocation of {} cannot be read: the node counts as full",
-            unreadable.join(", ")
-        ),
-        "kubectl delete pod POD -n NAMESPACE: its annotation is not what the scheduler wrote, and set admissionPolicies.enabled=true if it is false",
-    )
-}
-
-/// The differences that the agent counted between its allocations and the kubelet's.
-fn accounts(facts: &ClusterFacts, node: &Node, about: &About) -> Vec<Finding> {
-    let check = "node-accounts";
-    let node: NodeName = node_name(node).into();
-    let page = match facts.agents.get(&node).map(|agent| &agent.metrics) {
-        None => {
-            return vec![about.unknown(
-                check,
-                "the agent was not asked, because it has no running pod",
-            )];
-        }
-        Some(Err(why)) => return vec![about.unknown(check, why)],
-        Some(Ok(page)) => page,
-    };
-    let counted = |name: &str| metrics::sum(page, &format!("aliquot_device_plugin_{name}"));
-    let mut found = Vec::new();
-    for (name, what) in [
-        (
-            "audit_differences_total",
-            "containers that see another MIG instance than the one in their allocation",
-        ),
-        (
-            "damaged_shares",
-            "accepted allocations that cannot be read back and count by their pods' annotations",
-        ),
-        (
-            "checkpoint_lost",
-            "running containers with an allocation that the kubelet's checkpoint does not have",
-        ),
-    ] {
-        match counted(name) {
-            None => found.push(about.unknown(
-                check,
-                format!("the agent has no metric aliquot_device_plugin_{name}"),
-            )),
-            Some(0.0) => {}
-            Some(count) => found.push(about.warning(
-                check,
-                format!("{count} {what}"),
-                "read the agent's log, which names them",
-            )),
-        }
-    }
-    if found.is_empty() {
-        found.push(about.ok(check, "the agent's allocations match the kubelet's"));
-    }
-    found
 }
 
 #[cfg(test)]

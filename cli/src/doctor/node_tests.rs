@@ -3,13 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::cluster_tests::healthy;
-use super::super::facts::AgentFacts;
 use super::super::finding::Grade;
 use super::*;
 use crate::components::COMPONENT;
-
-const PAGE: &str = "aliquot_device_plugin_audit_differences_total 0\n\
-    aliquot_device_plugin_damaged_shares 0\naliquot_device_plugin_checkpoint_lost 0\n";
 
 fn inventory() -> Inventory {
     let gpu = json!({"uuid": "GPU-a", "index": 0, "model": "A100", "memory": 1000, "scaled": 1000,
@@ -18,36 +14,30 @@ fn inventory() -> Inventory {
     Inventory::decode(&text.to_string()).unwrap()
 }
 
-fn node(replicas: &str, change: impl FnOnce(&mut Value)) -> Node {
+fn node(change: impl FnOnce(&mut Value)) -> Node {
     let mut node = json!({
         "metadata": {"name": "n1", "annotations": {INVENTORY: inventory().encode().unwrap()}},
-        "status": {"capacity": {"nvidia.com/gpu": replicas}, "conditions": []},
+        "status": {"conditions": []},
     });
     change(&mut node);
     serde_json::from_value(node).unwrap()
 }
 
-fn pod(name: &str, image: &str, ours: bool) -> Pod {
+fn pod(name: &str, image: &str) -> Pod {
     let labels = json!({"app.kubernetes.io/part-of": "aliquot",
         "app.kubernetes.io/component": "device-plugin"});
-    let none = json!({});
     serde_json::from_value(json!({
-        "metadata": {"name": name, "namespace": "s", "labels": if ours { labels } else { none }},
+        "metadata": {"name": name, "namespace": "s", "labels": labels},
         "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": image}]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     }))
     .unwrap()
 }
 
-fn known(node: Node, pods: Vec<Pod>, page: &str) -> ClusterFacts {
-    let agent = AgentFacts {
-        ready: Ok(()),
-        metrics: Ok(page.to_owned()),
-    };
+fn known(node: Node, pods: Vec<Pod>) -> ClusterFacts {
     ClusterFacts {
         nodes: Ok(vec![node]),
         pods: Ok(pods),
-        agents: [("n1".into(), agent)].into(),
         ..healthy()
     }
 }
@@ -63,32 +53,32 @@ fn check(known: &ClusterFacts, expected: &[(&str, Grade)]) {
 }
 
 fn agent() -> Pod {
-    pod("agent", "aliquot/aliquot:1", true)
+    pod("agent", "aliquot/aliquot:1")
 }
 
 #[test]
 fn reports_nothing_for_healthy_node() {
-    check(&known(node("10", |_| ()), vec![agent()], PAGE), &[]);
+    check(&known(node(|_| ()), vec![agent()]), &[]);
 }
 
 #[test]
 fn reports_memory_that_is_held_outside_every_share() {
     let mut held = inventory();
     held.unmanaged.insert("GPU-a".into(), aliquot_core::Mib(512));
-    let held = node("10", |node| {
+    let held = node(|node| {
         node["metadata"]["annotations"][INVENTORY] = json!(held.encode().unwrap());
     });
-    let known = known(held, vec![agent()], PAGE);
+    let known = known(held, vec![agent()]);
     check(&known, &[("unmanaged-memory", Grade::Warning)]);
 }
 
 #[test]
 fn reports_mps_pod_of_another_image_than_the_agents() {
     let of = |image: &str| {
-        let mut mps = pod("aliquot-mps-x", image, true);
+        let mut mps = pod("aliquot-mps-x", image);
         let labels = mps.metadata.labels.get_or_insert_default();
         labels.insert(COMPONENT.to_owned(), "mps".to_owned());
-        known(node("10", |_| ()), vec![agent(), mps], PAGE)
+        known(node(|_| ()), vec![agent(), mps])
     };
     check(&of("aliquot/aliquot:1"), &[]);
     let old = of("aliquot/aliquot:0");
@@ -104,57 +94,19 @@ fn reports_mps_pod_of_another_image_than_the_agents() {
 }
 
 #[test]
-fn reports_replicas_unknown_to_kubelet() {
-    let bad = Grade::Problem;
-    let of = |replicas| known(node(replicas, |_| ()), vec![agent()], PAGE);
-    check(&of("0"), &[("kubelet-seats", bad)]);
-    check(&of("1"), &[("kubelet-seats", Grade::Warning)]);
-}
-
-#[test]
-fn reports_other_device_plugin_and_hami_registration() {
-    let bad = Grade::Problem;
-    let theirs = pod(
-        "nvidia-device-plugin-x",
-        "nvcr.io/nvidia/k8s-device-plugin:v0.20",
-        false,
-    );
-    let other = pod("web", "nginx", false);
-    let all = vec![agent(), theirs, other];
-    check(
-        &known(node("10", |_| ()), all, PAGE),
-        &[("other-plugin", bad)],
-    );
-    let hami = node("10", |node| {
-        node["metadata"]["annotations"][hami::REGISTER] = json!("[]");
-    });
-    check(&known(hami, vec![agent()], PAGE), &[("hami", bad)]);
-}
-
-#[test]
-fn names_pod_whose_allocation_cannot_be_read() {
-    let mut spoilt = pod("spoilt", "nginx", false);
-    spoilt.metadata.uid = Some("u".to_owned());
-    let key = aliquot_core::allocation::ALLOCATION.to_owned();
-    spoilt.metadata.annotations = Some([(key, "{".to_owned())].into());
-    let spec = spoilt.spec.as_mut().unwrap();
-    spec.scheduler_name = Some("aliquot-scheduler".to_owned());
-    let limits = json!({"limits": {"nvidia.com/gpu": "1"}});
-    spec.containers[0].resources = serde_json::from_value(limits).unwrap();
-    let known = known(node("10", |_| ()), vec![agent(), spoilt], PAGE);
-    check(&known, &[("allocations", Grade::Problem)]);
-    let found = checks(&known, Some("n1"));
-    assert!(found.iter().any(|one| one.found.contains("s/spoilt")));
+fn reports_hami_registration() {
+    let hami = node(|node| node["metadata"]["annotations"][hami::REGISTER] = json!("[]"));
+    check(&known(hami, vec![agent()]), &[("hami", Grade::Problem)]);
 }
 
 #[test]
 fn reports_agent_conditions_with_reason() {
     let with = |kind: &str, status: &str, reason: &str| {
         let condition = json!({"type": kind, "status": status, "reason": reason, "message": "m"});
-        let node = node("10", |node| {
+        let node = node(|node| {
             node["status"]["conditions"] = json!([condition]);
         });
-        known(node, vec![agent()], PAGE)
+        known(node, vec![agent()])
     };
     let (bad, warns) = (Grade::Problem, Grade::Warning);
     let runtime = "AliquotRuntimeIncomplete";
@@ -194,6 +146,10 @@ fn reports_agent_conditions_with_reason() {
         &with("AliquotHousekeepingFailed", "True", failed),
         &[("housekeeping", warns)],
     );
+    check(
+        &with("AliquotAllocationUnreadable", "True", "AllocationUnreadable"),
+        &[("allocations", bad)],
+    );
     check(&with("AliquotProfile", "True", "Holds"), &[]);
     check(
         &with("AliquotProfile", "False", "GivenUp"),
@@ -204,28 +160,12 @@ fn reports_agent_conditions_with_reason() {
 #[test]
 fn reports_missing_agent_missing_inventory_and_no_answer() {
     let bad = Grade::Problem;
-    let mut away = known(node("10", |_| ()), vec![], PAGE);
-    away.agents.clear();
-    check(
-        &away,
-        &[("agent", bad), ("node-accounts", Grade::NotChecked)],
-    );
-    // Without a pod, but it answers.
-    check(&known(node("10", |_| ()), vec![], PAGE), &[]);
-    let bare = node("10", |node| node["metadata"]["annotations"] = json!({}));
-    check(&known(bare, vec![agent()], PAGE), &[("inventory", bad)]);
-    let mut mute = known(node("10", |_| ()), vec![agent()], PAGE);
-    let why = || "no rights".to_owned();
-    mute.agents = [(
-        "n1".into(),
-        AgentFacts {
-            ready: Err(why()),
-            metrics: Err(why()),
-        },
-    )]
-    .into();
-    let unmade = Grade::NotChecked;
-    check(&mute, &[("agent", unmade), ("node-accounts", unmade)]);
+    check(&known(node(|_| ()), vec![]), &[("agent", bad)]);
+    let bare = node(|node| node["metadata"]["annotations"] = json!({}));
+    check(&known(bare, vec![agent()]), &[("inventory", bad)]);
+    let mut blind = known(node(|_| ()), vec![agent()]);
+    blind.pods = Err("no rights".to_owned());
+    check(&blind, &[("agent", Grade::NotChecked)]);
 }
 
 #[test]
@@ -239,23 +179,13 @@ fn reports_agent_pod_with_unready_container() {
     let status = hangs.status.as_mut().unwrap();
     status.conditions = None;
     status.container_statuses = serde_json::from_value(statuses).unwrap();
-    let with_monitor = known(node("10", |_| ()), vec![hangs.clone()], PAGE);
-    check(&with_monitor, &[("agent", Grade::Problem)]);
-    let bare = node("0", |node| {
-        node["metadata"]["annotations"] = json!({});
-        node["status"]["capacity"] = json!({});
-    });
-    let mut new = known(bare, vec![hangs], PAGE);
-    new.agents.clear();
+    let bare = node(|node| node["metadata"]["annotations"] = json!({}));
+    let mut new = known(bare, vec![hangs]);
+    let why = "the agent of n1 is not ready: registration".to_owned();
+    new.unready_agents = [("n1".into(), why)].into();
     let found = checks(&new, None);
     let agent = found.iter().find(|one| one.check == "agent").unwrap();
-    let expected = "pod agent is not ready: monitor (CrashLoopBackOff: back-off)";
+    let expected = "pod agent is not ready: monitor (CrashLoopBackOff: back-off); \
+        the agent of n1 is not ready: registration";
     assert_eq!((agent.grade, &*agent.found), (Grade::Problem, expected));
-}
-
-#[test]
-fn warns_of_differences_counted_by_agent() {
-    let page = PAGE.replace("damaged_shares 0", "damaged_shares 2");
-    let known = known(node("10", |_| ()), vec![agent()], &page);
-    check(&known, &[("node-accounts", Grade::Warning)]);
 }

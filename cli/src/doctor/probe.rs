@@ -14,6 +14,7 @@ use tokio::time::{Instant, interval};
 use super::container_view::ContainerView;
 use super::facts::{Fact, fact};
 use super::finding::{About, Finding};
+use crate::components::unready;
 
 /// Which of the two probe pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,52 +93,27 @@ impl Probe {
 }
 
 /// Why a probe pod did not succeed, by its status.
-pub fn why_not_ended(pod: &Pod) -> String {
+fn why_not_ended(pod: &Pod) -> String {
     let status = pod.status.as_ref();
-    let phase = status
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or("no phase");
+    let phase = status.and_then(|status| status.phase.as_deref());
     let conditions = status.and_then(|status| status.conditions.as_deref());
-    let conditions = conditions.unwrap_or_default().iter();
-    let mut messages = conditions.filter(|one| one.status == "False");
-    let message = messages.find_map(|one| one.message.as_deref());
-    let containers = status.and_then(|status| status.container_statuses.as_deref());
-    let waiting = containers.unwrap_or_default().iter().find_map(|one| {
-        let waiting = one.state.as_ref()?.waiting.as_ref()?;
-        let (reason, message) = (waiting.reason.as_deref()?, waiting.message.as_deref());
-        Some(format!("{reason} {}", message.unwrap_or_default()))
-    });
-    let why = waiting
-        .or_else(|| message.map(str::to_owned))
-        .unwrap_or_default();
-    format!("the probe pod is in phase {phase}: {why}")
-        .trim_end_matches([' ', ':'])
-        .to_owned()
+    let mut refused = conditions.unwrap_or_default().iter();
+    let message = refused.find_map(|one| one.message.clone().filter(|_| one.status == "False"));
+    let why = unready(pod).or(message).unwrap_or_default();
+    format!("the probe pod is in phase {}: {why}", phase.unwrap_or("unknown"))
 }
 
 /// Longest wait for a probe pod: its image may have to be pulled.
 const TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// The result of a probe pod.
-pub(super) struct ProbeResult {
-    /// What its process sees.
-    pub(super) view: ContainerView,
-    /// The runtime class of the stored pod.
-    pub(super) runtime_class: Option<String>,
-}
-
 /// Creates the pod, waits for its end, reads its output, and deletes it.
-pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ProbeResult> {
+pub(super) async fn run(pods: &Api<Pod>, pod: Value) -> Fact<ContainerView> {
     let pod: Pod = fact(serde_json::from_value(pod))?;
     let made = pods.create(&PostParams::default(), &pod).await;
     let made = made.map_err(|error| format!("cannot create the probe pod: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
-    let runtime_class = made.spec.and_then(|spec| spec.runtime_class_name);
-    let result = wait_for_end(pods, &name).await.map(|view| ProbeResult {
-        view,
-        runtime_class,
-    });
+    let result = wait_for_end(pods, &name).await;
     let now = DeleteParams::default().grace_period(0);
     match pods.delete(&name, &now).await {
         Ok(_) => result,

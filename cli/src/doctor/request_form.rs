@@ -71,7 +71,7 @@ fn autoscaler(facts: &ClusterFacts, pods: &[Pod], nodes: &[Node]) -> Option<Stri
 }
 
 /// Of a version of Kubernetes, such as `v1.33.4+k3s1`: 33.
-pub(super) fn minor(version: &str) -> Option<u32> {
+pub(crate) fn minor(version: &str) -> Option<u32> {
     let mut numbers = version.trim_start_matches('v').split('.');
     (numbers.next() == Some("1")).then_some(())?;
     numbers.next()?.parse().ok()

@@ -1,14 +1,12 @@
 //! What is open to tenants in this cluster, with the value of the chart that closes it. Read from the
 //! flags of Aliquot's running pods, and from the objects that the chart installs.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::core::v1::Pod;
 
 use super::admission;
 use super::facts::ClusterFacts;
 use super::finding::{About, Finding};
-use crate::components::{arguments, container_flag, containers, flag, running_pods};
+use crate::components::{arguments, flag, running_pods};
 use crate::snapshot::without_control;
 use crate::table::counted;
 
@@ -54,7 +52,6 @@ pub(super) fn checks(facts: &ClusterFacts) -> Vec<Finding> {
         Ok(pods) => {
             found.extend(of_webhook(facts, pods, &about));
             found.extend(of_agents(pods, &about));
-            found.push(tokens(pods, &about));
             found.push(reachable_ports(facts, pods, &about));
         }
     }
@@ -202,44 +199,6 @@ fn of_priority(agent: &Pod, about: &About) -> Finding {
 /// The components with ports for metrics and queries.
 const SERVERS: [&str; 3] = ["scheduler", "webhook", "device-plugin"];
 
-/// Whether the ports ask for tokens.
-fn tokens(pods: &[Pod], about: &About) -> Finding {
-    let check = "ports";
-    let servers = SERVERS
-        .into_iter()
-        .flat_map(|part| running_pods(pods, part));
-    let mut serving = servers
-        .flat_map(containers)
-        .filter(|one| {
-            ["--listen", "--admin-listen"]
-                .iter()
-                .any(|name| container_flag(one, name).is_some())
-        })
-        .peekable();
-    if serving.peek().is_none() {
-        return about.unknown(
-            check,
-            "no pod of Aliquot with a port runs, so its flags are unknown",
-        );
-    }
-    let open: BTreeSet<&str> = serving
-        .filter(|one| container_flag(one, "--authenticate") != Some("true"))
-        .map(|one| one.name.as_str())
-        .collect();
-    if open.is_empty() {
-        return about.ok(check, "all ports for metrics and queries ask for a token");
-    }
-    let names: Vec<&str> = open.into_iter().collect();
-    about.warning(
-        check,
-        format!(
-            "whoever reaches the ports for metrics and queries of {} reads without a token what other tenants run",
-            names.join(", ")
-        ),
-        "run helm upgrade: the chart sets --authenticate=true, which no value changes",
-    )
-}
-
 /// Whether every pod reaches all ports.
 fn reachable_ports(facts: &ClusterFacts, pods: &[Pod], about: &About) -> Finding {
     let check = "network-policies";
@@ -276,14 +235,12 @@ mod tests {
     use super::*;
     use crate::components::is_ours;
 
-    /// The findings that are not ok, of a cluster with these flags, before those with which its ports
-    /// ask for tokens.
+    /// The findings that are not ok, of a cluster with these flags.
     fn open(component: &str, flags: &[&str]) -> Vec<(&'static str, String)> {
         let mut facts = healthy();
         let pods = facts.pods.as_mut().unwrap();
         pods.retain(|pod| !is_ours(pod, component));
-        let port = ["--listen=0.0.0.0:1", "--authenticate=true"];
-        pods.push(part("p", component, &[flags, &port].concat()));
+        pods.push(part("p", component, flags));
         let found = checks(&facts).into_iter();
         let open = found.filter(|one| one.grade != Grade::Ok);
         open.map(|one| (one.check, one.todo)).collect()
@@ -327,31 +284,6 @@ mod tests {
         ] {
             assert!(has(&open("webhook", &[flag]), "webhook", value), "{flag}");
         }
-    }
-
-    #[test]
-    fn security_lists_ports_that_ask_for_no_token() {
-        for component in SERVERS {
-            let found = open(component, &["--authenticate=false"]);
-            assert!(has(&found, "ports", "--authenticate=true"), "{found:?}");
-        }
-        // Of two containers of a pod, one is open.
-        let mut facts = healthy();
-        let pods = facts.pods.as_mut().unwrap();
-        let agent = pods.iter_mut().find(|pod| is_ours(pod, "device-plugin"));
-        let spec = agent.unwrap().spec.as_mut().unwrap();
-        let mut monitor = spec.containers[0].clone();
-        monitor.name = "monitor".to_owned();
-        monitor.args = Some(vec!["--listen".to_owned(), "0.0.0.0:2".to_owned()]);
-        spec.containers.push(monitor);
-        let found = checks(&facts);
-        let one = found.iter().find(|one| one.check == "ports").unwrap();
-        assert_eq!(one.grade, Grade::Warning);
-        assert!(one.found.contains("queries of monitor reads"), "{one:?}");
-        facts.pods = Ok(Vec::new());
-        let found = checks(&facts);
-        let one = found.iter().find(|one| one.check == "ports").unwrap();
-        assert_eq!(one.grade, Grade::NotChecked);
     }
 
     #[test]

@@ -122,7 +122,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn doctor_stops_waiting_at_deadline() {
         let (code, notes) = wait(3, &[ONE, ONE]).await;
-        assert_eq!(code, 4);
+        assert_eq!(code, 1);
         let expected = [
             "waiting: agent (n1)",
             "not well after 3 s; still missing: agent (n1)",

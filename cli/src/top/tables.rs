@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 
 use aliquot_core::inventory::Mode;
-use aliquot_core::measured::{GpuUsage, Used};
+use aliquot_core::measured::{self, GpuUsage, Used};
 use aliquot_core::top::{DeviceAmount, GpuTop, NodeTop, TopAnswer};
 use aliquot_core::{GpuUuid, Mib, Percent};
 
@@ -145,23 +145,12 @@ pub fn nodes(nodes: &[NodeTop], usage: &Usage, by: SortBy, wide: bool) -> String
             used: beside,
         }
     };
-    let mut columns = vec![
-        "NODE",
-        "GPUS",
-        "CLOSED",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "LARGEST MIB",
-    ];
+    let mut head = "NODE|GPUS|CLOSED|SHARES|MIB|USED|CORES|SM %|THROTTLED|LARGEST MIB".to_owned();
     if wide {
-        columns.extend(["MODELS", "MODES", "WHY CLOSED"]);
+        head.push_str("|MODELS|MODES|WHY CLOSED");
     }
     let rows = sorted(nodes.iter().map(row).collect(), by);
-    aligned(&columns, &rows) + &notes(nodes)
+    aligned(&head, &rows) + &notes(nodes)
 }
 
 /// A line for each node that a pod's unreadable allocation closes, and for each where the driver does
@@ -219,11 +208,11 @@ fn mode(gpu: &GpuTop) -> String {
     text
 }
 
-/// A line for each device; `wide` adds its pods and their names, its UUID, memory that outlives its pods,
-/// the largest request that fits with the default cores, and the resource of its replicas.
+/// A line for each device; `wide` adds its pods and their names, temperature and power, the replicas that the peaks
+/// of its containers suggest, its UUID, memory that outlives its pods, the largest request that fits with the
+/// default cores, and the resource of its replicas.
 pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String {
     let nodes = &answer.nodes;
-    let with = format!("WITH {}", counted(answer.default_cores.0, "CORE", "CORES"));
     let row = |node: &NodeTop, gpu: &GpuTop| {
         let beside = UsedCells::of_gpu(gpu, usage);
         let mut row = vec![
@@ -252,6 +241,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
                 owners(gpu, usage),
                 figure(|used| used.temperature),
                 figure(|used| used.power),
+                suggested(gpu, usage),
                 gpu.gpu.to_string(),
                 gpu.lingering.memory.0.to_string(),
                 most(gpu.largest_with_default_cores),
@@ -270,25 +260,24 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
     let rows = nodes
         .iter()
         .flat_map(|n| n.gpus.iter().map(|gpu| row(n, gpu)));
-    let mut columns = vec![
-        "NODE",
-        "GPU",
-        "MODEL",
-        "MODE",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "LARGEST MIB",
-        "STATE",
-    ];
+    let mut head =
+        "NODE|GPU|MODEL|MODE|SHARES|MIB|USED|CORES|SM %|THROTTLED|LARGEST MIB|STATE".to_owned();
     if wide {
-        columns.extend(["PODS", "OWNERS", "C", "W", "UUID", "LINGERING MIB", &with]);
-        columns.push("RESOURCE");
+        let cores = counted(answer.default_cores.0, "CORE", "CORES");
+        let _ = write!(
+            head,
+            "|PODS|OWNERS|C|W|REPLICAS|UUID|LINGERING MIB|WITH {cores}|RESOURCE"
+        );
     }
-    aligned(&columns, &sorted(rows.collect(), by)) + &notes(nodes)
+    aligned(&head, &sorted(rows.collect(), by)) + &notes(nodes)
+}
+
+/// How many replicas of the device its containers' peaks suggest.
+fn suggested(gpu: &GpuTop, usage: &Usage) -> String {
+    let device = [&gpu.gpu].into();
+    let peaks = usage.on(&device).map(|one| one.peak);
+    let replicas = measured::replicas(gpu.total.memory, peaks);
+    replicas.map_or_else(dash, |count| count.to_string())
 }
 
 /// The pods with a share of the device, by its monitor.
@@ -354,23 +343,14 @@ pub fn pods(pods: &[PodTop], devices: &Devices, by: SortBy, shown: PodColumns) -
             Some(gpus) => gpus.iter().map(|one| line(Some(one))).collect(),
         }
     });
-    let mut columns = vec![
-        "NAMESPACE",
-        "POD",
-        "NODE",
-        "GPU",
-        "SHARES",
-        "MIB",
-        "USED",
-        "CORES",
-        "SM %",
-        "THROTTLED",
-        "OWNER",
-    ];
-    if shown.uuid {
-        columns.push("UUID");
+    let mut head = "POD|NODE|GPU|SHARES|MIB|USED|CORES|SM %|THROTTLED|OWNER".to_owned();
+    if shown.namespace {
+        head.insert_str(0, "NAMESPACE|");
     }
-    let mut text = aligned(&columns[skipped..], &sorted(rows.collect(), by));
+    if shown.uuid {
+        head.push_str("|UUID");
+    }
+    let mut text = aligned(&head, &sorted(rows.collect(), by));
     for pod in pods {
         for container in &pod.uncontrolled {
             let _ = writeln!(

@@ -26,14 +26,12 @@ use serde_json::{Value, json};
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
     "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
-    "--set=devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-multiuser-server -x",
+    "--set=devicePlugin.mps.enabled=true",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
     "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
     "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
     "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
     "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
-    "--set=scheduler.kubeScheduler.podMaxInUnschedulablePodsDuration=1m",
-    "--set=scheduler.autoscaler.enabled=true",
     "--set-json=scheduler.autoscaler.nodeTypes=[{\"name\":\"a\",\"gpus\":8,\"model\":\"NVIDIA A100\",\"gpuMemory\":81920,\"cpu\":96}]",
     "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
     "--set=apiServer.host=10.0.0.1,apiServer.port=6443",
@@ -42,7 +40,6 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
-    "--set=devicePlugin.nvidiaCtk=/opt/nvidia/bin/nvidia-ctk",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
 

@@ -28,6 +28,7 @@ pub struct Builder {
     controller_manager_args: Vec<String>,
     scheduler_args: Vec<String>,
     chart_values: Vec<(String, Value)>,
+    scheduler_rate: Option<(u32, u32)>,
     user_namespaces: bool,
     serves_pods: bool,
     state: Option<PathBuf>,
@@ -46,6 +47,7 @@ impl Cluster {
             controller_manager_args: Vec::new(),
             scheduler_args: Vec::new(),
             chart_values: Vec::new(),
+            scheduler_rate: None,
             user_namespaces: false,
             serves_pods: false,
             state: None,
@@ -120,6 +122,13 @@ impl Builder {
         self
     }
 
+    /// kube-scheduler's requests per second to the API server, and the burst.
+    #[must_use]
+    pub fn scheduler_rate(mut self, rate: u32, burst: u32) -> Self {
+        self.scheduler_rate = Some((rate, burst));
+        self
+    }
+
     /// The node has a second runtime, [`crate::USERS`], for pods with `hostUsers: false`.
     #[must_use]
     pub fn user_namespaces(mut self) -> Self {
@@ -184,6 +193,7 @@ impl Builder {
             scheduler: self.scheduler.then_some(SchedulerOptions {
                 extender,
                 values: self.chart_values,
+                rate: self.scheduler_rate,
                 args: self.scheduler_args,
             }),
         };

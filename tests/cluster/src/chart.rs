@@ -54,7 +54,10 @@ fn block(lines: &[&str], context: &Value) -> Result<Vec<String>> {
         at += inside.len() + 1;
         let value = lookup(context, path)?;
         if test.is_some() {
-            let is = value.as_bool();
+            let is = match value {
+                Value::Array(items) => Some(!items.is_empty()),
+                other => other.as_bool(),
+            };
             if is.with_context(|| format!("{path} is neither true nor false"))? {
                 made.extend(block(inside, context)?);
             }

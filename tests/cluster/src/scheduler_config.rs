@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::chart;
 
 const FILE: &str = "files/kube-scheduler.yaml";
+/// Where the file has the extender.
+const EXTENDER: &str = "http://127.0.0.1:9397";
 
 /// What a [`crate::Builder`] wants of kube-scheduler.
 #[derive(Debug, Clone, Default)]
@@ -15,24 +17,25 @@ pub(crate) struct SchedulerOptions {
     pub(crate) extender: Option<String>,
     /// Values of the chart that shall be others.
     pub(crate) values: Vec<(String, Value)>,
+    /// Requests per second to the API server and the burst, where not the chart's.
+    pub(crate) rate: Option<(u32, u32)>,
     /// Further arguments.
     pub(crate) args: Vec<String>,
 }
 
 /// `KubeSchedulerConfiguration`.
 pub(crate) fn configuration(kubeconfig: &str, options: &SchedulerOptions) -> Result<Value> {
-    // One kube-scheduler, here at once, unless a test asks for more.
-    let alone = (
-        "scheduler.kubeScheduler.leaderElect".to_owned(),
-        json!(false),
-    );
-    let mut values = vec![alone];
-    let url = options.extender.iter();
-    values.extend(url.map(|url| ("scheduler.extender.url".to_owned(), json!(url))));
-    values.extend_from_slice(&options.values);
-    let text = chart::render(&chart::read(FILE)?, &chart::context(&values)?)?;
+    let url = options.extender.as_deref().unwrap_or(EXTENDER);
+    let text = chart::read(FILE)?.replace(EXTENDER, url);
+    let text = chart::render(&text, &chart::context(&options.values)?)?;
     let mut config: Value = serde_saphyr::from_str(&text).with_context(|| FILE.to_owned())?;
+    // One kube-scheduler, here at once, unless a test asks for more.
+    config["leaderElection"]["leaderElect"] = json!(false);
     config["clientConnection"]["kubeconfig"] = json!(kubeconfig);
+    if let Some((rate, burst)) = options.rate {
+        config["clientConnection"]["qps"] = json!(rate);
+        config["clientConnection"]["burst"] = json!(burst);
+    }
     let profiles = config["profiles"].as_array_mut().context("no profiles")?;
     profiles.push(json!({"schedulerName": "default-scheduler"}));
     if options.extender.is_none() {
@@ -51,7 +54,7 @@ mod tests {
         let options = SchedulerOptions {
             extender: Some("http://x:1".to_owned()),
             values: values.iter().map(own).collect(),
-            args: Vec::new(),
+            ..SchedulerOptions::default()
         };
         configuration("/k", &options).unwrap()
     }

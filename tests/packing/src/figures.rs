@@ -1,14 +1,14 @@
 //! The figures that `make bench` prints: how much GPU capacity stays unallocated on the public trace openb
 //! by our decisions, as published, and with a stock install.
 
-use aliquot_cli::simulate::report::{Figure as Unallocated, Summary};
-use aliquot_cli::simulate::runs::{Policy, simulate};
-use aliquot_cli::simulate::trace::Trace;
 use aliquot_style::figures::Figure;
 use anyhow::{Context as _, Result};
 
 use crate::pins::{Mix, PERCENTAGES};
-use crate::{FGD, LOAD, OTHERS, SEEDS};
+use crate::report::{Figure as Unallocated, Summary};
+use crate::runs::{Policy, simulate};
+use crate::trace::Trace;
+use crate::{FGD, OTHERS, SEEDS};
 
 /// Draws the pins of the mixes.
 const PINS_SEED: u64 = 1;
@@ -68,13 +68,13 @@ pub fn others() -> Result<Vec<Figure>> {
 
 fn run(trace: &Trace, policy: Policy) -> Result<Summary> {
     let seeds: Vec<u64> = SEEDS.collect();
-    let outcomes = simulate(trace, &[policy], &seeds, LOAD, &|_, _| ())?;
+    let outcomes = simulate(trace, &[policy], &seeds)?;
     Ok(Summary::of(outcomes.first().context("one policy ran")?))
 }
 
 /// How much more than FGD, here, Aliquot leaves unallocated on a trace: negative if less.
 pub fn above_fgd(trace: &Trace, seeds: &[u64]) -> Result<f64> {
-    let outcomes = simulate(trace, &[Policy::Ours, Policy::Fgd], seeds, LOAD, &|_, _| ())?;
+    let outcomes = simulate(trace, &[Policy::Ours, Policy::Fgd], seeds)?;
     let found = |policy: usize| -> Result<f64> {
         let outcome = outcomes.get(policy).context("both policies ran")?;
         Ok(at(&Summary::of(outcome), 100)?.mean)

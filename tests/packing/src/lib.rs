@@ -1,16 +1,28 @@
-//! The public trace openb, and what was published about it.
+//! The public trace openb, what was published about it, and how policies place its pods: [`runs`] has each policy
+//! place them, [`experiment`] checks and measures, [`report`] and [`plot`] show the results.
 
 #![forbid(unsafe_code)]
-pub mod figures;
-pub mod pins;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+pub mod aliquot;
+pub mod experiment;
+pub mod figures;
+pub mod hami;
+pub mod pins;
+pub mod plot;
+pub mod published;
+pub mod report;
+pub mod runs;
+#[cfg(test)]
+mod tests;
+pub mod trace;
+pub mod workload;
+
 use std::process::Command;
 
-use aliquot_cli::simulate::runs::Policy;
-use aliquot_cli::simulate::trace::Trace;
 use anyhow::{Context as _, Result, ensure};
+
+use crate::runs::Policy;
+use crate::trace::Trace;
 
 /// Published means of ten seeds on the default trace: unallocated percent at 95, 100, 120 and 130 % of
 /// load.
@@ -38,18 +50,15 @@ pub const LOAD: u32 = 130;
 
 /// One of the traces in `traces`, by its name: `default`, or one of [`OTHERS`].
 pub fn trace(name: &str) -> Result<Trace> {
-    let folder = tempfile::tempdir()?;
-    let nodes = unpacked("openb_node_list_gpu_node.csv", folder.path())?;
-    let pods = unpacked(&format!("openb_pod_list_{name}.csv"), folder.path())?;
-    Ok(Trace::read(&nodes, &pods)?)
+    let nodes = unpacked("openb_node_list_gpu_node.csv")?;
+    let pods = unpacked(&format!("openb_pod_list_{name}.csv"))?;
+    Trace::parse(&nodes, &pods)
 }
 
-fn unpacked(file: &str, folder: &Path) -> Result<PathBuf> {
-    let path = folder.join(file);
+fn unpacked(file: &str) -> Result<String> {
     let packed = format!("{}/traces/{file}.gz", env!("CARGO_MANIFEST_DIR"));
     let unpacking = Command::new("gzip")
         .args(["-dc", &packed])
-        .stdout(File::create(&path)?)
         .output()
         .context("cannot run gzip")?;
     let error = String::from_utf8_lossy(&unpacking.stderr);
@@ -57,5 +66,5 @@ fn unpacked(file: &str, folder: &Path) -> Result<PathBuf> {
         unpacking.status.success(),
         "cannot unpack {packed}: {error}"
     );
-    Ok(path)
+    Ok(String::from_utf8(unpacking.stdout)?)
 }

@@ -1,8 +1,9 @@
 //! Traces whose pods name GPU models: those of openb with more or fewer pods pinned, drawn with a seed.
 
-use aliquot_cli::simulate::trace::{Models, PodRow, Trace};
 use anyhow::Result;
 use fastrand::Rng;
+
+use crate::trace::{Models, PodRow, Trace};
 
 /// How the models of a pod that becomes pinned are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

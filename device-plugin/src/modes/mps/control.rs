@@ -1,7 +1,6 @@
 //! The command `nvidia-cuda-mps-control`: starts a daemon and sends it commands, each with a
 //! deadline.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -57,8 +56,6 @@ pub enum ControlError {
 pub struct MpsControl {
     /// Where the program is searched.
     pub program: ProgramSearch,
-    /// Additional arguments of a daemon.
-    pub arguments: Vec<OsString>,
     /// The size of the memory at `/dev/shm` of each daemon; `None`: half of the node's memory.
     pub shm_size: Option<Mib>,
 }
@@ -87,7 +84,6 @@ impl MpsControl {
         command
             .arg("-d")
             .args(more)
-            .args(&self.arguments)
             .env("CUDA_VISIBLE_DEVICES", device)
             // Our own limits must not limit the daemon.
             .env_remove("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
@@ -250,7 +246,6 @@ mod tests {
         };
         let control = MpsControl {
             program,
-            arguments: vec!["-x".into()],
             shm_size: None,
         };
         (control, directory)
@@ -268,8 +263,8 @@ mod tests {
                 (found, expected) => assert_eq!(found.as_ref().ok(), expected.ok().as_ref()),
             }
         };
-        check(r#"[ "$*" = "-d -multiuser-server -x" ]"#, Ok(true));
-        let old = r#"[ "$*" = "-d -x" ] || { echo "no such option"; exit 1; }"#;
+        check(r#"[ "$*" = "-d -multiuser-server" ]"#, Ok(true));
+        let old = r#"[ "$*" = "-d" ] || { echo "no such option"; exit 1; }"#;
         check(old, Ok(false));
         check("echo busy; exit 1", Err("busy"));
     }

@@ -52,7 +52,6 @@ fn silent_control(root: &Path) -> MpsControl {
             roots: Vec::new(),
             libraries: root.join("driver"),
         },
-        arguments: Vec::new(),
         shm_size: None,
     }
 }

@@ -5,7 +5,6 @@
 //! ends them all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,21 +26,6 @@ const POLL: Duration = Duration::from_millis(250);
 /// Where the driver's root is if none is set: the host's own, and that of a driver container. For a
 /// process in the host's PID namespace.
 const ROOTS: [&str; 2] = ["/proc/1/root", "/proc/1/root/run/nvidia/driver"];
-/// Options of a daemon under which shares would not be what pods asked for: names, and why not.
-const REFUSED: [(&[&str], &str); 3] = [
-    (
-        &["S", "static-partitioning"],
-        "static partitioning gives clients whole partitions of multiprocessors instead of a percentage",
-    ),
-    (
-        &["mlopart", "locality-domains"],
-        "MLOPart shows clients parts of the GPU as devices of their own",
-    ),
-    (
-        &["p", "protocol", "a", "apply"],
-        "daemons get their limits by the commands of MPS version 2, and no configuration file",
-    ),
-];
 
 /// Runs the MPS daemons of this node; run it beside the agent.
 #[derive(Clone, Debug, Parser)]
@@ -69,15 +53,6 @@ pub struct SupervisorSettings {
         default_value = "nvidia-cuda-mps-control"
     )]
     pub mps_control: PathBuf,
-    /// Arguments of a daemon besides -d, separated by spaces; neither static partitioning (-S) nor
-    /// `MLOPart`
-    #[arg(
-        long,
-        env = "ALIQUOT_MPS_ARGUMENTS",
-        value_delimiter = ' ',
-        value_parser = daemon_argument
-    )]
-    pub mps_arguments: Vec<String>,
     /// MiB of memory at /dev/shm of each daemon and its clients; without it half of the node's
     /// memory
     #[arg(long, env = "ALIQUOT_MPS_SHM_SIZE",
@@ -91,23 +66,6 @@ pub struct SupervisorSettings {
     pub log: String,
 }
 
-/// Checks an argument of a daemon.
-fn daemon_argument(text: &str) -> Result<String, String> {
-    let name = text.trim_start_matches('-');
-    let name = name.split('=').next().unwrap_or(name);
-    // The daemon may take an abbreviation.
-    let names = |option: &&str| *option == name || name.len() > 1 && option.starts_with(name);
-    let refused = REFUSED
-        .iter()
-        .find(|(options, _)| text.starts_with('-') && options.iter().any(names));
-    match refused {
-        Some((_, why)) => Err(format!(
-            "{why}; expected no {text} in devicePlugin.mps.arguments"
-        )),
-        None => Ok(text.to_owned()),
-    }
-}
-
 /// How to run the control program by these settings.
 fn control(settings: &SupervisorSettings) -> MpsControl {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -115,7 +73,6 @@ fn control(settings: &SupervisorSettings) -> MpsControl {
         Some(root) => vec![root.clone()],
         None => ROOTS.map(PathBuf::from).to_vec(),
     };
-    let arguments = settings.mps_arguments.iter();
     MpsControl {
         program: ProgramSearch {
             program: settings.mps_control.clone(),
@@ -123,7 +80,6 @@ fn control(settings: &SupervisorSettings) -> MpsControl {
             roots,
             libraries: StateDirectory(&settings.state_dir).mps().join("driver"),
         },
-        arguments: arguments.map(OsString::from).collect(),
         shm_size: settings.shm_size.map(Mib),
     }
 }
@@ -180,32 +136,6 @@ mod tests {
     fn parsed(flags: &[&str]) -> Result<SupervisorSettings, String> {
         let line = ["mps-keeper"].iter().chain(flags);
         SupervisorSettings::try_parse_from(line).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn passes_administrators_arguments_to_daemons() {
-        let settings = parsed(&["--mps-arguments=-multiuser-server -x"]).expect("good flags");
-        let arguments = control(&settings).arguments;
-        assert_eq!(arguments, ["-multiuser-server", "-x"].map(OsString::from));
-    }
-
-    #[test]
-    fn refuses_static_partitioning_and_mlopart_of_daemons() {
-        let check = |arguments: &str, expected: &str| {
-            let flag = format!("--mps-arguments={arguments}");
-            let error = parsed(&[&flag]).expect_err(arguments);
-            for part in ["--mps-arguments", "devicePlugin.mps.arguments", expected] {
-                assert!(error.contains(part), "{part}: {error}");
-            }
-        };
-        check("-S", "static partitioning");
-        check("-x --static-partitioning", "static partitioning");
-        check("--static", "static partitioning");
-        check("-mlopart", "MLOPart");
-        check("--locality-domains=true", "MLOPart");
-        check("-p 3", "version 2");
-        check("--apply=/etc/mps.toml", "configuration file");
-        parsed(&["--mps-arguments=-s -multiuser-server value-S"]).expect("other arguments");
     }
 
     #[test]

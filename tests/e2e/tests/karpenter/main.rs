@@ -8,7 +8,6 @@ use aliquot_cluster::{Cluster, karpenter};
 use aliquot_e2e::scenario::{self, scenario, world};
 use aliquot_e2e::stack::{NAMESPACE, Stack};
 use anyhow::{Context as _, Result};
-use serde_json::json;
 
 mod fleet;
 mod scaled;
@@ -53,9 +52,10 @@ async fn cluster() -> Result<Stack> {
 
 async fn parts(stack: Arc<Stack>) -> Result<()> {
     let cluster = &stack.cluster;
-    let enabled = ("scheduler.autoscaler.enabled".to_owned(), json!(true));
-    cluster.install_rights_with(&[enabled]).await?;
-    let types = fleet::node_types().to_string();
+    let types = fleet::node_types();
+    let value = ("scheduler.autoscaler.nodeTypes".to_owned(), types.clone());
+    cluster.install_rights_with(&[value]).await?;
+    let types = types.to_string();
     stack
         .start_scheduler(&["--node-types", &types, "--namespace", NAMESPACE])
         .await?;

@@ -43,8 +43,7 @@ impl BenchCluster {
             .apiserver_arg("--max-requests-inflight=4000")
             .apiserver_arg("--max-mutating-requests-inflight=2000")
             .scheduler_arg("--feature-gates=OpportunisticBatching=false")
-            .chart_value("scheduler.kubeScheduler.apiQps", json!(5_000))
-            .chart_value("scheduler.kubeScheduler.apiBurst", json!(10_000));
+            .scheduler_rate(5_000, 10_000);
         let cluster = Box::pin(cluster.start()).await?;
         cluster.install_rights().await?;
         let kubeconfig = cluster

@@ -124,7 +124,7 @@ async fn reports_single_replica(world: &World) -> Result<String> {
         PATIENCE,
         "a finding about the single webhook replica",
         || async {
-            let report = output_of(world, &["doctor"], 3).await?;
+            let report = output_of(world, &["doctor"], 1).await?;
             let output = aliquot(world, &["doctor", "-o", "json"]).await?;
             let output: Value = serde_json::from_str(&output.text)?;
             let findings = output["findings"].as_array().context("findings")?;

@@ -189,7 +189,7 @@ async fn shown(stack: &Stack) -> Result<()> {
     let server = format!("http://{}", stack.address(Kind::Scheduler));
     let mut command = Command::new(program);
     command
-        .args(["top", "gpus", "-o", "json", "--server", &server])
+        .args(["top", "gpus", "-o", "json", "--scheduler", &server])
         .kill_on_drop(true);
     let output = tokio::time::timeout(DEADLINE, command.output()).await??;
     ensure!(output.status.success(), "{output:?}");

@@ -7,9 +7,9 @@
 
 use fastrand::Rng;
 
-use super::experiment::{Choice, Placer, Typical};
-use super::trace::{Shape, WHOLE};
-use super::workload::{Node, Pod, kind_of_request};
+use crate::experiment::{Choice, Placer, Typical};
+use crate::trace::{Shape, WHOLE};
+use crate::workload::{Node, Pod, kind_of_request};
 
 /// The published simulator's largest node: cores and GPUs, in thousandths.
 const MOST_CPU: f64 = 128_000.0;

@@ -28,7 +28,7 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     if !one.template {
         return found;
     }
-    found.extend(environment::gpus_by_environment(&one.pod, settings, &about));
+    found.extend(environment::gpus_by_environment(&one.pod, &about));
     let demand = match pod::demand(&one.pod, &settings.pods) {
         Err(error) => {
             found.push(about.problem(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::Summary;
+use crate::report::Summary;
 
 /// One colour for each line, also for colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 8] = [

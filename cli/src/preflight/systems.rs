@@ -21,6 +21,4 @@ pub struct Settings {
     pub pods: pod::Settings,
     /// Schedulers whose pods are taken over.
     pub replaced: Vec<String>,
-    /// Runtime classes of NVIDIA's runtime.
-    pub nvidia_runtime_classes: Vec<String>,
 }

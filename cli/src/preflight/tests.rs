@@ -49,6 +49,7 @@ fn ready() -> PreFacts {
         version: Ok("v1.33.4+k3s1".to_owned()),
         nodes: Ok(vec![ours("n1"), node("cpu", &json!({}), &json!({}))]),
         workloads: Ok(Vec::new()),
+        only: None,
         unlisted: Vec::new(),
         policies: Ok(Vec::new()),
         device_classes: Ok([].into()),
@@ -61,7 +62,13 @@ fn ready() -> PreFacts {
 fn check(change: impl FnOnce(&mut PreFacts), expected: &[(Grade, &str, &str)]) -> Vec<Finding> {
     let mut facts = ready();
     change(&mut facts);
+    let settings = Settings {
+        from: CurrentSystem::Nvidia,
+        pods: pod::Settings::default(),
+        replaced: Vec::new(),
+    };
     let mut found = checks(&facts);
+    found.extend(changes(&facts, &settings));
     found.retain(|one| one.grade != Grade::Ok);
     let short: Vec<_> = found
         .iter()
@@ -72,12 +79,12 @@ fn check(change: impl FnOnce(&mut PreFacts), expected: &[(Grade, &str, &str)]) -
 }
 
 #[test]
-fn pre_reports_nothing_for_cluster_that_is_ready() {
+fn preflight_reports_nothing_for_cluster_that_is_ready() {
     check(|_| (), &[]);
 }
 
 #[test]
-fn pre_names_versions_outside_the_supported_ones() {
+fn preflight_names_versions_outside_the_supported_ones() {
     let versions = [
         ("v1.29.9-eks-ce1d5eb", Some(Grade::Problem)),
         ("v1.30.14", None),
@@ -96,14 +103,14 @@ fn pre_names_versions_outside_the_supported_ones() {
         "v1.28.1".clone_into(&mut info.kubelet_version);
     };
     check(old, &[(Grade::Warning, "kubelet", "n1")]);
-    let matrix = include_str!("../../../../docs/guides/support-matrix.md");
+    let matrix = include_str!("../../../docs/guides/support-matrix.md");
     assert!(matrix.contains(&format!("| 1.{OLDEST} to 1.{NEWEST} |")));
-    let chart = include_str!("../../../../charts/aliquot/Chart.yaml");
+    let chart = include_str!("../../../charts/aliquot/Chart.yaml");
     assert!(chart.contains(&format!("kubeVersion: \">=1.{OLDEST}.0-0\"")));
 }
 
 #[test]
-fn pre_names_runtimes_without_cdi() {
+fn preflight_names_runtimes_without_cdi() {
     for (version, grade) in [
         ("containerd://2.1.4", Grade::Ok),
         ("containerd://2.0.0-rc.1", Grade::Ok),
@@ -130,7 +137,7 @@ fn pre_names_runtimes_without_cdi() {
 }
 
 #[test]
-fn pre_names_other_owners_of_gpus() {
+fn preflight_names_other_owners_of_gpus() {
     let gpus = json!({"nvidia.com/gpu": "8"});
     // NVIDIA's plugin where the agent will start.
     let both = |facts: &mut PreFacts| facts.workloads = Ok(vec![plugin("n1")]);
@@ -177,7 +184,7 @@ fn pre_names_other_owners_of_gpus() {
 }
 
 #[test]
-fn pre_names_nodes_without_the_label_of_agents() {
+fn preflight_names_nodes_without_the_label_of_agents() {
     let present = json!({"nvidia.com/gpu.present": "true"});
     let unlabelled = |facts: &mut PreFacts| {
         facts.nodes = Ok(vec![node("n1", &present, &json!({})), ours("n2")]);
@@ -205,7 +212,7 @@ fn policy(spec: &Value, labels: &Value) -> Vec<(Grade, String)> {
 }
 
 #[test]
-fn pre_names_settings_of_gpu_operator() {
+fn preflight_names_settings_of_gpu_operator() {
     let check = |found: &[(Grade, String)], expected: &[(Grade, &str)]| {
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for ((grade, text), (expected, part)) in found.iter().zip(expected) {
@@ -266,40 +273,42 @@ fn pre_names_settings_of_gpu_operator() {
 }
 
 #[test]
-fn pre_lists_workloads_that_the_webhook_would_review() {
+fn preflight_judges_workloads_that_the_webhook_would_review() {
     let asks = || {
-        json!({"spec": {"containers": [{"name": "c", "image": "nvcr.io/nvidia/pytorch",
+        json!({"spec": {"containers": [{"name": "c",
             "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
     };
-    let part = json!({"spec": {"runtimeClassName": "nvidia", "containers": [
-        {"name": "c", "image": "nvcr.io/nvidia/k8s/dcgm-exporter:4"}]}});
-    let plain = json!({"spec": {"containers": [{"name": "c"}]}});
-    let workloads = vec![
+    let mut facts = ready();
+    facts.workloads = Ok(vec![
         workload("Deployment", "lab", "web", asks()),
         workload("Pod of a template", "lab", "web-0", asks()),
-        workload("Pod", "lab", "notebook", asks()),
-        workload("Job", "lab", "other", plain),
+        workload("Pod", "other", "notebook", asks()),
         workload("Job", "left", "train", asks()),
         workload("Job", "aliquot-system", "own", asks()),
-        workload("DaemonSet", "gpu-operator", "dcgm", part),
-    ];
-    let facts = |facts: &mut PreFacts| {
-        facts.workloads = Ok(workloads);
-        facts.exempt = Ok(vec!["left".to_owned()]);
+        plugin("n1"),
+    ]);
+    facts.exempt = Ok(vec!["left".to_owned()]);
+    let check = |facts: &PreFacts, expected: &[&str]| {
+        let settings = Settings {
+            from: current(facts),
+            pods: pod::Settings::default(),
+            replaced: Vec::new(),
+        };
+        assert_eq!(settings.from, CurrentSystem::Nvidia);
+        let found = changes(facts, &settings);
+        let found: Vec<&str> = found.iter().map(|one| &*one.about).collect();
+        assert_eq!(found, expected);
     };
-    let expected = [
-        (Grade::Warning, "captured", "namespace gpu-operator"),
-        (Grade::Note, "captured", "namespace lab"),
-    ];
-    let found = check(facts, &expected);
-    let todo = "kubectl label namespace gpu-operator aliquot.dev/webhook=ignore";
-    assert_eq!(found[0].todo, todo);
-    let text = "the webhook would review new pods of 2 workloads: Deployment web, Pod notebook";
-    assert_eq!(found[1].found, text);
+    check(&facts, &["Deployment lab/web", "Pod other/notebook"]);
+    // Who owns the GPUs is shown by the pods of all namespaces.
+    facts.only = Some("lab".to_owned());
+    check(&facts, &["Deployment lab/web"]);
+    let owners = checks(&facts);
+    assert!(owners.iter().any(|one| one.check == "other-plugin"));
 }
 
 #[test]
-fn pre_reports_what_it_could_not_read() {
+fn preflight_reports_what_it_could_not_read() {
     let why = || "no rights".to_owned();
     let blind = |facts: &mut PreFacts| {
         *facts = PreFacts {
@@ -307,6 +316,7 @@ fn pre_reports_what_it_could_not_read() {
             version: Err(why()),
             nodes: Err(why()),
             workloads: Err(why()),
+            only: None,
             unlisted: vec![("jobs", why())],
             policies: Err(why()),
             device_classes: Err(why()),
@@ -323,8 +333,8 @@ fn pre_reports_what_it_could_not_read() {
             unmade("nodes", "cluster"),
             unmade("gpu-operator", "cluster"),
             unmade("device-classes", "cluster"),
-            unmade("captured", "jobs"),
-            unmade("captured", "cluster"),
+            unmade("workloads", "jobs"),
+            unmade("workloads", "cluster"),
         ],
     );
     let pods = |facts: &mut PreFacts| facts.workloads = Err(why());
@@ -332,7 +342,7 @@ fn pre_reports_what_it_could_not_read() {
         pods,
         &[
             unmade("gpu-owner", "cluster"),
-            unmade("captured", "cluster"),
+            unmade("workloads", "cluster"),
         ],
     );
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use fastrand::Rng;
 
-use super::trace::{Models, NodeRow, PodRow, Shape, Trace, WHOLE};
+use crate::trace::{Models, NodeRow, PodRow, Shape, Trace, WHOLE};
 
 /// Most pods of a node, as in the published experiment.
 const MOST_PODS: u32 = 1001;

@@ -5,18 +5,20 @@ use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::escapes::writes;
-use super::systems::Settings;
 use crate::doctor::finding::{About, Finding};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The runtime classes of NVIDIA's runtime: the chart's default of webhook.nvidiaRuntimeClasses.
+const NVIDIA_CLASSES: [&str; 4] = [
+    "nvidia",
+    "nvidia-cdi",
+    "nvidia-legacy",
+    "nvidia-experimental",
+];
 
 /// A pod that gets GPUs by its environment, or may get them by its image's.
-pub(super) fn gpus_by_environment(
-    object: &Pod,
-    settings: &Settings,
-    about: &About,
-) -> Option<Finding> {
+pub(super) fn gpus_by_environment(object: &Pod, about: &About) -> Option<Finding> {
     let check = "gpus-by-environment";
     let todo = "request nvidia.com/gpu instead; for NVIDIA's own components or an exporter, label the namespace aliquot.dev/webhook: ignore, or add it to webhook.escapeAllowNamespaces";
     let containers = || pod::containers(object).map(|(container, _)| container);
@@ -36,8 +38,8 @@ pub(super) fn gpus_by_environment(
         return Some(about.warning(check, what, todo));
     }
     let class = object.spec.as_ref()?.runtime_class_name.as_deref()?;
-    let mut theirs = settings.nvidia_runtime_classes.iter();
-    if !theirs.any(|one| one == class) || containers().any(asks) || open().next().is_none() {
+    let is_theirs = NVIDIA_CLASSES.contains(&class);
+    if !is_theirs || containers().any(asks) || open().next().is_none() {
         return None;
     }
     let what = format!(
@@ -82,7 +84,6 @@ fn asks(container: &Container) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::systems::CurrentSystem;
     use super::*;
 
     #[expect(
@@ -93,14 +94,15 @@ mod tests {
         let mut pod = json!({"spec": spec});
         pod["spec"]["containers"] = json!([container]);
         let object: Pod = serde_json::from_value(pod).unwrap();
-        let settings = Settings {
-            from: CurrentSystem::Nvidia,
-            pods: pod::Settings::default(),
-            replaced: Vec::new(),
-            nvidia_runtime_classes: vec!["nvidia".to_owned(), "mine".to_owned()],
-        };
-        let found = gpus_by_environment(&object, &settings, &About("w".to_owned()));
+        let found = gpus_by_environment(&object, &About("w".to_owned()));
         assert_eq!(found.is_some(), named, "{found:?}");
+    }
+
+    #[test]
+    fn classes_are_those_of_the_chart() {
+        let values = include_str!("../../../charts/aliquot/values.yaml");
+        let classes = NVIDIA_CLASSES.join(", ");
+        assert!(values.contains(&format!("nvidiaRuntimeClasses: [{classes}]\n")));
     }
 
     #[test]
@@ -129,7 +131,7 @@ mod tests {
         check(class("nvidia"), json!({"name": "m"}), true);
         check(class("kata"), json!({"name": "m"}), false);
         // By the list of webhook.nvidiaRuntimeClasses, not by a prefix.
-        check(class("mine"), json!({"name": "m"}), true);
+        check(class("nvidia-cdi"), json!({"name": "m"}), true);
         check(class("nvidia-like"), json!({"name": "m"}), false);
         let gpu = json!({"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}});
         check(class("nvidia"), gpu, false);

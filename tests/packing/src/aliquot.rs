@@ -22,10 +22,10 @@ use aliquot_core::{
 };
 use fastrand::Rng;
 
-use super::experiment::{Choice, Placer};
-use super::hami::{least_allocated, least_allocated_score};
-use super::trace::{PodRow, Trace};
-use super::workload::{Node, Pod};
+use crate::experiment::{Choice, Placer};
+use crate::hami::{least_allocated, least_allocated_score};
+use crate::trace::{PodRow, Trace};
+use crate::workload::{Node, Pod};
 
 /// Enough to have ranks in play. The scheduler's default of 1 places alike: only
 /// one node ranks 10.

@@ -5,9 +5,11 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use super::{is_ours, label, list, node_name};
+use super::{is_ours, label};
+use crate::components::node_name;
 use crate::doctor::facts::{Fact, fact};
 use crate::doctor::finding::{About, Finding};
+use crate::table::some;
 
 const CHECK: &str = "gpu-operator";
 /// Parts that Aliquot replaces: the part, its section, and the label that keeps it off a node.
@@ -108,7 +110,7 @@ fn replaced(
         CHECK,
         format!(
             "{section}.enabled: {part} also runs on nodes that have the label gpu=on: {}",
-            list(names)
+            some(names)
         ),
         &format!("kubectl label node NODE {key}=false, or set {section}.enabled=false"),
     )

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use super::trace::{PodRow, Shape, Trace};
-use super::workload::{Node, Pod, Workload};
+use crate::trace::{PodRow, Shape, Trace};
+use crate::workload::{Node, Pod, Workload};
 
 /// Where a pod goes: a node and its GPUs, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ const COVERED: usize = 95;
 
 /// The commonest shapes with their weights, which sum up to 1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Typical(pub(super) Vec<(Shape, f64)>);
+pub struct Typical(pub(crate) Vec<(Shape, f64)>);
 
 impl Typical {
     /// Groups the pods by shape and takes the commonest until 95 % of the pods

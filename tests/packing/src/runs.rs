@@ -2,15 +2,16 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use thiserror::Error;
 
-use super::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
-use super::experiment::{self, Misplaced, Placer, Run, Typical};
-use super::hami::Hami;
-use super::published::{Published, PublishedPolicy};
-use super::trace::Trace;
-use super::workload::Workload;
+use crate::LOAD;
+use crate::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
+use crate::experiment::{self, Placer, Run, Typical};
+use crate::hami::Hami;
+use crate::published::{Published, PublishedPolicy};
+use crate::trace::Trace;
+use crate::workload::Workload;
 
 /// A policy to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -100,44 +101,22 @@ pub struct Outcome {
     pub runs: Vec<(u64, Run)>,
 }
 
-/// Why there is no outcome.
-#[derive(Debug, Error)]
-pub enum SimulateError {
-    /// A policy placed a pod where it does not fit.
-    #[error("policy {policy}, seed {seed}")]
-    Misplaced {
-        /// Which policy.
-        policy: String,
-        /// Which seed.
-        seed: u64,
-        /// What it did.
-        source: Misplaced,
-    },
-}
-
-/// Runs every policy with every seed, on all processors. `progress` is called with the number of runs
-/// that are done and the number of all runs.
-pub fn simulate(
-    trace: &Trace,
-    policies: &[Policy],
-    seeds: &[u64],
-    load: u32,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Vec<Outcome>, SimulateError> {
+/// Runs every policy with every seed up to [`LOAD`], on all processors. Fails if a policy places a pod where it
+/// does not fit.
+pub fn simulate(trace: &Trace, policies: &[Policy], seeds: &[u64]) -> Result<Vec<Outcome>> {
     let typical = Typical::of(&trace.pods);
     let jobs: Vec<(Policy, u64)> = policies
         .iter()
         .flat_map(|policy| seeds.iter().map(|seed| (*policy, *seed)))
         .collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
     let work = || {
         let mut results = Vec::new();
         while let Some((at, (policy, seed))) = take(&next, &jobs) {
-            let workload = Workload::of(trace, seed, load);
+            let workload = Workload::of(trace, seed, LOAD);
             let mut placer = policy.placer(trace, &workload, &typical, seed);
-            let run = experiment::run(trace, workload, &typical, &mut *placer, load);
+            let run = experiment::run(trace, workload, &typical, &mut *placer, LOAD);
             results.push((at, run));
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, jobs.len());
         }
         results
     };
@@ -163,11 +142,7 @@ pub fn simulate(
         .collect();
     for (at, run) in results {
         let (policy, seed) = (policies[at / seeds.len()].name(), seeds[at % seeds.len()]);
-        let run = run.map_err(|source| SimulateError::Misplaced {
-            policy,
-            seed,
-            source,
-        })?;
+        let run = run.with_context(|| format!("policy {policy}, seed {seed}"))?;
         outcomes[at / seeds.len()].runs.push((seed, run));
     }
     Ok(outcomes)

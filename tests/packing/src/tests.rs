@@ -1,11 +1,10 @@
 //! The experiment on traces small enough to follow by hand.
 
-use super::Seeds;
-use super::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
-use super::experiment::{self, Choice, Placer, Run, Typical};
-use super::published::{Published, PublishedPolicy};
-use super::trace::{Models, NodeRow, PodRow, Shape, Trace};
-use super::workload::{Node, Pod, Workload};
+use crate::aliquot::{Aliquot, CpuOnly, GpuChoice, Manner, TypicalSource};
+use crate::experiment::{self, Choice, Placer, Run, Typical};
+use crate::published::{Published, PublishedPolicy};
+use crate::trace::{Models, NodeRow, PodRow, Shape, Trace};
+use crate::workload::{Node, Pod, Workload};
 
 fn shape(cpu: u32, gpus: u32, milli: u32) -> Shape {
     Shape {
@@ -122,14 +121,4 @@ fn dra_allocator_takes_first_or_fullest_gpu_that_fits() {
     };
     check(GpuChoice::FirstFit, [0, 1, 0, 0]);
     check(GpuChoice::FullestFirst, [0, 1, 1, 0]);
-}
-
-#[test]
-fn parses_seeds_as_number_or_inclusive_range() {
-    assert_eq!("42..44".parse(), Ok(Seeds(vec![42, 43, 44])));
-    assert_eq!("7".parse(), Ok(Seeds(vec![7])));
-    for text in ["", "a", "5..4", "1..", "0..1000"] {
-        let error = text.parse::<Seeds>().unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{text:?}; expected")), "{error}");
-    }
 }

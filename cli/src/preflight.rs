@@ -1,25 +1,37 @@
-//! `doctor --pre`: what a cluster has before an installation with the chart's default names: versions, CDI, who
-//! owns `nvidia.com/gpu` today, and what the webhook would review.
+//! `preflight`: what a cluster has before an installation with the chart's default names: versions, CDI, who
+//! owns `nvidia.com/gpu` today; and the workloads that would then behave differently ([`rules`]).
 
-mod captured;
+mod environment;
+mod escapes;
+pub mod gather;
 mod gpu_operator;
+mod other_plugins;
+pub mod rules;
+pub mod systems;
 
 use std::collections::BTreeMap;
 
 use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::flags::{FlagError, RequestFlags};
 use aliquot_k8s::pod;
+use clap::Args;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo, Pod};
 use kube::Api;
 use kube::api::DynamicObject;
+use thiserror::Error;
 
-use super::facts::{Fact, fact};
-use super::finding::{About, Finding};
-use super::migrate::gather::{Missing, Workload, workloads};
-use super::other_plugins::{other_plugins, plugins};
-use super::request_form::minor;
-use super::{device_class, gather};
 use crate::access::{Access, AccessError, all};
+use crate::components::{node_name, offered};
+use crate::doctor::facts::{Fact, fact};
+use crate::doctor::finding::{About, Finding, Report};
+use crate::doctor::request_form::minor;
+use crate::doctor::{device_class, gather as installation};
+use crate::output::Output;
+use crate::table::some;
+use gather::{Missing, Workload, workloads};
+use other_plugins::{HAMI, other_plugins, plugins};
+use systems::{CurrentSystem, Settings};
 
 /// The minor versions of Kubernetes in docs/guides/support-matrix.md.
 const OLDEST: u32 = 30;
@@ -34,8 +46,60 @@ const GPU_LABELS: [&str; 5] = [
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
 ];
-/// How many names a finding lists.
-const NAMED: usize = 5;
+
+/// The flags of `preflight`.
+#[derive(Debug, Args)]
+pub struct Preflight {
+    /// The system that serves the GPUs today; defaults to HAMi where its device plugin runs, else to NVIDIA's
+    #[arg(long, value_enum)]
+    pub from: Option<CurrentSystem>,
+    /// Only workloads of this namespace; defaults to all namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Schedulers whose pods the webhook will take over, separated by commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "default-scheduler,hami-scheduler"
+    )]
+    pub replace_scheduler: Vec<String>,
+    /// Output format; wide also lists checks that passed and workloads that stay the same
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Resource names and defaults that Aliquot will have
+    #[command(flatten)]
+    pub request: RequestFlags,
+    /// How to reach the cluster
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// Why there is no report.
+#[derive(Debug, Error)]
+pub enum PreflightError {
+    /// The flags.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    /// The cluster.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+impl Preflight {
+    /// The report, also with a finding for each change of a workload, and one for each that stays the same.
+    pub async fn run(&self) -> Result<Report, PreflightError> {
+        let pods = self.request.settings()?;
+        let facts = facts(&self.access, self.namespace.clone()).await?;
+        let settings = Settings {
+            from: self.from.unwrap_or_else(|| current(&facts)),
+            pods,
+            replaced: self.replace_scheduler.clone(),
+        };
+        let mut found = checks(&facts);
+        found.extend(changes(&facts, &settings));
+        Ok(Report::of(found))
+    }
+}
 
 /// What was read of the cluster.
 #[derive(Clone, Debug)]
@@ -48,6 +112,8 @@ pub struct PreFacts {
     pub nodes: Fact<Vec<Node>>,
     /// All workloads, and pods that have not ended.
     pub workloads: Fact<Vec<Workload>>,
+    /// If set, only workloads of this namespace are judged; the pods of all show who owns the GPUs.
+    pub only: Option<String>,
     /// Kinds of workloads that could not be listed, and why.
     pub unlisted: Missing,
     /// The `ClusterPolicies` of GPU Operator; none without the operator.
@@ -60,11 +126,17 @@ pub struct PreFacts {
     pub installed: Fact<bool>,
 }
 
+impl PreFacts {
+    fn judges(&self, one: &Workload) -> bool {
+        self.only.as_ref().is_none_or(|only| one.namespace == *only)
+    }
+}
+
 /// Reads them; what cannot be read is an error in its field.
-pub async fn facts(access: &Access) -> Result<PreFacts, AccessError> {
+pub async fn facts(access: &Access, only: Option<String>) -> Result<PreFacts, AccessError> {
     let client = access.client().await?;
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let (workloads, unlisted) = match workloads(&client, None).await {
+    let (workloads, unlisted) = match workloads(&client).await {
         Ok((found, missing)) => (Ok(found), missing),
         Err(error) => (Err(error.to_string()), Vec::new()),
     };
@@ -74,13 +146,14 @@ pub async fn facts(access: &Access) -> Result<PreFacts, AccessError> {
         version: fact(version.map(|version| version.git_version)),
         nodes: fact(all(&client, "nodes").await),
         workloads,
+        only,
         unlisted,
         policies: gpu_operator::policies(&client).await,
-        device_classes: gather::device_classes(&client).await,
-        exempt: gather::exempt_namespaces(&client).await,
+        device_classes: installation::device_classes(&client).await,
+        exempt: installation::exempt_namespaces(&client).await,
         installed: fact(
             hooks
-                .get_opt(gather::WEBHOOK)
+                .get_opt(installation::WEBHOOK)
                 .await
                 .map(|hook| hook.is_some()),
         ),
@@ -111,7 +184,35 @@ pub fn checks(facts: &PreFacts) -> Vec<Finding> {
     let nodes = facts.nodes.as_deref().unwrap_or_default();
     found.extend(gpu_operator::checks(&facts.policies, nodes, &about));
     found.extend(device_class::checks(&facts.device_classes, &[], &about));
-    found.extend(captured::checks(facts, &about));
+    found
+}
+
+/// The system that serves the GPUs today, by its pods.
+fn current(facts: &PreFacts) -> CurrentSystem {
+    let pods = pods(facts).unwrap_or_default();
+    if plugins(&pods).any(|(who, _)| who == HAMI) {
+        CurrentSystem::Hami
+    } else {
+        CurrentSystem::Nvidia
+    }
+}
+
+/// What changes for the workloads whose pods the webhook will review.
+fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
+    let check = "workloads";
+    let unlisted = facts.unlisted.iter();
+    let unlisted = unlisted.map(|(what, why)| About((*what).to_owned()).unknown(check, why));
+    let mut found: Vec<Finding> = unlisted.collect();
+    match (&facts.workloads, &facts.exempt) {
+        (Ok(workloads), Ok(exempt)) => {
+            let left = |one: &Workload| {
+                one.namespace == facts.namespace || exempt.contains(&one.namespace)
+            };
+            let judged = workloads.iter().filter(|one| facts.judges(one) && !left(one));
+            found.extend(judged.flat_map(|one| rules::findings(one, settings)));
+        }
+        (Err(why), _) | (_, Err(why)) => found.push(About::cluster().unknown(check, why)),
+    }
     found
 }
 
@@ -151,10 +252,6 @@ fn kubernetes(facts: &PreFacts, about: &About) -> Finding {
     }
 }
 
-fn node_name(node: &Node) -> &str {
-    node.metadata.name.as_deref().unwrap_or_default()
-}
-
 fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     let labels = node.metadata.labels.as_ref()?;
     labels.get(key).map(String::as_str)
@@ -164,37 +261,14 @@ fn is_ours(node: &Node) -> bool {
     label(node, OURS.0) == Some(OURS.1)
 }
 
-/// The resources of NVIDIA's that the node offers to pods now.
-fn offered(node: &Node) -> Vec<String> {
-    let status = node.status.as_ref();
-    let amounts = status.and_then(|status| status.allocatable.as_ref());
-    let amounts = amounts.into_iter().flatten();
-    let offered =
-        amounts.filter(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0");
-    offered
-        .map(|(name, amount)| format!("{} {name}", amount.0))
-        .collect()
-}
-
 fn has_gpus(node: &Node) -> bool {
     let known = |key: &str| label(node, key).is_some_and(|value| value != "false");
-    is_ours(node) || GPU_LABELS.into_iter().any(known) || !offered(node).is_empty()
-}
-
-/// The first names, and how many more there are.
-fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    let more = names.len().saturating_sub(NAMED);
-    let text = names[..names.len() - more].join(", ");
-    match more {
-        0 => text,
-        more => format!("{text} and {more} more"),
-    }
+    is_ours(node) || GPU_LABELS.into_iter().any(known) || offered(node).next().is_some()
 }
 
 /// About these nodes together.
 fn about_nodes(nodes: &[&Node]) -> About {
-    About(list(nodes.iter().map(|node| node_name(node))))
+    About(some(nodes.iter().map(|node| node_name(node))))
 }
 
 /// The agent starts on the nodes with GPUs.
@@ -308,7 +382,7 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
         let annotations = node.metadata.annotations.as_ref();
         let has_inventory = annotations.is_some_and(|all| all.contains_key(INVENTORY));
         let known = plugins(&here).next();
-        let offered = offered(node).join(", ");
+        let offered = offered(node).collect::<Vec<_>>().join(", ");
         let hidden = format!("a plugin that has no known pod and offers {offered}");
         match known {
             Some(_) if is_ours(node) => found.extend(other_plugins(&here, &about)),
@@ -337,5 +411,4 @@ fn owners(nodes: &[&Node], pods: &[&Pod]) -> Vec<Finding> {
 }
 
 #[cfg(test)]
-#[path = "pre/tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! `simulate --from-cluster`: whether a pod would fit a cluster as it is now, where, and if not, which
+//! `explain -f`: whether a pod would fit a cluster as it is now, where, and if not, which
 //! changes would help. A change is found by asking again for a pod that requests less. Taints, affinity
 //! and quota are not checked.
 
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::explain::{asks, nodes_table};
+use super::{asks, nodes_table};
 use crate::snapshot;
 use crate::table::aligned;
 
@@ -325,7 +325,7 @@ pub fn table(answer: &WhatIf, most: usize) -> String {
     if !answer.changes.is_empty() {
         text.push_str("\nEach of these changes alone would help:\n\n");
         let rows: Vec<_> = answer.changes.iter().map(change).collect();
-        text.push_str(&aligned(&["CHANGE", "NODES", "BEST"], &rows));
+        text.push_str(&aligned("CHANGE|NODES|BEST", &rows));
     } else if answer.ranks.is_empty() {
         text.push_str("No single change would help.\n");
     }

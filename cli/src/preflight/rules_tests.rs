@@ -11,7 +11,6 @@ fn settings(from: CurrentSystem) -> Settings {
         from,
         pods: pod::Settings::default(),
         replaced: vec!["default-scheduler".to_owned(), "hami-scheduler".to_owned()],
-        nvidia_runtime_classes: vec!["nvidia".to_owned()],
     }
 }
 

@@ -1,4 +1,4 @@
-//! The results of the runs, as figures, a table and JSON. The least and the most of the seeds stand
+//! The results of the runs, as figures and a table. The least and the most of the seeds stand
 //! beside each mean.
 //!
 //! The figure of merit is the unallocated part of all GPUs, in percent, at a load that
@@ -6,10 +6,8 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
-use super::experiment::Run;
-use super::runs::Outcome;
+use crate::experiment::Run;
+use crate::runs::Outcome;
 
 /// Loads whose columns are shown, in percent.
 pub const LOADS: [usize; 4] = [95, 100, 120, 130];
@@ -17,7 +15,7 @@ pub const LOADS: [usize; 4] = [95, 100, 120, 130];
 const FRAGMENTATION: [usize; 3] = [50, 80, 90];
 
 /// A figure over all seeds, in percent of all GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// Of the arrived load, in percent.
     pub load: usize,
@@ -30,7 +28,7 @@ pub struct Figure {
 }
 
 /// One policy's figures.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Its name.
     pub policy: String,

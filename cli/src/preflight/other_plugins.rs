@@ -3,9 +3,11 @@
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::finding::{About, Finding};
 use crate::components::{containers, is_ours, name};
+use crate::doctor::finding::{About, Finding};
 
+/// How a finding names HAMi's.
+pub(super) const HAMI: &str = "HAMi's device plugin";
 /// Other device plugins: a part of the image's name, the plugin's name, and programs of the same image
 /// that register nothing with the kubelet.
 const IMAGES: [(&str, &str, &[&str]); 5] = [
@@ -25,7 +27,7 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
     ),
     (
         "projecthami/hami",
-        "HAMi's device plugin",
+        HAMI,
         &["scheduler", "vGPUmonitor", "kube-webhook-certgen"],
     ),
     ("gpushare-device-plugin", "gpushare's device plugin", &[]),
@@ -102,7 +104,7 @@ mod tests {
         check(
             hami,
             &["nvidia-device-plugin"],
-            Some("HAMi's device plugin"),
+            Some(HAMI),
         );
         check(hami, &["scheduler"], None);
         check(hami, &["vGPUmonitor"], None);

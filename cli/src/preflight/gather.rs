@@ -30,52 +30,34 @@ pub struct Workload {
 const OWNERS: [&str; 5] = ["ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
 
 /// What could not be listed, and why.
-pub(in crate::doctor) type Missing = Vec<(&'static str, String)>;
+pub(super) type Missing = Vec<(&'static str, String)>;
 
 /// All workloads, and what could not be listed. An error where pods cannot be listed.
-pub(in crate::doctor) async fn workloads(
-    client: &Client,
-    namespace: Option<&str>,
-) -> Result<(Vec<Workload>, Missing), AccessError> {
+pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing), AccessError> {
     let mut found = Vec::new();
     let mut missing = Missing::new();
     macro_rules! templates {
-        ($kind:ty, $name:literal, $what:literal, $template:expr) => {
+        ($kind:ty, $name:literal, $what:literal, |$spec:ident| $template:expr) => {
             match all::<$kind>(client, $what).await {
                 Ok(list) => found.extend(list.into_iter().filter_map(|object| {
                     if is_made_by_another(&object.metadata) {
                         return None;
                     }
-                    let template: Option<PodTemplateSpec> = $template(object.spec);
-                    Some(workload($name, &object.metadata, template?))
+                    let $spec = object.spec?;
+                    Some(workload($name, &object.metadata, $template))
                 })),
                 Err(error) => missing.push(($what, error.to_string())),
             }
         };
     }
-    templates!(Deployment, "Deployment", "deployments", |spec: Option<
-        k8s_openapi::api::apps::v1::DeploymentSpec,
-    >| spec
-        .map(|spec| spec.template));
-    templates!(
-        StatefulSet,
-        "StatefulSet",
-        "statefulsets",
-        |spec: Option<k8s_openapi::api::apps::v1::StatefulSetSpec>| spec.map(|spec| spec.template)
-    );
-    templates!(DaemonSet, "DaemonSet", "daemonsets", |spec: Option<
-        k8s_openapi::api::apps::v1::DaemonSetSpec,
-    >| spec
-        .map(|spec| spec.template));
+    templates!(Deployment, "Deployment", "deployments", |spec| spec.template);
+    templates!(StatefulSet, "StatefulSet", "statefulsets", |spec| spec.template);
+    templates!(DaemonSet, "DaemonSet", "daemonsets", |spec| spec.template);
     match all::<Job>(client, "jobs").await {
         Ok(jobs) => found.extend(jobs.into_iter().filter_map(job)),
         Err(error) => missing.push(("jobs", error.to_string())),
     }
-    templates!(CronJob, "CronJob", "cronjobs", |spec: Option<
-        k8s_openapi::api::batch::v1::CronJobSpec,
-    >| spec
-        .and_then(|spec| spec.job_template.spec)
-        .map(|spec| spec.template));
+    templates!(CronJob, "CronJob", "cronjobs", |spec| spec.job_template.spec?.template);
     for pod in all::<Pod>(client, "pods").await? {
         if aliquot_k8s::pod::is_finished(&pod) {
             continue;
@@ -95,7 +77,6 @@ pub(in crate::doctor) async fn workloads(
             pod,
         });
     }
-    found.retain(|one| namespace.is_none_or(|name| one.namespace == name));
     Ok((found, missing))
 }
 

@@ -4,9 +4,9 @@
 //! A node's score is its used part of replicas, compute and memory, before the pod; a GPU has 10
 //! replicas, and a part of a GPU requests the same percentage of memory and compute.
 
-use super::experiment::{Choice, Placer};
-use super::trace::WHOLE;
-use super::workload::{Node, Pod};
+use crate::experiment::{Choice, Placer};
+use crate::trace::WHOLE;
+use crate::workload::{Node, Pod};
 
 /// HAMi's `deviceSplitCount`.
 const REPLICAS: u32 = 10;

@@ -1,0 +1,30 @@
+//! Files that the command line names.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use thiserror::Error;
+
+/// A file cannot be read.
+#[derive(Debug, Error)]
+#[error("cannot read {path}: {source}")]
+pub struct InputError {
+    /// Its path.
+    path: String,
+    /// The system's error.
+    source: std::io::Error,
+}
+
+/// The text of a file; `-` is standard input.
+pub(crate) fn text(path: &Path) -> Result<String, InputError> {
+    let read = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    read.map_err(|source| InputError {
+        path: path.display().to_string(),
+        source,
+    })
+}

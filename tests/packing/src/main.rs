@@ -1,0 +1,40 @@
+//! Prints how much GPU capacity policies leave unallocated on a trace of openb, and draws it against the load.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "the output of a command")]
+
+use std::path::PathBuf;
+
+use aliquot_packing::report::{self, Summary};
+use aliquot_packing::runs::{Policy, simulate};
+use aliquot_packing::{SEEDS, plot};
+use anyhow::{Context as _, Result};
+use clap::Parser;
+
+/// Runs policies over a trace of openb, with the seeds of the published experiment
+#[derive(Debug, Parser)]
+struct Flags {
+    /// The trace: default, cpu200, gpushare40, gpuspec10 or multigpu30
+    #[arg(long, default_value = "default")]
+    trace: String,
+    /// Policies, separated by commas
+    #[arg(long, value_delimiter = ',', required = true)]
+    policy: Vec<Policy>,
+    /// Also draw allocation and fragmentation against load, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let flags = Flags::parse();
+    let trace = aliquot_packing::trace(&flags.trace)?;
+    let seeds: Vec<u64> = SEEDS.collect();
+    let outcomes = simulate(&trace, &flags.policy, &seeds)?;
+    let summaries: Vec<Summary> = outcomes.iter().map(Summary::of).collect();
+    if let Some(path) = &flags.plot {
+        std::fs::write(path, plot::svg(&summaries))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print!("{}", report::table(&summaries));
+    Ok(())
+}
