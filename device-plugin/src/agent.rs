@@ -60,16 +60,12 @@ use crate::selinux;
 use crate::settings::Settings;
 use crate::task_supervisor::TaskSupervisor;
 
-/// Why the agent cannot run.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// The driver cannot list its GPUs.
     #[error("cannot read the GPUs: {0}")]
     Driver(#[from] NvmlError),
-    /// A directory cannot be created.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// The accepted allocations cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The layout of the GPUs cannot be read or stored.
@@ -78,19 +74,15 @@ pub enum AgentError {
     /// The client of the API server cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The admin address cannot be served.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The driver cannot be waited for.
     #[error(transparent)]
     DriverWait(#[from] DriverWaitError),
     /// A task of the agent ended before the agent did.
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
-    /// A blocking task panicked.
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -262,7 +254,6 @@ fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -
     notes
 }
 
-/// What serves the kubelet's calls.
 fn call_handlers(
     settings: &Settings,
     allocations: &Arc<NodeAllocations>,
@@ -354,7 +345,6 @@ fn initial_state(
     tokio::task::block_in_place(|| ReconcilerState::start(stored, &inputs))
 }
 
-/// Facts and health of all GPUs.
 async fn readings(
     driver: &Arc<dyn Driver>,
 ) -> Result<(nvml::DriverInventory, Vec<nvml::DeviceHealth>), AgentError> {

@@ -23,13 +23,11 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Why the agent does not wait for the driver.
 #[derive(Debug, Error)]
 pub enum DriverWaitError {
     /// The admin address cannot be served meanwhile.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// A blocking task panicked.
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }

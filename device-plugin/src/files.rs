@@ -8,17 +8,13 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a file operation failed.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// A step on `path` failed.
     #[error("cannot {step} {}: {source}", path.display())]
     Step {
         /// The operation: "write", "read", "remove", …
         step: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
 }

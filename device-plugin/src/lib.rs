@@ -5,6 +5,8 @@
 //! [`allocation::start`] (what happens when the kubelet is about to start a container).
 //! The agent never chooses a GPU: the scheduler did.
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 pub mod admin;
 pub mod agent;
 pub mod allocation;

@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 /// The host's root, for a process in the host's PID namespace.
 pub const HOST: &str = "/proc/1/root";
-/// Paths on this node.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// The kubelet's device-plugins directory.
     pub plugins: PathBuf,
-    /// The kubelet's device checkpoint.
     pub checkpoint: PathBuf,
     /// Where our CDI specs go.
     pub cdi: PathBuf,

@@ -39,12 +39,10 @@ impl ContainerDirectory {
         Self(path.into())
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Its limits page.
     pub fn limits(&self) -> PathBuf {
         self.0.join(LIMITS)
     }

@@ -18,7 +18,6 @@ pub type DeviceIds = BTreeSet<String>;
 /// One replica of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// The device.
     pub gpu: GpuUuid,
     /// 0 to `deviceSplitCount - 1`.
     pub number: u32,

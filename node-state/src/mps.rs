@@ -19,7 +19,6 @@ pub const SHM: &str = "shm";
 /// The daemon that a device should have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonSpec {
-    /// Version.
     pub v: u32,
     /// The only device that the daemon sees: `GPU-…` or `MIG-…`.
     #[serde(rename = "unit")]
@@ -62,10 +61,8 @@ pub enum DaemonPhase {
     Down(String),
 }
 
-/// The status of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStatus {
-    /// Version.
     pub v: u32,
     /// Whether it is running.
     pub phase: DaemonPhase,
@@ -82,7 +79,6 @@ pub struct DaemonStatus {
     pub losses: u64,
     /// How often the fault of one client hit all clients.
     pub faults: u64,
-    /// Its servers.
     pub servers: Vec<MpsServer>,
     /// The memory that the daemon has at `/dev/shm`; its clients must have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +92,6 @@ pub struct DaemonStatus {
 /// One server with its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsServer {
-    /// Process id.
     pub pid: u32,
     /// Process ids as the supervisor sees them.
     pub clients: Vec<u32>,

@@ -25,7 +25,6 @@ use health::CriticalError;
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// How to open the driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the library, or its name for the loader to find.

@@ -18,7 +18,6 @@ pub struct DriverInventory {
     pub notes: Vec<Note>,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
     /// `GPU-…`.
@@ -67,7 +66,6 @@ pub struct Note {
     pub gpu: Option<String>,
     /// NVML's name of the call.
     pub call: &'static str,
-    /// The error.
     pub problem: String,
 }
 
@@ -76,7 +74,6 @@ pub struct Note {
 pub struct DeviceHealth {
     /// `GPU-…` or `MIG-…`.
     pub uuid: String,
-    /// Its health.
     pub health: DriverHealth,
 }
 
@@ -133,8 +130,5 @@ pub enum GpuEvent {
         ignored: bool,
     },
     /// A watched GPU fell off the bus; reported once each time.
-    Lost {
-        /// The GPU.
-        uuid: String,
-    },
+    Lost { uuid: String },
 }

@@ -1,6 +1,8 @@
 //! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML
 //! (`libnvidia-ml.so.1`).
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 mod access;
 mod calls;
 mod compute_mode;

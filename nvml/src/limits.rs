@@ -55,7 +55,6 @@ pub struct MemoryLimit {
     pub used: u64,
 }
 
-/// Why a limit was not set or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     /// The driver, or the GPU while it is partitioned, has no such limits.
@@ -64,16 +63,13 @@ pub enum LimitError {
     /// The cgroup is gone, or has no accounting of device memory.
     #[error("cgroup {0} is gone, or the driver does not account its memory")]
     NoCgroup(String),
-    /// Another reason.
     #[error("cannot {step} the memory limit of cgroup {cgroup} on {gpu}: {source}")]
     Step {
         /// "set" or "read".
         step: &'static str,
         /// The cgroup's directory.
         cgroup: String,
-        /// The GPU.
         gpu: String,
-        /// The reason.
         source: Cause,
     },
 }

@@ -13,12 +13,10 @@ pub(crate) use edit::{create, destroy, switch};
 pub use error::MigError;
 pub(crate) use read::{layout, read_enabled_layout};
 
-/// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigMode {
     /// The GPU supports MIG.
     pub capable: bool,
-    /// MIG is enabled.
     pub enabled: bool,
     /// MIG will be enabled after the next reset.
     pub pending: bool,
@@ -44,7 +42,6 @@ pub struct GpuInstance {
     pub size: u8,
     /// The memory that programs can allocate: without what the driver reserves, where it reports that.
     pub memory: Mib,
-    /// The driver's id.
     pub id: u32,
     /// Its compute instances: one with all compute slices; none if its creation was interrupted;
     /// several if somebody else partitioned it.

@@ -10,9 +10,7 @@ pub const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 /// The XIDs that do not make a GPU unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IgnoredXids {
-    /// Only these.
     These(BTreeSet<u64>),
-    /// All but these.
     AllBut(BTreeSet<u64>),
 }
 
@@ -23,7 +21,6 @@ impl Default for IgnoredXids {
 }
 
 impl IgnoredXids {
-    /// Whether this XID is ignored.
     #[must_use]
     pub fn contains(&self, code: u64) -> bool {
         match self {

@@ -13,7 +13,6 @@ use crate::text_format;
 /// The version that this release reads and writes.
 pub const VERSION: &str = "aliquot.dev/v1alpha1";
 
-/// A whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -50,7 +49,6 @@ pub struct Profile {
 /// A mode for some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// The GPUs.
     pub select: GpuSelector,
     /// It may select no GPU.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -58,7 +56,6 @@ pub struct Rule {
     /// What of each GPU is reserved for some namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserve: Vec<Reservation>,
-    /// Their mode.
     #[serde(flatten)]
     pub mode: Mode,
 }
@@ -72,7 +69,6 @@ pub struct Reservation {
     /// The number of instances; one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// The namespaces.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -99,7 +95,6 @@ impl Reservation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Transition {
-    /// Wait or evict.
     pub policy: TransitionPolicy,
     /// The GPU keeps its old mode if it is not free by then.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,22 +12,17 @@ use crate::error::ProfileErrors;
 use crate::mode::{Exclusive, Mode};
 use crate::read;
 
-/// A converted file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The configuration.
     pub config: Config,
     /// Notes for the reader, such as on settings without a counterpart; one line each.
     pub notes: Vec<String>,
 }
 
-/// Why a file was not converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// Errors of the file or of the result.
     #[error(transparent)]
     Invalid(#[from] ProfileErrors),
-    /// The result cannot be written.
     #[error(transparent)]
     Write(#[from] crate::config::WriteError),
 }

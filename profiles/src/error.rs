@@ -10,7 +10,6 @@ use thiserror::Error;
 /// The path of a whole file.
 pub const ROOT: &str = "(file)";
 
-/// One error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ProfileError {
     /// Such as `profiles.lab.gpus[2].replicas`.

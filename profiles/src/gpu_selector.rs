@@ -11,7 +11,6 @@ use crate::text_format::TextFormat;
 /// A physical GPU, as the driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhysicalGpu {
-    /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
@@ -31,7 +30,6 @@ pub struct PhysicalGpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSelector {
-    /// Every GPU.
     #[serde(skip_serializing_if = "is_false")]
     pub all: bool,
     /// By NVML's index.
@@ -102,7 +100,6 @@ impl fmt::Display for PhysicalGpu {
 }
 
 impl GpuSelector {
-    /// Every GPU.
     pub fn all() -> Self {
         Self {
             all: true,

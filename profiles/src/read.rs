@@ -9,7 +9,6 @@ use crate::error::{ProfileError, ProfileErrors, ROOT};
 use crate::schema::ValueSchema;
 use crate::validate;
 
-/// Reads a configuration.
 pub fn read(text: &str) -> Result<Config, ProfileErrors> {
     let value = parse_yaml(text)?;
     if let Some(error) = foreign_format(&value) {

@@ -13,11 +13,9 @@ use crate::mode::{Defaults, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode
 /// The resolved mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuPlan {
-    /// The GPU.
     pub uuid: GpuUuid,
     /// The rule, such as `gpus[1]` or `rest`.
     pub from: String,
-    /// Its mode, with defaults filled in.
     pub mode: Mode,
     /// What is reserved for some namespaces.
     pub reserve: Vec<Reservation>,
@@ -269,7 +267,6 @@ fn check_reserved(
     }
 }
 
-/// Why a layout cannot be created.
 enum LayoutError {
     /// The model lacks the profile of this entry of the layout.
     Unknown(usize),

@@ -42,10 +42,8 @@ pub struct Edits {
     /// `NAME=value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Device nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<Value>,
-    /// Mounts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Value>,
     /// Hooks, additional groups and whatever comes later.
@@ -53,7 +51,6 @@ pub struct Edits {
     pub other: Map<String, Value>,
 }
 
-/// One device of a spec.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
@@ -64,7 +61,6 @@ pub struct Device {
     pub container_edits: Edits,
 }
 
-/// A CDI spec file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -73,7 +69,6 @@ pub struct Spec {
     pub version: String,
     /// `vendor/class`.
     pub kind: String,
-    /// The devices.
     #[serde(default)]
     pub devices: Vec<Device>,
     /// The edits for every container with any of the devices.
@@ -104,9 +99,7 @@ pub struct NamedDevice {
 /// A spec of one of [`NVIDIA_KINDS`], and its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NvidiaSpec {
-    /// Its file.
     pub file: PathBuf,
-    /// Its content.
     pub spec: Spec,
 }
 
@@ -115,20 +108,17 @@ pub struct NvidiaSpec {
 pub enum SpecRefusal {
     /// It mounts, or runs as a hook, what is not on the host.
     MissingPath {
-        /// Its file.
         file: PathBuf,
         /// The first missing path on the host.
         path: PathBuf,
     },
     /// The GPU that it names by an index is another one by now.
     OtherMinor {
-        /// Its file.
         file: PathBuf,
         /// The index, which is the device's name.
         index: u32,
         /// The device node that it has for this index.
         node: String,
-        /// The GPU that has this index.
         uuid: GpuUuid,
         /// That GPU's minor.
         minor: u32,
@@ -136,7 +126,6 @@ pub enum SpecRefusal {
 }
 
 impl SpecRefusal {
-    /// The spec's file.
     pub fn file(&self) -> &Path {
         match self {
             Self::MissingPath { file, .. } | Self::OtherMinor { file, .. } => file,
@@ -342,7 +331,6 @@ fn of(name: &AnswerName, version: &str, edits: Edits) -> Spec {
 }
 
 impl Edits {
-    /// Appends a hook.
     pub fn add_hook(&mut self, hook: Value) {
         match self.other.get_mut("hooks") {
             Some(Value::Array(hooks)) => hooks.push(hook),

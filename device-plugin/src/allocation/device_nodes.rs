@@ -277,7 +277,6 @@ impl DeviceNodes {
         })
     }
 
-    /// The numbers of an existing node.
     fn number(&self, name: &str) -> Option<DeviceNumber> {
         let node = fs::symlink_metadata(self.here.join(name)).ok()?;
         node.file_type().is_char_device().then(|| DeviceNumber {

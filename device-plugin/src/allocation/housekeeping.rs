@@ -36,16 +36,12 @@ const GAP: Duration = Duration::from_secs(1);
 /// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
-/// Why a run ended early.
 #[derive(Debug, Error)]
 pub enum HousekeepingError {
-    /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A file cannot be listed or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// `/proc` cannot be listed.
     #[error("cannot list processes: {0}")]
     Processes(std::io::Error),
 }
@@ -232,7 +228,6 @@ fn try_once(
     Ok(collect::lost(&entries, &pods, shares()))
 }
 
-/// Removes the files of a name.
 pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
     files::remove(&paths.cdi.join(cdi::file_name(name)))?;
     let directory = paths.container_directories.join(name);

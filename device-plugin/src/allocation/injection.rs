@@ -46,7 +46,6 @@ pub type DriverShims = BTreeMap<&'static str, PathBuf>;
 #[derive(Debug, Default)]
 pub struct KnownShims(Mutex<BTreeMap<PathBuf, (files::Identity, PathBuf)>>);
 
-/// Why a library gets no shim of its own.
 #[derive(Debug, Error)]
 enum ShimError {
     #[error(transparent)]

@@ -23,17 +23,12 @@ use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 pub struct NodeAllocations {
     /// The resource of GPUs whose profile names none.
     pub default_resource: String,
-    /// Paths on this node.
     pub paths: Paths,
-    /// The sharing modes.
     pub modes: SharingModes,
-    /// The watched pods.
     pub pods: Pods,
-    /// The published node.
     pub published: NodePublisher,
     /// Accepted allocations. The lock also makes validating and counting one step.
     pub store: Mutex<Store>,
-    /// The kubelet's checkpoint.
     pub checkpoint: CheckpointCache,
 }
 

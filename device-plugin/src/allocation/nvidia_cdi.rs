@@ -76,13 +76,11 @@ pub struct Toolkit {
 /// What a spec is generated from; where any of it has changed, the spec is generated again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecInputs {
-    /// The programs.
     pub toolkit: Toolkit,
     /// The driver's root on the host.
     pub driver_root: PathBuf,
     /// The root on the host whose `/dev` has the driver's device nodes.
     pub dev_root: PathBuf,
-    /// The driver's version.
     pub driver_version: String,
     /// The GPUs with their minors, and the MIG instances.
     pub devices: BTreeSet<(String, Option<u32>)>,
@@ -91,18 +89,10 @@ pub struct SpecInputs {
     pub has_names: bool,
 }
 
-/// Why there is no generated spec.
 #[derive(Debug, Error)]
 pub enum GenerateError {
-    /// The agent may not read the host's files.
     #[error("cannot read the host's files at {}: {source}", root.display())]
-    Host {
-        /// The host's root.
-        root: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The host has no program that generates one.
+    Host { root: PathBuf, source: io::Error },
     #[error("there is no nvidia-ctk on the host at {}", listed(places))]
     NoGenerator {
         /// Where it was searched.
@@ -110,10 +100,7 @@ pub enum GenerateError {
     },
     /// The program that an administrator named is not there.
     #[error("there is no {} on the host, which --nvidia-ctk names", program.display())]
-    NamedGenerator {
-        /// The program.
-        program: PathBuf,
-    },
+    NamedGenerator { program: PathBuf },
     /// The program that a spec names for containers is missing.
     #[error("the host has {} but no nvidia-cdi-hook, beside it or at {}", generator.display(), listed(places))]
     NoHook {
@@ -125,58 +112,33 @@ pub enum GenerateError {
     /// The programs of our image cannot be installed on the host.
     #[error("cannot install NVIDIA's programs of this image on the host: {0}")]
     Install(FileError),
-    /// The program cannot be started.
     #[error("cannot start {}: {source}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The program did not end in time.
+    Start { program: PathBuf, source: io::Error },
     #[error("{} cdi generate did not end within {} s", program.display(), TIMEOUT.as_secs())]
-    Timeout {
-        /// The program.
-        program: PathBuf,
-    },
-    /// The program failed.
+    Timeout { program: PathBuf },
     #[error("{} cdi generate failed ({status}): {text}", program.display())]
     Failed {
-        /// The program.
         program: PathBuf,
-        /// How it ended.
         status: ExitStatus,
         /// What it wrote to stderr.
         text: String,
     },
-    /// The output is no CDI spec.
     #[error("{} cdi generate wrote no CDI spec: {source}", program.display())]
     Output {
-        /// The program.
         program: PathBuf,
         /// Why it cannot be read.
         source: serde_json::Error,
     },
-    /// The output is a spec of another kind.
     #[error("{} cdi generate wrote a spec of kind {kind}, expected one of {}", program.display(), NVIDIA_KINDS.join(", "))]
-    Kind {
-        /// The program.
-        program: PathBuf,
-        /// The kind.
-        kind: String,
-    },
-    /// The spec does not mount the driver.
+    Kind { program: PathBuf, kind: String },
     #[error("{} cdi generate found no libcuda.so below {}", program.display(), driver_root.display())]
     NoLibrary {
-        /// The program.
         program: PathBuf,
         /// Where it looked.
         driver_root: PathBuf,
     },
-    /// The spec cannot be stored.
     #[error("cannot store the generated CDI spec: {0}")]
     Store(FileError),
-    /// A blocking task ended early.
     #[error("cannot search NVIDIA's programs: {0}")]
     Task(#[from] JoinError),
 }
@@ -359,7 +321,6 @@ pub fn run_with_root(mut arguments: impl Iterator<Item = OsString>) -> io::Error
 pub struct SpecGenerator {
     /// The folder of the stored spec.
     pub folder: PathBuf,
-    /// The host's root.
     pub host_root: PathBuf,
     /// The driver's root, where that is not the host's.
     pub driver_root: Option<DriverRoot>,

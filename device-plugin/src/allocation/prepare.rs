@@ -43,25 +43,18 @@ const SPECS_MAX_AGE: Duration = Duration::from_millis(200);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
-/// Why a container's files cannot be written.
 #[derive(Debug, Error)]
 pub enum PrepareError {
     /// The container was refused. The text is for the user.
     #[error("{0}")]
     Refused(Refusal),
-    /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The accepted allocation names a device that is no longer on this node.
     #[error(
         "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
     )]
-    DeviceGone {
-        /// The pod.
-        pod: PodUid,
-        /// The device.
-        gpu: GpuUuid,
-    },
+    DeviceGone { pod: PodUid, gpu: GpuUuid },
     /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
     #[error(
         "container {container} would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {}{}, and NVIDIA's container runtime does not start this container; expected nvidia-ctk on the node, with which the agent generates such a spec, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`; the kubelet retries",
@@ -69,9 +62,7 @@ pub enum PrepareError {
         in_parentheses(refused)
     )]
     NoDriver {
-        /// The container.
         container: String,
-        /// Its devices.
         gpus: Vec<String>,
         /// Why specs of NVIDIA's on the node are not used.
         refused: Vec<SpecRefusal>,
@@ -79,28 +70,21 @@ pub enum PrepareError {
     /// The driver's programs in the container could not open a device node that they need.
     #[error("container {container} would start without {source}; the kubelet retries")]
     NoDeviceNode {
-        /// The container.
         container: String,
-        /// The node.
         source: MissingNode,
     },
     /// A device's sharing mode cannot be applied to the container.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// The devices do not fit into a limits page.
     #[error("container {container}: {source}")]
     Page {
-        /// The container.
         container: String,
         /// What does not fit.
         source: PageError,
     },
-    /// A CDI spec cannot be written as JSON.
     #[error("cannot encode the CDI spec {name}: {source}")]
     Encode {
-        /// Its name.
         name: AnswerName,
-        /// The encoder's error.
         source: serde_json::Error,
     },
 }
@@ -114,7 +98,6 @@ fn in_parentheses(refused: &[SpecRefusal]) -> String {
     format!(" ({})", refused.join("; "))
 }
 
-/// Writes the files of containers.
 pub struct Preparer {
     allocations: Arc<NodeAllocations>,
     limiter: Option<InstalledLimiter>,
@@ -159,12 +142,10 @@ impl Preparer {
         }
     }
 
-    /// What is known of this node's allocations.
     pub fn allocations(&self) -> &Arc<NodeAllocations> {
         &self.allocations
     }
 
-    /// The limiter, if this node has one.
     pub fn limiter(&self) -> Option<&InstalledLimiter> {
         self.limiter.as_ref()
     }

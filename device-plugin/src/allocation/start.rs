@@ -44,26 +44,21 @@ pub enum Started {
     Untouched,
 }
 
-/// Why a container may not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The pod was refused. The text is for the user.
     #[error("{0}")]
     Refused(Refusal),
-    /// The container would start without its GPU.
     #[error(
         "the container would start without its GPU and without limits: {0}; the kubelet retries"
     )]
     Runtime(String),
-    /// Whether it would is not known yet.
     #[error(
         "the agent has not inspected the container runtime yet, which needs the Node object from the API server; the kubelet retries"
     )]
     RuntimeUnknown,
-    /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// No container has these device ids.
     #[error(
         "the kubelet's device checkpoint lists no container with exactly the device ids {0:?}; the kubelet retries"
     )]
@@ -72,24 +67,15 @@ pub enum StartError {
     #[error(
         "cannot read pod {pod}, which starts here for the first time, from the API server: {source}; the kubelet retries"
     )]
-    Lookup {
-        /// The pod.
-        pod: PodUid,
-        /// The error.
-        source: kube::Error,
-    },
-    /// The API server does not answer.
+    Lookup { pod: PodUid, source: kube::Error },
     #[error(
         "cannot read pod {0}, which starts here for the first time, from the API server: no answer within 5 s; the kubelet retries"
     )]
     LookupTimeout(PodUid),
-    /// The accepted allocation cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The container's files cannot be written.
     #[error(transparent)]
     Prepare(PrepareError),
-    /// The work ended early.
     #[error("the agent is stopping")]
     Stopped,
 }
@@ -114,13 +100,9 @@ enum Attempt {
 
 /// Serves `PreStartContainer`; shared by all calls.
 pub struct ContainerStarter {
-    /// What is known of this node's allocations.
     pub allocations: Arc<NodeAllocations>,
-    /// Decides which pods may start.
     pub validator: Validator,
-    /// Writes the files of containers.
     pub preparer: Arc<Preparer>,
-    /// Asks the API server.
     pub lookup: Lookup,
 }
 

@@ -30,7 +30,6 @@ const LOW: u8 = 1;
 /// Validates pods by the settings of this node.
 #[derive(Clone, Debug)]
 pub struct Validator {
-    /// This node.
     pub node: NodeName,
     /// The node's rules for the environment.
     pub rules: NodeRules,
@@ -59,17 +58,14 @@ pub struct ValidationInput<'a> {
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
 
-/// The result of validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The allocation to store and to serve from now on.
     Accept(Box<AcceptedAllocation>),
-    /// The reason for the refusal.
     Refuse(Refusal),
 }
 
 impl Validator {
-    /// Accepts or refuses a pod.
     pub fn validate(&self, input: ValidationInput<'_>) -> Decision {
         match self.accept(input) {
             Ok(accepted) => Decision::Accept(Box::new(accepted)),
@@ -375,7 +371,6 @@ pub enum Refusal {
     NoShare(String),
     /// The kubelet allocated another number of replicas than the allocation has devices.
     Count {
-        /// The container.
         container: String,
         /// Devices in its allocation.
         granted: usize,
@@ -392,7 +387,6 @@ pub enum Refusal {
     ShareUnreadable(PodUid),
     /// The device's sharing mode changed since the pod was bound.
     Shared {
-        /// The device.
         gpu: GpuUuid,
         /// Its sharing mode now.
         mode: Mode,
@@ -405,9 +399,7 @@ pub enum Refusal {
     Changing(GpuUuid, String),
     /// The device has too little left beside what was accepted before.
     Full {
-        /// The device.
         gpu: GpuUuid,
-        /// The reason.
         reason: Reason,
         /// What the pod's allocation has of it.
         requested: DeviceUse,
@@ -517,7 +509,6 @@ pub enum NonCdiRefusal {
     NeedsCdi(String, &'static str),
     /// Allocate named other GPUs than the allocation has.
     OtherDevices {
-        /// The container.
         container: String,
         /// What Allocate named.
         named: Vec<String>,
@@ -530,11 +521,8 @@ pub enum NonCdiRefusal {
     EnvFrom(String),
     /// The pod's environment requests a driver capability that is not allowed.
     Capability {
-        /// The container.
         container: String,
-        /// The capability.
         capability: String,
-        /// The allowed capabilities.
         allowed: String,
     },
 }

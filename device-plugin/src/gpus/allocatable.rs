@@ -79,7 +79,6 @@ impl NodeLayout {
 /// The replicas of a device under one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceReplicas {
-    /// The resource.
     pub resource: String,
     /// The numbers of the replicas; a device id is `<uuid>::<number>`.
     pub numbers: Vec<u32>,
@@ -159,7 +158,6 @@ fn whole_vgpu(device: Gpu, gpu: &nvml::GpuFacts, settings: &mode::Vgpu) -> Gpu {
     device
 }
 
-/// A device in mode exclusive.
 fn exclusive(device: Gpu, settings: &mode::Exclusive) -> Gpu {
     Gpu {
         mode: inventory::Mode::Exclusive,
@@ -169,7 +167,6 @@ fn exclusive(device: Gpu, settings: &mode::Exclusive) -> Gpu {
     }
 }
 
-/// A device in mode timeslice.
 fn timeslice(device: Gpu, settings: &mode::Timeslice) -> Gpu {
     Gpu {
         mode: inventory::Mode::Timeslice,
@@ -180,7 +177,6 @@ fn timeslice(device: Gpu, settings: &mode::Timeslice) -> Gpu {
     }
 }
 
-/// A device in mode mps.
 fn mps(device: Gpu, settings: &mode::Mps) -> Gpu {
     Gpu {
         mode: inventory::Mode::Mps,

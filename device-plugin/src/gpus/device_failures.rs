@@ -69,7 +69,6 @@ impl fmt::Display for Recovery {
 /// A device that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
-    /// The device.
     pub gpu: GpuUuid,
     /// The cause, for people: `XID 79 (GPU has fallen off the bus)`.
     pub cause: String,
@@ -80,9 +79,7 @@ pub struct DeviceFailure {
 /// The failed devices of the node, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFailures {
-    /// The failed devices.
     pub devices: Vec<DeviceFailure>,
-    /// The pods to evict.
     pub evict: Vec<RefusedPod>,
     /// Why the whole node must be drained.
     pub drain_reason: Option<String>,

@@ -9,7 +9,6 @@ use aliquot_nvml::{GpuInstance, MigDevice};
 /// A device as device nodes and NVIDIA's spec name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
-    /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
@@ -49,7 +48,6 @@ impl InstanceIds {
     }
 }
 
-/// The placement of an instance.
 pub fn placement_of(one: &GpuInstance) -> MigPlacement {
     MigPlacement {
         profile: one.profile.clone(),

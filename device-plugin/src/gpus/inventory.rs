@@ -21,9 +21,7 @@ use crate::gpus::host_memory;
 /// The GPUs as the health monitor last read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReadings {
-    /// What the driver reports of them.
     pub facts: nvml::DriverInventory,
-    /// Their health.
     pub health: Vec<nvml::DeviceHealth>,
     /// The devices that failed and what follows from that.
     pub failures: NodeFailures,
@@ -64,10 +62,8 @@ pub struct RuntimeProblem {
     pub text: String,
 }
 
-/// The state of the container runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// The problems found.
     pub problems: Vec<RuntimeProblem>,
     /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
     /// in the environment.
@@ -80,7 +76,6 @@ pub struct RuntimeStatus {
 /// A resource of ours that another device plugin serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenResource {
-    /// The resource.
     pub resource: String,
     /// The device ids that the other plugin registered, or else those that it allocated.
     pub ids: DeviceIds,
@@ -182,7 +177,6 @@ impl NodePublisher {
         Self(watch::Sender::new(Arc::new(node)))
     }
 
-    /// The current value.
     pub fn get(&self) -> Arc<PublishedNode> {
         Arc::clone(&self.0.borrow())
     }
@@ -273,12 +267,10 @@ impl NodePublisher {
         self.change(|node| node.housekeeping_problems = problems);
     }
 
-    /// Sets how far the resizes of pods are.
     pub fn set_resizes(&self, resizes: Vec<ResizeReport>) {
         self.change(|node| node.resizes = resizes);
     }
 
-    /// Adds a refused pod.
     pub fn add_refused(&self, refused: RefusedPod) {
         self.change(|node| {
             let list = &mut node.refused;

@@ -13,7 +13,6 @@ use XidAction::{DrainNode, Ignore, ResetGpu, RestartApplication};
 /// The recovery that an error requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidAction {
-    /// Nothing.
     Ignore,
     /// The affected application must restart; the GPU stays in service.
     RestartApplication,
@@ -69,26 +68,16 @@ impl Default for XidActions {
     }
 }
 
-/// Why an override is invalid.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum XidActionsError {
-    /// It is malformed.
     #[error("{0:?} is malformed, expected <xid>=<action>, such as 94=ignore or unknown=drain-node")]
     Form(String),
-    /// The code is invalid.
     #[error("{0:?} is not an XID, expected a number from 1 to 65535 or `unknown`")]
     Code(String),
-    /// The action is invalid.
     #[error(
         "XID {code}: {given:?} is not an action, expected one of ignore, restart-application, reset-gpu, drain-node"
     )]
-    Action {
-        /// The code, as given.
-        code: String,
-        /// The action, as given.
-        given: String,
-    },
-    /// A code is named twice.
+    Action { code: String, given: String },
     #[error("XID {0} is named twice, expected each once")]
     Twice(String),
 }

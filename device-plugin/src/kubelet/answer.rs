@@ -31,15 +31,12 @@ pub enum DeviceListStrategy {
     Envvar,
 }
 
-/// Answers the kubelet's Allocate calls.
 pub struct AllocateAnswers {
     /// How GPUs are passed to containers.
     pub device_list: DeviceListStrategy,
     /// The agent has a limiter.
     pub limits: bool,
-    /// Paths on this node.
     pub paths: Paths,
-    /// The published node.
     pub published: NodePublisher,
 }
 

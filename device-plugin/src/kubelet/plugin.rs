@@ -31,13 +31,10 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What serves the calls, whatever their resource.
 pub struct CallHandlers {
-    /// Answers Allocate.
     pub answers: AllocateAnswers,
-    /// Serves `PreStartContainer`.
     pub starter: Arc<ContainerStarter>,
     /// Records what the kubelet is sent.
     pub advertised: AdvertisedLists,
-    /// Counts the calls.
     pub metrics: Metrics,
 }
 

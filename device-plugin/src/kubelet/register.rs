@@ -57,29 +57,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two checks of the directory without a change.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why serving or registering failed.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// Our socket cannot be created.
     #[error("cannot serve {}: {source}", path.display())]
     Serve {
-        /// Our socket.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The kubelet cannot be reached.
     #[error("cannot connect to the kubelet at {}: {source}", path.display())]
     Connect {
-        /// The kubelet's socket.
         path: PathBuf,
-        /// The transport's error.
         source: tonic::transport::Error,
     },
-    /// The kubelet refused.
     #[error("the kubelet refused the registration: {0}")]
     Refused(#[from] Box<tonic::Status>),
-    /// The kubelet does not answer.
     #[error("the kubelet did not answer the registration within 5 s")]
     Timeout,
 }

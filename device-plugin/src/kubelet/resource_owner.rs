@@ -35,7 +35,6 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 pub struct AdvertisedList {
     /// The number of the stream. The kubelet opens one after each registration.
     pub stream: u64,
-    /// The healthy device ids.
     pub healthy: DeviceIds,
 }
 
@@ -193,13 +192,10 @@ pub fn condition(taken: &[TakenResource]) -> [String; 3] {
 
 /// What reports resources that another device plugin serves.
 pub struct ResourceOwnerMonitor {
-    /// What is known of this node's allocations.
     pub allocations: Arc<NodeAllocations>,
     /// What the kubelet was sent.
     pub advertised: AdvertisedLists,
-    /// The node's name, for events.
     pub node: String,
-    /// Events.
     pub notes: EventSender,
     /// Shows how many device ids are another plugin's.
     pub metrics: Metrics,

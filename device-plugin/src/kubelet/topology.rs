@@ -35,23 +35,16 @@ pub enum TopologyPolicy {
     SingleNumaNode,
 }
 
-/// Why the configuration cannot be used.
 #[derive(Debug, Error)]
 pub enum KubeletConfigError {
-    /// It cannot be read.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not a valid configuration.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Yaml {
-        /// The file.
         path: PathBuf,
-        /// What the reader found.
         source: Box<serde_saphyr::Error>,
     },
 }

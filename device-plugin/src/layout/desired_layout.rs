@@ -27,7 +27,6 @@ pub struct DesiredLayout {
     pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
 }
 
-/// Why no desired layout can be determined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredLayoutError {
     /// The reason of the node condition.

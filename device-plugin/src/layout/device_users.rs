@@ -13,7 +13,6 @@ use crate::gpus::allocatable::parent_gpu;
 use crate::layout::transition::is_compatible;
 use crate::pods::pod::{Phase, Pod};
 
-/// The users of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceUsers {
     /// Living pods with an allocation on it, accepted or only bound.
@@ -25,7 +24,6 @@ pub struct DeviceUsers {
 }
 
 impl DeviceUsers {
-    /// Nobody uses the GPU.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.others == 0
     }
@@ -34,13 +32,10 @@ impl DeviceUsers {
 /// What is known about all users on the node.
 #[derive(Clone, Copy, Debug)]
 pub struct UserSources<'a> {
-    /// The published inventory.
     pub inventory: &'a Inventory,
     /// Pods of other plugins.
     pub foreign: &'a [ForeignAllocation],
-    /// The node's pods.
     pub pods: &'a [Arc<Pod>],
-    /// All accepted allocations.
     pub shares: &'a [Arc<AcceptedAllocation>],
     /// Users whose GPUs are unknown.
     pub unclear: usize,

@@ -18,7 +18,6 @@ pub const PROFILE: &str = "AliquotProfile";
 /// The longest message, in characters.
 const LONGEST: usize = 2000;
 
-/// Why a step of a mode change was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
     /// It failed, and is retried.
@@ -85,7 +84,6 @@ pub fn condition(
     ["False".to_owned(), reason.to_owned(), message]
 }
 
-/// The event on the node.
 pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
     let applied = status == "True";
     EventNote {

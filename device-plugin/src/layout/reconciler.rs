@@ -55,7 +55,6 @@ const MAX_TRIES: u32 = 3;
 /// The pause after a failed step; it doubles from the first value up to the second.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What the reconciler needs.
 pub struct LayoutReconciler {
     /// The path of the profile configuration; `None` if there is none.
     pub configuration: Option<PathBuf>,
@@ -67,11 +66,8 @@ pub struct LayoutReconciler {
     pub allocations: Arc<NodeAllocations>,
     /// The health monitor, which rereads the GPUs after a switch.
     pub health: Arc<HealthMonitor>,
-    /// The node's name, for events.
     pub node: String,
-    /// Events.
     pub notes: EventSender,
-    /// Counts mode switches.
     pub metrics: Metrics,
 }
 
@@ -87,7 +83,6 @@ struct SwitchStep {
 type StepResult = (GpuUuid, Result<(), StepError>);
 
 impl LayoutReconciler {
-    /// Reconciles until `stop`.
     pub async fn run(
         self,
         mut state: ReconcilerState,
@@ -630,11 +625,9 @@ fn needs_mps_supervisor(mode: &Mode) -> bool {
 pub struct StartInputs<'a> {
     /// A configuration exists; it is read once the node's labels are known.
     pub configured: bool,
-    /// The GPUs as the driver reports them.
     pub facts: &'a DriverInventory,
     /// The values for what a profile leaves out.
     pub defaults: &'a Defaults,
-    /// The sharing modes.
     pub modes: &'a SharingModes,
     /// Allocations that were accepted earlier.
     pub accepted: &'a [AcceptedAllocation],

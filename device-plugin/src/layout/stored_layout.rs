@@ -17,10 +17,8 @@ use crate::layout::transition::{ChangeStep, GpuState, is_compatible};
 /// The version that this release reads and writes.
 const VERSION: u32 = 1;
 
-/// The stored layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLayout {
-    /// The version of the file.
     pub v: u32,
     /// The last valid profile and what selected it, for people.
     #[serde(default)]
@@ -57,29 +55,17 @@ impl Default for StoredLayout {
     }
 }
 
-/// Why the stored layout cannot be used.
 #[derive(Debug, Error)]
 pub enum StoredLayoutError {
-    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The content is invalid.
     #[error("cannot read the stored layout of the GPUs from {}: {source}; restore the file, or remove it when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
     Decode {
-        /// The file.
         path: PathBuf,
-        /// What serde found.
         source: serde_json::Error,
     },
-    /// The file is of another release.
     #[error("the stored layout of the GPUs in {} has version {found}, expected {VERSION}; return to the release that wrote it, or remove the file when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version in it.
-        found: u32,
-    },
-    /// It cannot be written as JSON.
+    Version { path: PathBuf, found: u32 },
     #[error("cannot encode the layout of the GPUs: {0}")]
     Encode(serde_json::Error),
 }
@@ -137,7 +123,6 @@ impl StoredLayout {
     }
 }
 
-/// The name of a mode.
 pub fn mode_name(mode: &Mode) -> &'static str {
     match mode {
         Mode::Vgpu(_) => "vgpu",

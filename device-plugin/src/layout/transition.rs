@@ -9,13 +9,11 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::Mig;
 use serde::{Deserialize, Serialize};
 
-/// The state of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
     /// The mode that it has, or is leaving; `None`: not set up yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The change in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<ModeChange>,
     /// A change that was given up; it is not retried until another mode was desired.
@@ -23,18 +21,14 @@ pub struct GpuState {
     pub given_up: Option<AbandonedChange>,
 }
 
-/// A change of a GPU's mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeChange {
-    /// The new mode.
     pub to: Mode,
-    /// The current step.
     pub step: ChangeStep,
     /// When it began, in seconds since the epoch.
     pub since: u64,
 }
 
-/// The step of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeStep {
@@ -79,7 +73,6 @@ pub struct TransitionInputs<'a> {
 /// What must be done on a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PendingAction<'a> {
-    /// Nothing.
     Nothing,
     /// Undo the old mode, for the new one.
     Leave(&'a Mode, &'a Mode),

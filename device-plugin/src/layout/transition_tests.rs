@@ -222,7 +222,6 @@ enum ModelEvent {
     Restart,
 }
 
-/// The model of a GPU and its users.
 struct Model {
     gpu: GpuState,
     stored: GpuState,

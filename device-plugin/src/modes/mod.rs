@@ -36,13 +36,10 @@ pub trait ModeSwitch: Send + Sync {
 /// Why a GPU cannot change its mode, or a container cannot get its edits, now. Both are retried.
 #[derive(Debug, Error)]
 pub enum ModeError {
-    /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The GPU is not partitioned as it should be.
     #[error(transparent)]
     Mig(#[from] MigError),
-    /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The GPU needs an action of the administrator, such as a reset; it is waited for without a
@@ -59,9 +56,7 @@ pub enum ModeError {
 pub struct ContainerGrant<'a> {
     /// The pod, by the kubelet's UID.
     pub pod: &'a PodUid,
-    /// The container.
     pub container: &'a str,
-    /// The grant.
     pub grant: &'a Grant,
     /// Its index among the container's grants, which is the number of the device in CUDA.
     pub index: usize,

@@ -13,9 +13,7 @@ use k8s_openapi::api::core::v1 as api;
 /// One container of a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
     pub name: String,
-    /// When it runs.
     pub stage: Stage,
     /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
@@ -45,13 +43,10 @@ pub struct Pod {
     pub uid: PodUid,
     /// The uid under which the kubelet runs it: another one for static pods.
     pub kubelet_uid: PodUid,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Where it is bound.
     pub node: NodeName,
-    /// Where it is in its life.
     pub phase: Phase,
     /// Creation in seconds since the epoch.
     pub created: i64,

@@ -21,16 +21,13 @@ pub struct Features {
     pub gpus: Vec<GpuFeatures>,
 }
 
-/// A physical GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFeatures {
-    /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's product name.
     pub product: String,
     /// Its memory, with what the driver reserves.
     pub memory: Mib,
-    /// The GPU supports MIG.
     pub mig_capable: bool,
 }
 

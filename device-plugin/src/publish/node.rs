@@ -35,11 +35,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub type ClearErrors =
     Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Writes our Node object.
 pub struct NodeWriter {
-    /// The API.
     pub nodes: Api<api::Node>,
-    /// Our node's name.
     pub name: String,
     /// What the annotation should contain.
     pub published: NodePublisher,
@@ -49,11 +46,9 @@ pub struct NodeWriter {
     pub feature_labels: LabelPolicy,
     /// The names of the capacity, where it is published.
     pub capacity: Option<capacity::CapacityResources>,
-    /// The node's pods.
     pub pods: Pods,
     /// The watched node; `None` while it is not known.
     pub view: watch::Sender<Option<NodeView>>,
-    /// Counts writes.
     pub metrics: Metrics,
     /// Clears the errors of GPUs that the administrator declared healthy.
     pub clear: ClearErrors,

@@ -26,14 +26,10 @@ const CRIO: (u32, u32) = (1, 28);
 /// How an administrator makes NVIDIA's CDI spec.
 const GENERATE: &str = "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`";
 
-/// The container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeKind {
-    /// containerd.
     Containerd,
-    /// CRI-O.
     Crio,
-    /// Another runtime.
     Other,
 }
 
@@ -69,7 +65,6 @@ pub struct RuntimeFacts<'a> {
     pub device_list: DeviceListStrategy,
 }
 
-/// Assesses the runtime.
 pub fn status(facts: &RuntimeFacts<'_>) -> RuntimeStatus {
     let off = cdi_problem(facts).filter(|problem| problem.blocks);
     RuntimeStatus {
@@ -108,7 +103,6 @@ pub fn runtime(version: &str) -> (RuntimeKind, Option<(u32, u32)>) {
     (kind, number)
 }
 
-/// All problems.
 pub fn problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
     let mut problems = Vec::new();
     if facts.device_list == DeviceListStrategy::Cdi {

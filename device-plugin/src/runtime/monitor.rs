@@ -31,9 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The monitor of the node's container runtime.
 pub struct RuntimeMonitor {
-    /// The API server.
     pub client: Client,
-    /// The node's name, for events.
     pub node: String,
     /// The path of the runtime's configuration, if it is not at its usual place.
     pub config: Option<PathBuf>,
@@ -49,7 +47,6 @@ pub struct RuntimeMonitor {
     pub device_list: DeviceListStrategy,
     /// Where the problems are published.
     pub published: NodePublisher,
-    /// Events.
     pub notes: EventSender,
     /// The configuration file that was read last, which is logged when it changes.
     reported_file: Mutex<PathBuf>,

@@ -14,7 +14,6 @@ use nvml_wrapper_sys::bindings::{
 use super::profiles::{self, DriverProfile};
 use super::{Activation, GpuInstance, MigError, read};
 
-/// Switches MIG mode.
 pub(crate) fn switch(
     nvml: &Nvml,
     device: &Device,

@@ -25,31 +25,19 @@ const POLL: Duration = Duration::from_millis(5);
 /// that runs as root.
 const ALL_USERS: &str = "-multiuser-server";
 
-/// Why a command to a daemon failed.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// There is no command.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The command cannot be run.
     #[error("cannot run {}: {source}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The daemon did not answer in time.
     #[error("the MPS daemon did not answer {0:?} within 5 s")]
     Silent(String),
-    /// The daemon refused; its own words.
     #[error("the MPS daemon answered {command:?} with {output:?}")]
-    Refused {
-        /// The command.
-        command: String,
-        /// Its output.
-        output: String,
-    },
+    Refused { command: String, output: String },
 }
 
 /// How to run NVIDIA's command.

@@ -59,9 +59,7 @@ pub struct DaemonTarget<'a> {
     pub device: &'a str,
     /// The driver's current UUID of it.
     pub current: &'a str,
-    /// Its memory.
     pub memory: Mib,
-    /// Compute capability.
     pub capability: Option<(u32, u32)>,
     /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
     pub slices: Option<(u32, u32)>,

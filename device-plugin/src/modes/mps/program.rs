@@ -42,26 +42,21 @@ pub struct ProgramSearch {
     pub libraries: PathBuf,
 }
 
-/// The control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlProgram {
-    /// Its file.
     pub file: PathBuf,
     /// The driver root below which it was found.
     pub root: Option<PathBuf>,
 }
 
-/// Why the control program cannot be run.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// It is nowhere.
     #[error(
         "there is no {} at {}; it comes with NVIDIA's driver: expected devicePlugin.nvidiaDriverRoot to name the driver's root on the host, or --mps-control the program",
         program.display(),
         places.join(", nor at ")
     )]
     Missing {
-        /// The program.
         program: PathBuf,
         /// Where it was searched.
         places: Vec<String>,
@@ -72,7 +67,6 @@ pub enum ProgramError {
 }
 
 impl ProgramSearch {
-    /// The program.
     pub fn find(&self) -> Result<ControlProgram, ProgramError> {
         // A path is not searched.
         let is_path = self.program.components().count() > 1;
