@@ -8,7 +8,7 @@ use aliquot_core::Scaling;
 use aliquot_node_state::checkpoint;
 use aliquot_node_state::state::StateDirectory;
 use aliquot_profiles::Defaults;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
@@ -43,18 +43,6 @@ const CONFIGURATIONS: [&[&str]; 8] = [
 ];
 /// Drop-ins of kubeadm's file, at the path of Kubernetes' documentation.
 const DROP_INS: &str = "/etc/kubernetes/kubelet.conf.d";
-
-/// Who writes the feature labels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LabelPolicy {
-    /// The agent, but NVIDIA's names only where no gpu-feature-discovery runs.
-    #[default]
-    Auto,
-    /// The agent, overwriting existing labels.
-    On,
-    /// Not the agent; it removes those that it wrote.
-    Off,
-}
 
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
@@ -185,10 +173,6 @@ pub struct Settings {
     /// What happens to the pods on a GPU that is out of service
     #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = FailurePodPolicy::Keep)]
     pub sick_pods: FailurePodPolicy,
-    /// Whether to write feature labels to the node; `auto`: yes, but NVIDIA's names only where no
-    /// gpu-feature-discovery runs
-    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = LabelPolicy::Auto)]
-    pub feature_labels: LabelPolicy,
     /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
     pub topology_policy: topology::TopologyPolicy,

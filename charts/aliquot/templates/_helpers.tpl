@@ -23,10 +23,6 @@
 {{- if has (default "" $v.devicePlugin.nvidiaDriverRoot) (list "" "auto") -}}
 {{- $_ := set $v.devicePlugin "nvidiaDriverRoot" "" -}}
 {{- end -}}
-{{- /* helm parses on and off as booleans. */ -}}
-{{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
-{{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
-{{- end -}}
 {{- $names := list -}}
 {{- range $v.global.imagePullSecrets -}}
 {{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}

@@ -79,7 +79,6 @@ pub(crate) fn watch_objects(
             name: name.clone(),
             published: published.clone(),
             resource: settings.resource_name.clone(),
-            feature_labels: settings.feature_labels,
             capacity: CapacityResources::of(settings),
             pods: pods.clone(),
             view,

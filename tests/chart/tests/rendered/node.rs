@@ -5,7 +5,7 @@ use std::path::Path;
 use aliquot_chart::{Object, container, one, rendered, texts, top};
 use serde_json::{Value, json};
 
-use crate::{Agent, Monitor, Webhook, command, supervisor, taken};
+use crate::{Agent, Monitor, Webhook, supervisor, taken};
 
 fn agent(objects: &[Object]) -> &Object {
     one(objects, "DaemonSet", "aliquot-device-plugin")
@@ -189,7 +189,7 @@ fn agent_tolerates_its_own_taint() {
 fn keeps_nested_profiles_of_values_file() {
     let room = tempfile::tempdir().unwrap();
     let file = room.path().join("values.yaml");
-    let text = "devicePlugin:\n  featureLabels: off\n  profiles:\n    apiVersion: aliquot.dev/v1alpha1\n    default: cut\n    profiles:\n      cut:\n        gpus:\n        - select: {index: 0}\n          mode: mig\n          layout: [{profile: 3g.20gb, on: vgpu}]\n        rest: {mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 3}}]}\n";
+    let text = "devicePlugin:\n  profiles:\n    apiVersion: aliquot.dev/v1alpha1\n    default: cut\n    profiles:\n      cut:\n        gpus:\n        - select: {index: 0}\n          mode: mig\n          layout: [{profile: 3g.20gb, on: vgpu}]\n        rest: {mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 3}}]}\n";
     std::fs::write(&file, text).unwrap();
     let objects = rendered(&["-f", file.to_str().unwrap()]).unwrap();
     let map = one(&objects, "ConfigMap", "aliquot-profiles");
@@ -202,11 +202,6 @@ fn keeps_nested_profiles_of_values_file() {
     );
     let rest = json!({"profile": "1g.5gb", "on": {"mode": "mps", "replicas": 3}});
     assert_eq!(cut["rest"]["layout"][0], rest);
-    let line = command(container(agent(&objects), "device-plugin"));
-    assert!(
-        line.iter().any(|one| one == "--feature-labels=off"),
-        "{line:?}"
-    );
 }
 
 /// GKE creates no pod of a critical class in a namespace without a quota for it.
