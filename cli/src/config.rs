@@ -6,8 +6,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
-use aliquot_profiles::convert::{self, ConvertError};
-use aliquot_profiles::{ProfileError, ProfileErrors, read};
+use aliquot_profiles::convert::{ConvertError, convert};
+use aliquot_profiles::{ProfileErrors, read};
 use clap::{Args, Subcommand, ValueEnum};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -21,7 +21,7 @@ use plan::Plan;
 pub enum Config {
     /// Check a configuration: one line for each error, exit code 1
     Validate(Validate),
-    /// Convert another project's configuration to Aliquot's format
+    /// Convert a configuration of NVIDIA's device plugin to Aliquot's format
     Convert(Convert),
     /// Print the current sharing modes of a node's GPUs, as a configuration to edit
     Show(Show),
@@ -39,17 +39,11 @@ pub struct Validate {
 /// The flags of `config convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// Project that the configuration is from
-    #[arg(long, value_enum)]
-    pub from: Origin,
     /// Path of the configuration; - reads standard input
     pub file: PathBuf,
-    /// With --from nvidia: name of the profile
+    /// Name of the profile
     #[arg(long, default_value = "nvidia")]
     pub name: String,
-    /// With --from hami: the file with the settings of single nodes
-    #[arg(long, value_name = "FILE")]
-    pub node_config: Option<PathBuf>,
 }
 
 /// The flags of `config show`.
@@ -71,17 +65,6 @@ pub enum Form {
     Yaml,
     /// JSON
     Json,
-}
-
-/// The project that a file is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Origin {
-    /// NVIDIA's device plugin, version v1
-    Nvidia,
-    /// mig-parted, or the GPU operator's MIG manager
-    MigParted,
-    /// HAMi's device-config.yaml
-    Hami,
 }
 
 /// Why a command of `config` failed.
@@ -152,20 +135,7 @@ impl Validate {
 impl Convert {
     /// The YAML, with notes at its head.
     pub fn run(&self) -> Result<String, ConfigError> {
-        let file = text(&self.file)?;
-        let nodes = self.node_config.as_deref().map(text).transpose()?;
-        if nodes.is_some() && self.from != Origin::Hami {
-            let what = "is only for --from hami";
-            let expected = "no --node-config with another --from";
-            let error = ProfileError::without_value("--node-config", what, expected);
-            return Err(ProfileErrors(vec![error]).into());
-        }
-        let converted = match self.from {
-            Origin::Nvidia => convert::nvidia::convert(&file, &self.name),
-            Origin::MigParted => convert::mig_parted::convert(&file),
-            Origin::Hami => convert::hami::convert(&file, nodes.as_deref()),
-        }?;
-        Ok(converted.to_yaml()?)
+        Ok(convert(&text(&self.file)?, &self.name)?.to_yaml()?)
     }
 }
 
