@@ -20,30 +20,6 @@ use crate::kubelet::topology;
 use crate::paths::{DriverRoot, HOST, Paths, SpecFolders};
 use crate::selinux::Label;
 
-/// The kubelet's configuration where it is not in its root directory: files, and directories of
-/// drop-ins, of which a later one overrides an earlier one.
-const CONFIGURATIONS: [&[&str]; 8] = [
-    // EKS, GKE, AKS.
-    &[
-        "/etc/kubernetes/kubelet/config.json",
-        "/etc/kubernetes/kubelet/config.json.d",
-    ],
-    &["/home/kubernetes/kubelet-config.yaml"],
-    &["/etc/default/kubeletconfig.json"],
-    // k3s, RKE2, yaml, Talos.
-    &["/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"],
-    &["/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"],
-    &["/run/yaml/kubelet/config.yaml"],
-    &["/etc/kubernetes/kubelet.yaml"],
-    // OpenShift. With kubeadm this is a kubeconfig, beside a file in the root directory.
-    &[
-        "/etc/kubernetes/kubelet.conf",
-        "/etc/openshift/kubelet.conf.d",
-    ],
-];
-/// Drop-ins of kubeadm's file, at the path of Kubernetes' documentation.
-const DROP_INS: &str = "/etc/kubernetes/kubelet.conf.d";
-
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
 #[command(version, about)]
@@ -176,11 +152,11 @@ pub struct Settings {
     /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
     pub topology_policy: topology::TopologyPolicy,
-    /// The kubelet's configuration file, or its directory of drop-ins; without it `config.yaml` in its
-    /// root directory, in this container or on the host, or the place where the node's distribution
-    /// has it, with its drop-ins
-    #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
-    pub kubelet_config: Option<PathBuf>,
+    /// The kubelet's configuration file and directories of drop-ins, of which a later one overrides an
+    /// earlier one; without them `config.yaml` in its root directory. A path that this container does
+    /// not have is one on the host
+    #[arg(long, env = "ALIQUOT_KUBELET_CONFIG", value_delimiter = ',')]
+    pub kubelet_config: Vec<PathBuf>,
     /// Publish GPU memory and compute as capacity of the node
     #[arg(long, env = "ALIQUOT_NODE_CAPACITY", default_value_t = false, action = clap::ArgAction::Set)]
     pub node_capacity: bool,
@@ -249,10 +225,15 @@ impl Settings {
     /// The kubelet's configuration: files and directories of drop-ins, in the order in which they
     /// override each other.
     pub fn kubelet_config(&self) -> Vec<PathBuf> {
-        if let Some(path) = &self.kubelet_config {
-            return vec![self.here_or_on_host(path)];
-        }
-        kubelet_config_below(&self.host_root, &self.kubelet_dir)
+        let usual = [self.kubelet_dir.join("config.yaml")];
+        let paths = match self.kubelet_config.as_slice() {
+            [] => usual.as_slice(),
+            given => given,
+        };
+        paths
+            .iter()
+            .map(|path| self.here_or_on_host(path))
+            .collect()
     }
 
     /// The paths that follow from the directories.
@@ -294,27 +275,8 @@ impl Settings {
         if path.exists() {
             return path.to_owned();
         }
-        below(&self.host_root, path)
+        self.host_root.join(path.strip_prefix("/").unwrap_or(path))
     }
-}
-
-fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// The kubelet's configuration in its root directory, or else at the first of the other places that
-/// exists on the host.
-fn kubelet_config_below(host: &Path, kubelet_dir: &Path) -> Vec<PathBuf> {
-    let own = kubelet_dir.join("config.yaml");
-    let drop_ins = below(host, Path::new(DROP_INS));
-    let usual = [own.clone(), below(host, &own)].map(|file| vec![file, drop_ins.clone()]);
-    let elsewhere = CONFIGURATIONS.iter().map(|paths| {
-        let paths = paths.iter().map(|path| below(host, Path::new(path)));
-        paths.collect()
-    });
-    let mut all = usual.into_iter().chain(elsewhere);
-    all.find(|paths: &Vec<PathBuf>| paths[0].exists())
-        .unwrap_or_else(|| vec![own])
 }
 
 #[cfg(test)]
@@ -353,39 +315,5 @@ mod tests {
             let found = settings.node_rules().effective_limits(&environment, false);
             assert_eq!(found.oom_killer, expected, "{flags:?} {environment:?}");
         }
-    }
-
-    fn put(host: &Path, path: &str) {
-        let path = below(host, Path::new(path));
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        std::fs::write(&path, "").expect("written");
-    }
-
-    #[test]
-    fn finds_kubelet_configuration_of_each_distribution() {
-        let kubelet = Path::new("/nonexistent/kubelet");
-        let yaml = "/etc/kubernetes/kubelet.yaml";
-        let json = "/etc/kubernetes/kubelet/config.json";
-        let json_drop_ins = "/etc/kubernetes/kubelet/config.json.d";
-        let rke2 = "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d";
-        let own = "/nonexistent/kubelet/config.yaml";
-        let drop_ins = "/etc/kubernetes/kubelet.conf.d";
-        for (existing, found) in [
-            (json.to_owned(), &[json, json_drop_ins][..]),
-            (format!("{rke2}/00-rke2-defaults.conf"), &[rke2]),
-            (yaml.to_owned(), &[yaml]),
-            (own.to_owned(), &[own, drop_ins]),
-        ] {
-            let host = tempfile::tempdir().expect("tempdir");
-            // kubeadm's kubeconfig, which is no configuration.
-            put(host.path(), "/etc/kubernetes/kubelet.conf");
-            put(host.path(), &existing);
-            let found = found.iter().map(|path| below(host.path(), Path::new(path)));
-            let expected: Vec<PathBuf> = found.collect();
-            assert_eq!(kubelet_config_below(host.path(), kubelet), expected);
-        }
-        let host = tempfile::tempdir().expect("tempdir");
-        let found = kubelet_config_below(host.path(), kubelet);
-        assert_eq!(found, [kubelet.join("config.yaml")]);
     }
 }

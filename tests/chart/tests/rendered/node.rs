@@ -139,7 +139,7 @@ fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
 /// `/etc` is read only, and each distribution has its files elsewhere.
 #[test]
 fn mounts_only_host_paths_that_can_be_created() {
-    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
+    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml\\,/etc/kubelet.d,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
     let objects = rendered(&[set]).unwrap();
     let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
     let paths = volumes
@@ -159,10 +159,8 @@ fn mounts_only_host_paths_that_can_be_created() {
         );
     }
     let own = flags(&objects);
-    assert_eq!(
-        own.kubelet_config.as_deref(),
-        Some(Path::new("/etc/kubelet.yaml"))
-    );
+    let kubelet = ["/etc/kubelet.yaml", "/etc/kubelet.d"].map(Path::new);
+    assert_eq!(own.kubelet_config, kubelet);
     let runtime = Path::new("/etc/k0s/containerd.toml");
     assert_eq!(own.runtime_config.as_deref(), Some(runtime));
 }
