@@ -15,7 +15,7 @@ use aliquot_nvml as nvml;
 use clap::ValueEnum;
 
 use crate::gpus::allocatable::{AllocatedIds, parent_gpu};
-use crate::gpus::xid::{XidAction, XidActions, meaning};
+use crate::gpus::xid::{XidAction, XidActions};
 use crate::pods::pod::{Phase, Pod};
 
 /// What happens to the pods on a device that is out of service.
@@ -70,7 +70,7 @@ impl fmt::Display for Recovery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
     pub gpu: GpuUuid,
-    /// The cause, for people: `XID 79 (GPU has fallen off the bus)`.
+    /// The cause, for people: `XID 79`.
     pub cause: String,
     /// The recovery that it needs.
     pub recovery: Recovery,
@@ -148,7 +148,7 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
             let why = "the driver requests a reset of the GPU";
             (why.to_owned(), Recovery::ResetGpu)
         }
-        nvml::DriverHealth::Xid(code) => (xid_text(*code), actions.of(*code).into()),
+        nvml::DriverHealth::Xid(code) => (format!("XID {code}"), actions.of(*code).into()),
         nvml::DriverHealth::FabricNotReady(registration) => {
             let why = format!("NVLink fabric not ready: registration {registration}");
             (why, Recovery::FabricRegistration)
@@ -159,11 +159,6 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
         cause: why,
         recovery,
     })
-}
-
-/// `XID 79 (GPU has fallen off the bus)`.
-pub fn xid_text(code: u64) -> String {
-    format!("XID {code} ({})", meaning(code))
 }
 
 /// The device ids of pods that live here. They are never shown as unhealthy or removed, whatever
@@ -302,10 +297,7 @@ pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> E
     } else {
         "an application on this GPU must restart"
     };
-    let text = format!(
-        "{gpu}: {}; {whose}; the GPU stays in service",
-        xid_text(code)
-    );
+    let text = format!("{gpu}: XID {code}; {whose}; the GPU stays in service");
     pod_event(pod, true, "GpuError", text)
 }
 

@@ -62,7 +62,10 @@ impl Default for XidActions {
     /// plugin.
     fn default() -> Self {
         Self {
-            listed: CATALOGUE.iter().map(|row| (row.0, row.1)).collect(),
+            listed: CATALOGUE
+                .iter()
+                .flat_map(|(action, codes)| codes.iter().map(move |code| (*code, *action)))
+                .collect(),
             unknown: XidAction::ResetGpu,
         }
     }
@@ -145,119 +148,34 @@ impl XidActions {
     }
 }
 
-/// NVIDIA's meaning of a code.
-pub fn meaning(code: u64) -> &'static str {
-    let found = CATALOGUE.iter().find(|row| row.0 == code);
-    found.map_or("not in NVIDIA's catalogue", |row| row.2)
-}
-
-/// NVIDIA's catalogue of XIDs: code, immediate action and meaning, by code. The action is that of the
-/// column "Immediate Action" for Ampere and later; its workflows (45, 48, 74, 144 to 150, 154, 159)
-/// are represented by their most frequent outcome.
+/// NVIDIA's catalogue of XIDs (<https://docs.nvidia.com/deploy/xid-errors/>): the codes of each
+/// immediate action. It is that of the column "Immediate Action" for Ampere and later; its workflows
+/// (45, 48, 74, 144 to 150, 154, 159) are represented by their most frequent outcome.
 ///
-/// One row differs: 109 is reset-gpu there. It is one of [`aliquot_nvml::APPLICATION_XIDS`], with
+/// One code differs: 109 is reset-gpu there. It is one of [`aliquot_nvml::APPLICATION_XIDS`], with
 /// which the application of one pod could take a shared GPU from the others.
 ///
 /// Codes without an action in the catalogue are left out: they are unknown.
-const CATALOGUE: [(u64, XidAction, &str); 97] = [
-    (8, RestartApplication, "GPU stopped processing"),
-    (11, RestartApplication, "invalid push buffer stream"),
-    (13, RestartApplication, "graphics engine exception"),
-    (25, RestartApplication, "illegal push buffer stream"),
-    (31, RestartApplication, "GPU memory page fault"),
-    (32, RestartApplication, "corrupted push buffer stream"),
-    (37, Ignore, "driver firmware error"),
-    (38, Ignore, "driver firmware watchdog"),
-    (39, RestartApplication, "copy engine exception"),
-    (40, RestartApplication, "copy engine exception"),
-    (41, RestartApplication, "copy engine exception"),
-    (43, Ignore, "a channel was reset"),
-    (44, Ignore, "fault during context switch"),
-    (45, Ignore, "cleanup after earlier errors"),
-    (46, ResetGpu, "GPU stopped processing"),
-    (48, ResetGpu, "double bit ECC error"),
-    (54, DrainNode, "auxiliary power is not connected"),
-    (60, RestartApplication, "security processor exception"),
-    (62, ResetGpu, "power controller halted"),
-    (63, Ignore, "memory row remapped"),
-    (64, ResetGpu, "memory row could not be remapped"),
-    (66, Ignore, "illegal access by driver"),
-    (67, Ignore, "illegal access by driver"),
-    (68, RestartApplication, "video decoder exception"),
-    (69, RestartApplication, "graphics engine class error"),
-    (70, RestartApplication, "copy engine error"),
-    (71, RestartApplication, "copy engine error"),
-    (72, RestartApplication, "copy engine error"),
-    (74, ResetGpu, "NVLink error"),
-    (75, RestartApplication, "copy engine error"),
-    (76, RestartApplication, "copy engine error"),
-    (77, RestartApplication, "copy engine error"),
-    (79, DrainNode, "GPU has fallen off the bus"),
-    (80, RestartApplication, "corrupted data sent to GPU"),
-    (82, RestartApplication, "JPEG engine error"),
-    (83, RestartApplication, "video decoder error"),
-    (84, RestartApplication, "video decoder error"),
-    (85, RestartApplication, "copy engine error"),
-    (86, RestartApplication, "optical flow exception"),
-    (88, RestartApplication, "video decoder error"),
-    (89, RestartApplication, "video decoder error"),
-    (92, Ignore, "high rate of corrected ECC errors"),
-    (93, Ignore, "InfoROM wear limit"),
-    (94, RestartApplication, "contained memory error"),
-    (95, ResetGpu, "uncontained memory error"),
-    (96, RestartApplication, "video decoder error"),
-    (97, RestartApplication, "video decoder error"),
-    (98, RestartApplication, "video decoder error"),
-    (99, RestartApplication, "JPEG engine error"),
-    (100, RestartApplication, "JPEG engine error"),
-    (101, RestartApplication, "JPEG engine error"),
-    (102, RestartApplication, "JPEG engine error"),
-    (103, RestartApplication, "JPEG engine error"),
-    (104, RestartApplication, "JPEG engine error"),
-    (105, RestartApplication, "JPEG engine error"),
-    (106, Ignore, "test message"),
-    (107, Ignore, "silent test message"),
-    (108, Ignore, "NVLink remote translation error"),
-    (109, RestartApplication, "context switch timeout"),
-    (110, ResetGpu, "security fault"),
-    (119, ResetGpu, "GSP does not answer"),
-    (120, ResetGpu, "GSP error"),
-    (121, Ignore, "C2C link error"),
-    (126, RestartApplication, "copy engine error"),
-    (127, RestartApplication, "copy engine error"),
-    (128, RestartApplication, "copy engine error"),
-    (129, RestartApplication, "copy engine error"),
-    (130, RestartApplication, "copy engine error"),
-    (131, RestartApplication, "copy engine error"),
-    (132, RestartApplication, "copy engine error"),
-    (133, RestartApplication, "copy engine error"),
-    (134, RestartApplication, "copy engine error"),
-    (135, RestartApplication, "copy engine error"),
-    (136, ResetGpu, "link training failed"),
-    (137, Ignore, "NVLink privilege error"),
-    (139, RestartApplication, "optical flow error"),
-    (140, ResetGpu, "unrecovered ECC error"),
-    (141, Ignore, "CUDA fast path error"),
-    (142, RestartApplication, "video encoder error"),
-    (143, ResetGpu, "GPU initialisation error"),
-    (144, ResetGpu, "NVLink SAW error"),
-    (145, ResetGpu, "NVLink RLW error"),
-    (146, ResetGpu, "NVLink TLW error"),
-    (147, Ignore, "NVLink TREX error"),
-    (148, Ignore, "NVLink control error"),
-    (149, ResetGpu, "NVLink NETIR error"),
-    (150, ResetGpu, "NVLink MSE error"),
-    (151, DrainNode, "key rotation error"),
-    (154, Ignore, "the recovery that the driver asks for changed"),
-    (155, ResetGpu, "NVLink error defined by software"),
-    (156, ResetGpu, "resource retired"),
-    (157, Ignore, "resource could not be retired"),
-    (158, ResetGpu, "fatal timeout"),
-    (159, ResetGpu, "CHI error without data"),
-    (160, Ignore, "memory channel retired"),
-    (161, Ignore, "memory channel could not be retired"),
-    (162, Ignore, "power smoothing is on again"),
+const CATALOGUE: [(XidAction, &[u64]); 4] = [
+    (Ignore, IGNORED),
+    (RestartApplication, APPLICATION),
+    (ResetGpu, RESET),
+    (DrainNode, DRAIN),
 ];
+const IGNORED: &[u64] = &[
+    37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 147, 148, 154, 157, 160,
+    161, 162,
+];
+const APPLICATION: &[u64] = &[
+    8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86,
+    88, 89, 94, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 109, 126, 127, 128, 129, 130, 131,
+    132, 133, 134, 135, 139, 142,
+];
+const RESET: &[u64] = &[
+    46, 48, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 144, 145, 146, 149, 150, 155, 156, 158,
+    159,
+];
+const DRAIN: &[u64] = &[54, 79, 151];
 
 #[cfg(test)]
 #[path = "xid_tests.rs"]

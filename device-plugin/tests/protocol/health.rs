@@ -221,7 +221,7 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
         for _ in users {
             let (pod, reason, text) = watched.next_event().await;
             assert_eq!(reason, "GpuError", "{text}");
-            assert!(text.contains(&format!("XID {code} ")), "{text}");
+            assert!(text.contains(&format!("XID {code};")), "{text}");
             notified.push(pod);
         }
         notified.sort_unstable();
