@@ -39,7 +39,6 @@ use crate::files::{self, FileError};
 use crate::gpus::inventory::NodePublisher;
 use crate::health::gpus::HealthMonitor;
 use crate::health::mps::MpsMonitor;
-use crate::kubelet::answer::AllocateAnswers;
 use crate::kubelet::plugin::CallHandlers;
 use crate::kubelet::plugins;
 use crate::kubelet::resource_owner::{AdvertisedLists, ResourceOwnerMonitor};
@@ -261,7 +260,6 @@ fn call_handlers(
     client: &Client,
     metrics: &Metrics,
 ) -> Arc<CallHandlers> {
-    let limits = limiter.is_some();
     let context = settings.context_memory.map(Mib);
     let starter = ContainerStarter {
         allocations: Arc::clone(allocations),
@@ -269,18 +267,11 @@ fn call_handlers(
             node: settings.node_name.as_str().into(),
             rules: settings.node_rules(),
             namespace_rights: Some(settings.namespace_rights.clone()),
-            limits,
         },
         preparer: Arc::new(Preparer::new(Arc::clone(allocations), limiter, context)),
         lookup: lookup(client.clone(), &settings.node_name),
     };
     Arc::new(CallHandlers {
-        answers: AllocateAnswers {
-            device_list: settings.device_list,
-            limits,
-            paths: allocations.paths.clone(),
-            published: allocations.published.clone(),
-        },
         starter: Arc::new(starter),
         advertised: AdvertisedLists::default(),
         metrics: metrics.clone(),

@@ -15,7 +15,6 @@ use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::device_failures::FailurePodPolicy;
 use crate::gpus::xid::XidActions;
 use crate::health::gpus::FailureHandling;
-use crate::kubelet::answer::DeviceListStrategy;
 use crate::kubelet::topology;
 use crate::paths::{DriverRoot, HOST, Paths, SpecFolders};
 use crate::selinux::Label;
@@ -100,10 +99,6 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY",
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: Option<u64>,
-    /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment that
-    /// NVIDIA's container runtime reads
-    #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceListStrategy::Cdi)]
-    pub device_list: DeviceListStrategy,
     /// `SELinux` label of files that containers use: auto (`container_file_t`, where files have
     /// labels), none, or a label
     #[arg(long, env = "ALIQUOT_SELINUX_LABEL", default_value = "auto")]

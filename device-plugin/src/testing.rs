@@ -49,7 +49,6 @@ pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> CheckpointEn
         resource: RESOURCE.to_owned(),
         ids: ids.iter().map(|&id| id.to_owned()).collect(),
         name: name.and_then(AnswerName::parse),
-        non_cdi: None,
     }
 }
 
@@ -59,7 +58,6 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         name: name.to_owned(),
         stage,
         env: std::collections::BTreeMap::new(),
-        env_from: false,
         requested: std::collections::BTreeMap::new(),
     }
 }

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::allocate_answer::{self, NonCdiAnswer};
+use crate::allocate_answer;
 use crate::device_id::{AnswerName, DeviceIds};
 
 /// The file's name inside the kubelet's device-plugins directory.
@@ -59,8 +59,6 @@ pub struct CheckpointEntry {
     /// The name in the Allocate answer; `None` when another plugin answered (a pod that came
     /// before).
     pub name: Option<AnswerName>,
-    /// What the answer named without CDI; `None` where it named a CDI device.
-    pub non_cdi: Option<NonCdiAnswer>,
 }
 
 #[derive(Deserialize)]
@@ -202,12 +200,11 @@ fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {
             container: container.clone(),
             source,
         })?;
-    let (name, non_cdi) =
-        allocate_answer::read(&bytes).map_err(|source| CheckpointError::Answer {
-            pod: pod.clone(),
-            container: container.clone(),
-            source,
-        })?;
+    let name = allocate_answer::name(&bytes).map_err(|source| CheckpointError::Answer {
+        pod: pod.clone(),
+        container: container.clone(),
+        source,
+    })?;
     Ok(CheckpointEntry {
         pod,
         container,
@@ -219,7 +216,6 @@ fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {
             .flatten()
             .collect(),
         name,
-        non_cdi,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::allocation::tenant_rights::TenantRights;
 use crate::modes::ModeEdits;
 
 /// The variable that names the counters file.
-pub const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
+const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
 
 const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
 const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";

@@ -31,9 +31,7 @@ use crate::gpus::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
 use crate::paths::SpecFolders;
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_node_state::allocate_answer::NonCdiAnswer;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
-use aliquot_node_state::container_directory::PRELOAD_LIST;
 use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
@@ -231,13 +229,6 @@ impl Preparer {
             .join(name.as_str());
         let enforced = edits.limited && !effective.uncontrolled;
         let limiter = self.limiter.as_ref().filter(|_| enforced);
-        if let Some(named) = &holders[0].non_cdi {
-            if prepare_directory(&directory, &page, limiter)? {
-                log_instances(accepted, container, &devices);
-            }
-            create_preload_list(&directory, named)?;
-            return Ok(Vec::new());
-        }
         // Nothing is written for a container that would have no driver.
         let mut driver = self.driver_edits(container, &devices, grants, node, &mut edits)?;
         if prepare_directory(&directory, &page, limiter)? {
@@ -459,15 +450,6 @@ fn prepare_directory(
     Ok(changed)
 }
 
-/// Creates the preload list that an answer mounts, empty where nothing limits the container.
-fn create_preload_list(directory: &Path, named: &NonCdiAnswer) -> Result<(), FileError> {
-    let list = directory.join(PRELOAD_LIST);
-    if named.preloads && !list.exists() {
-        files::put(&list, b"")?;
-    }
-    Ok(())
-}
-
 /// Whether something brings the driver's CUDA library into a container: these edits, or NVIDIA's
 /// runtime, if it injects the driver into the container.
 fn has_driver(edits: &Edits, injected: bool) -> bool {
@@ -508,8 +490,6 @@ fn placed_instances(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::json;
 
     use super::*;
@@ -530,22 +510,5 @@ mod tests {
             };
             assert_eq!(has_driver(&edits, injected), expected, "{library}");
         }
-    }
-
-    #[test]
-    fn creates_preload_list_once_before_container() {
-        let directory = tempfile::tempdir().expect("tempdir");
-        let list = directory.path().join(PRELOAD_LIST);
-        let named = |preloads| NonCdiAnswer {
-            visible: BTreeSet::new(),
-            preloads,
-        };
-        create_preload_list(directory.path(), &named(false)).expect("nothing to do");
-        assert!(!list.exists());
-        create_preload_list(directory.path(), &named(true)).expect("made");
-        assert_eq!(std::fs::read(&list).expect("there"), b"");
-        std::fs::write(&list, "ours").expect("written");
-        create_preload_list(directory.path(), &named(true)).expect("left");
-        assert_eq!(std::fs::read(&list).expect("there"), b"ours");
     }
 }

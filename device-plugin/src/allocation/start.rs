@@ -20,7 +20,6 @@ use crate::allocation::prepare::{PrepareError, Preparer};
 use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
 use crate::pods::pod::Pod;
-use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
 use aliquot_serve::fail_point;
@@ -183,15 +182,14 @@ impl ContainerStarter {
                 None => return Ok(Attempt::Unknown(uid.clone())),
             }
         }
-        let by_cdi = || by_pod.values().flatten().any(|one| one.non_cdi.is_none());
         let node = known.published.get();
         let first = |uid: &PodUid| known.store.lock().get(uid).is_none();
-        if node.runtime.is_none() && by_cdi() && by_pod.keys().any(first) {
+        if node.runtime.is_none() && by_pod.keys().any(first) {
             return Ok(Attempt::RuntimeUnknown);
         }
         let off = node.runtime.as_ref();
         let off = off.and_then(|runtime| runtime.without_cdi.clone());
-        if let Some(why) = off.filter(|_| by_cdi()) {
+        if let Some(why) = off.filter(|_| !by_pod.is_empty()) {
             return Err(StartError::Runtime(why));
         }
         let mut started = Started::Untouched;
@@ -216,7 +214,11 @@ impl ContainerStarter {
         // Under the lock, so that a GPU that begins to change meanwhile is noticed.
         let node = self.allocations.published.get();
         let started = if let Some(accepted) = store.get(uid) {
-            self.check_again(accepted, holders, &node)?;
+            // The kubelet may have allocated again.
+            for holder in holders {
+                validation::check_holder(holder, &accepted.allocation)
+                    .map_err(StartError::Refused)?;
+            }
             Started::Served
         } else {
             self.accept(&mut store, uid, pod, holders, &node)?;
@@ -260,8 +262,6 @@ impl ContainerStarter {
             Decision::Accept(accepted) => *accepted,
             Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
         };
-        let checked = self.validator.check_answers(&accepted, holders, node, pod);
-        checked.map_err(|refusal| self.refuse(pod, refusal))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }
@@ -275,23 +275,6 @@ impl ContainerStarter {
         fail_point::at("ShareAfterStore");
         known.published.retain_refused(|refused| refused != uid);
         Ok(())
-    }
-
-    /// Checks an accepted pod: the kubelet may have allocated again, and instances have new UUIDs
-    /// after a reboot.
-    fn check_again(
-        &self,
-        accepted: &AcceptedAllocation,
-        holders: &[CheckpointEntry],
-        node: &PublishedNode,
-    ) -> Result<(), StartError> {
-        for holder in holders {
-            validation::check_holder(holder, &accepted.allocation).map_err(StartError::Refused)?;
-        }
-        let pod = self.allocations.pods.get(&accepted.pod);
-        let pod = pod.as_deref();
-        let checked = self.validator.check_answers(accepted, holders, node, pod);
-        checked.map_err(|refusal| self.refuse(pod, refusal))
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.

@@ -17,8 +17,6 @@ pub struct Container {
     pub stage: Stage,
     /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
-    /// It uses `envFrom`.
-    pub env_from: bool,
     /// The extended resources that it requests.
     pub requested: BTreeMap<String, u64>,
 }
@@ -164,7 +162,6 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         name: container.name.clone(),
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
-        env_from: container.env_from.iter().flatten().next().is_some(),
         requested: requested(container),
     }
 }
@@ -211,9 +208,6 @@ mod tests {
             stages,
             [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
         );
-        let from = json!([{"configMapRef": {"name": "m"}}]);
-        let from = serde_json::from_value(json!({"name": "c", "envFrom": from})).expect("one");
-        assert!(read_container(&from, Stage::App).env_from && !pod.containers[2].env_from);
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
         let asked = [("nvidia.com/gpumem".to_owned(), 3000)];

@@ -37,13 +37,9 @@ pub struct RuntimeConfig {
     pub file: PathBuf,
     /// `enable_cdi`, if set.
     pub cdi: Option<bool>,
-    /// The directories of CDI specs, if set.
-    pub spec_directories: Option<Vec<PathBuf>>,
-    /// The names of the runtimes, which runtime classes call handlers.
-    pub handlers: BTreeSet<String>,
     /// The handler of pods without a runtime class, if set.
     pub default_handler: Option<String>,
-    /// The programs of the handlers, if set.
+    /// The programs of the runtimes, which runtime classes call handlers, if set.
     pub programs: BTreeMap<String, PathBuf>,
 }
 
@@ -171,13 +167,8 @@ impl RuntimeConfig {
     fn add(&mut self, table: &dyn TableLike, runtimes: Option<&Item>) {
         let cdi = table.get("enable_cdi").and_then(Item::as_bool);
         self.cdi = cdi.or(self.cdi);
-        if let Some(directories) = table.get("cdi_spec_dirs").and_then(Item::as_array) {
-            let directories = directories.iter().filter_map(|one| one.as_str());
-            self.spec_directories = Some(directories.map(PathBuf::from).collect());
-        }
         let runtimes = runtimes.and_then(Item::as_table_like);
         for (name, runtime) in runtimes.into_iter().flat_map(TableLike::iter) {
-            self.handlers.insert(name.to_owned());
             let options = runtime.get("options").and_then(|all| all.get("BinaryName"));
             let program = options.or_else(|| runtime.get("runtime_path"));
             if let Some(program) = program

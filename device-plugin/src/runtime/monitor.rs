@@ -1,5 +1,4 @@
-//! Checks the container runtime at an interval and publishes its problems, which
-//! [`super::problems`] finds.
+//! Checks the container runtime at an interval and publishes its [`status`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +12,11 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    DriverSources, RuntimeClassState, RuntimeFacts, condition, config, runtime, status, toolkit,
-};
+use super::toolkit::{self, Handler};
+use super::{DriverSources, RuntimeFacts, condition, config, runtime, status};
 use crate::allocation::host;
 use crate::allocation::nvidia_cdi::SpecGenerator;
 use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus};
-use crate::kubelet::answer::DeviceListStrategy;
 use crate::node_view::NodeView;
 use crate::paths::SpecFolders;
 use crate::settings::Settings;
@@ -37,14 +34,10 @@ pub struct RuntimeMonitor {
     pub config: Option<PathBuf>,
     /// The runtime class that pods with GPUs are given.
     pub class: Option<String>,
-    /// Where our own CDI specs are written.
-    pub cdi: PathBuf,
     /// Where NVIDIA's CDI specs are.
     pub specs: SpecFolders,
     /// What generates NVIDIA's CDI spec.
     pub generator: Arc<SpecGenerator>,
-    /// How containers get their GPUs, as configured.
-    pub device_list: DeviceListStrategy,
     /// Where the problems are published.
     pub published: NodePublisher,
     pub notes: EventSender,
@@ -61,16 +54,13 @@ impl RuntimeMonitor {
         notes: &EventSender,
         generator: &Arc<SpecGenerator>,
     ) -> Self {
-        let paths = settings.paths();
         Self {
             client,
             node: settings.node_name.clone(),
             config: settings.runtime_config.clone(),
             class: settings.runtime_class.clone(),
-            cdi: paths.cdi,
-            specs: paths.nvidia_cdi,
+            specs: settings.paths().nvidia_cdi,
             generator: Arc::clone(generator),
-            device_list: settings.device_list,
             published: published.clone(),
             notes: notes.clone(),
             reported_file: Mutex::default(),
@@ -89,9 +79,9 @@ impl RuntimeMonitor {
             let version = version.unwrap_or_default();
             let is_known = version.is_some();
             if let Some(version) = version {
-                let class = this.class().await;
+                let handler = this.handler().await;
                 let monitor = Arc::clone(&this);
-                let found = spawn_blocking(move || monitor.check(&version, &class)).await;
+                let found = spawn_blocking(move || monitor.check(&version, &handler)).await;
                 let Ok(found) = found else { return };
                 this.report(reported.as_deref(), &found.problems);
                 reported = Some(found.problems.clone());
@@ -108,19 +98,19 @@ impl RuntimeMonitor {
         }
     }
 
-    async fn class(&self) -> RuntimeClassState {
-        let Some(name) = self.class.clone().filter(|name| !name.is_empty()) else {
-            return RuntimeClassState::NotSet;
+    /// The handler of pods with GPUs.
+    async fn handler(&self) -> Handler {
+        let Some(name) = self.class.as_ref().filter(|name| !name.is_empty()) else {
+            return Handler::Default;
         };
         let classes: Api<RuntimeClass> = Api::all(self.client.clone());
-        match tokio::time::timeout(DEADLINE, classes.get_opt(&name)).await {
-            Ok(Ok(Some(class))) => RuntimeClassState::Found(name, class.handler),
-            Ok(Ok(None)) => RuntimeClassState::Missing(name),
-            Ok(Err(_)) | Err(_) => RuntimeClassState::Unknown,
+        match tokio::time::timeout(DEADLINE, classes.get_opt(name)).await {
+            Ok(Ok(Some(class))) => Handler::Named(class.handler),
+            Ok(Ok(None) | Err(_)) | Err(_) => Handler::Unknown,
         }
     }
 
-    fn check(&self, version: &str, class: &RuntimeClassState) -> RuntimeStatus {
+    fn check(&self, version: &str, handler: &Handler) -> RuntimeStatus {
         let (kind, number) = runtime(version);
         let specs = host::specs(&self.specs);
         let node = self.published.get();
@@ -136,7 +126,7 @@ impl RuntimeMonitor {
             *self.reported_file.lock() = file;
         }
         let readable = config.as_ref().ok();
-        let injected = readable.is_some_and(|config| toolkit::injects_driver(config, class));
+        let injected = readable.is_some_and(|config| toolkit::injects_driver(config, handler));
         let driver = DriverSources {
             without: without.map(|gpu| gpu.uuid.as_str().into()).collect(),
             has_spec: !specs.usable.is_empty(),
@@ -151,11 +141,8 @@ impl RuntimeMonitor {
         let facts = RuntimeFacts {
             version,
             config: &config,
-            cdi: &self.cdi,
             directories: &directories,
             driver: &driver,
-            class,
-            device_list: self.device_list,
         };
         status(&facts)
     }

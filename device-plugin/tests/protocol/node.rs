@@ -16,7 +16,6 @@ use aliquot_device_plugin::allocation::validation::Validator;
 use aliquot_device_plugin::gpus::allocatable::NodeLayout;
 use aliquot_device_plugin::gpus::inventory::NodePublisher;
 use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
-use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
 use aliquot_device_plugin::kubelet::plugin::CallHandlers;
 use aliquot_device_plugin::kubelet::plugins::register_all;
 use aliquot_device_plugin::kubelet::proto::v1beta1::device_plugin_client::DevicePluginClient;
@@ -76,14 +75,10 @@ impl Driver for TwoGpus {
 }
 
 pub(crate) fn settings(dir: &Path) -> Settings {
-    settings_with(dir, &[])
-}
-
-fn settings_with(dir: &Path, flags: &[&str]) -> Settings {
     let path = |name: &str| dir.join(name).display().to_string();
     let loaded = "195 nvidia\n508 nvidia-uvm\n";
     std::fs::write(dir.join("devices"), loaded).expect("written");
-    let own = [
+    Settings::parse_from([
         "agent",
         "--node-name=n1",
         "--listen=127.0.0.1:0",
@@ -92,8 +87,7 @@ fn settings_with(dir: &Path, flags: &[&str]) -> Settings {
         &format!("--cdi-dir={}", path("cdi")),
         &format!("--state-dir={}", path("state")),
         &format!("--proc-devices={}", path("devices")),
-    ];
-    Settings::parse_from(own.iter().chain(flags))
+    ])
 }
 
 /// NVIDIA's CDI spec of the node.
@@ -131,21 +125,16 @@ pub(crate) struct Node {
 }
 
 pub(crate) fn node() -> Node {
-    node_with(&[])
-}
-
-/// The same with further flags.
-pub(crate) fn node_with(flags: &[&str]) -> Node {
-    let node = node_with_unknown_runtime(flags);
+    let node = node_with_unknown_runtime();
     let runtime = RuntimeStatus::default();
     node.allocations.published.set_runtime(runtime);
     node
 }
 
 /// The same, and nobody has looked at the container runtime yet.
-pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
+pub(crate) fn node_with_unknown_runtime() -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
-    let settings = settings_with(dir.path(), flags);
+    let settings = settings(dir.path());
     write_driver_spec(dir.path());
     let paths = settings.paths();
     let kubelet = Kubelet::start(&paths.plugins);
@@ -176,7 +165,6 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
             node: "n1".into(),
             rules: NodeRules::new(true),
             namespace_rights: None,
-            limits: false,
         },
         preparer: Arc::clone(&preparer),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
@@ -184,12 +172,6 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     let advertised = AdvertisedLists::default();
     let handlers = CallHandlers {
-        answers: AllocateAnswers {
-            device_list: settings.device_list,
-            limits: false,
-            paths: paths.clone(),
-            published: allocations.published.clone(),
-        },
         starter: Arc::clone(&starter),
         advertised: advertised.clone(),
         metrics: metrics.clone(),

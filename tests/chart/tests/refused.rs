@@ -44,7 +44,6 @@ scheduler.kubeScheduler.leaderElect=false | scheduler.kubeScheduler.leaderElect 
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
 devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
-devicePlugin.deviceList=volume-mounts | devicePlugin.deviceList is "volume-mounts" | expected cdi, or envvar
 devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-x --static-partitioning | devicePlugin.mps.arguments contains --static-partitioning | expected neither static partitioning (-S) nor MLOPart
 devicePlugin.mps.enabled=true,devicePlugin.mps.arguments=-mlopart=1 | devicePlugin.mps.arguments contains -mlopart=1 | expected neither static partitioning (-S) nor MLOPart
 "#;

@@ -20,7 +20,6 @@ use aliquot_device_plugin::gpus::allocatable::{AllocatedIds, GpuLayout, NodeLayo
 use aliquot_device_plugin::gpus::device_failures::NodeFailures;
 use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
 use aliquot_device_plugin::gpus::inventory::{GpuReadings, NodePublisher};
-use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
 use aliquot_device_plugin::kubelet::plugin::{CallHandlers, Plugin};
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::kubelet::resource_owner::AdvertisedLists;
@@ -72,9 +71,9 @@ pub enum DriverSource {
     ManagementSpec,
     /// NVIDIA's CDI spec that the agent generates of the driver's root.
     Generated,
-    /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; the agent uses no CDI.
+    /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; no CDI spec has it.
     NvidiaRuntime,
-    /// Nowhere: CDI is used, and nothing has the driver.
+    /// Nowhere.
     Nothing,
 }
 
@@ -112,10 +111,6 @@ impl Agent {
             let all = node.specs(Installer::Operator);
             fs::copy(all.join(file), specs.join(file))?;
         }
-        let list = match source {
-            DriverSource::NvidiaRuntime => "envvar",
-            _ => "cdi",
-        };
         let root = match source {
             DriverSource::Nothing => folder.join("none"),
             _ => node.driver_root(),
@@ -123,7 +118,6 @@ impl Agent {
         let settings = Settings::try_parse_from([
             "agent".to_owned(),
             "--node-name=n1".to_owned(),
-            format!("--device-list={list}"),
             flag("kubelet-dir", folder.join("kubelet")),
             flag("cdi-dir", folder.join("cdi")),
             flag("state-dir", folder.join("state")),
@@ -156,12 +150,15 @@ impl Agent {
             default_resource: RESOURCE.to_owned(),
             modes: SharingModes::new(&driver, &folder),
             store: Mutex::new(Store::open(paths.accepted.clone())?),
-            paths: paths.clone(),
+            paths,
             pods,
             published: NodePublisher::new(facts, Vec::new(), layout),
             checkpoint: CheckpointCache::default(),
         });
-        allocations.published.set_runtime(RuntimeStatus::default());
+        allocations.published.set_runtime(RuntimeStatus {
+            injects_driver: source == DriverSource::NvidiaRuntime,
+            ..RuntimeStatus::default()
+        });
         let context = Some(Mib(CONTEXT));
         let preparer = Preparer::new(Arc::clone(&allocations), Some(limiter), context);
         let starter = ContainerStarter {
@@ -170,18 +167,11 @@ impl Agent {
                 node: "n1".into(),
                 rules: NodeRules::new(true),
                 namespace_rights: None,
-                limits: true,
             },
             preparer: Arc::new(preparer),
             lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
         };
         let handlers = CallHandlers {
-            answers: AllocateAnswers {
-                device_list: settings.device_list,
-                limits: true,
-                paths,
-                published: allocations.published.clone(),
-            },
             starter: Arc::new(starter),
             advertised: AdvertisedLists::default(),
             metrics: Metrics::default(),
