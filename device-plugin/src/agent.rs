@@ -46,7 +46,6 @@ use crate::layout::reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::metrics::Metrics;
 use crate::modes::SharingModes;
-use crate::modes::mig::instance_names::StableNameDriver;
 use crate::node_view::NodeView;
 use crate::paths::Paths;
 use crate::pods::Pods;
@@ -124,11 +123,6 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, mut registry) = Metrics::registered();
-    // MIG instances retain their names after a reboot.
-    let driver: Arc<dyn Driver> = Arc::new(StableNameDriver::new(
-        driver,
-        settings.state_dir.join("mig"),
-    ));
     let (facts, _) = readings(&driver).await?;
     log_driver_problems(&facts);
     let paths = settings.paths();

@@ -141,8 +141,8 @@ pub(crate) fn fixed_instance(parent: &str, profile: &str) -> Mig {
     })
 }
 
-/// A complete instance as the driver reports it: the UUID that it keeps, and that of this boot.
-pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInstance {
+/// A complete instance as the driver reports it.
+pub(crate) fn reported_instance(start: u8, uuid: &str) -> GpuInstance {
     GpuInstance {
         profile: "1g.5gb".to_owned(),
         start,
@@ -151,21 +151,20 @@ pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInst
         id: 7 + u32::from(start),
         devices: vec![MigDevice {
             uuid: uuid.to_owned(),
-            current: current.to_owned(),
             id: 0,
             whole: true,
         }],
     }
 }
 
-/// `GPU-a` as the host has it, or its instance with this current UUID.
+/// `GPU-a` as the host has it, or its instance with this UUID.
 pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     HostDevice {
         uuid: "GPU-a".into(),
         index: 0,
         minor: Some(minor),
-        instance: instance.map(|current| InstanceIds {
-            current: current.to_owned(),
+        instance: instance.map(|uuid| InstanceIds {
+            uuid: uuid.to_owned(),
             gpu_instance: 1,
             compute_instance: 0,
         }),

@@ -293,7 +293,16 @@ impl Driver for Nvml {
 
     fn destroy_instance(&self, gpu: &str, id: u32) -> Result<(), MigError> {
         let (device, _) = self.device_and_memory(gpu)?;
-        mig::destroy(&self.library, &device, gpu, id)
+        mig::destroy(&self.library, &device, gpu, id)?;
+        // One that is created again at its place has its UUID, but not its errors.
+        if let Some(known) = self.gpus.lock().get_mut(gpu) {
+            let instances = &known.facts.layout.instances;
+            let gone = instances.iter().filter(|one| one.id == id);
+            for device in gone.flat_map(|one| &one.devices) {
+                known.instance_errors.remove(&device.uuid);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -51,11 +51,9 @@ pub struct GpuInstance {
 /// A compute instance, which processes see as a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigDevice {
-    /// `MIG-…`: the driver's uuid, new for each that is created; or an earlier one that allocations
-    /// still use for it.
+    /// `MIG-…`. The driver derives it from the GPU and the place on it, so an instance that is
+    /// created again has it again.
     pub uuid: String,
-    /// The driver's current uuid.
-    pub current: String,
     /// The driver's id within its GPU instance.
     pub id: u32,
     /// It has all compute slices of its GPU instance.

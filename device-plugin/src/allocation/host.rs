@@ -107,7 +107,7 @@ fn named(device: &HostDevice) -> NamedDevice {
             minor: device.minor,
         },
         Some(instance) => NamedDevice {
-            uuid: instance.current.as_str().into(),
+            uuid: instance.uuid.as_str().into(),
             index: None,
             minor: None,
         },

@@ -172,7 +172,7 @@ impl SpecInputs {
         let gpus = facts.gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor));
         let instances = facts.gpus.iter().flat_map(|gpu| {
             let devices = gpu.layout.instances.iter().flat_map(|one| &one.devices);
-            devices.map(|device| (device.current.clone(), None))
+            devices.map(|device| (device.uuid.clone(), None))
         });
         let has_instance = |layout: &aliquot_nvml::MigLayout| {
             let mut instances = layout.instances.iter();

@@ -26,7 +26,7 @@ fn gpu(uuid: &str, mig: bool, complete: bool) -> GpuFacts {
         enabled: mig,
         pending: mig,
     };
-    gpu.layout.instances = vec![testing::reported_instance(0, "MIG-stable", "MIG-a")];
+    gpu.layout.instances = vec![testing::reported_instance(0, "MIG-a")];
     if !complete {
         gpu.layout.instances[0].devices.clear();
     }

@@ -311,15 +311,6 @@ impl Preparer {
             }
             devices.push(device);
         }
-        // The driver may have a new UUID for an instance.
-        for device in &devices {
-            let Some(instance) = &device.instance else {
-                continue;
-            };
-            let known = edits.visible.iter_mut();
-            let known = known.filter(|name| *name == device.uuid.as_str());
-            known.for_each(|name| name.clone_from(&instance.current));
-        }
         Ok(ContainerDevices {
             devices,
             shown,
@@ -337,7 +328,7 @@ impl Preparer {
         node: &PublishedNode,
     ) -> Result<[u8; SIZE], PrepareError> {
         let priority = accepted.allocation.priority;
-        let names: Vec<&str> = devices.iter().map(HostDevice::current_uuid).collect();
+        let names: Vec<&str> = devices.iter().map(HostDevice::visible_uuid).collect();
         let contexts = context_sizes(self.context, shown, node);
         let page = limits::page(shown, &names, priority, effective, &contexts, |gpu| {
             let device = node.inventory.gpu(gpu)?;
@@ -379,7 +370,7 @@ impl Preparer {
                 container: container.to_owned(),
                 gpus: devices
                     .iter()
-                    .map(|one| one.current_uuid().to_owned())
+                    .map(|one| one.visible_uuid().to_owned())
                     .collect(),
                 refused: specs.refusals(&gpus),
             });
@@ -468,7 +459,7 @@ fn log_instances(accepted: &AcceptedAllocation, container: &str, devices: &[Host
             namespace = accepted.namespace,
             pod = accepted.pod_name,
             container,
-            uuid = instance.current,
+            uuid = instance.uuid,
             gpu_instance = instance.gpu_instance,
             compute_instance = instance.compute_instance,
             "container gets a MIG instance"

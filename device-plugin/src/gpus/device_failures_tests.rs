@@ -216,7 +216,7 @@ fn finds_pods_on_failed_dynamic_mig_gpu() {
     let shares = [on("u1", 6), on("u2", 5), share("u3", &[B])];
     let pods = ["u1", "u2", "u3"].map(|uid| Arc::new(pod(uid)));
     let mut facts = crate::testing::facts(&[A]);
-    facts.gpus[0].layout.instances = vec![reported_instance(5, "MIG-5", "MIG-5")];
+    facts.gpus[0].layout.instances = vec![reported_instance(5, "MIG-5")];
     assert_eq!(dynamic_mig_id(&A.into(), &facts), None);
     // A failed instance affects only its own pod.
     let instance = dynamic_mig_id(&"MIG-5".into(), &facts).expect("known");

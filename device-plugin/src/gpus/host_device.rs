@@ -19,18 +19,18 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Its UUID now: an instance has another one after a reboot.
-    pub fn current_uuid(&self) -> &str {
+    /// The UUID that a container sees: that of the instance.
+    pub fn visible_uuid(&self) -> &str {
         let instance = self.instance.as_ref();
-        instance.map_or(self.uuid.as_str(), |instance| &instance.current)
+        instance.map_or(self.uuid.as_str(), |instance| &instance.uuid)
     }
 }
 
-/// How the driver identifies a MIG instance now.
+/// How the driver identifies a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIds {
     /// `MIG-…`.
-    pub current: String,
+    pub uuid: String,
     /// GPU instance id.
     pub gpu_instance: u32,
     /// Compute instance id.
@@ -41,7 +41,7 @@ impl InstanceIds {
     /// The ids of `instance`, whose UUID is that of `device`.
     pub fn of(instance: &GpuInstance, device: &MigDevice) -> Self {
         Self {
-            current: device.current.clone(),
+            uuid: device.uuid.clone(),
             gpu_instance: instance.id,
             compute_instance: device.id,
         }

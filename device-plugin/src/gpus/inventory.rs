@@ -337,8 +337,8 @@ impl PublishedNode {
                 } else {
                     &whole
                 };
-                names.insert(device.current.as_str().into(), id.clone());
-                names.insert(own.clone(), id.clone());
+                let id = id.clone();
+                names.insert(own, id);
             }
             names.insert(whole.clone(), whole);
         }

@@ -384,7 +384,7 @@ mod tests {
                 enabled: true,
                 pending: true,
             };
-            gpu.layout.instances = vec![reported_instance(6, "MIG-1", "MIG-1")];
+            gpu.layout.instances = vec![reported_instance(6, "MIG-1")];
         }
         facts
     }

@@ -61,7 +61,8 @@ fn check(products: &[&str], devices: Vec<Gpu>, expected: &[(&str, &str)]) {
     let all = node_labels(&inventory, &node(products), RESOURCE);
     for (name, value) in expected {
         let found = all.get(&format!("{PREFIX}{name}"));
-        assert_eq!(found.map_or("-", String::as_str), *value, "{name}: {all:#?}");
+        let found = found.map_or("-", String::as_str);
+        assert_eq!(found, *value, "{name}: {all:#?}");
     }
 }
 

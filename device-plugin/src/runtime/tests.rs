@@ -290,7 +290,8 @@ fn reads_configuration_with_imports() {
     };
     let read = |kind, name: &str| read(kind, None, Some(&at(name)));
     assert_eq!(read(RuntimeKind::Containerd, "config.toml"), Ok(expected));
-    put(dir.path(), "/crio.conf", "[crio.runtime]\nenable_cdi = true\n");
+    let text = "[crio.runtime]\nenable_cdi = true\n";
+    put(dir.path(), "/crio.conf", text);
     let found = read(RuntimeKind::Crio, "crio.conf").expect("read");
     assert_eq!(found.cdi, Some(true));
     put(dir.path(), "/broken.toml", "[");

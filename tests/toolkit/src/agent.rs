@@ -210,7 +210,6 @@ impl Agent {
             id: instance.gpu_instance,
             devices: vec![MigDevice {
                 uuid: instance.uuid.clone(),
-                current: instance.uuid.clone(),
                 id: instance.compute_instance,
                 whole: true,
             }],

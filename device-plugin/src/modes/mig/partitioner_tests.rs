@@ -10,7 +10,6 @@ use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
 
 use super::*;
-use crate::modes::mig::instance_names::StableNameDriver;
 use crate::modes::mps::directory::DaemonDirectory;
 use crate::modes::mps::plan::daemon_spec;
 
@@ -80,7 +79,7 @@ impl Driver for FakeGpus {
         }
         let id = self.made.fetch_add(1, Ordering::Relaxed).into();
         let uuid = format!("MIG-{id}");
-        let mut made = crate::testing::reported_instance(start, &uuid, &uuid);
+        let mut made = crate::testing::reported_instance(start, &uuid);
         (made.profile, made.id) = (profile.to_owned(), id);
         let mut layouts = self.layouts.lock();
         let instances = layouts.entry(gpu.to_owned()).or_default();
@@ -107,11 +106,10 @@ impl Fixture {
     fn new() -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let gpus = Arc::new(FakeGpus::default());
-        let names = state.path().join("mig");
-        let driver = StableNameDriver::new(Arc::clone(&gpus) as Arc<dyn Driver>, names.clone());
+        let driver = Arc::clone(&gpus) as Arc<dyn Driver>;
         let mps = Arc::new(mps::MpsDaemons::new(state.path().join("mps")));
         let access = DriverAccess::new(state.path());
-        let partitioner = MigPartitioner::new(Arc::new(driver), access, names, mps);
+        let partitioner = MigPartitioner::new(driver, access, state.path().join("mig"), mps);
         Self {
             state,
             gpus,

@@ -57,8 +57,6 @@ pub fn mps_device_beside_others(
 pub struct DaemonTarget<'a> {
     /// The device: `GPU-…` or `MIG-…`.
     pub device: &'a str,
-    /// The driver's current UUID of it.
-    pub current: &'a str,
     pub memory: Mib,
     pub capability: Option<(u32, u32)>,
     /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
@@ -105,7 +103,7 @@ impl MpsDaemons {
             return Err(ModeError::Refused(text));
         }
         let gpu = target.slices.is_none().then_some(target.device);
-        let mut spec = plan::daemon_spec(target.current, target.memory, settings, gpu);
+        let mut spec = plan::daemon_spec(target.device, target.memory, settings, gpu);
         let directory = self.directory(target.device);
         let mut base_specs = self.base_specs.lock();
         base_specs.insert(target.device.to_owned(), spec.clone());
@@ -176,7 +174,7 @@ impl MpsDaemons {
         let device = share.grant.gpu.as_str();
         let (memory, threads) = (share.grant.memory, share.grant.cores);
         let directory = self.directory(device);
-        let ready = self.ready(&directory, share.device.current_uuid(), memory, threads);
+        let ready = self.ready(&directory, memory, threads);
         ready.map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
@@ -208,24 +206,16 @@ impl MpsDaemons {
         Ok(())
     }
 
-    /// Whether the daemon serves `current`, the driver's UUID of the device, and allows a client
-    /// this much.
+    /// Whether the daemon serves the device and allows a client this much.
     fn ready(
         &self,
         directory: &DaemonDirectory,
-        current: &str,
         memory: Mib,
         threads: Percent,
     ) -> Result<(), String> {
         let base_specs = self.base_specs.lock();
         let spec = directory.spec().map_err(|error| error.to_string())?;
         let spec = spec.ok_or("its GPU is leaving mode mps")?;
-        if spec.device != current {
-            let was = spec.device;
-            return Err(format!(
-                "it is being restarted for {current}, which was {was} before the node's restart"
-            ));
-        }
         let raised = spec.with_at_least(memory, threads);
         directory
             .put_spec(&raised)
@@ -259,7 +249,6 @@ impl ModeSwitch for MpsDaemons {
         };
         let target = DaemonTarget {
             device: &gpu.uuid,
-            current: &gpu.uuid,
             memory: gpu.usable(),
             capability: gpu.compute_capability,
             slices: None,

@@ -52,16 +52,6 @@ impl Fixture {
 
     /// What a container gets with this share of [`GPU`].
     fn edits_for(&self, memory: u64, cores: u32) -> Result<ModeEdits, String> {
-        self.edits_on(None, memory, cores)
-    }
-
-    /// The same, if the device is an instance.
-    fn edits_on(
-        &self,
-        instance: Option<&str>,
-        memory: u64,
-        cores: u32,
-    ) -> Result<ModeEdits, String> {
         let mut edits = ModeEdits::default();
         let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
@@ -70,7 +60,7 @@ impl Fixture {
             grant: &grant,
             index: 0,
             mode: inventory::Mode::Mps,
-            device: &testing::host_device(0, instance),
+            device: &testing::host_device(0, None),
             other_instances: &[],
         };
         let edited = self.daemons.add_edits(&share, &mut edits);
@@ -86,7 +76,6 @@ impl Fixture {
 fn target() -> DaemonTarget<'static> {
     DaemonTarget {
         device: GPU,
-        current: GPU,
         memory: Mib(40_960),
         capability: Some((8, 0)),
         slices: None,
@@ -116,28 +105,25 @@ fn gives_container_its_limits_and_daemon() {
 
 #[test]
 fn refuses_container_while_daemon_is_down() {
-    let check = |fixture: &Fixture, current: Option<&str>, expected: &str| {
-        let text = fixture.edits_on(current, 3000, 20).expect_err(expected);
+    let check = |fixture: &Fixture, expected: &str| {
+        let text = fixture.edits_for(3000, 20).expect_err(expected);
         assert!(text.contains(expected), "{text}");
     };
     let down = Fixture::served(true);
     down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
-    check(&down, None, "it ended by itself");
-    check(&Fixture::served(false), None, "leaving mode mps");
-    // Of an instance from before a reboot.
+    check(&down, "it ended by itself");
+    check(&Fixture::served(false), "leaving mode mps");
     let fixture = Fixture::served(true);
-    let other = "it is being restarted for MIG-new";
-    check(&fixture, Some("MIG-new"), other);
     // After a restart of the node, the directory of its memory is on its disk.
     let shm = fixture.directory().shm();
     std::fs::create_dir(&shm).expect("made");
     fixture.report_with_shm(DaemonPhase::Running, Some(fixture.spec()), shm.clone());
     let text = format!("no memory is mounted at {}", shm.display());
-    check(&fixture, None, &text);
+    check(&fixture, &text);
     // Nothing is known of the daemon.
     let status = fixture.directory().path().join("status.json");
     std::fs::write(&status, "{").expect("written");
-    check(&fixture, None, GPU);
+    check(&fixture, GPU);
 }
 
 #[test]
@@ -253,7 +239,6 @@ fn rejects_too_many_replicas_before_any_change() {
     let fixture = Fixture::new();
     let place = DaemonTarget {
         device: "MIG-a",
-        current: "MIG-a",
         memory: Mib(20_000),
         capability: Some((8, 0)),
         slices: Some((3, 7)),
