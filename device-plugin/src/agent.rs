@@ -66,10 +66,8 @@ pub enum AgentError {
     Directory(#[from] FileError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The layout of the GPUs cannot be read or stored.
     #[error(transparent)]
     StoredLayout(#[from] StoredLayoutError),
-    /// The client of the API server cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error("cannot wait for signals: {0}")]
@@ -78,7 +76,6 @@ pub enum AgentError {
     Admin(#[from] AdminError),
     #[error(transparent)]
     DriverWait(#[from] DriverWaitError),
-    /// A task of the agent ended before the agent did.
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
     #[error("a blocking task panicked: {0}")]
@@ -110,7 +107,6 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     Ok(admin::serve_left(&settings, stop).await?)
 }
 
-/// Runs the agent until `stop`, or until it has left the node.
 #[allow(
     clippy::too_many_lines,
     reason = "the parts in the order of their start"
@@ -239,7 +235,6 @@ pub async fn run(
         .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
 }
 
-/// Starts the task that publishes events, and returns its queue.
 fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> EventSender {
     let (notes, queue) = event::queue();
     let (client, stop) = (client.clone(), stop.clone());
@@ -272,7 +267,6 @@ fn call_handlers(
     })
 }
 
-/// Starts housekeeping and the checks at an interval.
 fn spawn_housekeeping(
     settings: &Settings,
     supervisor: &TaskSupervisor,
@@ -351,7 +345,6 @@ fn create_driver_access(settings: &Settings) {
     }
 }
 
-/// Installs the limiter for containers, where the agent has one.
 fn install_limiter(
     settings: &Settings,
     paths: &Paths,

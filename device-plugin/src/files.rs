@@ -35,7 +35,6 @@ pub(crate) fn failed<'a>(
 /// identity.
 pub(crate) type Identity = (u64, u64, u64, i64, i64);
 
-/// The identity of the file at `path`.
 pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
     let found = fs::metadata(path)?;
     let changed = (found.mtime(), found.mtime_nsec());

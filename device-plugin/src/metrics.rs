@@ -9,14 +9,12 @@ use prometheus_client::registry::Registry;
 
 use crate::clock::now;
 
-/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
     /// A value from a closed set; see each metric's help.
     pub outcome: &'static str,
 }
 
-/// A call of the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Call {
     /// `allocate` or `prestart`.
@@ -51,7 +49,6 @@ impl Seconds {
     }
 }
 
-/// An XID and the action that it requires.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct XidLabels {
     /// The GPU, or the instance that reported it.
@@ -62,7 +59,6 @@ pub struct XidLabels {
     pub action: &'static str,
 }
 
-/// The profile of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ProfileLabels {
     /// The profile, and how it was selected.
@@ -71,13 +67,11 @@ pub struct ProfileLabels {
     pub hash: String,
 }
 
-/// A device that is shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct MpsDevice {
     pub gpu: String,
 }
 
-/// A container on a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Tenant {
     pub gpu: String,

@@ -16,7 +16,6 @@ use crate::limits::EffectiveLimits;
 /// The version that this release writes and reads.
 const VERSION: u32 = 1;
 
-/// One container of an accepted pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedContainer {
     pub name: String,
@@ -141,7 +140,6 @@ impl AcceptedAllocation {
         self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
     }
 
-    /// The pod's effective use of each device.
     pub fn uses(&self) -> &DeviceUses {
         self.uses.0.get_or_init(|| {
             let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));

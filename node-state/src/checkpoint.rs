@@ -38,7 +38,6 @@ pub enum CheckpointError {
         container: String,
         source: base64::DecodeError,
     },
-    /// An Allocate answer in it is not the protocol's message.
     #[error(
         "the kubelet's device checkpoint has an unreadable Allocate answer for container {container} of pod {pod}: {source}"
     )]
@@ -49,7 +48,6 @@ pub enum CheckpointError {
     },
 }
 
-/// One container's devices of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointEntry {
     pub pod: PodUid,

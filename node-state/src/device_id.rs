@@ -7,7 +7,6 @@ use std::fmt;
 
 use aliquot_core::GpuUuid;
 
-/// The CDI kind of our devices.
 pub const KIND: &str = "aliquot.dev/vgpu";
 /// The longest device id that the kubelet's API allows.
 pub const MAX_ID: usize = 63;

@@ -51,7 +51,6 @@ impl DaemonSpec {
     }
 }
 
-/// Whether a daemon is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonPhase {
@@ -64,16 +63,13 @@ pub enum DaemonPhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStatus {
     pub v: u32,
-    /// Whether it is running.
     pub phase: DaemonPhase,
     /// The spec that it runs by.
     #[serde(rename = "wish")]
     pub spec: Option<DaemonSpec>,
-    /// The daemon's process id.
     pub daemon: Option<u32>,
     /// Seconds since 1970 at which this daemon started.
     pub since: u64,
-    /// How often it was restarted.
     pub restarts: u64,
     /// How often clients lost their server, with or without the daemon.
     pub losses: u64,
@@ -89,7 +85,6 @@ pub struct DaemonStatus {
     pub one_user: bool,
 }
 
-/// One server with its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsServer {
     pub pid: u32,
@@ -101,7 +96,6 @@ pub struct MpsServer {
 }
 
 impl DaemonStatus {
-    /// The pids of the daemon and of its servers.
     pub fn processes(&self) -> impl Iterator<Item = u32> {
         let servers = self.servers.iter().map(|server| server.pid);
         self.daemon.into_iter().chain(servers)

@@ -28,7 +28,6 @@ pub struct ProcessIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStatus {
     pub identity: ProcessIdentity,
-    /// Its pod, container and cgroup.
     pub location: ProcessLocation,
     /// Its pid in its own pid namespace.
     pub container_pid: Option<u32>,

@@ -51,7 +51,6 @@ pub struct Nvml {
     library: nvml_wrapper::Nvml,
 }
 
-/// The subscription to the driver's events.
 #[derive(Default)]
 struct EventSubscription {
     set: Option<EventSet>,

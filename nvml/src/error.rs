@@ -7,7 +7,6 @@ use nvml_wrapper::error::NvmlError as Cause;
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The library is missing, or the driver is not loaded.
     #[error("cannot load and initialise the driver library {library}: {source}")]
     Open { library: String, source: Cause },
     /// This process has closed the driver, because another one needs it alone.

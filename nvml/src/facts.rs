@@ -7,7 +7,6 @@ use aliquot_core::Mib;
 
 use crate::mig::{MigLayout, MigMode};
 
-/// The driver and its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverInventory {
     /// Such as `580.82.07`.
@@ -42,7 +41,6 @@ pub struct GpuFacts {
     pub numa: Option<u32>,
     /// Whether the GPU supports MIG and has it enabled.
     pub mig: MigMode,
-    /// The current MIG layout.
     pub layout: MigLayout,
     /// Link score to each other GPU, by uuid: 100 for each `NVLink` between the two (direct, or the
     /// lesser of both counts to switches), plus 60 same board, 50 one PCI switch, 40 several
@@ -59,7 +57,6 @@ impl GpuFacts {
     }
 }
 
-/// A driver call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The GPU's uuid where known, otherwise `index <n>`; `None`: the whole driver.
@@ -69,7 +66,6 @@ pub struct Note {
     pub problem: String,
 }
 
-/// The health of a GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceHealth {
     /// `GPU-…` or `MIG-…`.
@@ -77,7 +73,6 @@ pub struct DeviceHealth {
     pub health: DriverHealth,
 }
 
-/// Whether a device can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverHealth {
     /// Yes.
@@ -124,7 +119,6 @@ pub enum GpuEvent {
     Xid {
         /// The GPU, or the MIG instance that it came from.
         uuid: String,
-        /// NVIDIA's XID number.
         code: u64,
         /// The XID is ignored: it does not make the GPU unhealthy.
         ignored: bool,

@@ -44,7 +44,6 @@ pub struct CgroupLimits {
     pub hard: u64,
 }
 
-/// The driver's memory limit of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// Bytes that its processes keep when the GPU is full.
@@ -60,14 +59,12 @@ pub enum LimitError {
     /// The driver, or the GPU while it is partitioned, has no such limits.
     #[error("the driver does not support cgroup memory limits on {0}")]
     NotOffered(String),
-    /// The cgroup is gone, or has no accounting of device memory.
     #[error("cgroup {0} is gone, or the driver does not account its memory")]
     NoCgroup(String),
     #[error("cannot {step} the memory limit of cgroup {cgroup} on {gpu}: {source}")]
     Step {
         /// "set" or "read".
         step: &'static str,
-        /// The cgroup's directory.
         cgroup: String,
         gpu: String,
         source: Cause,

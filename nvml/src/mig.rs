@@ -15,7 +15,6 @@ pub(crate) use read::{layout, read_enabled_layout};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigMode {
-    /// The GPU supports MIG.
     pub capable: bool,
     pub enabled: bool,
     /// MIG will be enabled after the next reset.

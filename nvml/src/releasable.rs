@@ -35,12 +35,10 @@ struct OpenNvml {
     driver_use: DriverUse,
 }
 
-/// Why the driver is not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ClosedReason {
     #[error("the node agent changes the MIG mode of a GPU")]
     Requested,
-    /// It cannot be opened; the text is an [`NvmlError`].
     #[error("{0}")]
     Failed(String),
     #[error(

@@ -21,18 +21,15 @@ pub struct Config {
     /// The profile of nodes without another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// The profiles by name.
     pub profiles: BTreeMap<String, Profile>,
 }
 
-/// The settings of the nodes with this profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Profile {
     /// Nodes with all these labels get it; empty: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The modes of selected GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Rule>,
     /// The mode of all other GPUs.
@@ -46,7 +43,6 @@ pub struct Profile {
     pub transition: Transition,
 }
 
-/// A mode for some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     pub select: GpuSelector,
@@ -60,7 +56,6 @@ pub struct Rule {
     pub mode: Mode,
 }
 
-/// What is reserved for pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Instances of this MIG profile; without it the whole GPU.
@@ -85,7 +80,6 @@ impl Rule {
 }
 
 impl Reservation {
-    /// The number of instances.
     pub fn count(&self) -> u32 {
         self.count.unwrap_or(1)
     }
@@ -101,7 +95,6 @@ pub struct Transition {
     pub timeout: Option<Seconds>,
 }
 
-/// How a GPU becomes free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransitionPolicy {
@@ -116,7 +109,6 @@ pub enum TransitionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seconds(pub u64);
 
-/// A configuration that cannot be written.
 #[derive(Debug, Error)]
 #[error("the configuration cannot be written as YAML: {0}")]
 pub struct WriteError(#[from] serde_saphyr::ser::Error);

@@ -11,7 +11,6 @@ pub const MAX_MPS_CLIENTS: u64 = 48;
 /// The same on older GPUs.
 pub const MAX_MPS_CLIENTS_BEFORE_VOLTA: u32 = 16;
 
-/// The sharing mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum Mode {
@@ -29,7 +28,6 @@ pub enum Mode {
     Unmanaged,
 }
 
-/// How a MIG instance is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum InstanceSharing {

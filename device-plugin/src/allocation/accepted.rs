@@ -28,7 +28,6 @@ pub fn store(accepted: &AcceptedAllocation, directory: &Path) -> Result<(), Stor
 pub enum StoreError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// An accepted allocation cannot be written as JSON.
     #[error("cannot encode the accepted allocation of pod {pod}: {source}")]
     Encode {
         pod: PodUid,
@@ -79,7 +78,6 @@ impl Store {
         self.shares.keys().chain(self.damaged.keys())
     }
 
-    /// Pods whose accepted allocation cannot be read, and why.
     pub fn damaged(&self) -> &BTreeMap<PodUid, String> {
         &self.damaged
     }
@@ -92,7 +90,6 @@ impl Store {
         self.shares.values().map(|share| &**share)
     }
 
-    /// The same, as shared references.
     pub fn shared(&self) -> impl Iterator<Item = &Arc<AcceptedAllocation>> {
         self.shares.values()
     }

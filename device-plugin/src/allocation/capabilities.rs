@@ -48,9 +48,7 @@ const VIDEO: [&str; 4] = [
 ];
 /// The same of `OptiX`.
 const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
-/// Folders with graphics configuration.
 const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
-/// Device nodes for graphics only.
 const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
 
 /// What a container may have besides compute and utility.

@@ -56,7 +56,6 @@ pub struct Edits {
 pub struct Device {
     /// Its name, unique under the kind.
     pub name: String,
-    /// The edits for a container that requests it.
     #[serde(default)]
     pub container_edits: Edits,
 }
@@ -64,7 +63,6 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
-    /// Version of the CDI specification.
     #[serde(rename = "cdiVersion")]
     pub version: String,
     /// `vendor/class`.
@@ -81,14 +79,12 @@ pub struct Spec {
 pub struct Driver {
     /// CDI version of the source.
     pub version: String,
-    /// The edits for all GPUs of one container.
     pub edits: Edits,
 }
 
 /// A device, as NVIDIA's specs name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDevice {
-    /// The UUID of a GPU or of a MIG instance.
     pub uuid: GpuUuid,
     /// NVML's index of a whole GPU.
     pub index: Option<u32>,
@@ -107,11 +103,7 @@ pub struct NvidiaSpec {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecRefusal {
     /// It mounts, or runs as a hook, what is not on the host.
-    MissingPath {
-        file: PathBuf,
-        /// The first missing path on the host.
-        path: PathBuf,
-    },
+    MissingPath { file: PathBuf, path: PathBuf },
     /// The GPU that it names by an index is another one by now.
     OtherMinor {
         file: PathBuf,

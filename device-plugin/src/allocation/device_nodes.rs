@@ -29,7 +29,6 @@ const CAPABILITY: &str = "nvidia-caps/nvidia-cap";
 /// The only node of the driver in Windows' Linux, in place of all others.
 const WSL: &str = "/dev/dxg";
 
-/// The numbers of a character device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
     /// Which part of the driver serves it.
@@ -131,7 +130,6 @@ pub enum MissingNode {
     Unknown {
         /// Its name below `/dev`.
         name: String,
-        /// The kernel's list of drivers.
         proc_devices: PathBuf,
         /// Where it would be on the host.
         path: PathBuf,
@@ -222,7 +220,6 @@ fn name_of(path: &str) -> Option<&str> {
     name.starts_with("nvidia").then_some(name)
 }
 
-/// Where device nodes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNodes {
     here: PathBuf,

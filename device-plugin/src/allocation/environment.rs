@@ -12,7 +12,6 @@ use aliquot_node_state::limits::{EffectiveLimits, UtilizationPolicy};
 use crate::allocation::tenant_rights::TenantRights;
 use crate::modes::ModeEdits;
 
-/// The variable that names the counters file.
 const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
 
 const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";

@@ -114,7 +114,6 @@ fn named(device: &HostDevice) -> NamedDevice {
     }
 }
 
-/// The GPU as NVIDIA's specs name it.
 pub fn named_gpu(gpu: &GpuFacts) -> NamedDevice {
     NamedDevice {
         uuid: gpu.uuid.as_str().into(),

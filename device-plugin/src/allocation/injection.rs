@@ -24,7 +24,6 @@ use crate::files::{self, FileError, failed};
 
 /// The OCI hook that appends the image's own preload list to ours; it is beside the library.
 const HOOK: &str = "aliquot-hook";
-/// The hook's timeout in seconds.
 const HOOK_TIMEOUT: u32 = 10;
 /// The hooks' environment. Without one, runc up to 1.3 gives a hook in the container's namespaces
 /// the environment of the container, and `LD_PRELOAD` of an image would run on the host

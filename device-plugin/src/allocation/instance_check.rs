@@ -153,7 +153,6 @@ fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
     Some(each.collect::<Option<Vec<String>>>()?.join(","))
 }
 
-/// The event on the pod.
 fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
     let expected: Vec<&str> = wrong.expected.iter().map(String::as_str).collect();
     EventNote {

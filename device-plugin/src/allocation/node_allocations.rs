@@ -33,7 +33,6 @@ pub struct NodeAllocations {
 }
 
 impl NodeAllocations {
-    /// The checkpoint's entries of our resources.
     pub fn entries(&self) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
         let mut served = self.published.get().resources();
         served.insert(self.default_resource.clone());

@@ -50,7 +50,6 @@ const HOOK: &str = "nvidia-cdi-hook";
 const BEHIND_SCRIPT: &str = ".real";
 /// The search path of NVIDIA's programs on the host.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The generated spec, in its folder.
 const FILE: &str = "nvidia.json";
 /// The folder of the programs of our image, in the state directory.
 const INSTALLED: &str = "toolkit";
@@ -94,14 +93,9 @@ pub enum GenerateError {
     #[error("cannot read the host's files at {}: {source}", root.display())]
     Host { root: PathBuf, source: io::Error },
     #[error("there is no nvidia-ctk on the host at {}", listed(places))]
-    NoGenerator {
-        /// Where it was searched.
-        places: Vec<PathBuf>,
-    },
-    /// The program that an administrator named is not there.
+    NoGenerator { places: Vec<PathBuf> },
     #[error("there is no {} on the host, which --nvidia-ctk names", program.display())]
     NamedGenerator { program: PathBuf },
-    /// The program that a spec names for containers is missing.
     #[error("the host has {} but no nvidia-cdi-hook, beside it or at {}", generator.display(), listed(places))]
     NoHook {
         /// `nvidia-ctk`.
@@ -109,7 +103,6 @@ pub enum GenerateError {
         /// Where the hook was searched.
         places: Vec<PathBuf>,
     },
-    /// The programs of our image cannot be installed on the host.
     #[error("cannot install NVIDIA's programs of this image on the host: {0}")]
     Install(FileError),
     #[error("cannot start {}: {source}", program.display())]
@@ -120,13 +113,11 @@ pub enum GenerateError {
     Failed {
         program: PathBuf,
         status: ExitStatus,
-        /// What it wrote to stderr.
         text: String,
     },
     #[error("{} cdi generate wrote no CDI spec: {source}", program.display())]
     Output {
         program: PathBuf,
-        /// Why it cannot be read.
         source: serde_json::Error,
     },
     #[error("{} cdi generate wrote a spec of kind {kind}, expected one of {}", program.display(), NVIDIA_KINDS.join(", "))]
@@ -219,7 +210,6 @@ impl SpecInputs {
         all.chain(paths).collect()
     }
 
-    /// Checks the program's output.
     fn check(&self, output: &[u8]) -> Result<(), GenerateError> {
         let program = self.toolkit.generator.clone();
         let spec: Spec = match serde_json::from_slice(output) {
@@ -319,7 +309,6 @@ pub fn run_with_root(mut arguments: impl Iterator<Item = OsString>) -> io::Error
 /// Generates NVIDIA's CDI spec and stores it.
 #[derive(Debug)]
 pub struct SpecGenerator {
-    /// The folder of the stored spec.
     pub folder: PathBuf,
     pub host_root: PathBuf,
     /// The driver's root, where that is not the host's.
@@ -330,7 +319,6 @@ pub struct SpecGenerator {
     pub bundled: Option<PathBuf>,
     /// The folder on the host, under the same path here, where they are installed.
     pub installed: PathBuf,
-    /// The environment of NVIDIA's program.
     pub variables: Vec<(OsString, OsString)>,
     /// What the stored spec was generated from.
     inputs: tokio::sync::Mutex<Option<SpecInputs>>,
@@ -476,7 +464,6 @@ impl SpecGenerator {
         Ok(SpecInputs::new(toolkit, root, has_nodes, facts))
     }
 
-    /// Installs the programs of this image on the host.
     fn install(&self, bundled: &Path) -> Result<Toolkit, GenerateError> {
         for name in [GENERATOR, HOOK] {
             let installed = install(&bundled.join(name), &self.installed.join(name));

@@ -62,7 +62,6 @@ pub enum PrepareError {
     NoDriver {
         container: String,
         gpus: Vec<String>,
-        /// Why specs of NVIDIA's on the node are not used.
         refused: Vec<SpecRefusal>,
     },
     /// The driver's programs in the container could not open a device node that they need.
@@ -71,7 +70,6 @@ pub enum PrepareError {
         container: String,
         source: MissingNode,
     },
-    /// A device's sharing mode cannot be applied to the container.
     #[error(transparent)]
     Mode(#[from] ModeError),
     #[error("container {container}: {source}")]
@@ -106,7 +104,6 @@ pub struct Preparer {
     pod_locks: Vec<Mutex<()>>,
 }
 
-/// The result of an update of all containers' files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refreshed {
     /// How many containers have their files.

@@ -62,7 +62,6 @@ pub enum StartError {
         "the kubelet's device checkpoint lists no container with exactly the device ids {0:?}; the kubelet retries"
     )]
     NoHolder(DeviceIds),
-    /// The pod is not known yet and the API server cannot be asked.
     #[error(
         "cannot read pod {pod}, which starts here for the first time, from the API server: {source}; the kubelet retries"
     )]

@@ -25,11 +25,9 @@ use crate::pods::pod::Pod;
 /// The priority of pods that ask for none.
 const LOW: u8 = 1;
 
-/// Validates pods by the settings of this node.
 #[derive(Clone, Debug)]
 pub struct Validator {
     pub node: NodeName,
-    /// The node's rules for the environment.
     pub rules: NodeRules,
     /// Which of their own limits pods may set, by namespace; `None`: as in `rules`.
     pub namespace_rights: Option<NamespaceRights>,
@@ -40,15 +38,12 @@ pub struct Validator {
 pub struct ValidationInput<'a> {
     /// The node's devices, with their foreign and lingering use.
     pub inventory: &'a Inventory,
-    /// How its GPUs are shared.
     pub layout: &'a NodeLayout,
-    /// The uid in the checkpoint.
     pub uid: &'a PodUid,
     /// The pod of that uid; `None` when the API server has none on this node.
     pub pod: Option<&'a Pod>,
     /// The checkpoint's entries for this pod and these device ids.
     pub holders: &'a [&'a CheckpointEntry],
-    /// The accepted allocations of other live pods.
     pub others: &'a [&'a AcceptedAllocation],
     /// What pods use whose accepted allocation cannot be read, by what else is known of them.
     pub damaged: &'a [(PodUid, AllocatedUse)],
@@ -95,7 +90,6 @@ impl Validator {
         Ok(accepted)
     }
 
-    /// The rules for the pods of this one's namespace.
     fn rules_of(&self, pod: &Pod) -> NodeRules {
         let rights = self.namespace_rights.as_ref();
         let rights = rights.map_or(self.rules.rights, |rights| rights.of(&pod.namespace));
@@ -271,17 +265,11 @@ fn allows(device: &Gpu, grant: &Grant) -> bool {
 /// Why a pod may not start, with what its user should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The API server has no such pod on this node.
     UnknownPod(PodUid),
-    /// A static pod.
     StaticPod(String),
-    /// The pod bypassed the scheduler.
     NoAllocation(String),
-    /// The annotation cannot be read.
     Unreadable(String, String),
-    /// Bound to another node than its allocation says.
     OtherNode(NodeName),
-    /// The allocation has nothing for this container.
     NoShare(String),
     /// The kubelet allocated another number of replicas than the allocation has devices.
     Count {
@@ -291,7 +279,6 @@ pub enum Refusal {
         /// Device ids in the checkpoint.
         allocated: usize,
     },
-    /// The allocation names a device that is not on this node.
     DeviceGone(GpuUuid),
     /// An MPS client sees one device, and the allocation has more.
     MpsBesideOther(String, GpuUuid),
@@ -305,9 +292,7 @@ pub enum Refusal {
         /// What the pod's allocation has of it.
         given: (Mib, Percent),
     },
-    /// The device is unhealthy.
     Unhealthy(GpuUuid, String),
-    /// The GPU is changing its mode.
     Changing(GpuUuid, String),
     /// The device has too little left beside what was accepted before.
     Full {
@@ -317,7 +302,6 @@ pub enum Refusal {
         requested: DeviceUse,
         /// What others use of it.
         used: DeviceUse,
-        /// The device, with its capacity.
         device: Box<Gpu>,
     },
 }

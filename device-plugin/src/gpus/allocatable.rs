@@ -33,10 +33,8 @@ pub struct NodeLayout {
     pub profile: Option<[String; 3]>,
 }
 
-/// How one GPU is shared now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuLayout {
-    /// The mode, with all defaults filled in.
     pub mode: Mode,
     /// Why it accepts no new allocation.
     pub cordon: Option<String>,
@@ -76,7 +74,6 @@ impl NodeLayout {
     }
 }
 
-/// The replicas of a device under one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceReplicas {
     pub resource: String,
@@ -288,7 +285,6 @@ fn dynamic_mig(whole: &Gpu, gpu: &nvml::GpuFacts, allow: &[String]) -> Option<Gp
     })
 }
 
-/// The health of a GPU or instance, if it was read.
 fn health_of(uuid: &str, health: &[nvml::DeviceHealth]) -> Option<Health> {
     let found = health.iter().find(|one| one.uuid == uuid)?;
     Some(match &found.health {
@@ -330,7 +326,6 @@ fn dynamic_mig_replicas(device: &Gpu) -> Vec<ResourceReplicas> {
     profiles.map(offer).collect()
 }
 
-/// The physical GPU of a device.
 pub fn parent_gpu(device: &Gpu) -> &GpuUuid {
     match &device.mig {
         Some(Mig::Fixed(part)) => &part.parent,

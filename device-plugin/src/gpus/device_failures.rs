@@ -66,13 +66,11 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// A device that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
     pub gpu: GpuUuid,
     /// The cause, for people: `XID 79`.
     pub cause: String,
-    /// The recovery that it needs.
     pub recovery: Recovery,
 }
 
@@ -81,7 +79,6 @@ pub struct DeviceFailure {
 pub struct NodeFailures {
     pub devices: Vec<DeviceFailure>,
     pub evict: Vec<RefusedPod>,
-    /// Why the whole node must be drained.
     pub drain_reason: Option<String>,
 }
 

@@ -16,7 +16,6 @@ fn ended(uid: &str) -> Pod {
     }
 }
 
-/// The pods that these failures evict.
 fn evicted(
     failures: &[DeviceFailure],
     shares: &[AcceptedAllocation],

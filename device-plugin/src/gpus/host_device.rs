@@ -31,9 +31,7 @@ impl HostDevice {
 pub struct InstanceIds {
     /// `MIG-…`.
     pub uuid: String,
-    /// GPU instance id.
     pub gpu_instance: u32,
-    /// Compute instance id.
     pub compute_instance: u32,
 }
 

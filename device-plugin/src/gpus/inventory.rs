@@ -27,14 +27,12 @@ pub struct GpuReadings {
     pub failures: NodeFailures,
 }
 
-/// The kubelet's Topology Manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Topology {
     policy: String,
     scope: TopologyScope,
 }
 
-/// What the monitor reports in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorReports {
     /// UUIDs of GPUs with processes whose memory the driver does not report to it.
@@ -51,10 +49,8 @@ struct OtherUsers {
     unreadable: Vec<PodUid>,
 }
 
-/// A problem of the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeProblem {
-    /// The reason of the node condition.
     pub reason: &'static str,
     /// A container would start silently without its GPUs and limits, so none is started.
     pub blocks: bool,
@@ -181,7 +177,6 @@ impl NodePublisher {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Receives every change from now on.
     pub fn subscribe(&self) -> watch::Receiver<Arc<PublishedNode>> {
         self.0.subscribe()
     }
@@ -220,18 +215,15 @@ impl NodePublisher {
         self.change(|node| node.monitor.uncorrected = uncorrected);
     }
 
-    /// Sets the kubelet's Topology Manager policy and scope.
     pub fn set_topology(&self, policy: &str, scope: TopologyScope) {
         let policy = policy.to_owned();
         self.change(|node| node.topology = Topology { policy, scope });
     }
 
-    /// Sets what was found of the container runtime.
     pub fn set_runtime(&self, status: RuntimeStatus) {
         self.change(|node| node.runtime = Some(status));
     }
 
-    /// Sets the resources that another device plugin serves.
     pub fn set_taken_resources(&self, taken: Vec<TakenResource>) {
         self.change(|node| node.taken_resources = Some(taken));
     }
@@ -241,12 +233,10 @@ impl NodePublisher {
         self.change(|node| node.leaving_node = true);
     }
 
-    /// Sets the devices whose MPS daemon is down, and why.
     pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {
         self.change(|node| node.mps_down = down);
     }
 
-    /// Sets the users that housekeeping found.
     pub fn set_holders(
         &self,
         foreign: Vec<ForeignAllocation>,
@@ -262,7 +252,6 @@ impl NodePublisher {
         });
     }
 
-    /// Sets what the last housekeeping could not do.
     pub fn set_housekeeping_problems(&self, problems: BTreeSet<String>) {
         self.change(|node| node.housekeeping_problems = problems);
     }

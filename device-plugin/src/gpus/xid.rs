@@ -10,7 +10,6 @@ use thiserror::Error;
 
 use XidAction::{DrainNode, Ignore, ResetGpu, RestartApplication};
 
-/// The recovery that an error requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XidAction {
     Ignore,
@@ -23,7 +22,6 @@ pub enum XidAction {
 }
 
 impl XidAction {
-    /// All actions with their names.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ignore, "ignore"),
         (Self::RestartApplication, "restart-application"),
@@ -31,13 +29,11 @@ impl XidAction {
         (Self::DrainNode, "drain-node"),
     ];
 
-    /// Its name in flags and messages.
     pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(action, _)| *action == self);
         found.map_or("", |(_, name)| name)
     }
 
-    /// Whether the GPU stays in service.
     pub fn keeps_gpu_in_service(self) -> bool {
         matches!(self, Self::Ignore | Self::RestartApplication)
     }
@@ -128,7 +124,6 @@ fn number(code: &str) -> Option<u64> {
 }
 
 impl XidActions {
-    /// The action for this code.
     pub fn of(&self, code: u64) -> XidAction {
         self.listed.get(&code).copied().unwrap_or(self.unknown)
     }

@@ -34,16 +34,13 @@ const LATE_REASON: &str = "the NVIDIA driver does not answer: the health of the 
 /// The NVML calls that read a GPU's MIG layout.
 const LAYOUT_CALLS: [&str; 2] = ["nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"];
 
-/// How failures are handled.
 #[derive(Clone, Debug)]
 pub struct FailureHandling {
-    /// The action for each XID.
     pub actions: XidActions,
     /// What happens to the pods on a GPU that is out of service.
     pub pods: FailurePodPolicy,
 }
 
-/// The health monitor of this node's GPUs.
 pub struct HealthMonitor {
     driver: Arc<dyn Driver>,
     allocations: Arc<NodeAllocations>,

@@ -31,7 +31,6 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// What serves the calls, whatever their resource.
 pub struct CallHandlers {
     pub starter: Arc<ContainerStarter>,
-    /// Records what the kubelet is sent.
     pub advertised: AdvertisedLists,
     pub metrics: Metrics,
 }

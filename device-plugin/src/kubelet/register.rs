@@ -45,7 +45,6 @@ fn prefix(resource: &str) -> String {
     format!("aliquot-{}", name.replace('/', "_"))
 }
 
-/// The file name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
 /// Longest wait for the kubelet's answer to a registration.
@@ -215,7 +214,6 @@ async fn register(
     })
 }
 
-/// Removes the sockets of earlier registrations.
 fn remove_sockets(directory: &Path, resource: &str) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

@@ -68,7 +68,6 @@ impl AdvertisedLists {
     }
 }
 
-/// A container of a pod.
 type ContainerKey = (PodUid, String);
 
 /// What was found of one resource so far.
@@ -193,7 +192,6 @@ pub fn condition(taken: &[TakenResource]) -> [String; 3] {
 /// What reports resources that another device plugin serves.
 pub struct ResourceOwnerMonitor {
     pub allocations: Arc<NodeAllocations>,
-    /// What the kubelet was sent.
     pub advertised: AdvertisedLists,
     pub node: String,
     pub notes: EventSender,
@@ -253,7 +251,6 @@ impl ResourceOwnerMonitor {
     }
 }
 
-/// The event on the node.
 fn note(node: &str, taken: &[TakenResource]) -> EventNote {
     let [_, _, text] = condition(taken);
     EventNote {

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::gpus::inventory::NodePublisher;
 
-/// The interval at which the configuration is polled.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy, or where to read it.

@@ -33,7 +33,6 @@ impl DeviceUsers {
 #[derive(Clone, Copy, Debug)]
 pub struct UserSources<'a> {
     pub inventory: &'a Inventory,
-    /// Pods of other plugins.
     pub foreign: &'a [ForeignAllocation],
     pub pods: &'a [Arc<Pod>],
     pub shares: &'a [Arc<AcceptedAllocation>],
@@ -43,7 +42,6 @@ pub struct UserSources<'a> {
     pub alive: &'a std::collections::BTreeSet<PodUid>,
 }
 
-/// The users of this physical GPU.
 pub fn users_of(gpu: &GpuUuid, sources: UserSources<'_>) -> DeviceUsers {
     let is_here = |device: &GpuUuid| {
         let made = MigPlacement::parse_device_key(device).map(|(gpu, _)| GpuUuid::from(gpu));

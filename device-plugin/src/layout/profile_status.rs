@@ -27,7 +27,6 @@ pub enum StepError {
 }
 
 impl StepError {
-    /// The reason, for people.
     pub fn text(&self) -> &str {
         let (Self::Failed(text) | Self::NeedsAction(text)) = self;
         text

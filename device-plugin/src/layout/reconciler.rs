@@ -79,7 +79,6 @@ struct SwitchStep {
     to: Option<Mode>,
 }
 
-/// The GPU and the result of a step.
 type StepResult = (GpuUuid, Result<(), StepError>);
 
 impl LayoutReconciler {
@@ -426,7 +425,6 @@ pub struct ReconcilerState {
     profile_error: Option<DesiredLayoutError>,
     /// Since when the API server shows that a GPU accepts no new allocation.
     cordoned_since: BTreeMap<GpuUuid, Instant>,
-    /// GPUs on which a step is running.
     busy: BTreeSet<GpuUuid>,
     failures: BTreeMap<GpuUuid, StepFailure>,
     reported_condition: Option<[String; 3]>,
@@ -534,7 +532,6 @@ impl ReconcilerState {
         Ok(state)
     }
 
-    /// How the GPUs are shared now.
     pub fn node_layout(&self, default_resource: &str) -> NodeLayout {
         self.layout.node_layout(default_resource)
     }
@@ -552,7 +549,6 @@ impl ReconcilerState {
         self.present = present;
     }
 
-    /// How many GPUs are changing.
     fn changing_count(&self) -> usize {
         let gpus = self.layout.gpus.iter();
         let present = gpus.filter(|(uuid, _)| self.present.contains(*uuid));

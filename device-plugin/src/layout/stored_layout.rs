@@ -26,13 +26,11 @@ pub struct StoredLayout {
     /// Its rule for the pods of a GPU whose mode changes.
     #[serde(default)]
     pub transition: Transition,
-    /// The desired mode of each GPU.
     #[serde(default, rename = "wanted")]
     pub desired: BTreeMap<GpuUuid, Mode>,
     /// What of each GPU is reserved for namespaces.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
-    /// The current state of each GPU.
     #[serde(default, rename = "cards")]
     pub gpus: BTreeMap<GpuUuid, GpuState>,
     /// Every resource that was ever advertised here. Those that are not advertised any more are
@@ -99,7 +97,6 @@ impl StoredLayout {
         Ok(())
     }
 
-    /// How the GPUs are shared now.
     pub fn node_layout(&self, default_resource: &str) -> NodeLayout {
         let gpu_layout = |(uuid, gpu): (&GpuUuid, &GpuState)| {
             let mode = gpu.mode.clone()?;

@@ -43,7 +43,6 @@ pub enum ChangeStep {
 /// A change that was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbandonedChange {
-    /// The mode that was desired.
     pub to: Mode,
     /// When it began.
     pub since: u64,
@@ -52,7 +51,6 @@ pub struct AbandonedChange {
     pub refused: Option<String>,
 }
 
-/// What a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct TransitionInputs<'a> {
     /// The desired mode; `None` if it is unknown, so nothing new begins.
@@ -70,7 +68,6 @@ pub struct TransitionInputs<'a> {
     pub now: u64,
 }
 
-/// What must be done on a GPU now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PendingAction<'a> {
     Nothing,
@@ -111,7 +108,6 @@ pub enum Stage {
     Changing(ChangeStep),
 }
 
-/// What happens to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The agent started, or the GPU returned: its mode is set up again.

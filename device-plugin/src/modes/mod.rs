@@ -62,7 +62,6 @@ pub struct ContainerGrant<'a> {
     pub index: usize,
     /// The mode that the device had when the pod was accepted.
     pub mode: inventory::Mode,
-    /// How the host names the device.
     pub device: &'a HostDevice,
     /// The instances of the GPU that others use, under dynamic MIG.
     pub other_instances: &'a [MigPlacement],
@@ -83,7 +82,6 @@ pub struct ModeEdits {
     pub limited: bool,
 }
 
-/// All modes on this node.
 pub struct SharingModes {
     plain: NoopSwitch,
     timeslice: timeslice::TimesliceSwitch,
@@ -108,7 +106,6 @@ impl SharingModes {
         }
     }
 
-    /// What switches GPUs into and out of a mode.
     pub fn switch(&self, mode: &Mode) -> &dyn ModeSwitch {
         match mode {
             Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Unmanaged => &self.plain,

@@ -10,14 +10,12 @@ use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::pod::{containers, kubelet_uid};
 use k8s_openapi::api::core::v1 as api;
 
-/// One container of a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     pub name: String,
     pub stage: Stage,
     /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
-    /// The extended resources that it requests.
     pub requested: BTreeMap<String, u64>,
 }
 
@@ -112,7 +110,6 @@ impl Pod {
         requested.any(|resource| resources.contains(resource))
     }
 
-    /// The stage of each container in pod order.
     pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
         self.containers.iter().map(|c| (c.name.as_str(), c.stage))
     }

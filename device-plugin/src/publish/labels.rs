@@ -99,7 +99,6 @@ fn mig_labels(
     all
 }
 
-/// The MIG profile of an instance.
 fn mig_profile(device: &Gpu) -> Option<&str> {
     let part = device.mig.as_ref()?.fixed()?;
     Some(part.profile.as_str())

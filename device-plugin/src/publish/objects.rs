@@ -92,7 +92,6 @@ pub(crate) fn watch_objects(
     ));
 }
 
-/// Clears errors on a blocking thread.
 fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
     Box::new(move |uuids| {
         let health = Arc::clone(&health);

@@ -30,7 +30,6 @@ const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.r
 /// The first containerd in which an imported file changes only the keys that it sets.
 const MERGING: (u32, u32) = (2, 0);
 
-/// A container runtime's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     /// Its file on the node, without those that it imports.
@@ -105,7 +104,6 @@ pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// CRI-O's directory of drop-ins.
 fn drop_ins(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.d", path.display()))
 }

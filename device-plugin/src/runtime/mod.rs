@@ -30,7 +30,6 @@ pub enum RuntimeKind {
     Other,
 }
 
-/// The facts about the node's container runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeFacts<'a> {
     /// As the kubelet reports it: `containerd://2.4.2`.

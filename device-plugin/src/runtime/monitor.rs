@@ -21,12 +21,9 @@ use crate::node_view::NodeView;
 use crate::paths::SpecFolders;
 use crate::settings::Settings;
 
-/// The interval between two checks.
 const INTERVAL: Duration = Duration::from_mins(1);
-/// The longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The monitor of the node's container runtime.
 pub struct RuntimeMonitor {
     pub client: Client,
     pub node: String,
@@ -36,9 +33,7 @@ pub struct RuntimeMonitor {
     pub class: Option<String>,
     /// Where NVIDIA's CDI specs are.
     pub specs: SpecFolders,
-    /// What generates NVIDIA's CDI spec.
     pub generator: Arc<SpecGenerator>,
-    /// Where the problems are published.
     pub published: NodePublisher,
     pub notes: EventSender,
     /// The configuration file that was read last, which is logged when it changes.
@@ -46,7 +41,6 @@ pub struct RuntimeMonitor {
 }
 
 impl RuntimeMonitor {
-    /// A monitor with the agent's settings.
     pub fn new(
         settings: &Settings,
         client: Client,
@@ -67,7 +61,6 @@ impl RuntimeMonitor {
         }
     }
 
-    /// Checks until `stop`.
     pub async fn run(self, mut seen: watch::Receiver<Option<NodeView>>, stop: CancellationToken) {
         let this = Arc::new(self);
         let mut reported: Option<Vec<RuntimeProblem>> = None;
@@ -147,7 +140,6 @@ impl RuntimeMonitor {
         status(&facts)
     }
 
-    /// Logs and sends an event, if the problems changed.
     fn report(&self, before: Option<&[RuntimeProblem]>, now: &[RuntimeProblem]) {
         if before == Some(now) || before.is_none() && now.is_empty() {
             return;

@@ -13,7 +13,6 @@ use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, UnfinishedRegistration}
 use crate::mig::MigLayout;
 
 impl Nvml {
-    /// Whether the GPU answers.
     pub(super) fn answers(&self, uuid: &str) -> Result<(), Cause> {
         self.library.device_by_uuid(uuid)?.uuid().map(drop)
     }
@@ -135,7 +134,6 @@ impl Nvml {
     }
 }
 
-/// A critical error of a GPU or a MIG instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CriticalError {
     pub(super) code: u64,

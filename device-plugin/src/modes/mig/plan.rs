@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use crate::gpus::host_device::placement_of;
 
-/// The changes to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
     /// The instances that stay.

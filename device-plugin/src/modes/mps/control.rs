@@ -16,9 +16,7 @@ use super::directory::DaemonDirectory;
 use super::plan;
 use super::program::{ControlProgram, ProgramError, ProgramSearch};
 
-/// The longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The interval at which a running command is polled.
 const POLL: Duration = Duration::from_millis(5);
 
 /// One server for the clients of all users, as pods have them. NVIDIA supports it only for a daemon
@@ -40,12 +38,9 @@ pub enum ControlError {
     Refused { command: String, output: String },
 }
 
-/// How to run NVIDIA's command.
 #[derive(Clone, Debug)]
 pub struct MpsControl {
-    /// Where the program is searched.
     pub program: ProgramSearch,
-    /// Additional arguments of a daemon.
     pub arguments: Vec<OsString>,
     /// The size of the memory at `/dev/shm` of each daemon; `None`: half of the node's memory.
     pub shm_size: Option<Mib>,
@@ -109,7 +104,6 @@ impl MpsControl {
         Err(ControlError::Refused { command, output })
     }
 
-    /// Applies the limits of a spec.
     pub fn apply(
         &self,
         directory: &DaemonDirectory,
@@ -132,7 +126,6 @@ impl MpsControl {
         Err(ControlError::Refused { command, output })
     }
 
-    /// The daemon's servers and their clients.
     pub fn servers(&self, directory: &DaemonDirectory) -> Result<Vec<MpsServer>, ControlError> {
         let list = numbers(&self.send(directory, "get_server_list")?);
         let server = |pid: u32| {

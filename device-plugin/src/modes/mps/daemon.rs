@@ -39,7 +39,6 @@ pub(super) enum SupervisionError {
     Ended(String),
 }
 
-/// A device whose daemon is supervised.
 pub(super) struct SupervisedDaemon<'a> {
     pub(super) directory: DaemonDirectory,
     pub(super) control: &'a MpsControl,

@@ -39,7 +39,6 @@ pub const PIPE: &str = "/.aliquot-mps";
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait for a running daemon to take the limits of a larger share.
 const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The interval at which the supervisor's answer is polled.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The MPS device of a container that also has another device, in whichever order.
@@ -52,7 +51,6 @@ pub fn mps_device_beside_others(
     by_mps.next().filter(|_| grants.len() > 1)
 }
 
-/// The device that a daemon serves.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonTarget<'a> {
     /// The device: `GPU-…` or `MIG-…`.
@@ -79,7 +77,6 @@ pub fn largest_shares<'a>(
     largest
 }
 
-/// The daemons of this node.
 pub struct MpsDaemons {
     root: PathBuf,
     /// The spec of each device by its profile alone. Locked while a spec is read and rewritten, or
@@ -290,7 +287,6 @@ fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeErr
     Ok(Some(shm))
 }
 
-/// The supervisor's reason.
 fn why_not(directory: &DaemonDirectory) -> String {
     match directory.status() {
         Ok(Some(status)) => match status.phase {

@@ -26,15 +26,12 @@ const FOLDERS: [&str; 6] = [
 ];
 /// How the names of the driver's libraries begin.
 const LIBRARIES: [&str; 2] = ["libcuda", "libnvidia-"];
-/// The driver's library for CUDA.
 const CUDA: &str = "libcuda.so.1";
 
-/// Where the control program is searched.
 #[derive(Clone, Debug)]
 pub struct ProgramSearch {
     /// Its path, or its name, which is searched.
     pub program: PathBuf,
-    /// The folders of `PATH`.
     pub path: Vec<PathBuf>,
     /// The driver roots, searched after `path`.
     pub roots: Vec<PathBuf>,
@@ -58,10 +55,8 @@ pub enum ProgramError {
     )]
     Missing {
         program: PathBuf,
-        /// Where it was searched.
         places: Vec<String>,
     },
-    /// The links to the driver's libraries cannot be made.
     #[error(transparent)]
     Links(#[from] FileError),
 }

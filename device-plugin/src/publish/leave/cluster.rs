@@ -44,7 +44,6 @@ pub struct Settings {
 
 #[derive(Debug, Error)]
 pub enum LeaveError {
-    /// The API server refused or could not be reached.
     #[error("cannot {verb} nodes: {source}")]
     Call {
         verb: &'static str,
