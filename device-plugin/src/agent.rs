@@ -156,8 +156,7 @@ pub async fn run(
     let preparer = &handlers.starter.preparer;
     let generator = Arc::new(SpecGenerator::new(
         &paths,
-        settings.nvidia_ctk.clone(),
-        settings.bundled_toolkit.clone(),
+        settings.toolkit.clone(),
         &settings.state_dir,
     ));
     generator.start(&facts).await;

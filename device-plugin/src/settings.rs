@@ -16,7 +16,7 @@ use crate::gpus::device_failures::FailurePodPolicy;
 use crate::gpus::xid::XidActions;
 use crate::health::gpus::FailureHandling;
 use crate::kubelet::topology;
-use crate::paths::{DriverRoot, HOST, Paths, SpecFolders};
+use crate::paths::{DriverRoot, HOST, Paths};
 use crate::selinux::Label;
 
 /// The node agent of Aliquot: publishes and shares one node's GPUs
@@ -36,23 +36,10 @@ pub struct Settings {
     /// Directory for our CDI specs; the container runtime must read it
     #[arg(long, env = "ALIQUOT_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Directories where NVIDIA's CDI specs may be, besides --cdi-dir, which takes precedence over
-    /// them, and a later one over an earlier one
-    #[arg(
-        long,
-        env = "ALIQUOT_NVIDIA_CDI_DIRS",
-        value_delimiter = ',',
-        default_value = "/etc/cdi"
-    )]
-    pub nvidia_cdi_dirs: Vec<PathBuf>,
-    /// NVIDIA's program nvidia-ctk on the host, with which the agent generates NVIDIA's CDI spec;
-    /// without it the agent searches it in the folders of PATH and in GPU Operator's
-    #[arg(long, env = "ALIQUOT_NVIDIA_CTK")]
-    pub nvidia_ctk: Option<PathBuf>,
-    /// Directory in this container with nvidia-ctk and nvidia-cdi-hook, which the agent installs in
-    /// --state-dir where the host has none
-    #[arg(long, env = "ALIQUOT_BUNDLED_TOOLKIT")]
-    pub bundled_toolkit: Option<PathBuf>,
+    /// Directory in this container with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent
+    /// installs in --state-dir and by which it generates NVIDIA's CDI spec
+    #[arg(long, env = "ALIQUOT_TOOLKIT", default_value = "/usr/local/lib/aliquot")]
+    pub toolkit: PathBuf,
     /// The container runtime's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
@@ -235,19 +222,12 @@ impl Settings {
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");
-        let directories = self.nvidia_cdi_dirs.iter();
-        let mut directories: Vec<PathBuf> =
-            directories.map(|path| self.here_or_on_host(path)).collect();
-        directories.push(self.cdi_dir.clone());
         Paths {
             checkpoint: plugins.join(checkpoint::FILE),
             plugins,
             cdi: self.cdi_dir.clone(),
-            nvidia_cdi: SpecFolders {
-                generated: self.state_dir.join("nvidia-cdi"),
-                directories,
-                host_root: self.host_root.clone(),
-            },
+            driver_spec: self.state_dir.join("nvidia-cdi/nvidia.json"),
+            host_root: self.host_root.clone(),
             capabilities: self.mig_capabilities_dir.clone(),
             proc_devices: self.proc_devices.clone(),
             driver_root: self.driver_root.clone().map(|here| DriverRoot {
@@ -279,21 +259,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn searches_own_cdi_directory_for_nvidia_spec() {
-        let line = ["agent", "--node-name", "n1", "--cdi-dir", "/c"];
-        let settings = Settings::try_parse_from(line).expect("good flags");
-        let paths = settings.paths();
-        let [first, last] = paths.nvidia_cdi.directories.as_slice() else {
-            panic!("{:?}", paths.nvidia_cdi);
-        };
-        // On the host, where this machine has none.
-        assert!(first.ends_with("etc/cdi"), "{first:?}");
-        assert_eq!(last, Path::new("/c"));
-        let checkpoint = "device-plugins/kubelet_internal_checkpoint";
-        assert!(paths.checkpoint.ends_with(checkpoint));
-    }
 
     #[test]
     fn kills_only_where_administrator_or_pod_chose_it() {

@@ -1,26 +1,19 @@
 //! CDI specs: ours, one for each Allocate answer, and the parts taken from NVIDIA's own.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
 
-use aliquot_core::GpuUuid;
 use aliquot_node_state::container_directory::{COUNTERS, COUNTERS_IN_CONTAINER, IN_CONTAINER};
 use aliquot_node_state::device_id::{AnswerName, KIND};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::gpus::host_device::HostDevice;
+
 /// The oldest CDI version that has all we use (`hostPath` of device nodes); containerd 1.7 and
 /// later read it.
 const VERSION: &str = "0.5.0";
-/// The kinds under which NVIDIA's tools describe the GPUs, in the order of preference: the toolkit's
-/// own, that of NVIDIA's device plugin, and that of GPU Operator since 25.10.
-pub const NVIDIA_KINDS: [&str; 3] = [
-    "nvidia.com/gpu",
-    "k8s.device-plugin.nvidia.com/gpu",
-    MANAGEMENT_KIND,
-];
-/// The kind for management containers, whose only device has the nodes of all GPUs.
-pub const MANAGEMENT_KIND: &str = "management.nvidia.com/gpu";
 
 const FILE_PREFIX: &str = "aliquot.dev-vgpu_";
 
@@ -75,139 +68,34 @@ pub struct Spec {
 }
 
 /// The container edits that provide the driver, and the CDI version that they need.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Driver {
     /// CDI version of the source.
     pub version: String,
     pub edits: Edits,
 }
 
-/// A device, as NVIDIA's specs name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedDevice {
-    pub uuid: GpuUuid,
-    /// NVML's index of a whole GPU.
-    pub index: Option<u32>,
-    /// The minor of a whole GPU's device node, where the driver knows it.
-    pub minor: Option<u32>,
-}
-
-/// A spec of one of [`NVIDIA_KINDS`], and its file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NvidiaSpec {
-    pub file: PathBuf,
-    pub spec: Spec,
-}
-
-/// Why a spec of NVIDIA's is not used.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpecRefusal {
-    /// It mounts, or runs as a hook, what is not on the host.
-    MissingPath { file: PathBuf, path: PathBuf },
-    /// The GPU that it names by an index is another one by now.
-    OtherMinor {
-        file: PathBuf,
-        /// The index, which is the device's name.
-        index: u32,
-        /// The device node that it has for this index.
-        node: String,
-        uuid: GpuUuid,
-        /// That GPU's minor.
-        minor: u32,
-    },
-}
-
-impl SpecRefusal {
-    pub fn file(&self) -> &Path {
-        match self {
-            Self::MissingPath { file, .. } | Self::OtherMinor { file, .. } => file,
-        }
-    }
-}
-
-impl fmt::Display for SpecRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MissingPath { file, path } => write!(
-                f,
-                "{} names {}, which does not exist on the host",
-                file.display(),
-                path.display()
-            ),
-            Self::OtherMinor {
-                file,
-                index,
-                node,
-                uuid,
-                minor,
-            } => write!(
-                f,
-                "{} has {node} for device {index}, but {uuid}, which NVML lists at index {index}, is /dev/nvidia{minor}",
-                file.display()
-            ),
-        }
-    }
-}
-
-impl NvidiaSpec {
-    /// Whether its only device has the nodes of all GPUs.
-    pub fn is_management(&self) -> bool {
-        self.spec.kind == MANAGEMENT_KIND
-    }
-
-    /// The driver's edits for these devices, in the container's order; `None` when the spec does
-    /// not name them all, by UUID or by an index that is still theirs.
-    pub fn edits_for(&self, devices: &[NamedDevice]) -> Option<Driver> {
-        if self.is_management() {
-            return None;
-        }
-        let mut edits = self.spec.container_edits.clone();
-        for named in devices {
-            edits.merge(&self.device(named)?.container_edits);
-        }
-        Some(Driver {
-            version: self.spec.version.clone(),
-            edits,
-        })
-    }
-
-    /// The edits that all its devices have in common, with those of these device nodes that are not
-    /// among them.
-    pub fn common_edits(&self, nodes: &[Value]) -> Driver {
-        let mut edits = self.spec.container_edits.clone();
-        for node in nodes {
-            let path = |one: &Value| one["path"] == node["path"];
-            if !edits.device_nodes.iter().any(path) {
-                edits.device_nodes.push(node.clone());
+impl Spec {
+    /// The driver's edits for these devices, in the container's order: what all have in common, and
+    /// what those have besides that the spec names by UUID. It may be older than an instance.
+    pub fn driver(&self, devices: &[HostDevice]) -> Driver {
+        let mut edits = self.container_edits.clone();
+        for device in devices {
+            let mut named = self.devices.iter();
+            if let Some(own) = named.find(|one| one.name == device.visible_uuid()) {
+                edits.merge(&own.container_edits);
             }
         }
         Driver {
-            version: self.spec.version.clone(),
+            version: self.version.clone(),
             edits,
         }
-    }
-
-    /// Why the spec cannot be used for one of these GPUs.
-    pub fn other_minor(&self, gpus: &[NamedDevice]) -> Option<SpecRefusal> {
-        let by_index = gpus.iter().filter(|gpu| self.by_uuid(gpu).is_none());
-        let mut refusals = by_index.filter_map(|gpu| {
-            let device = self.by_index(gpu)?;
-            let minor = gpu.minor?;
-            Some(SpecRefusal::OtherMinor {
-                file: self.file.clone(),
-                index: gpu.index?,
-                node: other_gpu_node(device, minor)?,
-                uuid: gpu.uuid.clone(),
-                minor,
-            })
-        });
-        refusals.next()
     }
 
     /// The paths on the host that the runtime mounts or runs as hooks.
     pub fn host_paths(&self) -> impl Iterator<Item = &Path> {
-        let devices = self.spec.devices.iter().map(|one| &one.container_edits);
-        let edits = [&self.spec.container_edits].into_iter().chain(devices);
+        let devices = self.devices.iter().map(|one| &one.container_edits);
+        let edits = [&self.container_edits].into_iter().chain(devices);
         edits.flat_map(|edits| {
             let hooks = edits.other.get("hooks").and_then(Value::as_array);
             let hooks = hooks.into_iter().flatten().map(|hook| &hook["path"]);
@@ -215,52 +103,22 @@ impl NvidiaSpec {
             mounts.chain(hooks).filter_map(Value::as_str).map(Path::new)
         })
     }
-
-    fn device(&self, named: &NamedDevice) -> Option<&Device> {
-        let by_index = || {
-            let device = self.by_index(named)?;
-            let other = named.minor.and_then(|minor| other_gpu_node(device, minor));
-            other.is_none().then_some(device)
-        };
-        self.by_uuid(named).or_else(by_index)
-    }
-
-    fn by_uuid(&self, named: &NamedDevice) -> Option<&Device> {
-        let mut devices = self.spec.devices.iter();
-        devices.find(|device| device.name == named.uuid.as_str())
-    }
-
-    fn by_index(&self, named: &NamedDevice) -> Option<&Device> {
-        let index = named.index?.to_string();
-        self.spec.devices.iter().find(|device| device.name == index)
-    }
 }
 
-/// The first GPU's node on the host among the device's edits that has not this minor.
-fn other_gpu_node(device: &Device, minor: u32) -> Option<String> {
-    let nodes = device.container_edits.device_nodes.iter();
-    let paths = nodes.filter_map(|node| {
-        let on_host = node["hostPath"].as_str();
-        on_host.or_else(|| node["path"].as_str())
-    });
-    let mut others = paths.filter(|path| {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let number = name.strip_prefix("nvidia");
-        let number = number.and_then(|number| number.parse::<u32>().ok());
-        number.is_some_and(|number| number != minor)
-    });
-    others.next().map(str::to_owned)
+/// Whether the kernel can make a tree of mounts read-only (`mount_setattr`, Linux 5.12).
+pub fn mounts_whole_trees() -> bool {
+    static SINCE_5_12: OnceLock<bool> = OnceLock::new();
+    *SINCE_5_12.get_or_init(|| {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        is_since_5_12(&release)
+    })
 }
 
-/// The driver's edits without a spec of NVIDIA's: the device nodes that exist.
-pub fn from_nodes(device_nodes: Vec<Value>) -> Driver {
-    Driver {
-        version: VERSION.to_owned(),
-        edits: Edits {
-            device_nodes,
-            ..Edits::default()
-        },
-    }
+fn is_since_5_12(release: &str) -> bool {
+    let numbers = release.trim().split(['.', '-']);
+    let mut numbers = numbers.map(|number| number.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next()) >= (5, 12)
 }
 
 /// Our spec for `name` with only `variables` (`NAME=value`): for the second and further names of a

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
-use serde_json::{Value, json};
+use serde_json::json;
 use thiserror::Error;
 
 use crate::allocation::cdi::Edits;
@@ -246,16 +246,6 @@ impl DeviceNodes {
     fn of_host() -> Self {
         let host = Path::new(HOST_DEV);
         Self::at(if host.is_dir() { host } else { Path::new(DEV) })
-    }
-
-    /// The node of this name as CDI writes it, if it exists.
-    pub fn node(&self, name: &str) -> Option<Value> {
-        let path = Path::new(DEV).join(name);
-        let exists = self.here.join(name).exists();
-        exists.then(|| match &self.host {
-            Some(host) => json!({"path": path, "hostPath": host.join(name)}),
-            None => json!({ "path": path }),
-        })
     }
 
     /// Completes the edits with what is known here; see [`complete`].

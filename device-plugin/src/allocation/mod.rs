@@ -10,7 +10,6 @@ pub mod context_memory;
 pub mod counters_file;
 pub mod device_nodes;
 pub mod environment;
-pub mod host;
 pub mod housekeeping;
 pub mod injection;
 pub mod instance_check;

@@ -15,29 +15,28 @@ use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 
 use crate::allocation::capabilities::AllowedCapabilities;
-use crate::allocation::cdi::{self, Edits, Spec, SpecRefusal};
+use crate::allocation::cdi::{self, Driver, Spec};
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
 use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
 use crate::allocation::environment::{self};
-use crate::allocation::host::{self, NvidiaSpecs};
 use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
+use crate::allocation::nvidia_cdi::{self, SpecError};
 use crate::allocation::validation::Refusal;
 use crate::files::{self, FileError};
 use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
-use crate::paths::SpecFolders;
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
-/// NVIDIA's specs are read again after this: a driver update changes them.
-const SPECS_MAX_AGE: Duration = Duration::from_millis(200);
+/// NVIDIA's spec is read again after this: a driver update changes it.
+const SPEC_MAX_AGE: Duration = Duration::from_millis(200);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
@@ -55,14 +54,11 @@ pub enum PrepareError {
     DeviceGone { pod: PodUid, gpu: GpuUuid },
     /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
     #[error(
-        "container {container} would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {}{}, and NVIDIA's container runtime does not start this container; expected nvidia-ctk on the node, with which the agent generates such a spec, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`; the kubelet retries",
-        gpus.join(", "),
-        in_parentheses(refused)
+        "container {container} would start without libcuda.so.1: the CDI spec of the driver that the agent generates is not used: {source}, and NVIDIA's container runtime does not start this container; the node's condition AliquotRuntimeIncomplete says what is missing; the kubelet retries"
     )]
     NoDriver {
         container: String,
-        gpus: Vec<String>,
-        refused: Vec<SpecRefusal>,
+        source: Arc<SpecError>,
     },
     /// The driver's programs in the container could not open a device node that they need.
     #[error("container {container} would start without {source}; the kubelet retries")]
@@ -85,21 +81,14 @@ pub enum PrepareError {
     },
 }
 
-/// The refusals in parentheses; empty without one.
-fn in_parentheses(refused: &[SpecRefusal]) -> String {
-    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    if refused.is_empty() {
-        return String::new();
-    }
-    format!(" ({})", refused.join("; "))
-}
+type StoredSpec = Result<Arc<Spec>, Arc<SpecError>>;
 
 pub struct Preparer {
     allocations: Arc<NodeAllocations>,
     limiter: Option<InstalledLimiter>,
     /// The size to charge for a context on every device; `None`: an estimate for each GPU.
     context: Option<Mib>,
-    specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
+    spec: Mutex<Option<(Instant, StoredSpec)>>,
     shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
 }
@@ -131,7 +120,7 @@ impl Preparer {
             allocations,
             limiter,
             context,
-            specs: Mutex::default(),
+            spec: Mutex::default(),
             shims: KnownShims::default(),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
         }
@@ -234,7 +223,7 @@ impl Preparer {
         let directory_name = directory.display().to_string();
         let mut problems = Vec::new();
         if let Some(limiter) = limiter {
-            let host_root = &self.allocations.paths.nvidia_cdi.host_root;
+            let host_root = &self.allocations.paths.host_root;
             let shims;
             (shims, problems) =
                 limiter.install_driver_shims(&driver.edits, host_root, &self.shims)?;
@@ -244,7 +233,7 @@ impl Preparer {
         let priority = accepted.allocation.priority;
         let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
         driver.edits.mounts.append(&mut edits.mounts);
-        let (own, trees) = (variables.clone(), host::mounts_whole_trees());
+        let (own, trees) = (variables.clone(), cdi::mounts_whole_trees());
         self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;
         fail_point::at("SpecWritten");
         for name in names {
@@ -347,39 +336,30 @@ impl Preparer {
         grants: &[Grant],
         node: &PublishedNode,
         edits: &mut ModeEdits,
-    ) -> Result<cdi::Driver, PrepareError> {
+    ) -> Result<Driver, PrepareError> {
         let paths = &self.allocations.paths;
-        let specs = self.nvidia_specs(&paths.nvidia_cdi);
-        let (root, nodes) = (paths.driver_root.as_ref(), &paths.capabilities);
-        let mut driver = host::driver(&specs.usable, root, nodes, devices);
         let runtime = node.runtime.as_ref();
         // As long as that is not known, a container that was accepted before does not wait for it.
         let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
-        if !has_driver(&driver.edits, injected) {
-            let gpus: Vec<_> = node
-                .readings
-                .facts
-                .gpus
-                .iter()
-                .map(host::named_gpu)
-                .collect();
-            return Err(PrepareError::NoDriver {
-                container: container.to_owned(),
-                gpus: devices
-                    .iter()
-                    .map(|one| one.visible_uuid().to_owned())
-                    .collect(),
-                refused: specs.refusals(&gpus),
-            });
-        }
-        let completed = DeviceNodes::of(root).complete(
+        let spec = self.driver_spec();
+        let mut driver = match &spec {
+            Ok(spec) => spec.driver(devices),
+            Err(_) if injected => Driver::default(),
+            Err(source) => {
+                return Err(PrepareError::NoDriver {
+                    container: container.to_owned(),
+                    source: Arc::clone(source),
+                });
+            }
+        };
+        let completed = DeviceNodes::of(paths.driver_root.as_ref()).complete(
             &mut driver.edits,
-            &device_nodes::required(devices, nodes),
+            &device_nodes::required(devices, &paths.capabilities),
             &paths.proc_devices,
         );
-        // Without the driver in the edits, NVIDIA's runtime adds it with its device nodes.
+        // Where NVIDIA's runtime adds the driver, it adds the driver's device nodes, too.
         if let Err(source) = completed
-            && injection::mounts_driver(&driver.edits)
+            && spec.is_ok()
         {
             return Err(PrepareError::NoDeviceNode {
                 container: container.to_owned(),
@@ -394,17 +374,19 @@ impl Preparer {
         Ok(driver)
     }
 
-    /// [`host::specs`], read again after [`SPECS_MAX_AGE`].
-    fn nvidia_specs(&self, folders: &SpecFolders) -> Arc<NvidiaSpecs> {
-        let mut cached = self.specs.lock();
-        if let Some((read, specs)) = &*cached
-            && read.elapsed() < SPECS_MAX_AGE
+    /// [`nvidia_cdi::stored`], read again after [`SPEC_MAX_AGE`].
+    fn driver_spec(&self) -> StoredSpec {
+        let mut cached = self.spec.lock();
+        if let Some((read, spec)) = &*cached
+            && read.elapsed() < SPEC_MAX_AGE
         {
-            return Arc::clone(specs);
+            return spec.clone();
         }
-        let specs = Arc::new(host::specs(folders));
-        *cached = Some((Instant::now(), Arc::clone(&specs)));
-        specs
+        let paths = &self.allocations.paths;
+        let spec = nvidia_cdi::stored(&paths.driver_spec, &paths.host_root);
+        let spec = spec.map(Arc::new).map_err(Arc::new);
+        *cached = Some((Instant::now(), spec.clone()));
+        spec
     }
 
     fn write_spec(&self, name: &AnswerName, spec: &Spec) -> Result<(), PrepareError> {
@@ -438,12 +420,6 @@ fn prepare_directory(
     Ok(changed)
 }
 
-/// Whether something brings the driver's CUDA library into a container: these edits, or NVIDIA's
-/// runtime, if it injects the driver into the container.
-fn has_driver(edits: &Edits, injected: bool) -> bool {
-    injected || injection::mounts_driver(edits)
-}
-
 /// Whether instances of dynamic MIG are created for it.
 fn has_instances(accepted: &AcceptedAllocation) -> bool {
     let mut grants = accepted.allocation.all().flat_map(|(_, grants)| grants);
@@ -474,29 +450,4 @@ fn placed_instances(
     let grants = all.flat_map(|one| one.allocation.all().flat_map(|(_, grants)| grants));
     let here = grants.filter(|grant| grant.gpu == *gpu);
     here.filter_map(|grant| grant.mig.clone()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn driver_comes_from_our_edits_or_nvidia_runtime() {
-        for (library, injected, expected) in [
-            ("libcuda.so.1", false, true),
-            ("libcuda.so.580.82.07", false, true),
-            ("libcudadebugger.so.1", false, false),
-            ("libnvidia-ml.so.1", false, false),
-            ("libnvidia-ml.so.1", true, true),
-        ] {
-            let path = format!("/usr/lib64/{library}");
-            let edits = Edits {
-                mounts: vec![json!({"hostPath": "/lib", "containerPath": path})],
-                ..Edits::default()
-            };
-            assert_eq!(has_driver(&edits, injected), expected, "{library}");
-        }
-    }
 }

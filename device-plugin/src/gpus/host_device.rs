@@ -53,18 +53,9 @@ pub fn placement_of(one: &GpuInstance) -> MigPlacement {
     }
 }
 
-/// The names under `/dev` of the capability nodes of an instance on the GPU with this minor number,
-/// as far as the driver reports them in `/proc/driver/nvidia/capabilities`: one for the GPU instance,
-/// one for the compute instance in it.
-pub fn capability_nodes(capabilities: &Path, minor: u32, instance: &InstanceIds) -> Vec<String> {
-    let files = capability_files(capabilities, minor, instance);
-    let numbers = files.iter().filter_map(|path| device_file_minor(path));
-    numbers
-        .map(|number| format!("nvidia-caps/nvidia-cap{number}"))
-        .collect()
-}
-
-/// Where the driver lists them: the GPU instance's, and that of the compute instance in it.
+/// Where the driver lists the capability nodes of an instance on the GPU with this minor number:
+/// the GPU instance's, and that of the compute instance in it. `capabilities` is
+/// `/proc/driver/nvidia/capabilities`.
 pub fn capability_files(capabilities: &Path, minor: u32, instance: &InstanceIds) -> [PathBuf; 2] {
     let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
     let inner = outer.join(format!("ci{}", instance.compute_instance));

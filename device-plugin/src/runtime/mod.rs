@@ -1,17 +1,10 @@
-//! What the node's container runtime lacks for containers to get their GPUs (MIG-14): CDI, and CDI
-//! specs that have the driver. Only what is known to be missing is reported.
-
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use aliquot_core::GpuUuid;
+//! What the node's container runtime lacks for containers to get their GPUs (MIG-14): CDI, and a CDI
+//! spec that has the driver. Only what is known to be missing is reported.
 
 pub mod config;
 pub mod monitor;
 pub mod toolkit;
 
-use crate::allocation::cdi::SpecRefusal;
-use crate::allocation::nvidia_cdi::GenerateError;
 use crate::gpus::inventory::{RuntimeProblem, RuntimeStatus};
 use config::RuntimeConfig;
 
@@ -19,9 +12,6 @@ use config::RuntimeConfig;
 const CONTAINERD: ((u32, u32), (u32, u32)) = ((1, 7), (2, 0));
 /// The first CRI-O that reads CDI devices from the kubelet (`CDIDevices`).
 const CRIO: (u32, u32) = (1, 28);
-
-/// How an administrator makes NVIDIA's CDI spec.
-const GENERATE: &str = "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeKind {
@@ -36,8 +26,6 @@ pub struct RuntimeFacts<'a> {
     pub version: &'a str,
     /// The runtime's configuration, or why it cannot be read.
     pub config: &'a Result<RuntimeConfig, String>,
-    /// Where NVIDIA's CDI specs are searched.
-    pub directories: &'a [PathBuf],
     /// How the driver gets into containers.
     pub driver: &'a DriverSources,
 }
@@ -48,21 +36,15 @@ pub fn status(facts: &RuntimeFacts<'_>) -> RuntimeStatus {
     RuntimeStatus {
         without_cdi: off.map(|problem| problem.text.clone()),
         injects_driver: facts.driver.injected,
-        problems: cdi.into_iter().chain(driver_problems(facts)).collect(),
+        problems: cdi.into_iter().chain(driver_problem(facts)).collect(),
     }
 }
 
 /// How the driver gets into containers.
 #[derive(Clone, Debug, Default)]
 pub struct DriverSources {
-    /// The GPUs for which no CDI spec has the driver's CUDA library.
-    pub without: Vec<GpuUuid>,
-    /// There is a CDI spec of NVIDIA's that can be used.
-    pub has_spec: bool,
-    /// Why other specs are not used.
-    pub refused: Vec<SpecRefusal>,
-    /// Why the agent could not generate a spec.
-    pub generation: Option<Arc<GenerateError>>,
+    /// Why no CDI spec has it, where none has.
+    pub missing: Option<String>,
     /// NVIDIA's runtime injects it.
     pub injected: bool,
 }
@@ -124,53 +106,21 @@ fn cdi_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
     }
 }
 
-/// What is wrong with the CDI specs that bring the driver into containers. It blocks where GPUs are
-/// without one and NVIDIA's runtime does not inject the driver.
-fn driver_problems(facts: &RuntimeFacts<'_>) -> Vec<RuntimeProblem> {
-    let driver = facts.driver;
-    let blocks = !driver.without.is_empty() && !driver.injected;
-    let problem = |reason, text| RuntimeProblem {
-        reason,
-        blocks,
-        text,
-    };
-    let missing = missing_spec(facts).map(|text| problem("ToolkitMissing", text));
-    let refused = driver.refused.iter().map(|refusal| {
-        let text = format!("{refusal}: the spec is not used; {GENERATE} again, or remove it");
-        problem("CdiSpecRefused", text)
-    });
-    missing.into_iter().chain(refused).collect()
-}
-
-/// Which GPUs are without a CDI spec that has the driver, and what follows from that.
-fn missing_spec(facts: &RuntimeFacts<'_>) -> Option<String> {
-    let driver = facts.driver;
-    if driver.without.is_empty() {
-        return None;
-    }
-    let gpus: Vec<&str> = driver.without.iter().map(GpuUuid::as_str).collect();
-    let gpus = gpus.join(", ");
-    let found = if driver.has_spec {
-        format!("no CDI spec of NVIDIA's has the driver for {gpus}")
-    } else {
-        let places = listed(facts.directories);
-        format!("no CDI spec for nvidia.com/gpu found in {places}")
-    };
-    let effect = if driver.injected {
+/// That no CDI spec brings the driver into containers. It blocks where NVIDIA's runtime does not
+/// inject the driver.
+fn driver_problem(facts: &RuntimeFacts<'_>) -> Option<RuntimeProblem> {
+    let DriverSources { missing, injected } = facts.driver;
+    let why = missing.as_ref()?;
+    let effect = if *injected {
         "containers get the driver from NVIDIA's container runtime only"
     } else {
-        "no container with a share of these GPUs starts"
+        "no container with a share starts"
     };
-    let why = driver.generation.as_ref();
-    let why = why.map_or_else(String::new, |error| format!(" ({error})"));
-    Some(format!(
-        "{found}, so {effect}: install NVIDIA's container toolkit, with which the agent generates it{why}, or {GENERATE}"
-    ))
-}
-
-fn listed(paths: &[PathBuf]) -> String {
-    let paths = paths.iter().map(|path| path.display().to_string());
-    paths.collect::<Vec<_>>().join(", ")
+    Some(RuntimeProblem {
+        reason: "DriverSpecMissing",
+        blocks: !injected,
+        text: format!("the agent has no CDI spec of the driver, so {effect}: {why}"),
+    })
 }
 
 /// Status, reason and message of the node's condition.

@@ -14,11 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::toolkit::{self, Handler};
 use super::{DriverSources, RuntimeFacts, condition, config, runtime, status};
-use crate::allocation::host;
 use crate::allocation::nvidia_cdi::SpecGenerator;
 use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus};
 use crate::node_view::NodeView;
-use crate::paths::SpecFolders;
 use crate::settings::Settings;
 
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -31,8 +29,6 @@ pub struct RuntimeMonitor {
     pub config: Option<PathBuf>,
     /// The runtime class that pods with GPUs are given.
     pub class: Option<String>,
-    /// Where NVIDIA's CDI specs are.
-    pub specs: SpecFolders,
     pub generator: Arc<SpecGenerator>,
     pub published: NodePublisher,
     pub notes: EventSender,
@@ -53,7 +49,6 @@ impl RuntimeMonitor {
             node: settings.node_name.clone(),
             config: settings.runtime_config.clone(),
             class: settings.runtime_class.clone(),
-            specs: settings.paths().nvidia_cdi,
             generator: Arc::clone(generator),
             published: published.clone(),
             notes: notes.clone(),
@@ -105,13 +100,6 @@ impl RuntimeMonitor {
 
     fn check(&self, version: &str, handler: &Handler) -> RuntimeStatus {
         let (kind, number) = runtime(version);
-        let specs = host::specs(&self.specs);
-        let node = self.published.get();
-        let gpus = &node.readings.facts.gpus;
-        let without = gpus
-            .iter()
-            .filter(|gpu| !host::has_driver(&specs.usable, gpu));
-        let named: Vec<_> = gpus.iter().map(host::named_gpu).collect();
         let config = config::read(kind, number, self.config.as_deref());
         let file = config.as_ref().ok().map(|config| config.file.clone());
         if let Some(file) = file.filter(|file| *self.reported_file.lock() != *file) {
@@ -120,24 +108,13 @@ impl RuntimeMonitor {
         }
         let readable = config.as_ref().ok();
         let injected = readable.is_some_and(|config| toolkit::injects_driver(config, handler));
-        let driver = DriverSources {
-            without: without.map(|gpu| gpu.uuid.as_str().into()).collect(),
-            has_spec: !specs.usable.is_empty(),
-            refused: specs.refusals(&named),
-            generation: self.generator.problem(),
-            injected,
-        };
-        let directories = self.specs.directories.iter();
-        let directories: Vec<PathBuf> = directories
-            .map(|path| host::on_host(&self.specs.host_root, path))
-            .collect();
-        let facts = RuntimeFacts {
+        let has_gpus = !self.published.get().readings.facts.gpus.is_empty();
+        let missing = has_gpus.then(|| self.generator.missing()).flatten();
+        status(&RuntimeFacts {
             version,
             config: &config,
-            directories: &directories,
-            driver: &driver,
-        };
-        status(&facts)
+            driver: &DriverSources { missing, injected },
+        })
     }
 
     fn report(&self, before: Option<&[RuntimeProblem]>, now: &[RuntimeProblem]) {

@@ -8,14 +8,6 @@ use super::*;
 const SECTION_3: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
 const SECTION_2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n";
 
-/// No CDI spec has the driver for GPU-a.
-fn without_spec() -> DriverSources {
-    DriverSources {
-        without: vec!["GPU-a".into()],
-        ..DriverSources::default()
-    }
-}
-
 fn check(
     version: &str,
     config: &Result<RuntimeConfig, String>,
@@ -25,7 +17,6 @@ fn check(
     let status = status(&RuntimeFacts {
         version,
         config,
-        directories: &["/etc/cdi".into(), "/var/run/cdi".into()],
         driver,
     });
     assert_eq!(status.injects_driver, driver.injected);
@@ -196,75 +187,20 @@ fn merges_imported_sections_as_containerd_does() {
 }
 
 #[test]
-fn mig_14_reports_missing_toolkit() {
+fn mig_14_reports_missing_driver_spec() {
     let config = Ok(RuntimeConfig::default());
-    let none = without_spec();
-    let injected = DriverSources {
-        injected: true,
-        ..none.clone()
-    };
-    let older = DriverSources {
-        has_spec: true,
-        ..none.clone()
-    };
-    let nowhere = "no CDI spec for nvidia.com/gpu found in /etc/cdi, /var/run/cdi, so no container";
+    let nowhere = "so no container with a share starts: nvidia-ctk did not end";
     let by_runtime = "so containers get the driver from NVIDIA's container runtime only";
-    let outdated = "no CDI spec of NVIDIA's has the driver for GPU-a, so no container";
-    for (driver, expected) in [
-        (DriverSources::default(), None),
-        (none, Some((true, nowhere))),
-        (injected, Some((false, by_runtime))),
-        (older, Some((true, outdated))),
+    for (missing, injected, expected) in [
+        (false, false, None),
+        (false, true, None),
+        (true, false, Some((true, nowhere))),
+        (true, true, Some((false, by_runtime))),
     ] {
-        let expected = expected.map(|(blocks, words)| ("ToolkitMissing", blocks, words));
+        let missing = missing.then(|| "nvidia-ctk did not end".to_owned());
+        let driver = DriverSources { missing, injected };
+        let expected = expected.map(|(blocks, words)| ("DriverSpecMissing", blocks, words));
         check("containerd://2.4.2", &config, &driver, expected.as_slice());
-    }
-}
-
-#[test]
-fn refused_specs_block_only_without_another_spec() {
-    let missing = SpecRefusal::MissingPath {
-        file: "/etc/cdi/nvidia.yaml".into(),
-        path: "/usr/lib64/libcuda.so.570".into(),
-    };
-    let moved = SpecRefusal::OtherMinor {
-        file: "/etc/cdi/old.yaml".into(),
-        index: 0,
-        node: "/dev/nvidia0".to_owned(),
-        uuid: "GPU-a".into(),
-        minor: 3,
-    };
-    let failed = Arc::new(GenerateError::Timeout {
-        program: "/usr/bin/nvidia-ctk".into(),
-    });
-    let absent = Arc::new(GenerateError::NoGenerator {
-        places: vec!["/usr/bin".into()],
-    });
-    let refused = |without: &[&str], generation, expected: &[(&str, bool, &str)]| {
-        let driver = DriverSources {
-            without: without.iter().map(|&uuid| uuid.into()).collect(),
-            has_spec: true,
-            refused: vec![missing.clone(), moved.clone()],
-            generation: Some(generation),
-            injected: false,
-        };
-        let none = Ok(RuntimeConfig::default());
-        check("containerd://2.4.2", &none, &driver, expected);
-    };
-    let words = [
-        "/etc/cdi/nvidia.yaml names /usr/lib64/libcuda.so.570, which does not exist on the host: the spec is not used",
-        "/etc/cdi/old.yaml has /dev/nvidia0 for device 0, but GPU-a, which NVML lists at index 0, is /dev/nvidia3",
-    ];
-    let all = |blocks| words.map(|words| ("CdiSpecRefused", blocks, words));
-    // Where other specs serve all GPUs, nvidia-ctk is not needed.
-    refused(&[], Arc::clone(&failed), &all(false));
-    for (generation, words) in [
-        (failed, "nvidia-ctk cdi generate did not end within 30 s"),
-        (absent, "there is no nvidia-ctk on the host at /usr/bin"),
-    ] {
-        let mut expected = vec![("ToolkitMissing", true, words)];
-        expected.extend(all(true));
-        refused(&["GPU-a"], generation, &expected);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A node without an API server: a fake kubelet, two simulated GPUs, pods that the test applies,
 //! and the agent's serving half.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,7 +82,6 @@ pub(crate) fn settings(dir: &Path) -> Settings {
         "agent",
         "--node-name=n1",
         "--listen=127.0.0.1:0",
-        &format!("--nvidia-cdi-dirs={}", path("nvidia")),
         &format!("--kubelet-dir={}", path("kubelet")),
         &format!("--cdi-dir={}", path("cdi")),
         &format!("--state-dir={}", path("state")),
@@ -90,14 +89,8 @@ pub(crate) fn settings(dir: &Path) -> Settings {
     ])
 }
 
-/// NVIDIA's CDI spec of the node.
-pub(crate) fn driver_spec(dir: &Path) -> PathBuf {
-    dir.join("nvidia/nvidia.json")
-}
-
-/// Writes that spec, with a file in the place of the driver's library.
-fn write_driver_spec(dir: &Path) {
-    let path = driver_spec(dir);
+/// Writes NVIDIA's CDI spec, with a file in the place of the driver's library.
+fn write_driver_spec(path: &Path) {
     let folder = path.parent().expect("in a folder");
     std::fs::create_dir_all(folder).expect("made");
     let library = folder.join("libcuda.so.580.82");
@@ -135,8 +128,8 @@ pub(crate) fn node() -> Node {
 pub(crate) fn node_with_unknown_runtime() -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
     let settings = settings(dir.path());
-    write_driver_spec(dir.path());
     let paths = settings.paths();
+    write_driver_spec(&paths.driver_spec);
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
     let defaults = Defaults {

@@ -42,7 +42,6 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
-    "--set=devicePlugin.nvidiaCtk=/opt/nvidia/bin/nvidia-ctk",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
 

@@ -45,10 +45,8 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
-use crate::node::{
-    CONTEXT, DRIVER, FIRST, Installer, Instance, MANAGEMENT_SPEC, Node, PLUGIN_SPEC, SECOND,
-};
-use crate::programs;
+use crate::node::{CONTEXT, DRIVER, FIRST, Instance, Node, SECOND};
+use crate::programs::{self, Release};
 
 const RESOURCE: &str = "nvidia.com/gpu";
 /// The memory that each container is allocated, in MiB.
@@ -63,12 +61,6 @@ const DEFAULTS: Defaults = Defaults {
 /// Where the driver in a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverSource {
-    /// NVIDIA's CDI spec, from which the agent takes the edits.
-    NvidiaSpec,
-    /// The same of the kind of NVIDIA's device plugin.
-    PluginSpec,
-    /// The same of the kind for management containers.
-    ManagementSpec,
     /// NVIDIA's CDI spec that the agent generates of the driver's root.
     Generated,
     /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; no CDI spec has it.
@@ -78,11 +70,8 @@ pub enum DriverSource {
 }
 
 /// All sources of a driver.
-pub const DRIVER_SOURCES: [DriverSource; 3] = [
-    DriverSource::NvidiaSpec,
-    DriverSource::Generated,
-    DriverSource::NvidiaRuntime,
-];
+pub const DRIVER_SOURCES: [DriverSource; 2] =
+    [DriverSource::Generated, DriverSource::NvidiaRuntime];
 
 /// A node agent that has started.
 pub struct Agent {
@@ -97,39 +86,21 @@ impl Agent {
     pub(crate) fn start(node: &Node, source: DriverSource) -> Result<Self> {
         let folder = node.folder().join(format!("agent-{source:?}"));
         let flag = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
-        let specs = match source {
-            DriverSource::NvidiaSpec => node.specs(Installer::Package),
-            _ => folder.join("specs"),
-        };
-        let of_kind = match source {
-            DriverSource::PluginSpec => Some(PLUGIN_SPEC),
-            DriverSource::ManagementSpec => Some(MANAGEMENT_SPEC),
-            _ => None,
-        };
-        if let Some(file) = of_kind {
-            fs::create_dir_all(&specs)?;
-            let all = node.specs(Installer::Operator);
-            fs::copy(all.join(file), specs.join(file))?;
-        }
-        let root = match source {
-            DriverSource::Nothing => folder.join("none"),
-            _ => node.driver_root(),
-        };
+        let root = node.driver_root();
         let settings = Settings::try_parse_from([
             "agent".to_owned(),
             "--node-name=n1".to_owned(),
             flag("kubelet-dir", folder.join("kubelet")),
             flag("cdi-dir", folder.join("cdi")),
             flag("state-dir", folder.join("state")),
-            flag("nvidia-cdi-dirs", specs),
             flag("driver-root", root.clone()),
             flag("host-driver-root", root),
-            flag("nvidia-ctk", node.release.program("nvidia-ctk")),
+            flag("host-root", "/".into()),
+            flag("toolkit", Release::Newest.folder()),
             flag("proc-devices", node.proc().join("devices")),
             flag("mig-capabilities-dir", node.proc().join("capabilities")),
         ])?;
-        let mut paths = settings.paths();
-        paths.nvidia_cdi.host_root = "/".into();
+        let paths = settings.paths();
         fs::create_dir_all(&paths.plugins)?;
         fs::create_dir_all(&paths.cdi)?;
         let limiter = injection::install(&programs::limiter()?, &paths.limiter)?;
@@ -282,13 +253,8 @@ impl Agent {
 
 /// What generates NVIDIA's spec of the simulated driver.
 fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
-    let (program, bundled) = (
-        settings.nvidia_ctk.clone(),
-        settings.bundled_toolkit.clone(),
-    );
-    let mut generator =
-        SpecGenerator::new(&settings.paths(), program, bundled, &settings.state_dir);
-    generator.host_root = "/".into();
+    let programs = settings.toolkit.clone();
+    let mut generator = SpecGenerator::new(&settings.paths(), programs, &settings.state_dir);
     let state = (STATE_VARIABLE.into(), node.state().into());
     generator.variables.push(state);
     generator

@@ -35,7 +35,7 @@ fn forbids_pods_to_mount_agent_paths() {
     assert_eq!(closed(&[]), defaults);
     let others = closed(&[
         "--set=devicePlugin.kubeletDir=/srv/kubelet,devicePlugin.cdiDir=/opt/cdi",
-        "--set=devicePlugin.nvidiaCdiDir=/opt/cdi,devicePlugin.stateDir=/srv/aliquot",
+        "--set=devicePlugin.stateDir=/srv/aliquot",
         "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml",
     ]);
     let expected = [
@@ -43,6 +43,7 @@ fn forbids_pods_to_mount_agent_paths() {
         "/srv/aliquot",
         "/srv/kubelet",
         "/opt/cdi",
+        "/etc/cdi",
         "/etc/k0s",
     ];
     assert_eq!(others, expected);
