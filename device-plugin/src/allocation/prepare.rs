@@ -28,7 +28,7 @@ use crate::allocation::validation::Refusal;
 use crate::files::{self, FileError};
 use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
-use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
+use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::AnswerName;
@@ -105,7 +105,7 @@ pub struct Refreshed {
 struct ContainerDevices {
     devices: Vec<HostDevice>,
     shown: Vec<Grant>,
-    edits: ModeEdits,
+    setup: ModeSetup,
 }
 
 impl Preparer {
@@ -205,7 +205,7 @@ impl Preparer {
         let ContainerDevices {
             devices,
             shown,
-            mut edits,
+            mut setup,
         } = self.set_up_devices(accepted, container, grants, node)?;
         let page = self.limits_page(accepted, container, &devices, &shown, effective, node)?;
         let directory = self
@@ -213,10 +213,10 @@ impl Preparer {
             .paths
             .container_directories
             .join(name.as_str());
-        let enforced = edits.limited && !effective.uncontrolled;
+        let enforced = setup.limited && !effective.uncontrolled;
         let limiter = self.limiter.as_ref().filter(|_| enforced);
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.driver_edits(container, &devices, grants, node, &mut edits)?;
+        let mut driver = self.driver_edits(container, &devices, grants, node, &mut setup)?;
         if prepare_directory(&directory, &page, limiter)? {
             log_instances(accepted, container, &devices);
         }
@@ -231,8 +231,8 @@ impl Preparer {
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
         let priority = accepted.allocation.priority;
-        let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
-        driver.edits.mounts.append(&mut edits.mounts);
+        let variables = environment::variables(&setup, &shown, priority, effective, mounts_driver);
+        driver.edits.mounts.append(&mut setup.mounts);
         let (own, trees) = (variables.clone(), cdi::mounts_whole_trees());
         self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;
         fail_point::at("SpecWritten");
@@ -264,7 +264,7 @@ impl Preparer {
         };
         let mut devices = Vec::with_capacity(grants.len());
         let mut shown = grants.to_vec();
-        let mut edits = ModeEdits::default();
+        let mut setup = ModeSetup::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
             let mut device = device.ok_or_else(|| PrepareError::DeviceGone {
@@ -282,9 +282,9 @@ impl Preparer {
                 other_instances: &other_instances,
             };
             let mode = share.mode;
-            self.allocations.modes.add_edits(&share, &mut edits)?;
-            if let Some(instance) = edits.instance.take() {
-                device.instance = Some(instance);
+            let created = self.allocations.modes.prepare(&share, &mut setup)?;
+            if created.is_some() {
+                device.instance = created;
             }
             if mode == Mode::Timeslice {
                 // Nothing is allocated of it: the whole device is the limit.
@@ -300,7 +300,7 @@ impl Preparer {
         Ok(ContainerDevices {
             devices,
             shown,
-            edits,
+            setup,
         })
     }
 
@@ -335,7 +335,7 @@ impl Preparer {
         devices: &[HostDevice],
         grants: &[Grant],
         node: &PublishedNode,
-        edits: &mut ModeEdits,
+        setup: &mut ModeSetup,
     ) -> Result<Driver, PrepareError> {
         let paths = &self.allocations.paths;
         let runtime = node.runtime.as_ref();
@@ -369,7 +369,7 @@ impl Preparer {
         let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
         if let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) {
             allowed.filter_edits(&mut driver.edits);
-            edits.variables.push(allowed.variable());
+            setup.variables.push(allowed.variable());
         }
         Ok(driver)
     }

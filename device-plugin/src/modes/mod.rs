@@ -33,7 +33,7 @@ pub trait ModeSwitch: Send + Sync {
     fn leave(&self, card: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
 }
 
-/// Why a GPU cannot change its mode, or a container cannot get its edits, now. Both are retried.
+/// Why a GPU cannot change its mode, or a container cannot be set up, now. Both are retried.
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
@@ -67,17 +67,15 @@ pub struct ContainerGrant<'a> {
     pub other_instances: &'a [MigPlacement],
 }
 
-/// The container edits of a sharing mode, in addition to the driver's own.
+/// What the sharing modes of its devices need in a container, besides the driver.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModeEdits {
+pub struct ModeSetup {
     /// The UUIDs of the devices that the container may use, in the order of the grants.
     pub visible: Vec<String>,
     /// Environment variables, `NAME=value`.
     pub variables: Vec<String>,
     /// Mounts, in CDI's form.
     pub mounts: Vec<Value>,
-    /// The instance that was created for the last grant.
-    pub instance: Option<InstanceIds>,
     /// The limiter enforces a limit; without one it is left out.
     pub limited: bool,
 }
@@ -127,29 +125,29 @@ impl SharingModes {
         self.mps.lower(&mps::largest_shares(accepted));
     }
 
-    /// Adds the edits of one grant. Called at every start of the container; the same grant gives
-    /// the same edits. Blocks.
-    pub fn add_edits(
+    /// Adds what one grant needs; returns the instance that was created for it. Called at every
+    /// start of the container; the same grant needs the same. Blocks.
+    pub fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
-    ) -> Result<(), ModeError> {
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
         match share.mode {
             inventory::Mode::Vgpu | inventory::Mode::Unknown => {
-                edits.limited = true;
-                edits.visible.push(share.grant.gpu.to_string());
+                setup.limited = true;
+                setup.visible.push(share.grant.gpu.to_string());
                 // The limits are in the limits page; the variable only informs the user.
                 let (place, memory) = (share.index, share.grant.memory_limit().0);
                 let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
-                edits.variables.push(variable);
+                setup.variables.push(variable);
             }
             inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
-                edits.visible.push(share.grant.gpu.to_string());
+                setup.visible.push(share.grant.gpu.to_string());
             }
-            inventory::Mode::Mps => self.mps.add_edits(share, edits)?,
-            inventory::Mode::Mig => self.mig.add_edits(share, edits)?,
+            inventory::Mode::Mps => self.mps.prepare(share, setup)?,
+            inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -21,7 +21,7 @@ use super::last_instances::LastInstances;
 use super::plan;
 use crate::gpus::allocatable::assign_instances;
 use crate::gpus::host_device::{InstanceIds, placement_of};
-use crate::modes::{ContainerGrant, ModeEdits, ModeError, ModeSwitch, mps};
+use crate::modes::{ContainerGrant, ModeError, ModeSetup, ModeSwitch, mps};
 
 /// How long to wait until the monitor has closed the driver: it samples twice a second.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(5);
@@ -76,11 +76,11 @@ impl MigPartitioner {
 
     /// Creates the instance of a grant, unless it exists. Unused instances are destroyed where they
     /// are in the way.
-    pub(crate) fn add_edits(
+    pub(crate) fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
-    ) -> Result<(), ModeError> {
+        setup: &mut ModeSetup,
+    ) -> Result<InstanceIds, ModeError> {
         let gpu = share.grant.gpu.as_str();
         let Some(placement) = &share.grant.mig else {
             let text = format!(
@@ -112,9 +112,8 @@ impl MigPartitioner {
                 made.profile
             )));
         };
-        edits.visible.push(device.uuid.clone());
-        edits.instance = Some(InstanceIds::of(&made, device));
-        Ok(())
+        setup.visible.push(device.uuid.clone());
+        Ok(InstanceIds::of(&made, device))
     }
 
     fn make(

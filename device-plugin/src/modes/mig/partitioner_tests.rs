@@ -128,7 +128,7 @@ impl Fixture {
     }
 
     /// Of a container with an instance of profile `1g.5gb`.
-    fn add_edits(&self, gpu: &str) -> Result<(), ModeError> {
+    fn prepare(&self, gpu: &str) -> Result<InstanceIds, ModeError> {
         let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
@@ -139,8 +139,7 @@ impl Fixture {
             device: &crate::testing::host_device(0, None),
             other_instances: &[],
         };
-        let mut edits = ModeEdits::default();
-        self.partitioner.add_edits(&share, &mut edits)
+        self.partitioner.prepare(&share, &mut ModeSetup::default())
     }
 
     fn enter(&self, gpu: &GpuFacts, mode: &Mode) {
@@ -239,7 +238,7 @@ fn signals_reread_after_instance_creation_not_during() {
             "there is nothing to read yet"
         );
     }));
-    fixture.add_edits("GPU-a").expect("made");
+    fixture.prepare("GPU-a").expect("made");
     assert!(fixture.partitioner.take_layout_changed());
     assert!(!fixture.partitioner.take_layout_changed(), "reported once");
 }
@@ -260,8 +259,8 @@ fn creates_instances_while_waiting_for_mps_daemon() {
             assert!(Instant::now() < deadline, "no spec");
             std::thread::yield_now();
         };
-        fixture.add_edits("GPU-b").expect("made");
-        fixture.add_edits("GPU-a").expect("made");
+        fixture.prepare("GPU-b").expect("made");
+        fixture.prepare("GPU-a").expect("made");
         assert!(!entering.is_finished(), "its daemon is not running yet");
         let status = crate::testing::daemon_status(DaemonPhase::Running, Some(spec));
         let written = fixture.daemon("MIG-0").put_status(&status);

@@ -29,7 +29,7 @@ use aliquot_region::tmpfs;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ContainerGrant, ModeEdits, ModeError, ModeSwitch};
+use super::{ContainerGrant, ModeError, ModeSetup, ModeSwitch};
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
 /// Where a container finds its daemon's sockets.
@@ -163,10 +163,10 @@ impl MpsDaemons {
     }
 
     /// Connects a client to the daemon and sets its limits.
-    pub fn add_edits(
+    pub fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
+        setup: &mut ModeSetup,
     ) -> Result<(), ModeError> {
         let device = share.grant.gpu.as_str();
         let (memory, threads) = (share.grant.memory, share.grant.cores);
@@ -175,8 +175,8 @@ impl MpsDaemons {
         ready.map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
-        edits.visible.push(device.to_owned());
-        let mut set = |name: &str, value: String| edits.variables.push(format!("{name}={value}"));
+        setup.visible.push(device.to_owned());
+        let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
         set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
         // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
         if memory > Mib(0) {
@@ -191,7 +191,7 @@ impl MpsDaemons {
         let mut mount = |from: PathBuf, to: &str| {
             let options = ["rw", "nosuid", "nodev", "bind"];
             let mount = json!({"hostPath": from, "containerPath": to, "options": options});
-            edits.mounts.push(mount);
+            setup.mounts.push(mount);
         };
         mount(directory.pipe(), PIPE);
         // The server and its clients share memory there.
@@ -199,7 +199,7 @@ impl MpsDaemons {
             mount(shm, "/dev/shm");
         }
         // MPS limits each client; libvgpu.so limits all clients of a container together.
-        edits.limited = memory > Mib(0);
+        setup.limited = memory > Mib(0);
         Ok(())
     }
 

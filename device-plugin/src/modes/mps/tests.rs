@@ -51,8 +51,8 @@ impl Fixture {
     }
 
     /// What a container gets with this share of [`GPU`].
-    fn edits_for(&self, memory: u64, cores: u32) -> Result<ModeEdits, String> {
-        let mut edits = ModeEdits::default();
+    fn setup_for(&self, memory: u64, cores: u32) -> Result<ModeSetup, String> {
+        let mut setup = ModeSetup::default();
         let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
@@ -63,8 +63,8 @@ impl Fixture {
             device: &testing::host_device(0, None),
             other_instances: &[],
         };
-        let edited = self.daemons.add_edits(&share, &mut edits);
-        edited.map(|()| edits).map_err(|error| error.to_string())
+        let prepared = self.daemons.prepare(&share, &mut setup);
+        prepared.map(|()| setup).map_err(|error| error.to_string())
     }
 
     fn spec(&self) -> DaemonSpec {
@@ -85,20 +85,20 @@ fn target() -> DaemonTarget<'static> {
 #[test]
 fn gives_container_its_limits_and_daemon() {
     let fixture = Fixture::served(true);
-    let edits = fixture.edits_for(3000, 20).expect("edits added");
+    let setup = fixture.setup_for(3000, 20).expect("prepared");
     let variables = [
         "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
     ];
-    assert_eq!(edits.variables, variables);
-    assert_eq!(edits.visible, [GPU]);
+    assert_eq!(setup.variables, variables);
+    assert_eq!(setup.visible, [GPU]);
     let pipe = fixture.root.path().join("GPU-a/pipe");
-    assert_eq!(edits.mounts[0]["hostPath"], json!(pipe));
-    assert_eq!(edits.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
-    assert_eq!(edits.mounts[1]["containerPath"], json!("/dev/shm"));
-    assert!(edits.limited, "the total of its clients is libvgpu.so's");
-    let free = fixture.edits_for(0, 0).expect("edits added");
+    assert_eq!(setup.mounts[0]["hostPath"], json!(pipe));
+    assert_eq!(setup.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
+    assert_eq!(setup.mounts[1]["containerPath"], json!("/dev/shm"));
+    assert!(setup.limited, "the total of its clients is libvgpu.so's");
+    let free = fixture.setup_for(0, 0).expect("prepared");
     assert_eq!(free.variables, variables[..1]);
     assert!(!free.limited);
 }
@@ -106,7 +106,7 @@ fn gives_container_its_limits_and_daemon() {
 #[test]
 fn refuses_container_while_daemon_is_down() {
     let check = |fixture: &Fixture, expected: &str| {
-        let text = fixture.edits_for(3000, 20).expect_err(expected);
+        let text = fixture.setup_for(3000, 20).expect_err(expected);
         assert!(text.contains(expected), "{text}");
     };
     let down = Fixture::served(true);
@@ -153,7 +153,7 @@ fn finds_mps_device_beside_others_in_any_order() {
 fn waits_until_daemon_allows_larger_share() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
-        let started = threads.spawn(|| fixture.edits_for(20_000, 50));
+        let started = threads.spawn(|| fixture.setup_for(20_000, 50));
         let deadline = Instant::now() + Duration::from_mins(1);
         let raised = loop {
             let spec = fixture.spec();
@@ -165,7 +165,7 @@ fn waits_until_daemon_allows_larger_share() {
         };
         assert!(!started.is_finished(), "it waits for the supervisor");
         fixture.report(DaemonPhase::Running, Some(raised));
-        started.join().expect("no panic").expect("edits added");
+        started.join().expect("no panic").expect("prepared");
     });
     // Raised limits stay when the agent restarts.
     let started = fixture.daemons.start(target(), &Mps::new(4));
@@ -215,7 +215,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
         let fixture = &fixture;
-        let start = |(memory, cores)| threads.spawn(move || fixture.edits_for(memory, cores));
+        let start = |(memory, cores)| threads.spawn(move || fixture.setup_for(memory, cores));
         let started = SHARES.map(start);
         // A supervisor that serves the current spec, which never has lower limits than before.
         let mut last = fixture.spec();
@@ -227,7 +227,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
             std::thread::yield_now();
         }
         for one in started {
-            one.join().expect("no panic").expect("edits added");
+            one.join().expect("no panic").expect("prepared");
         }
     });
     let spec = fixture.spec();
