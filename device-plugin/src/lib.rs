@@ -11,6 +11,7 @@ pub mod admin;
 pub mod agent;
 pub mod allocation;
 mod clock;
+pub mod container_edits;
 pub mod driver_wait;
 pub mod files;
 pub mod gpus;

@@ -15,12 +15,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocation::cdi;
 use crate::allocation::collect;
 use crate::allocation::counters_file;
-use crate::allocation::injection;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::Preparer;
+use crate::container_edits::cdi;
+use crate::container_edits::injection;
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
 use crate::metrics::Metrics;

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::MigPlacement;
@@ -14,29 +13,24 @@ use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 
-use crate::allocation::capabilities::AllowedCapabilities;
-use crate::allocation::cdi::{self, Driver, Spec};
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
-use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
 use crate::allocation::environment::{self};
-use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
-use crate::allocation::nvidia_cdi::{self, SpecError};
 use crate::allocation::validation::Refusal;
-use crate::files::{self, FileError};
+use crate::container_edits::capabilities::AllowedCapabilities;
+use crate::container_edits::injection::{self, InstalledLimiter};
+use crate::container_edits::{ContainerEdits, EditsError};
+use crate::files::FileError;
 use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
-use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
-/// NVIDIA's spec is read again after this: a driver update changes it.
-const SPEC_MAX_AGE: Duration = Duration::from_millis(200);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
@@ -52,20 +46,8 @@ pub enum PrepareError {
         "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
     )]
     DeviceGone { pod: PodUid, gpu: GpuUuid },
-    /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
-    #[error(
-        "container {container} would start without libcuda.so.1: the CDI spec of the driver that the agent generates is not used: {source}, and NVIDIA's container runtime does not start this container; the node's condition AliquotRuntimeIncomplete says what is missing; the kubelet retries"
-    )]
-    NoDriver {
-        container: String,
-        source: Arc<SpecError>,
-    },
-    /// The driver's programs in the container could not open a device node that they need.
-    #[error("container {container} would start without {source}; the kubelet retries")]
-    NoDeviceNode {
-        container: String,
-        source: MissingNode,
-    },
+    #[error(transparent)]
+    Edits(#[from] EditsError),
     #[error(transparent)]
     Mode(#[from] ModeError),
     #[error("container {container}: {source}")]
@@ -74,22 +56,13 @@ pub enum PrepareError {
         /// What does not fit.
         source: PageError,
     },
-    #[error("cannot encode the CDI spec {name}: {source}")]
-    Encode {
-        name: AnswerName,
-        source: serde_json::Error,
-    },
 }
-
-type StoredSpec = Result<Arc<Spec>, Arc<SpecError>>;
 
 pub struct Preparer {
     allocations: Arc<NodeAllocations>,
-    limiter: Option<InstalledLimiter>,
+    edits: ContainerEdits,
     /// The size to charge for a context on every device; `None`: an estimate for each GPU.
     context: Option<Mib>,
-    spec: Mutex<Option<(Instant, StoredSpec)>>,
-    shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
 }
 
@@ -117,11 +90,9 @@ impl Preparer {
         context: Option<Mib>,
     ) -> Self {
         Self {
+            edits: ContainerEdits::new(&allocations.paths, limiter),
             allocations,
-            limiter,
             context,
-            spec: Mutex::default(),
-            shims: KnownShims::default(),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
         }
     }
@@ -131,7 +102,7 @@ impl Preparer {
     }
 
     pub fn limiter(&self) -> Option<&InstalledLimiter> {
-        self.limiter.as_ref()
+        self.edits.limiter()
     }
 
     /// Locks the files of this pod. Must be locked before the store.
@@ -214,31 +185,32 @@ impl Preparer {
             .container_directories
             .join(name.as_str());
         let enforced = setup.limited && !effective.uncontrolled;
-        let limiter = self.limiter.as_ref().filter(|_| enforced);
+        let limiter = self.limiter().filter(|_| enforced);
+        let gpus = grants
+            .iter()
+            .filter_map(|grant| node.inventory.gpu(&grant.gpu));
+        let allowed = AllowedCapabilities::of_all(gpus, &node.layout);
+        setup
+            .variables
+            .extend(allowed.map(AllowedCapabilities::variable));
+        let runtime = node.runtime.as_ref();
+        // As long as that is not known, a container that was accepted before does not wait for it.
+        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.driver_edits(container, &devices, grants, node, &mut setup)?;
+        let mut driver = self.edits.driver(container, &devices, injected, allowed)?;
         if prepare_directory(&directory, &page, limiter)? {
             log_instances(accepted, container, &devices);
         }
-        let directory_name = directory.display().to_string();
         let mut problems = Vec::new();
         if let Some(limiter) = limiter {
-            let host_root = &self.allocations.paths.host_root;
-            let shims;
-            (shims, problems) =
-                limiter.install_driver_shims(&driver.edits, host_root, &self.shims)?;
-            injection::inject(&mut driver.edits, &directory_name, limiter, &shims);
+            problems = self.edits.inject(limiter, &directory, &mut driver)?;
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
         let priority = accepted.allocation.priority;
         let variables = environment::variables(&setup, &shown, priority, effective, mounts_driver);
         driver.edits.mounts.append(&mut setup.mounts);
-        let (own, trees) = (variables.clone(), cdi::mounts_whole_trees());
-        self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;
-        fail_point::at("SpecWritten");
-        for name in names {
-            self.write_spec(name, &cdi::variables_only(name, variables.clone()))?;
-        }
+        self.edits
+            .write(name, names, &variables, &directory, &driver)?;
         Ok(problems)
     }
 
@@ -325,84 +297,6 @@ impl Preparer {
             container: container.to_owned(),
             source,
         })
-    }
-
-    /// The edits that provide the driver for these devices, with the numbers of their device nodes
-    /// and without what their profiles do not allow. Fails where the container would have no driver.
-    fn driver_edits(
-        &self,
-        container: &str,
-        devices: &[HostDevice],
-        grants: &[Grant],
-        node: &PublishedNode,
-        setup: &mut ModeSetup,
-    ) -> Result<Driver, PrepareError> {
-        let paths = &self.allocations.paths;
-        let runtime = node.runtime.as_ref();
-        // As long as that is not known, a container that was accepted before does not wait for it.
-        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
-        let spec = self.driver_spec();
-        let mut driver = match &spec {
-            Ok(spec) => spec.driver(devices),
-            Err(_) if injected => Driver::default(),
-            Err(source) => {
-                return Err(PrepareError::NoDriver {
-                    container: container.to_owned(),
-                    source: Arc::clone(source),
-                });
-            }
-        };
-        let completed = DeviceNodes::of(paths.driver_root.as_ref()).complete(
-            &mut driver.edits,
-            &device_nodes::required(devices, &paths.capabilities),
-            &paths.proc_devices,
-        );
-        // Where NVIDIA's runtime adds the driver, it adds the driver's device nodes, too.
-        if let Err(source) = completed
-            && spec.is_ok()
-        {
-            return Err(PrepareError::NoDeviceNode {
-                container: container.to_owned(),
-                source,
-            });
-        }
-        let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
-        if let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) {
-            allowed.filter_edits(&mut driver.edits);
-            setup.variables.push(allowed.variable());
-        }
-        Ok(driver)
-    }
-
-    /// [`nvidia_cdi::stored`], read again after [`SPEC_MAX_AGE`].
-    fn driver_spec(&self) -> StoredSpec {
-        let mut cached = self.spec.lock();
-        if let Some((read, spec)) = &*cached
-            && read.elapsed() < SPEC_MAX_AGE
-        {
-            return spec.clone();
-        }
-        let paths = &self.allocations.paths;
-        let spec = nvidia_cdi::stored(&paths.driver_spec, &paths.host_root);
-        let spec = spec.map(Arc::new).map_err(Arc::new);
-        *cached = Some((Instant::now(), spec.clone()));
-        spec
-    }
-
-    fn write_spec(&self, name: &AnswerName, spec: &Spec) -> Result<(), PrepareError> {
-        let text = serde_json::to_vec_pretty(spec).map_err(|source| PrepareError::Encode {
-            name: name.clone(),
-            source,
-        })?;
-        files::put(
-            &self
-                .allocations
-                .paths
-                .cdi
-                .join(cdi::file_name(name.as_str())),
-            &text,
-        )?;
-        Ok(())
     }
 }
 

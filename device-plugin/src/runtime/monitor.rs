@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::toolkit::{self, Handler};
 use super::{DriverSources, RuntimeFacts, condition, config, runtime, status};
-use crate::allocation::nvidia_cdi::SpecGenerator;
+use crate::container_edits::driver_spec::SpecGenerator;
 use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus};
 use crate::node_view::NodeView;
 use crate::settings::Settings;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::allocation::accepted::Store;
-use aliquot_device_plugin::allocation::cdi;
 use aliquot_device_plugin::allocation::environment::NodeRules;
 use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
 use aliquot_device_plugin::allocation::prepare::Preparer;
 use aliquot_device_plugin::allocation::start::ContainerStarter;
 use aliquot_device_plugin::allocation::validation::Validator;
+use aliquot_device_plugin::container_edits::cdi;
 use aliquot_device_plugin::gpus::allocatable::NodeLayout;
 use aliquot_device_plugin::gpus::inventory::NodePublisher;
 use aliquot_device_plugin::gpus::inventory::RuntimeStatus;

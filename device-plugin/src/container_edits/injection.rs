@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use thiserror::Error;
 
-use crate::allocation::cdi::{self, Edits};
+use crate::container_edits::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
 
 /// The OCI hook that appends the image's own preload list to ours; it is beside the library.

@@ -25,8 +25,8 @@ use tokio::process::Command;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::allocation::cdi::Spec;
-use crate::allocation::injection;
+use crate::container_edits::cdi::Spec;
+use crate::container_edits::injection;
 use crate::files::{self, FileError, failed};
 use crate::gpus::inventory::NodePublisher;
 use crate::paths::{DriverRoot, Paths};
@@ -423,5 +423,5 @@ fn install(program: &Path, copy: &Path) -> Result<(), FileError> {
 }
 
 #[cfg(test)]
-#[path = "nvidia_cdi_tests.rs"]
+#[path = "driver_spec_tests.rs"]
 mod tests;

@@ -6,7 +6,7 @@ use std::slice;
 use serde_json::Value;
 
 use super::*;
-use crate::allocation::cdi::Spec;
+use crate::container_edits::cdi::Spec;
 use crate::testing::host_device;
 
 /// As a kernel lists a loaded driver's parts.

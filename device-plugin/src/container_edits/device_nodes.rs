@@ -9,7 +9,7 @@ use rustix::fs::{major, minor};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::allocation::cdi::Edits;
+use crate::container_edits::cdi::Edits;
 use crate::gpus::host_device::{self, HostDevice};
 use crate::paths::DriverRoot;
 

@@ -8,7 +8,7 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::InstanceSharing;
 use serde_json::Value;
 
-use crate::allocation::cdi::Edits;
+use crate::container_edits::cdi::Edits;
 use crate::gpus::allocatable::{NodeLayout, parent_gpu};
 
 /// The variable that NVIDIA's container runtime reads.

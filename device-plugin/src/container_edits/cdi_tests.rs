@@ -35,12 +35,12 @@ fn name() -> AnswerName {
 
 #[test]
 fn renders_spec_for_runtime() {
-    let driver = Driver {
+    let driver = DriverEdits {
         edits: Edits {
             device_nodes: vec![json!({"path": "/dev/nvidia0"})],
             ..Edits::default()
         },
-        ..Driver::default()
+        ..DriverEdits::default()
     };
     let variables = vec!["A=1".to_owned()];
     let spec = spec(&name(), variables, "/s/seats/n", &driver, false);

@@ -69,7 +69,7 @@ pub struct Spec {
 
 /// The container edits that provide the driver, and the CDI version that they need.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Driver {
+pub struct DriverEdits {
     /// CDI version of the source.
     pub version: String,
     pub edits: Edits,
@@ -78,7 +78,7 @@ pub struct Driver {
 impl Spec {
     /// The driver's edits for these devices, in the container's order: what all have in common, and
     /// what those have besides that the spec names by UUID. It may be older than an instance.
-    pub fn driver(&self, devices: &[HostDevice]) -> Driver {
+    pub fn driver(&self, devices: &[HostDevice]) -> DriverEdits {
         let mut edits = self.container_edits.clone();
         for device in devices {
             let mut named = self.devices.iter();
@@ -86,7 +86,7 @@ impl Spec {
                 edits.merge(&own.container_edits);
             }
         }
-        Driver {
+        DriverEdits {
             version: self.version.clone(),
             edits,
         }
@@ -139,7 +139,7 @@ pub fn spec(
     name: &AnswerName,
     variables: Vec<String>,
     container_directory: &str,
-    driver: &Driver,
+    driver: &DriverEdits,
     recursive: bool,
 ) -> Spec {
     let mut edits = driver.edits.clone();
