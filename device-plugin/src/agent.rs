@@ -90,11 +90,11 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let stop = stop.map_err(AgentError::Signals)?;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let (library, root) = (settings.nvml_library.clone(), settings.driver_root.clone());
-    let ignored_xids = settings.xid_actions.ignored();
+    let xids = settings.xid_actions.clone();
     let open = move || {
         nvml::Nvml::open(nvml::Options {
             library: nvml::root::library(&library, root.as_deref())?,
-            ignored_xids: ignored_xids.clone(),
+            xids: xids.clone(),
         })
     };
     let driver = driver_wait::open(&settings, &client, &readiness, open, &stop).await?;

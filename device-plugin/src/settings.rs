@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use aliquot_core::Scaling;
 use aliquot_node_state::checkpoint;
 use aliquot_node_state::state::StateDirectory;
+use aliquot_nvml::XidActions;
 use aliquot_profiles::Defaults;
 use clap::Parser;
 
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::device_failures::FailurePodPolicy;
-use crate::gpus::xid::XidActions;
 use crate::health::gpus::FailureHandling;
 use crate::kubelet::topology;
 use crate::paths::{DriverRoot, HOST, Paths};

@@ -16,7 +16,7 @@ use crate::facts::{DeviceHealth, DriverInventory, GpuEvent, GpuFacts, Note};
 use crate::inventory::{note, read_gpu};
 use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
-use crate::xid::IgnoredXids;
+use crate::xid::XidActions;
 
 mod health;
 
@@ -29,15 +29,15 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 pub struct Options {
     /// Path of the library, or its name for the loader to find.
     pub library: OsString,
-    /// XIDs that do not make a GPU unhealthy.
-    pub ignored_xids: IgnoredXids,
+    /// Which XIDs make a GPU unhealthy.
+    pub xids: XidActions,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             library: DEFAULT_LIBRARY.into(),
-            ignored_xids: IgnoredXids::default(),
+            xids: XidActions::default(),
         }
     }
 }
@@ -47,7 +47,7 @@ pub struct Nvml {
     // Before `library`, so that the set is gone before the library.
     subscription: Mutex<EventSubscription>,
     gpus: Mutex<BTreeMap<String, KnownGpu>>,
-    ignored: IgnoredXids,
+    xids: XidActions,
     library: nvml_wrapper::Nvml,
 }
 
@@ -79,7 +79,7 @@ impl Nvml {
         Ok(Self {
             subscription: Mutex::default(),
             gpus: Mutex::new(BTreeMap::new()),
-            ignored: options.ignored_xids,
+            xids: options.xids,
             library,
         })
     }

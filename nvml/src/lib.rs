@@ -35,7 +35,7 @@ pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
 pub use processes::GpuProcess;
 pub use releasable::{ClosedReason, ReleasableNvml};
 pub use usage::{DeviceMemory, GpuUtilization, ProcessUtilization, Usage};
-pub use xid::{APPLICATION_XIDS, IgnoredXids};
+pub use xid::{XidAction, XidActions, XidActionsError};
 
 /// Queries and commands to the driver. Calls block: run them on a blocking thread.
 pub trait Driver: Send + Sync {

@@ -11,11 +11,10 @@ use aliquot_core::{GpuUuid, PodUid};
 use aliquot_k8s::event::{EventNote, PodRef};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
-use aliquot_nvml as nvml;
+use aliquot_nvml::{self as nvml, XidAction, XidActions};
 use clap::ValueEnum;
 
 use crate::gpus::allocatable::{AllocatedIds, parent_gpu};
-use crate::gpus::xid::{XidAction, XidActions};
 use crate::pods::pod::{Phase, Pod};
 
 /// What happens to the pods on a device that is out of service.

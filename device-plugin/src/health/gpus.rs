@@ -9,7 +9,9 @@ use std::time::Duration;
 use aliquot_core::{GpuUuid, inventory};
 use aliquot_k8s::event::EventSender;
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_nvml::{self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError};
+use aliquot_nvml::{
+    self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError, XidAction, XidActions,
+};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -19,7 +21,6 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
-use crate::gpus::xid::{XidAction, XidActions};
 use crate::metrics::Metrics;
 
 /// The longest wait for driver events; health is read after each.

@@ -95,7 +95,7 @@ impl Nvml {
             instance,
             code,
         } = reported;
-        let ignored = self.ignored.contains(code);
+        let ignored = self.xids.of(code).keeps_gpu_in_service();
         let recovery_requested = self.recovery_action(&gpu).is_some_and(|action| action != 0);
         let mut uuid = gpu.clone();
         if let Some(known) = self.gpus.lock().get_mut(&gpu) {
