@@ -12,10 +12,7 @@ pub enum ValueSchema {
     /// `true` or `false`.
     Flag,
     /// An integer within bounds.
-    Whole {
-        least: u64,
-        most: u64,
-    },
+    Whole { least: u64, most: u64 },
     /// A [`Scaling`](crate::mode::Scaling).
     Scaling,
     /// One of these words.
