@@ -19,7 +19,6 @@ use crate::gpus::host_device::{HostDevice, InstanceIds};
 
 pub mod mig;
 pub mod mps;
-mod timeslice;
 
 /// Switches GPUs into a mode and out of it. Both calls block and are idempotent: they are repeated
 /// after a kill at any point of the first attempt, and leave alone what is done already.
@@ -82,7 +81,6 @@ pub struct ModeSetup {
 
 pub struct SharingModes {
     plain: NoopSwitch,
-    timeslice: timeslice::TimesliceSwitch,
     mig: mig::MigPartitioner,
     mps: Arc<mps::MpsDaemons>,
 }
@@ -93,7 +91,6 @@ impl SharingModes {
         let mps = Arc::new(mps::MpsDaemons::new(StateDirectory(state).mps()));
         Self {
             plain: NoopSwitch,
-            timeslice: timeslice::TimesliceSwitch,
             mig: mig::MigPartitioner::new(
                 Arc::clone(driver),
                 DriverAccess::new(state),
@@ -106,8 +103,9 @@ impl SharingModes {
 
     pub fn switch(&self, mode: &Mode) -> &dyn ModeSwitch {
         match mode {
-            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Unmanaged => &self.plain,
-            Mode::Timeslice(_) => &self.timeslice,
+            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {
+                &self.plain
+            }
             Mode::Mps(_) => &*self.mps,
             Mode::Mig(_) => &self.mig,
         }
