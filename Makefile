@@ -149,7 +149,7 @@ reference: ## Write the pages of docs/reference that are made from the code
 	UPDATE=1 cargo test --quiet --locked -p aliquot-limiter --lib generates_driver_call_reference_from_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-scheduler --lib metrics_reference_matches_table
 	UPDATE=1 cargo test --quiet --locked -p aliquot-monitor --lib metrics_reference_matches_declarations
-	UPDATE=1 cargo test --quiet --locked -p aliquot-device-plugin --lib xid_reference_matches_catalogue
+	UPDATE=1 cargo test --quiet --locked -p aliquot-nvml --lib xid_reference_matches_catalogue
 
 screens: build ## Draw the pictures in docs/screens anew
 	UPDATE=1 cargo test --workspace --locked --test installed hami_12_pod_survives_chart_upgrade_and_uninstall

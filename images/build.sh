@@ -6,9 +6,9 @@
 # $LIMITER: folder with libvgpu.so and aliquot-hook, which containers and hosts with old C
 # libraries load; limiter/build.sh builds them if it is not set. They must not need a newer
 # glibc than 2.17; $NEWEST_GLIBC sets another version, for tests on one machine.
-# $TOOLKIT: folder with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent installs on nodes
-# without them; tests/toolkit/build.sh builds them if it is not set, for nodes with this machine's glibc
-# or a newer one.
+# $TOOLKIT: folder with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent installs on nodes;
+# tests/toolkit/build.sh builds them if it is not set, for nodes with this machine's glibc or a newer
+# one.
 # The same binaries give the same archive. Needs tar, sha256sum, ldd, readelf, strip, go.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)

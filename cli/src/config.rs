@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aliquot_core::inventory::{INVENTORY, Inventory};
 use aliquot_core::{Mib, Percent};
-use aliquot_profiles::convert::{self, ConvertError};
+use aliquot_profiles::convert::{ConvertError, convert};
 use aliquot_profiles::mode::{
     DefaultShare, InstanceSharing, MAX_MPS_CLIENTS, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mode, Mps,
 };
@@ -25,7 +25,7 @@ use crate::table::counted;
 pub enum Config {
     /// Check a configuration: one line for each error, or what each MPS client would get
     Validate(Validate),
-    /// Convert another project's configuration to Aliquot's format
+    /// Convert a configuration of NVIDIA's device plugin to Aliquot's format
     Convert(Convert),
     /// Print the current sharing modes of a node's GPUs, as a configuration to edit
     Show(Box<Show>),
@@ -41,17 +41,11 @@ pub struct Validate {
 /// The flags of `config convert`.
 #[derive(Debug, Args)]
 pub struct Convert {
-    /// Project that the configuration is from
-    #[arg(long, value_enum)]
-    pub from: Origin,
     /// Path of the configuration; - reads standard input
     pub file: PathBuf,
-    /// With --from nvidia: name of the profile
+    /// Name of the profile
     #[arg(long, default_value = "nvidia")]
     pub name: String,
-    /// With --from hami: the file with the settings of single nodes
-    #[arg(long, value_name = "FILE")]
-    pub node_config: Option<PathBuf>,
 }
 
 /// The flags of `config show`.
@@ -73,17 +67,6 @@ pub enum Form {
     Yaml,
     /// JSON
     Json,
-}
-
-/// The project that a file is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Origin {
-    /// NVIDIA's device plugin, version v1
-    Nvidia,
-    /// mig-parted, or the GPU operator's MIG manager
-    MigParted,
-    /// HAMi's device-config.yaml
-    Hami,
 }
 
 /// Why a command of `config` failed.
@@ -193,22 +176,9 @@ fn mps_clients(lines: &mut String, name: &str, profile: &Profile) {
 }
 
 impl Convert {
-    /// Which of the flags do not go together.
-    pub(crate) fn conflict(&self) -> Option<&'static str> {
-        let conflicts = self.node_config.is_some() && self.from != Origin::Hami;
-        conflicts.then_some("--node-config has no effect here; expected: it with --from hami only")
-    }
-
     /// The YAML, with notes at its head.
     pub fn run(&self) -> Result<String, ConfigError> {
-        let file = text(&self.file)?;
-        let nodes = self.node_config.as_deref().map(text).transpose()?;
-        let converted = match self.from {
-            Origin::Nvidia => convert::nvidia::convert(&file, &self.name),
-            Origin::MigParted => convert::mig_parted::convert(&file),
-            Origin::Hami => convert::hami::convert(&file, nodes.as_deref()),
-        }?;
-        Ok(converted.to_yaml()?)
+        Ok(convert(&text(&self.file)?, &self.name)?.to_yaml()?)
     }
 }
 

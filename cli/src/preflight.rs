@@ -338,7 +338,7 @@ fn runtime(version: &str, about: &About) -> Finding {
     let mut numbers = number.split('.').map_while(|part| part.parse::<u32>().ok());
     let number = numbers.next().zip(numbers.next());
     let found = format!("the container runtime is {version}");
-    let update = "update it, or set devicePlugin.deviceList=envvar (docs/guides/container-runtime.md#without-cdi)";
+    let update = "update it (docs/guides/container-runtime.md)";
     match (name, number) {
         ("containerd", Some(number)) if number >= (2, 0) => {
             about.ok(check, format!("{found}, whose CDI is on unless its configuration has enable_cdi = false"))

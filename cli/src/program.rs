@@ -39,7 +39,6 @@ impl Program {
         let program = Self::try_parse_from(words)?;
         let conflict = match &program.command {
             Command::Top(top) => top.conflict(),
-            Command::Config(Config::Convert(convert)) => convert.conflict(),
             _ => None,
         };
         match conflict {

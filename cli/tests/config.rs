@@ -67,7 +67,7 @@ fn validate_prints_profiles_and_exits_0() {
 fn converts_to_valid_configuration() {
     let theirs =
         "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}";
-    let (code, ours, err) = run(&["convert", "--from", "nvidia", "--name", "x", "-"], theirs);
+    let (code, ours, err) = run(&["convert", "--name", "x", "-"], theirs);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let (code, out, err) = run(&["validate", "-"], &ours);
     assert_eq!(out, "valid: x; default: x\n", "{err}");
@@ -75,10 +75,7 @@ fn converts_to_valid_configuration() {
     // Without conversion, the error names the command that converts.
     let (code, _, err) = run(&["validate", "-"], theirs);
     assert_eq!(code, Some(1));
-    assert!(err.contains("config convert --from nvidia FILE"), "{err}");
-    let (code, _, err) = run(&["convert", "--from", "mig-parted", "-"], theirs);
-    assert_eq!(code, Some(1));
-    assert!(err.contains("sharing: "), "{err}");
+    assert!(err.contains("config convert FILE"), "{err}");
 }
 
 #[test]

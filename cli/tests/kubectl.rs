@@ -291,10 +291,6 @@ fn exits_with_2_only_where_the_command_line_is_invalid() {
         ("top nodes -n team", "nodes and GPUs have no namespace"),
         ("top gpus -A", "with top pods only"),
         ("top pods --request-timeout soon", "such as 10s"),
-        (
-            "config convert --from nvidia --node-config f f",
-            "with --from hami only",
-        ),
         ("explain default/p", "the namespace in --namespace"),
         ("doctor --wait --security", "cannot be used with"),
     ] {

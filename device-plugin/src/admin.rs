@@ -27,13 +27,10 @@ pub const PODS: &str = "pods";
 /// Readiness condition that fails once the agent has left the node.
 const LEFT: &str = "left";
 
-/// Why the port cannot be served.
 #[derive(Debug, Error)]
 pub enum AdminError {
-    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] http::ListenError),
-    /// The address cannot be guarded.
     #[error(transparent)]
     AccessControl(#[from] SelfSignedError),
 }

@@ -26,20 +26,19 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, AdminError, DRIVER, INVENTORY, PODS, REGISTERED, condition_reporter};
 use crate::allocation::accepted::{Store, StoreError};
 use crate::allocation::housekeeping;
-use crate::allocation::injection::{self, InstalledLimiter};
 use crate::allocation::instance_check;
 use crate::allocation::node_allocations::{CheckpointCache, NodeAllocations};
-use crate::allocation::nvidia_cdi::SpecGenerator;
 use crate::allocation::prepare::Preparer;
 use crate::allocation::resize;
 use crate::allocation::start::{ContainerStarter, Lookup};
 use crate::allocation::validation::Validator;
+use crate::container_edits::driver_spec::SpecGenerator;
+use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::driver_wait::{self, DriverWaitError};
 use crate::files::{self, FileError};
 use crate::gpus::inventory::NodePublisher;
 use crate::health::gpus::HealthMonitor;
 use crate::health::mps::MpsMonitor;
-use crate::kubelet::answer::AllocateAnswers;
 use crate::kubelet::plugin::CallHandlers;
 use crate::kubelet::plugins;
 use crate::kubelet::resource_owner::{AdvertisedLists, ResourceOwnerMonitor};
@@ -47,7 +46,6 @@ use crate::layout::reconciler::{LayoutReconciler, ReconcilerState, StartInputs};
 use crate::layout::stored_layout::{StoredLayout, StoredLayoutError};
 use crate::metrics::Metrics;
 use crate::modes::SharingModes;
-use crate::modes::mig::instance_names::StableNameDriver;
 use crate::node_view::NodeView;
 use crate::paths::Paths;
 use crate::pods::Pods;
@@ -60,37 +58,26 @@ use crate::selinux;
 use crate::settings::Settings;
 use crate::task_supervisor::TaskSupervisor;
 
-/// Why the agent cannot run.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// The driver cannot list its GPUs.
     #[error("cannot read the GPUs: {0}")]
     Driver(#[from] NvmlError),
-    /// A directory cannot be created.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// The accepted allocations cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The layout of the GPUs cannot be read or stored.
     #[error(transparent)]
     StoredLayout(#[from] StoredLayoutError),
-    /// The client of the API server cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The admin address cannot be served.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The driver cannot be waited for.
     #[error(transparent)]
     DriverWait(#[from] DriverWaitError),
-    /// A task of the agent ended before the agent did.
     #[error("the agent's task {0:?} ended unexpectedly; see the log above")]
     Ended(&'static str),
-    /// A blocking task panicked.
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -103,11 +90,11 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     let stop = stop.map_err(AgentError::Signals)?;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let (library, root) = (settings.nvml_library.clone(), settings.driver_root.clone());
-    let ignored_xids = settings.xid_actions.ignored();
+    let xids = settings.xid_actions.clone();
     let open = move || {
         nvml::Nvml::open(nvml::Options {
             library: nvml::root::library(&library, root.as_deref())?,
-            ignored_xids: ignored_xids.clone(),
+            xids: xids.clone(),
         })
     };
     let driver = driver_wait::open(&settings, &client, &readiness, open, &stop).await?;
@@ -120,7 +107,6 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     Ok(admin::serve_left(&settings, stop).await?)
 }
 
-/// Runs the agent until `stop`, or until it has left the node.
 #[allow(
     clippy::too_many_lines,
     reason = "the parts in the order of their start"
@@ -133,11 +119,6 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, mut registry) = Metrics::registered();
-    // MIG instances retain their names after a reboot.
-    let driver: Arc<dyn Driver> = Arc::new(StableNameDriver::new(
-        driver,
-        settings.state_dir.join("mig"),
-    ));
     let (facts, _) = readings(&driver).await?;
     log_driver_problems(&facts);
     let paths = settings.paths();
@@ -175,8 +156,7 @@ pub async fn run(
     let preparer = &handlers.starter.preparer;
     let generator = Arc::new(SpecGenerator::new(
         &paths,
-        settings.nvidia_ctk.clone(),
-        settings.bundled_toolkit.clone(),
+        settings.toolkit.clone(),
         &settings.state_dir,
     ));
     generator.start(&facts).await;
@@ -254,7 +234,6 @@ pub async fn run(
         .map_or(Ok(()), |name| Err(AgentError::Ended(name)))
 }
 
-/// Starts the task that publishes events, and returns its queue.
 fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -> EventSender {
     let (notes, queue) = event::queue();
     let (client, stop) = (client.clone(), stop.clone());
@@ -262,7 +241,6 @@ fn event_queue(tasks: &TaskTracker, client: &Client, stop: &CancellationToken) -
     notes
 }
 
-/// What serves the kubelet's calls.
 fn call_handlers(
     settings: &Settings,
     allocations: &Arc<NodeAllocations>,
@@ -270,7 +248,6 @@ fn call_handlers(
     client: &Client,
     metrics: &Metrics,
 ) -> Arc<CallHandlers> {
-    let limits = limiter.is_some();
     let context = settings.context_memory.map(Mib);
     let starter = ContainerStarter {
         allocations: Arc::clone(allocations),
@@ -278,25 +255,17 @@ fn call_handlers(
             node: settings.node_name.as_str().into(),
             rules: settings.node_rules(),
             namespace_rights: Some(settings.namespace_rights.clone()),
-            limits,
         },
         preparer: Arc::new(Preparer::new(Arc::clone(allocations), limiter, context)),
         lookup: lookup(client.clone(), &settings.node_name),
     };
     Arc::new(CallHandlers {
-        answers: AllocateAnswers {
-            device_list: settings.device_list,
-            limits,
-            paths: allocations.paths.clone(),
-            published: allocations.published.clone(),
-        },
         starter: Arc::new(starter),
         advertised: AdvertisedLists::default(),
         metrics: metrics.clone(),
     })
 }
 
-/// Starts housekeeping and the checks at an interval.
 fn spawn_housekeeping(
     settings: &Settings,
     supervisor: &TaskSupervisor,
@@ -354,7 +323,6 @@ fn initial_state(
     tokio::task::block_in_place(|| ReconcilerState::start(stored, &inputs))
 }
 
-/// Facts and health of all GPUs.
 async fn readings(
     driver: &Arc<dyn Driver>,
 ) -> Result<(nvml::DriverInventory, Vec<nvml::DeviceHealth>), AgentError> {
@@ -376,7 +344,6 @@ fn create_driver_access(settings: &Settings) {
     }
 }
 
-/// Installs the limiter for containers, where the agent has one.
 fn install_limiter(
     settings: &Settings,
     paths: &Paths,

@@ -18,18 +18,13 @@ use crate::metrics::Metrics;
 use crate::publish::conditions::{self, DRIVER_MISSING};
 use crate::settings::Settings;
 
-/// The interval between two attempts.
 const RETRY: Duration = Duration::from_secs(2);
-/// The longest wait for the API server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Why the agent does not wait for the driver.
 #[derive(Debug, Error)]
 pub enum DriverWaitError {
-    /// The admin address cannot be served meanwhile.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// A blocking task panicked.
     #[error("a blocking task panicked: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -82,7 +77,6 @@ where
     Ok(driver)
 }
 
-/// Whether the condition was written.
 async fn write_condition(client: &Client, node: &str, error: &str) -> bool {
     let nodes: Api<Node> = Api::all(client.clone());
     let patch = Patch::Strategic(conditions::patch(

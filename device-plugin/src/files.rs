@@ -8,17 +8,13 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a file operation failed.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// A step on `path` failed.
     #[error("cannot {step} {}: {source}", path.display())]
     Step {
         /// The operation: "write", "read", "remove", …
         step: &'static str,
-        /// The file or directory.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -39,7 +35,6 @@ pub(crate) fn failed<'a>(
 /// identity.
 pub(crate) type Identity = (u64, u64, u64, i64, i64);
 
-/// The identity of the file at `path`.
 pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
     let found = fs::metadata(path)?;
     let changed = (found.mtime(), found.mtime_nsec());

@@ -5,10 +5,13 @@
 //! [`allocation::start`] (what happens when the kubelet is about to start a container).
 //! The agent never chooses a GPU: the scheduler did.
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 pub mod admin;
 pub mod agent;
 pub mod allocation;
 mod clock;
+pub mod container_edits;
 pub mod driver_wait;
 pub mod files;
 pub mod gpus;

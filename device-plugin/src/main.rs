@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_device_plugin::agent;
-use aliquot_device_plugin::allocation::nvidia_cdi::{self, CHROOT};
+use aliquot_device_plugin::container_edits::driver_spec::{self, CHROOT};
 use aliquot_device_plugin::modes::mps::supervisor;
 use aliquot_device_plugin::publish::leave::cluster;
 use aliquot_device_plugin::settings::Settings;
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
         return leave(cluster::Settings::parse_from(program.chain(arguments))).await;
     }
     if first == CHROOT {
-        return Err(nvidia_cdi::run_with_root(arguments).into());
+        return Err(driver_spec::run_with_root(arguments).into());
     }
     let settings = Settings::parse();
     telemetry::init(settings.log_format, &settings.log)?;

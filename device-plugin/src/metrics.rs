@@ -9,14 +9,12 @@ use prometheus_client::registry::Registry;
 
 use crate::clock::now;
 
-/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Outcome {
     /// A value from a closed set; see each metric's help.
     pub outcome: &'static str,
 }
 
-/// A call of the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Call {
     /// `allocate` or `prestart`.
@@ -51,7 +49,6 @@ impl Seconds {
     }
 }
 
-/// An XID and the action that it requires.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct XidLabels {
     /// The GPU, or the instance that reported it.
@@ -62,7 +59,6 @@ pub struct XidLabels {
     pub action: &'static str,
 }
 
-/// The profile of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ProfileLabels {
     /// The profile, and how it was selected.
@@ -71,48 +67,33 @@ pub struct ProfileLabels {
     pub hash: String,
 }
 
-/// A device that is shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct MpsDevice {
-    /// Its UUID.
     pub gpu: String,
 }
 
-/// A container on a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Tenant {
-    /// The device's UUID.
     pub gpu: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
-    /// The container's name.
     pub container: String,
 }
 
 /// All metrics; clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    /// `PreStartContainer` calls.
     pub prestart: Family<Outcome, Counter>,
-    /// `Allocate` calls answered.
     pub allocate: Counter,
     /// Durations of the two calls of a container's start.
     pub seconds: Seconds,
-    /// `GetPreferredAllocation` calls.
     pub steer: Family<Outcome, Counter>,
-    /// Registrations with the kubelet.
     pub register: Family<Outcome, Counter>,
-    /// Writes of the node's inventory or condition.
     pub node_writes: Family<Outcome, Counter>,
     /// Containers that see another MIG instance than the one in their allocation.
     pub audit_differences: Counter,
-    /// Names whose files were collected.
     pub collected: Counter,
-    /// Accepted allocations on this node.
     pub accepted: Gauge,
-    /// Accepted allocations that cannot be read.
     pub damaged_shares: Gauge,
     /// Running accepted pods that the kubelet's checkpoint does not list.
     pub checkpoint_lost: Gauge,
@@ -120,15 +101,11 @@ pub struct Metrics {
     pub foreign_device_ids: Gauge,
     /// 1 while the agent waits for the driver, 0 else.
     pub driver_missing: Gauge,
-    /// GPUs out of service.
     pub unhealthy_gpus: Gauge,
-    /// Whether each device's MPS daemon serves.
     pub mps_up: Family<MpsDevice, Gauge>,
     /// How often each device's MPS daemon was restarted.
     pub mps_restarts: Family<MpsDevice, Gauge>,
-    /// CUDA programs of each container under MPS.
     pub mps_clients: Family<Tenant, Gauge>,
-    /// Bytes that they allocated.
     pub mps_used: Family<Tenant, Gauge>,
     /// 1 while the node's profile cannot be used, 0 else.
     pub profile_error: Gauge,
@@ -136,11 +113,8 @@ pub struct Metrics {
     pub profile: Family<ProfileLabels, Gauge>,
     /// When a profile was last applied to every GPU, in seconds since the epoch.
     pub profile_applied: Gauge,
-    /// GPUs whose mode is changing.
     pub changing_gpus: Gauge,
-    /// Changes of GPUs' modes.
     pub switches: Family<Outcome, Counter>,
-    /// XIDs that the driver reported.
     pub xids: Family<XidLabels, Counter>,
 }
 

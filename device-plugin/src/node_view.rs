@@ -7,11 +7,8 @@ use k8s_openapi::api::core::v1 as api;
 /// The parts of our Node object that the agent reads.
 #[derive(Clone, Debug, Default)]
 pub struct NodeView {
-    /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its taints.
     pub taints: Vec<api::Taint>,
     /// Status ("True", "False") and message of each condition.
     pub conditions: BTreeMap<String, (String, String)>,
@@ -36,7 +33,6 @@ impl PartialEq for NodeView {
 }
 
 impl NodeView {
-    /// Reads the node.
     pub fn read(node: &api::Node) -> Self {
         let metadata = &node.metadata;
         let status = node.status.as_ref();
@@ -59,7 +55,6 @@ impl NodeView {
         }
     }
 
-    /// An annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str)
     }

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 /// The host's root, for a process in the host's PID namespace.
 pub const HOST: &str = "/proc/1/root";
-/// Paths on this node.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// The kubelet's device-plugins directory.
     pub plugins: PathBuf,
-    /// The kubelet's device checkpoint.
     pub checkpoint: PathBuf,
     /// Where our CDI specs go.
     pub cdi: PathBuf,
-    /// Where NVIDIA's CDI specs are.
-    pub nvidia_cdi: SpecFolders,
+    /// NVIDIA's CDI spec, which the agent generates; no runtime reads it.
+    pub driver_spec: PathBuf,
+    /// The host's root as this process sees it.
+    pub host_root: PathBuf,
     /// One file for each accepted pod.
     pub accepted: PathBuf,
     /// The stored layout of the GPUs.
@@ -39,17 +39,6 @@ pub struct Paths {
     pub proc_devices: PathBuf,
     /// Where the driver's files are, if not on the host itself.
     pub driver_root: Option<DriverRoot>,
-}
-
-/// Where NVIDIA's CDI specs are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SpecFolders {
-    /// The folder with the spec that the agent generated; no runtime reads it.
-    pub generated: PathBuf,
-    /// Folders that the runtime reads; a later one takes precedence, as with CDI.
-    pub directories: Vec<PathBuf>,
-    /// The host's root, below which the files are that specs name.
-    pub host_root: PathBuf,
 }
 
 /// Where the driver's files are: on the host itself, or below a root of their own, such as that of a

@@ -76,7 +76,6 @@ pub fn label_state(label: &Label, container_directories: &Path, limiter: &Path, 
     }
 }
 
-/// Whether a file has a label.
 pub fn is_labelled(path: &Path) -> bool {
     label_of(path).is_some()
 }

@@ -7,54 +7,17 @@ use std::path::{Path, PathBuf};
 use aliquot_core::Scaling;
 use aliquot_node_state::checkpoint;
 use aliquot_node_state::state::StateDirectory;
+use aliquot_nvml::XidActions;
 use aliquot_profiles::Defaults;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::device_failures::FailurePodPolicy;
-use crate::gpus::xid::XidActions;
 use crate::health::gpus::FailureHandling;
-use crate::kubelet::answer::DeviceListStrategy;
 use crate::kubelet::topology;
-use crate::paths::{DriverRoot, HOST, Paths, SpecFolders};
+use crate::paths::{DriverRoot, HOST, Paths};
 use crate::selinux::Label;
-
-/// The kubelet's configuration where it is not in its root directory: files, and directories of
-/// drop-ins, of which a later one overrides an earlier one.
-const CONFIGURATIONS: [&[&str]; 8] = [
-    // EKS, GKE, AKS.
-    &[
-        "/etc/kubernetes/kubelet/config.json",
-        "/etc/kubernetes/kubelet/config.json.d",
-    ],
-    &["/home/kubernetes/kubelet-config.yaml"],
-    &["/etc/default/kubeletconfig.json"],
-    // k3s, RKE2, yaml, Talos.
-    &["/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"],
-    &["/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"],
-    &["/run/yaml/kubelet/config.yaml"],
-    &["/etc/kubernetes/kubelet.yaml"],
-    // OpenShift. With kubeadm this is a kubeconfig, beside a file in the root directory.
-    &[
-        "/etc/kubernetes/kubelet.conf",
-        "/etc/openshift/kubelet.conf.d",
-    ],
-];
-/// Drop-ins of kubeadm's file, at the path of Kubernetes' documentation.
-const DROP_INS: &str = "/etc/kubernetes/kubelet.conf.d";
-
-/// Who writes the feature labels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LabelPolicy {
-    /// The agent, but NVIDIA's names only where no gpu-feature-discovery runs.
-    #[default]
-    Auto,
-    /// The agent, overwriting existing labels.
-    On,
-    /// Not the agent; it removes those that it wrote.
-    Off,
-}
 
 /// The node agent of Aliquot: publishes and shares one node's GPUs
 #[derive(Clone, Debug, Parser)]
@@ -73,23 +36,10 @@ pub struct Settings {
     /// Directory for our CDI specs; the container runtime must read it
     #[arg(long, env = "ALIQUOT_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Directories where NVIDIA's CDI specs may be, besides --cdi-dir, which takes precedence over
-    /// them, and a later one over an earlier one
-    #[arg(
-        long,
-        env = "ALIQUOT_NVIDIA_CDI_DIRS",
-        value_delimiter = ',',
-        default_value = "/etc/cdi"
-    )]
-    pub nvidia_cdi_dirs: Vec<PathBuf>,
-    /// NVIDIA's program nvidia-ctk on the host, with which the agent generates NVIDIA's CDI spec;
-    /// without it the agent searches it in the folders of PATH and in GPU Operator's
-    #[arg(long, env = "ALIQUOT_NVIDIA_CTK")]
-    pub nvidia_ctk: Option<PathBuf>,
-    /// Directory in this container with nvidia-ctk and nvidia-cdi-hook, which the agent installs in
-    /// --state-dir where the host has none
-    #[arg(long, env = "ALIQUOT_BUNDLED_TOOLKIT")]
-    pub bundled_toolkit: Option<PathBuf>,
+    /// Directory in this container with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent
+    /// installs in --state-dir and by which it generates NVIDIA's CDI spec
+    #[arg(long, env = "ALIQUOT_TOOLKIT", default_value = "/usr/local/lib/aliquot")]
+    pub toolkit: PathBuf,
     /// The container runtime's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]
     pub runtime_config: Option<PathBuf>,
@@ -136,10 +86,6 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_CONTEXT_MEMORY",
           value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub context_memory: Option<u64>,
-    /// How containers get their GPUs: by CDI, or, where the runtime lacks it, by the environment that
-    /// NVIDIA's container runtime reads
-    #[arg(long, env = "ALIQUOT_DEVICE_LIST", value_enum, default_value_t = DeviceListStrategy::Cdi)]
-    pub device_list: DeviceListStrategy,
     /// `SELinux` label of files that containers use: auto (`container_file_t`, where files have
     /// labels), none, or a label
     #[arg(long, env = "ALIQUOT_SELINUX_LABEL", default_value = "auto")]
@@ -189,18 +135,14 @@ pub struct Settings {
     /// What happens to the pods on a GPU that is out of service
     #[arg(long, env = "ALIQUOT_SICK_PODS", value_enum, default_value_t = FailurePodPolicy::Keep)]
     pub sick_pods: FailurePodPolicy,
-    /// Whether to write feature labels to the node; `auto`: yes, but NVIDIA's names only where no
-    /// gpu-feature-discovery runs
-    #[arg(long, env = "ALIQUOT_FEATURE_LABELS", value_enum, default_value_t = LabelPolicy::Auto)]
-    pub feature_labels: LabelPolicy,
     /// The kubelet's Topology Manager policy; `auto`: as in its configuration file
     #[arg(long, env = "ALIQUOT_TOPOLOGY_POLICY", value_enum, default_value_t = topology::TopologyPolicy::Auto)]
     pub topology_policy: topology::TopologyPolicy,
-    /// The kubelet's configuration file, or its directory of drop-ins; without it `config.yaml` in its
-    /// root directory, in this container or on the host, or the place where the node's distribution
-    /// has it, with its drop-ins
-    #[arg(long, env = "ALIQUOT_KUBELET_CONFIG")]
-    pub kubelet_config: Option<PathBuf>,
+    /// The kubelet's configuration file and directories of drop-ins, of which a later one overrides an
+    /// earlier one; without them `config.yaml` in its root directory. A path that this container does
+    /// not have is one on the host
+    #[arg(long, env = "ALIQUOT_KUBELET_CONFIG", value_delimiter = ',')]
+    pub kubelet_config: Vec<PathBuf>,
     /// Publish GPU memory and compute as capacity of the node
     #[arg(long, env = "ALIQUOT_NODE_CAPACITY", default_value_t = false, action = clap::ArgAction::Set)]
     pub node_capacity: bool,
@@ -269,29 +211,27 @@ impl Settings {
     /// The kubelet's configuration: files and directories of drop-ins, in the order in which they
     /// override each other.
     pub fn kubelet_config(&self) -> Vec<PathBuf> {
-        if let Some(path) = &self.kubelet_config {
-            return vec![self.here_or_on_host(path)];
-        }
-        kubelet_config_below(&self.host_root, &self.kubelet_dir)
+        let usual = [self.kubelet_dir.join("config.yaml")];
+        let paths = match self.kubelet_config.as_slice() {
+            [] => usual.as_slice(),
+            given => given,
+        };
+        paths
+            .iter()
+            .map(|path| self.here_or_on_host(path))
+            .collect()
     }
 
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
         let plugins = self.kubelet_dir.join("device-plugins");
-        let directories = self.nvidia_cdi_dirs.iter();
-        let mut directories: Vec<PathBuf> =
-            directories.map(|path| self.here_or_on_host(path)).collect();
-        directories.push(self.cdi_dir.clone());
         Paths {
             checkpoint: plugins.join(checkpoint::FILE),
             plugins,
             cdi: self.cdi_dir.clone(),
-            nvidia_cdi: SpecFolders {
-                generated: self.state_dir.join("nvidia-cdi"),
-                directories,
-                host_root: self.host_root.clone(),
-            },
+            driver_spec: self.state_dir.join("nvidia-cdi/nvidia.json"),
+            host_root: self.host_root.clone(),
             capabilities: self.mig_capabilities_dir.clone(),
             proc_devices: self.proc_devices.clone(),
             driver_root: self.driver_root.clone().map(|here| DriverRoot {
@@ -315,27 +255,8 @@ impl Settings {
         if path.exists() {
             return path.to_owned();
         }
-        below(&self.host_root, path)
+        self.host_root.join(path.strip_prefix("/").unwrap_or(path))
     }
-}
-
-fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// The kubelet's configuration in its root directory, or else at the first of the other places that
-/// exists on the host.
-fn kubelet_config_below(host: &Path, kubelet_dir: &Path) -> Vec<PathBuf> {
-    let own = kubelet_dir.join("config.yaml");
-    let drop_ins = below(host, Path::new(DROP_INS));
-    let usual = [own.clone(), below(host, &own)].map(|file| vec![file, drop_ins.clone()]);
-    let elsewhere = CONFIGURATIONS.iter().map(|paths| {
-        let paths = paths.iter().map(|path| below(host, Path::new(path)));
-        paths.collect()
-    });
-    let mut all = usual.into_iter().chain(elsewhere);
-    all.find(|paths: &Vec<PathBuf>| paths[0].exists())
-        .unwrap_or_else(|| vec![own])
 }
 
 #[cfg(test)]
@@ -343,21 +264,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn searches_own_cdi_directory_for_nvidia_spec() {
-        let line = ["agent", "--node-name", "n1", "--cdi-dir", "/c"];
-        let settings = Settings::try_parse_from(line).expect("good flags");
-        let paths = settings.paths();
-        let [first, last] = paths.nvidia_cdi.directories.as_slice() else {
-            panic!("{:?}", paths.nvidia_cdi);
-        };
-        // On the host, where this machine has none.
-        assert!(first.ends_with("etc/cdi"), "{first:?}");
-        assert_eq!(last, Path::new("/c"));
-        let checkpoint = "device-plugins/kubelet_internal_checkpoint";
-        assert!(paths.checkpoint.ends_with(checkpoint));
-    }
 
     #[test]
     fn kills_only_where_administrator_or_pod_chose_it() {
@@ -374,39 +280,5 @@ mod tests {
             let found = settings.node_rules().effective_limits(&environment, false);
             assert_eq!(found.oom_killer, expected, "{flags:?} {environment:?}");
         }
-    }
-
-    fn put(host: &Path, path: &str) {
-        let path = below(host, Path::new(path));
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        std::fs::write(&path, "").expect("written");
-    }
-
-    #[test]
-    fn finds_kubelet_configuration_of_each_distribution() {
-        let kubelet = Path::new("/nonexistent/kubelet");
-        let yaml = "/etc/kubernetes/kubelet.yaml";
-        let json = "/etc/kubernetes/kubelet/config.json";
-        let json_drop_ins = "/etc/kubernetes/kubelet/config.json.d";
-        let rke2 = "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d";
-        let own = "/nonexistent/kubelet/config.yaml";
-        let drop_ins = "/etc/kubernetes/kubelet.conf.d";
-        for (existing, found) in [
-            (json.to_owned(), &[json, json_drop_ins][..]),
-            (format!("{rke2}/00-rke2-defaults.conf"), &[rke2]),
-            (yaml.to_owned(), &[yaml]),
-            (own.to_owned(), &[own, drop_ins]),
-        ] {
-            let host = tempfile::tempdir().expect("tempdir");
-            // kubeadm's kubeconfig, which is no configuration.
-            put(host.path(), "/etc/kubernetes/kubelet.conf");
-            put(host.path(), &existing);
-            let found = found.iter().map(|path| below(host.path(), Path::new(path)));
-            let expected: Vec<PathBuf> = found.collect();
-            assert_eq!(kubelet_config_below(host.path(), kubelet), expected);
-        }
-        let host = tempfile::tempdir().expect("tempdir");
-        let found = kubelet_config_below(host.path(), kubelet);
-        assert_eq!(found, [kubelet.join("config.yaml")]);
     }
 }

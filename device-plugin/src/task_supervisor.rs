@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Starts and supervises tasks.
 pub(crate) struct TaskSupervisor {
     tasks: TaskTracker,
     stop: CancellationToken,

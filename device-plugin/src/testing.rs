@@ -49,7 +49,6 @@ pub(crate) fn entry(pod: &str, name: Option<&str>, ids: &[&str]) -> CheckpointEn
         resource: RESOURCE.to_owned(),
         ids: ids.iter().map(|&id| id.to_owned()).collect(),
         name: name.and_then(AnswerName::parse),
-        non_cdi: None,
     }
 }
 
@@ -59,7 +58,6 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         name: name.to_owned(),
         stage,
         env: std::collections::BTreeMap::new(),
-        env_from: false,
         requested: std::collections::BTreeMap::new(),
     }
 }
@@ -143,8 +141,8 @@ pub(crate) fn fixed_instance(parent: &str, profile: &str) -> Mig {
     })
 }
 
-/// A complete instance as the driver reports it: the UUID that it keeps, and that of this boot.
-pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInstance {
+/// A complete instance as the driver reports it.
+pub(crate) fn reported_instance(start: u8, uuid: &str) -> GpuInstance {
     GpuInstance {
         profile: "1g.5gb".to_owned(),
         start,
@@ -153,21 +151,20 @@ pub(crate) fn reported_instance(start: u8, uuid: &str, current: &str) -> GpuInst
         id: 7 + u32::from(start),
         devices: vec![MigDevice {
             uuid: uuid.to_owned(),
-            current: current.to_owned(),
             id: 0,
             whole: true,
         }],
     }
 }
 
-/// `GPU-a` as the host has it, or its instance with this current UUID.
+/// `GPU-a` as the host has it, or its instance with this UUID.
 pub(crate) fn host_device(minor: u32, instance: Option<&str>) -> HostDevice {
     HostDevice {
         uuid: "GPU-a".into(),
         index: 0,
         minor: Some(minor),
-        instance: instance.map(|current| InstanceIds {
-            current: current.to_owned(),
+        instance: instance.map(|uuid| InstanceIds {
+            uuid: uuid.to_owned(),
             gpu_instance: 1,
             compute_instance: 0,
         }),

@@ -115,7 +115,7 @@ pub fn owner(one: &ProcessSample, containers: &[ManagedContainer], context: &Nod
     match device(one, &container.devices, current_uuids, context) {
         Some(device) => Owner::Share(at, device),
         None if context.is_on_new_instance(one) => Owner::Unknown,
-        // Uuids of MIG instances change at a reboot.
+        // What the container sees cannot be read.
         None if current_uuids.is_empty() && container.devices.iter().any(is_instance) => {
             Owner::Unknown
         }

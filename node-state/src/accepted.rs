@@ -16,12 +16,9 @@ use crate::limits::EffectiveLimits;
 /// The version that this release writes and reads.
 const VERSION: u32 = 1;
 
-/// One container of an accepted pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedContainer {
-    /// Its name.
     pub name: String,
-    /// When it runs.
     #[serde(with = "stage")]
     pub stage: Stage,
     /// Its limits besides its grants.
@@ -31,18 +28,13 @@ pub struct AcceptedContainer {
 /// What a pod was accepted with, in a file of the state directory's `accepted`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedAllocation {
-    /// Version of this format.
     pub v: u32,
     /// The pod, by the kubelet's uid.
     pub pod: PodUid,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     #[serde(rename = "name")]
     pub pod_name: String,
-    /// Its devices and limits.
     pub allocation: Allocation,
-    /// Its containers in pod order.
     pub containers: Vec<AcceptedContainer>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
@@ -126,7 +118,6 @@ impl AcceptedAllocation {
             .collect()
     }
 
-    /// The content of its file.
     pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
@@ -149,7 +140,6 @@ impl AcceptedAllocation {
         self.modes.get(gpu).copied().unwrap_or(Mode::Vgpu)
     }
 
-    /// The pod's effective use of each device.
     pub fn uses(&self) -> &DeviceUses {
         self.uses.0.get_or_init(|| {
             let stages = self.containers.iter().map(|c| (c.name.as_str(), c.stage));
@@ -175,18 +165,14 @@ impl AcceptedAllocation {
     }
 }
 
-/// Why the content of a file cannot be read.
 #[derive(Debug, Error)]
 pub enum DecodeError {
-    /// Not the expected JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// Of another release.
     #[error("it has version {0}; expected: {VERSION}")]
     Version(u32),
 }
 
-/// The name of a pod's file.
 pub fn file_name(pod: &PodUid) -> String {
     format!("{pod}.json")
 }

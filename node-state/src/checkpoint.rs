@@ -12,73 +12,51 @@ use base64::Engine as _;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::allocate_answer::{self, NonCdiAnswer};
+use crate::allocate_answer;
 use crate::device_id::{AnswerName, DeviceIds};
 
 /// The file's name inside the kubelet's device-plugins directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Why the checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The file cannot be read.
     #[error("cannot read the kubelet's device checkpoint {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// Not the JSON that kubelets write.
     #[error("cannot read the kubelet's device checkpoint {}: not the expected JSON: {source}", path.display())]
     Json {
-        /// The file.
         path: PathBuf,
-        /// The parser's error.
         source: serde_json::Error,
     },
-    /// An Allocate answer in it is not base64 text.
     #[error(
         "the kubelet's device checkpoint has an unreadable Allocate answer for container {container} of pod {pod}: {source}"
     )]
     Base64 {
-        /// The pod.
         pod: PodUid,
-        /// The container.
         container: String,
-        /// The decoder's error.
         source: base64::DecodeError,
     },
-    /// An Allocate answer in it is not the protocol's message.
     #[error(
         "the kubelet's device checkpoint has an unreadable Allocate answer for container {container} of pod {pod}: {source}"
     )]
     Answer {
-        /// The pod.
         pod: PodUid,
-        /// The container.
         container: String,
-        /// The decoder's error.
         source: prost::DecodeError,
     },
 }
 
-/// One container's devices of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointEntry {
-    /// The pod.
     pub pod: PodUid,
-    /// The container's name.
     pub container: String,
-    /// The resource.
     pub resource: String,
-    /// The device ids.
     pub ids: DeviceIds,
     /// The name in the Allocate answer; `None` when another plugin answered (a pod that came
     /// before).
     pub name: Option<AnswerName>,
-    /// What the answer named without CDI; `None` where it named a CDI device.
-    pub non_cdi: Option<NonCdiAnswer>,
 }
 
 #[derive(Deserialize)]
@@ -220,12 +198,11 @@ fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {
             container: container.clone(),
             source,
         })?;
-    let (name, non_cdi) =
-        allocate_answer::read(&bytes).map_err(|source| CheckpointError::Answer {
-            pod: pod.clone(),
-            container: container.clone(),
-            source,
-        })?;
+    let name = allocate_answer::name(&bytes).map_err(|source| CheckpointError::Answer {
+        pod: pod.clone(),
+        container: container.clone(),
+        source,
+    })?;
     Ok(CheckpointEntry {
         pod,
         container,
@@ -237,7 +214,6 @@ fn entry(raw: RawEntry) -> Result<CheckpointEntry, CheckpointError> {
             .flatten()
             .collect(),
         name,
-        non_cdi,
     })
 }
 

@@ -12,7 +12,6 @@ fn answer(device: &str) -> String {
         cdi_devices: vec![CdiDevice {
             name: device.to_owned(),
         }],
-        ..ContainerAllocateResponse::default()
     };
     base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec())
 }

@@ -20,7 +20,6 @@ pub const COUNTERS: &str = "counters/slots";
 /// The folder of the limiter and the shim libraries; only in the directory of a container with the
 /// limiter, added last.
 pub const LIB: &str = "lib";
-/// The list of preloads.
 pub const PRELOAD_LIST: &str = "ld.so.preload";
 /// The list of the container's processes, which the monitor writes.
 const PROCESSES: &str = "processes";
@@ -39,12 +38,10 @@ impl ContainerDirectory {
         Self(path.into())
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Its limits page.
     pub fn limits(&self) -> PathBuf {
         self.0.join(LIMITS)
     }

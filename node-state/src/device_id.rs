@@ -7,7 +7,6 @@ use std::fmt;
 
 use aliquot_core::GpuUuid;
 
-/// The CDI kind of our devices.
 pub const KIND: &str = "aliquot.dev/vgpu";
 /// The longest device id that the kubelet's API allows.
 pub const MAX_ID: usize = 63;
@@ -18,7 +17,6 @@ pub type DeviceIds = BTreeSet<String>;
 /// One replica of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// The device.
     pub gpu: GpuUuid,
     /// 0 to `deviceSplitCount - 1`.
     pub number: u32,

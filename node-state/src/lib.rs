@@ -2,6 +2,7 @@
 //! with its reader and writer.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod accepted;
 pub mod allocate_answer;

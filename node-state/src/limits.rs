@@ -31,7 +31,6 @@ impl UtilizationPolicy {
         found.unwrap_or_default()
     }
 
-    /// The value of the variable.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -71,7 +70,6 @@ pub struct EffectiveLimits {
 }
 
 impl EffectiveLimits {
-    /// The flags on the limits page.
     pub fn flags(self) -> u32 {
         [
             (self.oversubscribe, OVERSUBSCRIBE),

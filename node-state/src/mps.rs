@@ -19,7 +19,6 @@ pub const SHM: &str = "shm";
 /// The daemon that a device should have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonSpec {
-    /// Version.
     pub v: u32,
     /// The only device that the daemon sees: `GPU-…` or `MIG-…`.
     #[serde(rename = "unit")]
@@ -52,7 +51,6 @@ impl DaemonSpec {
     }
 }
 
-/// Whether a daemon is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonPhase {
@@ -62,27 +60,21 @@ pub enum DaemonPhase {
     Down(String),
 }
 
-/// The status of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStatus {
-    /// Version.
     pub v: u32,
-    /// Whether it is running.
     pub phase: DaemonPhase,
     /// The spec that it runs by.
     #[serde(rename = "wish")]
     pub spec: Option<DaemonSpec>,
-    /// The daemon's process id.
     pub daemon: Option<u32>,
     /// Seconds since 1970 at which this daemon started.
     pub since: u64,
-    /// How often it was restarted.
     pub restarts: u64,
     /// How often clients lost their server, with or without the daemon.
     pub losses: u64,
     /// How often the fault of one client hit all clients.
     pub faults: u64,
-    /// Its servers.
     pub servers: Vec<MpsServer>,
     /// The memory that the daemon has at `/dev/shm`; its clients must have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,10 +85,8 @@ pub struct DaemonStatus {
     pub one_user: bool,
 }
 
-/// One server with its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsServer {
-    /// Process id.
     pub pid: u32,
     /// Process ids as the supervisor sees them.
     pub clients: Vec<u32>,
@@ -106,7 +96,6 @@ pub struct MpsServer {
 }
 
 impl DaemonStatus {
-    /// The pids of the daemon and of its servers.
     pub fn processes(&self) -> impl Iterator<Item = u32> {
         let servers = self.servers.iter().map(|server| server.pid);
         self.daemon.into_iter().chain(servers)

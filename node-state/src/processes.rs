@@ -27,9 +27,7 @@ pub struct ProcessIdentity {
 /// What the kernel reports about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStatus {
-    /// Its identity.
     pub identity: ProcessIdentity,
-    /// Its pod, container and cgroup.
     pub location: ProcessLocation,
     /// Its pid in its own pid namespace.
     pub container_pid: Option<u32>,
@@ -37,21 +35,17 @@ pub struct ProcessStatus {
     pub exiting: bool,
 }
 
-/// Why a process was not killed.
 #[derive(Debug, Error)]
 pub enum KillError {
-    /// It has ended already.
     #[error("the process has ended")]
     Gone,
     /// Its pid belongs to another process now, or it moved to another container.
     #[error("the pid now belongs to another process or container")]
     Different,
-    /// A system call failed.
     #[error("cannot {step} the process: {source}")]
     Step {
         /// "open" or "signal".
         step: &'static str,
-        /// The reason.
         source: io::Error,
     },
 }

@@ -60,7 +60,6 @@ impl DriverAccess {
         }
     }
 
-    /// Creates the files.
     pub fn create(&self) -> io::Result<()> {
         // A process that may open them could keep the monitor from its work.
         let mut directory = DirBuilder::new();

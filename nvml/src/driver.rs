@@ -16,7 +16,7 @@ use crate::facts::{DeviceHealth, DriverInventory, GpuEvent, GpuFacts, Note};
 use crate::inventory::{note, read_gpu};
 use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
-use crate::xid::IgnoredXids;
+use crate::xid::XidActions;
 
 mod health;
 
@@ -25,20 +25,19 @@ use health::CriticalError;
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// How to open the driver.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the library, or its name for the loader to find.
     pub library: OsString,
-    /// XIDs that do not make a GPU unhealthy.
-    pub ignored_xids: IgnoredXids,
+    /// Which XIDs make a GPU unhealthy.
+    pub xids: XidActions,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             library: DEFAULT_LIBRARY.into(),
-            ignored_xids: IgnoredXids::default(),
+            xids: XidActions::default(),
         }
     }
 }
@@ -48,11 +47,10 @@ pub struct Nvml {
     // Before `library`, so that the set is gone before the library.
     subscription: Mutex<EventSubscription>,
     gpus: Mutex<BTreeMap<String, KnownGpu>>,
-    ignored: IgnoredXids,
+    xids: XidActions,
     library: nvml_wrapper::Nvml,
 }
 
-/// The subscription to the driver's events.
 #[derive(Default)]
 struct EventSubscription {
     set: Option<EventSet>,
@@ -81,7 +79,7 @@ impl Nvml {
         Ok(Self {
             subscription: Mutex::default(),
             gpus: Mutex::new(BTreeMap::new()),
-            ignored: options.ignored_xids,
+            xids: options.xids,
             library,
         })
     }
@@ -294,7 +292,16 @@ impl Driver for Nvml {
 
     fn destroy_instance(&self, gpu: &str, id: u32) -> Result<(), MigError> {
         let (device, _) = self.device_and_memory(gpu)?;
-        mig::destroy(&self.library, &device, gpu, id)
+        mig::destroy(&self.library, &device, gpu, id)?;
+        // One that is created again at its place has its UUID, but not its errors.
+        if let Some(known) = self.gpus.lock().get_mut(gpu) {
+            let instances = &known.facts.layout.instances;
+            let gone = instances.iter().filter(|one| one.id == id);
+            for device in gone.flat_map(|one| &one.devices) {
+                known.instance_errors.remove(&device.uuid);
+            }
+        }
+        Ok(())
     }
 }
 

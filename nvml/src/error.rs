@@ -7,73 +7,43 @@ use nvml_wrapper::error::NvmlError as Cause;
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The library is missing, or the driver is not loaded.
     #[error("cannot load and initialise the driver library {library}: {source}")]
-    Open {
-        /// The library's path or name.
-        library: String,
-        /// The reason.
-        source: Cause,
-    },
+    Open { library: String, source: Cause },
     /// This process has closed the driver, because another one needs it alone.
     #[error("the driver is closed while another process needs it alone")]
     Closed,
-    /// The driver root has no such library.
     #[error("{library} not found in the driver root {}; searched: {}", root.display(), searched.join(", "))]
     NotInRoot {
-        /// Its name.
         library: String,
         /// The root, as mounted here.
         root: PathBuf,
         /// The folders below it that were searched.
         searched: &'static [&'static str],
     },
-    /// The driver's version cannot be read.
     #[error("cannot read the driver's version: {0}")]
     DriverVersion(#[source] Cause),
-    /// The GPUs cannot be counted.
     #[error("cannot count the GPUs: {0}")]
     Count(#[source] Cause),
-    /// An event set cannot be created.
     #[error("cannot create an event set: {0}")]
     EventSet(#[source] Cause),
-    /// A GPU cannot be registered for events.
     #[error("cannot register {uuid} for events: {source}")]
-    Register {
-        /// The GPU.
-        uuid: String,
-        /// The reason.
-        source: Cause,
-    },
-    /// The processes on a GPU cannot be listed.
+    Register { uuid: String, source: Cause },
     #[error("cannot list the processes on {uuid}: {source}")]
-    Processes {
-        /// The GPU.
-        uuid: String,
-        /// The reason.
-        source: Cause,
-    },
-    /// The use of a device cannot be read.
+    Processes { uuid: String, source: Cause },
     #[error("cannot read the {what} of {uuid}: {source}")]
     Usage {
         /// "utilization", "memory" or "process utilization".
         what: &'static str,
-        /// The device.
         uuid: String,
-        /// The reason.
         source: Cause,
     },
-    /// A GPU's compute mode cannot be read or set.
     #[error("cannot {step} the compute mode of {uuid}: {source}")]
     ComputeMode {
         /// "read" or "set".
         step: &'static str,
-        /// The GPU.
         uuid: String,
-        /// The reason.
         source: Cause,
     },
-    /// The wait for events failed.
     #[error("cannot wait for events: {0}")]
     Wait(#[source] Cause),
 }

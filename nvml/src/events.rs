@@ -15,7 +15,6 @@ const XID: u64 = nvmlEventTypeXidCriticalError as u64;
 /// The driver's instance id for the whole GPU.
 const WHOLE_GPU: u32 = u32::MAX;
 
-/// An XID as the driver reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct XidReport {
     pub(crate) gpu: String,
@@ -24,7 +23,6 @@ pub(crate) struct XidReport {
     pub(crate) code: u64,
 }
 
-/// An event set and the GPUs registered in it.
 pub(crate) struct EventSet {
     set: nvmlEventSet_t,
     /// By handle.

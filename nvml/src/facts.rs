@@ -7,7 +7,6 @@ use aliquot_core::Mib;
 
 use crate::mig::{MigLayout, MigMode};
 
-/// The driver and its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverInventory {
     /// Such as `580.82.07`.
@@ -18,7 +17,6 @@ pub struct DriverInventory {
     pub notes: Vec<Note>,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
     /// `GPU-…`.
@@ -43,7 +41,6 @@ pub struct GpuFacts {
     pub numa: Option<u32>,
     /// Whether the GPU supports MIG and has it enabled.
     pub mig: MigMode,
-    /// The current MIG layout.
     pub layout: MigLayout,
     /// Link score to each other GPU, by uuid: 100 for each `NVLink` between the two (direct, or the
     /// lesser of both counts to switches), plus 60 same board, 50 one PCI switch, 40 several
@@ -60,27 +57,22 @@ impl GpuFacts {
     }
 }
 
-/// A driver call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The GPU's uuid where known, otherwise `index <n>`; `None`: the whole driver.
     pub gpu: Option<String>,
     /// NVML's name of the call.
     pub call: &'static str,
-    /// The error.
     pub problem: String,
 }
 
-/// The health of a GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceHealth {
     /// `GPU-…` or `MIG-…`.
     pub uuid: String,
-    /// Its health.
     pub health: DriverHealth,
 }
 
-/// Whether a device can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverHealth {
     /// Yes.
@@ -127,14 +119,10 @@ pub enum GpuEvent {
     Xid {
         /// The GPU, or the MIG instance that it came from.
         uuid: String,
-        /// NVIDIA's XID number.
         code: u64,
         /// The XID is ignored: it does not make the GPU unhealthy.
         ignored: bool,
     },
     /// A watched GPU fell off the bus; reported once each time.
-    Lost {
-        /// The GPU.
-        uuid: String,
-    },
+    Lost { uuid: String },
 }

@@ -95,7 +95,6 @@ pub(crate) fn note(gpu: &str, call: &'static str, error: &Cause) -> Note {
     }
 }
 
-/// Collects notes about one GPU.
 pub(crate) struct NoteCollector<'a> {
     pub(crate) gpu: String,
     pub(crate) notes: &'a mut Vec<Note>,
@@ -118,7 +117,6 @@ impl NoteCollector<'_> {
         }
     }
 
-    /// A note about a call.
     pub(crate) fn add(&mut self, call: &'static str, problem: String) {
         let gpu = Some(self.gpu.clone());
         self.notes.push(Note { gpu, call, problem });

@@ -1,6 +1,8 @@
 //! What Aliquot asks of the NVIDIA driver, behind one trait, and its implementation over NVML
 //! (`libnvidia-ml.so.1`).
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 mod access;
 mod calls;
 mod compute_mode;
@@ -33,7 +35,7 @@ pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
 pub use processes::GpuProcess;
 pub use releasable::{ClosedReason, ReleasableNvml};
 pub use usage::{DeviceMemory, GpuUtilization, ProcessUtilization, Usage};
-pub use xid::{APPLICATION_XIDS, IgnoredXids};
+pub use xid::{XidAction, XidActions, XidActionsError};
 
 /// Queries and commands to the driver. Calls block: run them on a blocking thread.
 pub trait Driver: Send + Sync {

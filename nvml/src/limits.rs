@@ -54,7 +54,6 @@ pub struct CgroupLimits {
     pub hard: u64,
 }
 
-/// The driver's memory limit of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// Bytes that its processes keep when the GPU is full.
@@ -65,25 +64,19 @@ pub struct MemoryLimit {
     pub used: u64,
 }
 
-/// Why a limit was not set or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     /// The driver, or the GPU while it is partitioned, has no such limits.
     #[error("the driver does not support cgroup memory limits on {0}")]
     NotOffered(String),
-    /// The cgroup is gone, or has no accounting of device memory.
     #[error("cgroup {0} is gone, or the driver does not account its memory")]
     NoCgroup(String),
-    /// Another reason.
     #[error("cannot {step} the memory limit of cgroup {cgroup} on {gpu}: {source}")]
     Step {
         /// "set" or "read".
         step: &'static str,
-        /// The cgroup's directory.
         cgroup: String,
-        /// The GPU.
         gpu: String,
-        /// The reason.
         source: Cause,
     },
 }

@@ -13,12 +13,9 @@ pub(crate) use edit::{create, destroy, switch};
 pub use error::MigError;
 pub(crate) use read::{layout, read_enabled_layout};
 
-/// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigMode {
-    /// The GPU supports MIG.
     pub capable: bool,
-    /// MIG is enabled.
     pub enabled: bool,
     /// MIG will be enabled after the next reset.
     pub pending: bool,
@@ -44,7 +41,6 @@ pub struct GpuInstance {
     pub size: u8,
     /// The memory that programs can allocate: without what the driver reserves, where it reports that.
     pub memory: Mib,
-    /// The driver's id.
     pub id: u32,
     /// Its compute instances: one with all compute slices; none if its creation was interrupted;
     /// several if somebody else partitioned it.
@@ -54,11 +50,9 @@ pub struct GpuInstance {
 /// A compute instance, which processes see as a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigDevice {
-    /// `MIG-…`: the driver's uuid, new for each that is created; or an earlier one that allocations
-    /// still use for it.
+    /// `MIG-…`. The driver derives it from the GPU and the place on it, so an instance that is
+    /// created again has it again.
     pub uuid: String,
-    /// The driver's current uuid.
-    pub current: String,
     /// The driver's id within its GPU instance.
     pub id: u32,
     /// It has all compute slices of its GPU instance.

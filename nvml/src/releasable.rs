@@ -35,16 +35,12 @@ struct OpenNvml {
     driver_use: DriverUse,
 }
 
-/// Why the driver is not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ClosedReason {
-    /// Another process needs it alone.
     #[error("the node agent changes the MIG mode of a GPU")]
     Requested,
-    /// It cannot be opened; the text is an [`NvmlError`].
     #[error("{0}")]
     Failed(String),
-    /// The locks cannot be used.
     #[error(
         "cannot lock the files in the state directory that record who has the driver open: {0}"
     )]

@@ -48,11 +48,9 @@ pub struct GpuUtilization {
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Total.
     pub total: u64,
     /// In use, without what the driver reserves where it reports that separately.
     pub used: u64,
-    /// Reserved by the driver.
     pub reserved: u64,
 }
 
@@ -73,10 +71,8 @@ pub trait Usage: Send + Sync {
     /// The processes on a GPU, once for each instance, including graphics and MPS clients.
     fn processes(&self, gpu: &str) -> Result<Vec<GpuProcess>, NvmlError>;
 
-    /// Utilization of a GPU.
     fn utilization(&self, gpu: &str) -> Result<GpuUtilization, NvmlError>;
 
-    /// Memory of a device.
     fn memory(&self, uuid: &str) -> Result<DeviceMemory, NvmlError>;
 
     /// Samples of the processes on a GPU after `since`, in the driver's microseconds; `None`: the

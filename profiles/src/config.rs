@@ -13,7 +13,6 @@ use crate::text_format;
 /// The version that this release reads and writes.
 pub const VERSION: &str = "aliquot.dev/v1alpha1";
 
-/// A whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -22,18 +21,15 @@ pub struct Config {
     /// The profile of nodes without another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// The profiles by name.
     pub profiles: BTreeMap<String, Profile>,
 }
 
-/// The settings of the nodes with this profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Profile {
     /// Nodes with all these labels get it; empty: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The modes of selected GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Rule>,
     /// The mode of all other GPUs.
@@ -47,10 +43,8 @@ pub struct Profile {
     pub transition: Transition,
 }
 
-/// A mode for some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// The GPUs.
     pub select: GpuSelector,
     /// It may select no GPU.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -58,12 +52,10 @@ pub struct Rule {
     /// What of each GPU is reserved for some namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserve: Vec<Reservation>,
-    /// Their mode.
     #[serde(flatten)]
     pub mode: Mode,
 }
 
-/// What is reserved for pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Instances of this MIG profile; without it the whole GPU.
@@ -72,7 +64,6 @@ pub struct Reservation {
     /// The number of instances; one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// The namespaces.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -89,7 +80,6 @@ impl Rule {
 }
 
 impl Reservation {
-    /// The number of instances.
     pub fn count(&self) -> u32 {
         self.count.unwrap_or(1)
     }
@@ -99,14 +89,12 @@ impl Reservation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Transition {
-    /// Wait or evict.
     pub policy: TransitionPolicy,
     /// The GPU keeps its old mode if it is not free by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Seconds>,
 }
 
-/// How a GPU becomes free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransitionPolicy {
@@ -121,7 +109,6 @@ pub enum TransitionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seconds(pub u64);
 
-/// A configuration that cannot be written.
 #[derive(Debug, Error)]
 #[error("the configuration cannot be written as YAML: {0}")]
 pub struct WriteError(#[from] serde_saphyr::ser::Error);

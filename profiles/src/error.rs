@@ -10,7 +10,6 @@ use thiserror::Error;
 /// The path of a whole file.
 pub const ROOT: &str = "(file)";
 
-/// One error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ProfileError {
     /// Such as `profiles.lab.gpus[2].replicas`.
@@ -23,13 +22,11 @@ pub struct ProfileError {
     pub expected: String,
 }
 
-/// All errors, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ProfileError::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ProfileErrors(pub Vec<ProfileError>);
 
 impl ProfileError {
-    /// An error of a value.
     pub fn new(
         path: impl Into<String>,
         value: &Value,

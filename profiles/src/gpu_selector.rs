@@ -8,14 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::mode::is_false;
 use crate::text_format::TextFormat;
 
-/// A physical GPU, as the driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhysicalGpu {
-    /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
-    /// NVML's product name.
     pub product: String,
     /// [`Pci::Address`], if the driver reports it.
     pub pci: Option<Pci>,
@@ -31,7 +28,6 @@ pub struct PhysicalGpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuSelector {
-    /// Every GPU.
     #[serde(skip_serializing_if = "is_false")]
     pub all: bool,
     /// By NVML's index.
@@ -60,7 +56,6 @@ pub struct GpuSelector {
     pub product: Vec<Glob>,
 }
 
-/// A PCI address or a PCI device id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pci {
     /// Domain, bus, device, function.
@@ -102,7 +97,6 @@ impl fmt::Display for PhysicalGpu {
 }
 
 impl GpuSelector {
-    /// Every GPU.
     pub fn all() -> Self {
         Self {
             all: true,
@@ -110,7 +104,6 @@ impl GpuSelector {
         }
     }
 
-    /// Whether it selects this GPU.
     pub fn matches(&self, gpu: &PhysicalGpu) -> bool {
         let by_index = self.index.is_empty() || self.index.contains(&gpu.index);
         let by_uuid = self.uuid.is_empty() || self.uuid.iter().any(|u| same(u, &gpu.uuid));
@@ -226,7 +219,6 @@ impl<'de> Deserialize<'de> for Pci {
 }
 
 impl Glob {
-    /// Whether the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let pattern: Vec<char> = self.0.chars().collect();
         let text: Vec<char> = text.chars().collect();

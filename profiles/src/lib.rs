@@ -3,6 +3,7 @@
 //! driver. Anything ambiguous is a [`ProfileError`].
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod config;
 pub mod config_schema;

@@ -11,7 +11,6 @@ pub const MAX_MPS_CLIENTS: u64 = 48;
 /// The same on older GPUs.
 pub const MAX_MPS_CLIENTS_BEFORE_VOLTA: u32 = 16;
 
-/// The sharing mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum Mode {
@@ -29,7 +28,6 @@ pub enum Mode {
     Unmanaged,
 }
 
-/// How a MIG instance is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum InstanceSharing {
@@ -41,7 +39,6 @@ pub enum InstanceSharing {
     Mps(Mps),
 }
 
-/// Settings of vgpu.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Vgpu {
@@ -59,21 +56,17 @@ pub struct Vgpu {
     pub video: bool,
 }
 
-/// Settings of exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exclusive {
-    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
 }
 
-/// Settings of timeslice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeslice {
     /// Number of containers that take turns.
     pub replicas: u32,
-    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
     /// At most one share for each container.
@@ -91,21 +84,16 @@ pub enum SliceLength {
     /// The driver's default.
     #[default]
     Default,
-    /// Short.
     Short,
-    /// Medium.
     Medium,
-    /// Long.
     Long,
 }
 
-/// Settings of mps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mps {
     /// Number of containers at once.
     pub replicas: u32,
-    /// The resource name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rename: Option<String>,
     /// At most one share for each container, NVIDIA's default for MPS.

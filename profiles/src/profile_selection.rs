@@ -21,11 +21,8 @@ pub const BUILT_IN: &str = "built-in";
 /// A node's profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedProfile<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// What selected it.
     pub source: ProfileSource,
-    /// The profile.
     pub profile: Cow<'a, Profile>,
 }
 

@@ -9,7 +9,6 @@ use crate::error::{ProfileError, ProfileErrors, ROOT};
 use crate::schema::ValueSchema;
 use crate::validate;
 
-/// Reads a configuration.
 pub fn read(text: &str) -> Result<Config, ProfileErrors> {
     let value = parse_yaml(text)?;
     if let Some(error) = foreign_format(&value) {
@@ -64,20 +63,13 @@ pub(crate) fn parse_typed<T: DeserializeOwned>(
     })
 }
 
-/// The single error for a file in another project's format, instead of one for each key.
+/// The single error for a file of NVIDIA's device plugin, instead of one for each key.
 fn foreign_format(value: &Value) -> Option<ProfileError> {
-    let whose = if value.get("mig-configs").is_some() {
-        "mig-parted"
-    } else if value.get("nodeconfig").is_some() || value.get("nvidia").is_some() {
-        "hami"
-    } else if value.get("sharing").is_some() || value.get("flags").is_some() {
-        "nvidia"
-    } else {
+    if value.get("sharing").is_none() && value.get("flags").is_none() {
         return None;
-    };
-    let what = format!("is a configuration in the format of {whose}");
-    let expected = format!(
-        "apiVersion {VERSION}; convert it with: kubectl-aliquot config convert --from {whose} FILE"
-    );
+    }
+    let what = "is a configuration of NVIDIA's device plugin";
+    let expected =
+        format!("apiVersion {VERSION}; convert it with: kubectl-aliquot config convert FILE");
     Some(ProfileError::without_value(ROOT, what, expected))
 }

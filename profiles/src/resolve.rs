@@ -8,16 +8,18 @@ use serde_json::{Value, json};
 use crate::config::{Profile, Reservation, Rule};
 use crate::error::{ProfileError, ProfileErrors, child_path};
 use crate::gpu_selector::PhysicalGpu;
-use crate::mode::{Defaults, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, Strategy};
+use crate::mode::{
+    Defaults, InstanceSharing, LayoutEntry, MAX_MPS_CLIENTS_BEFORE_VOLTA, Mig, Mode, SliceLength,
+    Strategy,
+};
+use crate::mps::max_clients;
 
 /// The resolved mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuPlan {
-    /// The GPU.
     pub uuid: GpuUuid,
     /// The rule, such as `gpus[1]` or `rest`.
     pub from: String,
-    /// Its mode, with defaults filled in.
     pub mode: Mode,
     /// What is reserved for some namespaces.
     pub reserve: Vec<Reservation>,
@@ -181,6 +183,13 @@ fn check_supported(gpu: &PhysicalGpu, mode: &Mode, path: &str, errors: &mut Vec<
                 ));
             }
         }
+        // NVML has no call for it: another length is refused rather than ignored.
+        Mode::Timeslice(slices) if slices.slice_length != SliceLength::Default => {
+            let path = child_path(path, "sliceLength");
+            let what = format!("cannot be set on GPU {gpu}");
+            let value = json!(slices.slice_length);
+            errors.push(ProfileError::new(path, &value, what, "default"));
+        }
         Mode::Mig(mig) => check_partitionable(gpu, mig, path, errors),
         Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {}
     }
@@ -219,7 +228,7 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
         }
     }
     match check_fit(&geometry, &mig.layout) {
-        Ok(()) => {}
+        Ok(()) => check_instance_clients(gpu, &geometry, &mig.layout, path, errors),
         Err(LayoutError::Unknown(index)) => {
             unknown(
                 format!("{path}.layout[{index}].profile"),
@@ -234,6 +243,32 @@ fn check_partitionable(gpu: &PhysicalGpu, mig: &Mig, path: &str, errors: &mut Ve
                 what,
                 expected,
             ));
+        }
+    }
+}
+
+/// The MPS daemon of an instance serves its part of the clients that a GPU's serves.
+fn check_instance_clients(
+    gpu: &PhysicalGpu,
+    geometry: &Geometry,
+    layout: &[LayoutEntry],
+    path: &str,
+    errors: &mut Vec<ProfileError>,
+) {
+    for (index, entry) in layout.iter().enumerate() {
+        let profile = geometry.find(&entry.profile);
+        let (Some(InstanceSharing::Mps(mps)), Some(profile)) = (&entry.on, profile) else {
+            continue;
+        };
+        let slices = geometry.profiles()[profile].compute;
+        let part = (slices.into(), geometry.compute().into());
+        let most = max_clients(gpu.capability, Some(part));
+        if u64::from(mps.replicas) > most {
+            let path = format!("{path}.layout[{index}].on.replicas");
+            let what = format!("is too many for an instance of GPU {gpu}");
+            let expected = format!("1 to {most}");
+            let value = json!(mps.replicas);
+            errors.push(ProfileError::new(path, &value, what, expected));
         }
     }
 }
@@ -269,7 +304,6 @@ fn check_reserved(
     }
 }
 
-/// Why a layout cannot be created.
 enum LayoutError {
     /// The model lacks the profile of this entry of the layout.
     Unknown(usize),

@@ -12,12 +12,7 @@ pub enum ValueSchema {
     /// `true` or `false`.
     Flag,
     /// An integer within bounds.
-    Whole {
-        /// The smallest.
-        least: u64,
-        /// The largest.
-        most: u64,
-    },
+    Whole { least: u64, most: u64 },
     /// A [`Scaling`](crate::mode::Scaling).
     Scaling,
     /// One of these words.
@@ -36,7 +31,6 @@ pub enum ValueSchema {
     Modes {
         /// Further keys in every mode.
         common: &'static [KeySchema],
-        /// The modes.
         kinds: &'static [ModeSchema],
         /// A mode's name alone is accepted, with default settings.
         name_alone: bool,
@@ -45,14 +39,10 @@ pub enum ValueSchema {
     Any,
 }
 
-/// One key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySchema {
-    /// The key.
     pub key: &'static str,
-    /// The schema of its value.
     pub schema: ValueSchema,
-    /// It is required.
     pub required: bool,
     /// Its description in the JSON schema.
     pub description: &'static str,
@@ -61,9 +51,7 @@ pub struct KeySchema {
 /// One mode and the keys that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub struct ModeSchema {
-    /// The mode's name.
     pub name: &'static str,
-    /// Its keys.
     pub fields: &'static [KeySchema],
 }
 

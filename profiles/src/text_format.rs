@@ -1,6 +1,5 @@
 //! Formats of strings in a configuration. A format's pattern accepts at least what its function does.
 
-/// The format of a string.
 #[derive(Clone, Copy, Debug)]
 pub struct TextFormat {
     /// In words, for messages.
@@ -29,19 +28,16 @@ pub const LABEL_VALUE: TextFormat = TextFormat {
     pattern: "^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$",
     matches: |text| text.is_empty() || is_name(text),
 };
-/// A namespace's name.
 pub const NAMESPACE: TextFormat = TextFormat {
     expectation: "a namespace: 1 to 63 lower-case letters, digits and '-', not starting or ending with '-'",
     pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
     matches: is_namespace,
 };
-/// A resource's name.
 pub const RESOURCE: TextFormat = TextFormat {
     expectation: "a resource with its domain, at most 63 characters after the '/', such as nvidia.com/gpu.shared",
     pattern: "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
     matches: |text| text.contains('/') && is_label_key(text),
 };
-/// A GPU's uuid.
 pub const UUID: TextFormat = TextFormat {
     expectation: "a GPU's uuid, GPU- and 8-4-4-4-12 hexadecimal digits (nvidia-smi -L prints it)",
     pattern: "^GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
@@ -53,19 +49,16 @@ pub const GLOB: TextFormat = TextFormat {
     pattern: "^.{1,128}$",
     matches: |text| (1..=128).contains(&text.chars().count()) && !text.contains('\n'),
 };
-/// A MIG profile's name.
 pub const MIG_PROFILE: TextFormat = TextFormat {
     expectation: "a MIG profile such as 1g.10gb, 1g.10gb+me or 3g.40gb",
     pattern: "^[1-7]g\\.[1-9][0-9]{0,2}gb([+-](me|me\\.all|gfx))*$",
     matches: |text| compute_slices(text).is_some(),
 };
-/// A duration.
 pub const TIME: TextFormat = TextFormat {
     expectation: "a duration such as 30s, 10m or 2h, at most 168h",
     pattern: "^[1-9][0-9]{0,5}[smh]$",
     matches: |text| seconds(text).is_some(),
 };
-/// Any text.
 pub const ANY: TextFormat = TextFormat {
     expectation: "text",
     pattern: "",

@@ -36,8 +36,7 @@ fn reports_each_invalid_file() {
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {-lab: {rest: vgpu}}".to_owned(), r#"profiles.-lab: "-lab" is not a valid key; expected: 1 to 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit"#),
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles:\n  lab: {rest: vgpu}\n  lab: {rest: mps}".to_owned(), "line 4, column 3: cannot be parsed (duplicate mapping key: lab); expected: one YAML document with unique keys"),
         ("apiVersion: aliquot.dev/v1alpha1\nprofiles: {lab: {rest: vgpu}".to_owned(), "line 2, column 11: cannot be parsed (unclosed bracket '{'); expected: one YAML document with unique keys"),
-        ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}".to_owned(), "(file): is a configuration in the format of nvidia; expected: apiVersion aliquot.dev/v1alpha1; convert it with: kubectl-aliquot config convert --from nvidia FILE"),
-        ("version: v1\nmig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}".to_owned(), "(file): is a configuration in the format of mig-parted; expected: apiVersion aliquot.dev/v1alpha1; convert it with: kubectl-aliquot config convert --from mig-parted FILE"),
+        ("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}".to_owned(), "(file): is a configuration of NVIDIA's device plugin; expected: apiVersion aliquot.dev/v1alpha1; convert it with: kubectl-aliquot config convert FILE"),
     ];
     for (broken, message) in &table {
         check(broken, message);

@@ -69,7 +69,7 @@ pub(crate) enum KnownLabel {
 
 impl NodeTypeSpec {
     /// What is known of this label, from the labels by which the type is selected and from what
-    /// agents write for its model.
+    /// the agent, or NVIDIA's GPU Feature Discovery, writes for its model.
     pub(crate) fn label(&self, key: &str) -> KnownLabel {
         let product = || label_value(&self.model);
         if let Some(value) = self.node_selector.get(key) {

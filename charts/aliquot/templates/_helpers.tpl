@@ -20,10 +20,6 @@
 {{- if has (default "" $v.devicePlugin.nvidiaDriverRoot) (list "" "auto") -}}
 {{- $_ := set $v.devicePlugin "nvidiaDriverRoot" "" -}}
 {{- end -}}
-{{- /* helm parses on and off as booleans. */ -}}
-{{- if kindIs "bool" $v.devicePlugin.featureLabels -}}
-{{- $_ := set $v.devicePlugin "featureLabels" (ternary "on" "off" $v.devicePlugin.featureLabels) -}}
-{{- end -}}
 {{- $names := list -}}
 {{- range $v.global.imagePullSecrets -}}
 {{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)) -}}
@@ -118,7 +114,7 @@ version counts as the cluster's version. */}}
 
 {{/* Directories of the agent and the container runtime that no pod with a share may mount. */}}
 {{- define "aliquot.agentPaths" -}}
-{{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir .nvidiaCdiDir -}}
+{{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir "/etc/cdi" -}}
 {{- with .runtimeConfig }}{{ $paths = append $paths (dir .) }}{{ end -}}
 {{- with .nvidiaDriverRoot }}{{ if ne . "/" }}{{ $paths = append $paths . }}{{ end }}{{ end -}}
 {{- $paths | uniq | join "," -}}

@@ -119,7 +119,7 @@ fn reports_agent_conditions_with_reason() {
         &[("container-runtime", Grade::NotChecked)],
     );
     check(
-        &with(runtime, "True", "ToolkitMissing"),
+        &with(runtime, "True", "DriverSpecMissing"),
         &[("container-runtime", warns)],
     );
     check(&with(runtime, "False", "RuntimeComplete"), &[]);

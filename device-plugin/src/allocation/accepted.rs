@@ -24,18 +24,13 @@ pub fn store(accepted: &AcceptedAllocation, directory: &Path) -> Result<(), Stor
     Ok(())
 }
 
-/// Why the store cannot be used.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// An accepted allocation cannot be written as JSON.
     #[error("cannot encode the accepted allocation of pod {pod}: {source}")]
     Encode {
-        /// The pod.
         pod: PodUid,
-        /// What serde found.
         source: serde_json::Error,
     },
 }
@@ -83,27 +78,22 @@ impl Store {
         self.shares.keys().chain(self.damaged.keys())
     }
 
-    /// Pods whose accepted allocation cannot be read, and why.
     pub fn damaged(&self) -> &BTreeMap<PodUid, String> {
         &self.damaged
     }
 
-    /// The accepted allocation of a pod.
     pub fn get(&self, pod: &PodUid) -> Option<&Arc<AcceptedAllocation>> {
         self.shares.get(pod)
     }
 
-    /// All accepted allocations, by uid.
     pub fn all(&self) -> impl Iterator<Item = &AcceptedAllocation> {
         self.shares.values().map(|share| &**share)
     }
 
-    /// The same, as shared references.
     pub fn shared(&self) -> impl Iterator<Item = &Arc<AcceptedAllocation>> {
         self.shares.values()
     }
 
-    /// Stores an accepted allocation.
     pub fn put(&mut self, accepted: AcceptedAllocation) -> Result<(), StoreError> {
         store(&accepted, &self.directory)?;
         let accepted = self.insert_unstored(accepted);
@@ -149,7 +139,6 @@ impl Store {
         self.put(next)
     }
 
-    /// Removes a pod's accepted allocation.
     pub fn remove(&mut self, pod: &PodUid) -> Result<(), StoreError> {
         files::remove(&path(&self.directory, pod))?;
         self.shares.remove(pod);

@@ -14,7 +14,6 @@ use aliquot_node_state::device_id::DeviceId;
 
 use crate::pods::pod::{Phase, Pod};
 
-/// What housekeeping found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Garbage {
     /// Names whose spec and directory nobody needs.

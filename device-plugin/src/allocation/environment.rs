@@ -10,10 +10,9 @@ use aliquot_node_state::container_directory::COUNTERS_IN_CONTAINER;
 use aliquot_node_state::limits::{EffectiveLimits, UtilizationPolicy};
 
 use crate::allocation::tenant_rights::TenantRights;
-use crate::modes::ModeEdits;
+use crate::modes::ModeSetup;
 
-/// The variable that names the counters file.
-pub const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
+const SHARED_CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
 
 const POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
 const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";
@@ -78,17 +77,17 @@ impl NodeRules {
 /// for containers that it limits. `mounts_driver`: the container's other edits mount the driver, and
 /// NVIDIA's runtime must not inject it a second time, over the shim libraries.
 pub fn variables(
-    edits: &ModeEdits,
+    setup: &ModeSetup,
     grants: &[Grant],
     priority: u8,
     effective: EffectiveLimits,
     mounts_driver: bool,
 ) -> Vec<String> {
-    let mut variables = edits.variables.clone();
-    if edits.limited {
+    let mut variables = setup.variables.clone();
+    if setup.limited {
         variables.extend(limits(grants, priority, effective));
     }
-    let visible = edits.visible.join(",");
+    let visible = setup.visible.join(",");
     let nvidia = if mounts_driver { VOID } else { &visible };
     variables.push(format!("{NVIDIA_VISIBLE}={nvidia}"));
     variables.push(format!("{VISIBLE}={visible}"));
@@ -131,16 +130,16 @@ mod tests {
         node.effective_limits(&env, false)
     }
 
-    /// The container edits of the vgpu mode for these grants.
-    fn edits(grants: &[Grant]) -> ModeEdits {
+    /// What mode vgpu needs for these grants.
+    fn setup(grants: &[Grant]) -> ModeSetup {
         let limit = |(i, grant): (usize, &Grant)| {
             format!("CUDA_DEVICE_MEMORY_LIMIT_{i}={}m", grant.memory.0)
         };
-        ModeEdits {
+        ModeSetup {
             visible: grants.iter().map(|grant| grant.gpu.to_string()).collect(),
             variables: grants.iter().enumerate().map(limit).collect(),
             limited: true,
-            ..ModeEdits::default()
+            ..ModeSetup::default()
         }
     }
 
@@ -148,7 +147,7 @@ mod tests {
     fn sets_documented_variables_for_example_pod() {
         let grants = [grant("GPU-a", 3000, 30)];
         assert_eq!(
-            variables(&edits(&grants), &grants, 1, effective(&[], NODE), true),
+            variables(&setup(&grants), &grants, 1, effective(&[], NODE), true),
             [
                 "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
                 "CUDA_DEVICE_SM_LIMIT=30",
@@ -169,7 +168,7 @@ mod tests {
             ..effective(&[], NODE)
         };
         let grants = [grant("GPU-b", 1, 0), grant("GPU-a", 2, 0)];
-        let variables = variables(&edits(&grants), &grants, 0, scaled, false);
+        let variables = variables(&setup(&grants), &grants, 0, scaled, false);
         for expected in [
             "CUDA_DEVICE_MEMORY_LIMIT_0=1m",
             "CUDA_DEVICE_MEMORY_LIMIT_1=2m",
@@ -186,9 +185,9 @@ mod tests {
     #[test]
     fn sets_only_visible_devices_without_limits() {
         let grants = [grant("GPU-a", 10_000, 100)];
-        let exclusive = ModeEdits {
+        let exclusive = ModeSetup {
             visible: vec!["GPU-a".to_owned()],
-            ..ModeEdits::default()
+            ..ModeSetup::default()
         };
         let found = variables(&exclusive, &grants, 1, effective(&[], NODE), true);
         let visible = "ALIQUOT_VISIBLE_DEVICES=GPU-a";

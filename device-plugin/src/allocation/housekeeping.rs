@@ -15,12 +15,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocation::cdi;
 use crate::allocation::collect;
 use crate::allocation::counters_file;
-use crate::allocation::injection;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::prepare::Preparer;
+use crate::container_edits::cdi;
+use crate::container_edits::injection;
 use crate::files::{self, FileError};
 use crate::gpus::device_failures;
 use crate::gpus::inventory::MonitorReports;
@@ -37,16 +37,12 @@ const GAP: Duration = Duration::from_secs(1);
 /// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
-/// Why a run ended early.
 #[derive(Debug, Error)]
 pub enum HousekeepingError {
-    /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A file cannot be listed or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// `/proc` cannot be listed.
     #[error("cannot list processes: {0}")]
     Processes(std::io::Error),
 }
@@ -235,7 +231,6 @@ fn try_once(
     Ok(collect::lost(&entries, &pods, shares()))
 }
 
-/// Removes the files of a name.
 pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
     files::remove(&paths.cdi.join(cdi::file_name(name)))?;
     let directory = paths.container_directories.join(name);

@@ -139,7 +139,7 @@ fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
     let each = grants.iter().map(|grant| match &grant.mig {
         None => {
             let gpu = node.devices.get(&grant.gpu)?;
-            let part = gpu.instance.as_ref().map(|part| part.current.clone());
+            let part = gpu.instance.as_ref().map(|part| part.uuid.clone());
             Some(part.unwrap_or_else(|| grant.gpu.to_string()))
         }
         Some(placed) => {
@@ -147,13 +147,12 @@ fn visible(node: &PublishedNode, grants: &[Grant]) -> Option<String> {
             let gpu = gpus.find(|gpu| gpu.uuid == grant.gpu.as_str())?;
             let mut instances = gpu.layout.instances.iter();
             let one = instances.find(|one| placement_of(one) == *placed)?;
-            Some(one.device()?.current.clone())
+            Some(one.device()?.uuid.clone())
         }
     });
     Some(each.collect::<Option<Vec<String>>>()?.join(","))
 }
 
-/// The event on the pod.
 fn note(share: &AcceptedAllocation, wrong: &WrongInstance) -> EventNote {
     let expected: Vec<&str> = wrong.expected.iter().map(String::as_str).collect();
     EventNote {

@@ -5,7 +5,7 @@ use aliquot_core::{GpuUuid, Grant, Mib};
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, PageError, SIZE, YIELDS};
 
-/// The page of a container, with nothing measured yet. `names` are the devices' current UUIDs,
+/// The page of a container, with nothing measured yet. `names` are the UUIDs that it sees,
 /// `contexts` what a context takes of each, `real` returns a device's usable and advertised memory.
 pub fn page(
     grants: &[Grant],
@@ -74,21 +74,21 @@ mod tests {
 
     #[test]
     fn encodes_page_that_limiter_reads() {
-        let (first, now) = (
+        let (first, part) = (
             "GPU-00000000-0000-0000-0000-000000000000",
             "MIG-00000000-0000-0000-0000-000000000001",
         );
-        let grants = [first, "MIG-old"].map(|gpu| grant(gpu, 3000, 30));
+        let grants = [first, "GPU-b"].map(|gpu| grant(gpu, 3000, 30));
         let contexts = [Mib(480); 2];
-        let page = page(&grants, &[first, now], 1, EFFECTIVE, &contexts, |_| None);
+        let page = page(&grants, &[first, part], 1, EFFECTIVE, &contexts, |_| None);
         let page = page.expect("two devices fit");
         assert_eq!(page[12..16], 2_u32.to_le_bytes());
         assert_eq!(page[32..44], [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
         let second = &page[64 + 120..];
         assert_eq!(
             &second[..40],
-            now.as_bytes(),
-            "the current UUID, not the one before a reboot"
+            part.as_bytes(),
+            "the instance's UUID, not the GPU's"
         );
         assert_eq!(second[40..48], (3000_u64 << 20).to_le_bytes());
         assert_eq!(second[48..56], [30, 0, 0, 0, 0, 0, 0, 0]);

@@ -23,22 +23,16 @@ use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 pub struct NodeAllocations {
     /// The resource of GPUs whose profile names none.
     pub default_resource: String,
-    /// Paths on this node.
     pub paths: Paths,
-    /// The sharing modes.
     pub modes: SharingModes,
-    /// The watched pods.
     pub pods: Pods,
-    /// The published node.
     pub published: NodePublisher,
     /// Accepted allocations. The lock also makes validating and counting one step.
     pub store: Mutex<Store>,
-    /// The kubelet's checkpoint.
     pub checkpoint: CheckpointCache,
 }
 
 impl NodeAllocations {
-    /// The checkpoint's entries of our resources.
     pub fn entries(&self) -> Result<Arc<Vec<CheckpointEntry>>, CheckpointError> {
         let mut served = self.published.get().resources();
         served.insert(self.default_resource.clone());

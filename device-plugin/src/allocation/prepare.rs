@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use aliquot_core::inventory::Mode;
 use aliquot_core::mig::published::MigPlacement;
@@ -15,118 +14,59 @@ use aliquot_region::limits::{PageError, SIZE};
 use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 
-use crate::allocation::capabilities::AllowedCapabilities;
-use crate::allocation::cdi::{self, Edits, Spec, SpecRefusal};
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
-use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
 use crate::allocation::environment::{self};
-use crate::allocation::host::{self, NvidiaSpecs};
-use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
 use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
-use crate::files::{self, FileError};
+use crate::container_edits::capabilities::AllowedCapabilities;
+use crate::container_edits::injection::{self, InstalledLimiter};
+use crate::container_edits::{ContainerEdits, EditsError};
+use crate::files::FileError;
 use crate::gpus::host_device::HostDevice;
 use crate::gpus::inventory::PublishedNode;
-use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
-use crate::paths::SpecFolders;
+use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_node_state::allocate_answer::NonCdiAnswer;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
-use aliquot_node_state::container_directory::PRELOAD_LIST;
-use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
-/// NVIDIA's specs are read again after this: a driver update changes them.
-const SPECS_MAX_AGE: Duration = Duration::from_millis(200);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
-/// Why a container's files cannot be written.
 #[derive(Debug, Error)]
 pub enum PrepareError {
     /// The container was refused. The text is for the user.
     #[error("{0}")]
     Refused(Refusal),
-    /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The accepted allocation names a device that is no longer on this node.
     #[error(
         "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
     )]
-    DeviceGone {
-        /// The pod.
-        pod: PodUid,
-        /// The device.
-        gpu: GpuUuid,
-    },
-    /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
-    #[error(
-        "container {container} would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {}{}, and NVIDIA's container runtime does not start this container; expected nvidia-ctk on the node, with which the agent generates such a spec, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`; the kubelet retries",
-        gpus.join(", "),
-        in_parentheses(refused)
-    )]
-    NoDriver {
-        /// The container.
-        container: String,
-        /// Its devices.
-        gpus: Vec<String>,
-        /// Why specs of NVIDIA's on the node are not used.
-        refused: Vec<SpecRefusal>,
-    },
-    /// The driver's programs in the container could not open a device node that they need.
-    #[error("container {container} would start without {source}; the kubelet retries")]
-    NoDeviceNode {
-        /// The container.
-        container: String,
-        /// The node.
-        source: MissingNode,
-    },
-    /// A device's sharing mode cannot be applied to the container.
+    DeviceGone { pod: PodUid, gpu: GpuUuid },
+    #[error(transparent)]
+    Edits(#[from] EditsError),
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// The devices do not fit into a limits page.
     #[error("container {container}: {source}")]
     Page {
-        /// The container.
         container: String,
         /// What does not fit.
         source: PageError,
     },
-    /// A CDI spec cannot be written as JSON.
-    #[error("cannot encode the CDI spec {name}: {source}")]
-    Encode {
-        /// Its name.
-        name: AnswerName,
-        /// The encoder's error.
-        source: serde_json::Error,
-    },
 }
 
-/// The refusals in parentheses; empty without one.
-fn in_parentheses(refused: &[SpecRefusal]) -> String {
-    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    if refused.is_empty() {
-        return String::new();
-    }
-    format!(" ({})", refused.join("; "))
-}
-
-/// Writes the files of containers.
 pub struct Preparer {
     allocations: Arc<NodeAllocations>,
-    limiter: Option<InstalledLimiter>,
+    edits: ContainerEdits,
     /// The size to charge for a context on every device; `None`: an estimate for each GPU.
     context: Option<Mib>,
-    specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
-    shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
 }
 
-/// The result of an update of all containers' files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refreshed {
     /// How many containers have their files.
@@ -139,7 +79,7 @@ pub struct Refreshed {
 struct ContainerDevices {
     devices: Vec<HostDevice>,
     shown: Vec<Grant>,
-    edits: ModeEdits,
+    setup: ModeSetup,
 }
 
 impl Preparer {
@@ -151,23 +91,19 @@ impl Preparer {
         context: Option<Mib>,
     ) -> Self {
         Self {
+            edits: ContainerEdits::new(&allocations.paths, limiter),
             allocations,
-            limiter,
             context,
-            specs: Mutex::default(),
-            shims: KnownShims::default(),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
         }
     }
 
-    /// What is known of this node's allocations.
     pub fn allocations(&self) -> &Arc<NodeAllocations> {
         &self.allocations
     }
 
-    /// The limiter, if this node has one.
     pub fn limiter(&self) -> Option<&InstalledLimiter> {
-        self.limiter.as_ref()
+        self.edits.limiter()
     }
 
     /// Locks the files of this pod. Must be locked before the store.
@@ -241,7 +177,7 @@ impl Preparer {
         let ContainerDevices {
             devices,
             shown,
-            mut edits,
+            mut setup,
         } = self.set_up_devices(accepted, container, grants, node)?;
         let page = self.limits_page(accepted, container, &devices, &shown, effective, node)?;
         let directory = self
@@ -249,45 +185,40 @@ impl Preparer {
             .paths
             .container_directories
             .join(name.as_str());
-        let enforced = edits.limited && !effective.uncontrolled;
-        let limiter = self.limiter.as_ref().filter(|_| enforced);
-        if let Some(named) = &holders[0].non_cdi {
-            if prepare_directory(&directory, &page, limiter)? {
-                log_instances(accepted, container, &devices);
-            }
-            create_preload_list(&directory, named)?;
-            return Ok(Vec::new());
-        }
+        let enforced = setup.limited && !effective.uncontrolled;
+        let limiter = self.limiter().filter(|_| enforced);
+        let gpus = grants
+            .iter()
+            .filter_map(|grant| node.inventory.gpu(&grant.gpu));
+        let allowed = AllowedCapabilities::of_all(gpus, &node.layout);
+        setup
+            .variables
+            .extend(allowed.map(AllowedCapabilities::variable));
+        let runtime = node.runtime.as_ref();
+        // As long as that is not known, a container that was accepted before does not wait for it.
+        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
         // Nothing is written for a container that would have no driver.
-        let mut driver = self.driver_edits(container, &devices, grants, node, &mut edits)?;
+        let mut driver = self.edits.driver(container, &devices, injected, allowed)?;
         if prepare_directory(&directory, &page, limiter)? {
             log_instances(accepted, container, &devices);
         }
-        let directory_name = directory.display().to_string();
         let mut problems = Vec::new();
-        if let Some(installed) = self.limiter.as_ref().filter(|_| !effective.uncontrolled)
+        if let Some(installed) = self.limiter().filter(|_| !effective.uncontrolled)
             && may_limit_memory(&node.readings.facts.driver_version)
         {
             let gpus = limited_by_driver(accepted, grants);
-            injection::limit_by_driver(&mut driver.edits, &directory_name, installed, &gpus);
+            let directory = directory.display().to_string();
+            injection::limit_by_driver(&mut driver.edits, &directory, installed, &gpus);
         }
         if let Some(limiter) = limiter {
-            let host_root = &self.allocations.paths.nvidia_cdi.host_root;
-            let shims;
-            (shims, problems) =
-                limiter.install_driver_shims(&driver.edits, host_root, &self.shims)?;
-            injection::inject(&mut driver.edits, &directory_name, limiter, &shims);
+            problems = self.edits.inject(limiter, &directory, &mut driver)?;
         }
         let mounts_driver = injection::mounts_driver(&driver.edits);
         let priority = accepted.allocation.priority;
-        let variables = environment::variables(&edits, &shown, priority, effective, mounts_driver);
-        driver.edits.mounts.append(&mut edits.mounts);
-        let (own, trees) = (variables.clone(), host::mounts_whole_trees());
-        self.write_spec(name, &cdi::spec(name, own, &directory_name, &driver, trees))?;
-        fail_point::at("SpecWritten");
-        for name in names {
-            self.write_spec(name, &cdi::variables_only(name, variables.clone()))?;
-        }
+        let variables = environment::variables(&setup, &shown, priority, effective, mounts_driver);
+        driver.edits.mounts.append(&mut setup.mounts);
+        self.edits
+            .write(name, names, &variables, &directory, &driver)?;
         Ok(problems)
     }
 
@@ -313,7 +244,7 @@ impl Preparer {
         };
         let mut devices = Vec::with_capacity(grants.len());
         let mut shown = grants.to_vec();
-        let mut edits = ModeEdits::default();
+        let mut setup = ModeSetup::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
             let mut device = device.ok_or_else(|| PrepareError::DeviceGone {
@@ -331,9 +262,9 @@ impl Preparer {
                 other_instances: &other_instances,
             };
             let mode = share.mode;
-            self.allocations.modes.add_edits(&share, &mut edits)?;
-            if let Some(instance) = edits.instance.take() {
-                device.instance = Some(instance);
+            let created = self.allocations.modes.prepare(&share, &mut setup)?;
+            if created.is_some() {
+                device.instance = created;
             }
             if mode == Mode::Timeslice {
                 // Nothing is allocated of it: the whole device is the limit.
@@ -346,19 +277,10 @@ impl Preparer {
             }
             devices.push(device);
         }
-        // The driver may have a new UUID for an instance.
-        for device in &devices {
-            let Some(instance) = &device.instance else {
-                continue;
-            };
-            let known = edits.visible.iter_mut();
-            let known = known.filter(|name| *name == device.uuid.as_str());
-            known.for_each(|name| name.clone_from(&instance.current));
-        }
         Ok(ContainerDevices {
             devices,
             shown,
-            edits,
+            setup,
         })
     }
 
@@ -372,7 +294,7 @@ impl Preparer {
         node: &PublishedNode,
     ) -> Result<[u8; SIZE], PrepareError> {
         let priority = accepted.allocation.priority;
-        let names: Vec<&str> = devices.iter().map(HostDevice::current_uuid).collect();
+        let names: Vec<&str> = devices.iter().map(HostDevice::visible_uuid).collect();
         let contexts = context_sizes(self.context, shown, node);
         let page = limits::page(shown, &names, priority, effective, &contexts, |gpu| {
             let device = node.inventory.gpu(gpu)?;
@@ -383,91 +305,6 @@ impl Preparer {
             container: container.to_owned(),
             source,
         })
-    }
-
-    /// The edits that provide the driver for these devices, with the numbers of their device nodes
-    /// and without what their profiles do not allow. Fails where the container would have no driver.
-    fn driver_edits(
-        &self,
-        container: &str,
-        devices: &[HostDevice],
-        grants: &[Grant],
-        node: &PublishedNode,
-        edits: &mut ModeEdits,
-    ) -> Result<cdi::Driver, PrepareError> {
-        let paths = &self.allocations.paths;
-        let specs = self.nvidia_specs(&paths.nvidia_cdi);
-        let (root, nodes) = (paths.driver_root.as_ref(), &paths.capabilities);
-        let mut driver = host::driver(&specs.usable, root, nodes, devices);
-        let runtime = node.runtime.as_ref();
-        // As long as that is not known, a container that was accepted before does not wait for it.
-        let injected = runtime.is_none_or(|runtime| runtime.injects_driver);
-        if !has_driver(&driver.edits, injected) {
-            let gpus: Vec<_> = node
-                .readings
-                .facts
-                .gpus
-                .iter()
-                .map(host::named_gpu)
-                .collect();
-            return Err(PrepareError::NoDriver {
-                container: container.to_owned(),
-                gpus: devices
-                    .iter()
-                    .map(|one| one.current_uuid().to_owned())
-                    .collect(),
-                refused: specs.refusals(&gpus),
-            });
-        }
-        let completed = DeviceNodes::of(root).complete(
-            &mut driver.edits,
-            &device_nodes::required(devices, nodes),
-            &paths.proc_devices,
-        );
-        // Without the driver in the edits, NVIDIA's runtime adds it with its device nodes.
-        if let Err(source) = completed
-            && injection::mounts_driver(&driver.edits)
-        {
-            return Err(PrepareError::NoDeviceNode {
-                container: container.to_owned(),
-                source,
-            });
-        }
-        let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
-        if let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) {
-            allowed.filter_edits(&mut driver.edits);
-            edits.variables.push(allowed.variable());
-        }
-        Ok(driver)
-    }
-
-    /// [`host::specs`], read again after [`SPECS_MAX_AGE`].
-    fn nvidia_specs(&self, folders: &SpecFolders) -> Arc<NvidiaSpecs> {
-        let mut cached = self.specs.lock();
-        if let Some((read, specs)) = &*cached
-            && read.elapsed() < SPECS_MAX_AGE
-        {
-            return Arc::clone(specs);
-        }
-        let specs = Arc::new(host::specs(folders));
-        *cached = Some((Instant::now(), Arc::clone(&specs)));
-        specs
-    }
-
-    fn write_spec(&self, name: &AnswerName, spec: &Spec) -> Result<(), PrepareError> {
-        let text = serde_json::to_vec_pretty(spec).map_err(|source| PrepareError::Encode {
-            name: name.clone(),
-            source,
-        })?;
-        files::put(
-            &self
-                .allocations
-                .paths
-                .cdi
-                .join(cdi::file_name(name.as_str())),
-            &text,
-        )?;
-        Ok(())
     }
 }
 
@@ -483,21 +320,6 @@ fn prepare_directory(
     }
     fail_point::at("DirectoryWritten");
     Ok(changed)
-}
-
-/// Creates the preload list that an answer mounts, empty where nothing limits the container.
-fn create_preload_list(directory: &Path, named: &NonCdiAnswer) -> Result<(), FileError> {
-    let list = directory.join(PRELOAD_LIST);
-    if named.preloads && !list.exists() {
-        files::put(&list, b"")?;
-    }
-    Ok(())
-}
-
-/// Whether something brings the driver's CUDA library into a container: these edits, or NVIDIA's
-/// runtime, if it injects the driver into the container.
-fn has_driver(edits: &Edits, injected: bool) -> bool {
-    injected || injection::mounts_driver(edits)
 }
 
 /// The GPUs whose memory the driver is to limit; a MIG instance limits it itself.
@@ -521,7 +343,7 @@ fn log_instances(accepted: &AcceptedAllocation, container: &str, devices: &[Host
             namespace = accepted.namespace,
             pod = accepted.pod_name,
             container,
-            uuid = instance.current,
+            uuid = instance.uuid,
             gpu_instance = instance.gpu_instance,
             compute_instance = instance.compute_instance,
             "container gets a MIG instance"
@@ -539,48 +361,4 @@ fn placed_instances(
     let grants = all.flat_map(|one| one.allocation.all().flat_map(|(_, grants)| grants));
     let here = grants.filter(|grant| grant.gpu == *gpu);
     here.filter_map(|grant| grant.mig.clone()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn driver_comes_from_our_edits_or_nvidia_runtime() {
-        for (library, injected, expected) in [
-            ("libcuda.so.1", false, true),
-            ("libcuda.so.580.82.07", false, true),
-            ("libcudadebugger.so.1", false, false),
-            ("libnvidia-ml.so.1", false, false),
-            ("libnvidia-ml.so.1", true, true),
-        ] {
-            let path = format!("/usr/lib64/{library}");
-            let edits = Edits {
-                mounts: vec![json!({"hostPath": "/lib", "containerPath": path})],
-                ..Edits::default()
-            };
-            assert_eq!(has_driver(&edits, injected), expected, "{library}");
-        }
-    }
-
-    #[test]
-    fn creates_preload_list_once_before_container() {
-        let directory = tempfile::tempdir().expect("tempdir");
-        let list = directory.path().join(PRELOAD_LIST);
-        let named = |preloads| NonCdiAnswer {
-            visible: BTreeSet::new(),
-            preloads,
-        };
-        create_preload_list(directory.path(), &named(false)).expect("nothing to do");
-        assert!(!list.exists());
-        create_preload_list(directory.path(), &named(true)).expect("made");
-        assert_eq!(std::fs::read(&list).expect("there"), b"");
-        std::fs::write(&list, "ours").expect("written");
-        create_preload_list(directory.path(), &named(true)).expect("left");
-        assert_eq!(std::fs::read(&list).expect("there"), b"ours");
-    }
 }

@@ -34,7 +34,6 @@ const IDLE: Duration = Duration::from_mins(1);
 /// What would fit is said in multiples of this, so that not every allocation changes the text.
 const FITS: Mib = Mib(256);
 
-/// Why a share is not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NotEnforced {
     /// It is tried again.
@@ -112,7 +111,6 @@ fn resize_all(
     (reports, now)
 }
 
-/// Enforces what the scheduler granted.
 fn enforce(
     starter: &ContainerStarter,
     pod: &Pod,
@@ -216,7 +214,6 @@ fn validated(
     }
 }
 
-/// Writes the limits pages of the pod's started containers.
 fn write_pages(
     starter: &ContainerStarter,
     accepted: &AcceptedAllocation,

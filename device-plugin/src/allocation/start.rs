@@ -20,7 +20,6 @@ use crate::allocation::prepare::{PrepareError, Preparer};
 use crate::allocation::validation::{self, Decision, Refusal, ValidationInput, Validator};
 use crate::gpus::inventory::PublishedNode;
 use crate::pods::pod::Pod;
-use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
 use aliquot_node_state::device_id::DeviceIds;
 use aliquot_serve::fail_point;
@@ -44,52 +43,37 @@ pub enum Started {
     Untouched,
 }
 
-/// Why a container may not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The pod was refused. The text is for the user.
     #[error("{0}")]
     Refused(Refusal),
-    /// The container would start without its GPU.
     #[error(
         "the container would start without its GPU and without limits: {0}; the kubelet retries"
     )]
     Runtime(String),
-    /// Whether it would is not known yet.
     #[error(
         "the agent has not inspected the container runtime yet, which needs the Node object from the API server; the kubelet retries"
     )]
     RuntimeUnknown,
-    /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// No container has these device ids.
     #[error(
         "the kubelet's device checkpoint lists no container with exactly the device ids {0:?}; the kubelet retries"
     )]
     NoHolder(DeviceIds),
-    /// The pod is not known yet and the API server cannot be asked.
     #[error(
         "cannot read pod {pod}, which starts here for the first time, from the API server: {source}; the kubelet retries"
     )]
-    Lookup {
-        /// The pod.
-        pod: PodUid,
-        /// The error.
-        source: kube::Error,
-    },
-    /// The API server does not answer.
+    Lookup { pod: PodUid, source: kube::Error },
     #[error(
         "cannot read pod {0}, which starts here for the first time, from the API server: no answer within 5 s; the kubelet retries"
     )]
     LookupTimeout(PodUid),
-    /// The accepted allocation cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The container's files cannot be written.
     #[error(transparent)]
     Prepare(PrepareError),
-    /// The work ended early.
     #[error("the agent is stopping")]
     Stopped,
 }
@@ -103,24 +87,19 @@ impl From<PrepareError> for StartError {
     }
 }
 
-/// How far a call gets with what is known here.
-enum Attempt {
-    Started(Started),
-    /// The watch does not know this pod, which starts here for the first time.
-    Unknown(PodUid),
-    /// The container runtime's CDI support is not known yet.
-    RuntimeUnknown,
+/// Containers of one pod that have the device ids of a call.
+struct Owner {
+    pod: PodUid,
+    /// All of their checkpoint entries: a container's other resources are served with this one,
+    /// since they share one environment.
+    entries: Vec<CheckpointEntry>,
 }
 
 /// Serves `PreStartContainer`; shared by all calls.
 pub struct ContainerStarter {
-    /// What is known of this node's allocations.
     pub allocations: Arc<NodeAllocations>,
-    /// Decides which pods may start.
     pub validator: Validator,
-    /// Writes the files of containers.
     pub preparer: Arc<Preparer>,
-    /// Asks the API server.
     pub lookup: Lookup,
 }
 
@@ -132,26 +111,65 @@ impl ContainerStarter {
         resource: &str,
         ids: DeviceIds,
     ) -> Result<Started, StartError> {
-        let mut asked = BTreeMap::new();
-        loop {
-            let (this, resource) = (Arc::clone(self), resource.to_owned());
-            let (ids, known) = (ids.clone(), asked.clone());
-            let attempt = spawn_blocking(move || this.attempt(&resource, ids, &known));
-            match attempt.await.map_err(|_| StartError::Stopped)?? {
-                Attempt::Started(started) => return Ok(started),
-                Attempt::Unknown(uid) => {
-                    let pod = self.look_up_pod(&uid).await?;
-                    asked.insert(uid, pod);
-                }
-                Attempt::RuntimeUnknown => {
-                    let mut node = self.allocations.published.subscribe();
-                    let inspected = node.wait_for(|node| node.runtime.is_some());
-                    let inspected = tokio::time::timeout(LOOKUP, inspected).await;
-                    if !matches!(inspected, Ok(Ok(_))) {
-                        return Err(StartError::RuntimeUnknown);
-                    }
-                }
+        let (this, resource) = (Arc::clone(self), resource.to_owned());
+        let owners = spawn_blocking(move || this.find_owners(&resource, ids));
+        let owners = owners.await.map_err(|_| StartError::Stopped)??;
+        let mut started = Started::Untouched;
+        // One, unless the checkpoint still lists a pod that is gone.
+        for owner in owners {
+            let pod = self.load_pod(&owner.pod).await?;
+            let this = Arc::clone(self);
+            let served = spawn_blocking(move || this.serve(&owner, pod.as_deref()));
+            started = served.await.map_err(|_| StartError::Stopped)??;
+        }
+        Ok(started)
+    }
+
+    /// Those whose containers have exactly these ids; none where another plugin allocated them.
+    fn find_owners(&self, resource: &str, ids: DeviceIds) -> Result<Vec<Owner>, StartError> {
+        let entries = self.allocations.entries()?;
+        let holders: Vec<&CheckpointEntry> =
+            checkpoint::holders(&entries, resource, &ids).collect();
+        if holders.is_empty() {
+            return Err(StartError::NoHolder(ids));
+        }
+        let named = |entry: &&CheckpointEntry| entry.name.is_some();
+        let mut by_pod: BTreeMap<PodUid, Vec<CheckpointEntry>> = BTreeMap::new();
+        for holder in holders.into_iter().filter(named) {
+            let same =
+                |e: &&CheckpointEntry| e.pod == holder.pod && e.container == holder.container;
+            let all = entries.iter().filter(same).filter(named).cloned();
+            by_pod.entry(holder.pod.clone()).or_default().extend(all);
+        }
+        let owners = by_pod.into_iter();
+        Ok(owners
+            .map(|(pod, entries)| Owner { pod, entries })
+            .collect())
+    }
+
+    /// The pod, unless it is accepted already or the API server has no such pod. Fails where the
+    /// container runtime would start it without its GPU.
+    async fn load_pod(&self, uid: &PodUid) -> Result<Option<Arc<Pod>>, StartError> {
+        let known = &*self.allocations;
+        let is_first = known.store.lock().get(uid).is_none();
+        let mut pod = None;
+        if is_first {
+            pod = known.pods.get(uid);
+            if pod.is_none() {
+                pod = self.look_up_pod(uid).await?;
             }
+            let mut node = known.published.subscribe();
+            let inspected = node.wait_for(|node| node.runtime.is_some());
+            let inspected = tokio::time::timeout(LOOKUP, inspected).await;
+            if !matches!(inspected, Ok(Ok(_))) {
+                return Err(StartError::RuntimeUnknown);
+            }
+        }
+        let node = known.published.get();
+        let runtime = node.runtime.as_ref();
+        match runtime.and_then(|runtime| runtime.without_cdi.clone()) {
+            Some(why) => Err(StartError::Runtime(why)),
+            None => Ok(pod),
         }
     }
 
@@ -167,74 +185,20 @@ impl ContainerStarter {
         }
     }
 
-    /// The same without the API server, except for the pods in `asked`, which were looked up.
-    fn attempt(
-        &self,
-        resource: &str,
-        ids: DeviceIds,
-        asked: &BTreeMap<PodUid, Option<Arc<Pod>>>,
-    ) -> Result<Attempt, StartError> {
-        let known = &*self.allocations;
-        let entries = known.entries()?;
-        let holders: Vec<&CheckpointEntry> =
-            checkpoint::holders(&entries, resource, &ids).collect();
-        if holders.is_empty() {
-            return Err(StartError::NoHolder(ids));
-        }
-        // A container's other resources are served with this one: they share one environment.
-        let named = |entry: &&CheckpointEntry| entry.name.is_some();
-        let mut by_pod: BTreeMap<PodUid, Vec<CheckpointEntry>> = BTreeMap::new();
-        for holder in holders.into_iter().filter(named) {
-            let same =
-                |e: &&CheckpointEntry| e.pod == holder.pod && e.container == holder.container;
-            let all = entries.iter().filter(same).filter(named).cloned();
-            by_pod.entry(holder.pod.clone()).or_default().extend(all);
-        }
-        let mut pods = BTreeMap::new();
-        for uid in by_pod.keys() {
-            if known.store.lock().get(uid).is_some() {
-                continue;
-            }
-            match known.pods.get(uid).or_else(|| asked.get(uid)?.clone()) {
-                Some(pod) => drop(pods.insert(uid, pod)),
-                None if asked.contains_key(uid) => {}
-                None => return Ok(Attempt::Unknown(uid.clone())),
-            }
-        }
-        let by_cdi = || by_pod.values().flatten().any(|one| one.non_cdi.is_none());
-        let node = known.published.get();
-        let first = |uid: &PodUid| known.store.lock().get(uid).is_none();
-        if node.runtime.is_none() && by_cdi() && by_pod.keys().any(first) {
-            return Ok(Attempt::RuntimeUnknown);
-        }
-        let off = node.runtime.as_ref();
-        let off = off.and_then(|runtime| runtime.without_cdi.clone());
-        if let Some(why) = off.filter(|_| by_cdi()) {
-            return Err(StartError::Runtime(why));
-        }
-        let mut started = Started::Untouched;
-        // One pod, unless the checkpoint still lists one that is gone.
-        for (uid, holders) in &by_pod {
-            let pod = pods.get(uid).map(|pod| &**pod);
-            started = self.serve(uid, pod, holders)?;
-        }
-        Ok(Attempt::Started(started))
-    }
-
-    /// Serves a pod's containers with these checkpoint entries. `pod` is set where the pod is not
-    /// accepted yet, unless the API server has no such pod.
-    fn serve(
-        &self,
-        uid: &PodUid,
-        pod: Option<&Pod>,
-        holders: &[CheckpointEntry],
-    ) -> Result<Started, StartError> {
+    /// Has the pod validated at its first start, and writes the files of its containers. `pod` is
+    /// that of [`Self::load_pod`].
+    fn serve(&self, owner: &Owner, pod: Option<&Pod>) -> Result<Started, StartError> {
+        let (uid, holders) = (&owner.pod, owner.entries.as_slice());
         let _locked = self.preparer.lock_pod(uid);
         let mut store = self.allocations.store.lock();
         // Under the lock, so that a GPU that begins to change meanwhile is noticed.
         let node = self.allocations.published.get();
         let started = if let Some(accepted) = store.get(uid) {
-            self.check_again(accepted, holders, &node)?;
+            // The kubelet may have allocated again.
+            for holder in holders {
+                validation::check_holder(holder, &accepted.allocation)
+                    .map_err(StartError::Refused)?;
+            }
             Started::Served
         } else {
             self.accept(&mut store, uid, pod, holders, &node)?;
@@ -278,8 +242,6 @@ impl ContainerStarter {
             Decision::Accept(accepted) => *accepted,
             Decision::Refuse(refusal) => return Err(self.refuse(pod, refusal)),
         };
-        let checked = self.validator.check_answers(&accepted, holders, node, pod);
-        checked.map_err(|refusal| self.refuse(pod, refusal))?;
         for (name, container) in checkpoint::names_by_container(holders) {
             accepted.record_name(name, container);
         }
@@ -293,23 +255,6 @@ impl ContainerStarter {
         fail_point::at("ShareAfterStore");
         known.published.retain_refused(|refused| refused != uid);
         Ok(())
-    }
-
-    /// Checks an accepted pod: the kubelet may have allocated again, and instances have new UUIDs
-    /// after a reboot.
-    fn check_again(
-        &self,
-        accepted: &AcceptedAllocation,
-        holders: &[CheckpointEntry],
-        node: &PublishedNode,
-    ) -> Result<(), StartError> {
-        for holder in holders {
-            validation::check_holder(holder, &accepted.allocation).map_err(StartError::Refused)?;
-        }
-        let pod = self.allocations.pods.get(&accepted.pod);
-        let pod = pod.as_deref();
-        let checked = self.validator.check_answers(accepted, holders, node, pod);
-        checked.map_err(|refusal| self.refuse(pod, refusal))
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.

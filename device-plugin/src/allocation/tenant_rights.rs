@@ -54,7 +54,6 @@ pub struct NamespaceRights {
 }
 
 impl NamespaceRights {
-    /// The rights of pods in this namespace.
     pub fn of(&self, namespace: &str) -> TenantRights {
         let named = |names: &[String]| names.iter().any(|one| one == "*" || one == namespace);
         TenantRights {

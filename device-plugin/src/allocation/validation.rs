@@ -1,7 +1,7 @@
 //! Validates a pod at its first `PreStartContainer`: may it have what its annotation says? Pure:
 //! the same input gives the same decision. An accepted pod is not validated again, but whether the
-//! kubelet's device ids and Allocate's answer fit its allocation is checked at every start. Users
-//! read a refusal's text in the pod's event, so it says what to do.
+//! kubelet's device ids fit its allocation is checked at every start. Users read a refusal's text in
+//! the pod's event, so it says what to do.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,30 +14,23 @@ use aliquot_core::{
     Allocation, Gpu, GpuUuid, Grant, Inventory, Mib, NodeName, Percent, PodUid, Reason,
 };
 use aliquot_node_state::accepted::{AcceptedAllocation, AcceptedContainer};
-use aliquot_node_state::checkpoint::{self, CheckpointEntry};
+use aliquot_node_state::checkpoint::CheckpointEntry;
 
-use crate::allocation::capabilities::{self, AllowedCapabilities};
 use crate::allocation::environment::NodeRules;
 use crate::allocation::tenant_rights::NamespaceRights;
 use crate::gpus::allocatable::{self, NodeLayout};
-use crate::gpus::inventory::PublishedNode;
 use crate::modes::mps;
 use crate::pods::pod::Pod;
 
 /// The priority of pods that ask for none.
 const LOW: u8 = 1;
 
-/// Validates pods by the settings of this node.
 #[derive(Clone, Debug)]
 pub struct Validator {
-    /// This node.
     pub node: NodeName,
-    /// The node's rules for the environment.
     pub rules: NodeRules,
     /// Which of their own limits pods may set, by namespace; `None`: as in `rules`.
     pub namespace_rights: Option<NamespaceRights>,
-    /// The agent has a limiter.
-    pub limits: bool,
 }
 
 /// What is known of a pod, and of the others on its node.
@@ -45,31 +38,25 @@ pub struct Validator {
 pub struct ValidationInput<'a> {
     /// The node's devices, with their foreign and lingering use.
     pub inventory: &'a Inventory,
-    /// How its GPUs are shared.
     pub layout: &'a NodeLayout,
-    /// The uid in the checkpoint.
     pub uid: &'a PodUid,
     /// The pod of that uid; `None` when the API server has none on this node.
     pub pod: Option<&'a Pod>,
     /// The checkpoint's entries for this pod and these device ids.
     pub holders: &'a [&'a CheckpointEntry],
-    /// The accepted allocations of other live pods.
     pub others: &'a [&'a AcceptedAllocation],
     /// What pods use whose accepted allocation cannot be read, by what else is known of them.
     pub damaged: &'a [(PodUid, AllocatedUse)],
 }
 
-/// The result of validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The allocation to store and to serve from now on.
     Accept(Box<AcceptedAllocation>),
-    /// The reason for the refusal.
     Refuse(Refusal),
 }
 
 impl Validator {
-    /// Accepts or refuses a pod.
     pub fn validate(&self, input: ValidationInput<'_>) -> Decision {
         match self.accept(input) {
             Ok(accepted) => Decision::Accept(Box::new(accepted)),
@@ -103,7 +90,6 @@ impl Validator {
         Ok(accepted)
     }
 
-    /// The rules for the pods of this one's namespace.
     fn rules_of(&self, pod: &Pod) -> NodeRules {
         let rights = self.namespace_rights.as_ref();
         let rights = rights.map_or(self.rules.rights, |rights| rights.of(&pod.namespace));
@@ -111,25 +97,6 @@ impl Validator {
             rights,
             ..self.rules
         }
-    }
-
-    /// Checks that what Allocate named without CDI, before the pod was known, is what each container
-    /// of these checkpoint entries was allocated.
-    pub fn check_answers(
-        &self,
-        accepted: &AcceptedAllocation,
-        entries: &[CheckpointEntry],
-        node: &PublishedNode,
-        pod: Option<&Pod>,
-    ) -> Result<(), Refusal> {
-        for holders in checkpoint::entries_by_container(entries) {
-            let grants = accepted.allocation.grants(&holders[0].container);
-            let mode = |device: &GpuUuid| accepted.mode(device);
-            let grants = grants.unwrap_or_default();
-            check_answer(&holders, grants, mode, node, self.limits, pod)
-                .map_err(Refusal::NonCdi)?;
-        }
-        Ok(())
     }
 }
 
@@ -206,69 +173,6 @@ pub fn check_holder(holder: &CheckpointEntry, allocation: &Allocation) -> Result
         });
     }
     Ok(())
-}
-
-/// As [`Validator::check_answers`] of one container: `holders` are its entries, `mode` is a device's
-/// sharing mode when the pod was accepted, `limits` whether this node enforces limits.
-fn check_answer(
-    holders: &[&CheckpointEntry],
-    grants: &[Grant],
-    mode: impl Fn(&GpuUuid) -> Mode,
-    node: &PublishedNode,
-    limits: bool,
-    pod: Option<&Pod>,
-) -> Result<(), NonCdiRefusal> {
-    let Some(named) = holders.iter().find_map(|holder| holder.non_cdi.as_ref()) else {
-        return Ok(());
-    };
-    let container = &holders[0].container;
-    let needs = |what| NonCdiRefusal::NeedsCdi(container.clone(), what);
-    if holders.len() > 1 {
-        return Err(needs("devices of two resources"));
-    }
-    if grants.iter().any(|grant| grant.mig.is_some()) {
-        return Err(needs("a MIG instance that is created for it"));
-    }
-    if grants.iter().any(|grant| mode(&grant.gpu) == Mode::Mps) {
-        return Err(needs("a share of a GPU in mode mps"));
-    }
-    let current = |grant: &Grant| {
-        let device = node.devices.get(&grant.gpu);
-        device.map_or_else(
-            || grant.gpu.to_string(),
-            |device| device.current_uuid().to_owned(),
-        )
-    };
-    let given: BTreeSet<String> = grants.iter().map(current).collect();
-    if given != named.visible {
-        return Err(NonCdiRefusal::OtherDevices {
-            container: container.clone(),
-            named: named.visible.iter().cloned().collect(),
-            given: given.into_iter().collect(),
-        });
-    }
-    let shared = grants.iter().any(|grant| mode(&grant.gpu) == Mode::Vgpu);
-    if shared && limits && !named.preloads {
-        return Err(NonCdiRefusal::Unlimited(container.clone()));
-    }
-    // A pod's own environment overrides that of the answer.
-    let own = pod.and_then(|pod| pod.containers.iter().find(|one| one.name == *container));
-    if own.is_some_and(|own| own.env_from) {
-        return Err(NonCdiRefusal::EnvFrom(container.clone()));
-    }
-    let devices = grants.iter().filter_map(|g| node.inventory.gpu(&g.gpu));
-    let Some(allowed) = AllowedCapabilities::of_all(devices, &node.layout) else {
-        return Ok(());
-    };
-    let own = own.and_then(|own| own.env.get(capabilities::VARIABLE));
-    match own.and_then(|own| allowed.first_disallowed(own)) {
-        None => Ok(()),
-        Some(capability) => Err(NonCdiRefusal::Capability {
-            container: container.clone(),
-            capability: capability.to_owned(),
-            allowed: allowed.names().join(","),
-        }),
-    }
 }
 
 fn check_capacity(
@@ -363,59 +267,43 @@ fn allows(device: &Gpu, grant: &Grant) -> bool {
 /// Why a pod may not start, with what its user should do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The API server has no such pod on this node.
     UnknownPod(PodUid),
-    /// A static pod.
     StaticPod(String),
-    /// The pod bypassed the scheduler.
     NoAllocation(String),
-    /// The annotation cannot be read.
     Unreadable(String, String),
-    /// Bound to another node than its allocation says.
     OtherNode(NodeName),
-    /// The allocation has nothing for this container.
     NoShare(String),
     /// The kubelet allocated another number of replicas than the allocation has devices.
     Count {
-        /// The container.
         container: String,
         /// Devices in its allocation.
         granted: usize,
         /// Device ids in the checkpoint.
         allocated: usize,
     },
-    /// The allocation names a device that is not on this node.
     DeviceGone(GpuUuid),
     /// An MPS client sees one device, and the allocation has more.
     MpsBesideOther(String, GpuUuid),
-    /// Without CDI, Allocate named something else than the allocation has.
-    NonCdi(NonCdiRefusal),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
     /// The device's sharing mode changed since the pod was bound.
     Shared {
-        /// The device.
         gpu: GpuUuid,
         /// Its sharing mode now.
         mode: Mode,
         /// What the pod's allocation has of it.
         given: (Mib, Percent),
     },
-    /// The device is unhealthy.
     Unhealthy(GpuUuid, String),
-    /// The GPU is changing its mode.
     Changing(GpuUuid, String),
     /// The device has too little left beside what was accepted before.
     Full {
-        /// The device.
         gpu: GpuUuid,
-        /// The reason.
         reason: Reason,
         /// What the pod's allocation has of it.
         requested: DeviceUse,
         /// What others use of it.
         used: DeviceUse,
-        /// The device, with its capacity.
         device: Box<Gpu>,
     },
 }
@@ -465,7 +353,6 @@ impl fmt::Display for Refusal {
                 f,
                 "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
             ),
-            Self::NonCdi(why) => why.fmt(f),
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
@@ -511,77 +398,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a pod may not start on a node without CDI: what Allocate named before the pod was known is
-/// not what its allocation has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NonCdiRefusal {
-    /// The allocation needs CDI.
-    NeedsCdi(String, &'static str),
-    /// Allocate named other GPUs than the allocation has.
-    OtherDevices {
-        /// The container.
-        container: String,
-        /// What Allocate named.
-        named: Vec<String>,
-        /// What the allocation has.
-        given: Vec<String>,
-    },
-    /// Limits were off when it was admitted.
-    Unlimited(String),
-    /// Part of its environment comes from another object and could name other GPUs.
-    EnvFrom(String),
-    /// The pod's environment requests a driver capability that is not allowed.
-    Capability {
-        /// The container.
-        container: String,
-        /// The capability.
-        capability: String,
-        /// The allowed capabilities.
-        allowed: String,
-    },
-}
-
-impl fmt::Display for NonCdiRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NeedsCdi(container, what) => write!(
-                f,
-                "container {container} has {what}, which requires CDI, but this node passes GPUs to containers without CDI: ask your administrator for a node with devicePlugin.deviceList=cdi"
-            ),
-            Self::OtherDevices {
-                container,
-                named,
-                given,
-            } => write!(
-                f,
-                "container {container}: Allocate named {}, but the pod's allocation has {} (this node passes GPUs to containers without CDI, before the pod is known): delete the pod and create it again",
-                named.join(","),
-                given.join(",")
-            ),
-            Self::Unlimited(container) => write!(
-                f,
-                "container {container} was admitted before limits were enabled on its GPU: delete the pod and create it again"
-            ),
-            Self::EnvFrom(container) => write!(
-                f,
-                "container {container} uses envFrom, which could make other GPUs visible on a node that passes GPUs by environment: list the variables under env (valueFrom is allowed), or ask your administrator for a node with CDI"
-            ),
-            Self::Capability {
-                container,
-                capability,
-                allowed,
-            } => write!(
-                f,
-                "container {container} sets NVIDIA_DRIVER_CAPABILITIES with {capability:?}, but a share of its GPU allows only {allowed}: remove the variable, or ask your administrator for a profile that allows it"
-            ),
-        }
-    }
-}
-
 #[cfg(test)]
 #[path = "validation_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "validation_answer_tests.rs"]
-mod answer_tests;

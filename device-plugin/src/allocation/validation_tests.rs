@@ -16,7 +16,6 @@ fn entry(container: &str, replicas: usize) -> CheckpointEntry {
         resource: RESOURCE.to_owned(),
         ids: (0..replicas).map(|n| format!("GPU-a::{n}")).collect(),
         name: None,
-        non_cdi: None,
     }
 }
 
@@ -46,7 +45,6 @@ fn decision_under(case: &Case, rules: NodeRules) -> Decision {
         node: "n1".into(),
         rules,
         namespace_rights: None,
-        limits: false,
     };
     validator.validate(ValidationInput {
         inventory: &case.inventory,

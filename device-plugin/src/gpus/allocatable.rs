@@ -33,10 +33,8 @@ pub struct NodeLayout {
     pub profile: Option<[String; 3]>,
 }
 
-/// How one GPU is shared now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuLayout {
-    /// The mode, with all defaults filled in.
     pub mode: Mode,
     /// Why it accepts no new allocation.
     pub cordon: Option<String>,
@@ -76,10 +74,8 @@ impl NodeLayout {
     }
 }
 
-/// The replicas of a device under one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceReplicas {
-    /// The resource.
     pub resource: String,
     /// The numbers of the replicas; a device id is `<uuid>::<number>`.
     pub numbers: Vec<u32>,
@@ -159,7 +155,6 @@ fn whole_vgpu(device: Gpu, gpu: &nvml::GpuFacts, settings: &mode::Vgpu) -> Gpu {
     device
 }
 
-/// A device in mode exclusive.
 fn exclusive(device: Gpu, settings: &mode::Exclusive) -> Gpu {
     Gpu {
         mode: inventory::Mode::Exclusive,
@@ -169,7 +164,6 @@ fn exclusive(device: Gpu, settings: &mode::Exclusive) -> Gpu {
     }
 }
 
-/// A device in mode timeslice.
 fn timeslice(device: Gpu, settings: &mode::Timeslice) -> Gpu {
     Gpu {
         mode: inventory::Mode::Timeslice,
@@ -180,7 +174,6 @@ fn timeslice(device: Gpu, settings: &mode::Timeslice) -> Gpu {
     }
 }
 
-/// A device in mode mps.
 fn mps(device: Gpu, settings: &mode::Mps) -> Gpu {
     Gpu {
         mode: inventory::Mode::Mps,
@@ -292,7 +285,6 @@ fn dynamic_mig(whole: &Gpu, gpu: &nvml::GpuFacts, allow: &[String]) -> Option<Gp
     })
 }
 
-/// The health of a GPU or instance, if it was read.
 fn health_of(uuid: &str, health: &[nvml::DeviceHealth]) -> Option<Health> {
     let found = health.iter().find(|one| one.uuid == uuid)?;
     Some(match &found.health {
@@ -334,7 +326,6 @@ fn dynamic_mig_replicas(device: &Gpu) -> Vec<ResourceReplicas> {
     profiles.map(offer).collect()
 }
 
-/// The physical GPU of a device.
 pub fn parent_gpu(device: &Gpu) -> &GpuUuid {
     match &device.mig {
         Some(Mig::Fixed(part)) => &part.parent,

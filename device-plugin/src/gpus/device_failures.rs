@@ -11,11 +11,10 @@ use aliquot_core::{GpuUuid, PodUid};
 use aliquot_k8s::event::{EventNote, PodRef};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
-use aliquot_nvml as nvml;
+use aliquot_nvml::{self as nvml, XidAction, XidActions};
 use clap::ValueEnum;
 
 use crate::gpus::allocatable::{AllocatedIds, parent_gpu};
-use crate::gpus::xid::{XidAction, XidActions, meaning};
 use crate::pods::pod::{Phase, Pod};
 
 /// What happens to the pods on a device that is out of service.
@@ -66,25 +65,19 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// A device that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
-    /// The device.
     pub gpu: GpuUuid,
-    /// The cause, for people: `XID 79 (GPU has fallen off the bus)`.
+    /// The cause, for people: `XID 79`.
     pub cause: String,
-    /// The recovery that it needs.
     pub recovery: Recovery,
 }
 
 /// The failed devices of the node, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFailures {
-    /// The failed devices.
     pub devices: Vec<DeviceFailure>,
-    /// The pods to evict.
     pub evict: Vec<RefusedPod>,
-    /// Why the whole node must be drained.
     pub drain_reason: Option<String>,
 }
 
@@ -151,7 +144,7 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
             let why = "the driver requests a reset of the GPU";
             (why.to_owned(), Recovery::ResetGpu)
         }
-        nvml::DriverHealth::Xid(code) => (xid_text(*code), actions.of(*code).into()),
+        nvml::DriverHealth::Xid(code) => (format!("XID {code}"), actions.of(*code).into()),
         nvml::DriverHealth::FabricNotReady(registration) => {
             let why = format!("NVLink fabric not ready: registration {registration}");
             (why, Recovery::FabricRegistration)
@@ -162,11 +155,6 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
         cause: why,
         recovery,
     })
-}
-
-/// `XID 79 (GPU has fallen off the bus)`.
-pub fn xid_text(code: u64) -> String {
-    format!("XID {code} ({})", meaning(code))
 }
 
 /// The device ids of pods that live here. They are never shown as unhealthy or removed, whatever
@@ -305,10 +293,7 @@ pub fn application_error(pod: &Pod, gpu: &GpuUuid, code: u64, shared: bool) -> E
     } else {
         "an application on this GPU must restart"
     };
-    let text = format!(
-        "{gpu}: {}; {whose}; the GPU stays in service",
-        xid_text(code)
-    );
+    let text = format!("{gpu}: XID {code}; {whose}; the GPU stays in service");
     pod_event(pod, true, "GpuError", text)
 }
 

@@ -9,7 +9,6 @@ use aliquot_nvml::{GpuInstance, MigDevice};
 /// A device as device nodes and NVIDIA's spec name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
-    /// Its uuid.
     pub uuid: GpuUuid,
     /// NVML's index.
     pub index: u32,
@@ -20,21 +19,19 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Its UUID now: an instance has another one after a reboot.
-    pub fn current_uuid(&self) -> &str {
+    /// The UUID that a container sees: that of the instance.
+    pub fn visible_uuid(&self) -> &str {
         let instance = self.instance.as_ref();
-        instance.map_or(self.uuid.as_str(), |instance| &instance.current)
+        instance.map_or(self.uuid.as_str(), |instance| &instance.uuid)
     }
 }
 
-/// How the driver identifies a MIG instance now.
+/// How the driver identifies a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIds {
     /// `MIG-…`.
-    pub current: String,
-    /// GPU instance id.
+    pub uuid: String,
     pub gpu_instance: u32,
-    /// Compute instance id.
     pub compute_instance: u32,
 }
 
@@ -42,14 +39,13 @@ impl InstanceIds {
     /// The ids of `instance`, whose UUID is that of `device`.
     pub fn of(instance: &GpuInstance, device: &MigDevice) -> Self {
         Self {
-            current: device.current.clone(),
+            uuid: device.uuid.clone(),
             gpu_instance: instance.id,
             compute_instance: device.id,
         }
     }
 }
 
-/// The placement of an instance.
 pub fn placement_of(one: &GpuInstance) -> MigPlacement {
     MigPlacement {
         profile: one.profile.clone(),
@@ -57,18 +53,9 @@ pub fn placement_of(one: &GpuInstance) -> MigPlacement {
     }
 }
 
-/// The names under `/dev` of the capability nodes of an instance on the GPU with this minor number,
-/// as far as the driver reports them in `/proc/driver/nvidia/capabilities`: one for the GPU instance,
-/// one for the compute instance in it.
-pub fn capability_nodes(capabilities: &Path, minor: u32, instance: &InstanceIds) -> Vec<String> {
-    let files = capability_files(capabilities, minor, instance);
-    let numbers = files.iter().filter_map(|path| device_file_minor(path));
-    numbers
-        .map(|number| format!("nvidia-caps/nvidia-cap{number}"))
-        .collect()
-}
-
-/// Where the driver lists them: the GPU instance's, and that of the compute instance in it.
+/// Where the driver lists the capability nodes of an instance on the GPU with this minor number:
+/// the GPU instance's, and that of the compute instance in it. `capabilities` is
+/// `/proc/driver/nvidia/capabilities`.
 pub fn capability_files(capabilities: &Path, minor: u32, instance: &InstanceIds) -> [PathBuf; 2] {
     let outer = capabilities.join(format!("gpu{minor}/mig/gi{}", instance.gpu_instance));
     let inner = outer.join(format!("ci{}", instance.compute_instance));

@@ -22,22 +22,18 @@ use crate::gpus::host_memory;
 /// The GPUs as the health monitor last read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReadings {
-    /// What the driver reports of them.
     pub facts: nvml::DriverInventory,
-    /// Their health.
     pub health: Vec<nvml::DeviceHealth>,
     /// The devices that failed and what follows from that.
     pub failures: NodeFailures,
 }
 
-/// The kubelet's Topology Manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Topology {
     policy: String,
     scope: TopologyScope,
 }
 
-/// What the monitor reports in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorReports {
     /// GPUs with processes whose memory the driver does not report to it.
@@ -56,10 +52,8 @@ struct OtherUsers {
     unreadable: Vec<PodUid>,
 }
 
-/// A problem of the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeProblem {
-    /// The reason of the node condition.
     pub reason: &'static str,
     /// A container would start silently without its GPUs and limits, so none is started.
     pub blocks: bool,
@@ -67,10 +61,8 @@ pub struct RuntimeProblem {
     pub text: String,
 }
 
-/// The state of the container runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// The problems found.
     pub problems: Vec<RuntimeProblem>,
     /// NVIDIA's runtime starts the containers, and injects the driver into those that name their GPUs
     /// in the environment.
@@ -83,7 +75,6 @@ pub struct RuntimeStatus {
 /// A resource of ours that another device plugin serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenResource {
-    /// The resource.
     pub resource: String,
     /// The device ids that the other plugin registered, or else those that it allocated.
     pub ids: DeviceIds,
@@ -186,12 +177,10 @@ impl NodePublisher {
         Self(watch::Sender::new(Arc::new(node)))
     }
 
-    /// The current value.
     pub fn get(&self) -> Arc<PublishedNode> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Receives every change from now on.
     pub fn subscribe(&self) -> watch::Receiver<Arc<PublishedNode>> {
         self.0.subscribe()
     }
@@ -225,18 +214,15 @@ impl NodePublisher {
         self.change(|node| node.monitor = reports);
     }
 
-    /// Sets the kubelet's Topology Manager policy and scope.
     pub fn set_topology(&self, policy: &str, scope: TopologyScope) {
         let policy = policy.to_owned();
         self.change(|node| node.topology = Topology { policy, scope });
     }
 
-    /// Sets what was found of the container runtime.
     pub fn set_runtime(&self, status: RuntimeStatus) {
         self.change(|node| node.runtime = Some(status));
     }
 
-    /// Sets the resources that another device plugin serves.
     pub fn set_taken_resources(&self, taken: Vec<TakenResource>) {
         self.change(|node| node.taken_resources = Some(taken));
     }
@@ -246,12 +232,10 @@ impl NodePublisher {
         self.change(|node| node.leaving_node = true);
     }
 
-    /// Sets the devices whose MPS daemon is down, and why.
     pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {
         self.change(|node| node.mps_down = down);
     }
 
-    /// Sets the users that housekeeping found.
     pub fn set_holders(
         &self,
         foreign: Vec<ForeignAllocation>,
@@ -267,17 +251,14 @@ impl NodePublisher {
         });
     }
 
-    /// Sets what the last housekeeping could not do.
     pub fn set_housekeeping_problems(&self, problems: BTreeSet<String>) {
         self.change(|node| node.housekeeping_problems = problems);
     }
 
-    /// Sets how far the resizes of pods are.
     pub fn set_resizes(&self, resizes: Vec<ResizeReport>) {
         self.change(|node| node.resizes = resizes);
     }
 
-    /// Adds a refused pod.
     pub fn add_refused(&self, refused: RefusedPod) {
         self.change(|node| {
             let list = &mut node.refused;
@@ -344,8 +325,8 @@ impl PublishedNode {
                 } else {
                     &whole
                 };
-                names.insert(device.current.as_str().into(), id.clone());
-                names.insert(own.clone(), id.clone());
+                let id = id.clone();
+                names.insert(own, id);
             }
             names.insert(whole.clone(), whole);
         }

@@ -6,4 +6,3 @@ pub mod host_device;
 mod host_memory;
 pub mod inventory;
 mod namespace_reservations;
-pub mod xid;

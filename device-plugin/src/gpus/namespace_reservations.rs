@@ -83,7 +83,7 @@ mod tests {
     fn check(mode: Mode, reserve: &str, expected: &[&str]) {
         let mut facts = facts(&["GPU-a"]);
         let geometry = table::geometry("NVIDIA A100-SXM4-40GB").expect("known");
-        let instance = |start| reported_instance(start, &format!("MIG-{start}"), "");
+        let instance = |start| reported_instance(start, &format!("MIG-{start}"));
         let dynamic = matches!(&mode, Mode::Mig(settings) if settings.dynamic);
         facts.gpus[0].layout = nvml::MigLayout {
             geometry: Some(geometry),

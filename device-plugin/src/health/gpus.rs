@@ -9,7 +9,9 @@ use std::time::Duration;
 use aliquot_core::{GpuUuid, inventory};
 use aliquot_k8s::event::EventSender;
 use aliquot_node_state::accepted::AcceptedAllocation;
-use aliquot_nvml::{self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError};
+use aliquot_nvml::{
+    self as nvml, DeviceHealth, Driver, GpuEvent, NvmlError, XidAction, XidActions,
+};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -19,7 +21,6 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
-use crate::gpus::xid::{XidAction, XidActions};
 use crate::metrics::Metrics;
 
 /// The longest wait for driver events; health is read after each.
@@ -34,16 +35,13 @@ const LATE_REASON: &str = "the NVIDIA driver does not answer: the health of the 
 /// The NVML calls that read a GPU's MIG layout.
 const LAYOUT_CALLS: [&str; 2] = ["nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"];
 
-/// How failures are handled.
 #[derive(Clone, Debug)]
 pub struct FailureHandling {
-    /// The action for each XID.
     pub actions: XidActions,
     /// What happens to the pods on a GPU that is out of service.
     pub pods: FailurePodPolicy,
 }
 
-/// The health monitor of this node's GPUs.
 pub struct HealthMonitor {
     driver: Arc<dyn Driver>,
     allocations: Arc<NodeAllocations>,
@@ -384,7 +382,7 @@ mod tests {
                 enabled: true,
                 pending: true,
             };
-            gpu.layout.instances = vec![reported_instance(6, "MIG-1", "MIG-1")];
+            gpu.layout.instances = vec![reported_instance(6, "MIG-1")];
         }
         facts
     }

@@ -23,10 +23,8 @@ use crate::metrics::{Metrics, MpsDevice, Tenant};
 use crate::modes::mps::directory::{DaemonDirectory, DaemonDirectoryError};
 use crate::pods::pod::Pod;
 
-/// The polling interval.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The monitor of this node's MPS daemons.
 pub struct MpsMonitor {
     root: PathBuf,
     driver: Arc<dyn Driver>,
@@ -35,7 +33,6 @@ pub struct MpsMonitor {
     metrics: Metrics,
 }
 
-/// What the last poll found.
 #[derive(Default)]
 struct MpsSnapshot {
     devices: BTreeMap<GpuUuid, DaemonHealth>,
@@ -186,16 +183,13 @@ impl MpsMonitor {
 /// A supervisor that did not check for so long is gone, and its daemons with its container.
 const STALE: Duration = Duration::from_secs(15);
 
-/// The health of a device's daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonHealth {
     /// Why it is down; `None`: it is up.
     pub down: Option<String>,
-    /// How often it was restarted.
     pub restarts: u64,
     losses: u64,
     faults: u64,
-    /// Process ids of its clients.
     pub clients: Vec<u32>,
 }
 
@@ -263,7 +257,6 @@ pub fn new_failures(
     failures
 }
 
-/// The event on a pod on the device.
 pub fn failure_event(pod: &Pod, device: &GpuUuid, failure: ClientFailure) -> EventNote {
     let (reason, text) = match failure {
         ClientFailure::Lost => (

@@ -1,6 +1,5 @@
 //! The kubelet's side: registration and the device plugin service.
 
-pub mod answer;
 mod device_list;
 pub mod plugin;
 pub mod plugins;

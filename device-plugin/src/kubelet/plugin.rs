@@ -16,7 +16,6 @@ use tonic::{Request, Response, Status};
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::start::{ContainerStarter, StartError, Started};
 use crate::gpus::inventory::NodePublisher;
-use crate::kubelet::answer::AllocateAnswers;
 use crate::kubelet::device_list::plugin_devices;
 use crate::kubelet::preferred_allocation;
 use crate::kubelet::proto::HEALTHY;
@@ -31,13 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What serves the calls, whatever their resource.
 pub struct CallHandlers {
-    /// Answers Allocate.
-    pub answers: AllocateAnswers,
-    /// Serves `PreStartContainer`.
     pub starter: Arc<ContainerStarter>,
-    /// Records what the kubelet is sent.
     pub advertised: AdvertisedLists,
-    /// Counts the calls.
     pub metrics: Metrics,
 }
 
@@ -196,8 +190,13 @@ impl DevicePlugin for Plugin {
             })?;
             tracing::info!(device_ids = ?ids, %name, "answered Allocate");
             self.handlers.metrics.allocate.inc();
-            let response = self.handlers.answers.answer(&name, &ids);
-            answer.container_responses.push(response);
+            // Its spec is written when the pod is known.
+            let cdi_devices = vec![api::CdiDevice {
+                name: name.qualified(),
+            }];
+            answer
+                .container_responses
+                .push(api::ContainerAllocateResponse { cdi_devices });
         }
         self.handlers.metrics.seconds.since("allocate", began);
         Ok(Response::new(answer))

@@ -12,7 +12,6 @@ pub mod v1beta1 {
     tonic::include_proto!("v1beta1");
 }
 
-/// The API version that the kubelet speaks.
 pub const VERSION: &str = "v1beta1";
 /// Health of a replica that the kubelet may allocate.
 pub const HEALTHY: &str = "Healthy";

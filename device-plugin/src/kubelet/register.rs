@@ -45,7 +45,6 @@ fn prefix(resource: &str) -> String {
     format!("aliquot-{}", name.replace('/', "_"))
 }
 
-/// The file name of the kubelet's registration socket.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
 /// Longest wait for the kubelet's answer to a registration.
@@ -57,29 +56,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two checks of the directory without a change.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why serving or registering failed.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// Our socket cannot be created.
     #[error("cannot serve {}: {source}", path.display())]
     Serve {
-        /// Our socket.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The kubelet cannot be reached.
     #[error("cannot connect to the kubelet at {}: {source}", path.display())]
     Connect {
-        /// The kubelet's socket.
         path: PathBuf,
-        /// The transport's error.
         source: tonic::transport::Error,
     },
-    /// The kubelet refused.
     #[error("the kubelet refused the registration: {0}")]
     Refused(#[from] Box<tonic::Status>),
-    /// The kubelet does not answer.
     #[error("the kubelet did not answer the registration within 5 s")]
     Timeout,
 }
@@ -224,7 +214,6 @@ async fn register(
     })
 }
 
-/// Removes the sockets of earlier registrations.
 fn remove_sockets(directory: &Path, resource: &str) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

@@ -35,7 +35,6 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 pub struct AdvertisedList {
     /// The number of the stream. The kubelet opens one after each registration.
     pub stream: u64,
-    /// The healthy device ids.
     pub healthy: DeviceIds,
 }
 
@@ -69,7 +68,6 @@ impl AdvertisedLists {
     }
 }
 
-/// A container of a pod.
 type ContainerKey = (PodUid, String);
 
 /// What was found of one resource so far.
@@ -193,13 +191,9 @@ pub fn condition(taken: &[TakenResource]) -> [String; 3] {
 
 /// What reports resources that another device plugin serves.
 pub struct ResourceOwnerMonitor {
-    /// What is known of this node's allocations.
     pub allocations: Arc<NodeAllocations>,
-    /// What the kubelet was sent.
     pub advertised: AdvertisedLists,
-    /// The node's name, for events.
     pub node: String,
-    /// Events.
     pub notes: EventSender,
     /// Shows how many device ids are another plugin's.
     pub metrics: Metrics,
@@ -257,7 +251,6 @@ impl ResourceOwnerMonitor {
     }
 }
 
-/// The event on the node.
 fn note(node: &str, taken: &[TakenResource]) -> EventNote {
     let [_, _, text] = condition(taken);
     EventNote {

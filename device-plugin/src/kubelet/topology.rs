@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::gpus::inventory::NodePublisher;
 
-/// The interval at which the configuration is polled.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy, or where to read it.
@@ -35,23 +34,16 @@ pub enum TopologyPolicy {
     SingleNumaNode,
 }
 
-/// Why the configuration cannot be used.
 #[derive(Debug, Error)]
 pub enum KubeletConfigError {
-    /// It cannot be read.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not a valid configuration.
     #[error("cannot read the kubelet's configuration {}: {source}", path.display())]
     Yaml {
-        /// The file.
         path: PathBuf,
-        /// What the reader found.
         source: Box<serde_saphyr::Error>,
     },
 }

@@ -14,7 +14,6 @@ use aliquot_profiles::{
     Defaults, Mode, PhysicalGpu, ProfileSource, Reservation, read, resolve, select_profile,
 };
 
-/// The desired layout of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredLayout {
     /// The profile and what selected it, for people.
@@ -27,10 +26,8 @@ pub struct DesiredLayout {
     pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
 }
 
-/// Why no desired layout can be determined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredLayoutError {
-    /// The reason of the node condition.
     pub reason: &'static str,
     /// What is wrong, a line for each error.
     pub text: String,

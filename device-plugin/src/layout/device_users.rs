@@ -1,46 +1,43 @@
-//! Who uses a GPU, and whether they may stay when its mode changes.
+//! Who uses a GPU, and whether its mode may change.
 
 use std::sync::Arc;
 
 use aliquot_core::inventory::{ForeignAllocation, Inventory};
 use aliquot_core::mig::published::MigPlacement;
-use aliquot_core::usage::{DeviceUse, DeviceUses};
+use aliquot_core::usage::DeviceUses;
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_profiles::Mode;
 
 use crate::gpus::allocatable::parent_gpu;
-use crate::layout::transition::is_compatible;
 use crate::pods::pod::{Phase, Pod};
 
-/// The users of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceUsers {
     /// Living pods with an allocation on it, accepted or only bound.
     pub pods: Vec<Arc<Pod>>,
     /// Users that are not our pods, or whose pod is gone.
     pub others: usize,
-    /// What the pods use together.
-    pub used: DeviceUse,
 }
 
 impl DeviceUsers {
-    /// Nobody uses the GPU.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.others == 0
+    }
+
+    /// Whether a GPU in this mode may change to another one. As an earlier plugin left it, it
+    /// becomes vgpu beside that plugin's pods, and stays closed.
+    pub fn allow_change(&self, from: Option<&Mode>, to: &Mode) -> bool {
+        self.is_empty() || from.is_none() && matches!(to, Mode::Vgpu(_))
     }
 }
 
 /// What is known about all users on the node.
 #[derive(Clone, Copy, Debug)]
 pub struct UserSources<'a> {
-    /// The published inventory.
     pub inventory: &'a Inventory,
-    /// Pods of other plugins.
     pub foreign: &'a [ForeignAllocation],
-    /// The node's pods.
     pub pods: &'a [Arc<Pod>],
-    /// All accepted allocations.
     pub shares: &'a [Arc<AcceptedAllocation>],
     /// Users whose GPUs are unknown.
     pub unclear: usize,
@@ -48,7 +45,6 @@ pub struct UserSources<'a> {
     pub alive: &'a std::collections::BTreeSet<PodUid>,
 }
 
-/// The users of this physical GPU.
 pub fn users_of(gpu: &GpuUuid, sources: UserSources<'_>) -> DeviceUsers {
     let is_here = |device: &GpuUuid| {
         let made = MigPlacement::parse_device_key(device).map(|(gpu, _)| GpuUuid::from(gpu));
@@ -58,12 +54,8 @@ pub fn users_of(gpu: &GpuUuid, sources: UserSources<'_>) -> DeviceUsers {
     };
     let mut found = DeviceUsers::default();
     for pod in sources.pods.iter().filter(|pod| pod.phase != Phase::Ended) {
-        let mut uses = uses(pod, sources.shares)
-            .into_iter()
-            .filter(|(device, _)| is_here(device));
-        if let Some((_, first)) = uses.next() {
+        if uses(pod, sources.shares).keys().any(is_here) {
             found.pods.push(Arc::clone(pod));
-            found.used = uses.fold(found.used.with(first), |sum, (_, used)| sum.with(used));
         }
     }
     let gone = sources
@@ -85,39 +77,11 @@ fn uses(pod: &Pod, shares: &[Arc<AcceptedAllocation>]) -> DeviceUses {
     pod.uses().unwrap_or_default()
 }
 
-/// Whether the users may stay while the GPU changes its mode.
-pub fn may_stay(users: &DeviceUsers, from: Option<&Mode>, to: &Mode) -> bool {
-    if users.is_empty() {
-        return true;
-    }
-    let Some(from) = from else {
-        // The GPU as an earlier plugin left it: in vgpu it stays closed beside that plugin's pods.
-        return matches!(to, Mode::Vgpu(_));
-    };
-    let replicas = match to {
-        // A GPU that allocated more than it now may keeps its pods and accepts no new ones.
-        Mode::Vgpu(_) | Mode::Mig(_) | Mode::Unmanaged => u32::MAX,
-        Mode::Exclusive(_) => 1,
-        Mode::Timeslice(slices) => slices.replicas,
-        Mode::Mps(mps) => mps.replicas,
-    };
-    from == to || is_compatible(from, to) && users.used.replicas <= replicas
-}
-
 #[cfg(test)]
 mod tests {
-    use aliquot_profiles::mode::{Exclusive, Scaling, Timeslice, Vgpu};
-
     use super::*;
+    use crate::layout::transition::tests::{exclusive, vgpu};
     use crate::testing::{allocation, fixed_instance, grant, inventory, pod, share_of};
-
-    fn vgpu(split: u32, scaling: &str) -> Mode {
-        Mode::Vgpu(Vgpu {
-            split: Some(split),
-            memory_scaling: Scaling::parse(scaling),
-            ..Vgpu::default()
-        })
-    }
 
     /// Two pods on GPU-a, one of them not accepted yet, one on an instance of GPU-b, and one that
     /// ended.
@@ -153,13 +117,13 @@ mod tests {
         with_sources(|sources| {
             let found = |gpu: &str| {
                 let found = users_of(&gpu.into(), sources);
-                (found.pods.len(), found.others, found.used.replicas)
+                (found.pods.len(), found.others)
             };
-            assert_eq!(found("GPU-a"), (2, 0, 2));
-            assert_eq!(found("GPU-b"), (1, 0, 1));
-            assert_eq!(found("GPU-c"), (0, 1, 0));
-            assert_eq!(found("GPU-d"), (0, 1, 0));
-            assert_eq!(found("GPU-e"), (0, 0, 0));
+            assert_eq!(found("GPU-a"), (2, 0));
+            assert_eq!(found("GPU-b"), (1, 0));
+            assert_eq!(found("GPU-c"), (0, 1));
+            assert_eq!(found("GPU-d"), (0, 1));
+            assert_eq!(found("GPU-e"), (0, 0));
             let unclear = UserSources {
                 unclear: 1,
                 ..sources
@@ -169,24 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn keeps_only_pods_that_fit_the_same_mode() {
+    fn changes_only_gpu_without_users() {
         with_sources(|sources| {
             let two = users_of(&"GPU-a".into(), sources);
-            let check = |from: Option<Mode>, to: Mode, expected: bool| {
-                let found = may_stay(&two, from.as_ref(), &to);
+            for (from, to, expected) in [
+                (Some(vgpu(10)), exclusive(), false),
+                (Some(exclusive()), vgpu(10), false),
+                (None, exclusive(), false),
+                (None, vgpu(10), true),
+            ] {
+                let found = two.allow_change(from.as_ref(), &to);
                 assert_eq!(found, expected, "{from:?} {to:?}");
-                assert!(may_stay(&DeviceUsers::default(), from.as_ref(), &to));
-            };
-            let exclusive = || Mode::Exclusive(Exclusive::default());
-            let timeslice = |n| Mode::Timeslice(Timeslice::new(n));
-            for (split, scaling) in [(2, "1"), (1, "1"), (10, "0.6"), (10, "0.5")] {
-                check(Some(vgpu(10, "1")), vgpu(split, scaling), true);
+                assert!(DeviceUsers::default().allow_change(from.as_ref(), &to));
             }
-            check(Some(vgpu(10, "1")), exclusive(), false);
-            check(Some(timeslice(10)), timeslice(2), true);
-            check(Some(timeslice(10)), vgpu(10, "1"), false);
-            check(None, vgpu(10, "1"), true);
-            check(None, exclusive(), false);
         });
     }
 }

@@ -18,7 +18,6 @@ pub const PROFILE: &str = "AliquotProfile";
 /// The longest message, in characters.
 const LONGEST: usize = 2000;
 
-/// Why a step of a mode change was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
     /// It failed, and is retried.
@@ -28,7 +27,6 @@ pub enum StepError {
 }
 
 impl StepError {
-    /// The reason, for people.
     pub fn text(&self) -> &str {
         let (Self::Failed(text) | Self::NeedsAction(text)) = self;
         text
@@ -45,10 +43,11 @@ impl From<ModeError> for StepError {
 }
 
 /// Status, reason and message. Only GPUs that are present count: for others there is nothing to
-/// wait for.
+/// wait for. `restoring`: those whose mode is being set up again.
 pub fn condition(
     layout: &StoredLayout,
     present: &BTreeSet<GpuUuid>,
+    restoring: &BTreeSet<GpuUuid>,
     error: Option<&DesiredLayoutError>,
     users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
     failures: &BTreeMap<GpuUuid, StepError>,
@@ -64,8 +63,11 @@ pub fn condition(
             .gpus
             .iter()
             .filter(|(uuid, _)| present.contains(*uuid));
-        let unchanged: Vec<String> = gpus.clone().filter_map(given_up).collect();
-        let changing = gpus.filter_map(|(uuid, gpu)| changing(uuid, gpu, users_by_gpu, failures));
+        let unchanged: Vec<String> = gpus.clone().filter_map(late).collect();
+        let changing = gpus.filter_map(|(uuid, gpu)| {
+            let what = changing(uuid, gpu, restoring.contains(uuid))?;
+            Some(what + &reason_to_wait(gpu, users_by_gpu.get(uuid), failures.get(uuid)))
+        });
         let changing: Vec<String> = changing.collect();
         if !changing.is_empty() {
             ("Changing", [changing, unchanged].concat())
@@ -85,7 +87,6 @@ pub fn condition(
     ["False".to_owned(), reason.to_owned(), message]
 }
 
-/// The event on the node.
 pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
     let applied = status == "True";
     EventNote {
@@ -101,21 +102,29 @@ pub fn note(node: &str, [status, reason, message]: &[String; 3]) -> EventNote {
     }
 }
 
-fn changing(
-    uuid: &GpuUuid,
-    gpu: &GpuState,
-    users_by_gpu: &BTreeMap<GpuUuid, DeviceUsers>,
-    failures: &BTreeMap<GpuUuid, StepError>,
-) -> Option<String> {
-    let change = gpu.change.as_ref()?;
+/// What changes on a GPU.
+fn changing(uuid: &GpuUuid, gpu: &GpuState, restoring: bool) -> Option<String> {
     let from = gpu.mode.as_ref().map_or("nothing", mode_name);
-    let what = format!("{uuid} changes from {from} to {}", mode_name(&change.to));
-    let why = match (change.step, failures.get(uuid), users_by_gpu.get(uuid)) {
-        (_, Some(StepError::Failed(why)), _) => {
-            format!(", which failed and will be retried: {why}")
+    match &gpu.change {
+        Some(change) if !change.late => {
+            let to = mode_name(&change.to);
+            Some(format!("{uuid} changes from {from} to {to}"))
         }
-        (_, Some(StepError::NeedsAction(why)), _) => format!(" and needs an action: {why}"),
-        (ChangeStep::Draining, None, Some(users)) if !users.is_empty() => {
+        _ => restoring.then(|| format!("{uuid} is being set up as {from}")),
+    }
+}
+
+/// Why that is not done yet.
+fn reason_to_wait(
+    gpu: &GpuState,
+    users: Option<&DeviceUsers>,
+    failure: Option<&StepError>,
+) -> String {
+    let drains = gpu.step() == Some(ChangeStep::Draining) && !gpu.is_late();
+    match (failure, users) {
+        (Some(StepError::Failed(why)), _) => format!(", which failed and will be retried: {why}"),
+        (Some(StepError::NeedsAction(why)), _) => format!(" and needs an action: {why}"),
+        (None, Some(users)) if drains && !users.is_empty() => {
             let pods = users.pods.iter().map(|pod| pod.full_name());
             let mut who: Vec<String> = pods.take(8).collect();
             let more = users.pods.len() - who.len() + users.others;
@@ -125,20 +134,15 @@ fn changing(
             format!(" and waits for these pods to end: {}", who.join(", "))
         }
         _ => String::new(),
-    };
-    Some(what + &why)
+    }
 }
 
-fn given_up((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
-    let given = gpu.given_up.as_ref().filter(|_| gpu.change.is_none())?;
+fn late((uuid, gpu): (&GpuUuid, &GpuState)) -> Option<String> {
+    let change = gpu.change.as_ref().filter(|change| change.late)?;
     let mode = gpu.mode.as_ref().map_or("nothing", mode_name);
-    let to = mode_name(&given.to);
-    let why = given.refused.as_ref().map_or_else(
-        || "it was still in use when the timeout expired".to_owned(),
-        |text| format!("switching failed: {text}"),
-    );
+    let to = mode_name(&change.to);
     Some(format!(
-        "{uuid} stays {mode} instead of changing to {to}: {why}"
+        "{uuid} stays {mode} instead of changing to {to}: it was still in use when the timeout expired"
     ))
 }
 
@@ -147,11 +151,21 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::layout::transition::tests::{exclusive, given_up, on, to, vgpu};
+    use crate::layout::transition::tests::{exclusive, late, on, to, vgpu};
     use crate::testing::pod;
 
     /// Checks the condition of a node whose `GPU-a` is in this state, with pod `p` on it.
     fn check(gpu: GpuState, error: Option<&str>, failure: Option<StepError>, expected: [&str; 3]) {
+        check_restoring(false, gpu, error, failure, expected);
+    }
+
+    fn check_restoring(
+        restoring: bool,
+        gpu: GpuState,
+        error: Option<&str>,
+        failure: Option<StepError>,
+        expected: [&str; 3],
+    ) {
         let mut layout = StoredLayout {
             profile: Some("lab".to_owned()),
             ..StoredLayout::default()
@@ -172,7 +186,15 @@ mod tests {
         let away = to(vgpu(2), exclusive(), ChangeStep::Leaving, 0);
         layout.gpus.insert("GPU-away".into(), away);
         let present = ["GPU-a".into()].into();
-        let found = condition(&layout, &present, error.as_ref(), &users_by_gpu, &failures);
+        let restoring = restoring.then(|| "GPU-a".into()).into_iter().collect();
+        let found = condition(
+            &layout,
+            &present,
+            &restoring,
+            error.as_ref(),
+            &users_by_gpu,
+            &failures,
+        );
         assert_eq!(found, expected.map(str::to_owned));
     }
 
@@ -180,7 +202,6 @@ mod tests {
     fn condition_explains_why_profile_is_not_applied() {
         let present = || on(vgpu(2));
         let changing = |step| to(vgpu(2), exclusive(), step, 0);
-        let unchanged = |refused| given_up(present(), exclusive(), refused);
         let change = "GPU-a changes from vgpu to exclusive";
         let stays = "GPU-a stays vgpu instead of changing to exclusive";
         let failed = Some(StepError::Failed("no".to_owned()));
@@ -191,13 +212,16 @@ mod tests {
         let drains = format!("{change} and waits for these pods to end: default/p");
         check_change(changing(ChangeStep::Draining), None, "Changing", &drains);
         let fails = format!("{change}, which failed and will be retried: no");
-        check_change(changing(ChangeStep::Entering), failed, "Changing", &fails);
+        let enters = changing(ChangeStep::Entering);
+        check_change(enters, failed.clone(), "Changing", &fails);
         let waits = format!("{change} and needs an action: reset it");
         check_change(changing(ChangeStep::Entering), reset, "Changing", &waits);
-        let late = format!("{stays}: it was still in use when the timeout expired");
-        check_change(unchanged(None), None, "GivenUp", &late);
-        let refused = format!("{stays}: switching failed: no");
-        check_change(unchanged(Some("no")), None, "GivenUp", &refused);
+        let gives_up = format!("{stays}: it was still in use when the timeout expired");
+        let gpu = late(vgpu(2), exclusive(), 0);
+        check_change(gpu, None, "GivenUp", &gives_up);
+        let restores = "GPU-a is being set up as vgpu, which failed and will be retried: no";
+        let restores = ["False", "Changing", restores];
+        check_restoring(true, present(), None, failed, restores);
         let applied = ["True", "Applied", "profile lab"];
         check(present(), None, None, applied);
         let message = "\"x\" is not a profile; the last valid profile stays in effect: lab";

@@ -50,12 +50,9 @@ const POLL_WHILE_CHANGING: Duration = Duration::from_millis(200);
 /// on its way.
 const BINDING_GRACE: Duration = Duration::from_secs(1);
 
-/// The number of failures after which a mode is given up.
-const MAX_TRIES: u32 = 3;
 /// The pause after a failed step; it doubles from the first value up to the second.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What the reconciler needs.
 pub struct LayoutReconciler {
     /// The path of the profile configuration; `None` if there is none.
     pub configuration: Option<PathBuf>,
@@ -67,11 +64,8 @@ pub struct LayoutReconciler {
     pub allocations: Arc<NodeAllocations>,
     /// The health monitor, which rereads the GPUs after a switch.
     pub health: Arc<HealthMonitor>,
-    /// The node's name, for events.
     pub node: String,
-    /// Events.
     pub notes: EventSender,
-    /// Counts mode switches.
     pub metrics: Metrics,
 }
 
@@ -83,11 +77,9 @@ struct SwitchStep {
     to: Option<Mode>,
 }
 
-/// The GPU and the result of a step.
 type StepResult = (GpuUuid, Result<(), StepError>);
 
 impl LayoutReconciler {
-    /// Reconciles until `stop`.
     pub async fn run(
         self,
         mut state: ReconcilerState,
@@ -151,21 +143,20 @@ impl LayoutReconciler {
             let mut gpu = state.layout.gpus.remove(&uuid).unwrap_or_default();
             let desired = state.layout.desired.get(&uuid);
             if !state.busy.contains(&uuid) {
-                let given_up = gpu.given_up.is_some();
+                let was_late = gpu.is_late();
                 gpu = advance(state, &uuid, &gpu, desired, &users);
-                if gpu.given_up.is_some() && !given_up {
-                    count(&self.metrics.switches, "given-up");
+                if gpu.is_late() {
+                    if !was_late {
+                        count(&self.metrics.switches, "given-up");
+                    }
+                    // It is offered again, whatever the API server showed before.
+                    state.cordoned_since.remove(&uuid);
                 }
                 let rests = state
                     .failures
                     .get(&uuid)
                     .is_some_and(|f| f.retry_at > Instant::now());
-                let action = match transition::pending_action(&gpu) {
-                    PendingAction::Nothing => None,
-                    PendingAction::Leave(mode, to) => Some((mode.clone(), Some(to.clone()))),
-                    PendingAction::Enter(mode) => Some((mode.clone(), None)),
-                };
-                if let Some((mode, to)) = action.filter(|_| !rests) {
+                if let Some((mode, to)) = state.next_step(&uuid, &gpu).filter(|_| !rests) {
                     let gpu = facts.clone();
                     work.push(SwitchStep { gpu, mode, to });
                 }
@@ -201,8 +192,14 @@ impl LayoutReconciler {
         let failures = failures.map(|(uuid, failure)| (uuid.clone(), failure.error.clone()));
         let failures = failures.collect();
         let (layout, profile_error) = (&state.layout, state.profile_error.as_ref());
-        let condition =
-            profile_status::condition(layout, &state.present, profile_error, users, &failures);
+        let condition = profile_status::condition(
+            layout,
+            &state.present,
+            &state.restoring,
+            profile_error,
+            users,
+            &failures,
+        );
         self.metrics
             .profile_error
             .set(i64::from(profile_error.is_some()));
@@ -211,7 +208,7 @@ impl LayoutReconciler {
         let is_new = state.reported_condition.as_ref() != Some(&condition);
         if self.configuration.is_some() && (is_new || state.reported_hash != state.hash) {
             let profile = state.layout.profile.as_deref();
-            let applied = is_new && condition[1] == "Applied";
+            let applied = condition[1] == "Applied";
             self.metrics.set_profile(profile, state.hash, applied);
             state.reported_hash = state.hash;
         }
@@ -238,7 +235,7 @@ impl LayoutReconciler {
             evict: evictions(layout, users),
             profile: self.configuration.as_ref().map(|_| condition),
             removed_resources: removed,
-            ..layout.node_layout(&self.allocations.default_resource)
+            ..layout.node_layout(&self.allocations.default_resource, &state.restoring)
         };
         self.allocations.published.set_layout(layout, allocated);
         fail_point::at("ChangePublished");
@@ -336,16 +333,16 @@ impl LayoutReconciler {
 
     fn finish_step(&self, state: &mut ReconcilerState, (uuid, result): StepResult) {
         state.busy.remove(&uuid);
-        let Some(gpu) = state.layout.gpus.get_mut(&uuid) else {
+        let Some(gpu) = state.layout.gpus.remove(&uuid) else {
             return;
         };
         match result {
             Ok(()) => {
-                *gpu = transition::after_action(gpu);
-                state.failures.remove(&uuid);
-                if gpu.change.is_none() {
+                let next = state.after_step(&uuid, &gpu);
+                if next.change.is_none() {
                     count(&self.metrics.switches, "done");
                 }
+                state.layout.gpus.insert(uuid, next);
             }
             Err(why) => {
                 tracing::warn!(%uuid, why = why.text(), "cannot change the mode of a GPU");
@@ -354,8 +351,9 @@ impl LayoutReconciler {
                     &self.metrics.switches,
                     if waits { "waits" } else { "failed" },
                 );
-                let failure = state.failures.entry(uuid).or_insert_with(StepFailure::new);
-                *gpu = failure.record(gpu, why);
+                state.layout.gpus.insert(uuid.clone(), gpu);
+                let pause = state.failures.get(&uuid).map(|failure| failure.pause);
+                state.failures.insert(uuid, StepFailure::after(pause, why));
             }
         }
     }
@@ -375,7 +373,7 @@ fn advance(
         let free = users
             .get(uuid)
             .zip(to)
-            .is_some_and(|(users, to)| device_users::may_stay(users, gpu.mode.as_ref(), to));
+            .is_some_and(|(users, to)| users.allow_change(gpu.mode.as_ref(), to));
         let cordoned_since = state.cordoned_since.get(uuid);
         let inputs = TransitionInputs {
             desired,
@@ -393,7 +391,7 @@ fn advance(
     }
 }
 
-/// Pods to evict from GPUs that drain: those that do not fit the new mode.
+/// Pods to evict from GPUs that drain.
 fn evictions(layout: &StoredLayout, users: &BTreeMap<GpuUuid, DeviceUsers>) -> Vec<RefusedPod> {
     if layout.transition.policy != TransitionPolicy::Evict {
         return Vec::new();
@@ -401,12 +399,12 @@ fn evictions(layout: &StoredLayout, users: &BTreeMap<GpuUuid, DeviceUsers>) -> V
     let mut evict = Vec::new();
     for (uuid, users) in users {
         let gpu = layout.gpus.get(uuid);
-        let change = gpu.and_then(|gpu| gpu.change.as_ref());
-        let Some(change) = change.filter(|change| change.step == ChangeStep::Draining) else {
+        let Some(change) = gpu.and_then(|gpu| gpu.change.as_ref()) else {
             continue;
         };
         let mode = gpu.and_then(|gpu| gpu.mode.as_ref());
-        if device_users::may_stay(users, mode, &change.to) {
+        let drains = change.step == ChangeStep::Draining && !change.late;
+        if !drains || users.allow_change(mode, &change.to) {
             continue;
         }
         let to = mode_name(&change.to);
@@ -428,10 +426,11 @@ pub struct ReconcilerState {
     /// The GPUs that the driver reports. A stored GPU that is missing waits for its return.
     present: BTreeSet<GpuUuid>,
     stored: StoredLayout,
+    /// The GPUs whose own mode is to be set up again, since the agent started or they returned.
+    restoring: BTreeSet<GpuUuid>,
     profile_error: Option<DesiredLayoutError>,
     /// Since when the API server shows that a GPU accepts no new allocation.
     cordoned_since: BTreeMap<GpuUuid, Instant>,
-    /// GPUs on which a step is running.
     busy: BTreeSet<GpuUuid>,
     failures: BTreeMap<GpuUuid, StepFailure>,
     reported_condition: Option<[String; 3]>,
@@ -442,36 +441,19 @@ pub struct ReconcilerState {
 
 struct StepFailure {
     error: StepError,
-    tries: u32,
     retry_at: Instant,
     pause: Duration,
 }
 
 impl StepFailure {
-    fn new() -> Self {
+    /// `pause`: the one after the failure before this one.
+    fn after(pause: Option<Duration>, error: StepError) -> Self {
+        let pause = pause.map_or(RETRY_PAUSE.0, |pause| (pause * 2).min(RETRY_PAUSE.1));
         Self {
-            error: StepError::Failed(String::new()),
-            tries: 0,
-            retry_at: Instant::now(),
-            pause: RETRY_PAUSE.0,
+            error,
+            retry_at: Instant::now() + pause,
+            pause,
         }
-    }
-
-    /// Records a failed step and returns the GPU's state after it. A step that needs the
-    /// administrator is never given up: that would undo what it waits for.
-    fn record(&mut self, gpu: &GpuState, why: StepError) -> GpuState {
-        self.retry_at = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(RETRY_PAUSE.1);
-        self.error = why;
-        let StepError::Failed(text) = &self.error else {
-            return gpu.clone();
-        };
-        self.tries += 1;
-        if self.tries < MAX_TRIES {
-            return gpu.clone();
-        }
-        self.tries = 0;
-        transition::abandon(gpu, text)
     }
 }
 
@@ -483,11 +465,11 @@ impl ReconcilerState {
         stored: Option<StoredLayout>,
         initial: &StartInputs<'_>,
     ) -> Result<Self, StoredLayoutError> {
-        let now = steady();
         let mut state = Self {
             stored: StoredLayout::default(),
             layout: stored.unwrap_or_else(|| initial.initial_layout()),
             present: BTreeSet::new(),
+            restoring: BTreeSet::new(),
             profile_error: None,
             cordoned_since: BTreeMap::new(),
             busy: BTreeSet::new(),
@@ -503,34 +485,36 @@ impl ReconcilerState {
         }
         for facts in &initial.facts.gpus {
             let uuid = GpuUuid::from(facts.uuid.as_str());
-            let desired = state.layout.desired.get(&uuid).cloned();
-            let mut gpu = state.layout.gpus.remove(&uuid).unwrap_or_default();
+            // A new GPU becomes vgpu at once.
+            let desired = state.layout.desired.get(&uuid);
+            let desired = desired.filter(|mode| matches!(mode, Mode::Vgpu(_)));
+            let mut gpu = state.layout.gpus.get(&uuid).cloned().unwrap_or_default();
+            let at_once = gpu.mode.is_none() && desired.is_some();
+            let inputs = TransitionInputs {
+                desired: desired.filter(|_| at_once),
+                users_known: at_once,
+                free: at_once,
+                cordoned: at_once,
+                timeout: None,
+                now: steady(),
+            };
             loop {
-                let free = gpu.mode.is_none() && matches!(desired, Some(Mode::Vgpu(_)));
-                let inputs = TransitionInputs {
-                    desired: desired.as_ref().filter(|_| free),
-                    users_known: free,
-                    free,
-                    cordoned: free,
-                    timeout: None,
-                    now,
-                };
                 let next = transition::next_state(&gpu, &inputs);
-                let changed = next != gpu;
+                if next == gpu {
+                    break;
+                }
                 gpu = next;
-                if let PendingAction::Enter(mode) = transition::pending_action(&gpu) {
-                    if needs_mps_supervisor(mode) {
+            }
+            while let Some((mode, None)) = state.next_step(&uuid, &gpu) {
+                if needs_mps_supervisor(&mode) {
+                    break;
+                }
+                match initial.modes.switch(&mode).enter(facts, &mode) {
+                    Ok(()) => gpu = state.after_step(&uuid, &gpu),
+                    Err(error) => {
+                        tracing::warn!(%uuid, %error, "cannot restore the mode of a GPU yet");
                         break;
                     }
-                    match initial.modes.switch(mode).enter(facts, mode) {
-                        Ok(()) => gpu = transition::after_action(&gpu),
-                        Err(error) => {
-                            tracing::warn!(%uuid, %error, "cannot restore the mode of a GPU yet");
-                            break;
-                        }
-                    }
-                } else if !changed {
-                    break;
                 }
             }
             state.layout.gpus.insert(uuid, gpu);
@@ -539,29 +523,52 @@ impl ReconcilerState {
         Ok(state)
     }
 
-    /// How the GPUs are shared now.
     pub fn node_layout(&self, default_resource: &str) -> NodeLayout {
-        self.layout.node_layout(default_resource)
+        self.layout.node_layout(default_resource, &self.restoring)
     }
 
-    /// Takes over which GPUs are present. One that appears or returns has its mode entered again,
-    /// as at startup.
+    /// Takes over which GPUs are present. One that appears or returns has its mode set up again, as
+    /// at startup, unless a step of a change is to be done on it.
     fn update_present(&mut self, facts: &DriverInventory) {
         let gpus = facts.gpus.iter();
         let present: BTreeSet<GpuUuid> = gpus.map(|gpu| gpu.uuid.as_str().into()).collect();
+        self.restoring.retain(|uuid| present.contains(uuid));
         for uuid in present.difference(&self.present) {
-            if let Some(gpu) = self.layout.gpus.get_mut(uuid) {
-                *gpu = transition::at_startup(gpu, steady());
+            let gpu = self.layout.gpus.get(uuid);
+            let rests = |gpu: &GpuState| transition::pending_action(gpu) == PendingAction::Nothing;
+            if gpu.is_some_and(|gpu| gpu.mode.is_some() && rests(gpu)) {
+                self.restoring.insert(uuid.clone());
             }
         }
         self.present = present;
     }
 
-    /// How many GPUs are changing.
+    /// What is to be done on a GPU: a mode to set up, or one to undo for the next.
+    fn next_step(&self, uuid: &GpuUuid, gpu: &GpuState) -> Option<(Mode, Option<Mode>)> {
+        match transition::pending_action(gpu) {
+            PendingAction::Leave(mode, to) => Some((mode.clone(), Some(to.clone()))),
+            PendingAction::Enter(mode) => Some((mode.clone(), None)),
+            PendingAction::Nothing => {
+                let own = gpu.mode.as_ref().filter(|_| self.restoring.contains(uuid));
+                own.map(|own| (own.clone(), None))
+            }
+        }
+    }
+
+    /// The state of a GPU after that succeeded.
+    fn after_step(&mut self, uuid: &GpuUuid, gpu: &GpuState) -> GpuState {
+        self.restoring.remove(uuid);
+        self.failures.remove(uuid);
+        transition::after_action(gpu)
+    }
+
     fn changing_count(&self) -> usize {
+        let changes = |gpu: &GpuState| gpu.change.is_some() && !gpu.is_late();
         let gpus = self.layout.gpus.iter();
         let present = gpus.filter(|(uuid, _)| self.present.contains(*uuid));
-        present.filter(|(_, gpu)| gpu.change.is_some()).count()
+        present
+            .filter(|(uuid, gpu)| changes(gpu) || self.restoring.contains(*uuid))
+            .count()
     }
 
     /// Takes over the desired layout, or the reason why it is unknown.
@@ -630,11 +637,9 @@ fn needs_mps_supervisor(mode: &Mode) -> bool {
 pub struct StartInputs<'a> {
     /// A configuration exists; it is read once the node's labels are known.
     pub configured: bool,
-    /// The GPUs as the driver reports them.
     pub facts: &'a DriverInventory,
     /// The values for what a profile leaves out.
     pub defaults: &'a Defaults,
-    /// The sharing modes.
     pub modes: &'a SharingModes,
     /// Allocations that were accepted earlier.
     pub accepted: &'a [AcceptedAllocation],

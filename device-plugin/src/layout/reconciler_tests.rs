@@ -1,11 +1,11 @@
-//! How the reconciler starts, when it gives up, and which pods it evicts.
+//! How the reconciler starts, when it tries again, and which pods it evicts.
 
 use aliquot_core::Scaling;
 use aliquot_nvml::Driver;
 use aliquot_profiles::mode::Mps;
 
 use super::*;
-use crate::layout::transition::tests::{exclusive, on, to, vgpu};
+use crate::layout::transition::tests::{exclusive, late, on, to, vgpu};
 use crate::testing::{IdleDriver, facts, pod};
 
 /// The state that starts from these stored GPUs when the driver reports only `GPU-a`.
@@ -43,7 +43,7 @@ fn ignores_stored_gpu_that_is_missing_from_driver() {
     assert_eq!((state.changing_count(), state.affected().len()), (0, 0));
     // When it returns, its mode is entered again as at startup, and its change continues.
     state.update_present(&facts(&["GPU-a", "GPU-b", "GPU-c"]));
-    assert_eq!((state.changing_count(), state.affected().len()), (2, 2));
+    assert_eq!((state.changing_count(), state.affected().len()), (2, 1));
     assert_eq!(state.layout.gpus["GPU-b"], stored[1].1);
     state.update_present(&facts(&["GPU-a", "GPU-b", "GPU-c"]));
     assert_eq!(state.changing_count(), 2);
@@ -61,34 +61,26 @@ fn starts_without_waiting_for_mps_daemons() {
     assert!(gpu_layout.cordon.is_some() && !gpu_layout.switching);
 }
 
-/// The state of a GPU that changes from vgpu to exclusive after these failed steps.
-fn after_failures(errors: &[StepError]) -> GpuState {
-    let mut failure = StepFailure::new();
-    let gpu = to(vgpu(2), exclusive(), ChangeStep::Entering, 0);
-    let steps = errors.iter().cloned();
-    steps.fold(gpu, |gpu, error| failure.record(&gpu, error))
+#[test]
+fn pauses_longer_after_each_failure() {
+    let mut pause = None;
+    for expected in [1, 2, 4, 8, 16, 30, 30] {
+        let failure = StepFailure::after(pause, StepError::Failed("no".to_owned()));
+        assert_eq!(failure.pause, Duration::from_secs(expected));
+        pause = Some(failure.pause);
+    }
 }
 
 #[test]
-fn never_gives_up_on_gpu_that_needs_reset() {
-    let waits = || StepError::NeedsAction("reset it".to_owned());
-    let failed = || StepError::Failed("no".to_owned());
-    let check = |errors: &[StepError], given_up: bool| {
-        let gpu = after_failures(errors);
-        assert_eq!(gpu.given_up.is_some(), given_up, "{errors:?}");
+fn evicts_pods_only_where_they_are_waited_for() {
+    let drains = to(vgpu(10), exclusive(), ChangeStep::Draining, 0);
+    let foreign = GpuState {
+        mode: None,
+        ..to(vgpu(10), vgpu(12), ChangeStep::Draining, 0)
     };
-    check(&[failed(), failed()], false);
-    check(&[failed(), failed(), failed()], true);
-    check(&[waits(), waits(), waits(), waits(), waits()], false);
-    check(&[failed(), waits(), failed(), waits()], false);
-    check(&[failed(), waits(), failed(), failed()], true);
-}
-
-#[test]
-fn evicts_only_pods_that_do_not_fit_new_mode() {
-    for (mode, expected) in [(vgpu(12), 0), (exclusive(), 1)] {
+    let late = late(vgpu(10), exclusive(), 0);
+    for (gpu, expected) in [(drains, 1), (foreign, 0), (late, 0), (on(vgpu(10)), 0)] {
         let mut layout = StoredLayout::default();
-        let gpu = to(vgpu(10), mode, ChangeStep::Draining, 0);
         layout.gpus.insert("GPU-a".into(), gpu);
         layout.transition.policy = TransitionPolicy::Evict;
         let users = DeviceUsers {

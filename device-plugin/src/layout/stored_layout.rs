@@ -12,15 +12,13 @@ use thiserror::Error;
 
 use crate::files::{self, FileError};
 use crate::gpus::allocatable::{GpuLayout, NodeLayout};
-use crate::layout::transition::{ChangeStep, GpuState, is_compatible};
+use crate::layout::transition::{ChangeStep, GpuState};
 
 /// The version that this release reads and writes.
 const VERSION: u32 = 1;
 
-/// The stored layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLayout {
-    /// The version of the file.
     pub v: u32,
     /// The last valid profile and what selected it, for people.
     #[serde(default)]
@@ -28,13 +26,11 @@ pub struct StoredLayout {
     /// Its rule for the pods of a GPU whose mode changes.
     #[serde(default)]
     pub transition: Transition,
-    /// The desired mode of each GPU.
     #[serde(default, rename = "wanted")]
     pub desired: BTreeMap<GpuUuid, Mode>,
     /// What of each GPU is reserved for namespaces.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
-    /// The current state of each GPU.
     #[serde(default, rename = "cards")]
     pub gpus: BTreeMap<GpuUuid, GpuState>,
     /// Every resource that was ever advertised here. Those that are not advertised any more are
@@ -57,29 +53,17 @@ impl Default for StoredLayout {
     }
 }
 
-/// Why the stored layout cannot be used.
 #[derive(Debug, Error)]
 pub enum StoredLayoutError {
-    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The content is invalid.
     #[error("cannot read the stored layout of the GPUs from {}: {source}; restore the file, or remove it when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
     Decode {
-        /// The file.
         path: PathBuf,
-        /// What serde found.
         source: serde_json::Error,
     },
-    /// The file is of another release.
     #[error("the stored layout of the GPUs in {} has version {found}, expected {VERSION}; return to the release that wrote it, or remove the file when no pod with GPUs runs on this node: without it every GPU is set up anew", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version in it.
-        found: u32,
-    },
-    /// It cannot be written as JSON.
+    Version { path: PathBuf, found: u32 },
     #[error("cannot encode the layout of the GPUs: {0}")]
     Encode(serde_json::Error),
 }
@@ -113,18 +97,13 @@ impl StoredLayout {
         Ok(())
     }
 
-    /// How the GPUs are shared now.
-    pub fn node_layout(&self, default_resource: &str) -> NodeLayout {
+    /// `restoring`: the GPUs whose mode is being set up again.
+    pub fn node_layout(&self, default_resource: &str, restoring: &BTreeSet<GpuUuid>) -> NodeLayout {
         let gpu_layout = |(uuid, gpu): (&GpuUuid, &GpuState)| {
-            let mode = gpu.mode.clone()?;
-            let cordon = cordon(gpu);
-            let switching = gpu.change.as_ref().is_some_and(|change| {
-                change.step != ChangeStep::Draining && !is_compatible(&mode, &change.to)
-            });
             let gpu_layout = GpuLayout {
-                mode,
-                cordon,
-                switching,
+                mode: gpu.mode.clone()?,
+                cordon: cordon(gpu, restoring.contains(uuid)),
+                switching: gpu.step().is_some_and(|step| step != ChangeStep::Draining),
                 reserve: self.reserve.get(uuid).cloned().unwrap_or_default(),
             };
             Some((uuid.clone(), gpu_layout))
@@ -137,7 +116,6 @@ impl StoredLayout {
     }
 }
 
-/// The name of a mode.
 pub fn mode_name(mode: &Mode) -> &'static str {
     match mode {
         Mode::Vgpu(_) => "vgpu",
@@ -150,20 +128,20 @@ pub fn mode_name(mode: &Mode) -> &'static str {
 }
 
 /// Why a GPU accepts no new allocation.
-fn cordon(gpu: &GpuState) -> Option<String> {
-    let to = &gpu.change.as_ref()?.to;
+fn cordon(gpu: &GpuState, restoring: bool) -> Option<String> {
     let from = gpu.mode.as_ref().map_or("nothing", mode_name);
-    Some(match &gpu.mode {
-        Some(mode) if mode == to => format!("is being set up as {from}"),
-        Some(mode) if is_compatible(mode, to) => format!("gets new settings of {from}"),
-        _ => format!("changes from {from} to {}", mode_name(to)),
-    })
+    match &gpu.change {
+        Some(change) if !change.late => {
+            Some(format!("changes from {from} to {}", mode_name(&change.to)))
+        }
+        _ => restoring.then(|| format!("is being set up as {from}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::transition::tests::{exclusive, given_up, to, vgpu};
+    use crate::layout::transition::tests::{exclusive, late, on, to, vgpu};
 
     #[test]
     fn reads_back_stored_layout() {
@@ -172,15 +150,44 @@ mod tests {
         assert_eq!(StoredLayout::load(&path).expect("none"), None);
         let mut layout = StoredLayout::default();
         let leaves = to(vgpu(2), exclusive(), ChangeStep::Leaving, 7);
-        let gpu = given_up(leaves, exclusive(), Some("no"));
-        layout.gpus.insert("GPU-a".into(), gpu);
+        layout.gpus.insert("GPU-a".into(), leaves);
+        let late = late(vgpu(2), exclusive(), 7);
+        layout.gpus.insert("GPU-b".into(), late);
         layout.store(&path).expect("stored");
         let read = StoredLayout::load(&path).expect("read");
         assert_eq!(read.as_ref(), Some(&layout));
-        let gpu_layout = &layout.node_layout("nvidia.com/gpu").gpus["GPU-a"];
-        let cordon = gpu_layout.cordon.as_deref();
-        assert_eq!(cordon, Some("changes from vgpu to exclusive"));
-        assert!(gpu_layout.switching);
+    }
+
+    #[test]
+    fn reads_layout_of_release_that_gave_up_changes() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("cards.json");
+        let text = r#"{"v":1,"cards":{"GPU-a":{"mode":{"mode":"exclusive"},"given_up":{"to":{"mode":"unmanaged"},"since":7}}}}"#;
+        std::fs::write(&path, text).expect("written");
+        let layout = StoredLayout::load(&path).expect("read").expect("there");
+        assert_eq!(layout.gpus["GPU-a"], on(exclusive()));
+    }
+
+    #[test]
+    fn cordons_gpu_that_changes_or_is_being_set_up() {
+        let change = Some("changes from vgpu to exclusive");
+        let changing = |step| to(vgpu(2), exclusive(), step, 7);
+        for (gpu, restoring, cordon, switching) in [
+            (on(vgpu(2)), false, None, false),
+            (on(vgpu(2)), true, Some("is being set up as vgpu"), false),
+            (changing(ChangeStep::Draining), false, change, false),
+            (changing(ChangeStep::Leaving), false, change, true),
+            (changing(ChangeStep::Entering), false, change, true),
+            (late(vgpu(2), exclusive(), 7), false, None, false),
+        ] {
+            let mut layout = StoredLayout::default();
+            layout.gpus.insert("GPU-a".into(), gpu);
+            let restoring = restoring.then(|| "GPU-a".into()).into_iter().collect();
+            let found = layout.node_layout("nvidia.com/gpu", &restoring);
+            let found = &found.gpus["GPU-a"];
+            assert_eq!(found.cordon.as_deref(), cordon);
+            assert_eq!(found.switching, switching);
+        }
     }
 
     /// Starting without the stored layout could switch a GPU under its pods, so the agent does not

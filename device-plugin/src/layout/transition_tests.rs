@@ -28,16 +28,18 @@ pub(in crate::layout) fn on(mode: Mode) -> GpuState {
 }
 
 pub(in crate::layout) fn to(from: Mode, to: Mode, step: ChangeStep, since: u64) -> GpuState {
-    let change = Some(ModeChange { to, step, since });
+    let change = Some(ModeChange {
+        to,
+        step,
+        since,
+        late: false,
+    });
     GpuState { change, ..on(from) }
 }
 
-pub(in crate::layout) fn given_up(mut gpu: GpuState, to: Mode, refused: Option<&str>) -> GpuState {
-    gpu.given_up = Some(AbandonedChange {
-        to,
-        since: 0,
-        refused: refused.map(str::to_owned),
-    });
+pub(in crate::layout) fn late(from: Mode, to_mode: Mode, since: u64) -> GpuState {
+    let mut gpu = to(from, to_mode, ChangeStep::Draining, since);
+    gpu.change.as_mut().expect("it changes").late = true;
     gpu
 }
 
@@ -78,7 +80,7 @@ fn never_gives_up_while_users_are_unknown() {
     };
     assert_eq!(next_state(&waits, &inputs), waits);
     inputs.users_known = true;
-    assert!(next_state(&waits, &inputs).given_up.is_some());
+    assert!(next_state(&waits, &inputs).is_late());
 }
 
 #[test]
@@ -102,109 +104,71 @@ fn drains_and_cordons_before_leaving_mode() {
     assert_eq!(after_action(&goes), enters);
     assert_eq!(pending_action(&enters), PendingAction::Enter(&exclusive()));
     assert_eq!(after_action(&enters), on(exclusive()));
-    // Where only numbers differ, the mode is not left.
-    let waits = to(vgpu(10), vgpu(4), Draining, 90);
-    let enters = to(vgpu(10), vgpu(4), Entering, 100);
-    check(&waits, Some(vgpu(4)), true, true, &enters);
-    assert!(is_compatible(&timeslice(2), &timeslice(9)));
-    assert!(!is_compatible(&timeslice(2), &vgpu(2)));
+    // A GPU without a mode has nothing to leave.
+    let new = |step, since| GpuState {
+        mode: None,
+        ..to(vgpu(10), exclusive(), step, since)
+    };
+    let enters = new(Entering, 100);
+    check(&new(Draining, 90), Some(exclusive()), true, true, &enters);
+    assert_eq!(after_action(&enters), on(exclusive()));
+}
+
+#[test]
+fn takes_numbers_of_the_same_setup_at_once() {
+    for free in [false, true] {
+        check(&on(vgpu(10)), Some(vgpu(4)), free, false, &on(vgpu(4)));
+        let waits = to(vgpu(10), exclusive(), Draining, 90);
+        check(&waits, Some(vgpu(10)), free, true, &on(vgpu(10)));
+        check(&waits, Some(vgpu(4)), free, true, &on(vgpu(4)));
+    }
+    assert!(is_same_setup(&timeslice(2), &timeslice(9)));
+    assert!(!is_same_setup(&timeslice(2), &vgpu(2)));
 }
 
 #[test]
 fn keeps_mode_after_timeout_until_gpu_is_free() {
-    let late = to(vgpu(10), exclusive(), Draining, 40);
-    let abandoned = given_up(on(vgpu(10)), exclusive(), None);
-    let stays = given_up(to(vgpu(10), vgpu(10), Entering, 100), exclusive(), None);
-    assert_eq!(after_action(&stays), abandoned);
+    let waits = to(vgpu(10), exclusive(), Draining, 40);
+    let stays = late(vgpu(10), exclusive(), 40);
+    check(&waits, Some(exclusive()), false, true, &stays);
     check(&stays, Some(exclusive()), false, true, &stays);
-    let mut expected = stays.clone();
-    expected.given_up.as_mut().expect("given up").since = 40;
-    check(&late, Some(exclusive()), false, true, &expected);
-    check(&abandoned, Some(exclusive()), false, false, &abandoned);
-    let again = given_up(to(vgpu(10), exclusive(), Draining, 0), exclusive(), None);
-    check(&abandoned, Some(exclusive()), true, false, &again);
-    check(&again, Some(exclusive()), false, true, &stays);
-    check(&abandoned, Some(vgpu(10)), true, true, &on(vgpu(10)));
+    assert_eq!(pending_action(&stays), PendingAction::Nothing);
+    // It is cordoned again before it is left.
+    check(&stays, Some(exclusive()), true, true, &waits);
+    let goes = to(vgpu(10), exclusive(), Leaving, 100);
+    check(&waits, Some(exclusive()), true, true, &goes);
+    check(&stays, Some(vgpu(10)), false, true, &on(vgpu(10)));
     let other = to(vgpu(10), timeslice(3), Draining, 100);
-    check(&abandoned, Some(timeslice(3)), false, true, &other);
+    check(&stays, Some(timeslice(3)), false, true, &other);
 }
 
 #[test]
-fn gives_up_refused_mode_until_new_profile_or_restart() {
-    let enters = to(vgpu(10), exclusive(), Entering, 90);
-    let leaves = to(exclusive(), vgpu(10), Leaving, 90);
-    let back = given_up(leaves, exclusive(), Some("no"));
-    let mut expected = back.clone();
-    expected.given_up.as_mut().expect("given up").since = 90;
-    assert_eq!(abandon(&enters, "no"), expected);
-    check(&back, Some(exclusive()), true, true, &back);
-    let home = given_up(on(vgpu(10)), exclusive(), Some("no"));
-    check(&home, Some(exclusive()), true, true, &home);
-    assert_eq!(at_startup(&home, 7), to(vgpu(10), vgpu(10), Entering, 7));
-    let fewer = to(vgpu(10), vgpu(2), Entering, 90);
-    let numbers = abandon(&fewer, "no").change.expect("a change back");
-    assert_eq!((numbers.to, numbers.step), (vgpu(10), Entering));
-    // Without an old mode it keeps trying.
-    let first = GpuState {
-        mode: None,
-        ..enters
-    };
-    assert_eq!(abandon(&first, "no"), first);
-}
-
-const DRAINING: Stage = Stage::Changing(Draining);
-const LEAVING: Stage = Stage::Changing(Leaving);
-const ENTERING: Stage = Stage::Changing(Entering);
-
-/// The whole table: in each stage the next one after each event, as its first letter; two letters:
-/// otherwise, and where only numbers differ; `-`: the event changes nothing.
-const TABLE: [(Stage, [&str; 7]); 4] = [
-    (Stage::Settled, ["E", "D", "S", "-", "-", "-", "-"]),
-    (DRAINING, ["-", "D", "E", "LE", "E", "-", "-"]),
-    (LEAVING, ["-", "L", "-", "-", "-", "E", "-"]),
-    (ENTERING, ["-", "LD", "-", "-", "-", "S", "LE"]),
-];
-const EVENTS: [Event; 7] = [
-    Event::Restored,
-    Event::OtherDesired,
-    Event::OwnDesired,
-    Event::Freed,
-    Event::TimedOut,
-    Event::Done,
-    Event::Failed,
-];
-
-#[test]
-fn allows_only_transitions_of_the_table() {
-    let letter = |stage: Option<Stage>| match stage {
-        None => '-',
-        Some(Stage::Settled) => 'S',
-        Some(Stage::Changing(Draining)) => 'D',
-        Some(Stage::Changing(Leaving)) => 'L',
-        Some(Stage::Changing(Entering)) => 'E',
-    };
-    for (stage, row) in TABLE {
-        for (event, expected) in EVENTS.into_iter().zip(row) {
-            for in_place in [false, true] {
-                let expected = expected.chars().take(1 + usize::from(in_place)).last();
-                let found = transition(stage, event, in_place);
-                assert_eq!(
-                    Some(letter(found)),
-                    expected,
-                    "{stage:?} {event:?} {in_place}"
-                );
-                // A GPU in this stage goes there, and nowhere else.
-                let gpu = match stage {
-                    Stage::Settled => on(vgpu(10)),
-                    Stage::Changing(step) => to(vgpu(10), exclusive(), step, 90),
-                };
-                assert_eq!(gpu.stage(), stage);
-                let next = gpu.after(event, &exclusive(), 100, in_place);
-                assert_eq!(next.stage(), found.unwrap_or(stage), "{event:?}");
-                assert!(found.is_some() || next == gpu, "{stage:?} {event:?}");
-            }
+fn repeats_leaving_and_entering_until_they_succeed() {
+    for step in [Leaving, Entering] {
+        let fails = to(vgpu(10), exclusive(), step, 0);
+        for (free, cordoned) in [(false, false), (false, true), (true, true)] {
+            check(&fails, Some(exclusive()), free, cordoned, &fails);
+            check(&fails, None, free, cordoned, &fails);
         }
     }
+}
+
+#[test]
+fn replaces_target_of_a_change() {
+    for step in [Draining, Leaving] {
+        let changes = to(vgpu(10), exclusive(), step, 90);
+        let other = to(vgpu(10), timeslice(3), step, 100);
+        check(&changes, Some(timeslice(3)), false, false, &other);
+    }
+    // What may be half set up is left like any other mode, also for the old one.
+    let enters = to(vgpu(10), exclusive(), Entering, 90);
+    for other in [timeslice(3), vgpu(10)] {
+        let back = to(exclusive(), other.clone(), Leaving, 100);
+        check(&enters, Some(other), true, true, &back);
+    }
+    let numbers = to(timeslice(3), timeslice(4), Leaving, 100);
+    let enters = to(vgpu(10), timeslice(3), Entering, 90);
+    check(&enters, Some(timeslice(4)), true, true, &numbers);
 }
 
 /// What happens to a GPU in the model.
@@ -218,11 +182,9 @@ enum ModelEvent {
     Later,
     Work,
     Half,
-    Refuse,
     Restart,
 }
 
-/// The model of a GPU and its users.
 struct Model {
     gpu: GpuState,
     stored: GpuState,
@@ -236,7 +198,7 @@ struct Model {
 
 impl Model {
     fn is_advertised(&self) -> bool {
-        self.gpu.change.is_none() && self.gpu.mode.is_some()
+        self.gpu.mode.is_some() && (self.gpu.change.is_none() || self.gpu.is_late())
     }
 
     fn reconcile(&mut self) {
@@ -250,33 +212,20 @@ impl Model {
         };
         self.gpu = next_state(&self.gpu, &inputs);
         self.stored = self.gpu.clone();
-        if self.gpu.change.is_none() {
+        if self.is_advertised() {
             self.cordoned = false;
         }
     }
 
     /// A step of the switch, complete or interrupted.
     fn work(&mut self, whole: bool) {
-        match pending_action(&self.gpu) {
+        let real = match pending_action(&self.gpu) {
             PendingAction::Nothing => return,
-            PendingAction::Leave(..) => {
-                assert_eq!(self.pods, 0, "switched while in use: {:?}", self.gpu);
-                self.real = None;
-            }
-            PendingAction::Enter(mode) => {
-                let same = self
-                    .real
-                    .as_ref()
-                    .is_some_and(|real| is_compatible(real, mode));
-                assert!(same || self.pods == 0, "{:?}", self.gpu);
-                if !same {
-                    self.real = None;
-                }
-                if whole {
-                    self.real = Some(mode.clone());
-                }
-            }
-        }
+            PendingAction::Leave(..) => None,
+            PendingAction::Enter(mode) => Some(mode.clone()).filter(|_| whole),
+        };
+        assert_eq!(self.pods, 0, "switched while in use: {:?}", self.gpu);
+        self.real = real;
         if whole {
             self.gpu = after_action(&self.gpu);
             self.stored = self.gpu.clone();
@@ -290,15 +239,11 @@ impl Model {
             ModelEvent::Forget => self.desired = None,
             ModelEvent::Come if self.is_advertised() => self.pods += 1,
             ModelEvent::Go => self.pods = self.pods.saturating_sub(1),
-            ModelEvent::Close if self.gpu.change.is_some() => self.cordoned = true,
+            ModelEvent::Close if !self.is_advertised() => self.cordoned = true,
             ModelEvent::Later => self.now += 1,
             ModelEvent::Work => self.work(true),
             ModelEvent::Half => self.work(false),
-            ModelEvent::Refuse => {
-                self.gpu = abandon(&self.gpu, "no");
-                self.stored = self.gpu.clone();
-            }
-            ModelEvent::Restart => self.gpu = at_startup(&self.stored, self.now),
+            ModelEvent::Restart => self.gpu = self.stored.clone(),
             ModelEvent::Come | ModelEvent::Close => {}
         }
         self.reconcile();
@@ -307,7 +252,7 @@ impl Model {
             let real = self.real.as_ref();
             let agree = mode
                 .zip(real)
-                .is_some_and(|(mode, real)| is_compatible(mode, real));
+                .is_some_and(|(mode, real)| is_same_setup(mode, real));
             assert!(agree, "offered as {mode:?} and is {real:?}");
         }
     }
@@ -336,7 +281,6 @@ fn never_switches_gpu_in_use_across_restarts() {
                 ModelEvent::Later,
                 ModelEvent::Work,
                 ModelEvent::Half,
-                ModelEvent::Refuse,
                 ModelEvent::Restart,
             ];
             model.apply(events[random.usize(..events.len())]);

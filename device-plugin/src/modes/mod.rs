@@ -19,7 +19,6 @@ use crate::gpus::host_device::{HostDevice, InstanceIds};
 
 pub mod mig;
 pub mod mps;
-mod timeslice;
 
 /// Switches GPUs into a mode and out of it. Both calls block and are idempotent: they are repeated
 /// after a kill at any point of the first attempt, and leave alone what is done already.
@@ -33,16 +32,13 @@ pub trait ModeSwitch: Send + Sync {
     fn leave(&self, card: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
 }
 
-/// Why a GPU cannot change its mode, or a container cannot get its edits, now. Both are retried.
+/// Why a GPU cannot change its mode, or a container cannot be set up, now. Both are retried.
 #[derive(Debug, Error)]
 pub enum ModeError {
-    /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The GPU is not partitioned as it should be.
     #[error(transparent)]
     Mig(#[from] MigError),
-    /// A file cannot be written or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The GPU needs an action of the administrator, such as a reset; it is waited for without a
@@ -59,39 +55,32 @@ pub enum ModeError {
 pub struct ContainerGrant<'a> {
     /// The pod, by the kubelet's UID.
     pub pod: &'a PodUid,
-    /// The container.
     pub container: &'a str,
-    /// The grant.
     pub grant: &'a Grant,
     /// Its index among the container's grants, which is the number of the device in CUDA.
     pub index: usize,
     /// The mode that the device had when the pod was accepted.
     pub mode: inventory::Mode,
-    /// How the host names the device.
     pub device: &'a HostDevice,
     /// The instances of the GPU that others use, under dynamic MIG.
     pub other_instances: &'a [MigPlacement],
 }
 
-/// The container edits of a sharing mode, in addition to the driver's own.
+/// What the sharing modes of its devices need in a container, besides the driver.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModeEdits {
+pub struct ModeSetup {
     /// The UUIDs of the devices that the container may use, in the order of the grants.
     pub visible: Vec<String>,
     /// Environment variables, `NAME=value`.
     pub variables: Vec<String>,
     /// Mounts, in CDI's form.
     pub mounts: Vec<Value>,
-    /// The instance that was created for the last grant.
-    pub instance: Option<InstanceIds>,
     /// The limiter enforces a limit; without one it is left out.
     pub limited: bool,
 }
 
-/// All modes on this node.
 pub struct SharingModes {
     plain: NoopSwitch,
-    timeslice: timeslice::TimesliceSwitch,
     mig: mig::MigPartitioner,
     mps: Arc<mps::MpsDaemons>,
 }
@@ -102,7 +91,6 @@ impl SharingModes {
         let mps = Arc::new(mps::MpsDaemons::new(StateDirectory(state).mps()));
         Self {
             plain: NoopSwitch,
-            timeslice: timeslice::TimesliceSwitch,
             mig: mig::MigPartitioner::new(
                 Arc::clone(driver),
                 DriverAccess::new(state),
@@ -113,11 +101,11 @@ impl SharingModes {
         }
     }
 
-    /// What switches GPUs into and out of a mode.
     pub fn switch(&self, mode: &Mode) -> &dyn ModeSwitch {
         match mode {
-            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Unmanaged => &self.plain,
-            Mode::Timeslice(_) => &self.timeslice,
+            Mode::Vgpu(_) | Mode::Exclusive(_) | Mode::Timeslice(_) | Mode::Unmanaged => {
+                &self.plain
+            }
             Mode::Mps(_) => &*self.mps,
             Mode::Mig(_) => &self.mig,
         }
@@ -135,29 +123,29 @@ impl SharingModes {
         self.mps.lower(&mps::largest_shares(accepted));
     }
 
-    /// Adds the edits of one grant. Called at every start of the container; the same grant gives
-    /// the same edits. Blocks.
-    pub fn add_edits(
+    /// Adds what one grant needs; returns the instance that was created for it. Called at every
+    /// start of the container; the same grant needs the same. Blocks.
+    pub fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
-    ) -> Result<(), ModeError> {
+        setup: &mut ModeSetup,
+    ) -> Result<Option<InstanceIds>, ModeError> {
         match share.mode {
             inventory::Mode::Vgpu | inventory::Mode::Unknown => {
-                edits.limited = true;
-                edits.visible.push(share.grant.gpu.to_string());
+                setup.limited = true;
+                setup.visible.push(share.grant.gpu.to_string());
                 // The limits are in the limits page; the variable only informs the user.
                 let (place, memory) = (share.index, share.grant.memory_limit().0);
                 let variable = format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={memory}m");
-                edits.variables.push(variable);
+                setup.variables.push(variable);
             }
             inventory::Mode::Exclusive | inventory::Mode::Timeslice => {
-                edits.visible.push(share.grant.gpu.to_string());
+                setup.visible.push(share.grant.gpu.to_string());
             }
-            inventory::Mode::Mps => self.mps.add_edits(share, edits)?,
-            inventory::Mode::Mig => self.mig.add_edits(share, edits)?,
+            inventory::Mode::Mps => self.mps.prepare(share, setup)?,
+            inventory::Mode::Mig => return self.mig.prepare(share, setup).map(Some),
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -60,7 +60,6 @@ impl Pods {
         self.changes.subscribe()
     }
 
-    /// A pod was added or changed.
     pub fn apply(&self, pod: Pod) {
         self.state.write().put(pod);
         self.changed();

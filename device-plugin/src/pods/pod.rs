@@ -10,18 +10,12 @@ use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::pod::{containers, kubelet_uid};
 use k8s_openapi::api::core::v1 as api;
 
-/// One container of a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
     pub name: String,
-    /// When it runs.
     pub stage: Stage,
     /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
-    /// It uses `envFrom`.
-    pub env_from: bool,
-    /// The extended resources that it requests.
     pub requested: BTreeMap<String, u64>,
 }
 
@@ -45,13 +39,10 @@ pub struct Pod {
     pub uid: PodUid,
     /// The uid under which the kubelet runs it: another one for static pods.
     pub kubelet_uid: PodUid,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Where it is bound.
     pub node: NodeName,
-    /// Where it is in its life.
     pub phase: Phase,
     /// Creation in seconds since the epoch.
     pub created: i64,
@@ -119,7 +110,6 @@ impl Pod {
         requested.any(|resource| resources.contains(resource))
     }
 
-    /// The stage of each container in pod order.
     pub fn stages(&self) -> impl Iterator<Item = (&str, Stage)> {
         self.containers.iter().map(|c| (c.name.as_str(), c.stage))
     }
@@ -169,7 +159,6 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         name: container.name.clone(),
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
-        env_from: container.env_from.iter().flatten().next().is_some(),
         requested: requested(container),
     }
 }
@@ -216,9 +205,6 @@ mod tests {
             stages,
             [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
         );
-        let from = json!([{"configMapRef": {"name": "m"}}]);
-        let from = serde_json::from_value(json!({"name": "c", "envFrom": from})).expect("one");
-        assert!(read_container(&from, Stage::App).env_from && !pod.containers[2].env_from);
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
         let asked = [("nvidia.com/gpumem".to_owned(), 3000)];

@@ -18,7 +18,6 @@ use crate::settings::Settings;
 /// The node annotation that lists the published resources, separated by commas.
 pub const OWNED: &str = "aliquot.dev/capacity";
 
-/// The names of the published resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapacityResources {
     /// MiB.

@@ -41,7 +41,6 @@ pub const HOUSEKEEPING: &str = "AliquotHousekeepingFailed";
 /// The most problems that a message names.
 const MAX_PROBLEMS: usize = 8;
 
-/// All conditions that the agent writes.
 pub const ALL: [&str; 9] = [
     CHECKPOINT_LOST,
     GPU_SICK,

@@ -53,7 +53,6 @@ const DEVICE_METRICS: [DeviceMetric; 6] = [
     ),
 ];
 
-/// Exports the metrics of every device.
 #[derive(Debug)]
 pub struct DeviceCollector(pub NodePublisher);
 

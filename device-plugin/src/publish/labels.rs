@@ -1,160 +1,147 @@
-//! Node labels that describe the GPUs, for node selectors: NVIDIA's names, as the documentation of
-//! gpu-feature-discovery lists them, and our own for what those cannot express.
-
-mod nvidia;
-pub mod ownership;
+//! Node labels that describe the GPUs, for node selectors, in what NVIDIA's GPU Feature Discovery
+//! cannot know: how Aliquot shares them. The keys that were written stand in an annotation of the
+//! node, written in the same patch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::inventory::{Gpu, Inventory, Mode};
 use aliquot_core::mig::{RESOURCES, resource};
-use aliquot_core::{GpuUuid, Mib};
 use aliquot_k8s::node::{MAX_LABEL_LENGTH, label_value};
-use aliquot_nvml as nvml;
+use aliquot_nvml::DriverInventory;
+use serde_json::{Map, Value, json};
 
 use crate::gpus::allocatable::parent_gpu;
+use crate::node_view::NodeView;
 
-/// What the driver reports of the physical GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Features {
-    /// The GPUs, by index.
-    pub gpus: Vec<GpuFeatures>,
-}
+/// The node annotation with the keys of our labels, separated by commas.
+pub const OWNED: &str = "aliquot.dev/feature-labels";
+const PREFIX: &str = "aliquot.dev/";
 
-/// A physical GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuFeatures {
-    /// Its uuid.
-    pub uuid: GpuUuid,
-    /// NVML's product name.
-    pub product: String,
-    /// Its memory, with what the driver reserves.
-    pub memory: Mib,
-    /// The GPU supports MIG.
-    pub mig_capable: bool,
-}
-
-impl Features {
-    /// The features of these GPUs.
-    pub fn of(facts: &nvml::DriverInventory) -> Self {
-        let gpu = |gpu: &nvml::GpuFacts| GpuFeatures {
-            uuid: gpu.uuid.as_str().into(),
-            product: gpu.model.clone(),
-            memory: gpu.memory,
-            mig_capable: gpu.mig.capable,
-        };
-        Self {
-            gpus: facts.gpus.iter().map(gpu).collect(),
-        }
-    }
-
-    /// The physical GPU of a device.
-    fn physical_gpu(&self, device: &Gpu) -> Option<&GpuFeatures> {
-        let uuid = parent_gpu(device);
-        self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
-    }
-}
-
-/// All labels of a node. `default_resource` is the resource name of whole GPUs.
+/// All labels of a node. `default_resource` is the resource name of whole GPUs. Each product, mode
+/// and MIG profile has a label of its own, because a selector cannot match a list.
 pub fn node_labels(
     inventory: &Inventory,
-    features: &Features,
+    facts: &DriverInventory,
     default_resource: &str,
 ) -> BTreeMap<String, String> {
-    if features.gpus.is_empty() {
+    if facts.gpus.is_empty() {
         return BTreeMap::new();
     }
-    let mut all = nvidia::labels(inventory, features, default_resource);
-    all.extend(own_labels(inventory, features));
-    let fits = |(key, value): &(String, String)| {
-        let name = key.split_once('/').map_or("", |(_, name)| name);
-        name.len() <= MAX_LABEL_LENGTH && *value == label_value(value)
-    };
-    all.into_iter().filter(fits).collect()
+    let mut all = mig_labels(inventory, facts, default_resource);
+    for (name, number) in numbers(inventory, facts) {
+        all.insert(name, number.to_string());
+    }
+    all.into_iter()
+        .filter(|(name, value)| name.len() <= MAX_LABEL_LENGTH && *value == label_value(value))
+        .map(|(name, value)| (format!("{PREFIX}{name}"), value))
+        .collect()
 }
 
-/// Our own labels: GPUs by product and by mode, and what dynamic MIG can create. Each product and
-/// mode has a label of its own, because a selector cannot match a list.
-fn own_labels(inventory: &Inventory, features: &Features) -> BTreeMap<String, String> {
+/// GPUs by product and by mode, their memory, and how many instances there are or could be.
+fn numbers(inventory: &Inventory, facts: &DriverInventory) -> BTreeMap<String, u64> {
     let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
-    let mut memory: BTreeMap<String, u64> = BTreeMap::new();
-    for gpu in &features.gpus {
-        let product = label_value(&gpu.product);
-        *numbers.entry(format!("product.{product}")).or_default() += 1;
-        let least = memory.entry(format!("memory.{product}"));
+    for gpu in &facts.gpus {
+        let product = label_value(&gpu.model);
+        let least = numbers.entry(format!("memory.{product}"));
         let least = least.or_insert(gpu.memory.0);
         *least = (*least).min(gpu.memory.0);
+        *numbers.entry(format!("product.{product}")).or_default() += 1;
     }
     let mut seen = BTreeSet::new();
     for device in &inventory.gpus {
-        let partitioned = mig_profile(device).is_some() || device.mode == Mode::Mig;
+        let profile = mig_profile(device);
         let mode = match device.mode {
-            _ if partitioned => Mode::Mig,
+            _ if profile.is_some() => Mode::Mig,
             Mode::Unknown => continue,
             mode => mode,
         };
-        let gpu = features.physical_gpu(device).map(|gpu| &gpu.uuid);
-        if seen.insert(gpu.unwrap_or(&device.uuid)) {
+        if seen.insert(parent_gpu(device)) {
             *numbers.entry(format!("mode.{}", mode.name())).or_default() += 1;
         }
-        let geometry = device.mig.as_ref().and_then(|mig| mig.dynamic());
-        for kind in geometry
-            .iter()
-            .flat_map(|dynamic| dynamic.geometry.profiles())
-        {
-            let resource = resource(&kind.name);
-            let name = resource.trim_start_matches(RESOURCES);
+        if let Some(profile) = profile {
+            let name = profile_name(profile);
+            *numbers.entry(format!("mig-{name}.count")).or_default() += 1;
+        }
+        let dynamic = device.mig.as_ref().and_then(|mig| mig.dynamic());
+        for kind in dynamic.iter().flat_map(|mig| mig.geometry.profiles()) {
+            let name = profile_name(&kind.name);
             let most = numbers.entry(format!("mig-{name}.most")).or_default();
             *most += u64::from(kind.most);
         }
     }
-    numbers.extend(memory);
-    let all = numbers.into_iter();
-    all.map(|(name, number)| (format!("aliquot.dev/{name}"), number.to_string()))
-        .collect()
+    numbers
 }
 
-/// The MIG profile of an instance.
+/// Whether and how GPUs are partitioned, and the product of each kind of instance.
+fn mig_labels(
+    inventory: &Inventory,
+    facts: &DriverInventory,
+    default_resource: &str,
+) -> BTreeMap<String, String> {
+    let capable = facts.gpus.iter().any(|gpu| gpu.mig.capable);
+    let mut all = BTreeMap::from([("mig.capable".to_owned(), capable.to_string())]);
+    for device in &inventory.gpus {
+        let profile = mig_profile(device);
+        if let Some(profile) = profile {
+            let name = format!("mig-{}.product", profile_name(profile));
+            all.entry(name)
+                .or_insert_with(|| instance_product(device, profile, default_resource));
+        } else if device.mode != Mode::Mig {
+            continue;
+        }
+        let single = profile.is_some() && device.resource == default_resource;
+        let strategy = all.entry("mig.strategy".to_owned()).or_default();
+        if *strategy != "mixed" {
+            let word = if single { "single" } else { "mixed" };
+            word.clone_into(strategy);
+        }
+    }
+    all
+}
+
 fn mig_profile(device: &Gpu) -> Option<&str> {
     let part = device.mig.as_ref()?.fixed()?;
     Some(part.profile.as_str())
 }
 
-/// How a device is shared, in NVIDIA's words where there is one.
-fn sharing_strategy(device: &Gpu) -> &'static str {
-    match device.mode {
-        Mode::Vgpu => "vgpu",
-        Mode::Timeslice => "time-slicing",
-        Mode::Mps => "mps",
-        Mode::Exclusive | Mode::Mig | Mode::Unknown => "none",
-    }
+/// The profile in a label's key, which has no plus sign.
+fn profile_name(profile: &str) -> String {
+    let resource = resource(profile);
+    resource.trim_start_matches(RESOURCES).to_owned()
 }
 
 /// `NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED`; the suffix only where time-slicing or MPS shares the
-/// device under the resource name that it has without sharing.
-fn product(device: &Gpu, default_resource: &str) -> String {
-    let mut words = device.model.clone();
-    if let Some(profile) = mig_profile(device) {
-        words = format!("{words}-MIG-{}", profile.replace('+', "."));
-    }
-    let shared = matches!(device.mode, Mode::Timeslice | Mode::Mps);
-    if shared && (device.resource == default_resource || device.resource.starts_with(RESOURCES)) {
-        words.push_str("-SHARED");
-    }
-    label_value(&words)
+/// instance under the resource name that it has without sharing.
+fn instance_product(device: &Gpu, profile: &str, default_resource: &str) -> String {
+    let renamed = device.resource != default_resource && !device.resource.starts_with(RESOURCES);
+    let shared = matches!(device.mode, Mode::Timeslice | Mode::Mps) && !renamed;
+    let suffix = if shared { "-SHARED" } else { "" };
+    let name = profile_name(profile);
+    label_value(&format!("{}-MIG-{name}{suffix}", device.model))
 }
 
-/// The memory of one client; of a whole GPU with what the driver reserves, as NVIDIA's labels have it.
-fn memory(device: &Gpu, features: &Features) -> Mib {
-    match &device.even_share {
-        Some(even) if device.mode == Mode::Mps => even.memory,
-        _ if device.mig.is_some() => device.memory,
-        _ => features
-            .physical_gpu(device)
-            .map_or(device.memory, |gpu| gpu.memory),
+/// The patch of the node's metadata that sets these labels and removes others that an earlier one
+/// set; `None`: nothing is to do.
+pub fn patch(desired: &BTreeMap<String, String>, view: &NodeView) -> Option<Value> {
+    let owned = view.annotation(OWNED).unwrap_or_default().split(',');
+    let mut labels: Map<String, Value> = owned
+        .filter(|key| key.starts_with(PREFIX) && view.labels.contains_key(*key))
+        .filter(|key| !desired.contains_key(*key))
+        .map(|key| (key.to_owned(), Value::Null))
+        .collect();
+    for (key, value) in desired {
+        if view.labels.get(key) != Some(value) {
+            labels.insert(key.clone(), json!(value));
+        }
     }
+    let keys: Vec<&str> = desired.keys().map(String::as_str).collect();
+    let keys = (!keys.is_empty()).then(|| keys.join(","));
+    if labels.is_empty() && keys.as_deref() == view.annotation(OWNED) {
+        return None;
+    }
+    Some(json!({"metadata": {"labels": labels, "annotations": {OWNED: keys}}}))
 }
 
 #[cfg(test)]
-#[path = "labels/tests.rs"]
+#[path = "labels_tests.rs"]
 mod tests;

@@ -24,9 +24,8 @@ use crate::pods::Pods;
 use crate::publish::capacity;
 use crate::publish::conditions;
 use crate::publish::drain;
-use crate::publish::labels::{self, Features, ownership};
+use crate::publish::labels;
 use crate::publish::removed_resources::{self, RemovalSchedule};
-use crate::settings::LabelPolicy;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -35,25 +34,18 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 pub type ClearErrors =
     Box<dyn Fn(Vec<String>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Writes our Node object.
 pub struct NodeWriter {
-    /// The API.
     pub nodes: Api<api::Node>,
-    /// Our node's name.
     pub name: String,
     /// What the annotation should contain.
     pub published: NodePublisher,
     /// The resource of whole GPUs.
     pub resource: String,
-    /// Who writes the feature labels.
-    pub feature_labels: LabelPolicy,
     /// The names of the capacity, where it is published.
     pub capacity: Option<capacity::CapacityResources>,
-    /// The node's pods.
     pub pods: Pods,
     /// The watched node; `None` while it is not known.
     pub view: watch::Sender<Option<NodeView>>,
-    /// Counts writes.
     pub metrics: Metrics,
     /// Clears the errors of GPUs that the administrator declared healthy.
     pub clear: ClearErrors,
@@ -125,9 +117,8 @@ impl NodeWriter {
             current = self.put(&Patch::Merge(patch), false).await?;
             tracing::info!(bytes = inventory.len(), "wrote the inventory annotation");
         }
-        let features = Features::of(&node.readings.facts);
-        let labels = labels::node_labels(&node.inventory, &features, &self.resource);
-        if let Some(patch) = ownership::patch(&labels, &current, self.feature_labels) {
+        let labels = labels::node_labels(&node.inventory, &node.readings.facts, &self.resource);
+        if let Some(patch) = labels::patch(&labels, &current) {
             tracing::info!(%patch, "wrote feature labels");
             current = self.put(&Patch::Merge(patch), false).await?;
         }

@@ -38,7 +38,6 @@ async fn patches_taint_over_latest_resource_version() {
         name: "n1".to_owned(),
         published: published.clone(),
         resource: "nvidia.com/gpu".to_owned(),
-        feature_labels: LabelPolicy::On,
         capacity: None,
         pods: Pods::default(),
         view: watch::Sender::new(Some(NodeView::read(&known))),

@@ -79,7 +79,6 @@ pub(crate) fn watch_objects(
             name: name.clone(),
             published: published.clone(),
             resource: settings.resource_name.clone(),
-            feature_labels: settings.feature_labels,
             capacity: CapacityResources::of(settings),
             pods: pods.clone(),
             view,
@@ -93,7 +92,6 @@ pub(crate) fn watch_objects(
     ));
 }
 
-/// Clears errors on a blocking thread.
 fn clear_errors(health: Arc<HealthMonitor>) -> ClearErrors {
     Box::new(move |uuids| {
         let health = Arc::clone(&health);

@@ -30,20 +30,15 @@ const PLUGINS: [&str; 2] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.r
 /// The first containerd in which an imported file changes only the keys that it sets.
 const MERGING: (u32, u32) = (2, 0);
 
-/// A container runtime's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     /// Its file on the node, without those that it imports.
     pub file: PathBuf,
     /// `enable_cdi`, if set.
     pub cdi: Option<bool>,
-    /// The directories of CDI specs, if set.
-    pub spec_directories: Option<Vec<PathBuf>>,
-    /// The names of the runtimes, which runtime classes call handlers.
-    pub handlers: BTreeSet<String>,
     /// The handler of pods without a runtime class, if set.
     pub default_handler: Option<String>,
-    /// The programs of the handlers, if set.
+    /// The programs of the runtimes, which runtime classes call handlers, if set.
     pub programs: BTreeMap<String, PathBuf>,
 }
 
@@ -109,7 +104,6 @@ pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// CRI-O's directory of drop-ins.
 fn drop_ins(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.d", path.display()))
 }
@@ -171,13 +165,8 @@ impl RuntimeConfig {
     fn add(&mut self, table: &dyn TableLike, runtimes: Option<&Item>) {
         let cdi = table.get("enable_cdi").and_then(Item::as_bool);
         self.cdi = cdi.or(self.cdi);
-        if let Some(directories) = table.get("cdi_spec_dirs").and_then(Item::as_array) {
-            let directories = directories.iter().filter_map(|one| one.as_str());
-            self.spec_directories = Some(directories.map(PathBuf::from).collect());
-        }
         let runtimes = runtimes.and_then(Item::as_table_like);
         for (name, runtime) in runtimes.into_iter().flat_map(TableLike::iter) {
-            self.handlers.insert(name.to_owned());
             let options = runtime.get("options").and_then(|all| all.get("BinaryName"));
             let program = options.or_else(|| runtime.get("runtime_path"));
             if let Some(program) = program

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item};
 
-use super::RuntimeClassState;
 use super::config::{RuntimeConfig, below};
 
 /// The name of NVIDIA's runtime starts with this, in every mode.
@@ -22,12 +21,23 @@ const ENVIRONMENT: &str = "accept-nvidia-visible-devices-envvar-when-unprivilege
 /// The node's files, through the host's processes; else the agent's own.
 const ROOTS: [&str; 2] = ["/proc/1/root", "/"];
 
+/// The runtime's handler under which pods with GPUs run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handler {
+    /// Pods have no runtime class.
+    Default,
+    /// That of their runtime class.
+    Named(String),
+    /// Their runtime class does not exist, or cannot be read.
+    Unknown,
+}
+
 /// NVIDIA's program that starts the containers, if one does.
-fn program(config: &RuntimeConfig, class: &RuntimeClassState) -> Option<PathBuf> {
-    let handler = match class {
-        RuntimeClassState::NotSet => config.default_handler.as_ref()?,
-        RuntimeClassState::Found(_, handler) => handler,
-        RuntimeClassState::Unknown | RuntimeClassState::Missing(_) => return None,
+fn program(config: &RuntimeConfig, handler: &Handler) -> Option<PathBuf> {
+    let handler = match handler {
+        Handler::Default => config.default_handler.as_ref()?,
+        Handler::Named(handler) => handler,
+        Handler::Unknown => return None,
     };
     let program = config.programs.get(handler)?;
     let name = program.file_name()?.to_str()?;
@@ -37,8 +47,8 @@ fn program(config: &RuntimeConfig, class: &RuntimeClassState) -> Option<PathBuf>
 
 /// Whether NVIDIA's runtime starts the containers, and injects the driver into those that name their
 /// GPUs in the environment.
-pub fn injects_driver(config: &RuntimeConfig, class: &RuntimeClassState) -> bool {
-    reads_environment(&ROOTS.map(Path::new), config, class).unwrap_or(false)
+pub fn injects_driver(config: &RuntimeConfig, handler: &Handler) -> bool {
+    reads_environment(&ROOTS.map(Path::new), config, handler).unwrap_or(false)
 }
 
 /// The same below these roots; `None`: it does not start the containers, or its configuration cannot
@@ -46,9 +56,9 @@ pub fn injects_driver(config: &RuntimeConfig, class: &RuntimeClassState) -> bool
 fn reads_environment(
     roots: &[&Path],
     config: &RuntimeConfig,
-    class: &RuntimeClassState,
+    handler: &Handler,
 ) -> Option<bool> {
-    let program = program(config, class)?;
+    let program = program(config, handler)?;
     let root = roots.iter().find(|root| below(root, &program).exists())?;
     let beside = program.parent()?.join(BESIDE);
     let files =

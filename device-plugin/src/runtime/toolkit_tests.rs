@@ -18,11 +18,7 @@ fn written(kind: RuntimeKind, text: &str) -> RuntimeConfig {
 }
 
 /// On a node with NVIDIA's runtime in a directory of its own and this configuration beside it.
-fn on_node(
-    config: &RuntimeConfig,
-    class: &RuntimeClassState,
-    toolkit: Option<&str>,
-) -> Option<bool> {
+fn on_node(config: &RuntimeConfig, handler: &Handler, toolkit: Option<&str>) -> Option<bool> {
     let node = tempfile::tempdir().expect("tempdir");
     let directory = node.path().join("usr/local/nvidia/toolkit");
     let beside = directory.join(".config/nvidia-container-runtime");
@@ -31,19 +27,19 @@ fn on_node(
     if let Some(text) = toolkit {
         fs::write(beside.join("config.toml"), text).expect("written");
     }
-    reads_environment(&[Path::new("/nowhere"), node.path()], config, class)
+    reads_environment(&[Path::new("/nowhere"), node.path()], config, handler)
 }
 
-fn check(text: &str, class: &RuntimeClassState, toolkit: Option<&str>, expected: Option<bool>) {
+fn check(text: &str, handler: &Handler, toolkit: Option<&str>, expected: Option<bool>) {
     let config = written(RuntimeKind::Containerd, text);
-    let found = on_node(&config, class, toolkit);
+    let found = on_node(&config, handler, toolkit);
     assert_eq!(found, expected, "{text} {toolkit:?}");
 }
 
 #[test]
 fn nvidia_runtime_injects_driver_if_it_reads_the_environment() {
     let usual = format!("{PLUGIN}{USUALLY}{NVIDIA}");
-    let none = RuntimeClassState::NotSet;
+    let none = Handler::Default;
     check(&usual, &none, None, Some(true));
     check(&usual, &none, Some(""), Some(true));
     let neither = format!("{ENVIRONMENT} = false\n");
@@ -55,26 +51,24 @@ fn nvidia_runtime_injects_driver_if_it_reads_the_environment() {
 #[test]
 fn uses_runtime_of_the_runtime_class() {
     let beside = format!("{PLUGIN}enable_cdi = false\n{NVIDIA}");
-    let found = |handler: &str| RuntimeClassState::Found("gpu".to_owned(), handler.to_owned());
-    for (class, expected) in [
-        (RuntimeClassState::NotSet, None),
-        (found("runc"), None),
-        (found("nvidia"), Some(true)),
-        (RuntimeClassState::Missing("gpu".to_owned()), None),
-        // The API server did not answer.
-        (RuntimeClassState::Unknown, None),
+    let named = |handler: &str| Handler::Named(handler.to_owned());
+    for (handler, expected) in [
+        (Handler::Default, None),
+        (named("runc"), None),
+        (named("nvidia"), Some(true)),
+        (Handler::Unknown, None),
     ] {
-        check(&beside, &class, None, expected);
+        check(&beside, &handler, None, expected);
     }
     // A runtime that is not installed on this node starts nothing.
     let elsewhere = beside.replace("/usr/local/nvidia", "/opt/nvidia");
-    check(&elsewhere, &found("nvidia"), None, None);
+    check(&elsewhere, &named("nvidia"), None, None);
 }
 
 #[test]
 fn reads_cri_o_runtime_programs() {
     let text = "[crio.runtime]\ndefault_runtime = 'nvidia'\n[crio.runtime.runtimes.nvidia]\nruntime_path = '/usr/local/nvidia/toolkit/nvidia-container-runtime'\n";
     let config = written(RuntimeKind::Crio, text);
-    let found = on_node(&config, &RuntimeClassState::NotSet, None);
+    let found = on_node(&config, &Handler::Default, None);
     assert_eq!(found, Some(true), "NVIDIA's starts them");
 }

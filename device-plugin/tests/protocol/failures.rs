@@ -42,7 +42,7 @@ async fn mig_14_refuses_start_under_runtime_without_cdi() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_for_runtime_inspection_before_first_start() {
-    let mut node = node_with_unknown_runtime(&[]).connected().await;
+    let mut node = node_with_unknown_runtime().connected().await;
     node.bind("u1", "GPU-a", 1);
     node.admit("u1", "GPU-a::0").await;
     let early = tokio::time::timeout(Duration::from_secs(1), node.start("GPU-a::0")).await;
@@ -52,7 +52,7 @@ async fn waits_for_runtime_inspection_before_first_start() {
     node.allocations.published.set_runtime(found);
     node.start("GPU-a::0").await.expect("accepted");
     // An accepted pod starts again, although the restarted agent knows nothing yet.
-    let mut later = node_with_unknown_runtime(&[]).connected().await;
+    let mut later = node_with_unknown_runtime().connected().await;
     let accepted = node.allocations.paths.accepted.clone();
     *later.allocations.store.lock() = Store::open(accepted).expect("opened");
     later.admit("u1", "GPU-a::0").await;

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Health;
 use aliquot_device_plugin::gpus::device_failures::{FailurePodPolicy, NodeFailures};
 use aliquot_device_plugin::gpus::inventory::PublishedNode;
-use aliquot_device_plugin::gpus::xid::XidActions;
 use aliquot_device_plugin::health::gpus::{FailureHandling, HealthMonitor};
 use aliquot_device_plugin::kubelet::proto::HEALTHY;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_k8s::event::{self, EventNote};
 use aliquot_nvml::{
-    APPLICATION_XIDS, DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError,
+    DeviceHealth, Driver, DriverHealth, DriverInventory, GpuEvent, NvmlError, XidActions,
 };
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -207,10 +206,10 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
         ("u3", "GPU-a", "GPU-a::2"),
     ];
     let mut watched = watched_with(FailurePodPolicy::Drain, &users).await;
-    let ignored = XidActions::default().ignored();
+    let actions = XidActions::default();
     // A pod is told of each once.
-    for code in [13].into_iter().chain(APPLICATION_XIDS) {
-        if !ignored.contains(code) {
+    for code in [13, 13, 31, 43, 45, 68, 109] {
+        if !actions.of(code).keeps_gpu_in_service() {
             *watched.driver.health.lock() = DriverHealth::Xid(code);
         }
         watched.events.send(Ok(xid(code))).expect("received");
@@ -221,7 +220,7 @@ async fn application_xids_take_shared_gpu_from_no_pod() {
         for _ in users {
             let (pod, reason, text) = watched.next_event().await;
             assert_eq!(reason, "GpuError", "{text}");
-            assert!(text.contains(&format!("XID {code} ")), "{text}");
+            assert!(text.contains(&format!("XID {code};")), "{text}");
             notified.push(pod);
         }
         notified.sort_unstable();

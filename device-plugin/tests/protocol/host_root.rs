@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use aliquot_device_plugin::allocation::nvidia_cdi::CHROOT;
+use aliquot_device_plugin::container_edits::driver_spec::CHROOT;
 
 fn run(root: &str, program: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-device-plugin"));

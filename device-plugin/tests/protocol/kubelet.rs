@@ -97,7 +97,7 @@ impl Kubelet {
     }
 
     /// Allocates for a container and writes the checkpoint, as at admission.
-    /// Returns the CDI name in the answer; without CDI the container directory.
+    /// Returns the CDI name in the answer.
     pub(crate) async fn admit(
         &mut self,
         plugin: &mut DevicePluginClient<Channel>,
@@ -124,9 +124,7 @@ impl Kubelet {
         let answer = plugin.allocate(api::AllocateRequest { container_requests });
         let answer = answer.await.expect("allocated").into_inner();
         let answer = &answer.container_responses[0];
-        let by_cdi = answer.cdi_devices.first().map(|device| device.name.clone());
-        let directory = answer.mounts.first().map(|mount| mount.host_path.clone());
-        let name = by_cdi.or(directory).expect("a CDI name or a directory");
+        let name = answer.cdi_devices[0].name.clone();
         let response = base64::engine::general_purpose::STANDARD.encode(answer.encode_to_vec());
         self.entries.push(json!({
             "PodUID": pod, "ContainerName": container, "ResourceName": resource,

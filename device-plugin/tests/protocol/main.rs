@@ -7,7 +7,6 @@ mod host_root;
 mod kubelet;
 mod modes;
 mod node;
-mod non_cdi;
 mod resizes;
 
 use std::path::Path;

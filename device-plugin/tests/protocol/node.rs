@@ -1,22 +1,21 @@
 //! A node without an API server: a fake kubelet, two simulated GPUs, pods that the test applies,
 //! and the agent's serving half.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::{Allocation, Mib};
 use aliquot_device_plugin::allocation::accepted::Store;
-use aliquot_device_plugin::allocation::cdi;
 use aliquot_device_plugin::allocation::environment::NodeRules;
 use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
 use aliquot_device_plugin::allocation::prepare::Preparer;
 use aliquot_device_plugin::allocation::start::ContainerStarter;
 use aliquot_device_plugin::allocation::validation::Validator;
+use aliquot_device_plugin::container_edits::cdi;
 use aliquot_device_plugin::gpus::allocatable::NodeLayout;
 use aliquot_device_plugin::gpus::inventory::NodePublisher;
 use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
-use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
 use aliquot_device_plugin::kubelet::plugin::CallHandlers;
 use aliquot_device_plugin::kubelet::plugins::register_all;
 use aliquot_device_plugin::kubelet::proto::v1beta1::device_plugin_client::DevicePluginClient;
@@ -76,34 +75,22 @@ impl Driver for TwoGpus {
 }
 
 pub(crate) fn settings(dir: &Path) -> Settings {
-    settings_with(dir, &[])
-}
-
-fn settings_with(dir: &Path, flags: &[&str]) -> Settings {
     let path = |name: &str| dir.join(name).display().to_string();
     let loaded = "195 nvidia\n508 nvidia-uvm\n";
     std::fs::write(dir.join("devices"), loaded).expect("written");
-    let own = [
+    Settings::parse_from([
         "agent",
         "--node-name=n1",
         "--listen=127.0.0.1:0",
-        &format!("--nvidia-cdi-dirs={}", path("nvidia")),
         &format!("--kubelet-dir={}", path("kubelet")),
         &format!("--cdi-dir={}", path("cdi")),
         &format!("--state-dir={}", path("state")),
         &format!("--proc-devices={}", path("devices")),
-    ];
-    Settings::parse_from(own.iter().chain(flags))
+    ])
 }
 
-/// NVIDIA's CDI spec of the node.
-pub(crate) fn driver_spec(dir: &Path) -> PathBuf {
-    dir.join("nvidia/nvidia.json")
-}
-
-/// Writes that spec, with a file in the place of the driver's library.
-fn write_driver_spec(dir: &Path) {
-    let path = driver_spec(dir);
+/// Writes NVIDIA's CDI spec, with a file in the place of the driver's library.
+fn write_driver_spec(path: &Path) {
     let folder = path.parent().expect("in a folder");
     std::fs::create_dir_all(folder).expect("made");
     let library = folder.join("libcuda.so.580.82");
@@ -131,23 +118,18 @@ pub(crate) struct Node {
 }
 
 pub(crate) fn node() -> Node {
-    node_with(&[])
-}
-
-/// The same with further flags.
-pub(crate) fn node_with(flags: &[&str]) -> Node {
-    let node = node_with_unknown_runtime(flags);
+    let node = node_with_unknown_runtime();
     let runtime = RuntimeStatus::default();
     node.allocations.published.set_runtime(runtime);
     node
 }
 
 /// The same, and nobody has looked at the container runtime yet.
-pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
+pub(crate) fn node_with_unknown_runtime() -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
-    let settings = settings_with(dir.path(), flags);
-    write_driver_spec(dir.path());
+    let settings = settings(dir.path());
     let paths = settings.paths();
+    write_driver_spec(&paths.driver_spec);
     let kubelet = Kubelet::start(&paths.plugins);
     std::fs::create_dir_all(&paths.cdi).expect("made");
     let defaults = Defaults {
@@ -176,7 +158,6 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
             node: "n1".into(),
             rules: NodeRules::new(true),
             namespace_rights: None,
-            limits: false,
         },
         preparer: Arc::clone(&preparer),
         lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
@@ -184,12 +165,6 @@ pub(crate) fn node_with_unknown_runtime(flags: &[&str]) -> Node {
     let (stop, metrics) = (CancellationToken::new(), Metrics::default());
     let advertised = AdvertisedLists::default();
     let handlers = CallHandlers {
-        answers: AllocateAnswers {
-            device_list: settings.device_list,
-            limits: false,
-            paths: paths.clone(),
-            published: allocations.published.clone(),
-        },
         starter: Arc::clone(&starter),
         advertised: advertised.clone(),
         metrics: metrics.clone(),

@@ -13,7 +13,6 @@ use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, UnfinishedRegistration}
 use crate::mig::MigLayout;
 
 impl Nvml {
-    /// Whether the GPU answers.
     pub(super) fn answers(&self, uuid: &str) -> Result<(), Cause> {
         self.library.device_by_uuid(uuid)?.uuid().map(drop)
     }
@@ -96,7 +95,7 @@ impl Nvml {
             instance,
             code,
         } = reported;
-        let ignored = self.ignored.contains(code);
+        let ignored = self.xids.of(code).keeps_gpu_in_service();
         let recovery_requested = self.recovery_action(&gpu).is_some_and(|action| action != 0);
         let mut uuid = gpu.clone();
         if let Some(known) = self.gpus.lock().get_mut(&gpu) {
@@ -135,7 +134,6 @@ impl Nvml {
     }
 }
 
-/// A critical error of a GPU or a MIG instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CriticalError {
     pub(super) code: u64,

@@ -14,7 +14,6 @@ use nvml_wrapper_sys::bindings::{
 use super::profiles::{self, DriverProfile};
 use super::{Activation, GpuInstance, MigError, read};
 
-/// Switches MIG mode.
 pub(crate) fn switch(
     nvml: &Nvml,
     device: &Device,
@@ -155,7 +154,6 @@ fn by_id(nvml: &Nvml, device: &Device, id: u32) -> Result<nvmlGpuInstance_t, Cau
     Ok(found)
 }
 
-/// Destroys every compute instance of a GPU instance.
 fn destroy_compute_instances(nvml: &Nvml, outer: nvmlGpuInstance_t) -> Result<(), Cause> {
     for (id, _) in read::compute_profiles(nvml, outer)? {
         for one in read::compute_instances(nvml, outer, id)? {

@@ -6,126 +6,64 @@ use nvml_wrapper::error::NvmlError as Cause;
 /// A failed step; the cause is NVML's own.
 #[derive(Debug, thiserror::Error)]
 pub enum MigError {
-    /// The GPU does not answer.
     #[error("cannot reach GPU {gpu}: {source}")]
-    Unreachable {
-        /// Its uuid.
-        gpu: String,
-        /// The reason.
-        source: Cause,
-    },
-    /// MIG mode cannot be switched.
+    Unreachable { gpu: String, source: Cause },
     #[error("cannot switch MIG {} on GPU {gpu}: {source}", if *on { "on" } else { "off" })]
     Switch {
-        /// Its uuid.
         gpu: String,
-        /// The desired mode.
         on: bool,
-        /// The reason.
         source: Cause,
     },
-    /// The profiles cannot be read.
     #[error("cannot read the MIG profiles of GPU {gpu}: {source}")]
-    Profiles {
-        /// Its uuid.
-        gpu: String,
-        /// The reason.
-        source: Cause,
-    },
-    /// The reported profiles are inconsistent.
+    Profiles { gpu: String, source: Cause },
     #[error("the MIG profiles of GPU {gpu} are inconsistent: {source}")]
-    Geometry {
-        /// Its uuid.
-        gpu: String,
-        /// What is wrong.
-        source: GeometryError,
-    },
-    /// The current layout cannot be read.
+    Geometry { gpu: String, source: GeometryError },
     #[error("cannot read the MIG instances of GPU {gpu}: {source}")]
-    Instances {
-        /// Its uuid.
-        gpu: String,
-        /// The reason.
-        source: Cause,
-    },
-    /// The GPU has no such profile.
+    Instances { gpu: String, source: Cause },
     #[error("GPU {gpu} has no MIG profile {profile:?}; it has {}", .known.join(", "))]
     NoProfile {
-        /// Its uuid.
         gpu: String,
-        /// The requested profile.
         profile: String,
         /// The profiles that it has.
         known: Vec<String>,
     },
-    /// The slices are in use.
     #[error(
         "cannot create MIG instance {profile} at memory slice {start} of GPU {gpu}: memory or compute slices are in use; expected: a free placement"
     )]
     NoCapacity {
-        /// Its uuid.
         gpu: String,
-        /// The profile.
         profile: String,
-        /// The first memory slice.
         start: u8,
     },
-    /// The GPU instance cannot be created.
     #[error("cannot create MIG instance {profile} at memory slice {start} of GPU {gpu}: {source}")]
     Create {
-        /// Its uuid.
         gpu: String,
-        /// The profile.
         profile: String,
-        /// The first memory slice.
         start: u8,
-        /// The reason.
         source: Cause,
     },
     /// The compute instance cannot be created; the GPU instance is destroyed again, unless `left`.
     #[error("cannot create the compute instance of {profile} at memory slice {start} of GPU {gpu}: {source}{}", if .left.is_some() { "; its GPU instance could not be destroyed" } else { "" })]
     Compute {
-        /// Its uuid.
         gpu: String,
-        /// The profile.
         profile: String,
-        /// The first memory slice.
         start: u8,
-        /// The reason.
         source: Cause,
         /// Why the GPU instance could not be destroyed.
         left: Option<Box<Cause>>,
     },
-    /// The GPU has no such instance.
     #[error("GPU {gpu} has no GPU instance {id}")]
-    NoInstance {
-        /// Its uuid.
-        gpu: String,
-        /// The driver's id.
-        id: u32,
-    },
-    /// A compute instance cannot be destroyed.
+    NoInstance { gpu: String, id: u32 },
     #[error(
         "cannot destroy the compute instances of GPU instance {gpu_instance} of GPU {gpu}: {source}"
     )]
     DestroyCompute {
-        /// Its uuid.
         gpu: String,
-        /// The GPU instance.
         gpu_instance: u32,
-        /// The reason.
         source: Cause,
     },
-    /// A GPU instance cannot be destroyed.
     #[error("cannot destroy GPU instance {id} of GPU {gpu}: {source}")]
-    Destroy {
-        /// Its uuid.
-        gpu: String,
-        /// The driver's id.
-        id: u32,
-        /// The reason.
-        source: Cause,
-    },
+    Destroy { gpu: String, id: u32, source: Cause },
 }
 
 impl MigError {

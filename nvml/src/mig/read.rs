@@ -101,11 +101,9 @@ pub(super) fn instance(
     for (id, slices) in compute_profiles(nvml, handle)? {
         for one in compute_instances(nvml, handle, id)? {
             let info = compute_info(nvml, one)?;
-            let uuid = uuid(nvml, info.device)?;
             reserved = reserved.max(reserved_memory(nvml, info.device));
             devices.push(super::MigDevice {
-                current: uuid.clone(),
-                uuid,
+                uuid: uuid(nvml, info.device)?,
                 id: info.id,
                 whole: slices == c_uint::from(known.profile.compute),
             });

@@ -17,7 +17,7 @@ pub const PROGRAMS: [&str; 5] = [
 ];
 /// What the agent installs on a node.
 pub const LIMITER: [&str; 2] = ["libvgpu.so", "aliquot-hook"];
-/// What the agent installs on a node that lacks them.
+/// What else it installs there, to generate NVIDIA's CDI specification.
 pub const TOOLKIT: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 /// Where it lists what is linked.
 pub const SBOM: &str = "/usr/share/aliquot/sbom.spdx.json";

@@ -1,5 +1,5 @@
 //! What an installation needs on a node without a GPU and a registry: images of the built programs, and
-//! a simulated driver with a CDI specification like the NVIDIA toolkit's.
+//! a simulated driver with a toolkit that describes it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -83,8 +83,8 @@ pub fn machine(cluster: &Cluster) -> PathBuf {
 pub fn values_for(cluster: &Cluster) -> Result<Value> {
     let (state, driver) = (cluster.state_dir(), driver_folder(cluster));
     std::fs::create_dir_all(&driver)?;
-    // As on a host with NVIDIA's toolkit, below which Aliquot's files are.
-    let toolkit = state.join("parts/etc-cdi");
+    // In the place of the image's, which finds no simulated driver.
+    let toolkit = state.join("parts/toolkit-of-test");
     std::fs::create_dir_all(&toolkit)?;
     std::fs::copy(place::library_path()?, driver.join(place::LIBRARY_NAME))?;
     let cuda = driver.join(place::CUDA_LIBRARY_NAME);
@@ -92,30 +92,29 @@ pub fn values_for(cluster: &Cluster) -> Result<Value> {
     let machine = machine(cluster);
     let gpus = "name: node-1\ngpus:\n  - count: 2\n    model: NVIDIA A100-SXM4-80GB\n";
     SimulatedMachine::create(&machine, gpus)?;
-    std::fs::write(
-        toolkit.join("nvidia.json"),
-        nvidia_spec(&driver, &machine).to_string(),
-    )?;
+    let spec = toolkit.join("driver.json");
+    std::fs::write(&spec, nvidia_spec(&driver, &machine).to_string())?;
+    place::write_toolkit(&toolkit, &spec)?;
     let mut values = image_values()?;
     values["devicePlugin"] = json!({
             "stateDir": state.join("parts/aliquot"),
             "cdiDir": cluster.cdi_dir(),
-            "nvidiaCdiDir": toolkit,
             "nvmlLibrary": driver.join(place::LIBRARY_NAME),
             "env": [
                 {"name": STATE_VARIABLE, "value": machine},
                 // The node has a mount namespace of its own.
                 {"name": "ALIQUOT_HOST_ROOT", "value": format!("/proc/{}/root", cluster.pid("mounts")?)},
                 {"name": "ALIQUOT_PROC_DEVICES", "value": proc_folder(&machine).join("devices")},
+                {"name": "ALIQUOT_TOOLKIT", "value": toolkit},
             ],
             // Not on the host as its first process sees it.
             "volumes": [
                 {"name": "simulated-driver", "hostPath": {"path": driver}},
-                {"name": "nvidia-cdi", "hostPath": {"path": toolkit}},
+                {"name": "toolkit", "hostPath": {"path": toolkit}},
             ],
             "volumeMounts": [
                 {"name": "simulated-driver", "mountPath": driver},
-                {"name": "nvidia-cdi", "mountPath": toolkit},
+                {"name": "toolkit", "mountPath": toolkit},
             ],
     });
     Ok(values)
@@ -149,9 +148,8 @@ pub fn open_machine(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The driver's libraries, and both GPUs by their indexes.
+/// The driver's libraries, for whatever GPUs the machine has.
 fn nvidia_spec(driver: &Path, machine: &Path) -> Value {
-    let device = |index: &str| json!({"name": index, "containerEdits": {"env": ["CARD=1"]}});
     let mount = |name: &str| {
         json!({"hostPath": driver.join(name), "containerPath": format!("/driver/{name}"),
             "options": ["ro", "nosuid", "nodev", "bind"]})
@@ -159,7 +157,7 @@ fn nvidia_spec(driver: &Path, machine: &Path) -> Value {
     json!({
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
-        "devices": [device("0"), device("1")],
+        "devices": [],
         "containerEdits": {
             "env": ["LD_LIBRARY_PATH=/driver", format!("{STATE_VARIABLE}={}", machine.display())],
             "mounts": [mount(place::CUDA_LIBRARY_NAME), mount(place::LIBRARY_NAME), {

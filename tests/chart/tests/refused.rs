@@ -41,7 +41,6 @@ enabled=false | enabled is false | expected: true or nothing
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
 devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
-devicePlugin.deviceList=volume-mounts | devicePlugin.deviceList is "volume-mounts" | expected cdi, or envvar
 "#;
 
 #[test]

@@ -38,7 +38,7 @@ const EVERYTHING: &[&str] = &[
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
     "--set=webhook.podsMayIgnore=true,webhook.certManager.enabled=true",
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
-    "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml,devicePlugin.deviceList=envvar",
+    "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
@@ -125,7 +125,7 @@ fn passes_values_to_their_components() {
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300,devicePlugin.oomKiller=true",
         "--set-string=devicePlugin.disablecorelimit=true",
-        "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0,devicePlugin.deviceList=envvar",
+        "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0",
         "--set=monitor.priorityCap=60,schedulerName=own",
         "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
         "--set=monitor.withholdUnmanaged=false",
@@ -142,7 +142,6 @@ fn passes_values_to_their_components() {
         "--oom-killer=true",
         "--publish-unmanaged=false",
         "--selinux-label=own_u:own_r:own_t:s0",
-        "--device-list=envvar",
         "--resource-name=a/gpu",
     ] {
         assert!(line.contains(flag), "{flag}: {line}");

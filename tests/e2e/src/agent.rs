@@ -50,8 +50,9 @@ impl Default for NodeOptions {
     }
 }
 
-/// The flag for the folder of NVIDIA's CDI specs.
-const SPECS: &str = "--nvidia-cdi-dirs";
+/// The folder of the toolkit's programs, and the CDI spec of the driver that they print.
+const TOOLKIT: &str = "toolkit";
+const DRIVER_SPEC: &str = "driver.json";
 /// The file that arms a fail-point.
 const FAIL_POINT: &str = "fail-point";
 /// Names that file to it.
@@ -85,25 +86,30 @@ impl Place {
         self.files.join("profiles.yaml")
     }
 
-    /// The folder with a CDI spec of the simulated driver, for scenarios that offer no other. It is
-    /// one for management containers, so that it serves whatever GPUs the machine has.
-    fn driver_specs(&self) -> Result<PathBuf> {
-        let folder = self.files.join("nvidia-cdi");
+    /// The folder of a toolkit. Its spec is that of a scenario, or else one of the simulated driver
+    /// for whatever GPUs the machine has.
+    fn toolkit(&self) -> Result<PathBuf> {
+        let folder = self.files.join(TOOLKIT);
         std::fs::create_dir_all(&folder)?;
+        let file = folder.join(DRIVER_SPEC);
+        place::write_toolkit(&folder, &file)?;
+        if file.exists() {
+            return Ok(folder);
+        }
         let mount = |from: PathBuf, name: &str| {
             json!({"hostPath": from, "containerPath": format!("/driver/{name}"),
                 "options": ["ro", "nosuid", "nodev", "bind"]})
         };
         let spec = json!({
             "cdiVersion": "0.5.0",
-            "kind": "management.nvidia.com/gpu",
-            "devices": [{"name": "all", "containerEdits": {"env": ["CARD=all"]}}],
+            "kind": "nvidia.com/gpu",
+            "devices": [],
             "containerEdits": {"mounts": [
                 mount(place::cuda_library_path()?, place::CUDA_LIBRARY_NAME),
                 mount(place::library_path()?, place::LIBRARY_NAME),
             ]},
         });
-        std::fs::write(folder.join("management.json"), spec.to_string())?;
+        std::fs::write(file, spec.to_string())?;
         Ok(folder)
     }
 
@@ -154,8 +160,8 @@ impl Place {
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
         }
-        if options.library.is_none() && !options.flags.contains(&SPECS) {
-            flags.push((SPECS, text(&self.driver_specs()?)));
+        if options.library.is_none() {
+            flags.push(("--toolkit", text(&self.toolkit()?)));
         }
         let flags = flags.into_iter();
         let flags = flags.flat_map(|(flag, value)| [flag.to_owned(), value]);
@@ -186,6 +192,13 @@ impl Stack {
     /// The simulated machine of the real node.
     pub fn machine(&self) -> SimulatedMachine {
         self.first_place().machine()
+    }
+
+    /// The CDI spec of the driver that the toolkit prints for the first node's agent.
+    pub(crate) fn driver_spec(&self) -> Result<PathBuf> {
+        let folder = self.files().join(TOOLKIT);
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder.join(DRIVER_SPEC))
     }
 
     /// Replaces the first node's configuration of profiles while its agent runs.

@@ -45,8 +45,8 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
     }))
 }
 
-/// The same driver without libraries in its CDI description: they come into a pod by themselves,
-/// and the limiter by preload. See [`with_driver`].
+/// The same driver without libraries in its CDI description, which the agent refuses: they come into
+/// a pod by themselves, and the limiter by preload. See [`with_driver`].
 pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
     let mut spec = nvidia_spec(stack)?;
     let edits = spec["containerEdits"].as_object_mut().context("edits")?;
@@ -55,13 +55,23 @@ pub fn nvidia_spec_without_libraries(stack: &Stack) -> Result<Value> {
 }
 
 /// Gives a pod the driver's libraries as a volume in this folder, as an image that brings its own has
-/// them.
+/// them, and finds those in `/driver`.
 pub fn with_driver(pod: &mut Value, stack: &Stack, to: &str) -> Result<()> {
     let folder = stack.files().join("libraries");
     std::fs::create_dir_all(&folder)?;
     std::fs::copy(place::cuda_library_path()?, folder.join("libcuda.so.1"))?;
     std::fs::copy(place::library_path()?, folder.join("libnvidia-ml.so.1"))?;
-    give(pod, "driver", &folder.display().to_string(), to)
+    give(pod, "driver", &folder.display().to_string(), to)?;
+    let machine = stack.machine().state().display().to_string();
+    let env = &mut pod["spec"]["containers"][0]["env"];
+    if env.is_null() {
+        *env = json!([]);
+    }
+    env.as_array_mut().context("env")?.extend([
+        json!({"name": "LD_LIBRARY_PATH", "value": "/driver"}),
+        json!({"name": "GPUSIM_STATE", "value": machine}),
+    ]);
+    Ok(())
 }
 
 /// One more directory of the host in a pod's first container, read-only.
@@ -124,15 +134,20 @@ impl IndependentClients {
     }
 }
 
-/// Puts that description where the agent finds it, before the agent starts.
+/// Has the toolkit print that description, before the agent starts.
 pub fn offer_driver(stack: &Stack) -> Result<()> {
     offer(stack, &nvidia_spec(stack)?)
 }
 
 /// The same with another description.
 pub fn offer(stack: &Stack, spec: &Value) -> Result<()> {
-    let path = stack.cluster.cdi_dir().join("nvidia.json");
+    let path = stack.driver_spec()?;
     std::fs::write(&path, serde_json::to_vec(spec)?).with_context(|| path.display().to_string())
+}
+
+/// Has it print the usual description again.
+pub fn withdraw(stack: &Stack) -> Result<()> {
+    Ok(std::fs::remove_file(stack.driver_spec()?)?)
 }
 
 /// Gives every user access to the machine: a device node is every user's, and this one is a

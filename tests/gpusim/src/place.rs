@@ -1,6 +1,8 @@
-//! For tests: where cargo put the shared libraries, and links to them under the drivers' file
-//! names.
+//! For tests: where cargo put the shared libraries, links to them under the drivers' file names, and
+//! programs in the place of NVIDIA's toolkit.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The name under which NVML clients look for their library.
@@ -81,6 +83,21 @@ pub fn link_into(folder: &Path) -> Result<PathBuf, PlaceError> {
 /// of that name is replaced.
 pub fn link_cuda_into(folder: &Path) -> Result<PathBuf, PlaceError> {
     link(&cuda_library_path()?, folder, CUDA_LIBRARY_NAME)
+}
+
+/// Writes programs with the names of NVIDIA's toolkit into `folder`: its `nvidia-ctk` prints the CDI
+/// spec that is in the file `spec` then, whatever it is asked for.
+pub fn write_toolkit(folder: &Path, spec: &Path) -> std::io::Result<()> {
+    let generator = format!("#!/bin/sh\nexec cat '{}'\n", spec.display());
+    for (name, text) in [
+        ("nvidia-ctk", generator.as_str()),
+        ("nvidia-cdi-hook", "#!/bin/sh\n"),
+    ] {
+        let program = folder.join(name);
+        std::fs::write(&program, text)?;
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 fn link(target: &Path, folder: &Path, name: &'static str) -> Result<PathBuf, PlaceError> {

@@ -120,7 +120,10 @@ fn agent(
     let spec = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
         "devices": gpus.iter().map(|uuid| json!({"name": uuid, "containerEdits": {}})).collect::<Vec<_>>(),
         "containerEdits": {"mounts": [{"hostPath": library, "containerPath": "/usr/lib/libcuda.so.1"}]}});
-    std::fs::write(directory.join("nvidia/nvidia.json"), spec.to_string())?;
+    let toolkit = directory.join("nvidia");
+    let file = toolkit.join("spec.json");
+    std::fs::write(&file, spec.to_string())?;
+    place::write_toolkit(&toolkit, &file)?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let flags = [
         ("--kubeconfig", node::kubeconfig(directory, api)?),
@@ -128,7 +131,8 @@ fn agent(
         ("--listen", port.to_string()),
         ("--kubelet-dir", text("kubelet")),
         ("--cdi-dir", text("cdi")),
-        ("--nvidia-cdi-dirs", text("nvidia")),
+        ("--toolkit", text("nvidia")),
+        ("--host-root", "/".to_owned()),
         ("--state-dir", text("state")),
         ("--nvml-library", library.display().to_string()),
         (

@@ -10,17 +10,16 @@ use aliquot_core::{Mib, Scaling};
 use aliquot_device_plugin::allocation::accepted::Store;
 use aliquot_device_plugin::allocation::counters_file;
 use aliquot_device_plugin::allocation::environment::NodeRules;
-use aliquot_device_plugin::allocation::injection;
 use aliquot_device_plugin::allocation::node_allocations::{CheckpointCache, NodeAllocations};
-use aliquot_device_plugin::allocation::nvidia_cdi::SpecGenerator;
 use aliquot_device_plugin::allocation::prepare::Preparer;
 use aliquot_device_plugin::allocation::start::ContainerStarter;
 use aliquot_device_plugin::allocation::validation::Validator;
+use aliquot_device_plugin::container_edits::driver_spec::SpecGenerator;
+use aliquot_device_plugin::container_edits::injection;
 use aliquot_device_plugin::gpus::allocatable::{AllocatedIds, GpuLayout, NodeLayout};
 use aliquot_device_plugin::gpus::device_failures::NodeFailures;
 use aliquot_device_plugin::gpus::inventory::RuntimeStatus;
 use aliquot_device_plugin::gpus::inventory::{GpuReadings, NodePublisher};
-use aliquot_device_plugin::kubelet::answer::AllocateAnswers;
 use aliquot_device_plugin::kubelet::plugin::{CallHandlers, Plugin};
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::kubelet::resource_owner::AdvertisedLists;
@@ -46,10 +45,8 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
-use crate::node::{
-    CONTEXT, DRIVER, FIRST, Installer, Instance, MANAGEMENT_SPEC, Node, PLUGIN_SPEC, SECOND,
-};
-use crate::programs;
+use crate::node::{CONTEXT, DRIVER, FIRST, Instance, Node, SECOND};
+use crate::programs::{self, Release};
 
 const RESOURCE: &str = "nvidia.com/gpu";
 /// The memory that each container is allocated, in MiB.
@@ -64,26 +61,17 @@ const DEFAULTS: Defaults = Defaults {
 /// Where the driver in a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverSource {
-    /// NVIDIA's CDI spec, from which the agent takes the edits.
-    NvidiaSpec,
-    /// The same of the kind of NVIDIA's device plugin.
-    PluginSpec,
-    /// The same of the kind for management containers.
-    ManagementSpec,
     /// NVIDIA's CDI spec that the agent generates of the driver's root.
     Generated,
-    /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; the agent uses no CDI.
+    /// NVIDIA's runtime, for `NVIDIA_VISIBLE_DEVICES`; no CDI spec has it.
     NvidiaRuntime,
-    /// Nowhere: CDI is used, and nothing has the driver.
+    /// Nowhere.
     Nothing,
 }
 
 /// All sources of a driver.
-pub const DRIVER_SOURCES: [DriverSource; 3] = [
-    DriverSource::NvidiaSpec,
-    DriverSource::Generated,
-    DriverSource::NvidiaRuntime,
-];
+pub const DRIVER_SOURCES: [DriverSource; 2] =
+    [DriverSource::Generated, DriverSource::NvidiaRuntime];
 
 /// A node agent that has started.
 pub struct Agent {
@@ -98,44 +86,21 @@ impl Agent {
     pub(crate) fn start(node: &Node, source: DriverSource) -> Result<Self> {
         let folder = node.folder().join(format!("agent-{source:?}"));
         let flag = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
-        let specs = match source {
-            DriverSource::NvidiaSpec => node.specs(Installer::Package),
-            _ => folder.join("specs"),
-        };
-        let of_kind = match source {
-            DriverSource::PluginSpec => Some(PLUGIN_SPEC),
-            DriverSource::ManagementSpec => Some(MANAGEMENT_SPEC),
-            _ => None,
-        };
-        if let Some(file) = of_kind {
-            fs::create_dir_all(&specs)?;
-            let all = node.specs(Installer::Operator);
-            fs::copy(all.join(file), specs.join(file))?;
-        }
-        let list = match source {
-            DriverSource::NvidiaRuntime => "envvar",
-            _ => "cdi",
-        };
-        let root = match source {
-            DriverSource::Nothing => folder.join("none"),
-            _ => node.driver_root(),
-        };
+        let root = node.driver_root();
         let settings = Settings::try_parse_from([
             "agent".to_owned(),
             "--node-name=n1".to_owned(),
-            format!("--device-list={list}"),
             flag("kubelet-dir", folder.join("kubelet")),
             flag("cdi-dir", folder.join("cdi")),
             flag("state-dir", folder.join("state")),
-            flag("nvidia-cdi-dirs", specs),
             flag("driver-root", root.clone()),
             flag("host-driver-root", root),
-            flag("nvidia-ctk", node.release.program("nvidia-ctk")),
+            flag("host-root", "/".into()),
+            flag("toolkit", Release::Newest.folder()),
             flag("proc-devices", node.proc().join("devices")),
             flag("mig-capabilities-dir", node.proc().join("capabilities")),
         ])?;
-        let mut paths = settings.paths();
-        paths.nvidia_cdi.host_root = "/".into();
+        let paths = settings.paths();
         fs::create_dir_all(&paths.plugins)?;
         fs::create_dir_all(&paths.cdi)?;
         let limiter = injection::install(&programs::limiter()?, &paths.limiter)?;
@@ -156,12 +121,15 @@ impl Agent {
             default_resource: RESOURCE.to_owned(),
             modes: SharingModes::new(&driver, &folder),
             store: Mutex::new(Store::open(paths.accepted.clone())?),
-            paths: paths.clone(),
+            paths,
             pods,
             published: NodePublisher::new(facts, Vec::new(), layout),
             checkpoint: CheckpointCache::default(),
         });
-        allocations.published.set_runtime(RuntimeStatus::default());
+        allocations.published.set_runtime(RuntimeStatus {
+            injects_driver: source == DriverSource::NvidiaRuntime,
+            ..RuntimeStatus::default()
+        });
         let context = Some(Mib(CONTEXT));
         let preparer = Preparer::new(Arc::clone(&allocations), Some(limiter), context);
         let starter = ContainerStarter {
@@ -170,18 +138,11 @@ impl Agent {
                 node: "n1".into(),
                 rules: NodeRules::new(true),
                 namespace_rights: None,
-                limits: true,
             },
             preparer: Arc::new(preparer),
             lookup: Arc::new(|_| Box::pin(async { Ok(None) })),
         };
         let handlers = CallHandlers {
-            answers: AllocateAnswers {
-                device_list: settings.device_list,
-                limits: true,
-                paths,
-                published: allocations.published.clone(),
-            },
             starter: Arc::new(starter),
             advertised: AdvertisedLists::default(),
             metrics: Metrics::default(),
@@ -220,7 +181,6 @@ impl Agent {
             id: instance.gpu_instance,
             devices: vec![MigDevice {
                 uuid: instance.uuid.clone(),
-                current: instance.uuid.clone(),
                 id: instance.compute_instance,
                 whole: true,
             }],
@@ -293,13 +253,8 @@ impl Agent {
 
 /// What generates NVIDIA's spec of the simulated driver.
 fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
-    let (program, bundled) = (
-        settings.nvidia_ctk.clone(),
-        settings.bundled_toolkit.clone(),
-    );
-    let mut generator =
-        SpecGenerator::new(&settings.paths(), program, bundled, &settings.state_dir);
-    generator.host_root = "/".into();
+    let programs = settings.toolkit.clone();
+    let mut generator = SpecGenerator::new(&settings.paths(), programs, &settings.state_dir);
     let state = (STATE_VARIABLE.into(), node.state().into());
     generator.variables.push(state);
     generator

@@ -2,7 +2,7 @@
 //! plugin's answer.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_gpusim::STATE_VARIABLE;
 use anyhow::{Context as _, Result};
-use rustix::fs::{major, minor};
 use serde_json::{Value, json};
 
 use crate::node::{Node, PATH};
@@ -101,40 +100,8 @@ impl Bundle {
 
     /// Applies the device plugin's answer; the agent's CDI specs are in `specs`.
     pub fn apply(&self, answer: &api::ContainerAllocateResponse, specs: &Path) -> Result<()> {
-        let mut config = self.config()?;
-        for (name, value) in &answer.envs {
-            let variables = list(&mut config["process"]["env"])?;
-            variables.retain(|one| variable(one, name).is_none());
-            variables.push(json!(format!("{name}={value}")));
-        }
-        for mount in &answer.mounts {
-            let access = if mount.read_only { "ro" } else { "rw" };
-            list(&mut config["mounts"])?.push(json!({
-                "destination": mount.container_path,
-                "type": "bind",
-                "source": mount.host_path,
-                "options": ["rbind", "rprivate", access],
-            }));
-        }
-        for device in &answer.devices {
-            let node = fs::metadata(&device.host_path)
-                .with_context(|| format!("cannot inspect {}", device.host_path))?;
-            let (major, minor) = (major(node.rdev()), minor(node.rdev()));
-            list(&mut config["linux"]["devices"])?.push(json!({
-                "path": device.container_path, "type": "c", "major": major, "minor": minor,
-            }));
-            list(&mut config["linux"]["resources"]["devices"])?.push(json!({
-                "allow": true, "type": "c", "major": major, "minor": minor,
-                "access": device.permissions,
-            }));
-        }
-        self.write_config(&config)?;
         let names = answer.cdi_devices.iter().map(|device| device.name.as_str());
-        let names: Vec<&str> = names.collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        self.inject(specs, &names)
+        self.inject(specs, &names.collect::<Vec<_>>())
     }
 
     /// Applies CDI devices of these specs.
@@ -218,10 +185,6 @@ impl Bundle {
 /// The value that this assignment, `NAME=value`, gives to the variable.
 pub fn variable<'a>(assignment: &'a Value, name: &str) -> Option<&'a str> {
     assignment.as_str()?.strip_prefix(name)?.strip_prefix('=')
-}
-
-fn list(value: &mut Value) -> Result<&mut Vec<Value>> {
-    value.as_array_mut().context("a list")
 }
 
 fn read(path: &Path) -> Result<Value> {

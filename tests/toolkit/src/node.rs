@@ -57,11 +57,6 @@ pub struct Instance {
     pub nodes: Vec<String>,
 }
 
-/// The spec of NVIDIA's device plugin.
-pub const PLUGIN_SPEC: &str = "k8s.device-plugin.nvidia.com-gpu.json";
-/// The spec for management containers.
-pub const MANAGEMENT_SPEC: &str = "management.nvidia.com-gpu.yaml";
-
 /// What installed the toolkit, and writes the node's CDI specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installer {
@@ -86,7 +81,7 @@ impl Installer {
             Self::Package => &[("nvidia.yaml", &["--mode=nvml"])],
             Self::Operator => &[
                 (
-                    PLUGIN_SPEC,
+                    "k8s.device-plugin.nvidia.com-gpu.json",
                     &[
                         "--mode=nvml",
                         "--vendor=k8s.device-plugin.nvidia.com",
@@ -94,7 +89,7 @@ impl Installer {
                     ],
                 ),
                 (
-                    MANAGEMENT_SPEC,
+                    "management.nvidia.com-gpu.yaml",
                     &["--mode=management", "--vendor=management.nvidia.com"],
                 ),
             ],

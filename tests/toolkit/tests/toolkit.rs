@@ -8,14 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use aliquot_device_plugin::allocation::cdi::Spec;
 use aliquot_device_plugin::kubelet::proto::v1beta1::ContainerAllocateResponse;
 use aliquot_node_state::allocate_answer::{NVIDIA_VISIBLE, VISIBLE, VOID};
 use aliquot_toolkit::agent::{Agent, DRIVER_SOURCES, DriverSource};
 use aliquot_toolkit::bundle::{Bundle, CLIENTS, COMPAT, Container, FILES, variable};
-use aliquot_toolkit::node::{
-    DRIVER, FIRST, Installer, LIBRARIES, MANAGEMENT_SPEC, Node, PLUGIN_SPEC, SECOND,
-};
+use aliquot_toolkit::node::{DRIVER, FIRST, Installer, LIBRARIES, Node, SECOND};
 use aliquot_toolkit::programs::{Release, clients, run};
 use aliquot_toolkit::runtime::{LowLevelRuntime, OciRuntime};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -317,25 +314,23 @@ fn mode_legacy_leaves_shim_as_the_driver() {
 #[test]
 fn our_hooks_do_not_take_the_environment_of_the_image() {
     let node = Node::new(Release::Newest).expect("a node");
-    for source in [DriverSource::NvidiaSpec, DriverSource::Generated] {
-        let mut agent = node.agent(source).expect("an agent");
-        let answer = agent.start_container().expect("the files of a container");
-        let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
-        bundle.apply(&answer, agent.specs()).expect("applied");
-        let config = bundle.config().expect("a configuration");
-        let kinds = ["createContainer", "startContainer"];
-        let hooks = kinds.map(|kind| format!("/hooks/{kind}"));
-        let hooks = hooks.iter().flat_map(|pointer| items(&config, pointer));
-        let is_ours = |hook: &&Value| {
-            let path = hook["path"].as_str().map(Path::new);
-            path.is_some_and(|path| path.starts_with(agent.limiter()))
-        };
-        let ours: Vec<&Value> = hooks.filter(is_ours).collect();
-        assert!(!ours.is_empty(), "{config:#}");
-        for hook in ours {
-            let own = hook["env"].as_array().is_some_and(|env| !env.is_empty());
-            assert!(own, "an environment of its own: {hook:#}");
-        }
+    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+    let answer = agent.start_container().expect("the files of a container");
+    let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
+    bundle.apply(&answer, agent.specs()).expect("applied");
+    let config = bundle.config().expect("a configuration");
+    let kinds = ["createContainer", "startContainer"];
+    let hooks = kinds.map(|kind| format!("/hooks/{kind}"));
+    let hooks = hooks.iter().flat_map(|pointer| items(&config, pointer));
+    let is_ours = |hook: &&Value| {
+        let path = hook["path"].as_str().map(Path::new);
+        path.is_some_and(|path| path.starts_with(agent.limiter()))
+    };
+    let ours: Vec<&Value> = hooks.filter(is_ours).collect();
+    assert!(!ours.is_empty(), "{config:#}");
+    for hook in ours {
+        let own = hook["env"].as_array().is_some_and(|env| !env.is_empty());
+        assert!(own, "an environment of its own: {hook:#}");
     }
 }
 
@@ -347,8 +342,8 @@ fn starts_no_container_without_a_driver_library() {
     let refused = format!("{refused:#}");
     for words in [
         "container main would start without libcuda.so.1",
-        "no CDI spec of NVIDIA's has it for GPU-",
-        "expected nvidia-ctk on the node",
+        "the CDI spec of the driver that the agent generates is not used: it cannot be read",
+        "the node's condition AliquotRuntimeIncomplete",
     ] {
         assert!(refused.contains(words), "{refused}");
     }
@@ -379,19 +374,20 @@ fn client_on(
 fn starts_container_where_device_nodes_do_not_exist() {
     let expected = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl"];
     let expected: BTreeSet<String> = expected.map(|name| format!("/dev/{name}")).into();
-    for (source, removed) in [
-        (DriverSource::NvidiaSpec, "nvidia"),
-        (DriverSource::NvidiaSpec, "nvidia-uvm"),
-        (DriverSource::Generated, "nvidia-uvm"),
-    ] {
+    // Before the spec is generated, and after.
+    for (before, after) in [("nvidia-uvm", ""), ("", "nvidia-uvm"), ("", "nvidia")] {
         let node = Node::new(Release::Newest).expect("a node");
-        let is_removed = |name: &str| name.starts_with(removed);
-        node.remove_device_nodes(is_removed).expect("removed");
-        let mut agent = node.agent(source).expect("an agent");
+        let remove = |start: &str| {
+            let is_removed = |name: &str| !start.is_empty() && name.starts_with(start);
+            node.remove_device_nodes(is_removed).expect("removed");
+        };
+        remove(before);
+        let mut agent = node.agent(DriverSource::Generated).expect("an agent");
+        remove(after);
         let found = client_on(&node, &mut agent, FIRST);
-        let found = found.unwrap_or_else(|error| panic!("{source:?} {removed}: {error:#}"));
+        let found = found.unwrap_or_else(|error| panic!("{before} {after}: {error:#}"));
         let limited = LIMITED.map(str::to_owned).to_vec();
-        assert_eq!(found, (limited, expected.clone()), "{source:?} {removed}");
+        assert_eq!(found, (limited, expected.clone()), "{before} {after}");
     }
 }
 
@@ -402,7 +398,7 @@ fn refuses_container_whose_driver_part_is_not_loaded() {
     node.remove_device_nodes(is_uvm).expect("removed");
     let list = node.proc().join("devices");
     fs::write(&list, "Character devices:\n195 nvidia\n").expect("written");
-    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
     let refused = agent.start_container().expect_err("no nvidia-uvm");
     let refused = format!("{refused:#}");
     let words = format!(
@@ -418,7 +414,7 @@ fn refuses_container_whose_driver_part_is_not_loaded() {
 #[test]
 fn gives_mig_instance_created_in_other_mount_namespace() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
     let instance = node.create_instance().expect("an instance");
     assert_eq!(instance.nodes.len(), 2, "{instance:?}");
     let folder = node.device_nodes().join("nvidia-caps");
@@ -454,71 +450,6 @@ fn container_without_device_nodes_sees_no_gpu() {
     fs::copy(node.cuda_library(), library).expect("copied");
     let lines = lines(&OciRuntime::runc(), &bundle).expect("a client");
     assert_eq!(lines, ["init: 100"]);
-}
-
-#[test]
-fn nvidia_ctk_writes_a_spec_of_each_kind() {
-    for release in BOTH {
-        let node = Node::new(release).expect("a node");
-        let check = |installer, file: &str, kind: &str, names: &[&str]| {
-            let text = fs::read_to_string(node.specs(installer).join(file)).expect("a spec");
-            let spec: Spec = serde_saphyr::from_str(&text).expect("YAML or JSON");
-            let found = spec.devices.iter().map(|device| device.name.as_str());
-            let found: BTreeSet<&str> = found.collect();
-            let names: BTreeSet<&str> = names.iter().copied().collect();
-            assert_eq!((spec.kind.as_str(), found), (kind, names), "{release:?}");
-            let void = format!("{NVIDIA_VISIBLE}={VOID}");
-            assert!(spec.container_edits.env.contains(&void), "{text}");
-            assert!(
-                text.contains(&node.cuda_library().display().to_string()),
-                "{text}"
-            );
-        };
-        let package = ["0", FIRST, "1", SECOND, "all"];
-        check(
-            Installer::Package,
-            "nvidia.yaml",
-            "nvidia.com/gpu",
-            &package,
-        );
-        let plugin = "k8s.device-plugin.nvidia.com";
-        check(
-            Installer::Operator,
-            PLUGIN_SPEC,
-            &format!("{plugin}/gpu"),
-            &[FIRST, SECOND, "all"],
-        );
-        check(
-            Installer::Operator,
-            MANAGEMENT_SPEC,
-            "management.nvidia.com/gpu",
-            &["all"],
-        );
-    }
-}
-
-/// Of each kind, the container has the driver and its own GPU only.
-#[test]
-fn takes_driver_from_spec_of_each_kind() {
-    for release in BOTH {
-        let node = Node::new(release).expect("a node");
-        for source in [
-            DriverSource::NvidiaSpec,
-            DriverSource::PluginSpec,
-            DriverSource::ManagementSpec,
-            DriverSource::Generated,
-        ] {
-            let mut agent = node.agent(source).expect("an agent");
-            let answer = agent.start_container().expect("the files of a container");
-            let bundle = Bundle::create(&node, &Container::default()).expect("a bundle");
-            bundle.apply(&answer, agent.specs()).expect("applied");
-            let config = bundle.config().expect("a configuration");
-            let checked = check_devices(&config)
-                .and_then(|()| check_preload_list(&config, &agent))
-                .and_then(|()| check_shims(&config, &agent, &node));
-            checked.unwrap_or_else(|error| panic!("{release:?} {source:?}: {error:#}"));
-        }
-    }
 }
 
 /// The command in a container that runs the client and ends in a minute.
@@ -658,7 +589,7 @@ fn compat_bundle(
 /// Runs the client with each version; those in `used` are the libraries behind the shim.
 fn check_compat(found: Found, used: &[&str]) {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
     let path = client_path();
     for version in VERSIONS {
         let bundle = compat_bundle(&node, &mut agent, version, found, &client(&path));
@@ -692,7 +623,7 @@ fn limits_compat_library_in_ld_library_path() {
 #[test]
 fn limits_compat_library_opened_with_rtld_deepbind() {
     let node = Node::new(Release::Newest).expect("a node");
-    let mut agent = node.agent(DriverSource::NvidiaSpec).expect("an agent");
+    let mut agent = node.agent(DriverSource::Generated).expect("an agent");
     let source = clients().join("ways.c");
     let programs = tempfile::tempdir().expect("a folder");
     let (program, plugin) = (

@@ -1,7 +1,7 @@
 //! mig: a GPU partitioned into instances, by a fixed layout or dynamically. `partitioner` creates
 //! and destroys them.
 
-pub mod instance_names;
+mod last_instances;
 mod partitioner;
 pub mod plan;
 

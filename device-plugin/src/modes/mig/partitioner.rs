@@ -3,7 +3,7 @@
 //!
 //! Never touches an instance in use, and never lets one GPU wait for another or for an MPS daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,11 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::{InstanceSharing, LayoutEntry, Mig, Mps};
 use parking_lot::Mutex;
 
-use super::{instance_names, plan};
+use super::last_instances::LastInstances;
+use super::plan;
 use crate::gpus::allocatable::assign_instances;
 use crate::gpus::host_device::{InstanceIds, placement_of};
-use crate::modes::{ContainerGrant, ModeEdits, ModeError, ModeSwitch, mps};
+use crate::modes::{ContainerGrant, ModeError, ModeSetup, ModeSwitch, mps};
 
 /// How long to wait until the monitor has closed the driver: it samples twice a second.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,8 +30,7 @@ pub(crate) struct MigPartitioner {
     driver: Arc<dyn Driver>,
     /// By which the monitor closes the driver for a change of the MIG mode.
     access: DriverAccess,
-    /// Where the [`instance_names`] are stored.
-    directory: PathBuf,
+    last: LastInstances,
     /// One lock for each GPU, so that it is changed by one thread at a time.
     gpu_locks: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
     /// Instances changed and were not reread yet.
@@ -58,7 +58,7 @@ impl MigPartitioner {
         Self {
             driver,
             access,
-            directory,
+            last: LastInstances::read(directory),
             gpu_locks: Mutex::default(),
             changed: AtomicBool::new(false),
             mps,
@@ -76,11 +76,11 @@ impl MigPartitioner {
 
     /// Creates the instance of a grant, unless it exists. Unused instances are destroyed where they
     /// are in the way.
-    pub(crate) fn add_edits(
+    pub(crate) fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
-    ) -> Result<(), ModeError> {
+        setup: &mut ModeSetup,
+    ) -> Result<InstanceIds, ModeError> {
         let gpu = share.grant.gpu.as_str();
         let Some(placement) = &share.grant.mig else {
             let text = format!(
@@ -112,9 +112,8 @@ impl MigPartitioner {
                 made.profile
             )));
         };
-        edits.visible.push(device.current.clone());
-        edits.instance = Some(InstanceIds::of(&made, device));
-        Ok(())
+        setup.visible.push(device.uuid.clone());
+        Ok(InstanceIds::of(&made, device))
     }
 
     fn make(
@@ -213,7 +212,8 @@ impl MigPartitioner {
         let plan = if settings.dynamic {
             plan::plan_cleanup(&found.instances)
         } else {
-            let before = instance_names::last_placements(&self.directory, uuid);
+            let before = self.last.of(uuid).into_iter().map(|one| one.place);
+            let before: Vec<MigPlacement> = before.collect();
             let plan = plan::plan_layout(&geometry, &settings.layout, &found.instances, &before);
             plan.map_err(|error| ModeError::Refused(format!("{uuid}: {error}")))?
         };
@@ -230,7 +230,7 @@ impl MigPartitioner {
         Ok((geometry, self.driver.mig_layout(uuid)?.instances))
     }
 
-    /// Stops the daemons of all instances that the GPU ever had, by name: after a reboot the
+    /// Stops the daemons of all instances that the GPU has or had last: after a reboot the
     /// instances are gone, but their daemon specs are not.
     fn stop_daemons(
         &self,
@@ -239,10 +239,12 @@ impl MigPartitioner {
         stays: impl Fn(&str) -> bool,
     ) -> Result<(), ModeError> {
         let devices = found.iter().flat_map(|one| &one.devices);
-        let mut names = instance_names::instance_names(&self.directory, gpu);
-        names.extend(devices.map(|device| device.uuid.clone()));
-        for name in names.iter().filter(|name| !stays(name)) {
-            self.mps.stop(name)?;
+        let last = self.last.of(gpu).into_iter().map(|one| one.uuid);
+        let all: BTreeSet<String> = last
+            .chain(devices.map(|device| device.uuid.clone()))
+            .collect();
+        for uuid in all.iter().filter(|uuid| !stays(uuid)) {
+            self.mps.stop(uuid)?;
         }
         Ok(())
     }
@@ -255,7 +257,7 @@ fn log_created(gpu: &str, made: &nvml::GpuInstance) {
         gpu,
         profile = made.profile,
         start = made.start,
-        uuid = device.map(|device| device.current.as_str()),
+        uuid = device.map(|device| device.uuid.as_str()),
         gpu_instance = made.id,
         compute_instance = device.map(|device| device.id),
         "created a MIG instance"
@@ -286,8 +288,9 @@ impl ModeSwitch for MigPartitioner {
         // Instances of pods must not wait while daemons start.
         drop(guard);
         let shared: Vec<_> = with_mps(&settings.layout, &found).collect();
-        let stays = |name: &str| shared.iter().any(|(_, _, device)| device.uuid == name);
+        let stays = |uuid: &str| shared.iter().any(|(_, _, device)| device.uuid == uuid);
         self.stop_daemons(&gpu.uuid, &found, stays)?;
+        self.last.store(&gpu.uuid, &found);
         let slices = |name: &str| {
             geometry
                 .find(name)
@@ -296,7 +299,6 @@ impl ModeSwitch for MigPartitioner {
         for (settings, instance, device) in &shared {
             let place = mps::DaemonTarget {
                 device: &device.uuid,
-                current: &device.current,
                 memory: instance.memory,
                 capability: gpu.compute_capability,
                 slices: slices(&instance.profile)

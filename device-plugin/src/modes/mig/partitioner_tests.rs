@@ -10,7 +10,6 @@ use aliquot_nvml::{DriverInventory, GpuEvent, MigError, MigLayout, NvmlError};
 use aliquot_profiles::mode::Vgpu;
 
 use super::*;
-use crate::modes::mig::instance_names::StableNameDriver;
 use crate::modes::mps::directory::DaemonDirectory;
 use crate::modes::mps::plan::daemon_spec;
 
@@ -80,7 +79,7 @@ impl Driver for FakeGpus {
         }
         let id = self.made.fetch_add(1, Ordering::Relaxed).into();
         let uuid = format!("MIG-{id}");
-        let mut made = crate::testing::reported_instance(start, &uuid, &uuid);
+        let mut made = crate::testing::reported_instance(start, &uuid);
         (made.profile, made.id) = (profile.to_owned(), id);
         let mut layouts = self.layouts.lock();
         let instances = layouts.entry(gpu.to_owned()).or_default();
@@ -107,11 +106,10 @@ impl Fixture {
     fn new() -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let gpus = Arc::new(FakeGpus::default());
-        let names = state.path().join("mig");
-        let driver = StableNameDriver::new(Arc::clone(&gpus) as Arc<dyn Driver>, names.clone());
+        let driver = Arc::clone(&gpus) as Arc<dyn Driver>;
         let mps = Arc::new(mps::MpsDaemons::new(state.path().join("mps")));
         let access = DriverAccess::new(state.path());
-        let partitioner = MigPartitioner::new(Arc::new(driver), access, names, mps);
+        let partitioner = MigPartitioner::new(driver, access, state.path().join("mig"), mps);
         Self {
             state,
             gpus,
@@ -130,7 +128,7 @@ impl Fixture {
     }
 
     /// Of a container with an instance of profile `1g.5gb`.
-    fn add_edits(&self, gpu: &str) -> Result<(), ModeError> {
+    fn prepare(&self, gpu: &str) -> Result<InstanceIds, ModeError> {
         let grant = crate::testing::instance_grant(gpu, "1g.5gb", 6);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
@@ -141,8 +139,7 @@ impl Fixture {
             device: &crate::testing::host_device(0, None),
             other_instances: &[],
         };
-        let mut edits = ModeEdits::default();
-        self.partitioner.add_edits(&share, &mut edits)
+        self.partitioner.prepare(&share, &mut ModeSetup::default())
     }
 
     fn enter(&self, gpu: &GpuFacts, mode: &Mode) {
@@ -241,7 +238,7 @@ fn signals_reread_after_instance_creation_not_during() {
             "there is nothing to read yet"
         );
     }));
-    fixture.add_edits("GPU-a").expect("made");
+    fixture.prepare("GPU-a").expect("made");
     assert!(fixture.partitioner.take_layout_changed());
     assert!(!fixture.partitioner.take_layout_changed(), "reported once");
 }
@@ -262,8 +259,8 @@ fn creates_instances_while_waiting_for_mps_daemon() {
             assert!(Instant::now() < deadline, "no spec");
             std::thread::yield_now();
         };
-        fixture.add_edits("GPU-b").expect("made");
-        fixture.add_edits("GPU-a").expect("made");
+        fixture.prepare("GPU-b").expect("made");
+        fixture.prepare("GPU-a").expect("made");
         assert!(!entering.is_finished(), "its daemon is not running yet");
         let status = crate::testing::daemon_status(DaemonPhase::Running, Some(spec));
         let written = fixture.daemon("MIG-0").put_status(&status);

@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use crate::gpus::host_device::placement_of;
 
-/// The changes to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
     /// The instances that stay.
@@ -20,13 +19,10 @@ pub struct LayoutPlan {
     pub create: Vec<MigPlacement>,
 }
 
-/// Why a layout is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutPlanError {
-    /// The GPU has no such MIG profile.
     #[error("the GPU has no MIG profile {0}; expected one of {1}")]
     NoProfile(String, String),
-    /// No placement of all instances exists.
     #[error("the layout does not fit on the GPU: its instances cannot be placed together")]
     TooMuch,
 }

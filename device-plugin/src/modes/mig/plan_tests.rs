@@ -28,7 +28,7 @@ fn found(text: &str) -> Vec<nvml::GpuInstance> {
     let instance = |(id, word): (u32, &str)| {
         let place = places(word.trim_end_matches('!')).remove(0);
         let uuid = format!("MIG-{id}");
-        let mut instance = crate::testing::reported_instance(place.start, &uuid, &uuid);
+        let mut instance = crate::testing::reported_instance(place.start, &uuid);
         (instance.profile, instance.id) = (place.profile, id);
         if word.ends_with('!') {
             instance.devices.clear();

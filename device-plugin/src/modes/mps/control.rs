@@ -15,46 +15,30 @@ use super::directory::DaemonDirectory;
 use super::plan;
 use super::program::{ControlProgram, ProgramError, ProgramSearch};
 
-/// The longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The interval at which a running command is polled.
 const POLL: Duration = Duration::from_millis(5);
 
 /// One server for the clients of all users, as pods have them. NVIDIA supports it only for a daemon
 /// that runs as root.
 const ALL_USERS: &str = "-multiuser-server";
 
-/// Why a command to a daemon failed.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// There is no command.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The command cannot be run.
     #[error("cannot run {}: {source}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The daemon did not answer in time.
     #[error("the MPS daemon did not answer {0:?} within 5 s")]
     Silent(String),
-    /// The daemon refused; its own words.
     #[error("the MPS daemon answered {command:?} with {output:?}")]
-    Refused {
-        /// The command.
-        command: String,
-        /// Its output.
-        output: String,
-    },
+    Refused { command: String, output: String },
 }
 
-/// How to run NVIDIA's command.
 #[derive(Clone, Debug)]
 pub struct MpsControl {
-    /// Where the program is searched.
     pub program: ProgramSearch,
     /// The size of the memory at `/dev/shm` of each daemon; `None`: half of the node's memory.
     pub shm_size: Option<Mib>,
@@ -117,7 +101,6 @@ impl MpsControl {
         Err(ControlError::Refused { command, output })
     }
 
-    /// Applies the limits of a spec.
     pub fn apply(
         &self,
         directory: &DaemonDirectory,
@@ -140,7 +123,6 @@ impl MpsControl {
         Err(ControlError::Refused { command, output })
     }
 
-    /// The daemon's servers and their clients.
     pub fn servers(&self, directory: &DaemonDirectory) -> Result<Vec<MpsServer>, ControlError> {
         let list = numbers(&self.send(directory, "get_server_list")?);
         let server = |pid: u32| {

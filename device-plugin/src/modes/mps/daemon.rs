@@ -25,27 +25,20 @@ const MAX_SILENT: u32 = 3;
 /// The command that stops a daemon; its servers get 2 seconds to exit.
 const QUIT: &str = "quit -t 2";
 
-/// Why a step failed; it is retried.
 #[derive(Debug, Error)]
 pub(super) enum SupervisionError {
-    /// The daemon.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A file.
     #[error(transparent)]
     Directory(#[from] DaemonDirectoryError),
-    /// The driver.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The memory at `/dev/shm`.
     #[error(transparent)]
     Shm(#[from] ShmError),
-    /// The daemon exited right after its start.
     #[error("the MPS daemon exited right after its start; see control.log in {0}")]
     Ended(String),
 }
 
-/// A device whose daemon is supervised.
 pub(super) struct SupervisedDaemon<'a> {
     pub(super) directory: DaemonDirectory,
     pub(super) control: &'a MpsControl,

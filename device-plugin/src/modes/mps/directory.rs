@@ -26,27 +26,20 @@ pub(super) struct SavedComputeMode {
     pub(super) mode: String,
 }
 
-/// Why a file cannot be used.
 #[derive(Debug, Error)]
 pub enum DaemonDirectoryError {
-    /// Reading or writing failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// This release cannot read it.
     #[error("{}: {source}", path.display())]
     Content {
-        /// The file.
         path: PathBuf,
-        /// What serde found.
         source: serde_json::Error,
     },
-    /// The path is too long for sockets.
     #[error(
         "--state-dir: the path {} of an MPS socket is too long: {length} bytes, expected at most {MAX_SOCKET_PATH}",
         path.display()
     )]
     TooLong {
-        /// The socket.
         path: PathBuf,
         /// Its bytes.
         length: usize,
@@ -79,7 +72,6 @@ impl DaemonDirectory {
         }
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.directory
     }
@@ -89,7 +81,6 @@ impl DaemonDirectory {
         self.directory.join("pipe")
     }
 
-    /// The daemon's logs.
     pub fn log(&self) -> PathBuf {
         self.directory.join("log")
     }
@@ -120,7 +111,6 @@ impl DaemonDirectory {
         write(&self.spec, spec)
     }
 
-    /// Removes the spec.
     pub fn remove_spec(&self) -> Result<(), DaemonDirectoryError> {
         Ok(files::remove(&self.spec)?)
     }

@@ -29,7 +29,7 @@ use aliquot_region::tmpfs;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{ContainerGrant, ModeEdits, ModeError, ModeSwitch};
+use super::{ContainerGrant, ModeError, ModeSetup, ModeSwitch};
 use directory::{DaemonDirectory, DaemonDirectoryError};
 
 /// Where a container finds its daemon's sockets.
@@ -39,7 +39,6 @@ pub const PIPE: &str = "/.aliquot-mps";
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest wait for a running daemon to take the limits of a larger share.
 const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The interval at which the supervisor's answer is polled.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The MPS device of a container that also has another device, in whichever order.
@@ -52,16 +51,11 @@ pub fn mps_device_beside_others(
     by_mps.next().filter(|_| grants.len() > 1)
 }
 
-/// The device that a daemon serves.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonTarget<'a> {
     /// The device: `GPU-…` or `MIG-…`.
     pub device: &'a str,
-    /// The driver's current UUID of it.
-    pub current: &'a str,
-    /// Its memory.
     pub memory: Mib,
-    /// Compute capability.
     pub capability: Option<(u32, u32)>,
     /// The compute slices of an instance and of its GPU; `None` for a whole GPU.
     pub slices: Option<(u32, u32)>,
@@ -83,7 +77,6 @@ pub fn largest_shares<'a>(
     largest
 }
 
-/// The daemons of this node.
 pub struct MpsDaemons {
     root: PathBuf,
     /// The spec of each device by its profile alone. Locked while a spec is read and rewritten, or
@@ -107,7 +100,7 @@ impl MpsDaemons {
             return Err(ModeError::Refused(text));
         }
         let gpu = target.slices.is_none().then_some(target.device);
-        let mut spec = plan::daemon_spec(target.current, target.memory, settings, gpu);
+        let mut spec = plan::daemon_spec(target.device, target.memory, settings, gpu);
         let directory = self.directory(target.device);
         let mut base_specs = self.base_specs.lock();
         base_specs.insert(target.device.to_owned(), spec.clone());
@@ -170,20 +163,20 @@ impl MpsDaemons {
     }
 
     /// Connects a client to the daemon and sets its limits.
-    pub fn add_edits(
+    pub fn prepare(
         &self,
         share: &ContainerGrant<'_>,
-        edits: &mut ModeEdits,
+        setup: &mut ModeSetup,
     ) -> Result<(), ModeError> {
         let device = share.grant.gpu.as_str();
         let (memory, threads) = (share.grant.memory, share.grant.cores);
         let directory = self.directory(device);
-        let ready = self.ready(&directory, share.device.current_uuid(), memory, threads);
+        let ready = self.ready(&directory, memory, threads);
         ready.map_err(|why| {
             ModeError::Refused(format!("the MPS daemon of {device} is not ready: {why}"))
         })?;
-        edits.visible.push(device.to_owned());
-        let mut set = |name: &str, value: String| edits.variables.push(format!("{name}={value}"));
+        setup.visible.push(device.to_owned());
+        let mut set = |name: &str, value: String| setup.variables.push(format!("{name}={value}"));
         set("CUDA_MPS_PIPE_DIRECTORY", PIPE.to_owned());
         // 0 is no limit. By index: the daemon's only device is device 0 of its clients.
         if memory > Mib(0) {
@@ -198,7 +191,7 @@ impl MpsDaemons {
         let mut mount = |from: PathBuf, to: &str| {
             let options = ["rw", "nosuid", "nodev", "bind"];
             let mount = json!({"hostPath": from, "containerPath": to, "options": options});
-            edits.mounts.push(mount);
+            setup.mounts.push(mount);
         };
         mount(directory.pipe(), PIPE);
         // The server and its clients share memory there.
@@ -206,28 +199,20 @@ impl MpsDaemons {
             mount(shm, "/dev/shm");
         }
         // MPS limits each client; libvgpu.so limits all clients of a container together.
-        edits.limited = memory > Mib(0);
+        setup.limited = memory > Mib(0);
         Ok(())
     }
 
-    /// Whether the daemon serves `current`, the driver's UUID of the device, and allows a client
-    /// this much.
+    /// Whether the daemon serves the device and allows a client this much.
     fn ready(
         &self,
         directory: &DaemonDirectory,
-        current: &str,
         memory: Mib,
         threads: Percent,
     ) -> Result<(), String> {
         let base_specs = self.base_specs.lock();
         let spec = directory.spec().map_err(|error| error.to_string())?;
         let spec = spec.ok_or("its GPU is leaving mode mps")?;
-        if spec.device != current {
-            let was = spec.device;
-            return Err(format!(
-                "it is being restarted for {current}, which was {was} before the node's restart"
-            ));
-        }
         let raised = spec.with_at_least(memory, threads);
         directory
             .put_spec(&raised)
@@ -261,7 +246,6 @@ impl ModeSwitch for MpsDaemons {
         };
         let target = DaemonTarget {
             device: &gpu.uuid,
-            current: &gpu.uuid,
             memory: gpu.usable(),
             capability: gpu.compute_capability,
             slices: None,
@@ -303,7 +287,6 @@ fn shared_memory(directory: &DaemonDirectory) -> Result<Option<PathBuf>, ModeErr
     Ok(Some(shm))
 }
 
-/// The supervisor's reason.
 fn why_not(directory: &DaemonDirectory) -> String {
     match directory.status() {
         Ok(Some(status)) => match status.phase {

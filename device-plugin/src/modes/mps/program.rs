@@ -26,15 +26,12 @@ const FOLDERS: [&str; 6] = [
 ];
 /// How the names of the driver's libraries begin.
 const LIBRARIES: [&str; 2] = ["libcuda", "libnvidia-"];
-/// The driver's library for CUDA.
 const CUDA: &str = "libcuda.so.1";
 
-/// Where the control program is searched.
 #[derive(Clone, Debug)]
 pub struct ProgramSearch {
     /// Its path, or its name, which is searched.
     pub program: PathBuf,
-    /// The folders of `PATH`.
     pub path: Vec<PathBuf>,
     /// The driver roots, searched after `path`.
     pub roots: Vec<PathBuf>,
@@ -42,37 +39,29 @@ pub struct ProgramSearch {
     pub libraries: PathBuf,
 }
 
-/// The control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlProgram {
-    /// Its file.
     pub file: PathBuf,
     /// The driver root below which it was found.
     pub root: Option<PathBuf>,
 }
 
-/// Why the control program cannot be run.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// It is nowhere.
     #[error(
         "there is no {} at {}; it comes with NVIDIA's driver: expected devicePlugin.nvidiaDriverRoot to name the driver's root on the host, or --mps-control the program",
         program.display(),
         places.join(", nor at ")
     )]
     Missing {
-        /// The program.
         program: PathBuf,
-        /// Where it was searched.
         places: Vec<String>,
     },
-    /// The links to the driver's libraries cannot be made.
     #[error(transparent)]
     Links(#[from] FileError),
 }
 
 impl ProgramSearch {
-    /// The program.
     pub fn find(&self) -> Result<ControlProgram, ProgramError> {
         // A path is not searched.
         let is_path = self.program.components().count() > 1;

@@ -20,19 +20,15 @@ use crate::selinux;
 const DEV_SHM: &str = "/dev/shm";
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Why a daemon has no shared memory.
 #[derive(Debug, Error)]
 pub(super) enum ShmError {
-    /// A step on a path failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What is mounted here stays here.
     #[error(
         "--state-dir: what is mounted at {} does not reach the container runtime: expected a directory of the host with mountPropagation: Bidirectional",
         .0.display()
     )]
     NotShared(PathBuf),
-    /// Nothing can be mounted for the daemon alone.
     #[error("cannot give the MPS daemon a mount namespace of its own: {0}")]
     Namespace(io::Error),
 }

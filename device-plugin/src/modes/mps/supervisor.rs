@@ -21,7 +21,6 @@ use super::daemon::SupervisedDaemon;
 use super::directory::{self, DaemonDirectory};
 use super::program::ProgramSearch;
 
-/// The interval at which specs and daemons are polled.
 const POLL: Duration = Duration::from_millis(250);
 /// Where the driver's root is if none is set: the host's own, and that of a driver container. For a
 /// process in the host's PID namespace.

@@ -51,18 +51,8 @@ impl Fixture {
     }
 
     /// What a container gets with this share of [`GPU`].
-    fn edits_for(&self, memory: u64, cores: u32) -> Result<ModeEdits, String> {
-        self.edits_on(None, memory, cores)
-    }
-
-    /// The same, if the device is an instance.
-    fn edits_on(
-        &self,
-        instance: Option<&str>,
-        memory: u64,
-        cores: u32,
-    ) -> Result<ModeEdits, String> {
-        let mut edits = ModeEdits::default();
+    fn setup_for(&self, memory: u64, cores: u32) -> Result<ModeSetup, String> {
+        let mut setup = ModeSetup::default();
         let grant = testing::grant(GPU, memory, cores);
         let share = ContainerGrant {
             pod: &PodUid::from("u1"),
@@ -70,11 +60,11 @@ impl Fixture {
             grant: &grant,
             index: 0,
             mode: inventory::Mode::Mps,
-            device: &testing::host_device(0, instance),
+            device: &testing::host_device(0, None),
             other_instances: &[],
         };
-        let edited = self.daemons.add_edits(&share, &mut edits);
-        edited.map(|()| edits).map_err(|error| error.to_string())
+        let prepared = self.daemons.prepare(&share, &mut setup);
+        prepared.map(|()| setup).map_err(|error| error.to_string())
     }
 
     fn spec(&self) -> DaemonSpec {
@@ -86,7 +76,6 @@ impl Fixture {
 fn target() -> DaemonTarget<'static> {
     DaemonTarget {
         device: GPU,
-        current: GPU,
         memory: Mib(40_960),
         capability: Some((8, 0)),
         slices: None,
@@ -96,48 +85,45 @@ fn target() -> DaemonTarget<'static> {
 #[test]
 fn gives_container_its_limits_and_daemon() {
     let fixture = Fixture::served(true);
-    let edits = fixture.edits_for(3000, 20).expect("edits added");
+    let setup = fixture.setup_for(3000, 20).expect("prepared");
     let variables = [
         "CUDA_MPS_PIPE_DIRECTORY=/.aliquot-mps",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3000M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
     ];
-    assert_eq!(edits.variables, variables);
-    assert_eq!(edits.visible, [GPU]);
+    assert_eq!(setup.variables, variables);
+    assert_eq!(setup.visible, [GPU]);
     let pipe = fixture.root.path().join("GPU-a/pipe");
-    assert_eq!(edits.mounts[0]["hostPath"], json!(pipe));
-    assert_eq!(edits.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
-    assert_eq!(edits.mounts[1]["containerPath"], json!("/dev/shm"));
-    assert!(edits.limited, "the total of its clients is libvgpu.so's");
-    let free = fixture.edits_for(0, 0).expect("edits added");
+    assert_eq!(setup.mounts[0]["hostPath"], json!(pipe));
+    assert_eq!(setup.mounts[1]["hostPath"], json!("/run/shm-of-mps"));
+    assert_eq!(setup.mounts[1]["containerPath"], json!("/dev/shm"));
+    assert!(setup.limited, "the total of its clients is libvgpu.so's");
+    let free = fixture.setup_for(0, 0).expect("prepared");
     assert_eq!(free.variables, variables[..1]);
     assert!(!free.limited);
 }
 
 #[test]
 fn refuses_container_while_daemon_is_down() {
-    let check = |fixture: &Fixture, current: Option<&str>, expected: &str| {
-        let text = fixture.edits_on(current, 3000, 20).expect_err(expected);
+    let check = |fixture: &Fixture, expected: &str| {
+        let text = fixture.setup_for(3000, 20).expect_err(expected);
         assert!(text.contains(expected), "{text}");
     };
     let down = Fixture::served(true);
     down.report(DaemonPhase::Down("it ended by itself".to_owned()), None);
-    check(&down, None, "it ended by itself");
-    check(&Fixture::served(false), None, "leaving mode mps");
-    // Of an instance from before a reboot.
+    check(&down, "it ended by itself");
+    check(&Fixture::served(false), "leaving mode mps");
     let fixture = Fixture::served(true);
-    let other = "it is being restarted for MIG-new";
-    check(&fixture, Some("MIG-new"), other);
     // After a restart of the node, the directory of its memory is on its disk.
     let shm = fixture.directory().shm();
     std::fs::create_dir(&shm).expect("made");
     fixture.report_with_shm(DaemonPhase::Running, Some(fixture.spec()), shm.clone());
     let text = format!("no memory is mounted at {}", shm.display());
-    check(&fixture, None, &text);
+    check(&fixture, &text);
     // Nothing is known of the daemon.
     let status = fixture.directory().path().join("status.json");
     std::fs::write(&status, "{").expect("written");
-    check(&fixture, None, GPU);
+    check(&fixture, GPU);
 }
 
 #[test]
@@ -167,7 +153,7 @@ fn finds_mps_device_beside_others_in_any_order() {
 fn waits_until_daemon_allows_larger_share() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
-        let started = threads.spawn(|| fixture.edits_for(20_000, 50));
+        let started = threads.spawn(|| fixture.setup_for(20_000, 50));
         let deadline = Instant::now() + Duration::from_mins(1);
         let raised = loop {
             let spec = fixture.spec();
@@ -179,7 +165,7 @@ fn waits_until_daemon_allows_larger_share() {
         };
         assert!(!started.is_finished(), "it waits for the supervisor");
         fixture.report(DaemonPhase::Running, Some(raised));
-        started.join().expect("no panic").expect("edits added");
+        started.join().expect("no panic").expect("prepared");
     });
     // Raised limits stay when the agent restarts.
     let started = fixture.daemons.start(target(), &Mps::new(4));
@@ -229,7 +215,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
     let fixture = Fixture::served(true);
     std::thread::scope(|threads| {
         let fixture = &fixture;
-        let start = |(memory, cores)| threads.spawn(move || fixture.edits_for(memory, cores));
+        let start = |(memory, cores)| threads.spawn(move || fixture.setup_for(memory, cores));
         let started = SHARES.map(start);
         // A supervisor that serves the current spec, which never has lower limits than before.
         let mut last = fixture.spec();
@@ -241,7 +227,7 @@ fn concurrent_shares_never_lower_daemon_limits() {
             std::thread::yield_now();
         }
         for one in started {
-            one.join().expect("no panic").expect("edits added");
+            one.join().expect("no panic").expect("prepared");
         }
     });
     let spec = fixture.spec();
@@ -253,7 +239,6 @@ fn rejects_too_many_replicas_before_any_change() {
     let fixture = Fixture::new();
     let place = DaemonTarget {
         device: "MIG-a",
-        current: "MIG-a",
         memory: Mib(20_000),
         capability: Some((8, 0)),
         slices: Some((3, 7)),

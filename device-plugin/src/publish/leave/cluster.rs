@@ -42,18 +42,13 @@ pub struct Settings {
     pub log: String,
 }
 
-/// Why the nodes were not asked.
 #[derive(Debug, Error)]
 pub enum LeaveError {
-    /// The API server refused or could not be reached.
     #[error("cannot {verb} nodes: {source}")]
     Call {
-        /// The operation.
         verb: &'static str,
-        /// The API server's answer.
         source: kube::Error,
     },
-    /// The API server did not answer in time.
     #[error("cannot {0} nodes: no answer within {DEADLINE:?}")]
     Timeout(&'static str),
 }

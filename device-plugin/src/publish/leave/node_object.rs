@@ -14,8 +14,7 @@ use crate::node_view::NodeView;
 use crate::publish::capacity;
 use crate::publish::conditions;
 use crate::publish::drain;
-use crate::publish::labels::ownership;
-use crate::settings::LabelPolicy;
+use crate::publish::labels;
 
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -99,9 +98,9 @@ fn status(node: &api::Node) -> Option<Value> {
 /// The patch that removes our annotations and labels.
 fn metadata(node: &api::Node) -> Value {
     let view = NodeView::read(node);
-    let labels = ownership::patch(&BTreeMap::new(), &view, LabelPolicy::Off);
+    let labels = labels::patch(&BTreeMap::new(), &view);
     let mut patch = labels.unwrap_or_else(|| json!({"metadata": {"annotations": {}}}));
-    for key in [INVENTORY, capacity::OWNED, ownership::OWNED, LEAVE_UNTIL] {
+    for key in [INVENTORY, capacity::OWNED, labels::OWNED, LEAVE_UNTIL] {
         patch["metadata"]["annotations"][key] = Value::Null;
     }
     patch
@@ -116,9 +115,9 @@ mod tests {
     fn removes_only_own_fields_from_node() {
         let node = json!({
             "metadata": {
-                "labels": {"nvidia.com/gpu.count": "2", "mine": "1"},
+                "labels": {"aliquot.dev/mode.vgpu": "2", "mine": "1"},
                 "annotations": {
-                    INVENTORY: "{}", ownership::OWNED: "nvidia.com/gpu.count",
+                    INVENTORY: "{}", labels::OWNED: "aliquot.dev/mode.vgpu",
                     capacity::OWNED: "nvidia.com/gpumem", LEAVE_UNTIL: "t", "others": "x",
                 },
             },
@@ -131,9 +130,9 @@ mod tests {
         });
         let node: api::Node = serde_json::from_value(node).expect("a node");
         let expected = json!({"metadata": {
-            "labels": {"nvidia.com/gpu.count": null},
+            "labels": {"aliquot.dev/mode.vgpu": null},
             "annotations": {
-                INVENTORY: null, ownership::OWNED: null, capacity::OWNED: null, LEAVE_UNTIL: null,
+                INVENTORY: null, labels::OWNED: null, capacity::OWNED: null, LEAVE_UNTIL: null,
             },
         }});
         assert_eq!(metadata(&node), expected);

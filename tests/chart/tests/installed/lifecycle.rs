@@ -126,7 +126,7 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
     let notes = helm_on(cluster, &with_hami)?.success()?;
     for line in [
         "  devicePlugin.pluginPath: used as devicePlugin.kubeletDir",
-        "  devicePlugin.nodeConfiguration: convert it to devicePlugin.profiles",
+        "  devicePlugin.nodeConfiguration: set devicePlugin.profiles",
         "  scheduler.nodeLockExpire: nodes are not locked",
         "  mluResourceName: only NVIDIA GPUs are supported",
     ] {

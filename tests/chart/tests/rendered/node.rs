@@ -5,7 +5,7 @@ use std::path::Path;
 use aliquot_chart::{Object, container, one, rendered, texts, top};
 use serde_json::{Value, json};
 
-use crate::{Agent, Monitor, Webhook, command, supervisor, taken};
+use crate::{Agent, Monitor, Webhook, supervisor, taken};
 
 fn agent(objects: &[Object]) -> &Object {
     one(objects, "DaemonSet", "aliquot-device-plugin")
@@ -35,7 +35,7 @@ fn forbids_pods_to_mount_agent_paths() {
     assert_eq!(closed(&[]), defaults);
     let others = closed(&[
         "--set=devicePlugin.kubeletDir=/srv/kubelet,devicePlugin.cdiDir=/opt/cdi",
-        "--set=devicePlugin.nvidiaCdiDir=/opt/cdi,devicePlugin.stateDir=/srv/aliquot",
+        "--set=devicePlugin.stateDir=/srv/aliquot",
         "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml",
     ]);
     let expected = [
@@ -43,6 +43,7 @@ fn forbids_pods_to_mount_agent_paths() {
         "/srv/aliquot",
         "/srv/kubelet",
         "/opt/cdi",
+        "/etc/cdi",
         "/etc/k0s",
     ];
     assert_eq!(others, expected);
@@ -139,7 +140,7 @@ fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
 /// `/etc` is read only, and each distribution has its files elsewhere.
 #[test]
 fn mounts_only_host_paths_that_can_be_created() {
-    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
+    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml\\,/etc/kubelet.d,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
     let objects = rendered(&[set]).unwrap();
     let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
     let paths = volumes
@@ -159,10 +160,8 @@ fn mounts_only_host_paths_that_can_be_created() {
         );
     }
     let own = flags(&objects);
-    assert_eq!(
-        own.kubelet_config.as_deref(),
-        Some(Path::new("/etc/kubelet.yaml"))
-    );
+    let kubelet = ["/etc/kubelet.yaml", "/etc/kubelet.d"].map(Path::new);
+    assert_eq!(own.kubelet_config, kubelet);
     let runtime = Path::new("/etc/k0s/containerd.toml");
     assert_eq!(own.runtime_config.as_deref(), Some(runtime));
 }
@@ -189,7 +188,7 @@ fn agent_tolerates_its_own_taint() {
 fn keeps_nested_profiles_of_values_file() {
     let room = tempfile::tempdir().unwrap();
     let file = room.path().join("values.yaml");
-    let text = "devicePlugin:\n  featureLabels: off\n  profiles:\n    apiVersion: aliquot.dev/v1alpha1\n    default: cut\n    profiles:\n      cut:\n        gpus:\n        - select: {index: 0}\n          mode: mig\n          layout: [{profile: 3g.20gb, on: vgpu}]\n        rest: {mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 3}}]}\n";
+    let text = "devicePlugin:\n  profiles:\n    apiVersion: aliquot.dev/v1alpha1\n    default: cut\n    profiles:\n      cut:\n        gpus:\n        - select: {index: 0}\n          mode: mig\n          layout: [{profile: 3g.20gb, on: vgpu}]\n        rest: {mode: mig, layout: [{profile: 1g.5gb, on: {mode: mps, replicas: 3}}]}\n";
     std::fs::write(&file, text).unwrap();
     let objects = rendered(&["-f", file.to_str().unwrap()]).unwrap();
     let map = one(&objects, "ConfigMap", "aliquot-profiles");
@@ -202,11 +201,6 @@ fn keeps_nested_profiles_of_values_file() {
     );
     let rest = json!({"profile": "1g.5gb", "on": {"mode": "mps", "replicas": 3}});
     assert_eq!(cut["rest"]["layout"][0], rest);
-    let line = command(container(agent(&objects), "device-plugin"));
-    assert!(
-        line.iter().any(|one| one == "--feature-labels=off"),
-        "{line:?}"
-    );
 }
 
 /// GKE creates no pod of a critical class in a namespace without a quota for it.

@@ -130,22 +130,9 @@ fn renders_no_webhook_objects_when_disabled() {
     assert_eq!(webhook_annotation(&rendered(&[]).unwrap()), Value::Null);
 }
 
+/// It may end with a slash.
 #[test]
-fn mounts_shared_cdi_directory_once() {
-    let set = "--set=devicePlugin.nvidiaCdiDir=/var/run/cdi";
-    let objects = rendered(&[set]).unwrap();
-    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
-    let mounts = container(agent, "device-plugin")["volumeMounts"].as_array();
-    let mut paths: Vec<&str> = mounts
-        .unwrap()
-        .iter()
-        .filter_map(|mount| mount["mountPath"].as_str())
-        .collect();
-    let all = paths.len();
-    paths.sort_unstable();
-    paths.dedup();
-    assert_eq!(paths.len(), all);
-    // HAMi's path may end with a slash.
+fn takes_kubelet_directory_of_hamis_plugin_path() {
     let set = "--set=devicePlugin.pluginPath=/var/lib/kubelet/device-plugins/";
     let objects = rendered(&[set]).unwrap();
     let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use aliquot_cluster::USERS;
 use aliquot_cluster::until;
 use aliquot_cluster::wait::eventually;
-use aliquot_e2e::clients::{IndependentClients, answers, nvidia_spec, open_machine, with_python};
+use aliquot_e2e::clients::{
+    IndependentClients, answers, nvidia_spec, offer, open_machine, with_python, withdraw,
+};
 use aliquot_e2e::pods::{allocation, container, pod};
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
@@ -191,8 +193,7 @@ pub(crate) async fn limited(stack: &Stack, driver: &Value) -> Result<()> {
     if known.await?.success().is_err() {
         stack.cluster.namespace("limits").await?;
     }
-    let spec = stack.cluster.cdi_dir().join("nvidia.json");
-    std::fs::write(&spec, serde_json::to_vec(driver)?)?;
+    offer(stack, driver)?;
     let limited = NodeOptions {
         limited: true,
         ..NodeOptions::default()
@@ -209,7 +210,7 @@ pub(crate) async fn unlimited(stack: &Stack, pods: &[&str]) -> Result<()> {
         delete.extend(pods);
         stack.cluster.kubectl(&delete).await?.success()?;
     }
-    std::fs::remove_file(stack.cluster.cdi_dir().join("nvidia.json"))?;
+    withdraw(stack)?;
     stack.terminate(Kind::DevicePlugin).await?;
     stack.start_device_plugin(&NodeOptions::default()).await
 }

@@ -9,7 +9,6 @@ use aliquot_e2e::stack::{NODE, NodeOptions, Stack};
 use anyhow::Result;
 
 mod before_driver;
-mod by_env;
 mod bypass;
 mod limits;
 mod losses;
@@ -126,10 +125,6 @@ fn reports() -> Vec<Scenario> {
         scenario(
             "static_pod_is_refused_with_a_reason_and_left_in_place",
             bypass::static_pod,
-        ),
-        scenario(
-            "limits_hold_for_a_gpu_injected_by_environment",
-            by_env::handed_over,
         ),
         scenario(
             "agent_waits_for_the_driver_at_boot_and_serves_then",

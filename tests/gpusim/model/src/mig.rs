@@ -146,14 +146,16 @@ impl Gpu {
         used.fold(0, u64::saturating_add)
     }
 
-    /// The UUID of the MIG device of a compute instance of this GPU.
+    /// The UUID of the MIG device of a compute instance of this GPU. As NVIDIA's open kernel modules
+    /// derive it: from the GPU, the GPU instance's id and the first engine, so an instance that is
+    /// created again has it again.
     #[must_use]
     pub fn mig_uuid(&self, compute: &ComputeInstance) -> String {
         let uuid = text(&self.uuid);
-        let serial = compute.serial;
+        let place = format!("{}/{}", compute.gpu_instance, compute.start);
         format!(
             "MIG-{}",
-            made_uuid(&format!("{uuid}/{serial}"), &format!("{serial}/{uuid}"))
+            made_uuid(&format!("{uuid}/{place}"), &format!("{place}/{uuid}"))
         )
     }
 }

@@ -17,7 +17,8 @@ const PATIENTLY: Duration = Duration::from_secs(20);
 pub(crate) fn options() -> Options {
     Options {
         library: place::library_path().unwrap().into(),
-        ..Options::default()
+        // Errors of the GPU here.
+        xids: "63=reset-gpu,94=reset-gpu".parse().unwrap(),
     }
 }
 

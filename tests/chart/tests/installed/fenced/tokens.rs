@@ -137,7 +137,7 @@ pub(crate) async fn agent(on: &Installed) -> Result<()> {
     let old = |name: &str| capacity(name, &json!(null));
     let unschedulable = json!({"spec": {"unschedulable": true}});
     for (path, patch, reason) in [
-        (NODE, labels("nvidia.com/gpu.count", &json!(null)), ""),
+        (NODE, labels("aliquot.dev/mode.vgpu", &json!(null)), ""),
         (NODE, of("inventory", json!("{}")), ""),
         (NODE, of("feature-labels", json!("x")), ""),
         (NODE, of("gpu-cleared", json!(null)), ""),
@@ -175,26 +175,14 @@ pub(crate) async fn agent(on: &Installed) -> Result<()> {
 
 async fn agents_labels(on: &Installed) -> Result<()> {
     for label in [
-        "nvidia.com/cuda.driver-version.full",
-        "nvidia.com/cuda.driver.rev",
-        "nvidia.com/cuda.runtime.major",
-        "nvidia.com/gpu.count",
-        "nvidia.com/gpu.product",
-        "nvidia.com/gpu.memory",
-        "nvidia.com/gpu.replicas",
-        "nvidia.com/gpu.sharing-strategy",
-        "nvidia.com/gpu.family",
-        "nvidia.com/gpu.compute.major",
-        "nvidia.com/gpu.slices.gi",
-        "nvidia.com/mig-1g.10gb.count",
-        "nvidia.com/mig-1g.5gb.me.slices.ci",
-        "nvidia.com/mig.strategy",
-        "nvidia.com/mig.capable",
-        "nvidia.com/mps.capable",
         "aliquot.dev/product.NVIDIA-A100-SXM4-80GB",
         "aliquot.dev/memory.NVIDIA-A100-SXM4-80GB",
         "aliquot.dev/mode.vgpu",
+        "aliquot.dev/mig.strategy",
+        "aliquot.dev/mig.capable",
         "aliquot.dev/mig-1g.10gb.most",
+        "aliquot.dev/mig-1g.10gb.count",
+        "aliquot.dev/mig-1g.5gb.me.product",
     ] {
         on.patch(AGENT, NODE, labels(label, &json!("1")), "")
             .await?;

@@ -2,6 +2,7 @@
 //! neighbours retain their limits. The simulator gives the time at which a program got its GPU.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,6 @@ use aliquot_gpusim::ProcessUsage;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{Either, join_all, select};
 use serde_json::json;
-
-use crate::by_env::nvidia_runtime;
 
 use super::running::{
     CONTEXT, MIB, PATIENCE, becomes, figure, monitored_by, over, with_oom_killer,
@@ -146,6 +145,21 @@ pub(crate) async fn preloaded(stack: Arc<Stack>) -> Result<()> {
     let uids = pods(stack, space, &names, true).await?;
     let checks = all(stack, space, PRELOADED, &uids);
     beside_neighbour(stack, space, checks).await
+}
+
+/// containerd's configuration as it is with NVIDIA's runtime as the default one.
+fn nvidia_runtime(stack: &Stack) -> Result<PathBuf> {
+    let real = std::fs::read_to_string(stack.cluster.containerd_config())?;
+    let beside = |name| stack.machine().state().with_file_name(name);
+    let program = beside("nvidia-container-runtime");
+    std::fs::write(&program, "")?;
+    let path = beside("nvidia-runtime.toml");
+    let runc = "SystemdCgroup = false";
+    let binary = format!("BinaryName = {:?}\n{runc}", program.display().to_string());
+    let changed = real.replacen(runc, &binary, 1);
+    ensure!(changed != real, "{real}");
+    std::fs::write(&path, changed)?;
+    Ok(path)
 }
 
 /// The pods of these names and a neighbour; the uids of the first.

@@ -7,8 +7,7 @@ use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{Gpu, Grant, Mib, Percent, PodUid, Scaling, inventory};
 use aliquot_device_plugin::gpus::allocatable::{self, GpuLayout, NodeLayout};
 use aliquot_device_plugin::gpus::host_device::HostDevice;
-use aliquot_device_plugin::modes::mig::instance_names::StableNameDriver;
-use aliquot_device_plugin::modes::{ContainerGrant, ModeEdits, SharingModes};
+use aliquot_device_plugin::modes::{ContainerGrant, ModeSetup, SharingModes};
 use aliquot_nvml::{Driver, GpuFacts};
 use aliquot_profiles::{Defaults, GpuPlan, read, resolve};
 
@@ -22,8 +21,7 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn start(state: &Path) -> Self {
-        let driver = StableNameDriver::new(Arc::new(open()), state.join("mig"));
-        let driver: Arc<dyn Driver> = Arc::new(driver);
+        let driver: Arc<dyn Driver> = Arc::new(open());
         let modes = SharingModes::new(&driver, state);
         Self { driver, modes }
     }
@@ -88,7 +86,7 @@ impl Agent {
         mode: inventory::Mode,
         beside: &[MigPlacement],
     ) -> Result<Vec<String>, String> {
-        let mut edits = ModeEdits::default();
+        let mut setup = ModeSetup::default();
         for (place, grant) in grants.iter().enumerate() {
             let share = ContainerGrant {
                 pod: &PodUid::from("u1"),
@@ -105,10 +103,10 @@ impl Agent {
                 other_instances: beside,
             };
             self.modes
-                .add_edits(&share, &mut edits)
+                .prepare(&share, &mut setup)
                 .map_err(|error| error.to_string())?;
         }
-        Ok(edits.visible)
+        Ok(setup.visible)
     }
 
     /// `uuid` of each instance of a GPU, by start.
@@ -116,12 +114,6 @@ impl Agent {
         let layout = self.driver.mig_layout(gpu).unwrap();
         let all = layout.instances.iter().filter_map(|one| one.device());
         all.map(|device| device.uuid.clone()).collect()
-    }
-
-    pub(super) fn current(&self, gpu: &str) -> Vec<String> {
-        let layout = self.driver.mig_layout(gpu).unwrap();
-        let all = layout.instances.iter().filter_map(|one| one.device());
-        all.map(|device| device.current.clone()).collect()
     }
 }
 

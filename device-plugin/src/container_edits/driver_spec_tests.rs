@@ -1,6 +1,4 @@
-//! Where NVIDIA's programs are found, how they are called, and when. Scripts play `nvidia-ctk`.
-
-use std::os::unix::fs::symlink;
+//! How NVIDIA's programs are called, and when. Scripts play `nvidia-ctk`.
 
 use aliquot_nvml::{GpuFacts, MigMode};
 use serde_json::json;
@@ -26,7 +24,7 @@ fn gpu(uuid: &str, mig: bool, complete: bool) -> GpuFacts {
         enabled: mig,
         pending: mig,
     };
-    gpu.layout.instances = vec![testing::reported_instance(0, "MIG-stable", "MIG-a")];
+    gpu.layout.instances = vec![testing::reported_instance(0, "MIG-a")];
     if !complete {
         gpu.layout.instances[0].devices.clear();
     }
@@ -41,56 +39,6 @@ fn facts(gpus: &[GpuFacts]) -> DriverInventory {
     }
 }
 
-fn toolkit() -> Toolkit {
-    Toolkit {
-        generator: "/usr/bin/nvidia-ctk".into(),
-        hook: "/usr/bin/nvidia-cdi-hook".into(),
-        version: None,
-    }
-}
-
-#[test]
-fn searches_toolkit_on_path_then_in_operator_folder() {
-    let host = tempfile::tempdir().expect("tempdir");
-    let host = host.path();
-    let check = |expected: &str, hook: &str| {
-        let found = search(host, None).expect("found");
-        let found = [found.generator, found.hook];
-        assert_eq!(found, [expected, hook].map(PathBuf::from));
-    };
-    let fails = |program: Option<&str>, is_absence: bool, part: &str| {
-        let error = search(host, program.map(Path::new)).expect_err(part);
-        assert_eq!(error.is_absence(), is_absence, "{error}");
-        assert!(error.to_string().contains(part), "{error}");
-    };
-    fails(
-        None,
-        true,
-        "/usr/bin, /sbin, /bin, /usr/local/nvidia/toolkit",
-    );
-    fails(Some("/opt/other"), false, "/opt/other");
-    let (script, program, hook) = (
-        "/usr/local/nvidia/toolkit/nvidia-ctk",
-        "/usr/local/nvidia/toolkit/nvidia-ctk.real",
-        "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
-    );
-    put(host, script, "a script");
-    put(host, program, "a program");
-    fails(None, false, "nvidia-ctk.real but no nvidia-cdi-hook");
-    put(host, hook, "a program");
-    check(program, hook);
-    // A link of the host leads below the host's root.
-    put(host, "/opt/ctk", "a program");
-    fs::create_dir_all(host.join("usr/bin")).expect("made");
-    symlink("/opt/ctk", host.join("usr/bin/nvidia-ctk")).expect("linked");
-    check("/usr/bin/nvidia-ctk", hook);
-    put(host, "/usr/bin/nvidia-cdi-hook", "a program");
-    check("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook");
-    let before = search(host, None).expect("found");
-    put(host, "/opt/ctk", "a newer program");
-    assert_ne!(search(host, None).expect("found"), before);
-}
-
 #[test]
 fn asks_for_names_by_uuid_of_the_host_driver() {
     let check = |root: Option<&str>, has_nodes, gpus: &[GpuFacts], expected: [&str; 4]| {
@@ -98,7 +46,7 @@ fn asks_for_names_by_uuid_of_the_host_driver() {
             here: "/driver-root".into(),
             host: host.into(),
         });
-        let inputs = SpecInputs::new(toolkit(), root.as_ref(), has_nodes, &facts(gpus));
+        let inputs = SpecInputs::new(root.as_ref(), has_nodes, &facts(gpus));
         let [mode, vendor, driver_root, dev_root] = expected;
         let all = [
             "cdi",
@@ -110,9 +58,10 @@ fn asks_for_names_by_uuid_of_the_host_driver() {
             vendor,
             driver_root,
             dev_root,
-            "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook",
+            "--nvidia-cdi-hook-path=/s/toolkit/nvidia-cdi-hook",
         ];
-        assert_eq!(inputs.arguments(), all.map(OsString::from));
+        let hook = Path::new("/s/toolkit/nvidia-cdi-hook");
+        assert_eq!(inputs.arguments(hook), all.map(OsString::from));
     };
     let (mode, vendor) = ("--mode=nvml", "--vendor=nvidia.com");
     let on_host = [mode, vendor, "--driver-root=/", "--dev-root=/"];
@@ -145,14 +94,35 @@ fn runs_program_with_the_host_root() {
     );
 }
 
-/// A generator on a host without NVIDIA's programs.
+#[test]
+fn refuses_spec_with_missing_host_path() {
+    let host = tempfile::tempdir().expect("tempdir");
+    let library = "/lib/libcuda.so.580";
+    put(host.path(), library, "");
+    for (mounted, hook, expected) in [
+        (library, library, "0.6.0"),
+        (library, "/bin/hook", "it names /bin/hook, which does not"),
+        ("/lib/old", library, "it names /lib/old, which does not"),
+    ] {
+        let spec = json!({
+            "cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [],
+            "containerEdits": {
+                "mounts": [{"hostPath": mounted, "containerPath": library}],
+                "hooks": [{"hookName": "createContainer", "path": hook}],
+            },
+        });
+        let found = checked(spec.to_string().as_bytes(), host.path());
+        let found = found.map_or_else(|error| error.to_string(), |spec| spec.version);
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
 fn generator(place: &Path) -> SpecGenerator {
     SpecGenerator {
-        folder: place.join("state/nvidia-cdi"),
+        file: place.join("state/nvidia-cdi/nvidia.json"),
         host_root: "/".into(),
         driver_root: None,
-        program: Some(place.join("nvidia-ctk")),
-        bundled: None,
+        programs: place.join("image"),
         installed: place.join("state/toolkit"),
         variables: vec![("PATH".into(), PATH.into())],
         inputs: tokio::sync::Mutex::default(),
@@ -160,13 +130,13 @@ fn generator(place: &Path) -> SpecGenerator {
     }
 }
 
-/// A program that writes this spec, and a line to `runs`.
-fn program(place: &Path, kind: &str, library: &str) {
-    let hook = put(place, "nvidia-cdi-hook", "");
+/// The image's programs; `nvidia-ctk` writes a spec with this library, and a line to `runs`.
+fn programs(place: &Path, library: &str) {
+    let hook = put(place, "image/nvidia-cdi-hook", "a program");
     let library = put(place, library, "");
     let name = library.file_name().expect("a name").display().to_string();
     let spec = json!({
-        "cdiVersion": "0.6.0", "kind": kind, "devices": [],
+        "cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [],
         "containerEdits": {
             "mounts": [{"hostPath": library, "containerPath": format!("/usr/lib64/{name}")}],
             "hooks": [{"hookName": "createContainer", "path": hook}],
@@ -174,7 +144,7 @@ fn program(place: &Path, kind: &str, library: &str) {
     });
     let runs = place.join("runs");
     let script = format!("#!/bin/sh\necho run >>{}\necho '{spec}'\n", runs.display());
-    put(place, "nvidia-ctk", &script);
+    put(place, "image/nvidia-ctk", &script);
 }
 
 #[tokio::test]
@@ -182,14 +152,13 @@ async fn generates_spec_again_when_its_inputs_change() {
     let place = tempfile::tempdir().expect("tempdir");
     let place = place.path();
     let generator = Arc::new(generator(place));
-    let stored = place.join("state/nvidia-cdi/nvidia.json");
     let update = async |facts: &DriverInventory, expected: usize| {
         generator.update(facts).await;
-        assert!(generator.problem().is_none() && stored.is_file());
+        assert_eq!(generator.missing(), None);
         let runs = fs::read_to_string(place.join("runs")).expect("written");
         assert_eq!(runs.lines().count(), expected);
     };
-    program(place, "nvidia.com/gpu", "libcuda.so.580.82.07");
+    programs(place, "libcuda.so.580.82.07");
     let mut facts = facts(&[gpu("GPU-a", false, false)]);
     update(&facts, 1).await;
     update(&facts, 1).await;
@@ -199,14 +168,11 @@ async fn generates_spec_again_when_its_inputs_change() {
     update(&facts, 3).await;
     facts.gpus[1] = gpu("GPU-b", false, true);
     update(&facts, 4).await;
-    // The program is another one.
-    program(place, "nvidia.com/gpu", "libcuda.so.590.44.01");
+    // The stored spec is gone.
+    fs::remove_file(&generator.file).expect("removed");
     update(&facts, 5).await;
-    // A file that the stored spec names is gone.
-    fs::remove_file(place.join("libcuda.so.590.44.01")).expect("removed");
-    update(&facts, 6).await;
     facts.gpus.clear();
-    update(&facts, 6).await;
+    update(&facts, 5).await;
 }
 
 #[tokio::test]
@@ -214,69 +180,51 @@ async fn removes_stored_spec_when_generation_fails() {
     let place = tempfile::tempdir().expect("tempdir");
     let place = place.path();
     let generator = Arc::new(generator(place));
-    let stored = place.join("state/nvidia-cdi/nvidia.json");
-    let facts = facts(&[gpu("GPU-a", false, false)]);
-    let (kind, library) = ("nvidia.com/gpu", "libcuda.so.580.82.07");
-    let script = |text: &'static str| move || drop(put(place, "nvidia-ctk", text));
+    let before = facts(&[gpu("GPU-a", false, false)]);
+    let mut after = before.clone();
+    after.driver_version = "590.44.01".to_owned();
+    let script = |text: &'static str| move || drop(put(place, "image/nvidia-ctk", text));
     let failed = "#!/bin/sh\necho 'a warning' >&2\necho 'failed to initialize NVML' >&2\nexit 3\n";
-    let cases: [(&dyn Fn(), &str); 5] = [
+    let cases: [(&dyn Fn(), &str); 4] = [
         (
             &script(failed),
             "nvidia-ctk cdi generate failed (exit status: 3): failed to initialize NVML",
         ),
         (
             &script("#!/bin/sh\necho none\n"),
-            "wrote no CDI spec: expected",
+            "of the driver below / is not used: it is no CDI spec: expected",
         ),
         (&script("no program"), "cannot start"),
         (
-            &|| program(place, "vendor.com/gpu", library),
-            "of kind vendor.com/gpu, expected one of nvidia.com/gpu",
-        ),
-        (
-            &|| program(place, kind, "libnvidia-ml.so.1"),
-            "found no libcuda.so below /",
+            &|| programs(place, "libnvidia-ml.so.1"),
+            "it has no libcuda.so",
         ),
     ];
     for (spoil, expected) in cases {
-        program(place, kind, library);
-        generator.update(&facts).await;
-        assert!(generator.problem().is_none() && stored.is_file());
+        programs(place, "libcuda.so.580.82.07");
+        generator.update(&before).await;
+        assert_eq!(generator.missing(), None);
         spoil();
-        generator.update(&facts).await;
-        let problem = generator.problem().expect("a problem").to_string();
+        generator.update(&after).await;
+        let problem = generator.missing().expect("a problem");
         assert!(problem.contains(expected), "{problem}");
-        assert!(!stored.exists(), "{expected}");
+        assert!(!generator.file.exists(), "{expected}");
     }
 }
 
 #[test]
-fn installs_programs_of_the_image_where_the_host_has_none() {
+fn installs_programs_of_the_image_on_the_host() {
     let place = tempfile::tempdir().expect("tempdir");
-    let image = place.path().join("image");
-    let without = SpecGenerator {
-        host_root: place.path().join("host"),
-        program: None,
-        bundled: Some(image.clone()),
-        ..generator(place.path())
-    };
-    let problem = || {
-        let inputs = without.inputs(&facts(&[gpu("GPU-a", false, false)]));
-        inputs.expect_err("no programs").to_string()
-    };
-    // That it cannot be read is no sign that the host has no program.
-    let unreadable = "host: No such file or directory (os error 2)";
-    assert!(problem().ends_with(unreadable), "{}", problem());
-    fs::create_dir(&without.host_root).expect("made");
-    assert!(problem().contains("image/nvidia-ctk"), "{}", problem());
     let generator = generator(place.path());
+    let error = generator.install().expect_err("no programs").to_string();
+    assert!(error.contains("image/nvidia-ctk"), "{error}");
     for content in ["a program", "another program"] {
         for name in [GENERATOR, HOOK] {
-            put(&image, name, content);
+            put(&generator.programs, name, content);
         }
-        let toolkit = generator.install(&image).expect("installed");
-        for file in [toolkit.generator, toolkit.hook] {
-            assert!(file.starts_with(&generator.installed), "{}", file.display());
+        generator.install().expect("installed");
+        for name in [GENERATOR, HOOK] {
+            let file = generator.installed.join(name);
             assert_eq!(fs::read_to_string(&file).expect("installed"), content);
             let mode = fs::metadata(&file).expect("installed").permissions().mode();
             assert_eq!(mode & 0o777, 0o755);

@@ -19,12 +19,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::allocation::cdi::{self, Edits};
+use crate::container_edits::cdi::{self, Edits};
 use crate::files::{self, FileError, failed};
 
 /// The OCI hook that appends the image's own preload list to ours; it is beside the library.
 const HOOK: &str = "aliquot-hook";
-/// The hook's timeout in seconds.
 const HOOK_TIMEOUT: u32 = 10;
 /// The hooks' environment. Without one, runc up to 1.3 gives a hook in the container's namespaces
 /// the environment of the container, and `LD_PRELOAD` of an image would run on the host
@@ -46,7 +45,6 @@ pub type DriverShims = BTreeMap<&'static str, PathBuf>;
 #[derive(Debug, Default)]
 pub struct KnownShims(Mutex<BTreeMap<PathBuf, (files::Identity, PathBuf)>>);
 
-/// Why a library gets no shim of its own.
 #[derive(Debug, Error)]
 enum ShimError {
     #[error(transparent)]

@@ -1,8 +1,12 @@
 //! Which nodes a container gets with which numbers, and what is missing.
 
 use std::os::unix::fs::symlink;
+use std::slice;
+
+use serde_json::Value;
 
 use super::*;
+use crate::container_edits::cdi::Spec;
 use crate::testing::host_device;
 
 /// As a kernel lists a loaded driver's parts.
@@ -188,16 +192,55 @@ fn uses_host_nodes_when_driver_root_has_none() {
     assert_eq!(DeviceNodes::of(Some(&root)), DeviceNodes::of_host());
     assert_eq!(DeviceNodes::of(None), DeviceNodes::of_host());
     fs::write(place.path().join("dev/nvidiactl"), "").expect("written");
-    let node = |host: &str| {
+    let check = |host: &str, expected: Option<&str>| {
         let root = DriverRoot {
             host: host.into(),
             ..root.clone()
         };
-        DeviceNodes::of(Some(&root)).node("nvidiactl")
+        let found = DeviceNodes::of(Some(&root));
+        assert_eq!(found.here, place.path().join("dev"));
+        assert_eq!(found.host.as_deref(), expected.map(Path::new));
     };
-    let path = "/dev/nvidiactl";
-    let container = json!({"path": path, "hostPath": "/run/nvidia/driver/dev/nvidiactl"});
-    assert_eq!(node("/run/nvidia/driver"), Some(container));
+    check("/run/nvidia/driver", Some("/run/nvidia/driver/dev"));
     // The host's own root: its nodes are where a container has them.
-    assert_eq!(node("/"), Some(json!({"path": path})));
+    check("/", None);
+}
+
+/// An instance that NVIDIA's spec names, and one that it does not.
+#[test]
+fn mig_2_gives_instance_only_its_own_capability_nodes() {
+    let capabilities = tempfile::tempdir().expect("tempdir");
+    for (name, number) in [("gi1", 12), ("gi1/ci0", 13), ("gi2", 21)] {
+        let folder = capabilities.path().join("gpu3/mig").join(name);
+        fs::create_dir_all(&folder).expect("made");
+        let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
+        fs::write(folder.join("access"), text).expect("written");
+    }
+    let nodes = ["nvidia3", "nvidia-caps/nvidia-cap12"];
+    let nodes = nodes.map(|name| json!({"path": format!("/dev/{name}")}));
+    let spec: Spec = serde_json::from_value(json!({
+        "cdiVersion": "0.6.0", "kind": "nvidia.com/gpu",
+        "containerEdits": {"deviceNodes": [{"path": "/dev/nvidiactl"}]},
+        "devices": [{"name": "MIG-a", "containerEdits": {"deviceNodes": nodes}}],
+    }))
+    .expect("a spec");
+    for uuid in ["MIG-a", "MIG-b"] {
+        let device = host_device(3, Some(uuid));
+        let mut edits = spec.driver(slice::from_ref(&device)).edits;
+        let required = required(slice::from_ref(&device), capabilities.path());
+        let missing = complete(&mut edits, &required, &Majors::parse(LOADED), |_| None);
+        assert_eq!(missing, None);
+        let paths = edits.device_nodes.iter().map(|node| &node["path"]);
+        let mut paths: Vec<&str> = paths.filter_map(Value::as_str).collect();
+        paths.sort_unstable();
+        let expected = [
+            "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/nvidia-caps/nvidia-cap13",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools",
+            "/dev/nvidia3",
+            "/dev/nvidiactl",
+        ];
+        assert_eq!(paths, expected, "{uuid}");
+    }
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
-use serde_json::{Value, json};
+use serde_json::json;
 use thiserror::Error;
 
-use crate::allocation::cdi::Edits;
+use crate::container_edits::cdi::Edits;
 use crate::gpus::host_device::{self, HostDevice};
 use crate::paths::DriverRoot;
 
@@ -29,7 +29,6 @@ const CAPABILITY: &str = "nvidia-caps/nvidia-cap";
 /// The only node of the driver in Windows' Linux, in place of all others.
 const WSL: &str = "/dev/dxg";
 
-/// The numbers of a character device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNumber {
     /// Which part of the driver serves it.
@@ -131,7 +130,6 @@ pub enum MissingNode {
     Unknown {
         /// Its name below `/dev`.
         name: String,
-        /// The kernel's list of drivers.
         proc_devices: PathBuf,
         /// Where it would be on the host.
         path: PathBuf,
@@ -222,7 +220,6 @@ fn name_of(path: &str) -> Option<&str> {
     name.starts_with("nvidia").then_some(name)
 }
 
-/// Where device nodes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNodes {
     here: PathBuf,
@@ -251,16 +248,6 @@ impl DeviceNodes {
         Self::at(if host.is_dir() { host } else { Path::new(DEV) })
     }
 
-    /// The node of this name as CDI writes it, if it exists.
-    pub fn node(&self, name: &str) -> Option<Value> {
-        let path = Path::new(DEV).join(name);
-        let exists = self.here.join(name).exists();
-        exists.then(|| match &self.host {
-            Some(host) => json!({"path": path, "hostPath": host.join(name)}),
-            None => json!({ "path": path }),
-        })
-    }
-
     /// Completes the edits with what is known here; see [`complete`].
     pub fn complete(
         &self,
@@ -277,7 +264,6 @@ impl DeviceNodes {
         })
     }
 
-    /// The numbers of an existing node.
     fn number(&self, name: &str) -> Option<DeviceNumber> {
         let node = fs::symlink_metadata(self.here.join(name)).ok()?;
         node.file_type().is_char_device().then(|| DeviceNumber {

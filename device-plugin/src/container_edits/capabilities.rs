@@ -8,11 +8,11 @@ use aliquot_profiles::Mode;
 use aliquot_profiles::mode::InstanceSharing;
 use serde_json::Value;
 
-use crate::allocation::cdi::Edits;
+use crate::container_edits::cdi::Edits;
 use crate::gpus::allocatable::{NodeLayout, parent_gpu};
 
 /// The variable that NVIDIA's container runtime reads.
-pub const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
+const VARIABLE: &str = "NVIDIA_DRIVER_CAPABILITIES";
 
 /// File name prefixes of the driver's graphics libraries.
 const GRAPHICS: [&str; 22] = [
@@ -48,9 +48,7 @@ const VIDEO: [&str; 4] = [
 ];
 /// The same of `OptiX`.
 const OPTIX: [&str; 2] = ["libnvoptix", "nvoptix"];
-/// Folders with graphics configuration.
 const FOLDERS: [&str; 6] = ["glvnd", "vulkan", "vulkansc", "egl", "X11", "xorg"];
-/// Device nodes for graphics only.
 const DEVICES: [&str; 2] = ["/dev/dri", "/dev/nvidia-modeset"];
 
 /// What a container may have besides compute and utility.
@@ -111,13 +109,6 @@ impl AllowedCapabilities {
     /// `NAME=value`.
     pub fn variable(self) -> String {
         format!("{VARIABLE}={}", self.names().join(","))
-    }
-
-    /// The first capability in such a value that is not allowed.
-    pub fn first_disallowed(self, value: &str) -> Option<&str> {
-        let allowed = self.names();
-        let mut asked = value.split(',').map(str::trim);
-        asked.find(|name| !name.is_empty() && !allowed.contains(name))
     }
 
     /// Removes what is not allowed from the driver's edits.
@@ -274,12 +265,5 @@ mod tests {
         instance.mig = Some(fixed_instance("GPU-a", "3g.20gb"));
         let allowed = AllowedCapabilities::of(&instance, &shared).expect("vgpu");
         assert_eq!(allowed.names(), ["compute", "utility", "video"]);
-        for (asked, expected) in [
-            ("utility, compute,video", None),
-            ("compute,graphics", Some("graphics")),
-            ("all", Some("all")),
-        ] {
-            assert_eq!(allowed.first_disallowed(asked), expected);
-        }
     }
 }

@@ -8,12 +8,6 @@ use super::*;
 fn check(changes: &str, code: u64, expected: XidAction) {
     let actions: XidActions = changes.parse().expect("accepted");
     assert_eq!(actions.of(code), expected, "{code} with {changes:?}");
-    let ignored = actions.ignored().contains(code);
-    assert_eq!(
-        ignored,
-        expected.keeps_gpu_in_service(),
-        "{code} {changes:?}"
-    );
 }
 
 #[test]
@@ -85,10 +79,11 @@ fn rejects_invalid_override_with_expected_values() {
 fn xid_reference_matches_catalogue() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/xids.md");
     let stored = std::fs::read_to_string(&page).expect("the page");
-    let (head, _) = stored.split_once("| XID |").expect("a table");
-    let mut fresh = format!("{head}| XID | action | NVIDIA's meaning |\n|---|---|---|\n");
-    for (code, action, meaning) in CATALOGUE {
-        writeln!(fresh, "| {code} | `{action}` | {meaning} |").expect("text");
+    let (head, _) = stored.split_once("| action | XIDs |").expect("a table");
+    let mut fresh = format!("{head}| action | XIDs |\n|---|---|\n");
+    for (action, codes) in CATALOGUE {
+        let codes: Vec<String> = codes.iter().map(u64::to_string).collect();
+        writeln!(fresh, "| `{action}` | {} |", codes.join(", ")).expect("text");
     }
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&page, &fresh).expect("written");

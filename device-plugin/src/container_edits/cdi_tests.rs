@@ -1,12 +1,13 @@
 //! Our spec as text, and what is taken from NVIDIA's.
 
 use super::*;
+use crate::testing::host_device;
 
-fn nvidia() -> NvidiaSpec {
+fn nvidia() -> Spec {
     let spec = serde_json::from_value(json!({
         "cdiVersion": "0.7.0", "kind": "nvidia.com/gpu",
         "devices": [
-            {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}],
+            {"name": "GPU-a", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}],
              "additionalGids": [44]}},
             {"name": "GPU-b", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}],
              "additionalGids": [44, 45]}},
@@ -18,18 +19,13 @@ fn nvidia() -> NvidiaSpec {
             "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}],
         },
     }));
-    NvidiaSpec {
-        file: "/etc/cdi/nvidia.yaml".into(),
-        spec: spec.expect("a spec"),
-    }
+    spec.expect("a spec")
 }
 
-/// The GPU with this index, whose device node has the same number.
-fn gpu(uuid: &str, index: u32) -> NamedDevice {
-    NamedDevice {
+fn gpu(uuid: &str) -> HostDevice {
+    HostDevice {
         uuid: uuid.into(),
-        index: Some(index),
-        minor: Some(index),
+        ..host_device(0, None)
     }
 }
 
@@ -39,7 +35,13 @@ fn name() -> AnswerName {
 
 #[test]
 fn renders_spec_for_runtime() {
-    let driver = from_nodes(vec![json!({"path": "/dev/nvidia0"})]);
+    let driver = DriverEdits {
+        edits: Edits {
+            device_nodes: vec![json!({"path": "/dev/nvidia0"})],
+            ..Edits::default()
+        },
+        ..DriverEdits::default()
+    };
     let variables = vec!["A=1".to_owned()];
     let spec = spec(&name(), variables, "/s/seats/n", &driver, false);
     assert_eq!(
@@ -67,21 +69,24 @@ fn renders_spec_for_runtime() {
 
 #[test]
 fn takes_only_container_gpus_from_nvidia_spec() {
-    let gpus = [gpu("GPU-b", 1), gpu("GPU-a", 0)];
-    let edits = nvidia().edits_for(&gpus).expect("both are described").edits;
-    let paths: Vec<_> = edits
-        .device_nodes
-        .iter()
-        .map(|node| &node["path"])
-        .collect();
-    assert_eq!(paths, ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"]);
+    let paths = |edits: &Edits| -> Vec<Value> {
+        let nodes = edits.device_nodes.iter();
+        nodes.map(|node| node["path"].clone()).collect()
+    };
+    let edits = nvidia().driver(&[gpu("GPU-b"), gpu("GPU-a")]).edits;
+    let expected = ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"];
+    assert_eq!(paths(&edits), expected);
     assert_eq!(edits.other["additionalGids"], json!([44, 45]));
     assert_eq!(edits.other["hooks"].as_array().map(Vec::len), Some(1));
+    // What all have in common also serves an instance that the spec does not name.
+    let newer = nvidia().driver(&[host_device(0, Some("MIG-a"))]).edits;
+    assert_eq!(paths(&newer), ["/dev/nvidiactl"]);
+    assert_eq!(newer.other["hooks"], edits.other["hooks"]);
 }
 
 #[test]
 fn prefers_own_variables_and_newer_cdi_version() {
-    let driver = nvidia().edits_for(&[gpu("GPU-b", 1)]).expect("described");
+    let driver = nvidia().driver(&[gpu("GPU-b")]);
     let ours = vec!["NVIDIA_VISIBLE_DEVICES=GPU-b".to_owned()];
     let spec = spec(&name(), ours, "/s", &driver, true);
     let mounts = &spec.devices[0].container_edits.mounts;
@@ -98,43 +103,14 @@ fn prefers_own_variables_and_newer_cdi_version() {
 }
 
 #[test]
-fn ignores_spec_that_lacks_a_gpu_or_is_for_management() {
-    let both = [gpu("GPU-b", 1), gpu("GPU-c", 2)];
-    assert_eq!(nvidia().edits_for(&both), None);
-    let mut management = nvidia();
-    management.spec.kind = MANAGEMENT_KIND.to_owned();
-    assert_eq!(management.edits_for(&[gpu("GPU-b", 1)]), None);
-}
-
-#[test]
-fn refuses_index_whose_device_node_is_of_another_minor() {
-    let check = |minor: Option<u32>, expected: Option<&str>| {
-        let moved = NamedDevice {
-            minor,
-            ..gpu("GPU-a", 0)
-        };
-        let gpus = [gpu("GPU-b", 1), moved];
-        let found = nvidia().other_minor(&gpus).map(|found| found.to_string());
-        assert_eq!(found.as_deref(), expected);
-        assert_eq!(nvidia().edits_for(&gpus).is_none(), expected.is_some());
-    };
-    check(Some(0), None);
-    check(None, None);
-    let words = "/etc/cdi/nvidia.yaml has /dev/nvidia0 for device 0, but GPU-a, which NVML lists at index 0, is /dev/nvidia3";
-    check(Some(3), Some(words));
-    // A name by UUID does not depend on the order.
-    let swapped = NamedDevice {
-        minor: Some(7),
-        ..gpu("GPU-b", 0)
-    };
-    assert_eq!(nvidia().other_minor(&[swapped]), None);
-}
-
-#[test]
-fn adds_only_missing_nodes_to_common_edits() {
-    let nodes = ["/dev/nvidiactl", "/dev/nvidia4"].map(|path| json!({"path": path, "type": "c"}));
-    let edits = nvidia().common_edits(&nodes).edits;
-    let expected = [json!({"path": "/dev/nvidiactl"}), nodes[1].clone()];
-    assert_eq!(edits.device_nodes, expected);
-    assert!(edits.other.contains_key("hooks"));
+fn detects_recursive_read_only_by_kernel_release() {
+    for (release, expected) in [
+        ("6.18.44-x", true),
+        ("5.12.0", true),
+        ("5.4.0-1-amd64", false),
+        ("4.18.0", false),
+        ("", false),
+    ] {
+        assert_eq!(is_since_5_12(release), expected, "{release}");
+    }
 }

@@ -1,0 +1,179 @@
+//! The CDI edits of containers: the driver's files and device nodes, the limiter before them, and the
+//! specs that the container runtime reads. [`ContainerEdits`] is the way in.
+
+pub mod capabilities;
+pub mod cdi;
+pub mod device_nodes;
+pub mod driver_spec;
+pub mod injection;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_node_state::device_id::AnswerName;
+use aliquot_serve::fail_point;
+use parking_lot::Mutex;
+use thiserror::Error;
+
+use crate::files::{self, FileError};
+use crate::gpus::host_device::HostDevice;
+use crate::paths::Paths;
+use capabilities::AllowedCapabilities;
+use cdi::{DriverEdits, Spec};
+use device_nodes::{DeviceNodes, MissingNode};
+use driver_spec::SpecError;
+use injection::{InstalledLimiter, KnownShims};
+
+/// NVIDIA's spec is read again after this: a driver update changes it.
+const SPEC_MAX_AGE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Error)]
+pub enum EditsError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
+    #[error(
+        "container {container} would start without libcuda.so.1: the CDI spec of the driver that the agent generates is not used: {source}, and NVIDIA's container runtime does not start this container; the node's condition AliquotRuntimeIncomplete says what is missing; the kubelet retries"
+    )]
+    NoDriver {
+        container: String,
+        source: Arc<SpecError>,
+    },
+    /// The driver's programs in the container could not open a device node that they need.
+    #[error("container {container} would start without {source}; the kubelet retries")]
+    NoDeviceNode {
+        container: String,
+        source: MissingNode,
+    },
+    #[error("cannot encode the CDI spec {name}: {source}")]
+    Encode {
+        name: AnswerName,
+        source: serde_json::Error,
+    },
+}
+
+type StoredSpec = Result<Arc<Spec>, Arc<SpecError>>;
+
+pub struct ContainerEdits {
+    paths: Paths,
+    limiter: Option<InstalledLimiter>,
+    spec: Mutex<Option<(Instant, StoredSpec)>>,
+    shims: KnownShims,
+}
+
+impl ContainerEdits {
+    /// `limiter`: the installed one, if this node has one.
+    pub fn new(paths: &Paths, limiter: Option<InstalledLimiter>) -> Self {
+        Self {
+            paths: paths.clone(),
+            limiter,
+            spec: Mutex::default(),
+            shims: KnownShims::default(),
+        }
+    }
+
+    pub fn limiter(&self) -> Option<&InstalledLimiter> {
+        self.limiter.as_ref()
+    }
+
+    /// The edits that bring the driver into a container with these devices, with the numbers of
+    /// their device nodes and without what is not `allowed`. `injected`: NVIDIA's runtime brings it
+    /// where no spec does. Fails where the container would have no driver.
+    pub fn driver(
+        &self,
+        container: &str,
+        devices: &[HostDevice],
+        injected: bool,
+        allowed: Option<AllowedCapabilities>,
+    ) -> Result<DriverEdits, EditsError> {
+        let spec = self.driver_spec();
+        let mut driver = match &spec {
+            Ok(spec) => spec.driver(devices),
+            Err(_) if injected => DriverEdits::default(),
+            Err(source) => {
+                return Err(EditsError::NoDriver {
+                    container: container.to_owned(),
+                    source: Arc::clone(source),
+                });
+            }
+        };
+        let completed = DeviceNodes::of(self.paths.driver_root.as_ref()).complete(
+            &mut driver.edits,
+            &device_nodes::required(devices, &self.paths.capabilities),
+            &self.paths.proc_devices,
+        );
+        // Where NVIDIA's runtime adds the driver, it adds the driver's device nodes, too.
+        if let Err(source) = completed
+            && spec.is_ok()
+        {
+            return Err(EditsError::NoDeviceNode {
+                container: container.to_owned(),
+                source,
+            });
+        }
+        if let Some(allowed) = allowed {
+            allowed.filter_edits(&mut driver.edits);
+        }
+        Ok(driver)
+    }
+
+    /// Puts the limiter, with its files in the container's `directory`, before the driver. Returns
+    /// what is wrong although the container can start.
+    pub fn inject(
+        &self,
+        limiter: &InstalledLimiter,
+        directory: &Path,
+        driver: &mut DriverEdits,
+    ) -> Result<Vec<String>, EditsError> {
+        let edits = &mut driver.edits;
+        let (shims, problems) =
+            limiter.install_driver_shims(edits, &self.paths.host_root, &self.shims)?;
+        injection::inject(edits, &directory.display().to_string(), limiter, &shims);
+        Ok(problems)
+    }
+
+    /// Writes the spec of a container's first name, and for each further one a spec with the same
+    /// `variables` (`NAME=value`).
+    pub fn write<'a>(
+        &self,
+        first: &AnswerName,
+        further: impl Iterator<Item = &'a AnswerName>,
+        variables: &[String],
+        directory: &Path,
+        driver: &DriverEdits,
+    ) -> Result<(), EditsError> {
+        let directory = directory.display().to_string();
+        let trees = cdi::mounts_whole_trees();
+        let spec = cdi::spec(first, variables.to_vec(), &directory, driver, trees);
+        self.write_spec(first, &spec)?;
+        fail_point::at("SpecWritten");
+        for name in further {
+            self.write_spec(name, &cdi::variables_only(name, variables.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    fn write_spec(&self, name: &AnswerName, spec: &Spec) -> Result<(), EditsError> {
+        let text = serde_json::to_vec_pretty(spec).map_err(|source| EditsError::Encode {
+            name: name.clone(),
+            source,
+        })?;
+        files::put(&self.paths.cdi.join(cdi::file_name(name.as_str())), &text)?;
+        Ok(())
+    }
+
+    /// [`driver_spec::stored`], read again after [`SPEC_MAX_AGE`].
+    fn driver_spec(&self) -> StoredSpec {
+        let mut cached = self.spec.lock();
+        if let Some((read, spec)) = &*cached
+            && read.elapsed() < SPEC_MAX_AGE
+        {
+            return spec.clone();
+        }
+        let spec = driver_spec::stored(&self.paths.driver_spec, &self.paths.host_root);
+        let spec = spec.map(Arc::new).map_err(Arc::new);
+        *cached = Some((Instant::now(), spec.clone()));
+        spec
+    }
+}
