@@ -193,14 +193,20 @@ mod tests {
         serde_json::from_value(value).expect("a pod")
     }
 
+    /// That of a mirror pod on node `n`.
+    fn owner() -> Value {
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}])
+    }
+
     #[test]
     fn indexes_static_pods_by_kubelet_uid() {
         let pods = Pods::default();
         pods.apply(pod(json!({
             "metadata": {"uid": "u", "name": "p", "namespace": "d",
+                         "ownerReferences": owner(),
                          "annotations": {"kubernetes.io/config.hash": "h",
                                          "kubernetes.io/config.mirror": "h"}},
-            "spec": {"containers": []},
+            "spec": {"nodeName": "n", "containers": []},
             "status": {
                 "containerStatuses": [{"name": "main", "containerID": "containerd://aa",
                     "image": "", "imageID": "", "ready": true, "restartCount": 0}],
@@ -236,8 +242,9 @@ mod tests {
     #[test]
     fn keeps_pod_despite_forged_annotation_of_another() {
         let reference = |uid: &str, annotations: Value| {
-            let metadata = json!({"uid": uid, "name": uid, "annotations": annotations});
-            pod(json!({"metadata": metadata, "spec": {"containers": []}}))
+            let metadata = json!({"uid": uid, "name": uid, "annotations": annotations,
+                                  "ownerReferences": owner()});
+            pod(json!({"metadata": metadata, "spec": {"nodeName": "n", "containers": []}}))
         };
         let hash = json!({"kubernetes.io/config.hash": "victim"});
         let mirror = json!({"kubernetes.io/config.hash": "victim",
@@ -263,6 +270,13 @@ mod tests {
         let hash = json!({"kubernetes.io/config.hash": "x"});
         pods.apply(reference("tenant", hash));
         assert!(pods.get(&"tenant".into()).is_some(), "under its own uid");
+        let mut unowned = reference(
+            "other",
+            json!({"kubernetes.io/config.hash": "y", "kubernetes.io/config.mirror": "y"}),
+        );
+        unowned.metadata.owner_references = None;
+        pods.apply(unowned);
+        assert!(pods.get(&"other".into()).is_some(), "its node owns no such pod");
     }
 
     #[test]

@@ -6,8 +6,7 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, quantity};
-use aliquot_k8s::disruption::MIRROR;
-use aliquot_k8s::pod::{containers, kubelet_uid};
+use aliquot_k8s::pod::{containers, is_mirror, kubelet_uid};
 use k8s_openapi::api::core::v1 as api;
 
 /// One container of a pod's spec.
@@ -75,7 +74,6 @@ impl Pod {
         let annotations = meta.annotations.as_ref();
         let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
         let uid = PodUid::from(meta.uid.as_deref()?);
-        let mirror = annotation(MIRROR).is_some();
         let containers = containers(pod).map(|(container, stage)| read_container(container, stage));
         Some(Self {
             kubelet_uid: kubelet_uid(pod),
@@ -88,7 +86,7 @@ impl Pod {
                 .creation_timestamp
                 .as_ref()
                 .map_or(0, |time| time.0.as_second()),
-            mirror,
+            mirror: is_mirror(pod),
             allocation: annotation(ALLOCATION),
             resize: annotation(RESIZE_STATUS),
             ids: ids(pod),
@@ -230,8 +228,11 @@ mod tests {
     #[test]
     fn identifies_static_pod_by_kubelet_uid() {
         let pod = read(&json!({
-            "metadata": {"uid": "api", "name": "p", "annotations": {
-                "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
+            "metadata": {"uid": "api", "name": "p",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n"}],
+                "annotations": {
+                    "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
             "spec": {"nodeName": "n1", "containers": []},
         }))
         .expect("bound");
