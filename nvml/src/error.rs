@@ -37,14 +37,9 @@ pub enum NvmlError {
     /// An event set cannot be created.
     #[error("cannot create an event set: {0}")]
     EventSet(#[source] Cause),
-    /// A GPU cannot be registered for events.
-    #[error("cannot register {uuid} for events: {source}")]
-    Register {
-        /// The GPU.
-        uuid: String,
-        /// The reason.
-        source: Cause,
-    },
+    /// NVML cannot be initialised again.
+    #[error("cannot initialise the driver library again for a lost GPU: {0}")]
+    Reopen(#[source] Cause),
     /// The processes on a GPU cannot be listed.
     #[error("cannot list the processes on {uuid}: {source}")]
     Processes {

@@ -85,7 +85,7 @@ pub struct DeviceHealth {
 pub enum DriverHealth {
     /// Yes.
     Ok,
-    /// It does not answer; the driver's error.
+    /// The driver says so, or no call about it has succeeded for ten seconds; the driver's error.
     Lost(String),
     /// The driver requests this recovery before the GPU is used again (`nvmlDeviceGpuRecoveryAction_t`:
     /// 1 GPU reset, 2 node reboot, others drain first), and no error is known.
@@ -136,5 +136,13 @@ pub enum GpuEvent {
     Lost {
         /// The GPU.
         uuid: String,
+    },
+    /// A GPU refuses to report critical errors: only its health is read. Reported once for each
+    /// subscription.
+    Unwatched {
+        /// The GPU.
+        uuid: String,
+        /// The driver's error.
+        reason: String,
     },
 }

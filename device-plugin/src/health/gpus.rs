@@ -155,8 +155,10 @@ impl HealthMonitor {
             self.report_event(event);
         }
         let unread = !self.state.lock().unread_layouts.is_empty();
-        if full || unread || !seen_events.is_empty() || self.allocations.modes.take_layout_changed()
-        {
+        let changed = seen_events
+            .iter()
+            .any(|event| !matches!(event, GpuEvent::Xid { ignored: true, .. }));
+        if full || unread || changed || self.allocations.modes.take_layout_changed() {
             self.reread()?;
         }
         events.map(drop)
@@ -196,15 +198,12 @@ impl HealthMonitor {
         for failure in &mut failed {
             failure.gpu = self.ledger_id(&failure.gpu, &state.facts);
         }
+        let pods = self.allocations.pods.in_order();
+        let shares = self.accepted();
+        failed.extend(device_failures::unlisted(&state.facts, &shares, &pods));
         self.metrics
             .unhealthy_gpus
             .set(i64::try_from(failed.len()).unwrap_or(i64::MAX));
-        let pods = self.allocations.pods.in_order();
-        let shares = if failed.is_empty() {
-            Vec::new()
-        } else {
-            self.accepted()
-        };
         let synced = self.allocations.pods.synced();
         match self.allocations.entries() {
             Ok(entries) => {

@@ -196,7 +196,9 @@ impl Driver for StableNameDriver {
     fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
         let mut events = self.inner.wait_events(timeout)?;
         for event in &mut events {
-            let (GpuEvent::Xid { uuid, .. } | GpuEvent::Lost { uuid }) = event;
+            let (GpuEvent::Xid { uuid, .. }
+            | GpuEvent::Lost { uuid }
+            | GpuEvent::Unwatched { uuid, .. }) = event;
             *uuid = self.of(std::mem::take(uuid));
         }
         Ok(events)
