@@ -1,13 +1,13 @@
 //! Prepares the start of one container: writes its limits page, counters file and CDI specs from its
 //! accepted allocation. A container with several resources gets one set of mounts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::Mode;
+use aliquot_core::inventory::{Gpu, Mode};
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
 use aliquot_region::limits::{PageError, SIZE};
@@ -18,7 +18,7 @@ use crate::allocation::capabilities::AllowedCapabilities;
 use crate::allocation::cdi::{self, Edits, Spec, SpecRefusal};
 use crate::allocation::container_directory;
 use crate::allocation::context_memory::context_sizes;
-use crate::allocation::device_nodes::{self, DeviceNodes, MissingNode};
+use crate::allocation::device_nodes::{self, DeviceNodes, Majors, MissingNode};
 use crate::allocation::environment::{self};
 use crate::allocation::host::{self, NvidiaSpecs};
 use crate::allocation::injection::{self, InstalledLimiter, KnownShims};
@@ -26,8 +26,9 @@ use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
 use crate::files::{self, FileError};
+use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::host_device::HostDevice;
-use crate::gpus::inventory::PublishedNode;
+use crate::gpus::inventory::{PublishedNode, RuntimeStatus};
 use crate::modes::{ContainerGrant, ModeEdits, ModeError, mps};
 use crate::paths::SpecFolders;
 use aliquot_node_state::accepted::AcceptedAllocation;
@@ -40,6 +41,8 @@ use aliquot_serve::fail_point;
 
 /// NVIDIA's specs are read again after this: a driver update changes them.
 const SPECS_MAX_AGE: Duration = Duration::from_millis(200);
+/// All files are written again after this, whatever has changed: somebody may have changed them.
+const ALL_AFTER: Duration = Duration::from_mins(5);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
@@ -123,6 +126,7 @@ pub struct Preparer {
     specs: Mutex<Option<(Instant, Arc<NvidiaSpecs>)>>,
     shims: KnownShims,
     pod_locks: Vec<Mutex<()>>,
+    refreshed: Mutex<Option<WrittenFiles>>,
 }
 
 /// The result of an update of all containers' files.
@@ -130,8 +134,29 @@ pub struct Preparer {
 pub struct Refreshed {
     /// How many containers have their files.
     pub containers: usize,
+    /// How many of them were set up again, since what their files follow from has changed.
+    pub changed: usize,
     /// What could not be done, each once.
     pub problems: BTreeSet<String>,
+}
+
+/// What the files of all containers follow from, beside the pods' accepted allocations.
+#[derive(PartialEq)]
+struct NodeInputs {
+    devices: BTreeMap<GpuUuid, HostDevice>,
+    gpus: Vec<Gpu>,
+    layout: NodeLayout,
+    runtime: Option<RuntimeStatus>,
+    specs: Arc<NvidiaSpecs>,
+    majors: Majors,
+}
+
+/// Which containers have the files that follow from these inputs.
+struct WrittenFiles {
+    inputs: NodeInputs,
+    since: Instant,
+    /// By the first name.
+    containers: BTreeMap<String, Arc<AcceptedAllocation>>,
 }
 
 /// The devices of a container, and what its limits page and environment show of its grants.
@@ -156,6 +181,7 @@ impl Preparer {
             specs: Mutex::default(),
             shims: KnownShims::default(),
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
+            refreshed: Mutex::default(),
         }
     }
 
@@ -177,13 +203,16 @@ impl Preparer {
     }
 
     /// Updates the files of every accepted pod in the checkpoint (NVIDIA's own spec may have
-    /// changed). What fails for one entry stops no other; its container reports the same error at
-    /// its next start.
+    /// changed), where they follow from something else than at the last update. What fails for one
+    /// entry stops no other; its container reports the same error at its next start.
     pub fn refresh(&self) -> Result<Refreshed, CheckpointError> {
         let entries = self.allocations.entries()?;
         let node = self.allocations.published.get();
         let store = &self.allocations.store;
         let mut refreshed = Refreshed::default();
+        let mut last = self.refreshed.lock();
+        let mut known = self.written_files(last.take(), &node);
+        let (mut written, mut failed) = (BTreeMap::new(), BTreeMap::new());
         for holders in checkpoint::entries_by_container(&entries) {
             let _locked = self.lock_pod(&holders[0].pod);
             let Some(accepted) = store.lock().get(&holders[0].pod).cloned() else {
@@ -194,6 +223,8 @@ impl Preparer {
                 continue;
             }
             let container = &holders[0].container;
+            let name = holders.iter().find_map(|holder| holder.name.as_ref());
+            let name = name.map_or("", AnswerName::as_str).to_owned();
             let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
             let names = checkpoint::names_by_container(holders.iter().copied());
             if let Err(error) = store.lock().record_names(&accepted.pod, names) {
@@ -204,20 +235,53 @@ impl Preparer {
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;
             }
+            if known.containers.get(&name) == Some(&accepted) {
+                refreshed.containers += 1;
+                written.insert(name, accepted);
+                continue;
+            }
             match self.prepare(&accepted, &holders, &node) {
                 Ok(problems) => {
                     refreshed.containers += 1;
+                    refreshed.changed += 1;
+                    if problems.is_empty() {
+                        written.insert(name, accepted);
+                    }
                     refreshed.problems.extend(problems);
                 }
                 Err(error) => {
-                    let text = format!(
-                        "cannot update the files of container {container} of pod {pod}: {error}"
-                    );
-                    refreshed.problems.insert(text);
+                    failed
+                        .entry(error.to_string())
+                        .or_insert_with(|| format!("container {container} of pod {pod}"));
                 }
             }
         }
+        for (error, first) in failed {
+            let text = format!("cannot update the files of containers, such as {first}: {error}");
+            refreshed.problems.insert(text);
+        }
+        known.containers = written;
+        *last = Some(known);
         Ok(refreshed)
+    }
+
+    /// What was written last, if it follows from what is known of the node now.
+    fn written_files(&self, last: Option<WrittenFiles>, node: &PublishedNode) -> WrittenFiles {
+        let paths = &self.allocations.paths;
+        let inputs = NodeInputs {
+            devices: node.devices.clone(),
+            gpus: node.inventory.gpus.clone(),
+            layout: node.layout.clone(),
+            runtime: node.runtime.clone(),
+            specs: self.nvidia_specs(&paths.nvidia_cdi),
+            majors: Majors::read(&paths.proc_devices),
+        };
+        let last = last.filter(|last| last.inputs == inputs && last.since.elapsed() < ALL_AFTER);
+        last.unwrap_or_else(|| WrittenFiles {
+            inputs,
+            since: Instant::now(),
+            containers: BTreeMap::new(),
+        })
     }
 
     /// Writes the files of one container, whose names are those of `holders`, in the order of their
