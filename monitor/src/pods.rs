@@ -276,7 +276,7 @@ mod tests {
         );
         unowned.metadata.owner_references = None;
         pods.apply(unowned);
-        assert!(pods.get(&"other".into()).is_some(), "its node owns no such pod");
+        assert!(pods.get(&"other".into()).is_some(), "not owned");
     }
 
     #[test]

@@ -55,16 +55,6 @@ pub enum PrepareError {
     /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The accepted allocation names a device that is no longer on this node.
-    #[error(
-        "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
-    )]
-    DeviceGone {
-        /// The pod.
-        pod: PodUid,
-        /// The device.
-        gpu: GpuUuid,
-    },
     /// Nothing would bring the CUDA driver's library into the container, or hold it to its limits.
     #[error(
         "container {container} would start without libcuda.so.1: no CDI spec of NVIDIA's has it for {}{}, and NVIDIA's container runtime does not start this container; expected nvidia-ctk on the node, with which the agent generates such a spec, or `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`; the kubelet retries",
@@ -373,10 +363,8 @@ impl Preparer {
         let mut edits = ModeEdits::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
-            let mut device = device.ok_or_else(|| PrepareError::DeviceGone {
-                pod: accepted.pod.clone(),
-                gpu: grant.gpu.clone(),
-            })?;
+            let gone = || PrepareError::Refused(Refusal::DeviceGone(grant.gpu.clone()));
+            let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
                 pod: &accepted.pod,

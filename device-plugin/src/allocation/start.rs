@@ -247,11 +247,27 @@ impl ContainerStarter {
         drop(store);
         if let Some(accepted) = accepted {
             for holders in checkpoint::entries_by_container(holders) {
-                self.preparer.prepare(&accepted, &holders, &node)?;
+                let prepared = self.preparer.prepare(&accepted, &holders, &node);
+                prepared.map_err(|error| self.not_prepared(uid, error, &node))?;
             }
+            self.allocations
+                .published
+                .retain_refused(|refused| refused != uid);
         }
         fail_point::at("StartServed");
         Ok(started)
+    }
+
+    /// Publishes why a container of an accepted pod cannot start any more. While a GPU is being set
+    /// up, its devices may come back.
+    fn not_prepared(&self, uid: &PodUid, error: PrepareError, node: &PublishedNode) -> StartError {
+        let is_settled = node.layout.gpus.values().all(|gpu| gpu.cordon.is_none());
+        match error {
+            PrepareError::Refused(refusal) if is_settled => {
+                self.refuse(self.allocations.pods.get(uid).as_deref(), refusal)
+            }
+            error => error.into(),
+        }
     }
 
     /// Validates a pod at its first start, and stores what it was accepted with.
@@ -303,13 +319,13 @@ impl ContainerStarter {
         holders: &[CheckpointEntry],
         node: &PublishedNode,
     ) -> Result<(), StartError> {
-        for holder in holders {
-            validation::check_holder(holder, &accepted.allocation).map_err(StartError::Refused)?;
-        }
         let pod = self.allocations.pods.get(&accepted.pod);
         let pod = pod.as_deref();
-        let checked = self.validator.check_answers(accepted, holders, node, pod);
-        checked.map_err(|refusal| self.refuse(pod, refusal))
+        let check = |holder| validation::check_holder(holder, &accepted.allocation);
+        let held = holders.iter().try_for_each(check);
+        let answers = || self.validator.check_answers(accepted, holders, node, pod);
+        held.and_then(|()| answers())
+            .map_err(|refusal| self.refuse(pod, refusal))
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aliquot_device_plugin::allocation::housekeeping;
+use aliquot_device_plugin::gpus::allocatable::AllocatedIds;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::pods::pod::Phase;
@@ -120,6 +121,38 @@ async fn refused_pod_leaves_only_inventory_entry() {
     node.admit("u2", "GPU-a::1").await;
     let refused = node.start("GPU-a::1").await.expect_err("refused");
     assert!(refused.contains("CardInsufficientMemory"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_at_a_restart_reaches_the_scheduler_until_the_container_starts() {
+    let mut node = node().connected().await;
+    node.run("u1", "GPU-b", 1, "GPU-b::0").await;
+    let refused = |node: &Node| {
+        let refused = node.allocations.published.get().inventory.refused.clone();
+        refused.into_iter().map(|pod| pod.name).collect::<Vec<_>>()
+    };
+    // Another GPU is in its place after a restart of the node.
+    let with = node.allocations.published.get().readings.clone();
+    let mut without = with.clone();
+    without.facts.gpus.retain(|gpu| gpu.uuid != "GPU-b");
+    let published = node.allocations.published.clone();
+    published.set_readings(without, AllocatedIds::new());
+    let error = node.start("GPU-b::0").await.expect_err("refused");
+    let gone = "GPU-b of the pod's allocation is no longer on this node";
+    assert!(error.contains(gone), "{error}");
+    assert_eq!(refused(&node), ["u1"]);
+    published.set_readings(with, AllocatedIds::new());
+    node.start("GPU-b::0").await.expect("served");
+    assert!(refused(&node).is_empty());
+
+    // The kubelet allocated one more replica to the container.
+    let ids = ["GPU-b::0", "GPU-b::1"];
+    node.kubelet.forget("u1");
+    let plugin = node.plugin.as_mut().expect("connected");
+    node.kubelet.admit(plugin, "u1", "main", &ids).await;
+    let error = prestart(node.plugin(), &ids).await.expect_err("refused");
+    assert!(error.contains("allocated 2 replica(s)"), "{error}");
+    assert_eq!(refused(&node), ["u1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
