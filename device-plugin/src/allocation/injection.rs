@@ -16,7 +16,7 @@ use aliquot_shim::{
     build_compat_shim, build_driver_shim, build_shim, compat_folder, compat_shim, exported_calls,
 };
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::allocation::cdi::{self, Edits};
@@ -235,6 +235,18 @@ pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Resul
     Ok(())
 }
 
+/// Gives each hook of NVIDIA's that has no environment one of its own.
+pub fn set_hook_environment(edits: &mut Edits) {
+    let hooks = edits.other.get_mut("hooks").and_then(Value::as_array_mut);
+    let hooks = hooks.into_iter().flatten();
+    for hook in hooks.filter_map(Value::as_object_mut) {
+        let own = hook.get("env").and_then(Value::as_array);
+        if own.is_none_or(Vec::is_empty) {
+            hook.insert("env".to_owned(), json!(HOOK_ENVIRONMENT));
+        }
+    }
+}
+
 /// Whether these edits mount the CUDA driver's library.
 pub fn mounts_driver(edits: &Edits) -> bool {
     let mut paths = edits
@@ -300,8 +312,6 @@ fn named(path: &str) -> Option<ShimmedLibrary> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
-
-    use serde_json::Value;
 
     use super::*;
 
@@ -380,6 +390,22 @@ mod tests {
                 },
             ])
         );
+    }
+
+    #[test]
+    fn no_hook_runs_with_the_environment_of_the_container() {
+        let hook = |env: &Value| json!({"path": "/usr/bin/nvidia-cdi-hook", "env": env});
+        let (theirs, ours) = (json!(["NVIDIA_CTK_DEBUG=false"]), json!(HOOK_ENVIRONMENT));
+        let mut edits = Edits::default();
+        set_hook_environment(&mut edits);
+        assert_eq!(edits, Edits::default());
+        let bare = json!({"path": "/usr/bin/nvidia-cdi-hook"});
+        for before in [bare, hook(&json!([])), hook(&theirs), json!("damaged")] {
+            edits.add_hook(before);
+        }
+        set_hook_environment(&mut edits);
+        let after = [hook(&ours), hook(&ours), hook(&theirs), json!("damaged")];
+        assert_eq!(edits.other["hooks"], json!(after));
     }
 
     #[test]

@@ -483,6 +483,7 @@ impl Preparer {
             allowed.filter_edits(&mut driver.edits);
             edits.variables.push(allowed.variable());
         }
+        injection::set_hook_environment(&mut driver.edits);
         Ok(driver)
     }
 
