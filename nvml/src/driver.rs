@@ -12,7 +12,9 @@ use crate::Driver;
 use crate::calls::{self, memory};
 use crate::error::NvmlError;
 use crate::events::{self, EventSet};
-use crate::facts::{DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note};
+use crate::facts::{
+    DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, RecordedError,
+};
 use crate::inventory::{note, read_gpu};
 use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
@@ -270,6 +272,20 @@ impl Driver for Nvml {
                 known.instance_errors.clear();
             }
             known.instance_errors.remove(uuid);
+        }
+    }
+
+    fn errors(&self) -> Vec<RecordedError> {
+        let gpus = self.gpus.lock();
+        gpus.values().flat_map(KnownGpu::errors).collect()
+    }
+
+    fn restore_errors(&self, errors: Vec<RecordedError>) {
+        let mut gpus = self.gpus.lock();
+        for error in errors {
+            if let Some(gpu) = gpus.get_mut(&error.gpu) {
+                gpu.record(error);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use aliquot_core::Mib;
+use serde::{Deserialize, Serialize};
 
 use crate::mig::{MigLayout, MigMode};
 
@@ -92,11 +93,26 @@ pub enum DriverHealth {
     RecoveryRequested(u64),
     /// It reported this critical error. Becomes [`DriverHealth::Ok`] when the driver, having requested a
     /// reset or reboot, no longer does, or when the GPU was lost since and answers again; otherwise
-    /// it stays until the process ends.
+    /// it stays until it is cleared.
     Xid(u64),
     /// It is part of an `NVLink` fabric and not registered with it. Becomes [`DriverHealth::Ok`] when
     /// the registration is complete.
     FabricNotReady(UnfinishedRegistration),
+}
+
+/// A critical error that is not over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedError {
+    /// The GPU.
+    pub gpu: String,
+    /// The GPU again, or the MIG instance that the error came from.
+    pub uuid: String,
+    /// NVIDIA's XID number.
+    pub code: u64,
+    /// The driver has requested a reset or reboot since.
+    pub recovery_requested: bool,
+    /// The GPU has been off the bus since: it was reset, or removed and put back.
+    pub was_lost: bool,
 }
 
 /// The registration of a GPU with its `NVLink` fabric, while it is not complete.

@@ -20,6 +20,7 @@ use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
 use crate::gpus::xid::{XidAction, XidActions};
+use crate::health::errors::ErrorRecord;
 use crate::metrics::Metrics;
 
 /// The longest wait for driver events; health is read after each.
@@ -46,6 +47,7 @@ pub struct FailureHandling {
 /// The health monitor of this node's GPUs.
 pub struct HealthMonitor {
     driver: Arc<dyn Driver>,
+    errors: ErrorRecord,
     allocations: Arc<NodeAllocations>,
     handling: FailureHandling,
     notes: EventSender,
@@ -69,6 +71,7 @@ impl HealthMonitor {
     /// Starts from these readings and publishes what follows from them. Blocks.
     pub fn new(
         driver: Arc<dyn Driver>,
+        errors: ErrorRecord,
         allocations: Arc<NodeAllocations>,
         handling: FailureHandling,
         notes: EventSender,
@@ -86,6 +89,7 @@ impl HealthMonitor {
         });
         let monitor = Arc::new(Self {
             driver,
+            errors,
             allocations,
             handling,
             notes,
@@ -150,6 +154,7 @@ impl HealthMonitor {
         let events = self.driver.wait_events(EVENT_WAIT);
         let health = self.driver.health()?;
         let seen_events = events.as_deref().unwrap_or_default();
+        self.errors.store(self.driver.errors());
         self.update_and_publish(|state| state.health = health);
         for event in seen_events {
             self.report_event(event);
@@ -184,6 +189,7 @@ impl HealthMonitor {
             tracing::warn!(uuid, "the administrator declares this GPU healthy");
             self.driver.clear_errors(uuid);
         }
+        self.errors.store(self.driver.errors());
         let health = self.driver.health()?;
         self.update_and_publish(|state| state.health = health);
         Ok(())

@@ -10,8 +10,11 @@ mod node;
 mod non_cdi;
 mod resizes;
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use aliquot_device_plugin::allocation::housekeeping;
 use aliquot_device_plugin::gpus::allocatable::AllocatedIds;
@@ -19,7 +22,9 @@ use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::pods::pod::Phase;
 use aliquot_device_plugin::{admin, agent};
+use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, NvmlError};
 use aliquot_serve::Readiness;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -121,6 +126,68 @@ async fn refused_pod_leaves_only_inventory_entry() {
     node.admit("u2", "GPU-a::1").await;
     let refused = node.start("GPU-a::1").await.expect_err("refused");
     assert!(refused.contains("CardInsufficientMemory"), "{refused}");
+}
+
+/// Its first reading takes until the sender is dropped.
+struct SlowDriver(Mutex<mpsc::Receiver<()>>);
+
+impl Driver for SlowDriver {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+        let _ended = self.0.lock().recv();
+        TwoGpus.inventory()
+    }
+
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
+        TwoGpus.health()
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
+        TwoGpus.wait_events(timeout)
+    }
+}
+
+/// The answer of an agent's port to the kubelet's liveness probe.
+fn healthz(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_the_liveness_probe_before_the_gpus_are_read() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let mut settings = settings(dir.path());
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    settings.listen = free.local_addr().expect("an address");
+    let address = settings.listen;
+    drop(free);
+    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
+    let client = kube::Client::try_from(nowhere).expect("a client");
+    let (reading, read) = mpsc::channel();
+    let driver = Arc::new(SlowDriver(Mutex::new(read)));
+    let stop = CancellationToken::new();
+    let readiness = Readiness::new([admin::REGISTERED]);
+    let running = agent::run(settings, driver, client, readiness, stop.clone());
+    let running = tokio::spawn(running);
+    let answered = async {
+        let mut polls = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            polls.tick().await;
+            let asked = tokio::task::spawn_blocking(move || healthz(address));
+            if let Ok(Ok(answer)) = asked.await {
+                return answer;
+            }
+        }
+    };
+    let answer = tokio::time::timeout(DEADLINE, answered).await;
+    let answer = answer.expect("while the GPUs are read");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(reading);
+    stop.cancel();
+    let ended = tokio::time::timeout(DEADLINE, running).await;
+    ended.expect("in time").expect("joined").expect("no error");
 }
 
 #[tokio::test(flavor = "multi_thread")]

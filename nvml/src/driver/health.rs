@@ -11,7 +11,7 @@ use super::{KnownGpu, Nvml};
 use crate::Driver as _;
 use crate::events;
 use crate::fabric;
-use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, UnfinishedRegistration};
+use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, RecordedError, UnfinishedRegistration};
 use crate::mig::MigLayout;
 
 /// A GPU about which every call has failed for this long is lost.
@@ -121,15 +121,14 @@ impl Nvml {
             if let Some(instance) = instance {
                 uuid = self.device_of(known, instance).unwrap_or(uuid);
             }
-            let error = CriticalError {
-                code,
-                recovery_requested,
-                was_lost: false,
-            };
-            match ignored {
-                true => {}
-                false if uuid == gpu => known.error = Some(error),
-                false => drop(known.instance_errors.insert(uuid.clone(), error)),
+            if !ignored {
+                known.record(RecordedError {
+                    gpu,
+                    uuid: uuid.clone(),
+                    code,
+                    recovery_requested,
+                    was_lost: false,
+                });
             }
         }
         GpuEvent::Xid {
@@ -150,6 +149,36 @@ impl Nvml {
             known.facts.layout = self.mig_layout(&known.facts.uuid).ok()?;
             find(&known.facts.layout)
         })
+    }
+}
+
+impl KnownGpu {
+    /// Records an error of this GPU or of an instance of it.
+    pub(super) fn record(&mut self, recorded: RecordedError) {
+        let error = CriticalError {
+            code: recorded.code,
+            recovery_requested: recorded.recovery_requested,
+            was_lost: recorded.was_lost,
+        };
+        if recorded.uuid == recorded.gpu {
+            self.error = Some(error);
+        } else {
+            self.instance_errors.insert(recorded.uuid, error);
+        }
+    }
+
+    /// All that are recorded.
+    pub(super) fn errors(&self) -> Vec<RecordedError> {
+        let whole = self.error.iter().map(|error| (&self.facts.uuid, error));
+        let recorded = whole.chain(&self.instance_errors);
+        let recorded = recorded.map(|(uuid, error)| RecordedError {
+            gpu: self.facts.uuid.clone(),
+            uuid: uuid.clone(),
+            code: error.code,
+            recovery_requested: error.recovery_requested,
+            was_lost: error.was_lost,
+        });
+        recorded.collect()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_nvml::{
     Activation, DeviceHealth, Driver, DriverInventory, GpuEvent, GpuInstance, MigError, MigLayout,
-    NvmlError,
+    NvmlError, RecordedError,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -191,6 +191,14 @@ impl Driver for StableNameDriver {
 
     fn clear_errors(&self, uuid: &str) {
         self.inner.clear_errors(&self.current(uuid));
+    }
+
+    fn errors(&self) -> Vec<RecordedError> {
+        self.inner.errors()
+    }
+
+    fn restore_errors(&self, errors: Vec<RecordedError>) {
+        self.inner.restore_errors(errors);
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
