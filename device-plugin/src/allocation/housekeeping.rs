@@ -3,6 +3,7 @@
 //! checkpoint cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::gpus::device_failures;
 use crate::metrics::Metrics;
 use crate::paths::Paths;
 use crate::pods::pod::Phase;
-use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::accepted::{self, AcceptedAllocation};
 use aliquot_node_state::checkpoint::CheckpointError;
 use aliquot_node_state::monitor_reports;
 
@@ -35,6 +36,8 @@ const GAP: Duration = Duration::from_secs(1);
 /// How long an entry must be missing before it counts as lost: the kubelet removes an ended pod
 /// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+/// How long a pod that the watch does not list is taken for one that it has yet to list.
+const LISTED_AFTER: Duration = Duration::from_secs(30);
 
 /// Why a run ended early.
 #[derive(Debug, Error)]
@@ -165,7 +168,8 @@ fn try_once(
     let on_disk = on_disk(paths)?;
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
     let shares = || store.all();
-    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
+    let used = &alive | &accepted_just_now(&paths.accepted, &departed);
+    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &used, &on_disk);
     // A failed removal does not stop the others.
     for name in &garbage.names {
         match remove(paths, name) {
@@ -230,6 +234,17 @@ fn try_once(
         }
     }
     Ok(collect::lost(&entries, &pods, shares()))
+}
+
+/// Those of these pods whose accepted allocation was stored a moment ago.
+fn accepted_just_now(directory: &Path, pods: &BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+    let is_new = |pod: &&PodUid| {
+        let file = fs::metadata(directory.join(accepted::file_name(pod)));
+        let stored = file.and_then(|file| file.modified()).ok();
+        let age = stored.and_then(|stored| stored.elapsed().ok());
+        age.is_none_or(|age| age < LISTED_AFTER)
+    };
+    pods.iter().filter(is_new).cloned().collect()
 }
 
 /// Removes the files of a name.
