@@ -1,9 +1,10 @@
 //! Checks of one node, by its objects and the answers of its agent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{Gpu, INVENTORY, Inventory, Mode};
-use aliquot_core::{NodeName, hami};
+use aliquot_core::{Allocation, NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
@@ -139,7 +140,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
         Some(Ok(inventory)) => inventory,
     };
     found.push(driver(&inventory, &about));
-    found.extend(replicas(node, &inventory, &about));
+    found.extend(replicas(node, &inventory, &pods, &about));
     found.extend(conditions(node, &about));
     found.extend(runtime_class::on_node(facts, node, &about));
     found.push(profile(node, &about));
@@ -227,8 +228,23 @@ fn driver(inventory: &Inventory, about: &About) -> Finding {
     )
 }
 
+/// The GPUs of which pods have shares, and that the node has no longer.
+fn vanished(inventory: &Inventory, pods: &[&Pod]) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for pod in pods {
+        let text = pod::annotation(pod, ALLOCATION);
+        let Some(Ok(allocation)) = text.map(Allocation::decode) else {
+            continue;
+        };
+        let grants = allocation.all().flat_map(|(_, grants)| grants);
+        let gone = grants.filter(|grant| inventory.gpu(&grant.gpu).is_none());
+        found.extend(gone.map(|grant| grant.gpu.to_string()));
+    }
+    found.into_iter().collect()
+}
+
 /// The kubelet counts the replicas that the inventory has.
-fn replicas(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
+fn replicas(node: &Node, inventory: &Inventory, pods: &[&Pod], about: &About) -> Vec<Finding> {
     let check = "kubelet-seats";
     let mut offered: BTreeMap<&str, u64> = BTreeMap::new();
     // The counts differ with dynamic MIG, and while a GPU changes its mode.
@@ -241,6 +257,7 @@ fn replicas(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
         of.any(|gpu| gpu.cordon.is_some())
     };
     let capacity = capacity(node);
+    let vanished = vanished(inventory, pods);
     let mut found = Vec::new();
     for (resource, replicas) in offered {
         let count = capacity.get(resource).copied().unwrap_or(0);
@@ -254,6 +271,11 @@ fn replicas(node: &Node, inventory: &Inventory, about: &About) -> Vec<Finding> {
                 "the agent is not registered with this kubelet: read the agent's log, and check devicePlugin.kubeletDir",
             ),
             count if count == replicas => about.ok(check, format!("{replicas} {resource}")),
+            count if count > replicas && !vanished.is_empty() => about.warning(
+                check,
+                format!("{what}: pods have shares of {}, which is not on this node any more", vanished.join(", ")),
+                "delete these pods, which keep their replicas until they end; docs/guides/sick-gpus.md says how a GPU comes back",
+            ),
             _ => about.warning(
                 check,
                 what,

@@ -101,6 +101,26 @@ fn reports_replicas_unknown_to_kubelet() {
 }
 
 #[test]
+fn names_vanished_gpu_whose_pods_keep_replicas() {
+    let holding = |gpu: &str| {
+        let grant = json!({"resource": "nvidia.com/gpu", "gpu": gpu, "memory": 1, "cores": 1});
+        let allocation = json!({"v": 1, "node": "n1", "containers": {"c": [grant]},
+            "init": {}, "priority": 1});
+        let mut pod = pod("train", "own/train:1", false);
+        let annotations = [(ALLOCATION.to_owned(), allocation.to_string())];
+        pod.metadata.annotations = Some(annotations.into());
+        known(node("12", |_| ()), vec![agent(), pod], PAGE)
+    };
+    let found = |gpu| {
+        let found = checks(&holding(gpu), Some("n1"));
+        let found = found.into_iter().find(|one| one.check == "kubelet-seats");
+        found.unwrap()
+    };
+    assert!(found("GPU-b").found.contains("shares of GPU-b, which"));
+    assert!(found("GPU-a").todo.contains("another device plugin"));
+}
+
+#[test]
 fn reports_other_device_plugin_and_hami_registration() {
     let bad = Grade::Problem;
     let theirs = pod(

@@ -328,6 +328,9 @@ fn check_capacity(
         let other_resource = !grants().all(|grant| grant.device_key() != gpu || offered(grant));
         let other_resource = other_resource.then_some(Reason::CardTypeMismatch);
         if let Some(reason) = other_resource.or(full) {
+            if other_resource.is_none() && fits_later(&open, &all, &gpu, &requested) {
+                return Err(Refusal::Lingering(gpu, reason));
+            }
             return Err(Refusal::Full {
                 gpu,
                 reason,
@@ -338,6 +341,20 @@ fn check_capacity(
         }
     }
     Ok(())
+}
+
+/// Whether it fits once the processes of deleted pods have ended.
+fn fits_later(
+    inventory: &Inventory,
+    pods: &[(&PodUid, &AllocatedUse)],
+    gpu: &GpuUuid,
+    requested: &DeviceUse,
+) -> bool {
+    let mut later = inventory.clone();
+    later.lingering.clear();
+    let known = LedgerDevices::of(&later, &[], pods);
+    let found = known.refusal_of(&later, gpu, requested);
+    found.is_some_and(|(_, full)| full.is_none())
 }
 
 /// The inventory's UUID for a device: that of its GPU for an instance of dynamic MIG.
@@ -403,6 +420,8 @@ pub enum Refusal {
     Unhealthy(GpuUuid, String),
     /// The GPU is changing its mode.
     Changing(GpuUuid, String),
+    /// The device has enough left but for what processes of deleted pods still use.
+    Lingering(GpuUuid, Reason),
     /// The device has too little left beside what was accepted before.
     Full {
         /// The device.
@@ -487,6 +506,10 @@ impl fmt::Display for Refusal {
             Self::Changing(gpu, how) => write!(
                 f,
                 "{gpu} of the pod's allocation {how}: delete the pod and create it again"
+            ),
+            Self::Lingering(gpu, reason) => write!(
+                f,
+                "processes of a pod that was deleted still use {gpu} ({reason}): the kubelet starts this pod when they have ended"
             ),
             Self::Full {
                 gpu,
