@@ -32,6 +32,8 @@ pub struct Pod {
     pub gpu: GpuSource,
     /// It has succeeded or failed.
     pub ended: bool,
+    /// Its init containers that have succeeded, by name.
+    pub ended_containers: BTreeSet<String>,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
     /// It has the label of the MPS supervisor's pods, which any user may write on a pod.
@@ -130,6 +132,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         reference,
         gpu,
         ended: matches!(phase, Some("Succeeded" | "Failed")),
+        ended_containers: ended_containers(pod),
         containers: containers(pod),
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
@@ -181,6 +184,25 @@ fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
         Some((id.to_owned(), status.name.clone()))
     });
     known.collect()
+}
+
+/// A sidecar that has ended is started again.
+fn ended_containers(pod: &api::Pod) -> BTreeSet<String> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref());
+    let init = init.unwrap_or_default();
+    let is_sidecar = |name: &str| {
+        let mut named = init.iter().filter(|container| container.name == name);
+        named.any(|container| container.restart_policy.as_deref() == Some("Always"))
+    };
+    let statuses = pod.status.iter();
+    let statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let succeeded = statuses.filter(|status| {
+        let state = status.state.as_ref();
+        let ended = state.and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.exit_code == 0) && !is_sidecar(&status.name)
+    });
+    succeeded.map(|status| status.name.clone()).collect()
 }
 
 #[cfg(test)]
