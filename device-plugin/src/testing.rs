@@ -60,6 +60,7 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         stage,
         env: std::collections::BTreeMap::new(),
         env_from: false,
+        mounts_shm: false,
         requested: std::collections::BTreeMap::new(),
     }
 }

@@ -149,6 +149,10 @@ fn accepted_allocation(
                 device.clone(),
             ));
         }
+        let by_mps = |grant: &Grant| mode_of(&grant.gpu) == Some(Mode::Mps);
+        if container.mounts_shm && grants.iter().any(by_mps) {
+            return Err(Refusal::MpsSharedMemory(container.name.clone()));
+        }
     }
     let devices = |name: &str| {
         let grants = allocation.grants(name).unwrap_or_default();
@@ -403,6 +407,8 @@ pub enum Refusal {
     DeviceGone(GpuUuid),
     /// An MPS client sees one device, and the allocation has more.
     MpsBesideOther(String, GpuUuid),
+    /// An MPS client has its daemon's memory where the container mounts a volume.
+    MpsSharedMemory(String),
     /// Without CDI, Allocate named something else than the allocation has.
     NonCdi(NonCdiRefusal),
     /// What a pod that was accepted here uses is unknown.
@@ -481,6 +487,10 @@ impl fmt::Display for Refusal {
             Self::MpsBesideOther(container, device) => write!(
                 f,
                 "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
+            ),
+            Self::MpsSharedMemory(container) => write!(
+                f,
+                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
             ),
             Self::NonCdi(why) => why.fmt(f),
             Self::ShareUnreadable(pod) => write!(

@@ -263,6 +263,19 @@ fn counts_pods_with_damaged_share() {
 }
 
 #[test]
+fn rejects_volume_in_the_place_of_the_mps_daemons_memory() {
+    let words = ["container main", "/dev/shm", "remove the mount"];
+    for (mode, expected) in [(Mode::Mps, &words[..]), (Mode::Exclusive, &[])] {
+        let mounting = |case: &mut Case| {
+            case.inventory.gpus[0].mode = mode;
+            let pod = case.pod.as_mut().expect("there is one");
+            pod.containers[0].mounts_shm = true;
+        };
+        check(mounting, expected);
+    }
+}
+
+#[test]
 fn rejects_amounts_on_gpu_that_became_timeslice() {
     let refused = ["GPU-a", "timeslice", "3000 MiB", "30 % compute"];
     // A grant without amounts would be unlimited in these modes.

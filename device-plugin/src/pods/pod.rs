@@ -20,6 +20,8 @@ pub struct Container {
     pub env: BTreeMap<String, String>,
     /// It uses `envFrom`.
     pub env_from: bool,
+    /// It mounts a volume at `/dev/shm`.
+    pub mounts_shm: bool,
     /// The extended resources that it requests.
     pub requested: BTreeMap<String, u64>,
 }
@@ -168,8 +170,18 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
         env_from: container.env_from.iter().flatten().next().is_some(),
+        mounts_shm: mounts_shm(container),
         requested: requested(container),
     }
+}
+
+fn mounts_shm(container: &api::Container) -> bool {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    mounts.any(|mount| {
+        let parts = mount.mount_path.split('/');
+        let parts = parts.filter(|part| !matches!(*part, "" | "."));
+        parts.eq(["dev", "shm"])
+    })
 }
 
 /// Requests and limits of extended resources. Ignores quantities that are not whole numbers.
@@ -214,6 +226,17 @@ mod tests {
             stages,
             [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
         );
+        for (path, expected) in [
+            ("/dev/shm", true),
+            ("/dev//shm/", true),
+            ("/dev/shm/x", false),
+        ] {
+            let container = json!({"name": "c",
+                "volumeMounts": [{"name": "v", "mountPath": path}]});
+            let container = serde_json::from_value(container).expect("one");
+            let found = read_container(&container, Stage::App).mounts_shm;
+            assert_eq!(found, expected, "{path}");
+        }
         let from = json!([{"configMapRef": {"name": "m"}}]);
         let from = serde_json::from_value(json!({"name": "c", "envFrom": from})).expect("one");
         assert!(read_container(&from, Stage::App).env_from && !pod.containers[2].env_from);

@@ -399,7 +399,10 @@ fn driver_capabilities(env: &Value) -> Option<String> {
         let mut asked = value.split(',').map(str::trim);
         asked.any(|one| one == "all" || names.contains(&one))
     };
-    let keys = [("graphics", &["graphics", "display"][..]), ("video", &["video"])];
+    let keys = [
+        ("graphics", &["graphics", "display"][..]),
+        ("video", &["video"]),
+    ];
     let asked = keys.into_iter().filter(|(_, names)| asks_for(names));
     let asked: Vec<&str> = asked.map(|(key, _)| key).collect();
     let first = asked.first()?;
