@@ -186,7 +186,7 @@ pub async fn run(
         &paths,
         settings.nvidia_ctk.clone(),
         settings.bundled_toolkit.clone(),
-        &settings.state_dir,
+        settings.exec_dir(),
     ));
     generator.start(&facts).await;
     refresh(preparer).await?;
@@ -221,7 +221,16 @@ pub async fn run(
     };
     let reconciling = reconciler.run(state, node_view.subscribe(), stop.clone());
     supervisor.spawn("layout", reconciling);
-    let runtime = RuntimeMonitor::new(&settings, client.clone(), &published, &notes, &generator);
+    let hook = handlers.starter.preparer.limiter();
+    let hook = hook.map(|limiter| limiter.hook.clone());
+    let runtime = RuntimeMonitor::new(
+        &settings,
+        client.clone(),
+        &published,
+        &notes,
+        &generator,
+        hook,
+    );
     let generating = generator.run(published.clone(), stop.clone());
     supervisor.spawn("nvidia-cdi", generating);
     supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));
@@ -389,7 +398,7 @@ fn install_limiter(
     paths: &Paths,
 ) -> Result<Option<InstalledLimiter>, FileError> {
     let limiter = settings.limiter_library.as_deref();
-    let limiter = limiter.map(|source| injection::install(source, &paths.limiter));
+    let limiter = limiter.map(|source| injection::install(source, &paths.limiter, &paths.programs));
     if limiter.is_none() {
         tracing::warn!(
             "--limiter-library is not set: memory and compute limits are published but not enforced"

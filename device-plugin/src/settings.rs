@@ -114,6 +114,10 @@ pub struct Settings {
     /// agent
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
+    /// Directory for the programs that the host runs for containers, under the same path there; it
+    /// must not be mounted noexec. Without it --state-dir
+    #[arg(long, env = "ALIQUOT_EXEC_DIR")]
+    pub exec_dir: Option<PathBuf>,
     /// NVML library to load
     #[arg(
         long,
@@ -271,6 +275,11 @@ impl Settings {
         kubelet_config_below(&self.host_root, &self.kubelet_dir)
     }
 
+    /// Where programs are that the host runs.
+    pub fn exec_dir(&self) -> &Path {
+        self.exec_dir.as_deref().unwrap_or(&self.state_dir)
+    }
+
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
@@ -301,6 +310,7 @@ impl Settings {
             container_directories: state.container_directories(),
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
+            programs: self.exec_dir().join("limiter"),
             mps: state.mps(),
         }
     }

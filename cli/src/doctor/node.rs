@@ -303,9 +303,8 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
             "CdiUnknown" => about.unknown(check, text),
             // Each instance has multiprocessors of its own.
             "PartitionedGpus" => about.ok(check, text),
-            "CdiOff" | "DrainNeeded" | "DriverMissing" | "OtherDevicePlugin" | "ResetNeeded" => {
-                about.problem(check, text, todo)
-            }
+            "CdiOff" | "DrainNeeded" | "DriverMissing" | "HookNotExecutable"
+            | "OtherDevicePlugin" | "ResetNeeded" => about.problem(check, text, todo),
             _ => about.warning(check, text, todo),
         }
     };

@@ -218,9 +218,16 @@ fn try_once(
     let list = monitor_reports::gpus(&paths.unmeasured);
     known.published.set_unmeasured(list.as_ref());
     problems.extend(preparer.refresh()?.problems);
-    if let Some(installed) = preparer.limiter() {
-        let (root, specs) = (&paths.limiter, &paths.cdi);
-        match injection::collect(root, installed, specs) {
+    let installed = preparer.limiter();
+    let folders = installed.into_iter().flat_map(|installed| {
+        let hook = installed.hook.parent();
+        let programs = hook.map(|folder| (&paths.programs, folder));
+        [(&paths.limiter, &*installed.folder)]
+            .into_iter()
+            .chain(programs)
+    });
+    for (root, installed) in folders {
+        match injection::collect(root, installed, &paths.cdi) {
             Ok(0) => {}
             Ok(removed) => tracing::info!(
                 removed,

@@ -326,7 +326,7 @@ fn search(host_root: &Path, program: Option<&Path>) -> Result<Toolkit, GenerateE
 }
 
 /// The program and the arguments that run `program` with the host's root as its own.
-fn command_line(
+pub(crate) fn command_line(
     host_root: &Path,
     program: &Path,
     arguments: Vec<OsString>,

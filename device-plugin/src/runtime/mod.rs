@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aliquot_core::GpuUuid;
 
 pub mod config;
+pub mod hook;
 pub mod monitor;
 pub mod toolkit;
 

@@ -14,7 +14,8 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DriverSources, RuntimeClassState, RuntimeFacts, condition, config, runtime, status, toolkit,
+    DriverSources, RuntimeClassState, RuntimeFacts, condition, config, hook, runtime, status,
+    toolkit,
 };
 use crate::allocation::host;
 use crate::allocation::nvidia_cdi::SpecGenerator;
@@ -45,6 +46,8 @@ pub struct RuntimeMonitor {
     pub specs: SpecFolders,
     /// What generates NVIDIA's CDI spec.
     pub generator: Arc<SpecGenerator>,
+    /// The OCI hook of containers with a limit.
+    pub hook: Option<PathBuf>,
     /// How containers get their GPUs, as configured.
     pub device_list: DeviceListStrategy,
     /// Where the problems are published.
@@ -63,6 +66,7 @@ impl RuntimeMonitor {
         published: &NodePublisher,
         notes: &EventSender,
         generator: &Arc<SpecGenerator>,
+        hook: Option<PathBuf>,
     ) -> Self {
         let paths = settings.paths();
         Self {
@@ -73,6 +77,7 @@ impl RuntimeMonitor {
             cdi: paths.cdi,
             specs: paths.nvidia_cdi,
             generator: Arc::clone(generator),
+            hook,
             device_list: settings.device_list,
             published: published.clone(),
             notes: notes.clone(),
@@ -160,7 +165,11 @@ impl RuntimeMonitor {
             class,
             device_list: self.device_list,
         };
-        status(&facts)
+        let mut status = status(&facts);
+        let hook = self.hook.as_deref();
+        let hook = hook.and_then(|hook| hook::problem(&self.specs.host_root, hook));
+        status.problems.extend(hook);
+        status
     }
 
     /// Logs and sends an event, if the problems changed.

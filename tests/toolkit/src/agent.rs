@@ -138,7 +138,7 @@ impl Agent {
         paths.nvidia_cdi.host_root = "/".into();
         fs::create_dir_all(&paths.plugins)?;
         fs::create_dir_all(&paths.cdi)?;
-        let limiter = injection::install(&programs::limiter()?, &paths.limiter)?;
+        let limiter = injection::install(&programs::limiter()?, &paths.limiter, &paths.programs)?;
         let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
         let facts = driver.inventory()?;
         let runtime = Runtime::new()?;

@@ -36,16 +36,33 @@ fn forbids_pods_to_mount_agent_paths() {
     let others = closed(&[
         "--set=devicePlugin.kubeletDir=/srv/kubelet,devicePlugin.cdiDir=/opt/cdi",
         "--set=devicePlugin.nvidiaCdiDir=/opt/cdi,devicePlugin.stateDir=/srv/aliquot",
-        "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml",
+        "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.execDir=/opt/aliquot",
     ]);
     let expected = [
         "/run/aliquot",
         "/srv/aliquot",
         "/srv/kubelet",
         "/opt/cdi",
+        "/opt/aliquot",
         "/etc/k0s",
     ];
     assert_eq!(others, expected);
+}
+
+#[test]
+fn mounts_directory_of_programs_where_the_host_has_it() {
+    let programs = |arguments: &[&str]| {
+        let objects = rendered(arguments).unwrap();
+        let own = container(agent(&objects), "device-plugin");
+        let mounts = own["volumeMounts"].as_array().unwrap().iter();
+        let paths = mounts.filter_map(|one| one["mountPath"].as_str());
+        let programs = flags(&objects).paths().programs;
+        assert!(paths.into_iter().any(|path| programs.starts_with(path)));
+        programs
+    };
+    assert_eq!(programs(&[]), Path::new("/var/lib/aliquot/limiter"));
+    let other = programs(&["--set=devicePlugin.execDir=/opt/aliquot"]);
+    assert_eq!(other, Path::new("/opt/aliquot/limiter"));
 }
 
 #[test]
