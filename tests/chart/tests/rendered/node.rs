@@ -55,9 +55,9 @@ fn mounts_directory_of_programs_where_the_host_has_it() {
         let objects = rendered(arguments).unwrap();
         let own = container(agent(&objects), "device-plugin");
         let mounts = own["volumeMounts"].as_array().unwrap().iter();
-        let paths = mounts.filter_map(|one| one["mountPath"].as_str());
+        let mut paths = mounts.filter_map(|one| one["mountPath"].as_str());
         let programs = flags(&objects).paths().programs;
-        assert!(paths.into_iter().any(|path| programs.starts_with(path)));
+        assert!(paths.any(|path| programs.starts_with(path)));
         programs
     };
     assert_eq!(programs(&[]), Path::new("/var/lib/aliquot/limiter"));
