@@ -147,6 +147,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     found.push(allocations(facts, node, &about));
     found.extend(other_plugins(&pods, &about));
     found.extend(mps_supervisor(&pods, &about));
+    found.extend(ended_shares(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
         found.push(about.problem(
             "hami",
@@ -207,6 +208,38 @@ fn mps_supervisor(pods: &[&Pod], about: &About) -> Option<Finding> {
         format!("pod {pod} runs the MPS daemons with image {old}, and the agent has {new}: an upgrade leaves this pod as it is, because its end ends every MPS client on the node"),
         &format!("kubectl delete pod {pod} -n {namespace} when no MPS client runs on the node: kubectl aliquot top pods lists them"),
     ))
+}
+
+/// Running pods whose init container has had a share: a restart of the kubelet ends them while the
+/// agent does not run (kubernetes#138446).
+fn ended_shares(pods: &[&Pod], about: &About) -> Option<Finding> {
+    let at_risk = pods.iter().filter(|pod| has_ended_share(pod));
+    let at_risk: Vec<String> = at_risk
+        .map(|pod| format!("{}/{}", pod::namespace(pod), name(pod)))
+        .collect();
+    let first = at_risk.first()?;
+    Some(about.warning(
+        "ended-shares",
+        format!(
+            "an init container with a share has ended in {}, such as {first}: the kubelet ends the pod if it is restarted while the agent does not run",
+            counted(at_risk.len(), "running pod", "running pods")
+        ),
+        "restart the kubelet of this node only while its agent is ready, and not during helm upgrade; docs/guides/nodes.md",
+    ))
+}
+
+fn has_ended_share(pod: &Pod) -> bool {
+    let text = pod::annotation(pod, ALLOCATION);
+    let Some(Ok(allocation)) = text.map(Allocation::decode) else {
+        return false;
+    };
+    let statuses = pod.status.iter();
+    let mut statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    statuses.any(|status| {
+        let state = status.state.as_ref();
+        allocation.init.contains_key(&status.name)
+            && state.is_some_and(|state| state.terminated.is_some())
+    })
 }
 
 fn driver(inventory: &Inventory, about: &About) -> Finding {
