@@ -3,8 +3,7 @@
 use super::*;
 use crate::testing::{
     accepted, allocation, entry, facts, fixed_instance, health, instance_grant, pod,
-    reported_instance,
-    share_of as share,
+    reported_instance, share_of as share,
 };
 
 const A: &str = "GPU-a";
