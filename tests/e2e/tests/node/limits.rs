@@ -165,6 +165,60 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     unlimited(stack, &[]).await
 }
 
+/// The hook cannot run from a state directory that is mounted noexec, as `/var` is on some systems:
+/// the node says so, and containers are limited once the hook has another directory.
+pub(crate) async fn noexec(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    limited(stack, &nvidia_spec(stack)?).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    let state = stack.agent_state().display().to_string();
+    let options = "mode=755,nosuid,nodev,noexec";
+    let arguments = ["-t", "tmpfs", "-o", options, "aliquot-cluster", &state];
+    let mounted = stack.cluster.run_on_node("mount", &arguments);
+    mounted.await?.success()?;
+    let outcome = with_exec_dir(stack).await;
+    // After a failure there may be no pod, and no agent.
+    let _gone = stack.cluster.delete_pod("limits", "noexec").await;
+    let _ended = stack.terminate(Kind::DevicePlugin).await;
+    let arguments = ["--lazy", &state];
+    let unmounted = stack.cluster.run_on_node("umount", &arguments);
+    unmounted.await?.success()?;
+    std::fs::remove_file(stack.cluster.cdi_dir().join("nvidia.json"))?;
+    let ended = stack.start_device_plugin(&NodeOptions::default()).await;
+    outcome?;
+    ended
+}
+
+async fn with_exec_dir(stack: &Stack) -> Result<()> {
+    let mut options = NodeOptions {
+        limited: true,
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&options).await?;
+    let condition = "AliquotRuntimeIncomplete";
+    let is_named = |text: &str| text.contains("the host cannot run");
+    let named = stack.wait_condition(condition, is_named).await?;
+    ensure!(
+        named.starts_with("True HookNotExecutable: ") && named.contains("devicePlugin.execDir"),
+        "{named}"
+    );
+    stack.terminate(Kind::DevicePlugin).await?;
+    options.exec_dir = Some(stack.machine().state().with_file_name("exec"));
+    stack.start_device_plugin(&options).await?;
+    stack
+        .wait_condition(condition, |text| !is_named(text))
+        .await?;
+    let share = [("gpu", "1"), ("gpumem", "3000")];
+    let pod = with_python(stack, "limits", "noexec", &share)?;
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running("limits", "noexec").await?;
+    let commands = ["init", "alloc,2490", "alloc,2488"];
+    let output = answers(stack, "limits", "noexec", &commands).await?;
+    let expected = ["init: 0", "alloc,2490: 2", "alloc,2488: 0"];
+    ensure!(output == expected, "{output:?}");
+    Ok(())
+}
+
 /// The node's second runtime, under its name.
 pub(crate) async fn runtime_of_users(stack: &Stack) -> Result<()> {
     let classes: Api<RuntimeClass> = Api::all(stack.cluster.admin()?);
