@@ -28,7 +28,7 @@ use health::CriticalError;
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// How often NVML is initialised again while a GPU is lost.
-const REOPEN_INTERVAL: Duration = Duration::from_secs(30);
+pub(crate) const REOPEN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How to open the driver.
 #[derive(Clone, Debug)]

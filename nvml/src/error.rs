@@ -72,3 +72,13 @@ pub enum NvmlError {
     #[error("cannot wait for events: {0}")]
     Wait(#[source] Cause),
 }
+
+impl NvmlError {
+    /// Whether the driver says that the GPU is lost.
+    pub(crate) fn is_gpu_lost(&self) -> bool {
+        let (Self::Processes { source, .. } | Self::Usage { source, .. }) = self else {
+            return false;
+        };
+        matches!(source, Cause::GpuLost)
+    }
+}

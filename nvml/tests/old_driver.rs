@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use aliquot_core::Mib;
 use aliquot_nvml::{
-    Driver, DriverHealth, GpuEvent, MigMode, Nvml, NvmlError, Options, UnfinishedRegistration,
+    Driver, DriverAccess, DriverHealth, GpuEvent, MigMode, Nvml, NvmlError, Options, ReleasableNvml,
+    UnfinishedRegistration, Usage as _,
 };
 
 fn old_driver(folder: &Path, defines: &[&str]) -> PathBuf {
@@ -108,6 +109,23 @@ fn gpu_is_lost_only_if_the_driver_says_so_and_returns_when_nvml_is_opened_again(
     assert_eq!(health(reset_required), reset);
     assert!(matches!(health(is_lost), DriverHealth::Lost(_)));
     assert_eq!(health(ok), DriverHealth::Ok);
+}
+
+#[test]
+fn driver_that_is_opened_for_each_use_is_opened_again_for_a_lost_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("answer");
+    let define = format!("-DANSWER=\"{}\"", answer.display());
+    let library = old_driver(folder.path(), &[&*define]);
+    let access = DriverAccess::new(folder.path());
+    access.create().unwrap();
+    let driver = ReleasableNvml::new(&library, None, access);
+    let is_lost = |code: &str| {
+        std::fs::write(&answer, code).unwrap();
+        driver.open_or_release().unwrap();
+        driver.utilization("GPU-a").is_err()
+    };
+    assert_eq!(["0", "15", "0"].map(is_lost), [false, true, false]);
 }
 
 #[test]
