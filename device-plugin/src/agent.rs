@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aliquot_core::{Mib, PodUid};
@@ -37,6 +37,7 @@ use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::driver_wait::{self, DriverWaitError};
 use crate::files::{self, FileError};
 use crate::gpus::inventory::NodePublisher;
+use crate::health::errors::ErrorRecord;
 use crate::health::gpus::HealthMonitor;
 use crate::health::mps::MpsMonitor;
 use crate::kubelet::plugin::CallHandlers;
@@ -119,6 +120,12 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let (metrics, mut registry) = Metrics::registered();
+    let collected = Arc::<OnceLock<NodePublisher>>::default();
+    registry.register_collector(Box::new(DeviceCollector(Arc::clone(&collected))));
+    // The kubelet restarts an agent that does not answer, and GPUs may be partitioned below.
+    let admin = admin::serve(&settings, &client, &readiness, registry, stop.clone()).await?;
+    let tasks = TaskTracker::new();
+    tasks.spawn(admin);
     let (facts, _) = readings(&driver).await?;
     log_driver_problems(&facts);
     let paths = settings.paths();
@@ -135,13 +142,15 @@ pub async fn run(
     );
     let store = Store::open(paths.accepted.clone())?;
     let modes = SharingModes::new(&driver, &settings.state_dir);
+    let errors = ErrorRecord::of_this_boot(settings.state_dir.join("health.json"));
+    driver.restore_errors(errors.load());
     let state = initial_state(&settings, &facts, &modes, &store, &paths)?;
     // Applying the layout may have changed modes and MIG instances.
     let (facts, health) = readings(&driver).await?;
     let layout = state.node_layout(&settings.resource_name);
     let published = NodePublisher::new(facts.clone(), health.clone(), layout);
     published.set_host_reserve(settings.host_memory_reserve.map(Mib));
-    registry.register_collector(Box::new(DeviceCollector(published.clone())));
+    collected.get_or_init(|| published.clone());
     let pods = Pods::default();
     let allocations = Arc::new(NodeAllocations {
         default_resource: settings.resource_name.clone(),
@@ -157,15 +166,12 @@ pub async fn run(
     let generator = Arc::new(SpecGenerator::new(
         &paths,
         settings.toolkit.clone(),
-        &settings.state_dir,
+        settings.exec_dir(),
     ));
     generator.start(&facts).await;
     refresh(preparer).await?;
 
-    let admin = admin::serve(&settings, &client, &readiness, registry, stop.clone()).await?;
     let (lost_tx, lost_rx) = watch::channel(None::<BTreeSet<PodUid>>);
-    let tasks = TaskTracker::new();
-    tasks.spawn(admin);
     let notes = event_queue(&tasks, &client, &stop);
     let policy = settings.health_policy();
     let (watched, counted) = (Arc::clone(&allocations), metrics.clone());
@@ -173,8 +179,9 @@ pub async fn run(
     let supervisor = TaskSupervisor::new(&tasks, &stop);
     supervisor.spawn("mps", daemons.run(stop.clone()));
     let (read, events) = ((facts, health), notes.clone());
-    let health_monitor =
-        spawn_blocking(move || HealthMonitor::new(driver, watched, policy, events, counted, read));
+    let health_monitor = spawn_blocking(move || {
+        HealthMonitor::new(driver, errors, watched, policy, events, counted, read)
+    });
     let health_monitor = health_monitor.await?;
     let driver_watch = Arc::clone(&health_monitor)
         .watch_driver(condition_reporter(&readiness, DRIVER), stop.clone());
@@ -194,7 +201,16 @@ pub async fn run(
     };
     let reconciling = reconciler.run(state, node_view.subscribe(), stop.clone());
     supervisor.spawn("layout", reconciling);
-    let runtime = RuntimeMonitor::new(&settings, client.clone(), &published, &notes, &generator);
+    let hook = handlers.starter.preparer.limiter();
+    let hook = hook.map(|limiter| limiter.hook.clone());
+    let runtime = RuntimeMonitor::new(
+        &settings,
+        client.clone(),
+        &published,
+        &notes,
+        &generator,
+        hook,
+    );
     let generating = generator.run(published.clone(), stop.clone());
     supervisor.spawn("nvidia-cdi", generating);
     supervisor.spawn("runtime", runtime.run(node_view.subscribe(), stop.clone()));
@@ -349,7 +365,7 @@ fn install_limiter(
     paths: &Paths,
 ) -> Result<Option<InstalledLimiter>, FileError> {
     let limiter = settings.limiter_library.as_deref();
-    let limiter = limiter.map(|source| injection::install(source, &paths.limiter));
+    let limiter = limiter.map(|source| injection::install(source, &paths.limiter, &paths.programs));
     if limiter.is_none() {
         tracing::warn!(
             "--limiter-library is not set: memory and compute limits are published but not enforced"

@@ -31,6 +31,8 @@ pub struct Paths {
     pub preallocated: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
+    /// One directory for each version of the OCI hook, which the host runs.
+    pub programs: PathBuf,
     /// Pipes and desired states of MPS daemons.
     pub mps: PathBuf,
     /// Where the driver lists the device nodes of MIG instances.

@@ -37,7 +37,7 @@ pub struct Settings {
     #[arg(long, env = "ALIQUOT_CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
     /// Directory in this container with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent
-    /// installs in --state-dir and by which it generates NVIDIA's CDI spec
+    /// installs in --exec-dir and by which it generates NVIDIA's CDI spec
     #[arg(long, env = "ALIQUOT_TOOLKIT", default_value = "/usr/local/lib/aliquot")]
     pub toolkit: PathBuf,
     /// The container runtime's configuration file, where it is not at its default path
@@ -64,6 +64,10 @@ pub struct Settings {
     /// agent
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
     pub state_dir: PathBuf,
+    /// Directory for the programs that the host runs for containers, under the same path there; it
+    /// must not be mounted noexec. Without it --state-dir
+    #[arg(long, env = "ALIQUOT_EXEC_DIR")]
+    pub exec_dir: Option<PathBuf>,
     /// NVML library to load
     #[arg(
         long,
@@ -222,6 +226,11 @@ impl Settings {
             .collect()
     }
 
+    /// Where programs are that the host runs.
+    pub fn exec_dir(&self) -> &Path {
+        self.exec_dir.as_deref().unwrap_or(&self.state_dir)
+    }
+
     /// The paths that follow from the directories.
     pub fn paths(&self) -> Paths {
         let state = StateDirectory(&self.state_dir);
@@ -246,6 +255,7 @@ impl Settings {
             container_directories: state.container_directories(),
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
+            programs: self.exec_dir().join("limiter"),
             mps: state.mps(),
         }
     }

@@ -58,6 +58,7 @@ pub(crate) fn container(name: &str, stage: Stage) -> Container {
         name: name.to_owned(),
         stage,
         env: std::collections::BTreeMap::new(),
+        mounts_shm: false,
         requested: std::collections::BTreeMap::new(),
     }
 }

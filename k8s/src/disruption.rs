@@ -7,8 +7,6 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// The kubelet's mark on the mirror pod of a static pod.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// `terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE: i64 = 30;
 

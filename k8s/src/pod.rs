@@ -21,9 +21,11 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use thiserror::Error;
 
-use crate::disruption::MIRROR;
 use crate::event::PodRef;
 
+/// The kubelet's mark on the mirror pod of a static pod. On other pods any user may write it where
+/// no policy prevents that.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// On mirror pods, the API server's copies of static pods: the uid under which the kubelet runs the
 /// static pod. On other pods any user may write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -91,8 +93,16 @@ pub fn uid(pod: &Pod) -> PodUid {
 
 /// The uid under which the kubelet runs the pod: another one for static pods.
 pub fn kubelet_uid(pod: &Pod) -> PodUid {
-    let of_static = annotation(pod, CONFIG_HASH).filter(|_| annotation(pod, MIRROR).is_some());
+    let of_static = annotation(pod, CONFIG_HASH).filter(|_| is_mirror(pod));
     of_static.map_or_else(|| uid(pod), PodUid::from)
+}
+
+/// Whether it is a mirror pod, the kubelet's copy of a static pod: its node owns it.
+pub fn is_mirror(pod: &Pod) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    annotation(pod, MIRROR).is_some()
+        && owners.any(|owner| owner.kind == "Node" && Some(&owner.name) == node)
 }
 
 /// `metadata.namespace`, empty for an object that was never stored.

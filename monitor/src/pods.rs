@@ -29,6 +29,8 @@ pub struct Pod {
     pub reference: PodRef,
     pub gpu: GpuSource,
     pub ended: bool,
+    /// Its init containers that have succeeded, by name.
+    pub ended_containers: BTreeSet<String>,
     /// Names of its containers, by the runtime's ids.
     pub containers: BTreeMap<String, String>,
     /// It has the label of the MPS supervisor's pods, which any user may write on a pod.
@@ -127,6 +129,7 @@ fn read(pod: &api::Pod) -> Option<(PodUid, Pod)> {
         reference,
         gpu,
         ended: matches!(phase, Some("Succeeded" | "Failed")),
+        ended_containers: ended_containers(pod),
         containers: containers(pod),
         has_mps_label: label(COMPONENT.0) == Some(COMPONENT.1),
     };
@@ -180,6 +183,25 @@ fn containers(pod: &api::Pod) -> BTreeMap<String, String> {
     known.collect()
 }
 
+/// A sidecar that has ended is started again.
+fn ended_containers(pod: &api::Pod) -> BTreeSet<String> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref());
+    let init = init.unwrap_or_default();
+    let is_sidecar = |name: &str| {
+        let mut named = init.iter().filter(|container| container.name == name);
+        named.any(|container| container.restart_policy.as_deref() == Some("Always"))
+    };
+    let statuses = pod.status.iter();
+    let statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    let succeeded = statuses.filter(|status| {
+        let state = status.state.as_ref();
+        let ended = state.and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.exit_code == 0) && !is_sidecar(&status.name)
+    });
+    succeeded.map(|status| status.name.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -190,14 +212,20 @@ mod tests {
         serde_json::from_value(value).expect("a pod")
     }
 
+    /// That of a mirror pod on node `n`.
+    fn owner() -> Value {
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}])
+    }
+
     #[test]
     fn indexes_static_pods_by_kubelet_uid() {
         let pods = Pods::default();
         pods.apply(pod(json!({
             "metadata": {"uid": "u", "name": "p", "namespace": "d",
+                         "ownerReferences": owner(),
                          "annotations": {"kubernetes.io/config.hash": "h",
                                          "kubernetes.io/config.mirror": "h"}},
-            "spec": {"containers": []},
+            "spec": {"nodeName": "n", "containers": []},
             "status": {
                 "containerStatuses": [{"name": "main", "containerID": "containerd://aa",
                     "image": "", "imageID": "", "ready": true, "restartCount": 0}],
@@ -233,8 +261,9 @@ mod tests {
     #[test]
     fn keeps_pod_despite_forged_annotation_of_another() {
         let reference = |uid: &str, annotations: Value| {
-            let metadata = json!({"uid": uid, "name": uid, "annotations": annotations});
-            pod(json!({"metadata": metadata, "spec": {"containers": []}}))
+            let metadata = json!({"uid": uid, "name": uid, "annotations": annotations,
+                                  "ownerReferences": owner()});
+            pod(json!({"metadata": metadata, "spec": {"nodeName": "n", "containers": []}}))
         };
         let hash = json!({"kubernetes.io/config.hash": "victim"});
         let mirror = json!({"kubernetes.io/config.hash": "victim",
@@ -260,6 +289,13 @@ mod tests {
         let hash = json!({"kubernetes.io/config.hash": "x"});
         pods.apply(reference("tenant", hash));
         assert!(pods.get(&"tenant".into()).is_some(), "under its own uid");
+        let mut unowned = reference(
+            "other",
+            json!({"kubernetes.io/config.hash": "y", "kubernetes.io/config.mirror": "y"}),
+        );
+        unowned.metadata.owner_references = None;
+        pods.apply(unowned);
+        assert!(pods.get(&"other".into()).is_some(), "not owned");
     }
 
     #[test]

@@ -215,17 +215,24 @@ impl Sampler {
         sample.context.current_uuids.push(current_uuids);
     }
 
-    /// The containers of pods that have not ended, or that have a process on a GPU. The agent collects
-    /// the others, and nothing runs in them.
+    /// The containers of pods that have not ended, or that have a process on a GPU, without the init
+    /// containers that have succeeded. Nothing runs in the others.
     fn active_containers(
         &self,
         read: Arc<ManagedContainers>,
         pods: &BTreeMap<PodUid, Arc<Pod>>,
     ) -> Arc<ManagedContainers> {
         let is_inactive = |container: &ManagedContainer| {
-            let is_over = pods.get(&container.pod).is_some_and(|pod| pod.ended);
-            let is_busy = |pods: &BTreeSet<PodUid>| pods.contains(&container.pod);
-            is_over && self.busy.as_ref().is_some_and(|pods| !is_busy(pods))
+            let Some((pod, busy)) = pods.get(&container.pod).zip(self.busy.as_ref()) else {
+                return false;
+            };
+            if pod.ended {
+                return !busy.contains(&container.pod);
+            }
+            let is_of_it = |(uid, id): &(PodUid, String)| {
+                *uid == container.pod && pod.containers.get(id) == Some(&container.name)
+            };
+            pod.ended_containers.contains(&container.name) && !self.seen.iter().any(is_of_it)
         };
         if !read.all.iter().any(is_inactive) {
             return read;

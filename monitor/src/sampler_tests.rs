@@ -11,7 +11,7 @@ use aliquot_nvml::{
 };
 use aliquot_region::limits::{ContainerLimits, DeviceLimits, page};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{process, process_sample};
@@ -207,6 +207,35 @@ fn omits_containers_of_ended_pods_without_processes() {
     assert_eq!(containers("Succeeded", None), 0);
     assert_eq!(containers("Failed", None), 0);
     assert_eq!(containers("Failed", Some(7)), 1, "it came back");
+}
+
+#[test]
+fn omits_init_container_that_has_succeeded() {
+    let node = node();
+    let mut sampler = node.sampler();
+    let mut containers = |state: &Value, restart: Option<&str>, process: Option<u32>| {
+        let status = json!({
+            "name": "main", "containerID": format!("containerd://{}", "a".repeat(64)),
+            "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
+        });
+        let pod = json!({
+            "metadata": {"uid": POD, "name": "train", "namespace": "default"},
+            "spec": {"containers": [],
+                     "initContainers": [{"name": "main", "restartPolicy": restart}]},
+            "status": {"phase": "Running", "initContainerStatuses": [status]},
+        });
+        node.pods.apply(serde_json::from_value(pod).expect("a pod"));
+        *node.driver.process.lock() = process;
+        // The processes on a GPU are known after one sample.
+        sampler.sample();
+        sampler.sample().0.containers.all.len()
+    };
+    let [ended, failed] = [0, 1].map(|code| json!({"terminated": {"exitCode": code}}));
+    assert_eq!(containers(&json!({"running": {}}), None, Some(7)), 1);
+    assert_eq!(containers(&ended, None, Some(7)), 1, "its process lives on");
+    assert_eq!(containers(&ended, None, None), 0);
+    assert_eq!(containers(&ended, Some("Always"), None), 1, "a sidecar");
+    assert_eq!(containers(&failed, None, None), 1, "it is started again");
 }
 
 #[test]

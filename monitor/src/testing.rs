@@ -114,6 +114,7 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
         },
         gpu: GpuSource::Nothing,
         ended: false,
+        ended_containers: std::collections::BTreeSet::new(),
         containers: containers
             .map(|(id, name)| ((*id).to_owned(), (*name).to_owned()))
             .collect(),

@@ -45,6 +45,16 @@ fn mib(bytes: u64) -> Mib {
     Mib(bytes / BYTES_IN_MIB)
 }
 
+/// Shuts NVML down and initialises it again.
+pub(crate) fn reopen(nvml: &Nvml) -> Result<(), Cause> {
+    let shutdown = nvml_sym(nvml.lib().nvmlShutdown.as_ref())?;
+    let init = nvml_sym(nvml.lib().nvmlInit_v2.as_ref())?;
+    // SAFETY: both symbols have this signature, NVML may be called from any thread, and it refuses the
+    // handles of other threads that are from before.
+    let (_, initialised) = unsafe { (shutdown(), init()) };
+    nvml_try(initialised)
+}
+
 /// Whether the driver lacks the call.
 pub(crate) fn is_missing(error: &Cause) -> bool {
     matches!(

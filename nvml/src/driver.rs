@@ -9,10 +9,12 @@ use aliquot_core::Mib;
 use parking_lot::Mutex;
 
 use crate::Driver;
-use crate::calls::memory;
+use crate::calls::{self, memory};
 use crate::error::NvmlError;
 use crate::events::{self, EventSet};
-use crate::facts::{DeviceHealth, DriverInventory, GpuEvent, GpuFacts, Note};
+use crate::facts::{
+    DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, RecordedError,
+};
 use crate::inventory::{note, read_gpu};
 use crate::links::fill_links;
 use crate::mig::{self, Activation, GpuInstance, MigError, MigLayout};
@@ -24,6 +26,9 @@ use health::CriticalError;
 
 /// The driver's library as the loader finds it.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// How often NVML is initialised again while a GPU is lost.
+pub(crate) const REOPEN_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -56,6 +61,8 @@ struct EventSubscription {
     set: Option<EventSet>,
     /// Reported by a freed event set and not yet returned.
     undelivered: Vec<events::XidReport>,
+    /// When NVML was last initialised again.
+    reopened: Option<Instant>,
 }
 
 /// The last state of a GPU since it was first seen.
@@ -64,6 +71,31 @@ struct KnownGpu {
     error: Option<CriticalError>,
     /// By the MIG instance's uuid.
     instance_errors: BTreeMap<String, CriticalError>,
+    /// Since when every call about it has failed.
+    silent_since: Option<Instant>,
+    /// Its health and that of its instances, as last returned.
+    health: Vec<DeviceHealth>,
+}
+
+impl KnownGpu {
+    fn new(facts: GpuFacts) -> Self {
+        let health = DeviceHealth {
+            uuid: facts.uuid.clone(),
+            health: DriverHealth::Ok,
+        };
+        Self {
+            facts,
+            error: None,
+            instance_errors: BTreeMap::new(),
+            silent_since: None,
+            health: vec![health],
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        let mut devices = self.health.iter();
+        devices.any(|device| matches!(device.health, DriverHealth::Lost(_)))
+    }
 }
 
 impl Nvml {
@@ -124,20 +156,45 @@ impl Nvml {
     /// Subscribes to these GPUs and returns the rest of the previous set's events. That set is
     /// drained after the new one is registered: an event may be reported twice, but none is lost.
     fn watch(&self, slot: &mut Option<EventSet>, gpus: &[String]) -> Result<WaitResult, NvmlError> {
-        let fresh = EventSet::new(&self.library, gpus)?;
-        let Some(old) = slot.replace(fresh) else {
-            return Ok(WaitResult::default());
+        let (fresh, unwatched) = EventSet::new(&self.library, gpus)?;
+        let mut reported = WaitResult {
+            unwatched,
+            ..WaitResult::default()
         };
-        let reported = WaitResult {
-            xids: old.rest(&self.library),
-            lost: old
-                .uuids()
-                .filter(|uuid| !gpus.contains(uuid))
-                .cloned()
-                .collect(),
-        };
-        old.free(&self.library);
+        if let Some(old) = slot.replace(fresh) {
+            reported.xids = old.rest(&self.library);
+            let lost = old.uuids().filter(|uuid| !gpus.contains(uuid));
+            reported.lost = lost.cloned().collect();
+            old.free(&self.library);
+        }
         Ok(reported)
+    }
+
+    /// Ends the subscription to events; the next wait subscribes again.
+    fn unsubscribe(&self, subscription: &mut EventSubscription) {
+        if let Some(set) = subscription.set.take() {
+            let rest = set.rest(&self.library);
+            subscription.undelivered.extend(rest);
+            set.free(&self.library);
+        }
+    }
+
+    /// Initialises NVML again while a GPU is lost: one that was reset or put back since may be reported
+    /// as lost for as long as NVML stays initialised.
+    fn reopen_for_lost_gpus(&self) -> Result<(), NvmlError> {
+        if !self.gpus.lock().values().any(KnownGpu::is_lost) {
+            return Ok(());
+        }
+        // Held, so that nobody waits for events of a set that this ends.
+        let mut subscription = self.subscription.lock();
+        let last = subscription.reopened;
+        if last.is_some_and(|last| last.elapsed() < REOPEN_INTERVAL) {
+            return Ok(());
+        }
+        self.unsubscribe(&mut subscription);
+        calls::reopen(&self.library).map_err(NvmlError::Reopen)?;
+        subscription.reopened = Some(Instant::now());
+        Ok(())
     }
 
     fn device_and_memory(&self, uuid: &str) -> Result<(nvml_wrapper::Device<'_>, Mib), MigError> {
@@ -167,16 +224,11 @@ impl Driver for Nvml {
         let (gpus, notes) = self.read_all_gpus()?;
         let mut known = self.gpus.lock();
         for facts in gpus {
-            let uuid = facts.uuid.clone();
-            let before = known.remove(&uuid);
-            let (error, instance_errors) =
-                before.map_or_else(Default::default, |gpu| (gpu.error, gpu.instance_errors));
-            let gpu = KnownGpu {
-                facts,
-                error,
-                instance_errors,
-            };
-            known.insert(uuid, gpu);
+            if let Some(gpu) = known.get_mut(&facts.uuid) {
+                gpu.facts = facts;
+            } else {
+                known.insert(facts.uuid.clone(), KnownGpu::new(facts));
+            }
         }
         let mut gpus: Vec<GpuFacts> = known.values().map(|gpu| gpu.facts.clone()).collect();
         gpus.sort_by_key(|gpu| gpu.index);
@@ -188,6 +240,7 @@ impl Driver for Nvml {
     }
 
     fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
+        self.reopen_for_lost_gpus()?;
         self.ensure_inventory()?;
         let mut gpus = self.gpus.lock();
         let all = gpus.iter_mut();
@@ -220,12 +273,27 @@ impl Driver for Nvml {
         }
     }
 
+    fn errors(&self) -> Vec<RecordedError> {
+        let gpus = self.gpus.lock();
+        gpus.values().flat_map(KnownGpu::errors).collect()
+    }
+
+    fn restore_errors(&self, errors: Vec<RecordedError>) {
+        let mut gpus = self.gpus.lock();
+        for error in errors {
+            if let Some(gpu) = gpus.get_mut(&error.gpu) {
+                gpu.record(error);
+            }
+        }
+    }
+
     fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
         self.ensure_inventory()?;
         let mut subscription = self.subscription.lock();
         let EventSubscription {
             set: slot,
             undelivered,
+            ..
         } = &mut *subscription;
         let watchable = self.watchable();
         let mut reported = WaitResult::default();
@@ -259,7 +327,11 @@ impl Driver for Nvml {
             .lost
             .into_iter()
             .map(|uuid| GpuEvent::Lost { uuid });
-        Ok(xids.chain(lost).collect())
+        let unwatched = reported
+            .unwatched
+            .into_iter()
+            .map(|(uuid, reason)| GpuEvent::Unwatched { uuid, reason });
+        Ok(xids.chain(lost).chain(unwatched).collect())
     }
 
     fn mig_layout(&self, gpu: &str) -> Result<MigLayout, MigError> {
@@ -271,11 +343,7 @@ impl Driver for Nvml {
         // Some GPUs are reset for this, which fails while anybody has them open: the next wait
         // subscribes again.
         let mut subscription = self.subscription.lock();
-        if let Some(set) = subscription.set.take() {
-            let rest = set.rest(&self.library);
-            subscription.undelivered.extend(rest);
-            set.free(&self.library);
-        }
+        self.unsubscribe(&mut subscription);
         let (device, _) = self.device_and_memory(gpu)?;
         mig::switch(&self.library, &device, gpu, on)
     }
@@ -310,11 +378,13 @@ impl Driver for Nvml {
 struct WaitResult {
     xids: Vec<events::XidReport>,
     lost: Vec<String>,
+    /// GPUs that refuse to report events, and why.
+    unwatched: Vec<(String, String)>,
 }
 
 impl WaitResult {
     fn is_empty(&self) -> bool {
-        self.xids.is_empty() && self.lost.is_empty()
+        self.xids.is_empty() && self.lost.is_empty() && self.unwatched.is_empty()
     }
 }
 

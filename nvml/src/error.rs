@@ -26,8 +26,8 @@ pub enum NvmlError {
     Count(#[source] Cause),
     #[error("cannot create an event set: {0}")]
     EventSet(#[source] Cause),
-    #[error("cannot register {uuid} for events: {source}")]
-    Register { uuid: String, source: Cause },
+    #[error("cannot initialise the driver library again for a lost GPU: {0}")]
+    Reopen(#[source] Cause),
     #[error("cannot list the processes on {uuid}: {source}")]
     Processes { uuid: String, source: Cause },
     #[error("cannot read the {what} of {uuid}: {source}")]
@@ -46,4 +46,14 @@ pub enum NvmlError {
     },
     #[error("cannot wait for events: {0}")]
     Wait(#[source] Cause),
+}
+
+impl NvmlError {
+    /// Whether the driver says that the GPU is lost.
+    pub(crate) fn is_gpu_lost(&self) -> bool {
+        let (Self::Processes { source, .. } | Self::Usage { source, .. }) = self else {
+            return false;
+        };
+        matches!(source, Cause::GpuLost)
+    }
 }

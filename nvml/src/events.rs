@@ -33,8 +33,13 @@ pub(crate) struct EventSet {
 unsafe impl Send for EventSet {}
 
 impl EventSet {
-    /// Subscribes to critical errors of these GPUs, except those that cannot report any.
-    pub(crate) fn new(nvml: &Nvml, uuids: &[String]) -> Result<Self, NvmlError> {
+    /// Subscribes to critical errors of these GPUs, except those that cannot report any. Also returns
+    /// those that refuse to, and why.
+    pub(crate) fn new(
+        nvml: &Nvml,
+        uuids: &[String],
+    ) -> Result<(Self, Vec<(String, String)>), NvmlError> {
+        nvml_sym(nvml.lib().nvmlDeviceRegisterEvents.as_ref()).map_err(NvmlError::EventSet)?;
         let create =
             nvml_sym(nvml.lib().nvmlEventSetCreate.as_ref()).map_err(NvmlError::EventSet)?;
         let mut set: nvmlEventSet_t = std::ptr::null_mut();
@@ -44,14 +49,13 @@ impl EventSet {
             set,
             gpus: BTreeMap::new(),
         };
+        let mut unwatched = Vec::new();
         for uuid in uuids {
-            if let Err(source) = made.register(nvml, uuid) {
-                made.free(nvml);
-                let uuid = uuid.clone();
-                return Err(NvmlError::Register { uuid, source });
+            if let Err(cause) = made.register(nvml, uuid) {
+                unwatched.push((uuid.clone(), cause.to_string()));
             }
         }
-        Ok(made)
+        Ok((made, unwatched))
     }
 
     fn register(&mut self, nvml: &Nvml, uuid: &str) -> Result<(), Cause> {
@@ -62,16 +66,18 @@ impl EventSet {
             other => other?,
         };
         // SAFETY: the handle is fresh from this library and the set is open.
-        match nvml_try(unsafe { register(device.handle(), XID, self.set) }) {
-            Err(Cause::GpuLost) => return Ok(()),
-            // Without events the GPU's health is still polled.
-            Err(Cause::NotSupported) | Ok(()) => {}
-            Err(e) => return Err(e),
+        let registered = nvml_try(unsafe { register(device.handle(), XID, self.set) });
+        if matches!(registered, Err(Cause::GpuLost)) {
+            return Ok(());
         }
+        // Without events the GPU's health is still polled.
         // SAFETY: only the address is taken.
         let handle = unsafe { device.handle() }.addr();
         self.gpus.insert(handle, uuid.to_owned());
-        Ok(())
+        match registered {
+            Err(Cause::NotSupported) => Ok(()),
+            registered => registered,
+        }
     }
 
     /// Whether exactly these GPUs are registered.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use aliquot_core::Mib;
+use serde::{Deserialize, Serialize};
 
 use crate::mig::{MigLayout, MigMode};
 
@@ -77,18 +78,33 @@ pub struct DeviceHealth {
 pub enum DriverHealth {
     /// Yes.
     Ok,
-    /// It does not answer; the driver's error.
+    /// The driver says so, or no call about it has succeeded for ten seconds; the driver's error.
     Lost(String),
     /// The driver requests this recovery before the GPU is used again (`nvmlDeviceGpuRecoveryAction_t`:
     /// 1 GPU reset, 2 node reboot, others drain first), and no error is known.
     RecoveryRequested(u64),
     /// It reported this critical error. Becomes [`DriverHealth::Ok`] when the driver, having requested a
     /// reset or reboot, no longer does, or when the GPU was lost since and answers again; otherwise
-    /// it stays until the process ends.
+    /// it stays until it is cleared.
     Xid(u64),
     /// It is part of an `NVLink` fabric and not registered with it. Becomes [`DriverHealth::Ok`] when
     /// the registration is complete.
     FabricNotReady(UnfinishedRegistration),
+}
+
+/// A critical error that is not over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedError {
+    /// The GPU.
+    pub gpu: String,
+    /// The GPU again, or the MIG instance that the error came from.
+    pub uuid: String,
+    /// NVIDIA's XID number.
+    pub code: u64,
+    /// The driver has requested a reset or reboot since.
+    pub recovery_requested: bool,
+    /// The GPU has been off the bus since: it was reset, or removed and put back.
+    pub was_lost: bool,
 }
 
 /// The registration of a GPU with its `NVLink` fabric, while it is not complete.
@@ -125,4 +141,7 @@ pub enum GpuEvent {
     },
     /// A watched GPU fell off the bus; reported once each time.
     Lost { uuid: String },
+    /// A GPU refuses to report critical errors: only its health is read. Reported once for each
+    /// subscription.
+    Unwatched { uuid: String, reason: String },
 }

@@ -28,7 +28,8 @@ pub use compute_mode::{ComputeMode, ComputeModes, NvmlPerCall};
 pub use driver::{DEFAULT_LIBRARY, Nvml, Options};
 pub use error::NvmlError;
 pub use facts::{
-    DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, UnfinishedRegistration,
+    DeviceHealth, DriverHealth, DriverInventory, GpuEvent, GpuFacts, Note, RecordedError,
+    UnfinishedRegistration,
 };
 pub use limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits, may_limit_memory};
 pub use mig::{Activation, GpuInstance, MigDevice, MigError, MigLayout, MigMode};
@@ -53,6 +54,14 @@ pub trait Driver: Send + Sync {
     /// Clears the recorded errors of a GPU and its MIG instances, or of one instance, on the
     /// administrator's request. A recovery that the driver requests still counts.
     fn clear_errors(&self, _uuid: &str) {}
+
+    /// The recorded errors of GPUs and MIG instances.
+    fn errors(&self) -> Vec<RecordedError> {
+        Vec::new()
+    }
+
+    /// Records errors that another process recorded, of GPUs of the last inventory.
+    fn restore_errors(&self, _errors: Vec<RecordedError>) {}
 
     /// MPS clients of a device: process ids in this PID namespace, and bytes allocated.
     fn mps_clients(&self, _uuid: &str) -> Result<Vec<(u32, u64)>, NvmlError> {

@@ -2,13 +2,14 @@
 //! alone, and that starts before the driver is loaded.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::error::NvmlError as Cause;
 use parking_lot::{Mutex, RwLock};
 
 use crate::access::{DriverAccess, DriverUse};
-use crate::driver::{Nvml, Options};
+use crate::driver::{Nvml, Options, REOPEN_INTERVAL};
 use crate::error::NvmlError;
 use crate::facts::{DeviceHealth, DriverInventory, GpuEvent};
 use crate::limits::{CgroupLimits, LimitError, MemoryLimit, MemoryLimits};
@@ -27,6 +28,10 @@ pub struct ReleasableNvml {
     open: RwLock<Option<OpenNvml>>,
     /// Why it could not be opened, and when.
     failed: Mutex<Option<(Instant, String)>>,
+    /// The driver has said so of a GPU since the last use began.
+    is_gpu_lost: AtomicBool,
+    /// When it was last opened again for that.
+    reopened: Mutex<Option<Instant>>,
 }
 
 /// In the order in which they are dropped: the driver is reported as closed only after NVML is.
@@ -56,16 +61,21 @@ impl ReleasableNvml {
             access,
             open: RwLock::new(None),
             failed: Mutex::new(None),
+            is_gpu_lost: AtomicBool::new(false),
+            reopened: Mutex::new(None),
         }
     }
 
-    /// Opens the driver, or closes it while another process needs it alone. Called before each use.
-    /// Blocks.
+    /// Opens the driver, or closes it while another process needs it alone; now and then also closes
+    /// and opens it while a GPU is lost. Called before each use. Blocks.
     pub fn open_or_release(&self) -> Result<(), ClosedReason> {
         let mut open = self.open.write();
         if self.access.is_requested()? {
             *open = None;
             return Err(ClosedReason::Requested);
+        }
+        if self.is_reopening_due() {
+            *open = None;
         }
         if let Some(open) = &mut *open {
             if !open.driver_use.is_registered()
@@ -95,6 +105,20 @@ impl ReleasableNvml {
         }
     }
 
+    /// Whether to look anew at a lost GPU: one that was reset or put back since may be reported as lost
+    /// for as long as NVML stays initialised.
+    fn is_reopening_due(&self) -> bool {
+        if !self.is_gpu_lost.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let mut reopened = self.reopened.lock();
+        let is_due = reopened.is_none_or(|last| last.elapsed() >= REOPEN_INTERVAL);
+        if is_due {
+            *reopened = Some(Instant::now());
+        }
+        is_due
+    }
+
     fn open_nvml(&self) -> Result<Nvml, NvmlError> {
         Nvml::open(Options {
             library: root::library(&self.library, self.root.as_deref())?,
@@ -103,10 +127,14 @@ impl ReleasableNvml {
     }
 
     fn call<T>(&self, call: impl FnOnce(&Nvml) -> Result<T, NvmlError>) -> Result<T, NvmlError> {
-        match &*self.open.read() {
+        let called = match &*self.open.read() {
             Some(open) => call(&open.nvml),
             None => Err(NvmlError::Closed),
+        };
+        if called.as_ref().is_err_and(NvmlError::is_gpu_lost) {
+            self.is_gpu_lost.store(true, Ordering::Relaxed);
         }
+        called
     }
 
     fn call_limits<T>(

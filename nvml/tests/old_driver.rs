@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use aliquot_core::Mib;
 use aliquot_nvml::{
-    Driver, DriverHealth, MigMode, Nvml, NvmlError, Options, UnfinishedRegistration,
+    Driver, DriverAccess, DriverHealth, GpuEvent, MigMode, Nvml, NvmlError, Options, ReleasableNvml,
+    UnfinishedRegistration, Usage as _,
 };
 
 fn old_driver(folder: &Path, defines: &[&str]) -> PathBuf {
@@ -89,4 +90,58 @@ fn reports_known_facts_of_old_driver_and_notes_the_rest() {
     assert_eq!((health.len(), &health[0].health), (1, &DriverHealth::Ok));
     let error = driver.wait_events(Duration::from_millis(1)).unwrap_err();
     assert!(matches!(error, NvmlError::EventSet(_)), "{error}");
+}
+
+#[test]
+fn gpu_is_lost_only_if_the_driver_says_so_and_returns_when_nvml_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("answer");
+    let define = format!("-DANSWER=\"{}\"", answer.display());
+    let driver = open(folder.path(), &[&*define]);
+    let health = |code: &str| {
+        std::fs::write(&answer, code).unwrap();
+        driver.health().unwrap().remove(0).health
+    };
+    let (ok, unknown, reset_required, is_lost) = ("0", "999", "16", "15");
+    assert_eq!(health(ok), DriverHealth::Ok);
+    assert_eq!(health(unknown), DriverHealth::Ok, "one call failed");
+    let reset = DriverHealth::RecoveryRequested(1);
+    assert_eq!(health(reset_required), reset);
+    assert!(matches!(health(is_lost), DriverHealth::Lost(_)));
+    assert_eq!(health(ok), DriverHealth::Ok);
+}
+
+#[test]
+fn driver_that_is_opened_for_each_use_is_opened_again_for_a_lost_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("answer");
+    let define = format!("-DANSWER=\"{}\"", answer.display());
+    let library = old_driver(folder.path(), &[&*define]);
+    let access = DriverAccess::new(folder.path());
+    access.create().unwrap();
+    let driver = ReleasableNvml::new(&library, None, access);
+    let is_lost = |code: &str| {
+        std::fs::write(&answer, code).unwrap();
+        driver.open_or_release().unwrap();
+        driver.utilization("GPU-a").is_err()
+    };
+    assert_eq!(["0", "15", "0"].map(is_lost), [false, true, false]);
+}
+
+#[test]
+fn gpu_that_refuses_events_takes_those_of_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = open(folder.path(), &["-DEVENTS"]);
+    let next = || driver.wait_events(Duration::from_millis(1)).unwrap();
+    let first = next();
+    assert!(
+        matches!(&first[..], [GpuEvent::Unwatched { uuid, .. }] if uuid == "GPU-b"),
+        "{first:?}"
+    );
+    let second = next();
+    assert!(
+        matches!(&second[..], [GpuEvent::Xid { uuid, code: 79, .. }] if uuid == "GPU-a"),
+        "{second:?}"
+    );
+    assert_eq!(next(), []);
 }

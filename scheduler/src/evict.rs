@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use aliquot_core::inventory::{Inventory, RefusedPod};
 use aliquot_core::{NodeName, PodUid};
-use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::pod;
 use aliquot_serve::fail_point;
@@ -120,7 +119,7 @@ async fn evict(
     let Some(found) = found else {
         return Ok(());
     };
-    if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
+    if pod::is_mirror(&found) || found.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     if pod::node(&found).as_ref() != Some(node) {

@@ -72,6 +72,7 @@ fn new_pod(review: &PodReview<'_>, settings: &Settings, findings: &mut Findings)
     findings.refusals.extend(invalid);
     isolation::check(pod, namespace, &containers, &request, settings, findings);
     defaults::fill(&request, settings, findings);
+    request::warn_of_ended_share(&containers, &request, findings);
 }
 
 /// A pod whose `schedulerName` the settings do not name: another scheduler places it and another

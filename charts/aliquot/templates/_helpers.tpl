@@ -115,6 +115,7 @@ version counts as the cluster's version. */}}
 {{/* Directories of the agent and the container runtime that no pod with a share may mount. */}}
 {{- define "aliquot.agentPaths" -}}
 {{- $paths := list "/run/aliquot" .stateDir .kubeletDir .cdiDir "/etc/cdi" -}}
+{{- with .execDir }}{{ $paths = append $paths . }}{{ end -}}
 {{- with .runtimeConfig }}{{ $paths = append $paths (dir .) }}{{ end -}}
 {{- with .nvidiaDriverRoot }}{{ if ne . "/" }}{{ $paths = append $paths . }}{{ end }}{{ end -}}
 {{- $paths | uniq | join "," -}}

@@ -1,7 +1,8 @@
 //! Checks of one node: its agent, and what the agent reports in conditions.
 
+use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{INVENTORY, Inventory};
-use aliquot_core::{NodeName, hami};
+use aliquot_core::{Allocation, NodeName, hami};
 use aliquot_k8s::pod;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 
@@ -111,6 +112,7 @@ fn node_checks(facts: &ClusterFacts, node: &Node, pods: &[Pod]) -> Vec<Finding> 
     found.extend(unmanaged(node, &about));
     found.extend(conditions(node, &about));
     found.extend(mps_supervisor(&pods, &about));
+    found.extend(ended_shares(&pods, &about));
     if annotation(node, hami::REGISTER).is_some() {
         found.push(about.problem(
             "hami",
@@ -192,6 +194,38 @@ fn mps_supervisor(pods: &[&Pod], about: &About) -> Option<Finding> {
     ))
 }
 
+/// Running pods whose init container has had a share: a restart of the kubelet ends them while the
+/// agent does not run (kubernetes#138446).
+fn ended_shares(pods: &[&Pod], about: &About) -> Option<Finding> {
+    let at_risk = pods.iter().filter(|pod| has_ended_share(pod));
+    let at_risk: Vec<String> = at_risk
+        .map(|pod| format!("{}/{}", pod::namespace(pod), name(pod)))
+        .collect();
+    let first = at_risk.first()?;
+    Some(about.warning(
+        "ended-shares",
+        format!(
+            "an init container with a share has ended in {}, such as {first}: the kubelet ends the pod if it is restarted while the agent does not run",
+            counted(at_risk.len(), "running pod", "running pods")
+        ),
+        "restart the kubelet of this node only while its agent is ready, and not during helm upgrade; docs/guides/nodes.md",
+    ))
+}
+
+fn has_ended_share(pod: &Pod) -> bool {
+    let text = pod::annotation(pod, ALLOCATION);
+    let Some(Ok(allocation)) = text.map(Allocation::decode) else {
+        return false;
+    };
+    let statuses = pod.status.iter();
+    let mut statuses = statuses.flat_map(|status| status.init_container_statuses.iter().flatten());
+    statuses.any(|status| {
+        let state = status.state.as_ref();
+        allocation.init.contains_key(&status.name)
+            && state.is_some_and(|state| state.terminated.is_some())
+    })
+}
+
 /// No process outside every share holds memory of a GPU.
 fn unmanaged(node: &Node, about: &About) -> Option<Finding> {
     let check = "unmanaged-memory";
@@ -233,6 +267,7 @@ fn conditions(node: &Node, about: &About) -> Vec<Finding> {
             | "CdiOff"
             | "DrainNeeded"
             | "DriverMissing"
+            | "HookNotExecutable"
             | "OtherDevicePlugin"
             | "ResetNeeded" => about.problem(check, text, todo),
             _ => about.warning(check, text, todo),

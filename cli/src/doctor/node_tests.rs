@@ -94,6 +94,29 @@ fn reports_mps_pod_of_another_image_than_the_agents() {
 }
 
 #[test]
+fn names_pods_that_end_with_a_kubelet_that_finds_no_agent() {
+    let with_state = |state: &Value| {
+        let grant = json!({"resource": "nvidia.com/gpu", "gpu": "GPU-a", "memory": 1, "cores": 1});
+        let allocation = json!({"v": 1, "node": "n1", "containers": {},
+            "init": {"first": [grant]}, "priority": 1});
+        let status = json!({"name": "first", "image": "", "imageID": "", "ready": true,
+            "restartCount": 0, "state": state});
+        let mut pod = serde_json::to_value(pod("train", "own/train:1")).unwrap();
+        pod["metadata"]["labels"] = json!({});
+        pod["metadata"]["annotations"] = json!({ALLOCATION: allocation.to_string()});
+        pod["status"]["initContainerStatuses"] = json!([status]);
+        let pod = serde_json::from_value(pod).unwrap();
+        known(node(|_| ()), vec![agent(), pod])
+    };
+    let ended = with_state(&json!({"terminated": {"exitCode": 0}}));
+    check(&ended, &[("ended-shares", Grade::Warning)]);
+    let found = checks(&ended, Some("n1"));
+    let found = found.iter().find(|one| one.check == "ended-shares");
+    assert!(found.unwrap().found.contains("1 running pod, such as s/train"));
+    check(&with_state(&json!({"running": {}})), &[]);
+}
+
+#[test]
 fn reports_hami_registration() {
     let hami = node(|node| node["metadata"]["annotations"][hami::REGISTER] = json!("[]"));
     check(&known(hami, vec![agent()]), &[("hami", Grade::Problem)]);

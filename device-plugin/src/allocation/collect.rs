@@ -10,7 +10,7 @@ use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
-use aliquot_node_state::device_id::DeviceId;
+use aliquot_node_state::device_id::{AnswerName, DeviceId};
 
 use crate::pods::pod::{Phase, Pod};
 
@@ -22,26 +22,22 @@ pub struct Garbage {
     pub pods: BTreeSet<PodUid>,
 }
 
-/// The names and accepted allocations whose pod is gone, whose processes are gone (not `alive`),
-/// and that no checkpoint entry refers to. While a needed allocation is `damaged`, its names are
+/// The names and accepted allocations whose pod is gone and not `used`: none of its processes is left,
+/// and it was not accepted a moment ago. What the kubelet's checkpoint lists of such a pod stands
+/// there until the next pod is admitted. While a needed allocation is `damaged`, its names are
 /// unknown, and no name is garbage.
 pub fn garbage<'a>(
     entries: &[CheckpointEntry],
     pods: &[Arc<Pod>],
     accepted: impl Iterator<Item = &'a AcceptedAllocation>,
     damaged: &BTreeSet<PodUid>,
-    alive: &BTreeSet<PodUid>,
+    used: &BTreeSet<PodUid>,
     on_disk: &BTreeSet<String>,
 ) -> Garbage {
     let present = uids(pods);
-    let in_checkpoint: BTreeSet<&PodUid> = entries.iter().map(|entry| &entry.pod).collect();
-    let needed =
-        |uid: &PodUid| present.contains(uid) || in_checkpoint.contains(uid) || alive.contains(uid);
+    let needed = |uid: &PodUid| present.contains(uid) || used.contains(uid);
     let mut garbage = Garbage::default();
-    let mut needed_names: BTreeSet<&str> = entries
-        .iter()
-        .filter_map(|entry| Some(entry.name.as_ref()?.as_str()))
-        .collect();
+    let mut needed_names: BTreeSet<&str> = BTreeSet::new();
     for share in accepted {
         if needed(&share.pod) {
             needed_names.extend(share.names.iter().map(String::as_str));
@@ -51,6 +47,11 @@ pub fn garbage<'a>(
     }
     let (unclear, gone): (Vec<&PodUid>, Vec<&PodUid>) = damaged.iter().partition(|uid| needed(uid));
     garbage.pods.extend(gone.into_iter().cloned());
+    // Those of pods that are not accepted yet.
+    let starting = |entry: &&CheckpointEntry| !garbage.pods.contains(&entry.pod);
+    for entry in entries.iter().filter(starting) {
+        needed_names.extend(entry.name.as_ref().map(AnswerName::as_str));
+    }
     let known = unclear.is_empty();
     garbage.names = on_disk
         .iter()

@@ -25,25 +25,25 @@ fn names(pairs: &[(&str, &str)]) -> BTreeMap<GpuUuid, GpuUuid> {
 }
 
 #[test]
-fn collects_only_after_entry_pod_and_processes_end() {
+fn collects_only_after_pod_and_processes_end() {
     // One accepted pod `u1` with the file `n1`.
     let (entries, here) = ([entry("u1", Some("n1"), &["GPU-a::0"])], pods(&["u1"]));
     let (share, files) = ([accepted("u1", &["n1"])], set(&["n1"]));
     for case in 0..8 {
-        let [listed, present, alive] = [1, 2, 4].map(|bit| case & bit != 0);
+        let [listed, present, used] = [1, 2, 4].map(|bit| case & bit != 0);
         let found = garbage(
             &entries[..usize::from(listed)],
             &here[..usize::from(present)],
             share.iter(),
             &set(&[]),
-            &set(if alive { &["u1"] } else { &[] }),
+            &set(if used { &["u1"] } else { &[] }),
             &files,
         );
         let mut expected = Garbage::default();
-        if case == 0 {
+        if !present && !used {
             (expected.names, expected.pods) = (set(&["n1"]), set(&["u1"]));
         }
-        assert_eq!(found, expected, "{listed} {present} {alive}");
+        assert_eq!(found, expected, "{listed} {present} {used}");
     }
     // Of no accepted pod, and an older name of a present one.
     let entries = [entry("u2", Some("n2"), &["GPU-a::1"])];

@@ -3,6 +3,7 @@
 //! checkpoint cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::gpus::inventory::MonitorReports;
 use crate::metrics::Metrics;
 use crate::paths::Paths;
 use crate::pods::pod::Phase;
-use aliquot_node_state::accepted::AcceptedAllocation;
+use aliquot_node_state::accepted::{self, AcceptedAllocation};
 use aliquot_node_state::checkpoint::CheckpointError;
 use aliquot_node_state::monitor_reports;
 
@@ -36,6 +37,8 @@ const GAP: Duration = Duration::from_secs(1);
 /// How long an entry must be missing before it counts as lost: the kubelet removes an ended pod
 /// before the API server reports its end.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+/// How long a pod that the watch does not list is taken for one that it has yet to list.
+const LISTED_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
 pub enum HousekeepingError {
@@ -162,7 +165,8 @@ fn try_once(
     let on_disk = on_disk(paths)?;
     let damaged: BTreeSet<PodUid> = store.damaged().keys().cloned().collect();
     let shares = || store.all();
-    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &alive, &on_disk);
+    let used = &alive | &accepted_just_now(&paths.accepted, &departed);
+    let garbage = collect::garbage(&entries, &pods, shares(), &damaged, &used, &on_disk);
     // A failed removal does not stop the others.
     for name in &garbage.names {
         match remove(paths, name) {
@@ -213,9 +217,16 @@ fn try_once(
         unmanaged: held.and_then(monitor_reports::read).unwrap_or_default(),
     });
     problems.extend(preparer.refresh()?.problems);
-    if let Some(installed) = preparer.limiter() {
-        let (root, specs) = (&paths.limiter, &paths.cdi);
-        match injection::collect(root, installed, specs) {
+    let installed = preparer.limiter();
+    let folders = installed.into_iter().flat_map(|installed| {
+        let hook = installed.hook.parent();
+        let programs = hook.map(|folder| (&paths.programs, folder));
+        [(&paths.limiter, &*installed.folder)]
+            .into_iter()
+            .chain(programs)
+    });
+    for (root, installed) in folders {
+        match injection::collect(root, installed, &paths.cdi) {
             Ok(0) => {}
             Ok(removed) => tracing::info!(
                 removed,
@@ -229,6 +240,17 @@ fn try_once(
         }
     }
     Ok(collect::lost(&entries, &pods, shares()))
+}
+
+/// Those of these pods whose accepted allocation was stored a moment ago.
+fn accepted_just_now(directory: &Path, pods: &BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+    let is_new = |pod: &&PodUid| {
+        let file = fs::metadata(directory.join(accepted::file_name(pod)));
+        let stored = file.and_then(|file| file.modified()).ok();
+        let age = stored.and_then(|stored| stored.elapsed().ok());
+        age.is_none_or(|age| age < LISTED_AFTER)
+    };
+    pods.iter().filter(is_new).cloned().collect()
 }
 
 pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {

@@ -1,12 +1,13 @@
 //! Prepares the start of one container: writes its limits page, counters file and CDI specs from its
 //! accepted allocation. A container with several resources gets one set of mounts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use aliquot_core::inventory::Mode;
+use aliquot_core::inventory::{Gpu, Mode};
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::{GpuUuid, Grant, Mib, Percent, PodUid};
 use aliquot_nvml::may_limit_memory;
@@ -21,17 +22,23 @@ use crate::allocation::limits;
 use crate::allocation::node_allocations::NodeAllocations;
 use crate::allocation::validation::Refusal;
 use crate::container_edits::capabilities::AllowedCapabilities;
+use crate::container_edits::cdi::Spec;
+use crate::container_edits::device_nodes::Majors;
 use crate::container_edits::injection::{self, InstalledLimiter};
 use crate::container_edits::{ContainerEdits, EditsError};
 use crate::files::FileError;
+use crate::gpus::allocatable::NodeLayout;
 use crate::gpus::host_device::HostDevice;
-use crate::gpus::inventory::PublishedNode;
+use crate::gpus::inventory::{PublishedNode, RuntimeStatus};
 use crate::modes::{ContainerGrant, ModeError, ModeSetup, mps};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::{self, CheckpointEntry, CheckpointError};
+use aliquot_node_state::device_id::AnswerName;
 use aliquot_node_state::limits::EffectiveLimits;
 use aliquot_serve::fail_point;
 
+/// All files are written again after this, whatever has changed: somebody may have changed them.
+const ALL_AFTER: Duration = Duration::from_mins(5);
 /// Pods whose files can be written at the same time.
 const POD_LOCKS: u64 = 16;
 
@@ -42,11 +49,6 @@ pub enum PrepareError {
     Refused(Refusal),
     #[error(transparent)]
     File(#[from] FileError),
-    /// The accepted allocation names a device that is no longer on this node.
-    #[error(
-        "{gpu} of the allocation of pod {pod} is no longer on this node: delete the pod and create it again"
-    )]
-    DeviceGone { pod: PodUid, gpu: GpuUuid },
     #[error(transparent)]
     Edits(#[from] EditsError),
     #[error(transparent)]
@@ -65,14 +67,37 @@ pub struct Preparer {
     /// The size to charge for a context on every device; `None`: an estimate for each GPU.
     context: Option<Mib>,
     pod_locks: Vec<Mutex<()>>,
+    refreshed: Mutex<Option<WrittenFiles>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refreshed {
     /// How many containers have their files.
     pub containers: usize,
+    /// How many of them were set up again, since what their files follow from has changed.
+    pub changed: usize,
     /// What could not be done, each once.
     pub problems: BTreeSet<String>,
+}
+
+/// What the files of all containers follow from, beside the pods' accepted allocations.
+#[derive(PartialEq)]
+struct NodeInputs {
+    devices: BTreeMap<GpuUuid, HostDevice>,
+    gpus: Vec<Gpu>,
+    layout: NodeLayout,
+    runtime: Option<RuntimeStatus>,
+    driver_version: String,
+    spec: Option<Arc<Spec>>,
+    majors: Majors,
+}
+
+/// Which containers have the files that follow from these inputs.
+struct WrittenFiles {
+    inputs: NodeInputs,
+    since: Instant,
+    /// By the first name.
+    containers: BTreeMap<String, Arc<AcceptedAllocation>>,
 }
 
 /// The devices of a container, and what its limits page and environment show of its grants.
@@ -95,6 +120,7 @@ impl Preparer {
             allocations,
             context,
             pod_locks: (0..POD_LOCKS).map(|_| Mutex::default()).collect(),
+            refreshed: Mutex::default(),
         }
     }
 
@@ -114,13 +140,16 @@ impl Preparer {
     }
 
     /// Updates the files of every accepted pod in the checkpoint (NVIDIA's own spec may have
-    /// changed). What fails for one entry stops no other; its container reports the same error at
-    /// its next start.
+    /// changed), where they follow from something else than at the last update. What fails for one
+    /// entry stops no other; its container reports the same error at its next start.
     pub fn refresh(&self) -> Result<Refreshed, CheckpointError> {
         let entries = self.allocations.entries()?;
         let node = self.allocations.published.get();
         let store = &self.allocations.store;
         let mut refreshed = Refreshed::default();
+        let mut last = self.refreshed.lock();
+        let mut known = self.written_files(last.take(), &node);
+        let (mut written, mut failed) = (BTreeMap::new(), BTreeMap::new());
         for holders in checkpoint::entries_by_container(&entries) {
             let _locked = self.lock_pod(&holders[0].pod);
             let Some(accepted) = store.lock().get(&holders[0].pod).cloned() else {
@@ -131,6 +160,8 @@ impl Preparer {
                 continue;
             }
             let container = &holders[0].container;
+            let name = holders.iter().find_map(|holder| holder.name.as_ref());
+            let name = name.map_or("", AnswerName::as_str).to_owned();
             let pod = format!("{}/{}", accepted.namespace, accepted.pod_name);
             let names = checkpoint::names_by_container(holders.iter().copied());
             if let Err(error) = store.lock().record_names(&accepted.pod, names) {
@@ -141,20 +172,53 @@ impl Preparer {
             if has_instances(&accepted) && !self.allocations.is_live(&accepted.pod) {
                 continue;
             }
+            if known.containers.get(&name) == Some(&accepted) {
+                refreshed.containers += 1;
+                written.insert(name, accepted);
+                continue;
+            }
             match self.prepare(&accepted, &holders, &node) {
                 Ok(problems) => {
                     refreshed.containers += 1;
+                    refreshed.changed += 1;
+                    if problems.is_empty() {
+                        written.insert(name, accepted);
+                    }
                     refreshed.problems.extend(problems);
                 }
                 Err(error) => {
-                    let text = format!(
-                        "cannot update the files of container {container} of pod {pod}: {error}"
-                    );
-                    refreshed.problems.insert(text);
+                    failed
+                        .entry(error.to_string())
+                        .or_insert_with(|| format!("container {container} of pod {pod}"));
                 }
             }
         }
+        for (error, first) in failed {
+            let text = format!("cannot update the files of containers, such as {first}: {error}");
+            refreshed.problems.insert(text);
+        }
+        known.containers = written;
+        *last = Some(known);
         Ok(refreshed)
+    }
+
+    /// What was written last, if it follows from what is known of the node now.
+    fn written_files(&self, last: Option<WrittenFiles>, node: &PublishedNode) -> WrittenFiles {
+        let inputs = NodeInputs {
+            devices: node.devices.clone(),
+            gpus: node.inventory.gpus.clone(),
+            layout: node.layout.clone(),
+            runtime: node.runtime.clone(),
+            driver_version: node.readings.facts.driver_version.clone(),
+            spec: self.edits.driver_spec().ok(),
+            majors: Majors::read(&self.allocations.paths.proc_devices),
+        };
+        let last = last.filter(|last| last.inputs == inputs && last.since.elapsed() < ALL_AFTER);
+        last.unwrap_or_else(|| WrittenFiles {
+            inputs,
+            since: Instant::now(),
+            containers: BTreeMap::new(),
+        })
     }
 
     /// Writes the files of one container, whose names are those of `holders`, in the order of their
@@ -247,10 +311,8 @@ impl Preparer {
         let mut setup = ModeSetup::default();
         for (index, grant) in grants.iter().enumerate() {
             let device = node.devices.get(&grant.gpu).cloned();
-            let mut device = device.ok_or_else(|| PrepareError::DeviceGone {
-                pod: accepted.pod.clone(),
-                gpu: grant.gpu.clone(),
-            })?;
+            let gone = || PrepareError::Refused(Refusal::DeviceGone(grant.gpu.clone()));
+            let mut device = device.ok_or_else(gone)?;
             let other_instances = placed_instances(accepted, &others, &grant.gpu);
             let share = ContainerGrant {
                 pod: &accepted.pod,

@@ -197,7 +197,7 @@ impl ContainerStarter {
             // The kubelet may have allocated again.
             for holder in holders {
                 validation::check_holder(holder, &accepted.allocation)
-                    .map_err(StartError::Refused)?;
+                    .map_err(|refusal| self.refuse_again(uid, refusal))?;
             }
             Started::Served
         } else {
@@ -211,11 +211,25 @@ impl ContainerStarter {
         drop(store);
         if let Some(accepted) = accepted {
             for holders in checkpoint::entries_by_container(holders) {
-                self.preparer.prepare(&accepted, &holders, &node)?;
+                let prepared = self.preparer.prepare(&accepted, &holders, &node);
+                prepared.map_err(|error| self.not_prepared(uid, error, &node))?;
             }
+            self.allocations
+                .published
+                .retain_refused(|refused| refused != uid);
         }
         fail_point::at("StartServed");
         Ok(started)
+    }
+
+    /// Publishes why a container of an accepted pod cannot start any more. While a GPU is being set
+    /// up, its devices may come back.
+    fn not_prepared(&self, uid: &PodUid, error: PrepareError, node: &PublishedNode) -> StartError {
+        let is_settled = node.layout.gpus.values().all(|gpu| gpu.cordon.is_none());
+        match error {
+            PrepareError::Refused(refusal) if is_settled => self.refuse_again(uid, refusal),
+            error => error.into(),
+        }
     }
 
     /// Validates a pod at its first start, and stores what it was accepted with.
@@ -255,6 +269,11 @@ impl ContainerStarter {
         fail_point::at("ShareAfterStore");
         known.published.retain_refused(|refused| refused != uid);
         Ok(())
+    }
+
+    /// Publishes a refusal of a pod that was accepted before.
+    fn refuse_again(&self, uid: &PodUid, refusal: Refusal) -> StartError {
+        self.refuse(self.allocations.pods.get(uid).as_deref(), refusal)
     }
 
     /// Publishes a refusal, so that the scheduler can evict the pod.

@@ -116,6 +116,10 @@ fn accepted_allocation(
                 device.clone(),
             ));
         }
+        let by_mps = |grant: &Grant| mode_of(&grant.gpu) == Some(Mode::Mps);
+        if container.mounts_shm && grants.iter().any(by_mps) {
+            return Err(Refusal::MpsSharedMemory(container.name.clone()));
+        }
     }
     let devices = |name: &str| {
         let grants = allocation.grants(name).unwrap_or_default();
@@ -234,6 +238,9 @@ fn check_capacity(
         let other_resource = !grants().all(|grant| grant.device_key() != gpu || offered(grant));
         let other_resource = other_resource.then_some(Reason::CardTypeMismatch);
         if let Some(reason) = other_resource.or(full) {
+            if other_resource.is_none() && fits_later(&open, &all, &gpu, &requested) {
+                return Err(Refusal::Lingering(gpu, reason));
+            }
             return Err(Refusal::Full {
                 gpu,
                 reason,
@@ -244,6 +251,20 @@ fn check_capacity(
         }
     }
     Ok(())
+}
+
+/// Whether it fits once the processes of deleted pods have ended.
+fn fits_later(
+    inventory: &Inventory,
+    pods: &[(&PodUid, &AllocatedUse)],
+    gpu: &GpuUuid,
+    requested: &DeviceUse,
+) -> bool {
+    let mut later = inventory.clone();
+    later.lingering.clear();
+    let known = LedgerDevices::of(&later, &[], pods);
+    let found = known.refusal_of(&later, gpu, requested);
+    found.is_some_and(|(_, full)| full.is_none())
 }
 
 /// The inventory's UUID for a device: that of its GPU for an instance of dynamic MIG.
@@ -284,6 +305,8 @@ pub enum Refusal {
     DeviceGone(GpuUuid),
     /// An MPS client sees one device, and the allocation has more.
     MpsBesideOther(String, GpuUuid),
+    /// An MPS client has its daemon's memory where the container mounts a volume.
+    MpsSharedMemory(String),
     /// What a pod that was accepted here uses is unknown.
     ShareUnreadable(PodUid),
     /// The device's sharing mode changed since the pod was bound.
@@ -296,6 +319,8 @@ pub enum Refusal {
     },
     Unhealthy(GpuUuid, String),
     Changing(GpuUuid, String),
+    /// The device has enough left but for what processes of deleted pods still use.
+    Lingering(GpuUuid, Reason),
     /// The device has too little left beside what was accepted before.
     Full {
         gpu: GpuUuid,
@@ -353,6 +378,10 @@ impl fmt::Display for Refusal {
                 f,
                 "container {container} has {device}, which is shared by MPS, and another GPU in its allocation, but an MPS client sees only the GPU of its daemon: request each GPU in a container of its own"
             ),
+            Self::MpsSharedMemory(container) => write!(
+                f,
+                "container {container} mounts a volume at /dev/shm, where an MPS client has the memory that it shares with its daemon: remove the mount, or ask for another sharing mode (annotation aliquot.dev/vgpu-mode)"
+            ),
             Self::ShareUnreadable(pod) => write!(
                 f,
                 "the allocation of the pod with uid {pod} can be read neither from the agent's store nor from its annotation, so the free capacity is unknown: ask your administrator to delete that pod"
@@ -376,6 +405,10 @@ impl fmt::Display for Refusal {
             Self::Changing(gpu, how) => write!(
                 f,
                 "{gpu} of the pod's allocation {how}: delete the pod and create it again"
+            ),
+            Self::Lingering(gpu, reason) => write!(
+                f,
+                "processes of a pod that was deleted still use {gpu} ({reason}): the kubelet starts this pod when they have ended"
             ),
             Self::Full {
                 gpu,

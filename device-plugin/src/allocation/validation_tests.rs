@@ -1,6 +1,7 @@
 //! A table of first starts: accepted, refused, and what the user reads.
 
 use aliquot_core::Grant;
+use aliquot_core::inventory::LingeringShare;
 use aliquot_core::usage::{DeviceUse, Stage};
 use aliquot_node_state::limits::UtilizationPolicy;
 
@@ -204,6 +205,29 @@ fn rejects_allocations_over_device_capacity() {
 }
 
 #[test]
+fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
+    let lingers = |memory| LingeringShare {
+        pod: "gone".into(),
+        gpu: "GPU-a".into(),
+        memory: Mib(memory),
+        cores: Percent(0),
+        replicas: 1,
+    };
+    check(
+        |c| c.inventory.lingering.push(lingers(7001)),
+        &["GPU-a", "CardInsufficientMemory", "when they have ended"],
+    );
+    let full = allocation(&[("main", &[grant("GPU-a", 7001, 0)])]);
+    check(
+        |c| {
+            c.inventory.lingering.push(lingers(1));
+            c.others = vec![accepted("u2", full)];
+        },
+        &["too little capacity", "create it again"],
+    );
+}
+
+#[test]
 fn init_containers_share_with_later_containers() {
     check(
         |c| {
@@ -233,6 +257,19 @@ fn counts_pods_with_damaged_share() {
         (AllocatedUse::Unreadable, &unread),
     ] {
         check(|case| case.damaged = vec![("other".into(), used)], expected);
+    }
+}
+
+#[test]
+fn rejects_volume_in_the_place_of_the_mps_daemons_memory() {
+    let words = ["container main", "/dev/shm", "remove the mount"];
+    for (mode, expected) in [(Mode::Mps, &words[..]), (Mode::Exclusive, &[])] {
+        let mounting = |case: &mut Case| {
+            case.inventory.gpus[0].mode = mode;
+            let pod = case.pod.as_mut().expect("there is one");
+            pod.containers[0].mounts_shm = true;
+        };
+        check(mounting, expected);
     }
 }
 

@@ -184,7 +184,7 @@ impl SpecInputs {
 }
 
 /// The program and the arguments that run `program` with the host's root as its own.
-fn command_line(
+pub(crate) fn command_line(
     host_root: &Path,
     program: &Path,
     arguments: Vec<OsString>,

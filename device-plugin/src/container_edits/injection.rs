@@ -33,9 +33,14 @@ const HOOK_ENVIRONMENT: [&str; 1] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
 /// An empty file of each version.
 const EMPTY: &str = "empty";
 
-/// The installed limiter and shim libraries of one version.
+/// The installed limiter, shim libraries and OCI hook of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InstalledLimiter(PathBuf);
+pub struct InstalledLimiter {
+    /// The folder with the libraries.
+    pub folder: PathBuf,
+    /// The hook, which the container runtime runs on the host.
+    pub hook: PathBuf,
+}
 
 /// The shim libraries with a driver's own calls, by the names of the libraries.
 pub type DriverShims = BTreeMap<&'static str, PathBuf>;
@@ -122,7 +127,7 @@ impl InstalledLimiter {
         static INSTALLING: Mutex<()> = Mutex::new(());
         let mut hasher = DefaultHasher::new();
         shim.hash(&mut hasher);
-        let folder = self.0.join(format!("driver-{:016x}", hasher.finish()));
+        let folder = self.folder.join(format!("driver-{:016x}", hasher.finish()));
         let path = folder.join(library.name);
         let _one_at_a_time = INSTALLING.lock();
         if !path.exists() {
@@ -133,13 +138,9 @@ impl InstalledLimiter {
     }
 }
 
-/// Removes the versions under `root` that are neither `installed` nor named by a spec in `specs`. A
-/// running container retains what it has mounted. Returns how many were removed.
-pub fn collect(
-    root: &Path,
-    installed: &InstalledLimiter,
-    specs: &Path,
-) -> Result<usize, FileError> {
+/// Removes the versions under `root` that are neither in the `installed` folder nor named by a spec in
+/// `specs`. A running container retains what it has mounted. Returns how many were removed.
+pub fn collect(root: &Path, installed: &Path, specs: &Path) -> Result<usize, FileError> {
     let mut named_by = Vec::new();
     for file in files::names(specs)? {
         if cdi::name_of(&file).is_some() {
@@ -152,7 +153,7 @@ pub fn collect(
         let folder = root.join(version);
         let start = format!("{}/", folder.display());
         let is_named = named_by.iter().any(|spec| spec.contains(&start));
-        if folder != installed.0 && !is_named {
+        if folder != installed && !is_named {
             files::remove(&folder)?;
             removed += 1;
         }
@@ -161,8 +162,9 @@ pub fn collect(
 }
 
 /// Installs the library at `source`, the hook beside it and the shim libraries into a folder of
-/// `root` that is named after their content, atomically.
-pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError> {
+/// `root` that is named after their content, atomically; the hook also into the folder of this name
+/// in `programs`, from where it is run.
+pub fn install(source: &Path, root: &Path, programs: &Path) -> Result<InstalledLimiter, FileError> {
     let library = fs::read(source).map_err(failed("read", source))?;
     let hook = source.with_file_name(HOOK);
     let program = fs::read(&hook);
@@ -180,7 +182,8 @@ pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError
     let compat = |index| (compat_shim(index), build_compat_shim(index, machine));
     content.extend((0..COMPAT_LIBRARIES).map(compat));
     content.push((EMPTY.to_owned(), Vec::new()));
-    content.extend(program.ok().map(|program| (HOOK.to_owned(), program)));
+    let program = program.ok();
+    content.extend(program.clone().map(|program| (HOOK.to_owned(), program)));
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
@@ -192,14 +195,17 @@ pub fn install(source: &Path, root: &Path) -> Result<InstalledLimiter, FileError
         for (name, bytes) in &content {
             files::replace(&new.join(name), bytes)?;
         }
-        let hook = new.join(HOOK);
-        if hook.exists() {
-            let executable = Permissions::from_mode(0o755);
-            fs::set_permissions(&hook, executable).map_err(failed("chmod", &hook))?;
-        }
         fs::rename(&new, &folder).map_err(failed("rename to", &folder))?;
     }
-    Ok(InstalledLimiter(folder))
+    let programs = programs.join(&version);
+    let hook = programs.join(HOOK);
+    if let Some(program) = program {
+        files::directory(&programs, 0o755)?;
+        files::replace(&hook, &program)?;
+        let executable = Permissions::from_mode(0o755);
+        fs::set_permissions(&hook, executable).map_err(failed("chmod", &hook))?;
+    }
+    Ok(InstalledLimiter { folder, hook })
 }
 
 /// Adds to a container directory what injection needs: the library, empty files on which the real
@@ -217,7 +223,7 @@ pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Resul
     }
     for (name, place) in links {
         // A running container retains its version.
-        match fs::hard_link(installed.0.join(name), &place) {
+        match fs::hard_link(installed.folder.join(name), &place) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed("link", &place)(error));
             }
@@ -231,6 +237,18 @@ pub fn add_to_directory(directory: &Path, installed: &InstalledLimiter) -> Resul
         files::put(&preload, format!("{FOLDER}/{LIMITER}\n").as_bytes())?;
     }
     Ok(())
+}
+
+/// Gives each hook of NVIDIA's that has no environment one of its own.
+pub fn set_hook_environment(edits: &mut Edits) {
+    let hooks = edits.other.get_mut("hooks").and_then(Value::as_array_mut);
+    let hooks = hooks.into_iter().flatten();
+    for hook in hooks.filter_map(Value::as_object_mut) {
+        let own = hook.get("env").and_then(Value::as_array);
+        if own.is_none_or(Vec::is_empty) {
+            hook.insert("env".to_owned(), json!(HOOK_ENVIRONMENT));
+        }
+    }
 }
 
 /// Whether these edits mount the CUDA driver's library.
@@ -261,7 +279,7 @@ pub fn inject(
         real["containerPath"] = json!(format!("{FOLDER}/{}", library.real));
         moved.push(real);
         let shim = shims.get(library.name).cloned();
-        mount["hostPath"] = json!(shim.unwrap_or_else(|| installed.0.join(library.name)));
+        mount["hostPath"] = json!(shim.unwrap_or_else(|| installed.folder.join(library.name)));
     }
     edits.mounts.extend(moved);
     let list = format!("{directory}/{PRELOAD_LIST}");
@@ -272,7 +290,7 @@ pub fn inject(
     }));
     for (stage, arguments) in [
         ("createRuntime", json!([HOOK, "preload", list])),
-        ("createContainer", json!([HOOK, "compat", installed.0])),
+        ("createContainer", json!([HOOK, "compat", installed.folder])),
     ] {
         edits.add_hook(hook(installed, stage, arguments));
     }
@@ -303,7 +321,7 @@ pub fn limit_by_driver(
 fn hook(installed: &InstalledLimiter, stage: &str, arguments: Value) -> Value {
     json!({
         "hookName": stage,
-        "path": installed.0.join(HOOK),
+        "path": installed.hook,
         "args": arguments,
         "env": HOOK_ENVIRONMENT,
         "timeout": HOOK_TIMEOUT,
@@ -326,6 +344,13 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
+
+    fn limiter() -> InstalledLimiter {
+        InstalledLimiter {
+            folder: "/l/1".into(),
+            hook: "/exec/1/aliquot-hook".into(),
+        }
+    }
 
     fn mount(host: &str, container: &str) -> Value {
         json!({"hostPath": host, "containerPath": container, "options": ["ro", "bind"]})
@@ -353,7 +378,7 @@ mod tests {
                 .into(),
             ..Edits::default()
         };
-        let installed = InstalledLimiter("/l/1".into());
+        let installed = limiter();
         let shim = "/l/1/driver-2/libcuda.so.1";
         let shims = DriverShims::from([("libcuda.so.1", shim.into())]);
         inject(&mut edits, "/directory", &installed, &shims);
@@ -377,7 +402,7 @@ mod tests {
     #[test]
     fn preloads_limiter_and_runs_hooks_for_the_image() {
         let mut edits = Edits::default();
-        let installed = InstalledLimiter("/l/1".into());
+        let installed = limiter();
         inject(&mut edits, "/directory", &installed, &DriverShims::new());
         assert_eq!(
             pairs(&edits),
@@ -388,14 +413,14 @@ mod tests {
             json!([
                 {
                     "hookName": "createRuntime",
-                    "path": "/l/1/aliquot-hook",
+                    "path": "/exec/1/aliquot-hook",
                     "args": ["aliquot-hook", "preload", "/directory/ld.so.preload"],
                     "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
                     "timeout": 10,
                 },
                 {
                     "hookName": "createContainer",
-                    "path": "/l/1/aliquot-hook",
+                    "path": "/exec/1/aliquot-hook",
                     "args": ["aliquot-hook", "compat", "/l/1"],
                     "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
                     "timeout": 10,
@@ -407,7 +432,7 @@ mod tests {
     #[test]
     fn hook_sets_limits_by_the_mounted_driver_where_it_has_them() {
         let nvml = mount("/host/libnvidia-ml.so.615.10", "/lib/libnvidia-ml.so.1");
-        let installed = InstalledLimiter("/l/1".into());
+        let installed = limiter();
         for (mounts, gpus, expected) in [
             (vec![nvml.clone()], &["GPU-a", "GPU-b"][..], 1),
             (vec![nvml], &[], 0),
@@ -431,9 +456,26 @@ mod tests {
                     "GPU-b",
                 ]);
                 assert_eq!(hook["hookName"], "createRuntime");
+                assert_eq!(hook["path"], "/exec/1/aliquot-hook");
                 assert_eq!(hook["args"], arguments);
             }
         }
+    }
+
+    #[test]
+    fn no_hook_runs_with_the_environment_of_the_container() {
+        let hook = |env: &Value| json!({"path": "/usr/bin/nvidia-cdi-hook", "env": env});
+        let (theirs, ours) = (json!(["NVIDIA_CTK_DEBUG=false"]), json!(HOOK_ENVIRONMENT));
+        let mut edits = Edits::default();
+        set_hook_environment(&mut edits);
+        assert_eq!(edits, Edits::default());
+        let bare = json!({"path": "/usr/bin/nvidia-cdi-hook"});
+        for before in [bare, hook(&json!([])), hook(&theirs), json!("damaged")] {
+            edits.add_hook(before);
+        }
+        set_hook_environment(&mut edits);
+        let after = [hook(&ours), hook(&ours), hook(&theirs), json!("damaged")];
+        assert_eq!(edits.other["hooks"], json!(after));
     }
 
     #[test]
@@ -441,7 +483,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let source = dir.path().join("libvgpu.so");
         fs::write(&source, "one").expect("written");
-        let installed = install(&source, &dir.path().join("limiter")).expect("installed");
+        let root = dir.path().join("limiter");
+        let installed = install(&source, &root, &root).expect("installed");
         let host = dir.path().join("host");
         fs::create_dir_all(host.join("usr/lib64")).expect("made");
         let edits = Edits {
@@ -471,7 +514,7 @@ mod tests {
         // NVML has no file here.
         assert_eq!(shims.keys().copied().collect::<Vec<_>>(), ["libcuda.so.1"]);
         let shim = &shims["libcuda.so.1"];
-        assert!(shim.starts_with(&installed.0) && shim.ends_with("libcuda.so.1"));
+        assert!(shim.starts_with(&installed.folder) && shim.ends_with("libcuda.so.1"));
         let mut file = File::open(shim).expect("installed");
         let found = exported_calls(LIBRARIES[0], &mut file).expect("calls");
         assert_eq!(found, calls);
@@ -488,18 +531,21 @@ mod tests {
             dir.path().join("limiter"),
             dir.path().join("directory"),
         );
+        let programs = dir.path().join("exec/limiter");
         let hook = source.with_file_name(HOOK);
         fs::write(&source, "one").expect("written");
         fs::write(&hook, "a program").expect("written");
-        let first = install(&source, &versions).expect("installed");
-        assert_eq!(install(&source, &versions).expect("again"), first);
-        let hook = fs::metadata(first.0.join(HOOK)).expect("installed");
+        let install = || install(&source, &versions, &programs).expect("installed");
+        let first = install();
+        assert_eq!(install(), first);
+        assert!(first.hook.starts_with(&programs));
+        let hook = fs::metadata(&first.hook).expect("installed");
         assert_eq!(hook.permissions().mode() & 0o777, 0o755);
         add_to_directory(&directory, &first).expect("added");
         let library = directory.join(LIB).join(LIMITER);
         let inode = fs::metadata(&library).expect("there").ino();
         fs::write(&source, "two").expect("written");
-        let second = install(&source, &versions).expect("installed");
+        let second = install();
         assert_ne!(first, second);
         let list = directory.join(PRELOAD_LIST);
         let ours = fs::read(&list).expect("read");
@@ -515,11 +561,18 @@ mod tests {
         let specs = dir.path().join("cdi");
         fs::create_dir(&specs).expect("made");
         let spec = specs.join(cdi::file_name("GPU-a-0-1"));
-        fs::write(&spec, format!("{}/libcuda.so.1", first.0.display())).expect("written");
-        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 0);
-        fs::write(&spec, format!("{}/libcuda.so.1", second.0.display())).expect("written");
-        assert_eq!(collect(&versions, &second, &specs).expect("looked"), 1);
-        assert!(!first.0.exists() && second.0.exists());
+        let old_hook = first.hook.parent().expect("in a folder");
+        let new_hook = second.hook.parent().expect("in a folder");
+        let collected = |installed: &InstalledLimiter| {
+            let (library, hook) = (installed.folder.display(), installed.hook.display());
+            fs::write(&spec, format!("{library}/libcuda.so.1 {hook}")).expect("written");
+            let libraries = collect(&versions, &second.folder, &specs).expect("looked");
+            (libraries, collect(&programs, new_hook, &specs).expect("looked"))
+        };
+        assert_eq!(collected(&first), (0, 0));
+        assert_eq!(collected(&second), (1, 1));
+        assert!(!first.folder.exists() && second.folder.exists());
+        assert!(!old_hook.exists() && new_hook.exists());
         // A shim and a placeholder for each compat library of an image.
         let names = files::names(&directory.join(LIB)).expect("list");
         let compat = (0..COMPAT_LIBRARIES).map(compat_folder);
@@ -530,7 +583,7 @@ mod tests {
             let folder = directory.join(LIB).join(compat_folder(index));
             let placeholder = fs::read(folder.join("libcuda-real.so.1")).expect("there");
             assert!(placeholder.is_empty());
-            let shim = fs::read(second.0.join(compat_shim(index))).expect("installed");
+            let shim = fs::read(second.folder.join(compat_shim(index))).expect("installed");
             let machine = Architecture::HERE.expect("a shim library");
             assert_eq!(shim, build_compat_shim(index, machine));
         }

@@ -115,6 +115,7 @@ impl ContainerEdits {
         if let Some(allowed) = allowed {
             allowed.filter_edits(&mut driver.edits);
         }
+        injection::set_hook_environment(&mut driver.edits);
         Ok(driver)
     }
 
@@ -164,7 +165,7 @@ impl ContainerEdits {
     }
 
     /// [`driver_spec::stored`], read again after [`SPEC_MAX_AGE`].
-    fn driver_spec(&self) -> StoredSpec {
+    pub(crate) fn driver_spec(&self) -> StoredSpec {
         let mut cached = self.spec.lock();
         if let Some((read, spec)) = &*cached
             && read.elapsed() < SPEC_MAX_AGE

@@ -33,6 +33,8 @@ pub enum FailurePodPolicy {
 /// What brings a device back into service; the most severe is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Recovery {
+    /// A driver that reports the GPU's memory.
+    OtherDriver,
     /// The GPU's registration with its NVLink fabric. The pods on the GPU stay: the driver may
     /// repeat the registration while they run.
     FabricRegistration,
@@ -57,6 +59,7 @@ impl From<XidAction> for Recovery {
 impl fmt::Display for Recovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::OtherDriver => "another driver",
             Self::FabricRegistration => "fabric-registration",
             Self::RestartApplication => XidAction::RestartApplication.name(),
             Self::ResetGpu => XidAction::ResetGpu.name(),
@@ -155,6 +158,44 @@ pub fn diagnose(device: &nvml::DeviceHealth, actions: &XidActions) -> Option<Dev
         cause: why,
         recovery,
     })
+}
+
+/// GPUs that are out of service because the driver does not list them: it refuses what every share
+/// needs to know, or they have vanished while living pods have shares of them.
+pub fn unlisted(
+    facts: &nvml::DriverInventory,
+    shares: &[AcceptedAllocation],
+    pods: &[Arc<Pod>],
+) -> Vec<DeviceFailure> {
+    let is_listed = |name: &str| {
+        let mut gpus = facts.gpus.iter();
+        gpus.any(|gpu| gpu.uuid == name || format!("index {}", gpu.index) == name)
+    };
+    let mut found: BTreeMap<GpuUuid, DeviceFailure> = BTreeMap::new();
+    let mut add = |gpu: &str, cause: String, recovery| {
+        let gpu = GpuUuid::from(gpu);
+        found.entry(gpu.clone()).or_insert(DeviceFailure {
+            gpu,
+            cause,
+            recovery,
+        });
+    };
+    for note in &facts.notes {
+        if let Some(gpu) = note.gpu.as_deref().filter(|gpu| !is_listed(gpu)) {
+            let cause = format!("cannot be shared: {}: {}", note.call, note.problem);
+            add(gpu, cause, Recovery::OtherDriver);
+        }
+    }
+    for device in shares.iter().flat_map(|share| share.uses().keys()) {
+        let physical = MigPlacement::parse_device_key(device);
+        let gpu = physical.map_or(device.as_str(), |(gpu, _)| gpu);
+        let is_whole = gpu.starts_with("GPU-");
+        if is_whole && !is_listed(gpu) && !pods_on(&gpu.into(), shares, pods).is_empty() {
+            let cause = "the driver no longer lists it".to_owned();
+            add(gpu, cause, Recovery::DrainNode);
+        }
+    }
+    found.into_values().collect()
 }
 
 /// The device ids of pods that live here. They are never shown as unhealthy or removed, whatever

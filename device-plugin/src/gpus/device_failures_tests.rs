@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::testing::{
-    accepted, allocation, entry, fixed_instance, health, instance_grant, pod, reported_instance,
-    share_of as share,
+    accepted, allocation, entry, facts, fixed_instance, health, instance_grant, pod,
+    reported_instance, share_of as share,
 };
 
 const A: &str = "GPU-a";
@@ -39,6 +39,43 @@ fn xid(gpu: &str, code: u64) -> DeviceFailure {
 
 fn unregistered() -> nvml::DriverHealth {
     nvml::DriverHealth::FabricNotReady(nvml::UnfinishedRegistration::InProgress)
+}
+
+#[test]
+fn names_gpus_that_the_driver_does_not_list() {
+    let mut known = facts(&[A]);
+    let note = |gpu: &str, call| nvml::Note {
+        gpu: Some(gpu.to_owned()),
+        call,
+        problem: "not supported".to_owned(),
+    };
+    known.notes = vec![
+        note(A, "nvmlDeviceGetMinorNumber"),
+        note("index 0", "nvmlDeviceGetHandleByIndex_v2"),
+        note("GPU-c", "nvmlDeviceGetMemoryInfo"),
+    ];
+    let placed = accepted(
+        "u3",
+        allocation(&[("main", &[instance_grant("GPU-d", "1g.5gb", 0)])]),
+    );
+    let shares = [share("u1", &[A]), share("u2", &[B]), placed];
+    let pods = ["u1", "u2", "u3"].map(|uid| Arc::new(pod(uid)));
+    let shown = |pods: &[Arc<Pod>]| -> Vec<String> {
+        let found = unlisted(&known, &shares, pods).into_iter();
+        let text = |one: DeviceFailure| format!("{}: {}; {}", one.gpu, one.cause, one.recovery);
+        found.map(text).collect()
+    };
+    let unreadable =
+        "GPU-c: cannot be shared: nvmlDeviceGetMemoryInfo: not supported; another driver";
+    assert_eq!(
+        shown(&pods),
+        [
+            "GPU-b: the driver no longer lists it; drain-node",
+            unreadable,
+            "GPU-d: the driver no longer lists it; drain-node",
+        ]
+    );
+    assert_eq!(shown(&[]), [unreadable], "nobody is left on the others");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::allocation::node_allocations::NodeAllocations;
 use crate::gpus::allocatable::AllocatedIds;
 use crate::gpus::device_failures::{self, FailurePodPolicy, NodeFailures, ReportedFailures};
 use crate::gpus::inventory::GpuReadings;
+use crate::health::errors::ErrorRecord;
 use crate::metrics::Metrics;
 
 /// The longest wait for driver events; health is read after each.
@@ -44,6 +45,7 @@ pub struct FailureHandling {
 
 pub struct HealthMonitor {
     driver: Arc<dyn Driver>,
+    errors: ErrorRecord,
     allocations: Arc<NodeAllocations>,
     handling: FailureHandling,
     notes: EventSender,
@@ -67,6 +69,7 @@ impl HealthMonitor {
     /// Starts from these readings and publishes what follows from them. Blocks.
     pub fn new(
         driver: Arc<dyn Driver>,
+        errors: ErrorRecord,
         allocations: Arc<NodeAllocations>,
         handling: FailureHandling,
         notes: EventSender,
@@ -84,6 +87,7 @@ impl HealthMonitor {
         });
         let monitor = Arc::new(Self {
             driver,
+            errors,
             allocations,
             handling,
             notes,
@@ -148,13 +152,16 @@ impl HealthMonitor {
         let events = self.driver.wait_events(EVENT_WAIT);
         let health = self.driver.health()?;
         let seen_events = events.as_deref().unwrap_or_default();
+        self.errors.store(self.driver.errors());
         self.update_and_publish(|state| state.health = health);
         for event in seen_events {
             self.report_event(event);
         }
         let unread = !self.state.lock().unread_layouts.is_empty();
-        if full || unread || !seen_events.is_empty() || self.allocations.modes.take_layout_changed()
-        {
+        let changed = seen_events
+            .iter()
+            .any(|event| !matches!(event, GpuEvent::Xid { ignored: true, .. }));
+        if full || unread || changed || self.allocations.modes.take_layout_changed() {
             self.reread()?;
         }
         events.map(drop)
@@ -180,6 +187,7 @@ impl HealthMonitor {
             tracing::warn!(uuid, "the administrator declares this GPU healthy");
             self.driver.clear_errors(uuid);
         }
+        self.errors.store(self.driver.errors());
         let health = self.driver.health()?;
         self.update_and_publish(|state| state.health = health);
         Ok(())
@@ -194,15 +202,12 @@ impl HealthMonitor {
         for failure in &mut failed {
             failure.gpu = self.ledger_id(&failure.gpu, &state.facts);
         }
+        let pods = self.allocations.pods.in_order();
+        let shares = self.accepted();
+        failed.extend(device_failures::unlisted(&state.facts, &shares, &pods));
         self.metrics
             .unhealthy_gpus
             .set(i64::try_from(failed.len()).unwrap_or(i64::MAX));
-        let pods = self.allocations.pods.in_order();
-        let shares = if failed.is_empty() {
-            Vec::new()
-        } else {
-            self.accepted()
-        };
         let synced = self.allocations.pods.synced();
         match self.allocations.entries() {
             Ok(entries) => {

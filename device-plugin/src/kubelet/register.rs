@@ -63,6 +63,11 @@ pub enum RegisterError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("cannot inspect the kubelet's socket {}: {source}", path.display())]
+    Inspect {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("cannot connect to the kubelet at {}: {source}", path.display())]
     Connect {
         path: PathBuf,
@@ -92,16 +97,15 @@ pub async fn keep_registered<F>(
     loop {
         changes.ensure(&directory);
         let current_stands = current.as_ref().is_some_and(|c| c.is_current(&directory));
-        let tried = identity(&directory.join(KUBELET_SOCKET));
+        let kubelet = identify(&directory.join(KUBELET_SOCKET));
+        let tried = kubelet.as_ref().ok().copied();
         let mut failed = false;
         if !current_stands {
             current = None;
         }
-        if !current_stands && tried.is_none() {
+        if !current_stands && let Err(error) = &kubelet {
             // Changes nothing: our own changes would wake us at once.
-            state(Some(
-                "the kubelet is not running: no kubelet.sock".to_owned(),
-            ));
+            state(Some(why_away(error)));
         } else if !current_stands {
             state(Some("not registered with the kubelet".to_owned()));
             match register(&directory, &resource, &plugin, &stop).await {
@@ -165,9 +169,21 @@ impl Drop for Registered {
     }
 }
 
+fn identify(path: &Path) -> std::io::Result<Identity> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
 fn identity(path: &Path) -> Option<Identity> {
-    let found = std::fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+    identify(path).ok()
+}
+
+/// Why there is no kubelet to register with.
+fn why_away(error: &std::io::Error) -> String {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return "the kubelet is not running: no kubelet.sock".to_owned();
+    }
+    format!("cannot inspect kubelet.sock: {error}")
 }
 
 /// Ends when the kubelet's socket is not the one that was tried.
@@ -195,13 +211,12 @@ async fn register(
     remove_sockets(directory, resource).map_err(failed)?;
     serve(&socket, plugin(stop.clone()), stop.clone()).map_err(failed)?;
     let kubelet = directory.join(KUBELET_SOCKET);
-    let missing = |path: PathBuf| RegisterError::Serve {
-        path,
-        source: std::io::ErrorKind::NotFound.into(),
-    };
     // Read before the call: if either changes meanwhile, we register again.
-    let ours = identity(&socket).ok_or_else(|| missing(socket.clone()))?;
-    let theirs = identity(&kubelet).ok_or_else(|| missing(kubelet.clone()))?;
+    let ours = identify(&socket).map_err(failed)?;
+    let theirs = identify(&kubelet).map_err(|source| RegisterError::Inspect {
+        path: kubelet.clone(),
+        source,
+    })?;
     tokio::time::timeout(DEADLINE, call(&kubelet, resource, endpoint))
         .await
         .map_err(|_| RegisterError::Timeout)??;
@@ -340,5 +355,16 @@ mod tests {
             assert!(!is_socket("nvidia.com/gpu", other), "{other}");
         }
         assert!(!is_socket("nvidia.com/mig-1g.5gb", mig));
+    }
+
+    #[test]
+    fn says_why_the_kubelets_socket_cannot_be_seen() {
+        use std::io::{Error, ErrorKind};
+        let nowhere = identify(Path::new("/nonexistent/kubelet.sock")).expect_err("none");
+        assert!(why_away(&nowhere).contains("not running"));
+        // EPERM.
+        let denied = Error::from_raw_os_error(1);
+        assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+        assert!(why_away(&denied).contains("Operation not permitted"));
     }
 }

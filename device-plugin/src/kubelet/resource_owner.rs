@@ -27,8 +27,9 @@ pub const RESOURCE_TAKEN: &str = "AliquotResourceTaken";
 
 /// Least time between two checks, however many pods change.
 const GAP: Duration = Duration::from_secs(1);
-/// How long the kubelet's list must differ from ours: it reads and stores ours a moment later.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// How long the kubelet's list must differ from ours: it reads and stores ours later, a busy one much
+/// later. What another plugin allocates is noticed at once.
+const SETTLED_AFTER: Duration = Duration::from_mins(1);
 
 /// What the kubelet was last sent of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -320,7 +321,7 @@ mod tests {
             let mut agent = Agent::default();
             agent.check(start, 0, &OURS, &[]);
             agent.check(start, 1, theirs, &[]);
-            agent.check(start, 6, theirs, expected);
+            agent.check(start, 61, theirs, expected);
         };
         for theirs in [
             // NVIDIA's, with one replica and with several; GKE's; a list that has ours, too.
@@ -341,13 +342,13 @@ mod tests {
         let start = Instant::now();
         let mut agent = Agent::default();
         agent.check(start, 0, &["GPU-a"], &[]);
-        agent.check(start, 4, &["GPU-a"], &[]);
-        agent.check(start, 8, &OURS, &[]);
-        agent.check(start, 12, &["GPU-a"], &[]);
+        agent.check(start, 59, &["GPU-a"], &[]);
+        agent.check(start, 63, &OURS, &[]);
+        agent.check(start, 100, &["GPU-a"], &[]);
         // A new registration, of which the list is not stored yet.
         agent.stream += 1;
-        agent.check(start, 20, &["GPU-a"], &[]);
-        agent.check(start, 21, &OURS, &[]);
+        agent.check(start, 200, &["GPU-a"], &[]);
+        agent.check(start, 201, &OURS, &[]);
     }
 
     #[test]
@@ -355,13 +356,13 @@ mod tests {
         let start = Instant::now();
         let mut agent = Agent::default();
         agent.check(start, 0, &["nvidia0"], &[]);
-        agent.check(start, 5, &["nvidia0"], &["nvidia0"]);
+        agent.check(start, 60, &["nvidia0"], &["nvidia0"]);
         // A later list of ours replaces the ids, but not the plugin that allocates.
-        agent.check(start, 10, &OURS, &["nvidia0"]);
-        agent.check(start, 20, &[], &["nvidia0"]);
+        agent.check(start, 70, &OURS, &["nvidia0"]);
+        agent.check(start, 80, &[], &["nvidia0"]);
         agent.stream += 1;
-        agent.check(start, 30, &["nvidia0"], &["nvidia0"]);
-        agent.check(start, 31, &OURS, &[]);
+        agent.check(start, 90, &["nvidia0"], &["nvidia0"]);
+        agent.check(start, 91, &OURS, &[]);
     }
 
     #[test]

@@ -65,9 +65,11 @@ impl Pods {
         self.changed();
     }
 
-    /// A pod is gone. `kubelet_uid` as in [`Pod`].
-    pub fn delete(&self, kubelet_uid: &PodUid) {
-        self.state.write().pods.remove(kubelet_uid);
+    /// A pod is gone. `uid` is that of the API server.
+    pub fn delete(&self, uid: &PodUid) {
+        let mut state = self.state.write();
+        state.pods.retain(|_, (_, pod)| pod.uid != *uid);
+        drop(state);
         self.changed();
     }
 
@@ -78,7 +80,7 @@ impl Pods {
         let mut state = self.state.write();
         state
             .pods
-            .retain(|uid, _| pods.iter().any(|pod| pod.kubelet_uid == *uid));
+            .retain(|_, (_, known)| pods.iter().any(|pod| pod.uid == known.uid));
         for pod in pods {
             state.put(pod);
         }
@@ -93,9 +95,14 @@ impl Pods {
 }
 
 impl State {
+    /// A pod under its own uid, which the API server assigns, is never replaced by one that is there
+    /// by an annotation.
     fn put(&mut self, pod: Pod) {
         let uid = pod.kubelet_uid.clone();
-        let arrival = if let Some((arrival, _)) = self.pods.get(&uid) {
+        let arrival = if let Some((arrival, known)) = self.pods.get(&uid) {
+            if known.uid == uid && pod.uid != uid {
+                return;
+            }
             *arrival
         } else {
             self.arrivals += 1;
@@ -133,5 +140,27 @@ mod tests {
         assert_eq!(names(&pods), ["a", "old", "young"]);
         pods.reset(vec![pod("old")]);
         assert!(pods.get(&"young".into()).is_none());
+    }
+
+    #[test]
+    fn keeps_pod_beside_forged_mirror_pod_of_its_uid() {
+        let forged = || Pod {
+            kubelet_uid: "victim".into(),
+            mirror: true,
+            ..pod("tenant")
+        };
+        let pods = Pods::default();
+        let kept = || pods.get(&"victim".into()).is_some_and(|pod| !pod.mirror);
+        pods.apply(forged());
+        pods.apply(pod("victim"));
+        assert!(kept(), "comes second");
+        pods.apply(forged());
+        assert!(kept(), "comes first");
+        pods.delete(&"tenant".into());
+        assert!(kept(), "the forged one goes");
+        pods.reset(vec![pod("victim"), forged()]);
+        assert!(kept(), "both are listed");
+        pods.reset(vec![forged()]);
+        assert!(!kept(), "gone");
     }
 }

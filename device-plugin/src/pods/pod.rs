@@ -6,8 +6,7 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::usage::{self, DeviceUses, Stage};
 use aliquot_core::{Allocation, NodeName, PodUid, quantity};
-use aliquot_k8s::disruption::MIRROR;
-use aliquot_k8s::pod::{containers, kubelet_uid};
+use aliquot_k8s::pod::{containers, is_mirror, kubelet_uid};
 use k8s_openapi::api::core::v1 as api;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +15,8 @@ pub struct Container {
     pub stage: Stage,
     /// Its literal environment, without references to other objects.
     pub env: BTreeMap<String, String>,
+    /// It mounts a volume at `/dev/shm`.
+    pub mounts_shm: bool,
     pub requested: BTreeMap<String, u64>,
 }
 
@@ -66,7 +67,6 @@ impl Pod {
         let annotations = meta.annotations.as_ref();
         let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
         let uid = PodUid::from(meta.uid.as_deref()?);
-        let mirror = annotation(MIRROR).is_some();
         let containers = containers(pod).map(|(container, stage)| read_container(container, stage));
         Some(Self {
             kubelet_uid: kubelet_uid(pod),
@@ -79,7 +79,7 @@ impl Pod {
                 .creation_timestamp
                 .as_ref()
                 .map_or(0, |time| time.0.as_second()),
-            mirror,
+            mirror: is_mirror(pod),
             allocation: annotation(ALLOCATION),
             resize: annotation(RESIZE_STATUS),
             ids: ids(pod),
@@ -159,8 +159,18 @@ fn read_container(container: &api::Container, stage: Stage) -> Container {
         name: container.name.clone(),
         stage,
         env: container.env.iter().flatten().filter_map(literal).collect(),
+        mounts_shm: mounts_shm(container),
         requested: requested(container),
     }
+}
+
+fn mounts_shm(container: &api::Container) -> bool {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    mounts.any(|mount| {
+        let parts = mount.mount_path.split('/');
+        let parts = parts.filter(|part| !matches!(*part, "" | "."));
+        parts.eq(["dev", "shm"])
+    })
 }
 
 /// Requests and limits of extended resources. Ignores quantities that are not whole numbers.
@@ -205,6 +215,17 @@ mod tests {
             stages,
             [("i", Stage::Init), ("s", Stage::Sidecar), ("c", Stage::App)]
         );
+        for (path, expected) in [
+            ("/dev/shm", true),
+            ("/dev//shm/", true),
+            ("/dev/shm/x", false),
+        ] {
+            let container = json!({"name": "c",
+                "volumeMounts": [{"name": "v", "mountPath": path}]});
+            let container = serde_json::from_value(container).expect("one");
+            let found = read_container(&container, Stage::App).mounts_shm;
+            assert_eq!(found, expected, "{path}");
+        }
         let env: Vec<_> = pod.containers[2].env.iter().collect();
         assert_eq!(env, [(&"A".to_owned(), &"1".to_owned())]);
         let asked = [("nvidia.com/gpumem".to_owned(), 3000)];
@@ -216,8 +237,11 @@ mod tests {
     #[test]
     fn identifies_static_pod_by_kubelet_uid() {
         let pod = read(&json!({
-            "metadata": {"uid": "api", "name": "p", "annotations": {
-                "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
+            "metadata": {"uid": "api", "name": "p",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n"}],
+                "annotations": {
+                    "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "static"}},
             "spec": {"nodeName": "n1", "containers": []},
         }))
         .expect("bound");

@@ -144,6 +144,7 @@ fn sick(failures: &[DeviceFailure]) -> [String; 3] {
         Recovery::ResetGpu => "ResetNeeded",
         Recovery::RestartApplication => "DaemonDown",
         Recovery::FabricRegistration => "FabricNotReady",
+        Recovery::OtherDriver => "GpuUnreadable",
     };
     let each = failures.iter().map(|failure| {
         format!(

@@ -75,6 +75,8 @@ fn sets_gpu_sick_condition_until_gpu_recovers() {
     ];
     let waiting = sick("registration in progress", Recovery::FabricRegistration);
     check(&[], None);
+    let unreadable = sick("cannot be shared", Recovery::OtherDriver);
+    check(&[unreadable], Some(["True", "GpuUnreadable"]));
     check(&[waiting], Some(["True", "FabricNotReady"]));
     check(&both[..1], Some(["True", "ResetNeeded"]));
     check(&both[..1], None);

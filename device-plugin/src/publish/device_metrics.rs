@@ -2,6 +2,7 @@
 //! label carries a name that users choose.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use aliquot_core::inventory::{Gpu, Health};
 use aliquot_core::mig::published::{CreatedInstance, Mig};
@@ -53,12 +54,16 @@ const DEVICE_METRICS: [DeviceMetric; 6] = [
     ),
 ];
 
+/// Exports the metrics of every device, once the node is set.
 #[derive(Debug)]
-pub struct DeviceCollector(pub NodePublisher);
+pub struct DeviceCollector(pub Arc<OnceLock<NodePublisher>>);
 
 impl Collector for DeviceCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let node = self.0.get();
+        let Some(published) = self.0.get() else {
+            return Ok(());
+        };
+        let node = published.get();
         for (name, help, figure) in DEVICE_METRICS {
             let gpus = node.inventory.gpus.iter();
             let found: Vec<_> = gpus

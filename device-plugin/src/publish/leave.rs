@@ -147,6 +147,7 @@ pub fn clean_disk(
     if retained || there.len() > garbage.names.len() {
         return Ok(false);
     }
+    files::remove(&paths.programs)?;
     Ok(remove_state_folder(state)?)
 }
 

@@ -134,7 +134,7 @@ impl Index<api::Pod> for PodIndex {
 
     fn delete(&self, object: api::Pod) {
         if let Some(pod) = Pod::read(&object) {
-            self.0.delete(&pod.kubelet_uid);
+            self.0.delete(&pod.uid);
         }
     }
 

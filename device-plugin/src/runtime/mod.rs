@@ -2,6 +2,7 @@
 //! spec that has the driver. Only what is known to be missing is reported.
 
 pub mod config;
+pub mod hook;
 pub mod monitor;
 pub mod toolkit;
 

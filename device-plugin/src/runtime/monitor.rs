@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::toolkit::{self, Handler};
-use super::{DriverSources, RuntimeFacts, condition, config, runtime, status};
+use super::{DriverSources, RuntimeFacts, condition, config, hook, runtime, status};
 use crate::container_edits::driver_spec::SpecGenerator;
 use crate::gpus::inventory::{NodePublisher, RuntimeProblem, RuntimeStatus};
 use crate::node_view::NodeView;
@@ -30,6 +30,8 @@ pub struct RuntimeMonitor {
     /// The runtime class that pods with GPUs are given.
     pub class: Option<String>,
     pub generator: Arc<SpecGenerator>,
+    /// The OCI hook of containers with a limit.
+    pub hook: Option<PathBuf>,
     pub published: NodePublisher,
     pub notes: EventSender,
     /// The configuration file that was read last, which is logged when it changes.
@@ -43,6 +45,7 @@ impl RuntimeMonitor {
         published: &NodePublisher,
         notes: &EventSender,
         generator: &Arc<SpecGenerator>,
+        hook: Option<PathBuf>,
     ) -> Self {
         Self {
             client,
@@ -50,6 +53,7 @@ impl RuntimeMonitor {
             config: settings.runtime_config.clone(),
             class: settings.runtime_class.clone(),
             generator: Arc::clone(generator),
+            hook,
             published: published.clone(),
             notes: notes.clone(),
             reported_file: Mutex::default(),
@@ -110,11 +114,18 @@ impl RuntimeMonitor {
         let injected = readable.is_some_and(|config| toolkit::injects_driver(config, handler));
         let has_gpus = !self.published.get().readings.facts.gpus.is_empty();
         let missing = has_gpus.then(|| self.generator.missing()).flatten();
-        status(&RuntimeFacts {
+        let mut status = status(&RuntimeFacts {
             version,
             config: &config,
             driver: &DriverSources { missing, injected },
-        })
+        });
+        let hook = self.hook.as_deref();
+        let hook = hook.and_then(|hook| hook::problem(&self.generator.host_root, hook));
+        // It says what to do where NVIDIA's programs cannot run for the same reason.
+        if let Some(problem) = hook {
+            status.problems.insert(0, problem);
+        }
+        status
     }
 
     fn report(&self, before: Option<&[RuntimeProblem]>, now: &[RuntimeProblem]) {

@@ -89,6 +89,44 @@ async fn housekeeping_continues_after_failed_removal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn housekeeping_sets_up_what_has_changed_and_names_each_cause_once() {
+    let mut node = node().connected().await;
+    for (uid, gpu, id) in [
+        ("u1", "GPU-a", "GPU-a::0"),
+        ("u2", "GPU-b", "GPU-b::0"),
+        ("u3", "GPU-b", "GPU-b::1"),
+    ] {
+        node.run(uid, gpu, 1, id).await;
+    }
+    let refresh = |node: &Node| {
+        let found = node.preparer.refresh().expect("the checkpoint");
+        (found.containers, found.changed, found.problems.len())
+    };
+    assert_eq!(refresh(&node), (3, 3, 0));
+    assert_eq!(refresh(&node), (3, 0, 0));
+    node.run("u4", "GPU-b", 1, "GPU-b::2").await;
+    assert_eq!(refresh(&node), (4, 1, 0));
+    // The driver was loaded again, and its device nodes have other numbers.
+    let loaded = "195 nvidia\n509 nvidia-uvm\n";
+    std::fs::write(node.dir.path().join("devices"), loaded).expect("written");
+    assert_eq!(refresh(&node), (4, 4, 0));
+
+    std::fs::remove_file(&node.allocations.paths.driver_spec).expect("removed");
+    let failed = async {
+        let mut polls = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            polls.tick().await;
+            let found = refresh(&node);
+            if found != (4, 0, 0) {
+                return found;
+            }
+        }
+    };
+    let failed = tokio::time::timeout(DEADLINE, failed).await;
+    assert_eq!(failed.expect("in time"), (0, 0, 1), "one for all of them");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn counts_damaged_share_by_annotation_or_as_everything() {
     let mut node = node().connected().await;
     let accepted = node.allocations.paths.accepted.clone();

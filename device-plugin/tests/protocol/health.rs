@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use aliquot_core::inventory::Health;
 use aliquot_device_plugin::gpus::device_failures::{FailurePodPolicy, NodeFailures};
 use aliquot_device_plugin::gpus::inventory::PublishedNode;
+use aliquot_device_plugin::health::errors::ErrorRecord;
 use aliquot_device_plugin::health::gpus::{FailureHandling, HealthMonitor};
 use aliquot_device_plugin::kubelet::proto::HEALTHY;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
@@ -100,6 +101,7 @@ async fn watched_with(pods: FailurePodPolicy, users: &[(&str, &str, &str)]) -> W
     let read = (driver.inventory().expect("facts"), Vec::new());
     let watch = HealthMonitor::new(
         Arc::<Scripted>::clone(&driver),
+        ErrorRecord::of_this_boot(node.dir.path().join("health.json")),
         Arc::clone(&node.allocations),
         care,
         queue,

@@ -9,15 +9,22 @@ mod modes;
 mod node;
 mod resizes;
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
 
 use aliquot_device_plugin::allocation::housekeeping;
+use aliquot_device_plugin::gpus::allocatable::AllocatedIds;
 use aliquot_device_plugin::kubelet::proto::v1beta1 as api;
 use aliquot_device_plugin::metrics::Metrics;
 use aliquot_device_plugin::pods::pod::Phase;
 use aliquot_device_plugin::{admin, agent};
+use aliquot_nvml::{DeviceHealth, Driver, DriverInventory, GpuEvent, NvmlError};
 use aliquot_serve::Readiness;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -121,8 +128,102 @@ async fn refused_pod_leaves_only_inventory_entry() {
     assert!(refused.contains("CardInsufficientMemory"), "{refused}");
 }
 
+/// Its first reading takes until the sender is dropped.
+struct SlowDriver(Mutex<mpsc::Receiver<()>>);
+
+impl Driver for SlowDriver {
+    fn inventory(&self) -> Result<DriverInventory, NvmlError> {
+        let _ended = self.0.lock().recv();
+        TwoGpus.inventory()
+    }
+
+    fn health(&self) -> Result<Vec<DeviceHealth>, NvmlError> {
+        TwoGpus.health()
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<GpuEvent>, NvmlError> {
+        TwoGpus.wait_events(timeout)
+    }
+}
+
+/// The answer of an agent's port to the kubelet's liveness probe.
+fn healthz(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn removes_files_after_pod_checkpoint_entry_and_processes_end() {
+async fn answers_the_liveness_probe_before_the_gpus_are_read() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let mut settings = settings(dir.path());
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    settings.listen = free.local_addr().expect("an address");
+    let address = settings.listen;
+    drop(free);
+    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
+    let client = kube::Client::try_from(nowhere).expect("a client");
+    let (reading, read) = mpsc::channel();
+    let driver = Arc::new(SlowDriver(Mutex::new(read)));
+    let stop = CancellationToken::new();
+    let readiness = Readiness::new([admin::REGISTERED]);
+    let running = agent::run(settings, driver, client, readiness, stop.clone());
+    let running = tokio::spawn(running);
+    let answered = async {
+        let mut polls = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            polls.tick().await;
+            let asked = tokio::task::spawn_blocking(move || healthz(address));
+            if let Ok(Ok(answer)) = asked.await {
+                return answer;
+            }
+        }
+    };
+    let answer = tokio::time::timeout(DEADLINE, answered).await;
+    let answer = answer.expect("while the GPUs are read");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(reading);
+    stop.cancel();
+    let ended = tokio::time::timeout(DEADLINE, running).await;
+    ended.expect("in time").expect("joined").expect("no error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_at_a_restart_reaches_the_scheduler_until_the_container_starts() {
+    let mut node = node().connected().await;
+    node.run("u1", "GPU-b", 1, "GPU-b::0").await;
+    let refused = |node: &Node| {
+        let refused = node.allocations.published.get().inventory.refused.clone();
+        refused.into_iter().map(|pod| pod.name).collect::<Vec<_>>()
+    };
+    // Another GPU is in its place after a restart of the node.
+    let with = node.allocations.published.get().readings.clone();
+    let mut without = with.clone();
+    without.facts.gpus.retain(|gpu| gpu.uuid != "GPU-b");
+    let published = node.allocations.published.clone();
+    published.set_readings(without, AllocatedIds::new());
+    let error = node.start("GPU-b::0").await.expect_err("refused");
+    let gone = "GPU-b of the pod's allocation is no longer on this node";
+    assert!(error.contains(gone), "{error}");
+    assert_eq!(refused(&node), ["u1"]);
+    published.set_readings(with, AllocatedIds::new());
+    node.start("GPU-b::0").await.expect("served");
+    assert!(refused(&node).is_empty());
+
+    // The kubelet allocated one more replica to the container.
+    let ids = ["GPU-b::0", "GPU-b::1"];
+    node.kubelet.forget("u1");
+    let plugin = node.plugin.as_mut().expect("connected");
+    node.kubelet.admit(plugin, "u1", "main", &ids).await;
+    let error = prestart(node.plugin(), &ids).await.expect_err("refused");
+    assert!(error.contains("allocated 2 replica(s)"), "{error}");
+    assert_eq!(refused(&node), ["u1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removes_files_after_pod_and_processes_end_whatever_the_checkpoint_lists() {
     let mut node = node().connected().await;
     let uid = "0123456789abcdef0123456789abcdef";
     node.run(uid, "GPU-a", 1, "GPU-a::0").await;
@@ -136,9 +237,13 @@ async fn removes_files_after_pod_checkpoint_entry_and_processes_end() {
     };
     check(&node, 3, 0);
     node.pods.delete(&uid.into());
+    // The watch may not know it yet.
     check(&node, 3, 0);
+    let accepted = node.allocations.paths.accepted.join(format!("{uid}.json"));
+    let accepted = File::options().write(true).open(accepted).expect("open");
+    let long_ago = SystemTime::now() - Duration::from_mins(1);
+    accepted.set_modified(long_ago).expect("an older file");
     node.bind(uid, "GPU-a", 1);
-    node.kubelet.forget(uid);
     check(&node, 3, 0);
     let mut ended = pod(uid, &[("main", false, "GPU-a", 1)]);
     ended.phase = Phase::Ended;

@@ -1,5 +1,7 @@
 //! The recorded errors of GPUs and MIG instances, and the health that follows from them.
 
+use std::time::{Duration, Instant};
+
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError as Cause;
 use nvml_wrapper::structs::device::FieldId;
@@ -9,8 +11,13 @@ use super::{KnownGpu, Nvml};
 use crate::Driver as _;
 use crate::events;
 use crate::fabric;
-use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, UnfinishedRegistration};
+use crate::facts::{DeviceHealth, DriverHealth, GpuEvent, RecordedError, UnfinishedRegistration};
 use crate::mig::MigLayout;
+
+/// A GPU about which every call has failed for this long is lost.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The recovery action of a GPU that must be reset.
+const RESET_GPU: u64 = 1;
 
 impl Nvml {
     pub(super) fn answers(&self, uuid: &str) -> Result<(), Cause> {
@@ -36,7 +43,8 @@ impl Nvml {
     }
 
     /// Updates the recorded errors of a GPU and returns its health and that of its instances: an
-    /// error of the GPU is an error of each instance, and so is a fabric that is not ready.
+    /// error of the GPU is an error of each instance, and so is a fabric that is not ready. The last
+    /// health stays while calls fail for a reason of their own.
     pub(super) fn examine(&self, uuid: &str, known: &mut KnownGpu) -> Vec<DeviceHealth> {
         let (action, unfinished, lost) = match self.answers(uuid) {
             Ok(()) => (
@@ -44,9 +52,18 @@ impl Nvml {
                 self.unfinished_registration(uuid),
                 None,
             ),
-            Err(e) => (None, None, Some(DriverHealth::Lost(e.to_string()))),
+            Err(Cause::ResetRequired) => (Some(RESET_GPU), None, None),
+            Err(cause) => {
+                let since = *known.silent_since.get_or_insert_with(Instant::now);
+                if !is_lost(&cause, since.elapsed()) {
+                    return known.health.clone();
+                }
+                (None, None, Some(DriverHealth::Lost(cause.to_string())))
+            }
         };
-        if lost.is_some() {
+        if lost.is_none() {
+            known.silent_since = None;
+        } else {
             let all = known
                 .error
                 .iter_mut()
@@ -85,6 +102,7 @@ impl Nvml {
             health: unless_unregistered(gpu, unfinished),
         };
         found.insert(0, whole);
+        known.health.clone_from(&found);
         found
     }
 
@@ -102,15 +120,14 @@ impl Nvml {
             if let Some(instance) = instance {
                 uuid = self.device_of(known, instance).unwrap_or(uuid);
             }
-            let error = CriticalError {
-                code,
-                recovery_requested,
-                was_lost: false,
-            };
-            match ignored {
-                true => {}
-                false if uuid == gpu => known.error = Some(error),
-                false => drop(known.instance_errors.insert(uuid.clone(), error)),
+            if !ignored {
+                known.record(RecordedError {
+                    gpu,
+                    uuid: uuid.clone(),
+                    code,
+                    recovery_requested,
+                    was_lost: false,
+                });
             }
         }
         GpuEvent::Xid {
@@ -132,6 +149,41 @@ impl Nvml {
             find(&known.facts.layout)
         })
     }
+}
+
+impl KnownGpu {
+    /// Records an error of this GPU or of an instance of it.
+    pub(super) fn record(&mut self, recorded: RecordedError) {
+        let error = CriticalError {
+            code: recorded.code,
+            recovery_requested: recorded.recovery_requested,
+            was_lost: recorded.was_lost,
+        };
+        if recorded.uuid == recorded.gpu {
+            self.error = Some(error);
+        } else {
+            self.instance_errors.insert(recorded.uuid, error);
+        }
+    }
+
+    /// All that are recorded.
+    pub(super) fn errors(&self) -> Vec<RecordedError> {
+        let whole = self.error.iter().map(|error| (&self.facts.uuid, error));
+        let recorded = whole.chain(&self.instance_errors);
+        let recorded = recorded.map(|(uuid, error)| RecordedError {
+            gpu: self.facts.uuid.clone(),
+            uuid: uuid.clone(),
+            code: error.code,
+            recovery_requested: error.recovery_requested,
+            was_lost: error.was_lost,
+        });
+        recorded.collect()
+    }
+}
+
+/// Whether a GPU is lost about which every call has failed for this long, the last one for this cause.
+fn is_lost(cause: &Cause, silent: Duration) -> bool {
+    matches!(cause, Cause::GpuLost | Cause::NotFound) || silent >= SILENCE
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +231,23 @@ fn settled_health(action: Option<u64>, known: &mut Option<CriticalError>) -> Dri
                 ..error
             });
             DriverHealth::Xid(error.code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_is_lost_by_the_drivers_word_or_after_silence() {
+        let moment = Duration::from_secs(1);
+        for cause in [Cause::GpuLost, Cause::NotFound] {
+            assert!(is_lost(&cause, moment), "{cause}");
+        }
+        for cause in [Cause::Unknown, Cause::Uninitialized, Cause::NoPermission] {
+            assert!(!is_lost(&cause, moment), "{cause}");
+            assert!(is_lost(&cause, SILENCE), "{cause}");
         }
     }
 }

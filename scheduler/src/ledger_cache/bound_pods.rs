@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{NodeName, PodUid};
-use aliquot_k8s::disruption::{self, Budget, Labels, MIRROR};
+use aliquot_k8s::disruption::{self, Budget, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
@@ -52,7 +52,7 @@ pub fn read(pod: &Pod, node: &NodeName, allocated: &AllocatedUse) -> Option<Box<
         grace: disruption::grace_period(pod),
         terminating,
         kube: kube.then(|| node.clone()),
-        mirror: pod::annotation(pod, MIRROR).is_some(),
+        mirror: pod::is_mirror(pod),
         beyond_budgets: disruption::ignored_by_budgets(pod),
         labels: Arc::new(pod.metadata.labels.clone().unwrap_or_default()),
     }))

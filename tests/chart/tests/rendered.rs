@@ -40,6 +40,7 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
     "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
+    "--set=devicePlugin.execDir=/opt/aliquot",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
 
@@ -322,7 +323,7 @@ fn every_host_path_and_capability_has_a_reason() {
     let guide = std::fs::read_to_string(top("docs/guides/install.md")).unwrap();
     let objects = rendered(EVERYTHING).unwrap();
     for (file, name, paths_and_rights) in [
-        ("agent.yaml", "aliquot-device-plugin", 4 + 3),
+        ("agent.yaml", "aliquot-device-plugin", 5 + 3),
         ("mps.yaml", "aliquot-mps", 2 + 2),
     ] {
         let template = top("charts/aliquot/templates").join(file);

@@ -72,6 +72,18 @@ impl Cluster {
         })
     }
 
+    /// Runs a program in the node's mount namespace to its end.
+    ///
+    /// # Errors
+    /// There is no node, or the program cannot be run or takes too long. Its own failure is in the
+    /// output.
+    pub async fn run_on_node(&self, program: &str, args: &[&str]) -> Result<Output> {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        let inside = self.inside(Path::new(program), args)?;
+        let args: Vec<&str> = inside.args.iter().map(String::as_str).collect();
+        self.tool(&inside.path, &args).await
+    }
+
     /// kubectl of this cluster's version, with all rights.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ pub struct NodeOptions {
     pub library: Option<PathBuf>,
     /// With libvgpu.so, so that limits are enforced.
     pub limited: bool,
+    /// Where programs are that the host runs; with the agent's files when absent.
+    pub exec_dir: Option<PathBuf>,
     /// Further flags of the agent.
     pub flags: &'static [&'static str],
     /// A configuration of profiles, which [`Stack::write_profiles`] changes later.
@@ -42,6 +44,7 @@ impl Default for NodeOptions {
             scaling: "1",
             library: None,
             limited: false,
+            exec_dir: None,
             flags: &[],
             profiles: None,
             runtime: None,
@@ -159,6 +162,9 @@ impl Place {
         }
         if options.limited {
             flags.push(("--limiter-library", text(&self.limiter)));
+        }
+        if let Some(folder) = &options.exec_dir {
+            flags.push(("--exec-dir", text(folder)));
         }
         if options.library.is_none() {
             flags.push(("--toolkit", text(&self.toolkit()?)));

@@ -103,7 +103,7 @@ impl Agent {
         let paths = settings.paths();
         fs::create_dir_all(&paths.plugins)?;
         fs::create_dir_all(&paths.cdi)?;
-        let limiter = injection::install(&programs::limiter()?, &paths.limiter)?;
+        let limiter = injection::install(&programs::limiter()?, &paths.limiter, &paths.programs)?;
         let driver: Arc<dyn Driver> = Arc::new(TwoGpus);
         let facts = driver.inventory()?;
         let runtime = Runtime::new()?;

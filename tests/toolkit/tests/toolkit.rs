@@ -312,7 +312,7 @@ fn mode_legacy_leaves_shim_as_the_driver() {
 /// runc 1.2 runs a hook of this kind, which has no environment of its own, with that of the container: an
 /// image could let the host's program load a library of the image (CVE-2025-23266).
 #[test]
-fn our_hooks_do_not_take_the_environment_of_the_image() {
+fn hooks_do_not_take_the_environment_of_the_image() {
     let node = Node::new(Release::Newest).expect("a node");
     let mut agent = node.agent(DriverSource::Generated).expect("an agent");
     let answer = agent.start_container().expect("the files of a container");
@@ -322,13 +322,9 @@ fn our_hooks_do_not_take_the_environment_of_the_image() {
     let kinds = ["createContainer", "startContainer"];
     let hooks = kinds.map(|kind| format!("/hooks/{kind}"));
     let hooks = hooks.iter().flat_map(|pointer| items(&config, pointer));
-    let is_ours = |hook: &&Value| {
-        let path = hook["path"].as_str().map(Path::new);
-        path.is_some_and(|path| path.starts_with(agent.limiter()))
-    };
-    let ours: Vec<&Value> = hooks.filter(is_ours).collect();
-    assert!(!ours.is_empty(), "{config:#}");
-    for hook in ours {
+    let hooks: Vec<&Value> = hooks.collect();
+    assert!(!hooks.is_empty(), "{config:#}");
+    for hook in hooks {
         let own = hook["env"].as_array().is_some_and(|env| !env.is_empty());
         assert!(own, "an environment of its own: {hook:#}");
     }

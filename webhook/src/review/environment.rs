@@ -34,6 +34,7 @@ pub const CDI_VENDORS: [&str; 2] = ["nvidia.com", "aliquot.dev"];
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const DRIVER_CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 /// Values that give access to no GPU.
 const NO_DEVICES: [&str; 3] = ["", "none", "void"];
 
@@ -341,6 +342,7 @@ fn warn_of_cuda_variables(
         warnings.extend(match env["name"].as_str() {
             Some(CUDA_VISIBLE_DEVICES) => cuda_visible_devices(editor, env, request),
             Some(MPS_MEMORY_LIMIT) => mps_memory_limit(env),
+            Some(DRIVER_CAPABILITIES) if request.is_some() => driver_capabilities(env),
             _ => None,
         });
     }
@@ -387,6 +389,27 @@ fn mps_memory_limit(env: &Value) -> Option<String> {
     Some(format!(
         "{MPS_MEMORY_LIMIT}: {value:?} is not a limit that MPS can read; expected: a device ordinal \
          and a size in M or G such as 0=5G, several separated by commas"
+    ))
+}
+
+/// A warning about parts of the driver that a share has only where its GPU's profile says so.
+fn driver_capabilities(env: &Value) -> Option<String> {
+    let value = env["value"].as_str()?;
+    let asks_for = |names: &[&str]| {
+        let mut asked = value.split(',').map(str::trim);
+        asked.any(|one| one == "all" || names.contains(&one))
+    };
+    let keys = [
+        ("graphics", &["graphics", "display"][..]),
+        ("video", &["video"]),
+    ];
+    let asked = keys.into_iter().filter(|(_, names)| asks_for(names));
+    let asked: Vec<&str> = asked.map(|(key, _)| key).collect();
+    let first = asked.first()?;
+    Some(format!(
+        "{DRIVER_CAPABILITIES}: a share of a GPU in mode vgpu comes without {}; expected: a GPU \
+         whose profile allows it, such as {first}: true",
+        asked.join(" and ")
     ))
 }
 

@@ -3,6 +3,7 @@
 
 use aliquot_core::Excerpt;
 use aliquot_core::escape::{self, CAPABILITIES, ClosedPath, is_one_of};
+use aliquot_core::preferences::MODE;
 use serde_json::Value;
 
 use super::request::PodRequest;
@@ -38,6 +39,32 @@ pub(super) fn check(
             refusals.extend(mounts(container));
         }
     }
+    let modes = pod["metadata"]["annotations"][MODE.aliquot].as_str();
+    if modes.is_some_and(|modes| modes.split(',').any(|mode| mode.trim() == "mps")) {
+        let clients = containers.iter().filter(|one| request.of(one).is_some());
+        for container in clients.filter(|one| may_be_root(pod, one)) {
+            findings.warnings.push(format!(
+                "container {} may run as root: root can harm the other MPS clients of its GPU; expected: runAsUser or runAsNonRoot in its securityContext, or spec.hostUsers: false",
+                container.shown()
+            ));
+        }
+    }
+}
+
+/// Neither another user nor a user namespace is certain.
+fn may_be_root(pod: &Value, container: &Container<'_>) -> bool {
+    let contexts = [
+        &container.raw["securityContext"],
+        &pod["spec"]["securityContext"],
+    ];
+    let own = |key: &str| {
+        let mut set = contexts.iter().map(|context| &context[key]);
+        set.find(|value| !value.is_null())
+    };
+    let user = own("runAsUser").and_then(Value::as_u64);
+    pod["spec"]["hostUsers"] != false
+        && user.unwrap_or(0) == 0
+        && own("runAsNonRoot").and_then(Value::as_bool) != Some(true)
 }
 
 /// The same for a pod of another scheduler that requests a share: it gets none.

@@ -48,6 +48,23 @@ pub(super) fn is_ours(pod: &Value, settings: &Settings) -> bool {
         || settings.replaced_schedulers.contains(name)
 }
 
+/// Warns of an init container with a share that ends before the others start.
+pub(super) fn warn_of_ended_share(
+    containers: &[Container<'_>],
+    request: &PodRequest<'_>,
+    findings: &mut Findings,
+) {
+    let mut ends = containers.iter().filter(|container| {
+        container.kind == Kind::Init && container.raw["restartPolicy"] != "Always"
+    });
+    if let Some(container) = ends.find(|container| request.of(container).is_some()) {
+        findings.warnings.push(format!(
+            "container {}: once it has ended, the pod ends too if the kubelet is restarted while its node's agent does not run (kubernetes#138446); expected: the share in an app container or a sidecar, unless the pod may start anew",
+            container.shown()
+        ));
+    }
+}
+
 /// The part of a pod's request that its annotation has, or why it cannot be read.
 pub(super) fn annotated(pod: &Value) -> Result<RequestAnnotation, Refusal> {
     match pod["metadata"]["annotations"][REQUEST].as_str() {

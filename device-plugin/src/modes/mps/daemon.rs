@@ -20,8 +20,9 @@ const SERVERS: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// A daemon that ran for so long is restarted at once.
 const LASTED: Duration = Duration::from_mins(1);
-/// The number of consecutive missing answers after which a daemon is killed.
-const MAX_SILENT: u32 = 3;
+/// The number of consecutive missing answers, each of 5 s, after which a daemon hangs: it answers
+/// nothing while it starts a server.
+const MAX_SILENT: u32 = 12;
 /// The command that stops a daemon; its servers get 2 seconds to exit.
 const QUIT: &str = "quit -t 2";
 
@@ -98,6 +99,9 @@ impl<'a> SupervisedDaemon<'a> {
                 if self.hangs(&error) {
                     // The next step finds it gone and starts a new one.
                     processes::kill_all(&self.directory.pipe());
+                } else if self.is_slow() && self.write_status().is_ok() {
+                    // What it serves goes on.
+                    return false;
                 }
                 self.fail(&error.to_string());
                 false
@@ -105,17 +109,25 @@ impl<'a> SupervisedDaemon<'a> {
         }
     }
 
-    /// Whether too many consecutive answers are missing; starts counting anew then.
+    /// Whether too many consecutive answers of a daemon without clients are missing, whom its end
+    /// would end; starts counting anew then.
     fn hangs(&mut self, error: &SupervisionError) -> bool {
         self.silent = match error {
-            SupervisionError::Control(ControlError::Silent(_)) => self.silent + 1,
+            SupervisionError::Control(ControlError::Silent(_)) => self.silent.saturating_add(1),
             _ => 0,
         };
-        let hangs = self.silent >= MAX_SILENT;
+        let mut servers = self.status.servers.iter();
+        let has_clients = servers.any(|server| !server.clients.is_empty());
+        let hangs = self.silent >= MAX_SILENT && !has_clients;
         if hangs {
             self.silent = 0;
         }
         hangs
+    }
+
+    /// Whether a daemon that runs has not answered for a short time only.
+    fn is_slow(&self) -> bool {
+        (1..MAX_SILENT).contains(&self.silent) && self.status.phase == DaemonPhase::Running
     }
 
     fn serve(&mut self, spec: &DaemonSpec) -> Result<(), SupervisionError> {
@@ -133,12 +145,14 @@ impl<'a> SupervisedDaemon<'a> {
                 // New servers get the limits from the daemon; existing servers are set after that.
                 self.control.apply(&self.directory, spec, &[])?;
                 self.last_poll = None;
-                self.poll_servers()?;
+                self.poll_servers(pid)?;
                 let servers: Vec<u32> = self.status.servers.iter().map(|s| s.pid).collect();
                 self.control.apply(&self.directory, spec, &servers)?;
                 self.record_running(pid, spec)
             }
-            _ => self.poll_servers(),
+            Some(pid) => self.poll_servers(pid),
+            // It starts above.
+            None => Ok(()),
         }
     }
 
@@ -167,6 +181,7 @@ impl<'a> SupervisedDaemon<'a> {
         self.write_status()?;
         self.set_mode(spec)?;
         self.directory.make()?;
+        shm::mount_pipe(&self.directory.pipe())?;
         shm::mount(&memory, self.control.shm_size)?;
         let (control, directory) = (self.control, &self.directory);
         let started = shm::with_dev_shm(&memory, || control.start(directory, &spec.device))?;
@@ -216,13 +231,15 @@ impl<'a> SupervisedDaemon<'a> {
         self.write_status()
     }
 
-    /// Polls the daemon's servers at an interval.
-    fn poll_servers(&mut self) -> Result<(), SupervisionError> {
+    /// Polls the daemon's servers at an interval. Root in a container can answer in the daemon's place:
+    /// only its own processes count.
+    fn poll_servers(&mut self, daemon: u32) -> Result<(), SupervisionError> {
         if self.last_poll.is_some_and(|last| last.elapsed() < SERVERS) {
             return Ok(());
         }
         self.last_poll = Some(Instant::now());
-        let servers = self.control.servers(&self.directory)?;
+        let mut servers = self.control.servers(&self.directory)?;
+        servers.retain(|server| processes::is_child(server.pid, daemon));
         self.silent = 0;
         let old = std::mem::take(&mut self.status.servers);
         // Such a daemon stops its server when another user comes.
@@ -288,6 +305,7 @@ impl<'a> SupervisedDaemon<'a> {
         processes::kill_all(&self.directory.pipe());
         self.restore_mode()?;
         shm::unmount(&self.directory.shm())?;
+        shm::unmount(&self.directory.pipe())?;
         Ok(self.directory.remove()?)
     }
 }

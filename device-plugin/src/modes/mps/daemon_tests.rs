@@ -66,15 +66,38 @@ fn counts_only_consecutive_missing_answers() {
     directory.make().expect("made");
     let mut daemon = SupervisedDaemon::new(directory, &control, &NoDriver);
     let silent = || SupervisionError::Control(ControlError::Silent("get_server_list".to_owned()));
-    let check = |daemon: &mut SupervisedDaemon<'_>, expected: [bool; 3]| {
-        assert_eq!(expected.map(|_| daemon.hangs(&silent())), expected);
+    let almost = |daemon: &mut SupervisedDaemon<'_>| {
+        for _ in 1..MAX_SILENT {
+            assert!(!daemon.hangs(&silent()));
+        }
     };
-    check(&mut daemon, [false, false, true]);
-    check(&mut daemon, [false, false, true]);
-    assert!(!daemon.hangs(&silent()));
-    assert!(!daemon.hangs(&silent()));
-    daemon.poll_servers().expect("it answers");
-    check(&mut daemon, [false, false, true]);
+    for _ in 0..2 {
+        almost(&mut daemon);
+        assert!(daemon.hangs(&silent()));
+    }
+    almost(&mut daemon);
+    daemon.poll_servers(std::process::id()).expect("it answers");
+    almost(&mut daemon);
+    assert!(daemon.hangs(&silent()));
+}
+
+#[test]
+fn slow_daemon_serves_on_and_none_with_clients_is_killed() {
+    let root = tempfile::tempdir().expect("a directory");
+    let control = silent_control(root.path());
+    let directory = DaemonDirectory::new(root.path(), "GPU-a");
+    let mut daemon = SupervisedDaemon::new(directory, &control, &NoDriver);
+    let silent = || SupervisionError::Control(ControlError::Silent("get_server_list".to_owned()));
+    assert!(!daemon.hangs(&silent()) && !daemon.is_slow(), "it starts");
+    daemon.status.phase = DaemonPhase::Running;
+    daemon.status.servers = servers(r#"[{"pid":7,"clients":[9]}]"#);
+    assert!(!daemon.hangs(&silent()) && daemon.is_slow());
+    for _ in 0..MAX_SILENT {
+        assert!(!daemon.hangs(&silent()));
+    }
+    assert!(!daemon.is_slow(), "it takes no new clients");
+    let ended = SupervisionError::Ended(String::new());
+    assert!(!daemon.hangs(&ended) && !daemon.is_slow());
 }
 
 /// Its clients have that memory, too. An earlier release had one memory for all daemons.

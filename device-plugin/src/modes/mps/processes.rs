@@ -27,6 +27,14 @@ fn is_daemon(pid: u32, pipe: &Path) -> bool {
     words.any(|word| SERVES.contains(&word)) && is_of(pid, pipe) && has_our_root(pid)
 }
 
+/// Whether this daemon started the process.
+pub(super) fn is_child(pid: u32, daemon: u32) -> bool {
+    let status = read(pid, "status");
+    let parent = format!("PPid:\t{daemon}");
+    let mut lines = status.split(|byte| *byte == b'\n');
+    lines.any(|line| line == parent.as_bytes())
+}
+
 fn has_our_root(pid: u32) -> bool {
     let root = |process: &str| {
         let root = fs::metadata(format!("/proc/{process}/root")).ok()?;
@@ -117,6 +125,16 @@ mod tests {
         assert_eq!(daemon(&pipe, None), Some(pid));
         assert_eq!(daemon(&pipe, Some(pid)), Some(pid));
         assert_eq!(daemon(&folder.path().join("other"), Some(pid)), None);
+    }
+
+    #[test]
+    fn server_is_a_process_that_the_daemon_started() {
+        let parent = std::os::unix::process::parent_id();
+        let own = std::process::id();
+        assert!(is_child(own, parent));
+        for (pid, daemon) in [(own, own), (parent, own), (u32::MAX, parent)] {
+            assert!(!is_child(pid, daemon), "{pid} {daemon}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! tenant fills the host's memory, and no client of another daemon sees its files. It is mounted on
 //! the host, in the device's directory, and outlives daemon and supervisor, as clients do.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,13 +36,22 @@ pub(super) enum ShmError {
 /// Mounts the memory at `folder`, a directory of the host under its own path. One that is mounted
 /// there stays, with the size changed.
 pub(super) fn mount(folder: &Path, size: Option<Mib>) -> Result<(), ShmError> {
+    mount_with(folder, &options(size))
+}
+
+/// The same for the daemon's sockets, which clients reach by mounting `folder`: what root writes
+/// there takes no space of the host's disk.
+pub(super) fn mount_pipe(folder: &Path) -> Result<(), ShmError> {
+    mount_with(folder, c"mode=755,size=8m")
+}
+
+fn mount_with(folder: &Path, options: &CStr) -> Result<(), ShmError> {
     fs::create_dir_all(folder).map_err(failed("create", folder))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let options = options(size);
     if tmpfs::is_mounted(folder).map_err(failed("inspect", folder))? {
-        if let Err(error) = mount_remount(folder, flags, options.as_c_str()) {
+        if let Err(error) = mount_remount(folder, flags, options) {
             let folder = folder.display();
-            tracing::warn!(%folder, %error, ?options, "cannot change the size of the shared memory of MPS clients, who may use more than that");
+            tracing::warn!(%folder, %error, ?options, "cannot change the size of the memory of MPS clients, who may use more than that");
         }
     } else {
         let table = fs::read_to_string(MOUNTS).unwrap_or_default();
@@ -50,7 +59,7 @@ pub(super) fn mount(folder: &Path, size: Option<Mib>) -> Result<(), ShmError> {
         if !tmpfs::propagates_mounts(&table, &real) {
             return Err(ShmError::NotShared(folder.to_owned()));
         }
-        let made = rustix::mount::mount("shm", folder, "tmpfs", flags, options.as_c_str());
+        let made = rustix::mount::mount("shm", folder, "tmpfs", flags, options);
         let made = made.map_err(io::Error::from);
         made.map_err(failed("mount a file system at", folder))?;
     }
@@ -160,6 +169,16 @@ mod tests {
         // Clients have more than that.
         mounted(&one, 1);
         starts_daemon_with_memory_at_dev_shm(&one);
+        let pipe = places[0].join("GPU-a/pipe");
+        for _ in 0..2 {
+            mount_pipe(&pipe).expect("mounted");
+            let full = fs::write(pipe.join("control"), vec![1; 16 << 20]).expect_err("it is full");
+            assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        }
+        let mode = fs::metadata(&pipe).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "root creates sockets");
+        assert_eq!(mounts_at(&pipe), 1);
+        unmount(&pipe).expect("unmounted");
         for folder in [&one, &other] {
             assert_eq!(mounts_at(folder), 1);
             unmount(folder).expect("unmounted");

@@ -35,7 +35,7 @@ fn forbids_pods_to_mount_agent_paths() {
     assert_eq!(closed(&[]), defaults);
     let others = closed(&[
         "--set=devicePlugin.kubeletDir=/srv/kubelet,devicePlugin.cdiDir=/opt/cdi",
-        "--set=devicePlugin.stateDir=/srv/aliquot",
+        "--set=devicePlugin.stateDir=/srv/aliquot,devicePlugin.execDir=/opt/aliquot",
         "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml",
     ]);
     let expected = [
@@ -44,9 +44,26 @@ fn forbids_pods_to_mount_agent_paths() {
         "/srv/kubelet",
         "/opt/cdi",
         "/etc/cdi",
+        "/opt/aliquot",
         "/etc/k0s",
     ];
     assert_eq!(others, expected);
+}
+
+#[test]
+fn mounts_directory_of_programs_where_the_host_has_it() {
+    let programs = |arguments: &[&str]| {
+        let objects = rendered(arguments).unwrap();
+        let own = container(agent(&objects), "device-plugin");
+        let mounts = own["volumeMounts"].as_array().unwrap().iter();
+        let mut paths = mounts.filter_map(|one| one["mountPath"].as_str());
+        let programs = flags(&objects).paths().programs;
+        assert!(paths.any(|path| programs.starts_with(path)));
+        programs
+    };
+    assert_eq!(programs(&[]), Path::new("/var/lib/aliquot/limiter"));
+    let other = programs(&["--set=devicePlugin.execDir=/opt/aliquot"]);
+    assert_eq!(other, Path::new("/opt/aliquot/limiter"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use aliquot_cluster::wait::eventually;
 use aliquot_e2e::clients::{
     IndependentClients, answers, nvidia_spec, offer, open_machine, with_python, withdraw,
 };
-use aliquot_e2e::pods::{allocation, container, pod};
+use aliquot_e2e::pods::allocation;
 use aliquot_e2e::stack::{Kind, NodeOptions, Stack};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -135,7 +135,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         let own = |line: &&str| line.contains(&directories) && line.contains(" - tmpfs ");
         anyhow::Ok(mounts.lines().filter(own).count())
     };
-    // Those of an earlier scenario are collected once the kubelet has forgotten its pods.
+    // Those of an earlier scenario are collected soon after its pods.
     eventually(
         PATIENCE,
         "a file system for each container directory",
@@ -159,15 +159,66 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
         "delete", "pod", "-n", "limits", "user", "root", "users", "--wait",
     ];
     stack.cluster.kubectl(&delete).await?.success()?;
-    // The kubelet forgets what pods had when the next one comes.
-    let next = pod("limits", "next", &[container("main", &[("gpu", "1")])]);
-    stack.cluster.create_pod(next).await?;
-    stack.cluster.wait_running("limits", "next").await?;
+    // The kubelet's checkpoint lists them until the next pod is admitted.
     eventually(PATIENCE, "the file systems of ended pods to go", || async {
-        Ok((rooms().await? == 1).then_some(()))
+        Ok((rooms().await? == 0).then_some(()))
     })
     .await?;
-    unlimited(stack, &["next"]).await
+    unlimited(stack, &[]).await
+}
+
+/// The hook cannot run from a state directory that is mounted noexec, as `/var` is on some systems:
+/// the node says so, and containers are limited once the hook has another directory.
+pub(crate) async fn noexec(stack: Arc<Stack>) -> Result<()> {
+    let stack = &*stack;
+    limited(stack, &nvidia_spec(stack)?).await?;
+    stack.terminate(Kind::DevicePlugin).await?;
+    let state = stack.agent_state().display().to_string();
+    let options = "mode=755,nosuid,nodev,noexec";
+    let arguments = ["-t", "tmpfs", "-o", options, "aliquot-cluster", &state];
+    let mounted = stack.cluster.run_on_node("mount", &arguments);
+    mounted.await?.success()?;
+    let outcome = with_exec_dir(stack).await;
+    // After a failure there may be no pod, and no agent.
+    let _gone = stack.cluster.delete_pod("limits", "noexec").await;
+    let _ended = stack.terminate(Kind::DevicePlugin).await;
+    let arguments = ["--lazy", &state];
+    let unmounted = stack.cluster.run_on_node("umount", &arguments);
+    unmounted.await?.success()?;
+    withdraw(stack)?;
+    let ended = stack.start_device_plugin(&NodeOptions::default()).await;
+    outcome?;
+    ended
+}
+
+async fn with_exec_dir(stack: &Stack) -> Result<()> {
+    let mut options = NodeOptions {
+        limited: true,
+        ..NodeOptions::default()
+    };
+    stack.start_device_plugin(&options).await?;
+    let condition = "AliquotRuntimeIncomplete";
+    let is_named = |text: &str| text.contains("the host cannot run");
+    let named = stack.wait_condition(condition, is_named).await?;
+    ensure!(
+        named.starts_with("True HookNotExecutable: ") && named.contains("devicePlugin.execDir"),
+        "{named}"
+    );
+    stack.terminate(Kind::DevicePlugin).await?;
+    options.exec_dir = Some(stack.machine().state().with_file_name("exec"));
+    stack.start_device_plugin(&options).await?;
+    stack
+        .wait_condition(condition, |text| !is_named(text))
+        .await?;
+    let share = [("gpu", "1"), ("gpumem", "3000")];
+    let pod = with_python(stack, "limits", "noexec", &share)?;
+    stack.cluster.create_pod(pod).await?;
+    stack.cluster.wait_running("limits", "noexec").await?;
+    let commands = ["init", "alloc,2490", "alloc,2488"];
+    let output = answers(stack, "limits", "noexec", &commands).await?;
+    let expected = ["init: 0", "alloc,2490: 2", "alloc,2488: 0"];
+    ensure!(output == expected, "{output:?}");
+    Ok(())
 }
 
 /// The node's second runtime, under its name.

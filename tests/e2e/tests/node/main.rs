@@ -81,6 +81,10 @@ fn shares_and_gpus() -> Vec<Scenario> {
             limits::users,
         ),
         scenario(
+            "limits_hold_where_the_state_directory_is_mounted_noexec",
+            limits::noexec,
+        ),
+        scenario(
             "running_program_gets_more_and_less_without_a_restart",
             resized::program,
         ),

@@ -126,6 +126,23 @@ fn fills_in_each_container_separately() {
 }
 
 #[test]
+fn warns_of_init_container_with_a_share_that_ends_before_the_pod() {
+    let warned = |init: Value| {
+        let mut pod = asking(&json!({GPU: "1"}));
+        pod["spec"]["initContainers"] = json!([init]);
+        let (.., warnings) = admit(&pod, &Settings::default());
+        let mut warnings = warnings.iter();
+        warnings.any(|line| line.starts_with("container first: once it has ended"))
+    };
+    let with_share = container("first", &json!({GPU: "1"}));
+    assert!(warned(with_share.clone()));
+    let mut sidecar = with_share;
+    sidecar["restartPolicy"] = json!("Always");
+    assert!(!warned(sidecar));
+    assert!(!warned(container("first", &json!({"cpu": "1"}))));
+}
+
+#[test]
 fn records_defaults_of_container_added_later() {
     let (mut after, ..) = admit(&asking(&json!({CORES: "1"})), &Settings::default());
     let late = container("late", &json!({GPU: "1", MEM: "1k", CORES: "1"}));

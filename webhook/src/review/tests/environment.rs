@@ -160,6 +160,24 @@ fn mps_5_warns_of_malformed_mps_memory_limit() {
 }
 
 #[test]
+fn warns_of_parts_of_the_driver_that_a_share_lacks() {
+    let name = "NVIDIA_DRIVER_CAPABILITIES";
+    let (gpu, none) = (json!({GPU: "1"}), json!({"cpu": "1"}));
+    for (value, lacks, key) in [
+        ("compute, video", "video", "video"),
+        ("graphics,utility", "graphics", "graphics"),
+        ("all", "graphics and video", "graphics"),
+    ] {
+        let warning = format!(
+            "{name}: a share of a GPU in mode vgpu comes without {lacks}; expected: a GPU whose profile allows it, such as {key}: true"
+        );
+        check_left(&gpu, name, value, Some(&warning));
+        check_left(&none, name, value, None);
+    }
+    check_left(&gpu, name, "compute,utility", None);
+}
+
+#[test]
 fn same_visible_devices_in_two_containers_become_one_pin() {
     let two = |second: &Value| {
         let mut containers = ["main", "side"].map(|name| container(name, &json!({GPU: "1"})));

@@ -53,6 +53,28 @@ fn rejects_privileges_that_bypass_the_share() {
 }
 
 #[test]
+fn warns_of_root_among_mps_clients() {
+    let warned = |modes: &str, pointer: &str, value: &Value| {
+        let mut pod = with(pointer, value);
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/vgpu-mode": modes});
+        let (_, _, warnings) = admit(&pod, &Settings::default());
+        let mut warnings = warnings.iter();
+        warnings.any(|line| line.contains("may run as root"))
+    };
+    let of_container = "spec.containers.0.securityContext";
+    for (pointer, value, expected) in [
+        ("spec.hostUsers", json!(true), true),
+        ("spec.hostUsers", json!(false), false),
+        ("spec.securityContext", json!({"runAsUser": 1000}), false),
+        ("spec.securityContext", json!({"runAsUser": 0}), true),
+        (of_container, json!({"runAsNonRoot": true}), false),
+    ] {
+        assert_eq!(warned("vgpu, mps", pointer, &value), expected, "{value}");
+        assert!(!warned("vgpu", pointer, &value), "{value}");
+    }
+}
+
+#[test]
 fn rejects_host_paths_that_bypass_the_share() {
     for (host_path, closed) in [
         ("/dev", "/dev"),

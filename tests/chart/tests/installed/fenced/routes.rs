@@ -3,7 +3,7 @@
 //! that is refused.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use serde_json::json;
 
@@ -86,6 +86,8 @@ pub(crate) async fn pods(on: &Installed) -> Result<()> {
         closed(on, Who::Admin, key, why).await?;
     }
 
+    mirror_pods(on).await?;
+
     // What the webhook checks on new pods stays as the pod was created with it.
     let created = json!({
         "aliquot.dev/request": r#"{"v":1,"containers":{}}"#,
@@ -130,6 +132,33 @@ pub(crate) async fn pods(on: &Installed) -> Result<()> {
     }
     let plain = binding("bare", &json!({}));
     on.post(Who::Admin, "pods/bare/binding", plain, "").await
+}
+
+/// Only a kubelet says which pod is its copy of a static pod, and under which uid that one runs.
+async fn mirror_pods(on: &Installed) -> Result<()> {
+    let why = "only a kubelet may write the annotations kubernetes.io/config.mirror";
+    let (mirror, hash) = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash");
+    for key in [mirror, hash] {
+        let forged = pod("forged", &json!({key: "x"}));
+        on.post(Who::Admin, "pods", forged, why).await?;
+        for path in ["pods/bare/binding", "bindings"] {
+            let carried = binding("bare", &json!({key: "x"}));
+            on.post(Who::Admin, path, carried, why).await?;
+        }
+    }
+    // The API server itself lets nobody add the other one.
+    let later = annotation(hash, &json!("x"));
+    on.patch(Who::Admin, "pods/bare", later, why).await?;
+
+    let nodes: Api<Node> = Api::all(on.cluster.admin()?);
+    let owner = json!({
+        "apiVersion": "v1", "kind": "Node", "controller": true,
+        "name": "near", "uid": nodes.get("near").await?.metadata.uid,
+    });
+    let mut copy = pod("copy-near", &json!({mirror: "x", hash: "x"}));
+    copy["metadata"]["ownerReferences"] = json!([owner]);
+    copy["spec"]["nodeName"] = json!("near");
+    on.post(Who::Kubelet, "pods", copy, "").await
 }
 
 /// Whoever may patch a pod may ask for a resize, in the form that the scheduler reads; the scheduler

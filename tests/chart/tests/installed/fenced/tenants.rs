@@ -68,8 +68,6 @@ async fn around_the_scheduler(on: &Installed) -> Result<()> {
     let ours = json!({"schedulerName": "aliquot-scheduler"});
     let placed = json!({"schedulerName": "aliquot-scheduler", "nodeName": "near"});
     let elsewhere = json!({"schedulerName": "own", "nodeName": "near"});
-    let mut mirror = pod(&placed, &gpu(json!({"nvidia.com/gpu": "1"})));
-    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     let bypasses = "spec.nodeName near bypasses the scheduler";
     let skipped = "container main requests a GPU, but aliquot-webhook did not review the pod";
     check(
@@ -90,7 +88,6 @@ async fn around_the_scheduler(on: &Installed) -> Result<()> {
                 pod(&elsewhere, &gpu(json!({"nvidia.com/mig-1g.5gb": "1"}))),
                 bypasses,
             ),
-            ("a forged mirror pod", mirror, bypasses),
             (
                 "a pod that was not reviewed",
                 pod(&none, &gpu(json!({"nvidia.com/gpu": "1"}))),
