@@ -163,11 +163,7 @@ pub async fn run(
     });
     let handlers = call_handlers(&settings, &allocations, limiter, &client, &metrics);
     let preparer = &handlers.starter.preparer;
-    let generator = Arc::new(SpecGenerator::new(
-        &paths,
-        settings.toolkit.clone(),
-        settings.exec_dir(),
-    ));
+    let generator = Arc::new(SpecGenerator::new(&paths, settings.toolkit.clone()));
     generator.start(&facts).await;
     refresh(preparer).await?;
 

@@ -33,6 +33,8 @@ pub struct Paths {
     pub limiter: PathBuf,
     /// One directory for each version of the OCI hook, which the host runs.
     pub programs: PathBuf,
+    /// NVIDIA's programs of our image, which the host runs.
+    pub toolkit: PathBuf,
     /// Pipes and desired states of MPS daemons.
     pub mps: PathBuf,
     /// Where the driver lists the device nodes of MIG instances.

@@ -256,6 +256,7 @@ impl Settings {
             preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
             programs: self.exec_dir().join("limiter"),
+            toolkit: self.exec_dir().join("toolkit"),
             mps: state.mps(),
         }
     }

@@ -39,8 +39,6 @@ const GENERATOR: &str = "nvidia-ctk";
 const HOOK: &str = "nvidia-cdi-hook";
 /// The search path of NVIDIA's programs on the host.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The folder of NVIDIA's programs, in the state directory.
-const INSTALLED: &str = "toolkit";
 /// The longest run of NVIDIA's program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that the agent's start waits for the first run: the kubelet kills an agent that does
@@ -231,15 +229,14 @@ pub struct SpecGenerator {
 }
 
 impl SpecGenerator {
-    /// `programs`: the directory in this container with NVIDIA's programs, which are installed in
-    /// `state_dir`.
-    pub fn new(paths: &Paths, programs: PathBuf, state_dir: &Path) -> Self {
+    /// `programs`: the directory in this container with NVIDIA's programs.
+    pub fn new(paths: &Paths, programs: PathBuf) -> Self {
         Self {
             file: paths.driver_spec.clone(),
             host_root: paths.host_root.clone(),
             driver_root: paths.driver_root.clone(),
             programs,
-            installed: state_dir.join(INSTALLED),
+            installed: paths.toolkit.clone(),
             variables: vec![("PATH".into(), PATH.into())],
             inputs: tokio::sync::Mutex::default(),
             problem: Mutex::default(),

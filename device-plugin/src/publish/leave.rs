@@ -147,7 +147,9 @@ pub fn clean_disk(
     if retained || there.len() > garbage.names.len() {
         return Ok(false);
     }
-    files::remove(&paths.programs)?;
+    for folder in [&paths.programs, &paths.toolkit] {
+        files::remove(folder)?;
+    }
     Ok(remove_state_folder(state)?)
 }
 

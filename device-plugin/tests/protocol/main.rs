@@ -29,7 +29,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use kubelet::{DEADLINE, Kubelet, prestart};
-use node::{Node, RESOURCE, TwoGpus, node, pod, settings, spec, variables};
+use node::{Node, RESOURCE, TwoGpus, node, pod, settings, spec, variables, write_toolkit};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delivers_share_through_whole_protocol() {
@@ -286,8 +286,12 @@ async fn serves_share_after_restarts_without_api_server() {
     let spec_before = spec(dir.path(), &name);
 
     // A whole agent with an unreachable API server.
-    let settings = settings(dir.path());
-    let plugins = settings.paths().plugins;
+    let mut settings = settings(dir.path());
+    let paths = settings.paths();
+    settings.host_root = "/".into();
+    settings.toolkit = dir.path().join("programs");
+    write_toolkit(&settings.toolkit, &paths.driver_spec);
+    let plugins = paths.plugins;
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().expect("a uri"));
     let client = kube::Client::try_from(nowhere).expect("a client");
     let stop = CancellationToken::new();

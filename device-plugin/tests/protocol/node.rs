@@ -102,6 +102,16 @@ fn write_driver_spec(path: &Path) {
     std::fs::write(path, spec.to_string()).expect("written");
 }
 
+/// Writes NVIDIA's programs for a whole agent: the generator prints the spec that is stored now.
+pub(crate) fn write_toolkit(folder: &Path, stored: &Path) {
+    std::fs::create_dir_all(folder).expect("made");
+    let spec = folder.join("spec.json");
+    std::fs::copy(stored, &spec).expect("copied");
+    let generator = format!("#!/bin/sh\nexec cat '{}'\n", spec.display());
+    std::fs::write(folder.join("nvidia-ctk"), generator).expect("written");
+    std::fs::write(folder.join("nvidia-cdi-hook"), "#!/bin/sh\n").expect("written");
+}
+
 /// The agent without an API server: pods are applied by the test.
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,

@@ -254,7 +254,7 @@ impl Agent {
 /// What generates NVIDIA's spec of the simulated driver.
 fn generator(node: &Node, settings: &Settings) -> SpecGenerator {
     let programs = settings.toolkit.clone();
-    let mut generator = SpecGenerator::new(&settings.paths(), programs, &settings.state_dir);
+    let mut generator = SpecGenerator::new(&settings.paths(), programs);
     let state = (STATE_VARIABLE.into(), node.state().into());
     generator.variables.push(state);
     generator
