@@ -308,8 +308,29 @@ impl NodeState {
         sums
     }
 
-    /// A hash of everything that a pod's verdict depends on if the pod names no device and compares
-    /// no links: nodes of one kind get one verdict. `None` with MIG, where instances have names.
+    /// Everything but its CPU and memory, to compare.
+    pub(crate) fn but_host(&self) -> impl PartialEq {
+        let Self {
+            inventory,
+            devices,
+            resources,
+            dynamic_mig,
+            handed_over,
+            host: _,
+            replicas,
+            reserved_for,
+            align,
+            closed,
+        } = self;
+        (
+            (inventory, devices, resources, dynamic_mig, handed_over),
+            (replicas, reserved_for, align, closed),
+        )
+    }
+
+    /// A hash of everything but CPU and memory that a pod's verdict depends on if the pod names no
+    /// device and compares no links: nodes of one kind get one verdict if the typical pods see the
+    /// same of their CPU and memory. `None` with MIG, where instances have names.
     pub fn kind(&self) -> Option<u64> {
         let Self {
             inventory,
@@ -317,7 +338,7 @@ impl NodeState {
             resources,
             dynamic_mig,
             handed_over: _,
-            host,
+            host: _,
             replicas,
             reserved_for,
             align,
@@ -328,7 +349,7 @@ impl NodeState {
         }
         let mut hasher = DefaultHasher::new();
         devices.hash(&mut hasher);
-        (resources, host, replicas, reserved_for, align, closed).hash(&mut hasher);
+        (resources, replicas, reserved_for, align, closed).hash(&mut hasher);
         for gpu in inventory.iter().flat_map(|inventory| &inventory.gpus) {
             let Gpu {
                 model,

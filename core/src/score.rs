@@ -45,6 +45,16 @@ impl Default for Policies {
     }
 }
 
+impl Policies {
+    /// Whether a score for this pod depends on a node's CPU and memory.
+    pub(crate) fn see_host(&self, demand: &Demand) -> bool {
+        let gpu = demand.gpu_policy.unwrap_or(self.gpu);
+        let by_load = Some(GpuSortKey::Load(Policy::Fragmentation));
+        demand.node_policy.unwrap_or(self.node) == Policy::Fragmentation
+            || gpu.keys.contains(&by_load)
+    }
+}
+
 /// Used and total amounts of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
