@@ -15,6 +15,7 @@ use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
 use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use anyhow::Result;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
@@ -299,7 +300,8 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
         let prefix = format!("{}/{} ", pod::namespace(object), name(object));
         let uncontrolled = without_control.iter();
         let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
-        let (node, allocated) = pod::allocated(object, &settings)?;
+        let view = PodView::from(object);
+        let (node, allocated) = pod::allocated(&view, &settings)?;
         let amounts = |uses: &DeviceUses| {
             let uses = uses.iter();
             uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
@@ -311,7 +313,7 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
             gpus,
-            limits: pod::memory_limits(object),
+            limits: pod::memory_limits(&view),
             owner: owner(object),
             usage: BTreeMap::new(),
             uncontrolled: uncontrolled.map(str::to_owned).collect(),

@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::view::{ConditionView, PodView};
 
 /// The kubelet's mark on the mirror pod of a static pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -98,82 +99,65 @@ pub(crate) fn meets(operator: &str, values: &[String], value: Option<&str>) -> b
 }
 
 /// `spec.priority`; 0 if unset.
-pub fn priority(pod: &Pod) -> i32 {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.priority)
-        .unwrap_or(0)
+pub fn priority(pod: &PodView) -> i32 {
+    pod.spec.priority.unwrap_or(0)
 }
 
 /// Whether `spec.preemptionPolicy` allows it to preempt.
-pub fn may_preempt(pod: &Pod) -> bool {
-    let policy = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.preemption_policy.as_deref());
-    policy != Some("Never")
+pub fn may_preempt(pod: &PodView) -> bool {
+    pod.spec.preemption_policy.as_deref() != Some("Never")
+}
+
+/// The condition of this type, if it has this status.
+fn condition<'p>(pod: &'p PodView, kind: &str, status: &str) -> Option<&'p ConditionView> {
+    let mut conditions = pod.status.conditions.iter().flatten();
+    conditions.find(|one| one.kind == kind && one.status == status)
 }
 
 /// kube-scheduler's report why it has not placed the pod (`PodScheduled` is False).
-pub fn not_scheduled(pod: &Pod) -> Option<&PodCondition> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let mut reports = conditions
-        .iter()
-        .filter(|condition| condition.type_ == "PodScheduled");
-    reports.find(|condition| condition.status == "False")
+pub fn not_scheduled(pod: &PodView) -> Option<&ConditionView> {
+    condition(pod, "PodScheduled", "False")
 }
 
 /// Whether kube-scheduler reported that no node can take it.
-pub fn unschedulable(pod: &Pod) -> bool {
+pub fn unschedulable(pod: &PodView) -> bool {
     not_scheduled(pod).is_some_and(|found| found.reason.as_deref() == Some("Unschedulable"))
 }
 
 /// The node that kube-scheduler nominated for it (`status.nominatedNodeName`).
-pub fn nominated(pod: &Pod) -> Option<&str> {
-    let name = pod.status.as_ref()?.nominated_node_name.as_deref()?;
+pub fn nominated(pod: &PodView) -> Option<&str> {
+    let name = pod.status.nominated_node_name.as_deref()?;
     (!name.is_empty()).then_some(name)
 }
 
 /// When it started, in seconds since 1970; before that, when it was created.
-pub fn started(pod: &Pod) -> i64 {
-    let started = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.start_time.as_ref());
+pub fn started(pod: &PodView) -> i64 {
+    let started = pod.status.start_time.as_ref();
     let time = started.or(pod.metadata.creation_timestamp.as_ref());
     time.map_or(0, |time| time.0.as_second())
 }
 
 /// Its termination grace period in seconds.
-pub fn grace_period(pod: &Pod) -> u64 {
-    let spec = pod.spec.as_ref();
-    let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
+pub fn grace_period(pod: &PodView) -> u64 {
+    let grace = pod.spec.termination_grace_period_seconds;
     u64::try_from(grace.unwrap_or(GRACE)).unwrap_or(0)
 }
 
 /// `metadata.deletionTimestamp`, in seconds since 1970; `None` if it is not terminating.
-pub fn deletion_deadline(pod: &Pod) -> Option<i64> {
+pub fn deletion_deadline(pod: &PodView) -> Option<i64> {
     let time = pod.metadata.deletion_timestamp.as_ref()?;
     Some(time.0.as_second())
 }
 
 /// Whether kube-scheduler preempts it.
-pub fn preempted_by_kube_scheduler(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .filter(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
-        .any(|condition| condition.reason.as_deref() == Some("PreemptionByScheduler"))
+pub fn preempted_by_kube_scheduler(pod: &PodView) -> bool {
+    condition(pod, "DisruptionTarget", "True")
+        .is_some_and(|found| found.reason.as_deref() == Some("PreemptionByScheduler"))
 }
 
 /// Whether budgets ignore it because it does not run yet.
-pub fn ignored_by_budgets(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+pub fn ignored_by_budgets(pod: &PodView) -> bool {
+    let phase = pod.status.phase.as_deref();
     phase.is_none_or(|phase| phase == "Pending")
 }
 

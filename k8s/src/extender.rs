@@ -7,31 +7,26 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-use crate::slim::SlimPod;
+use crate::view::PodView;
 
 /// The arguments of filter and prioritize.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub struct ExtenderArgs<'a> {
-    /// The pod being scheduled, with the fields that [`SlimPod`] reads.
-    #[serde(default, deserialize_with = "slim")]
-    pub pod: Option<Pod>,
+    /// The pod being scheduled.
+    #[serde(default)]
+    pub pod: Option<PodView>,
     /// Whole nodes; sent when `nodeCacheCapable` is false.
     #[serde(default)]
     pub nodes: Option<NodeList>,
     /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
     #[serde(default, borrow)]
     pub node_names: Option<Vec<Cow<'a, str>>>,
-}
-
-fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pod>, D::Error> {
-    let pod = Option::<SlimPod>::deserialize(deserializer)?;
-    Ok(pod.map(Pod::from))
 }
 
 /// A `v1.NodeList`. Keeps its nodes as received, too, because an answer repeats them.
@@ -128,7 +123,7 @@ pub struct ExtenderBindingResult {
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionArgs {
     /// The preemptor.
-    pub pod: Option<Pod>,
+    pub pod: Option<PodView>,
     /// Whole pods; sent when `nodeCacheCapable` is false.
     #[serde(default)]
     pub node_name_to_victims: Option<BTreeMap<String, Victims>>,
@@ -143,7 +138,7 @@ impl ExtenderPreemptionArgs {
         if let Some(victims) = &self.node_name_to_meta_victims {
             return victims.clone();
         }
-        let uid = |pod: &Pod| MetaPod {
+        let uid = |pod: &PodView| MetaPod {
             uid: pod.metadata.uid.clone().unwrap_or_default(),
         };
         let meta = |victims: &Victims| MetaVictims {
@@ -163,7 +158,7 @@ impl ExtenderPreemptionArgs {
 pub struct Victims {
     /// The pods.
     #[serde(default)]
-    pub pods: Option<Vec<Pod>>,
+    pub pods: Option<Vec<PodView>>,
     /// How many of them a disruption budget protects.
     #[serde(rename = "NumPDBViolations", default)]
     pub num_pdb_violations: i64,
@@ -248,7 +243,7 @@ mod tests {
         let text = golden("extender-args-names");
         let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
         assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);
-        assert_eq!(args.pod.unwrap().metadata.name.as_deref(), Some("p"));
+        assert_eq!(args.pod.unwrap().name(), Some("p"));
         let text = golden("extender-args-nodes");
         let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
         assert!(args.node_names.is_none());

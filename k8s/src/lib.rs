@@ -17,5 +17,5 @@ pub mod publisher;
 pub mod quota;
 pub mod replicas;
 pub mod selection;
-pub mod slim;
+pub mod view;
 pub mod watch;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn pod(spec: &Value, annotations: &Value) -> Pod {
+fn pod(spec: &Value, annotations: &Value) -> PodView {
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": annotations},
         "spec": spec,
@@ -201,7 +201,7 @@ fn mig_20_reads_each_resource_as_a_request_of_its_own() {
         ..Settings::default()
     };
     let requests = |limits: serde_json::Value, filled: serde_json::Value| {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: PodView = serde_json::from_value(json!({
             "metadata": {"annotations": {DEFAULTED: filled.to_string()}},
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }))
@@ -246,7 +246,7 @@ fn mig_20_reads_each_resource_as_a_request_of_its_own() {
 }
 
 fn check_host_resources(spec: &Value, cpu: u64, memory: u64) {
-    let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+    let pod: PodView = serde_json::from_value(json!({ "spec": spec })).unwrap();
     let sum = requested_host_resources(&pod);
     assert_eq!((sum.cpu.0, sum.memory.0), (cpu, memory), "{spec}");
 }

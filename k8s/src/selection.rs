@@ -1,9 +1,10 @@
 //! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use serde::Serialize;
 
 use crate::disruption::{Labels, meets};
+use crate::view::PodView;
 
 /// A selection with more texts or bytes is not kept: somebody else wrote it, for each pending pod.
 const MOST: (usize, usize) = (64, 4096);
@@ -19,27 +20,22 @@ pub struct NodeSelection {
 
 impl NodeSelection {
     /// The selection of this pod; `None` where it selects all nodes, or says too much about it.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn of(pod: &PodView) -> Option<Self> {
         let selection = Self::read(pod);
         let selects_all = selection.labels.is_empty() && selection.terms.is_none();
         (!selects_all && selection.is_short()).then_some(selection)
     }
 
     /// All that this pod says.
-    pub fn read(pod: &Pod) -> Self {
-        let Some(spec) = &pod.spec else {
-            return Self::default();
-        };
-        let affinity = spec
-            .affinity
-            .as_ref()
-            .and_then(|all| all.node_affinity.as_ref());
+    pub fn read(pod: &PodView) -> Self {
+        let affinity = pod.spec.affinity.as_ref();
+        let affinity = affinity.and_then(|all| all.node_affinity.as_ref());
         let required = affinity.and_then(|node| {
             node.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
         Self {
-            labels: spec.node_selector.clone().unwrap_or_default(),
+            labels: pod.spec.node_selector.clone().unwrap_or_default(),
             terms: required.map(|required| required.node_selector_terms.clone()),
         }
     }
@@ -87,8 +83,6 @@ mod tests {
     use serde_json::{Value, json};
 
     fn of(spec: &Value) -> Option<NodeSelection> {
-        let mut spec = spec.clone();
-        spec["containers"] = json!([]);
         NodeSelection::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
     }
 

@@ -16,8 +16,8 @@ use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod::{self, DemandError};
+use aliquot_k8s::view::PodView;
 use aliquot_serve::fail_point;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
@@ -391,7 +391,7 @@ impl Binder {
         };
         match self.pods.get(pod).await {
             // Not bound, and an earlier attempt is unanswered: it may still succeed.
-            Ok(Some(found)) if !conflict && pod::node(&found).is_none() => {
+            Ok(Some(found)) if !conflict && found.node().is_none() => {
                 over.then_some(Err(BindError::NotLeading(why)))
             }
             Ok(found) => Some(conflict_outcome(found.as_ref(), pod, node, allocation, why)),
@@ -429,7 +429,7 @@ impl Binder {
 
 /// The outcome after a conflict: an earlier copy of our POST succeeded, or not.
 fn conflict_outcome(
-    found: Option<&Pod>,
+    found: Option<&PodView>,
     pod: &PodRef,
     node: &NodeName,
     allocation: Option<&str>,
@@ -438,9 +438,9 @@ fn conflict_outcome(
     let Some(found) = found else {
         return Err(BindError::Gone(pod.clone()));
     };
-    match pod::node(found) {
+    match found.node() {
         None => Err(BindError::Rejected(why)),
-        Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == allocation => Ok(()),
+        Some(bound) if bound == *node && found.annotation(ALLOCATION) == allocation => Ok(()),
         Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
     }
 }

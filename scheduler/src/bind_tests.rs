@@ -11,7 +11,7 @@ use tower_test::mock::{self, SendResponse};
 
 use super::*;
 use crate::leader::Leadership;
-use crate::ledger_cache::tests::{cache, pod, used};
+use crate::ledger_cache::tests::{cache, pod, pod_json, used};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::{Freshness, Index};
 
@@ -56,7 +56,7 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
             }
             ScriptedResponse::PodAsPosted => {
                 let posted = posted.as_ref().unwrap();
-                let mut pod = serde_json::to_value(pod("a", 600, None)).unwrap();
+                let mut pod = pod_json("a", 600, None);
                 pod["metadata"]["annotations"] = posted["metadata"]["annotations"].clone();
                 pod["spec"]["nodeName"] = posted["target"]["name"].clone();
                 (200, pod)
@@ -137,7 +137,7 @@ async fn stops_after_its_last_post_when_lease_is_lost() {
         std::iter::once(post).chain(gets).collect()
     };
     let unbound = |times| {
-        let pod = serde_json::to_value(pod("a", 600, None)).unwrap();
+        let pod = pod_json("a", 600, None);
         std::iter::repeat_n(pod, times).map(|pod| Status(200, pod))
     };
     let leader = Leader::replica();
@@ -157,9 +157,9 @@ async fn stops_after_its_last_post_when_lease_is_lost() {
 async fn repeats_binding_until_outcome_is_definite() {
     let gone = "pod d/a with uid a is gone";
     let failed = |code: u16| Status(code, status(code));
-    let found = |pod: Pod| Status(200, serde_json::to_value(pod).unwrap());
-    let mut other = pod("a", 600, Some("n"));
-    other.metadata.uid = Some("b".to_owned());
+    let found = |node| Status(200, pod_json("a", 600, node));
+    let mut other = pod_json("a", 600, Some("n"));
+    other["metadata"]["uid"] = json!("b");
     for (script, expected, allocated) in [
         (vec![("POST", failed(404))], gone, 0),
         (
@@ -193,7 +193,7 @@ async fn repeats_binding_until_outcome_is_definite() {
             vec![
                 ("POST", Timeout),
                 ("POST", failed(403)),
-                ("GET", found(pod("a", 600, None))),
+                ("GET", found(None)),
                 ("POST", failed(403)),
                 ("GET", PodAsPosted),
             ],
@@ -201,15 +201,16 @@ async fn repeats_binding_until_outcome_is_definite() {
             600,
         ),
         (
-            vec![
-                ("POST", failed(409)),
-                ("GET", found(pod("a", 600, Some("m")))),
-            ],
+            vec![("POST", failed(409)), ("GET", found(Some("m")))],
             "another Binding has bound the pod to node \"m\"",
             0,
         ),
         // Of the same name.
-        (vec![("POST", failed(409)), ("GET", found(other))], gone, 0),
+        (
+            vec![("POST", failed(409)), ("GET", Status(200, other))],
+            gone,
+            0,
+        ),
     ] {
         check(script, expected, allocated).await;
     }

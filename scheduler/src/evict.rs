@@ -13,7 +13,6 @@ use aliquot_core::inventory::{Inventory, RefusedPod};
 use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::disruption::MIRROR;
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
-use aliquot_k8s::pod;
 use aliquot_serve::fail_point;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -120,10 +119,10 @@ async fn evict(
     let Some(found) = found else {
         return Ok(());
     };
-    if pod::annotation(&found, MIRROR).is_some() || found.metadata.deletion_timestamp.is_some() {
+    if found.annotation(MIRROR).is_some() || found.is_terminating() {
         return Ok(());
     }
-    if pod::node(&found).as_ref() != Some(node) {
+    if found.node().as_ref() != Some(node) {
         return Err(format!(
             "node {node} lists the pod for eviction, but the pod is not on that node"
         ));

@@ -17,6 +17,7 @@ use aliquot_k8s::extender::{
     ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriority, MetaPod, NodeList,
 };
 use aliquot_k8s::node::published;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::{disruption, pod};
 use aliquot_serve::{Readiness, fail_point};
 use axum::body::Bytes;
@@ -25,7 +26,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -194,7 +195,7 @@ enum Candidates<'a> {
 
 /// A call, read.
 pub struct Call<'a> {
-    pod: Pod,
+    pod: PodView,
     uid: PodUid,
     demand: Demand,
     candidates: Candidates<'a>,
@@ -233,7 +234,7 @@ impl<'a> Call<'a> {
         let demand = pod::demand(&pod, settings)
             .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
         Ok(Self {
-            uid: pod::uid(&pod),
+            uid: pod.uid(),
             pod,
             demand,
             candidates,
@@ -241,8 +242,8 @@ impl<'a> Call<'a> {
     }
 
     /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
-    /// scores them by something else, too; for a member of a gang the best one alone. On the first of
-    /// them a share is assumed for the pod from now on.
+    /// scores all of them by preferred affinity or spread constraints; for a member of a gang the best
+    /// one alone. On the first of them a share is assumed for the pod from now on.
     pub fn filter(
         self,
         cache: &LedgerCache,
@@ -256,8 +257,8 @@ impl<'a> Call<'a> {
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        let (gang, namespace) = (GangName::of(&self.pod), pod::namespace(&self.pod));
-        let most = if shortlist == 0 || gang.is_some() || wants_all(&self.pod) {
+        let (gang, namespace) = (GangName::of(&self.pod), self.pod.namespace());
+        let most = if shortlist == 0 || gang.is_some() || self.pod.prefers_nodes() {
             names.len()
         } else {
             shortlist
@@ -287,9 +288,9 @@ impl<'a> Call<'a> {
         };
         state.refuse(&self.uid, waiting);
         drop(state);
-        tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
+        tracing::info!(pod = self.pod.name(), %namespace, text, "refused on every node");
         events.send(EventNote {
-            pod: pod::reference(&self.pod),
+            pod: self.pod.reference(),
             warning: true,
             reason: "Refused",
             action: "Scheduling",
@@ -415,7 +416,7 @@ pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionRes
     let pod = args.pod.as_ref().ok_or("the extender call has no Pod")?;
     let demand = pod::demand(pod, cache.settings())
         .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
-    let uid = pod::uid(pod);
+    let uid = pod.uid();
     let mut nodes = args.victims();
     if demand.requests_gpu() {
         let priority = disruption::priority(pod);
@@ -486,32 +487,6 @@ fn refused<S: AsRef<str>>(names: &[S], text: String) -> ExtenderFilterResult {
         failed_and_unresolvable_nodes: Some([(first.to_owned(), text)].into()),
         ..ExtenderFilterResult::default()
     }
-}
-
-/// kube-scheduler scores preferred affinity and spread constraints over all nodes, so such a pod
-/// gets all nodes that fit.
-fn wants_all(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let preferred = spec.affinity.as_ref().is_some_and(|affinity| {
-        let node = affinity.node_affinity.as_ref();
-        let near = affinity.pod_affinity.as_ref();
-        let far = affinity.pod_anti_affinity.as_ref();
-        node.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        }) || near.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        }) || far.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        })
-    });
-    preferred
-        || spec
-            .topology_spread_constraints
-            .as_ref()
-            .is_some_and(|c| !c.is_empty())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use aliquot_k8s::watch::Index;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{from, node, pod, pod_json};
 use crate::requeue::take_requeueable;
 
 /// Nodes `a` of 1000 MiB, `b` of 500 and `c` of 2000, without pods.
@@ -15,7 +15,7 @@ fn cache() -> LedgerCache {
     let cache = LedgerCache::default();
     let nodes = [("a", 1000), ("b", 500), ("c", 2000)];
     Index::<Node>::reset(&cache, nodes.map(|(name, size)| node(name, size)).to_vec());
-    Index::<Pod>::reset(&cache, vec![]);
+    Index::<PodView>::reset(&cache, vec![]);
     cache
 }
 
@@ -33,7 +33,7 @@ fn call(pod: &Value, nodes: &Value) -> Vec<u8> {
 }
 
 fn asks(name: &str, memory: u64) -> Value {
-    serde_json::to_value(pod(name, memory, None)).unwrap()
+    pod_json(name, memory, None)
 }
 
 fn filter(cache: &LedgerCache, body: &[u8], shortlist: usize) -> Value {
@@ -277,7 +277,7 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
     for (namespace, named) in [("d", "d/first"), ("other", "1 pod of another namespace")] {
         let mut holder = pinned("first", true);
         holder["metadata"]["namespace"] = json!(namespace);
-        Index::<Pod>::reset(&cache, vec![serde_json::from_value(holder).unwrap()]);
+        Index::<PodView>::reset(&cache, vec![from(holder)]);
         let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
         let text = format!(
             "GPU request does not fit the one node offered: 1 CardPinned (allocated to {named})"
@@ -289,8 +289,8 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
 #[test]
 fn naming_pin_holders_does_not_deadlock_with_watch() {
     let cache = Arc::new(cache_with_dynamic_mig());
-    let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();
-    Index::<Pod>::reset(&*cache, vec![holder()]);
+    let holder = || from::<PodView>(pinned("first", true));
+    Index::<PodView>::reset(&*cache, vec![holder()]);
     let (done_tx, done) = std::sync::mpsc::channel();
     let (watch, watched) = (done_tx.clone(), Arc::clone(&cache));
     std::thread::spawn(move || {
@@ -334,7 +334,7 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
         let expected = [("cpu".to_owned(), 0), ("a".to_owned(), 0)];
         assert_eq!(ranks(&cache, &body), expected);
         // The watch shows it before its Binding.
-        Index::<Pod>::apply(&*cache, serde_json::from_value(pod.clone()).unwrap());
+        Index::<PodView>::apply(&*cache, from(pod.clone()));
         let (service, mut server) = tower_test::mock::pair::<
             http::Request<kube::client::Body>,
             http::Response<kube::client::Body>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aliquot_core::NodeName;
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::slim::SlimPod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -74,17 +74,20 @@ impl PodClient {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pod as it is now, slim; `None` where there is none with this uid.
-    pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, CallError> {
-        let api: Api<SlimPod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let found = timeout(DEADLINE, api.get_opt(&pod.name)).await??;
-        let found = found.map(Pod::from);
-        Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
+    /// The same, as views.
+    pub(crate) fn views(&self, namespace: &str) -> Api<PodView> {
+        Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pod of this name with all of its fields, whatever its uid.
-    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, CallError> {
-        Ok(timeout(DEADLINE, self.api(namespace).get_opt(name)).await??)
+    /// The pod as it is now; `None` where there is none with this uid.
+    pub async fn get(&self, pod: &PodRef) -> Result<Option<PodView>, CallError> {
+        let found = self.find(&pod.namespace, &pod.name).await?;
+        Ok(found.filter(|found| found.uid().as_str() == pod.uid))
+    }
+
+    /// The pod of this name, whatever its uid.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<PodView>, CallError> {
+        Ok(timeout(DEADLINE, self.views(namespace).get_opt(name)).await??)
     }
 
     /// Writes the annotation, or removes it without a text. The uid is a precondition.
@@ -135,12 +138,10 @@ impl PodClient {
         match self.get(pod).await {
             Ok(None) => VersionedPatch::NotWritten("the pod is gone".to_owned()),
             Ok(Some(found)) => {
-                let has = |(key, text): (&&str, &String)| {
-                    aliquot_k8s::pod::annotation(&found, key) == Some(text)
-                };
+                let has = |(key, text): (&&str, &String)| found.annotation(key) == Some(text);
                 if annotations.iter().all(has) {
                     VersionedPatch::Written
-                } else if found.metadata.resource_version.as_deref() == Some(version) {
+                } else if found.resource_version() == Some(version) {
                     VersionedPatch::Unknown(why)
                 } else {
                     VersionedPatch::NotWritten(why)

@@ -111,7 +111,7 @@ impl Preemptor {
             ..PreemptionState::default()
         };
         let budgets = Freshness::default();
-        let watched = watch::drive::<PodDisruptionBudget, PodDisruptionBudget>(
+        let watched = watch::drive::<PodDisruptionBudget>(
             Api::all(client),
             watcher::Config::default(),
             self.cache.clone(),

@@ -3,21 +3,21 @@
 use aliquot_core::ledger::PodEntry;
 use aliquot_core::usage::{AllocatedUse, DeviceUse};
 use aliquot_core::{Mib, Percent, Replicas};
-use aliquot_k8s::pod::{demand, uid};
-use aliquot_k8s::slim::SlimPod;
+use aliquot_k8s::pod::demand;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use tower_test::mock;
 
 use super::*;
 use crate::ledger_cache::assumed::FilteredPod;
-use crate::ledger_cache::tests::{cache, from, node, pod, quota, reserve, used};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_with, quota, reserve, used, with};
 use crate::pod_client::DEADLINE;
 
 /// The same node, with so many replicas at its kubelet.
@@ -75,12 +75,12 @@ fn requeues_pod_that_is_younger_than_the_list() {
     let demand = demand(&waiting, cache.settings()).unwrap();
     let refused = PendingPod::read(&waiting, demand, true);
     cache.refused(&"w".into(), refused);
-    Index::<Pod>::reset(&cache, vec![big()]);
+    Index::<PodView>::reset(&cache, vec![big()]);
     Index::apply(&cache, waiting);
     assert_eq!(requeued(&cache), [""; 0]);
     Index::delete(&cache, big());
     assert_eq!(requeued(&cache), ["w"]);
-    Index::<Pod>::reset(&cache, vec![]);
+    Index::<PodView>::reset(&cache, vec![]);
     assert_eq!(cache.pending_counts(), (0, 0), "deleted unseen");
 }
 
@@ -134,14 +134,14 @@ fn requeues_refused_pod_when_node_returns() {
 }
 
 /// The pod is pending, and kube-scheduler refused it without asking filter.
-fn unschedulable(name: &str, memory: u64, cpu: &str) -> Pod {
-    let mut refused = pod(name, memory, None);
+fn unschedulable(name: &str, memory: u64, cpu: &str, constraint: &Value) -> PodView {
     let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
-    refused.status = Some(from(json!({"phase": "Pending", "conditions": [condition]})));
-    let container = &mut refused.spec.as_mut().unwrap().containers[0];
-    let resources = container.resources.get_or_insert_default();
-    resources.requests = Some(from(json!({ "cpu": cpu })));
-    refused
+    let refused = json!({
+        "spec": {"resources": {"requests": {"cpu": cpu}}},
+        "status": {"conditions": [condition]},
+    });
+    let refused = with(refused, json!({ "spec": constraint }));
+    pod_with(name, memory, None, refused)
 }
 
 /// The pods that are requeued, each with the node that is nominated for it.
@@ -158,8 +158,8 @@ fn requeues_pod_of_kube_scheduler_for_node_that_grew() {
     Index::<Node>::apply(&cache, offering("n", 1000, 10));
     Index::apply(&cache, pod("big", 900, Some("n")));
     assert_eq!(requeued(&cache), [""; 0]);
-    Index::apply(&cache, unschedulable("w", 600, "4"));
-    Index::apply(&cache, unschedulable("greedy", 600, "400"));
+    Index::apply(&cache, unschedulable("w", 600, "4", &json!({})));
+    Index::apply(&cache, unschedulable("greedy", 600, "400", &json!({})));
     Index::delete(&cache, pod("big", 900, Some("n")));
     assert_eq!(requeued(&cache), [""; 0], "kube-scheduler sees the end");
     Index::<Node>::apply(&cache, offering("m", 10, 10));
@@ -188,10 +188,7 @@ fn nominates_no_node_that_the_pod_does_not_select() {
     ] {
         let cache = cache();
         assert_eq!(requeued(&cache), [""; 0]);
-        let mut pod = serde_json::to_value(unschedulable("w", 600, "4")).unwrap();
-        let spec = pod["spec"].as_object_mut().unwrap();
-        spec.extend(constraint.as_object().unwrap().clone());
-        Index::<Pod>::apply(&cache, from::<SlimPod>(pod).into());
+        Index::apply(&cache, unschedulable("w", 600, "4", &constraint));
         Index::<Node>::apply(&cache, labelled(1000, "b"));
         assert_eq!(requeued(&cache), [""; 0], "{constraint}");
         Index::<Node>::apply(&cache, labelled(1001, "a"));
@@ -237,18 +234,17 @@ fn requeues_as_many_pods_as_free_kubelet_replicas() {
 fn counts_replica_of_pod_placed_by_other_scheduler() {
     let cache = cache();
     Index::<Node>::apply(&cache, offering("n", 1000, 1));
-    let mut other = pod("stranger", 100, None);
-    other.spec.as_mut().unwrap().node_name = Some("n".to_owned());
-    Index::apply(&cache, other.clone());
+    let other = |phase: &str| {
+        let bound = json!({"spec": {"nodeName": "n"}, "status": {"phase": phase}});
+        pod_with("stranger", 100, None, bound)
+    };
+    Index::apply(&cache, other("Pending"));
     assert_eq!(used(&cache), 0);
     refused(&cache, "w", 100, &["n"]);
     assert!(!reserve(&cache, "w", 100) && requeued(&cache).is_empty());
-    let phase = |phase: &str| Some(phase.to_owned());
-    other.status.as_mut().unwrap().phase = phase("Running");
-    Index::apply(&cache, other.clone());
+    Index::apply(&cache, other("Running"));
     assert!(requeued(&cache).is_empty());
-    other.status.as_mut().unwrap().phase = phase("Succeeded");
-    Index::apply(&cache, other);
+    Index::apply(&cache, other("Succeeded"));
     assert_eq!(requeued(&cache), ["w"]);
     assert!(reserve(&cache, "w", 100));
 }
@@ -265,7 +261,7 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
     Index::<Node>::apply(&cache, node("m", 1000));
     let pending = pod("a", 600, None);
     let filtered = FilteredPod {
-        uid: &uid(&pending),
+        uid: &pending.uid(),
         namespace: &"d".into(),
         demand: &demand(&pending, cache.settings()).unwrap(),
         gang: None,
@@ -277,8 +273,8 @@ fn requeues_for_capacity_that_a_requeued_pod_does_not_take() {
 }
 
 /// The pod is pending and refused; returns why.
-fn refuse(cache: &LedgerCache, pod: &Pod, nodes: &[&str]) -> String {
-    let uid = uid(pod);
+fn refuse(cache: &LedgerCache, pod: &PodView, nodes: &[&str]) -> String {
+    let uid = pod.uid();
     let demand = demand(pod, cache.settings()).unwrap();
     Index::apply(cache, pod.clone());
     let filtered = FilteredPod {
@@ -343,8 +339,8 @@ fn requeues_all_pods_of_a_deleted_quota() {
 fn requeues_for_freed_quota_on_all_nodes() {
     let cache = waiting_cache();
     // Its own node is full of other pods by then.
-    let mut other = pod("other", 900, Some("n"));
-    other.metadata.namespace = Some("elsewhere".to_owned());
+    let elsewhere = json!({"metadata": {"namespace": "elsewhere"}});
+    let other = pod_with("other", 900, Some("n"), elsewhere);
     Index::delete(&cache, pod("holder", 800, Some("n")));
     Index::apply(&cache, other);
     assert_eq!(requeued(&cache), ["a", "b"]);
@@ -364,7 +360,7 @@ fn invalid_quota_limit_allows_nothing_until_corrected() {
 }
 
 /// A quota in the state that Kubernetes counts, of which it shows `used`.
-fn counted(used: &serde_json::Value) -> ResourceQuota {
+fn counted(used: &Value) -> ResourceQuota {
     let hard = json!({"limits.nvidia.com/gpumem": "1000"});
     from(json!({
         "metadata": {"name": "q", "namespace": "d"},

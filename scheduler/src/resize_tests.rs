@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use tower_test::mock;
 
 use super::*;
-use crate::ledger_cache::tests::{cache, pod, used};
+use crate::ledger_cache::tests::{cache, from, pod_json, used, with};
 
 const PAUSE: Duration = Duration::from_secs(10);
+const REQUEST: &str = "main:gpumem=900";
 
 fn allocation(memory: u64) -> Allocation {
     let text = json!({"v": 1, "node": "n", "priority": 1, "containers": {"main": [
@@ -180,12 +181,19 @@ fn allocation_becomes_smaller_only_when_enforced() {
 }
 
 /// Pod `a` with 600 of 1000 MiB, asked to have 900.
-fn asked(version: &str) -> Pod {
-    let mut asked = pod("a", 600, Some("n"));
-    asked.metadata.resource_version = Some(version.to_owned());
-    let annotations = asked.metadata.annotations.get_or_insert_default();
-    annotations.insert(RESIZE.to_owned(), "main:gpumem=900".to_owned());
-    asked
+fn asked(version: &str, request: &str) -> Value {
+    let more = json!({"resourceVersion": version, "annotations": {RESIZE: request}});
+    with(pod_json("a", 600, Some("n")), json!({"metadata": more}))
+}
+
+/// A cache that shows it, and a resizer of it on this API server.
+fn scene(service: mock::Mock<Request<Body>, Response<Body>>) -> (Arc<LedgerCache>, Resizer) {
+    let cache = Arc::new(cache());
+    Index::<PodView>::apply(&*cache, from(asked("1", REQUEST)));
+    let (events, _event_rx) = event::queue();
+    let pods = PodClient::new(Client::new(service, "d"));
+    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
+    (cache, resizer)
 }
 
 /// What the API server answers to a PATCH, and the pod's version at the GET after it.
@@ -202,7 +210,7 @@ async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response
         let body = serde_json::to_vec(&body(patch)).unwrap();
         send.send_response(response.body(Body::from(body)).unwrap());
     };
-    let plain = |_| serde_json::to_value(asked("1")).unwrap();
+    let plain = |_| asked("1", REQUEST);
     respond("GET", 200, &plain).await;
     for (code, version) in answers {
         let failure = |patch: Value| {
@@ -218,7 +226,7 @@ async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response
         };
         respond("PATCH", *code, &failure).await;
         if let Some(version) = version {
-            let now = |_| serde_json::to_value(asked(version)).unwrap();
+            let now = |_| asked(version, REQUEST);
             respond("GET", 200, &now).await;
         }
     }
@@ -228,12 +236,8 @@ async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response
 /// Decides on pod `a`; checks what is allocated then, before the watch shows anything.
 async fn check(answers: Answers, expected: u64) {
     let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, asked("1"));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
-    let reference = pod::reference(&asked("1"));
+    let (cache, resizer) = scene(service);
+    let reference = from::<PodView>(asked("1", REQUEST)).reference();
     tokio::join!(play(answers, server), async move {
         resizer.act(&"a".into(), &reference).await;
     });
@@ -256,11 +260,7 @@ async fn reserves_resize_until_its_outcome_is_definite() {
 #[tokio::test(start_paused = true)]
 async fn repeats_conflicting_resize_at_most_five_times_a_second() {
     let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, asked("1"));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
+    let (cache, resizer) = scene(service);
     let stop = CancellationToken::new();
     let running = tokio::spawn(resizer.run(stop.clone()));
     let end = Instant::now() + Duration::from_secs(2);
@@ -268,14 +268,13 @@ async fn repeats_conflicting_resize_at_most_five_times_a_second() {
     while let Ok(call) = tokio::time::timeout_at(end, server.next_request()).await {
         let (request, send) = call.unwrap();
         let (code, body) = if *request.method() == http::Method::GET {
-            (200, serde_json::to_value(asked("1")).unwrap())
+            (200, asked("1", REQUEST))
         } else {
             patches += 1;
             assert!(patches <= 11, "without a pause");
-            let mut again = asked(&patches.to_string());
-            let annotations = again.metadata.annotations.get_or_insert_default();
-            annotations.insert(RESIZE.to_owned(), format!("main:gpumem=900 id={patches}"));
-            Index::apply(&*cache, again);
+            let request = format!("{REQUEST} id={patches}");
+            let again = asked(&patches.to_string(), &request);
+            Index::<PodView>::apply(&*cache, from(again));
             let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                 "code": 409, "message": "no", "reason": "Conflict", "details": {}});
             (409, conflict)

@@ -16,9 +16,9 @@ use std::time::Duration;
 use aliquot_core::request::Resource;
 use aliquot_core::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
 use aliquot_core::{Cluster, NodeName, PodUid};
+use aliquot_k8s::disruption;
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::COUNTED;
-use aliquot_k8s::{disruption, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -149,8 +149,10 @@ impl ScaleUp {
             let PodRef {
                 namespace, name, ..
             } = &pending.pod;
-            let found = self.pods.find(namespace, name).await?;
-            if let Some(pod) = found.filter(|found| pod::uid(found) == *uid) {
+            let api = self.pods.api(namespace);
+            let found = timeout(DEADLINE, api.get_opt(name)).await??;
+            let own = |found: &Pod| found.metadata.uid.as_deref() == Some(uid.as_str());
+            if let Some(pod) = found.filter(own) {
                 self.constraints.insert(uid.clone(), Constraints::of(&pod));
             }
         }
@@ -239,13 +241,15 @@ impl ScaleUp {
     async fn placeholders(&self) -> Result<Existing, CallError> {
         let params = ListParams::default().labels(PLACEHOLDER);
         let mut existing = Existing::new();
-        for pod in timeout(DEADLINE, self.api().list(&params)).await??.items {
-            let is_reported = disruption::unschedulable(&pod);
-            let (labels, name) = (pod.metadata.labels, pod.metadata.name);
-            let key = labels.and_then(|mut labels| labels.remove(PLACEHOLDER));
-            if let (Some(key), Some(name)) = (key, name) {
-                let all = existing.entry(key).or_default();
-                all.push(Placeholder { name, is_reported });
+        let api = self.pods.views(&self.owner.namespace);
+        for pod in timeout(DEADLINE, api.list(&params)).await??.items {
+            let key = pod.labels().and_then(|labels| labels.get(PLACEHOLDER));
+            if let (Some(key), Some(name)) = (key, pod.name()) {
+                let all = existing.entry(key.clone()).or_default();
+                all.push(Placeholder {
+                    name: name.to_owned(),
+                    is_reported: disruption::unschedulable(&pod),
+                });
             }
         }
         Ok(existing)

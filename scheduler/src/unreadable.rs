@@ -128,27 +128,28 @@ pub(crate) fn add_unreadable_pods(
 #[cfg(test)]
 mod tests {
     use aliquot_core::inventory::INVENTORY;
+    use aliquot_k8s::view::PodView;
     use aliquot_k8s::watch::Index;
-    use k8s_openapi::api::core::v1::{Node, Pod};
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
 
     use super::*;
-    use crate::ledger_cache::tests::{node, pod};
+    use crate::ledger_cache::tests::{node, pod, pod_with};
 
     /// Bound to `n`, with an allocation that cannot be read.
-    fn spoilt() -> Pod {
-        let mut spoilt = pod("a", 600, Some("n"));
-        let annotations = spoilt.metadata.annotations.get_or_insert_default();
-        annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
-        spoilt
+    fn spoilt(scheduler: &str) -> PodView {
+        let spoilt = json!({
+            "metadata": {"annotations": {ALLOCATION: "{"}},
+            "spec": {"schedulerName": scheduler},
+        });
+        pod_with("a", 600, Some("n"), spoilt)
     }
 
     #[test]
     fn forged_allocation_closes_node_only_with_device_ids() {
         let cache = LedgerCache::default();
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        let mut forged = spoilt();
-        forged.spec.as_mut().unwrap().scheduler_name = Some("nobody".to_owned());
-        Index::apply(&cache, forged);
+        Index::apply(&cache, spoilt("nobody"));
         let closed = || {
             let named = unreadable_pods(&cache).len();
             let state = cache.snapshot().node("n").cloned().unwrap();
@@ -166,7 +167,7 @@ mod tests {
         Index::apply(&cache, node("n", 1000));
         assert!(!closed());
         // Of our own scheduler: whatever the inventory says.
-        Index::apply(&cache, spoilt());
+        Index::apply(&cache, spoilt("aliquot-scheduler"));
         assert!(closed());
     }
 
@@ -174,7 +175,7 @@ mod tests {
     fn reports_pod_with_unreadable_allocation_once() {
         let cache = LedgerCache::default();
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        Index::apply(&cache, spoilt());
+        Index::apply(&cache, spoilt("aliquot-scheduler"));
         let mut reported = HashSet::new();
         let mut found = unreported(&mut reported, unreadable_pods(&cache));
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::usage::DeviceUses;
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::{ClusterFacts, LedgerEntry, LedgerView};
@@ -16,7 +17,7 @@ use crate::table::counted;
 fn allocations(pods: &[Pod], settings: &pod::Settings) -> BTreeMap<String, (String, LedgerEntry)> {
     let alive = pods.iter().filter(|pod| !pod::is_finished(pod));
     let line = |object: &Pod| {
-        let (node, allocated) = pod::allocated(object, settings)?;
+        let (node, allocated) = pod::allocated(&PodView::from(object), settings)?;
         if allocated.uses().is_some_and(DeviceUses::is_empty) {
             return None;
         }

@@ -17,9 +17,8 @@ use aliquot_core::usage::DeviceUse;
 use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::pod;
 use aliquot_k8s::selection::NodeSelection;
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::view::PodView;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -136,13 +135,13 @@ impl PreemptionStatus {
     }
 }
 
-fn preemption(pod: &Pod) -> PreemptionStatus {
+fn preemption(pod: &PodView) -> PreemptionStatus {
     let nominated: Option<NodeName> = disruption::nominated(pod).map(Into::into);
-    let plan = pod::annotation(pod, PREEMPTION).map(|text| match PreemptionRecord::decode(text) {
+    let plan = pod.annotation(PREEMPTION).map(|text| match PreemptionRecord::decode(text) {
         Ok(record) if record.state == PlanState::Open => RecordedPlan::Open(Arc::new(record)),
         Ok(record) => RecordedPlan::GivenUp(Arc::new(record)),
         Err(error) => {
-            tracing::error!(pod = ?pod.metadata.name, %error, "invalid annotation aliquot.dev/preemption; the pod does not preempt again");
+            tracing::error!(pod = pod.name(), %error, "invalid annotation aliquot.dev/preemption; the pod does not preempt again");
             RecordedPlan::Unreadable
         }
     });
@@ -163,12 +162,12 @@ impl PendingPod {
     }
 
     /// Reads a pod with this demand.
-    pub fn read(pod: &Pod, demand: Demand, refused: bool) -> Self {
-        let annotations = pod.metadata.annotations.iter().flatten();
+    pub fn read(pod: &PodView, demand: Demand, refused: bool) -> Self {
+        let annotations = pod.annotations();
         Self {
-            pod: pod::reference(pod),
+            pod: pod.reference(),
             demand,
-            annotated: pod::annotation(pod, REQUEST).is_some(),
+            annotated: pod.annotation(REQUEST).is_some(),
             priority: disruption::priority(pod),
             gang: GangName::of(pod),
             annotation_bytes: annotations

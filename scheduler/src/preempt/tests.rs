@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aliquot_k8s::event::{self, EventNote};
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use http::{Request, Response};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use tower_test::mock;
 
 use super::*;
 use crate::extender;
-use crate::ledger_cache::tests::{cache, from, node, pod};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, with};
 
 /// The calls that the API server got, one line each.
 type CallLog = Arc<Mutex<Vec<String>>>;
@@ -46,7 +47,7 @@ impl ApiServer {
             };
             self.preemptor["metadata"]["annotations"] = annotations;
             if !self.watch_is_late {
-                Index::apply(cache, from::<Pod>(self.preemptor.clone()));
+                Index::apply(cache, from::<PodView>(self.preemptor.clone()));
             }
         }
         code
@@ -132,13 +133,12 @@ impl Scene {
         }
     }
 
-    fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> Pod {
-        let mut shown = serde_json::to_value(pod(name, memory, node)).unwrap();
-        merge(&mut shown, more);
+    fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> PodView {
+        let shown = with(pod_json(name, memory, node), more);
         if name == "p" {
             self.api.lock().preemptor = shown.clone();
         }
-        let shown: Pod = serde_json::from_value(shown).unwrap();
+        let shown: PodView = from(shown);
         Index::apply(&*self.preemptor.cache, shown.clone());
         shown
     }
@@ -154,13 +154,12 @@ impl Scene {
 
     /// A pod `p` of 600 MiB and priority 10 that filter refused.
     fn refused(&self, more: Value) {
-        let mut status = json!({
+        let status = json!({
             "spec": {"priority": 10},
             "status": {"conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
         });
-        merge(&mut status, more);
-        let shown = self.show("p", 600, None, status);
+        let shown = self.show("p", 600, None, with(status, more));
         let cache = &self.preemptor.cache;
         let demand = aliquot_k8s::pod::demand(&shown, cache.settings()).unwrap();
         let waiting = PendingPod {
@@ -183,17 +182,6 @@ impl Scene {
             self.preemptor.reconcile(&mut self.state).await;
             ticks.tick().await;
         }
-    }
-}
-
-fn merge(into: &mut Value, more: Value) {
-    match (into.as_object_mut(), more) {
-        (Some(fields), Value::Object(more)) => {
-            for (name, value) in more {
-                merge(fields.entry(name).or_insert(Value::Null), value);
-            }
-        }
-        (_, more) => *into = more,
     }
 }
 
@@ -401,7 +389,7 @@ async fn returns_only_victims_whose_eviction_makes_pod_fit() {
     scene.bound_pod("b", 400, 2);
     scene.refused(json!({}));
     let body = |memory: &str, node: &str| {
-        let mut pod = serde_json::to_value(pod("p", 600, None)).unwrap();
+        let mut pod = pod_json("p", 600, None);
         pod["spec"]["priority"] = json!(10);
         pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = json!(memory);
         json!({"Pod": pod, "NodeNameToMetaVictims": {node: {"Pods": [{"UID": "b"}], "NumPDBViolations": 1}}})

@@ -6,6 +6,7 @@ use aliquot_core::scale_up::MissingGpus;
 use aliquot_k8s::node::{COUNTED, is_label_of_agents};
 use aliquot_k8s::pod::PLACEHOLDER_SCHEDULER;
 use aliquot_k8s::selection::NodeSelection;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod, Toleration};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -27,11 +28,11 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// Those of this pod, which has all of its fields.
+    /// Those of this pod.
     pub(super) fn of(pod: &Pod) -> Self {
         let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
         Self {
-            selection: NodeSelection::read(pod),
+            selection: NodeSelection::read(&PodView::from(pod)),
             tolerations: tolerations.unwrap_or_default(),
         }
     }

@@ -1,7 +1,7 @@
 //! `GET /explain/<namespace>/<pod>` and `GET /top`: why a pod is pending, and what is free.
 //!
-//! The answers are made from a snapshot, without a lock. The pod is fetched from the API server, whose
-//! words the watch leaves out. The decisions are core's.
+//! The answers are made from a snapshot, without a lock. The pod is fetched from the API server, as
+//! nothing here keeps kube-scheduler's words about it. The decisions are core's.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use aliquot_core::explain::{
 use aliquot_core::ledger::{Phase, PodEntry};
 use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::top::TopAnswer;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::{disruption, pod};
 use aliquot_serve::access_control::token;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
-use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
 use super::{HttpError, ReadModel, blocking, nodes_by_name, placement, slots_by_name};
@@ -45,7 +45,7 @@ async fn pod_answer(
     // An account may have the right to the answers about one namespace only.
     let reads_all = model.monitors.permit("/top", token(&headers)).await.is_ok();
     let pod = model.fetch(&namespace, &name).await?;
-    let uid = pod::uid(&pod);
+    let uid = pod.uid();
     let waiting = match model.cache.pending(&uid) {
         Some(waiting) => waiting,
         None => match model.state_of(&namespace, &name, &pod)? {
@@ -131,7 +131,7 @@ impl ReadModel {
         }
     }
 
-    async fn fetch(&self, namespace: &str, name: &str) -> Result<Pod, HttpError> {
+    async fn fetch(&self, namespace: &str, name: &str) -> Result<PodView, HttpError> {
         let found = self.pods.find(namespace, name).await;
         let found = found.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
@@ -144,7 +144,12 @@ impl ReadModel {
         found.ok_or_else(none)
     }
 
-    fn state_of(&self, namespace: &str, name: &str, pod: &Pod) -> Result<FetchedPod, HttpError> {
+    fn state_of(
+        &self,
+        namespace: &str,
+        name: &str,
+        pod: &PodView,
+    ) -> Result<FetchedPod, HttpError> {
         let conflict = |why: &str| {
             let why = format!("pod {namespace}/{name} {why}");
             Err((StatusCode::CONFLICT, why))
@@ -155,11 +160,11 @@ impl ReadModel {
                 return conflict(&format!("has an invalid GPU request: {error}"));
             }
         };
-        if pod::is_finished(pod) {
+        if pod.is_finished() {
             return conflict("has finished and has no GPU allocation");
         }
         let (asks, burst) = (container_requests(&demand), demand.rules.burst);
-        match (pod::node(pod), pod::allocated(pod, self.cache.settings())) {
+        match (pod.node(), pod::allocated(pod, self.cache.settings())) {
             (None, _) if !demand.requests_gpu() => conflict("requests no GPU"),
             (None, _) => Ok(FetchedPod::Pending(Box::new(PendingPod::read(
                 pod, demand, false,
@@ -173,8 +178,8 @@ impl ReadModel {
                     phase: Phase::Bound,
                     resizing: None,
                 };
-                let asks = (asks, pod::annotation(pod, REQUEST).is_some());
-                let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
+                let asks = (asks, pod.annotation(REQUEST).is_some());
+                let mut answer = self.head(namespace, name, &pod.uid(), asks);
                 answer.burst = burst;
                 answer.placement = Some(placement(&entry));
                 Ok(FetchedPod::Bound(Box::new(answer)))

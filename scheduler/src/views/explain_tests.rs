@@ -17,7 +17,7 @@ use tower_test::mock;
 
 use super::*;
 use crate::leader::Leader;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{from, node, pod, pod_json, pod_with};
 use crate::pod_client::PodClient;
 use crate::views::monitors::Monitors;
 
@@ -29,7 +29,7 @@ fn cache() -> LedgerCache {
     let nodes = ["b", "a", "c"].map(|name| node(name, 1000));
     Index::<Node>::reset(&cache, nodes.to_vec());
     let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
-    Index::<Pod>::reset(&cache, pods);
+    Index::<PodView>::reset(&cache, pods);
     cache
 }
 
@@ -122,7 +122,7 @@ async fn explains_pending_pod_node_by_node() {
 
 /// Pod `p`, which no node can take by kube-scheduler's own checks.
 fn refused_by_kube_scheduler() -> Value {
-    let mut known = serde_json::to_value(pod("p", 500, None)).unwrap();
+    let mut known = pod_json("p", 500, None);
     known["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
         "reason": "Unschedulable", "message": MESSAGE}]);
     known
@@ -132,7 +132,7 @@ fn refused_by_kube_scheduler() -> Value {
 async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
     let cache = Arc::new(cache());
     let known = refused_by_kube_scheduler();
-    Index::<Pod>::delete(&*cache, pod("p", 500, None));
+    Index::delete(&*cache, pod("p", 500, None));
     // Both while the watch is behind, and after it.
     for _ in 0..2 {
         let (_, text) = ask(cache.clone(), "/explain/d/p", Some(known.clone())).await;
@@ -146,17 +146,15 @@ async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
             .map(|node| (node.node.as_str(), node.offered))
             .collect();
         assert_eq!(nodes, [("b", false), ("c", false)]);
-        Index::<Pod>::apply(&*cache, serde_json::from_value(known.clone()).unwrap());
+        Index::<PodView>::apply(&*cache, from(known.clone()));
     }
 }
 
 /// RBAC may let an account get `/explain/d/*` alone.
 #[tokio::test]
 async fn names_pods_only_to_those_who_may_read_their_namespace() {
-    let mut spoilt = pod("spoilt", 100, Some("a"));
-    spoilt.metadata.namespace = Some("other".to_owned());
-    let annotations = spoilt.metadata.annotations.get_or_insert_default();
-    annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+    let spoilt = json!({"metadata": {"namespace": "other", "annotations": {ALLOCATION: "{"}}});
+    let spoilt = pod_with("spoilt", 100, Some("a"), spoilt);
     for (prefix, detail) in [
         ("/", "of pod other/spoilt"),
         ("/explain/d/", "of 1 pod of another namespace"),
@@ -173,7 +171,7 @@ async fn names_pods_only_to_those_who_may_read_their_namespace() {
         let control = AccessControl::new(review, []).unwrap();
         let cache = cache();
         Index::apply(&cache, spoilt.clone());
-        let known = serde_json::to_value(pod("p", 500, None)).unwrap();
+        let known = pod_json("p", 500, None);
         let asked = ask_guarded(Arc::new(cache), "/explain/d/p", Some(known), Some(control));
         let answer: PodAnswer = serde_json::from_str(&asked.await.1).unwrap();
         assert_eq!(answer.nodes[0].gpus[0].detail, detail, "{prefix}");
@@ -210,7 +208,7 @@ async fn answers_why_a_pod_is_not_explained() {
 
 #[tokio::test]
 async fn shows_placement_of_bound_pod() {
-    let known = serde_json::to_value(pod("x", 300, Some("a"))).unwrap();
+    let known = pod_json("x", 300, Some("a"));
     let (status, text) = ask(Arc::new(cache()), "/explain/d/x", Some(known)).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();

@@ -2,6 +2,7 @@
 
 use aliquot_core::{Demand, Stage};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -137,7 +138,7 @@ fn shape(policy: &str, row: &[(Stage, Option<Request>)]) -> Shape {
         "status": {"phase": "Pending"},
     });
     let pod: Pod = serde_json::from_value(pod).expect("a Pod");
-    let demand = pod::demand(&pod, &pod::Settings::default()).expect("a demand");
+    let demand = pod::demand(&PodView::from(&pod), &pod::Settings::default()).expect("a demand");
     Shape {
         pod,
         demand,

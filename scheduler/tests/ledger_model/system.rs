@@ -13,6 +13,7 @@ use aliquot_core::{
     Allocation, Cluster, Ledger, Mib, Namespace, NodeName, NodeState, Percent, PodUid,
 };
 use aliquot_k8s::pod::Settings;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
@@ -66,12 +67,12 @@ impl System {
         match event {
             Event::Applied(pod) => {
                 let object = world::pod_object(&self.shapes, uid, pod);
-                Index::<api::Pod>::apply(&self.cache, object);
+                Index::apply(&self.cache, object);
                 self.reference.pod_shown(&self.shapes, uid, pod, false);
             }
             Event::Deleted(pod) => {
                 let object = world::pod_object(&self.shapes, uid, pod);
-                Index::<api::Pod>::delete(&self.cache, object);
+                Index::delete(&self.cache, object);
                 self.reference.pod_gone(uid);
             }
         }
@@ -79,7 +80,7 @@ impl System {
 
     pub(crate) fn pod_list(&mut self, pods: &BTreeMap<PodUid, Pod>) {
         let object = |(uid, pod)| world::pod_object(&self.shapes, uid, pod);
-        Index::<api::Pod>::reset(&self.cache, pods.iter().map(object).collect());
+        Index::<PodView>::reset(&self.cache, pods.iter().map(object).collect());
         self.reference.pods_listed(&self.shapes, pods);
     }
 

@@ -96,7 +96,7 @@ pub fn check(input: &[u8]) {
 
     if by_name && decides {
         let node = chosen[0].as_str().into();
-        let given = ledger_cache.reserve(&pod::uid(&pod), &pod::namespace(&pod), &node, &demand);
+        let given = ledger_cache.reserve(&pod.uid(), &pod.namespace(), &node, &demand);
         let given = given.expect("filter returned that it fits");
         ledger_cache.read(|ledger| shapes::check_granted(ledger, &node, &demand, &given));
     }
