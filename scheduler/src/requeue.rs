@@ -27,7 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leader;
 use crate::ledger_cache::gangs::GangName;
-use crate::ledger_cache::pending_pods::{CapacityEvent, Claim, FreedCapacity, PendingPod};
+use crate::ledger_cache::pending_pods::{
+    CLAIM_LIFETIME, CapacityEvent, Claim, FreedCapacity, PendingPod,
+};
 use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
 use crate::pod_client::{CallError, PodClient};
@@ -133,7 +135,6 @@ fn requeue_failed(cache: &LedgerCache, pod: &PodUid) {
     if let Some(pending) = state.pending.get_mut(pod) {
         Arc::make_mut(pending).refused = true;
     }
-    state.end_claim(pod);
     state.events.add(CapacityEvent::Everywhere);
 }
 
@@ -162,10 +163,15 @@ impl Check {
         if freed.is_empty() {
             return None;
         }
-        // With a claim it was requeued just now; with an assumed share it is being bound.
+        // What it was requeued for just now.
+        let claim = |pending: &PendingPod| {
+            let (claim, until) = pending.claimed.as_ref()?;
+            (*until > now).then(|| claim.clone())
+        };
+        // With an assumed share it is being bound.
         let is_ignored = |uid: &PodUid, pending: &PendingPod| {
             pending.is_refused_by_kube_scheduler()
-                && !state.claims.has(uid, now)
+                && claim(pending).is_none()
                 && state.ledger.assumed(uid).is_none()
         };
         let mut by_kube_scheduler = HashSet::new();
@@ -188,6 +194,13 @@ impl Check {
         };
         let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
         let planned = planned.collect();
+        let is_undecided = |uid: &PodUid, pending: &PendingPod| {
+            let ledger = &state.ledger;
+            !pending.refused && ledger.assumed(uid).is_none() && ledger.pod_entry(uid).is_none()
+        };
+        let all = state.pending.iter();
+        let undecided = all.filter(|(uid, one)| is_undecided(uid, one));
+        let claims = undecided.filter_map(|(_, one)| claim(one)).collect();
         let namespaces = state.pending.values().map(|one| &one.pod.namespace);
         let namespaces: HashSet<&String> = namespaces.collect();
         let headrooms = namespaces
@@ -200,7 +213,7 @@ impl Check {
             pending: state.pending.clone(),
             by_kube_scheduler,
             planned,
-            claims: state.claims.all(now),
+            claims,
             started: state.gangs.started(),
             policies: state.policies.clone(),
         })
@@ -252,11 +265,18 @@ impl Check {
             let nominate = node.map(|(name, _)| name.clone());
             // Of a gang, those that nobody refused wait only for the others.
             if pending.refused || self.by_kube_scheduler.contains(&uid) {
-                Arc::make_mut(pending).refused = false;
                 let pod = pending.pod.clone();
-                requeueable.push((uid.clone(), Requeueable { pod, nominate }));
+                requeueable.push((uid, Requeueable { pod, nominate }));
             }
-            state.put_claim(&uid, claim, now);
+            let (slot, namespace) = (claim.slot, claim.namespace.clone());
+            let pending = Arc::make_mut(pending);
+            pending.refused = false;
+            pending.claimed = Some((claim, now + CLAIM_LIFETIME));
+            let events = &mut state.events;
+            events.add_after_claim(now, CapacityEvent::Slot(slot));
+            if state.ledger.namespaces().has_quota(namespace.as_str()) {
+                events.add_after_claim(now, CapacityEvent::Namespace(namespace));
+            }
         }
         requeueable
     }

@@ -179,7 +179,6 @@ impl State {
             return Err(refusal);
         };
         nodes.drain(..at);
-        self.end_claim(pod.uid);
         match pod.gang {
             Some(gang) => {
                 nodes.truncate(1);

@@ -3,7 +3,7 @@
 //!
 //! The pod watch shows them, or filter, where kube-scheduler's watch is ahead of ours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct PendingPod {
     pub annotation_bytes: usize,
     /// Filter refused it and it has not been requeued since.
     pub refused: bool,
+    /// What it was requeued for, and until when that is kept for it.
+    pub(crate) claimed: Option<(Claim, Instant)>,
     /// The watch or a list has shown it, so that a list without it tells of its deletion. Filter may
     /// know a pod earlier.
     pub(crate) listed: bool,
@@ -174,6 +176,7 @@ impl PendingPod {
                 .map(|(key, value)| key.len() + value.len())
                 .sum(),
             refused,
+            claimed: None,
             listed: false,
             offered: NodeSet::default(),
             selection: NodeSelection::of(pod).map(Box::new),
@@ -187,7 +190,7 @@ impl PendingPod {
 pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
 
 /// The capacity that a pod was requeued for. Until filter decides on the pod, no other refused pod is
-/// requeued for it.
+/// requeued for it; whether the pod took it is seen when the claim is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The node's slot.
@@ -222,49 +225,6 @@ impl Claim {
     /// What the namespace's quotas would be charged.
     pub fn amount(&self) -> QuotaAmount {
         QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
-    }
-}
-
-/// One claim per pod.
-#[derive(Debug, Default)]
-pub struct Claims(HashMap<PodUid, (Claim, Instant)>);
-
-impl Claims {
-    /// Replaces the pod's claim. A different previous claim is returned: its capacity is free for
-    /// others.
-    #[must_use = "the capacity of the previous claim is free for other pods"]
-    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) -> Option<Claim> {
-        let old = self.0.remove(pod).map(|(old, _)| old);
-        let other = old.filter(|old| *old != claim);
-        self.0.insert(pod.clone(), (claim, now + CLAIM_LIFETIME));
-        other
-    }
-
-    /// Ends the pod's claim.
-    pub fn end(&mut self, pod: &PodUid) -> Option<Claim> {
-        self.0.remove(pod).map(|(claim, _)| claim)
-    }
-
-    /// Removes the expired claims.
-    pub fn expire(&mut self, now: Instant) -> Vec<Claim> {
-        let expired = self.0.extract_if(|_, (_, until)| *until <= now);
-        expired.map(|(_, (claim, _))| claim).collect()
-    }
-
-    /// When the next claim expires.
-    pub fn next_expiry(&self) -> Option<Instant> {
-        self.0.values().map(|(_, until)| *until).min()
-    }
-
-    /// Whether the pod has a claim that has not expired.
-    pub fn has(&self, pod: &PodUid, now: Instant) -> bool {
-        self.0.get(pod).is_some_and(|(_, until)| *until > now)
-    }
-
-    /// Every claim that has not expired.
-    pub fn all(&self, now: Instant) -> Vec<Claim> {
-        let alive = self.0.values().filter(|(_, until)| *until > now);
-        alive.map(|(claim, _)| claim.clone()).collect()
     }
 }
 
@@ -328,6 +288,8 @@ pub(crate) struct CapacityEvents {
     namespaces: BTreeSet<Namespace>,
     /// The nodes that changed a short time ago.
     rechecks: BTreeMap<usize, Recheck>,
+    /// When claims are over, the next one first.
+    later: VecDeque<(Instant, CapacityEvent)>,
 }
 
 /// A node that changed, and is checked again.
@@ -368,13 +330,25 @@ impl CapacityEvents {
         self.added.notify_one();
     }
 
-    /// When the next node is due to be checked again.
-    pub(super) fn next_recheck(&self) -> Option<Instant> {
-        self.rechecks.values().filter_map(Recheck::due).min()
+    /// Adds an event when a claim from now is over.
+    pub(crate) fn add_after_claim(&mut self, now: Instant, event: CapacityEvent) {
+        self.later.push_back((now + CLAIM_LIFETIME, event));
     }
 
-    /// Marks the nodes that are due to be checked again.
-    pub(super) fn mark_due(&mut self, now: Instant) {
+    /// When the next claim is over, or the next node is due to be checked again.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let rechecks = self.rechecks.values().filter_map(Recheck::due);
+        let later = self.later.front().map(|(at, _)| *at);
+        rechecks.chain(later).min()
+    }
+
+    /// Marks what is due to be checked again.
+    pub(crate) fn mark_due(&mut self, now: Instant) {
+        while self.later.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, event)) = self.later.pop_front()
+        {
+            self.add(event);
+        }
         for (slot, recheck) in &mut self.rechecks {
             if recheck.due().is_some_and(|due| due <= now) {
                 recheck.done += 1;
@@ -436,12 +410,12 @@ mod tests {
         let freed = events.take(3);
         assert_eq!((freed.slots, freed.changed), (vec![1, 2], vec![2]));
         for _ in RECHECKS {
-            let due = events.next_recheck().unwrap();
+            let due = events.next_due().unwrap();
             events.mark_due(due - Duration::from_millis(1));
             assert!(events.take(3).is_empty());
             events.mark_due(due);
             assert_eq!(events.take(3).changed, [2]);
         }
-        assert_eq!(events.next_recheck(), None);
+        assert_eq!(events.next_due(), None);
     }
 }

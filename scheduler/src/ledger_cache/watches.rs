@@ -153,6 +153,7 @@ impl State {
                         self.forget(uid, |by| *by == By::Filter);
                     }
                     new.refused = old.refused;
+                    new.claimed.clone_from(&old.claimed);
                     new.offered = old.offered.clone();
                     new.refusals.clone_from(&old.refusals);
                     let last = &mut new.preemption.nominated_last;
