@@ -5,6 +5,7 @@ use std::time::Duration;
 use aliquot_core::ledger::NotReserved;
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
@@ -19,17 +20,8 @@ fn cache() -> LedgerCache {
     cache
 }
 
-fn call(pod: &Value, nodes: &Value) -> Vec<u8> {
-    let key = if nodes[0].is_string() {
-        "NodeNames"
-    } else {
-        "Nodes"
-    };
-    let nodes = match key {
-        "Nodes" => json!({"items": nodes}),
-        _ => nodes.clone(),
-    };
-    json!({"Pod": pod, key: nodes}).to_string().into_bytes()
+fn call(pod: &Value, names: &Value) -> Vec<u8> {
+    json!({"Pod": pod, "NodeNames": names}).to_string().into_bytes()
 }
 
 fn asks(name: &str, memory: u64) -> Value {
@@ -47,15 +39,6 @@ fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
     let call = Call::read(body, cache.settings()).unwrap();
     let lines = call.prioritize(cache).into_iter();
     lines.map(|line| (line.host, line.score)).collect()
-}
-
-#[test]
-fn rejects_node_object_without_a_name() {
-    let nodes = json!([{"metadata": {"name": "a"}}, {"metadata": {}}]);
-    let body = json!({"Pod": asks("p", 100), "Nodes": {"items": nodes}}).to_string();
-    let refused = Call::read(body.as_bytes(), cache().settings()).map(|_| ());
-    let why = "the extender call's Nodes.items[1].metadata.name is missing";
-    assert_eq!(refused, Err(why.to_owned()));
 }
 
 #[test]
@@ -102,48 +85,6 @@ fn refuses_in_one_entry_and_records_offered_nodes() {
     assert!(take_requeueable(&cache).is_empty());
     Index::<Node>::apply(&cache, node("b", 3000));
     assert_eq!(take_requeueable(&cache).len(), 1);
-}
-
-#[test]
-fn answers_for_node_objects_without_changing_state() {
-    let cache = cache();
-    assert!(
-        cache
-            .reserve(&"x".into(), &"d".into(), &"a".into(), &demand(900))
-            .is_ok()
-    );
-    let nodes = json!([node("a", 1000), node("new", 700), node("small", 100)]);
-    let answer = filter(&cache, &call(&asks("p", 600), &nodes), 64);
-    let names: Vec<_> = answer["Nodes"]["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|n| &n["metadata"]["name"])
-        .collect();
-    assert_eq!(names, ["new", "a"], "as if empty, best first");
-    assert_eq!(answer["NodeNames"], Value::Null);
-    let answer = filter(&cache, &call(&asks("p", 6000), &nodes), 64);
-    assert_eq!(answer["Nodes"]["items"], json!([]));
-    assert!(answer["FailedAndUnresolvableNodes"]["a"].is_string());
-    assert_eq!(
-        ranks(&cache, &call(&asks("p", 600), &nodes))[1],
-        ("new".to_owned(), 10)
-    );
-    assert!(cache.pending(&"p".into()).is_none());
-    assert_eq!(cache.snapshot().slot("new"), None);
-}
-
-#[test]
-fn accepts_pod_without_request_on_nodes_without_gpus() {
-    let cache = cache();
-    let bare = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": []}});
-    let nodes = json!([{"metadata": {"name": "cpu"}}, node("a", 1000)]);
-    let body = call(&bare, &nodes);
-    let answer = filter(&cache, &body, 64);
-    assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(2));
-    assert_eq!(answer["FailedAndUnresolvableNodes"], Value::Null);
-    let zero = |name: &str| (name.to_owned(), 0);
-    assert_eq!(ranks(&cache, &body), [zero("cpu"), zero("a")]);
 }
 
 fn demand(memory: u64) -> Demand {
@@ -242,7 +183,8 @@ fn reports_what_is_missing_in_a_malformed_call() {
         assert!(error.contains(expected), "{error}");
     };
     check(json!({}), "no Pod");
-    check(json!({"Pod": {}}), "neither NodeNames nor Nodes");
+    let nodes = json!({"items": []});
+    check(json!({"Pod": {}, "Nodes": nodes}), "nodeCacheCapable: true");
     check(json!({"Pod": 7}), "cannot read the extender call");
     let odd = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]}});
     check(json!({"Pod": odd, "NodeNames": []}), "16384");

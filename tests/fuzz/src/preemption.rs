@@ -94,7 +94,7 @@ pub fn check(input: &[u8]) {
     assert_eq!(again.as_ref(), Ok(&answer), "equal ledgers, equal answers");
 
     let args: ExtenderPreemptionArgs = serde_json::from_slice(input).expect("read before");
-    let asked = args.victims();
+    let asked = args.node_name_to_meta_victims.unwrap_or_default();
     let preemptor = args.pod.expect("read before");
     let remaining = answer.node_name_to_meta_victims.expect("always named");
     let demand = pod::demand(&preemptor, &pod::Settings::default()).expect("read before");
