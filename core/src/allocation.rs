@@ -1,6 +1,5 @@
 //! What a pod was allocated: the content of the pod annotation `aliquot.dev/allocation`.
 //!
-//!
 //! Only the scheduler writes it, with the Binding. An allocation that cannot be read takes
 //! the whole node (fail closed; see [`crate::ledger`]).
 
@@ -23,36 +22,18 @@ pub const VERSION: u32 = 1;
 /// Why an annotation cannot be written or read.
 #[derive(Debug, Error)]
 pub enum CodecError {
-    /// The value cannot be represented as JSON.
     #[error("cannot encode the annotation")]
-    Encode {
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// The text is not the JSON that this release expects.
+    Encode { source: serde_json::Error },
     #[error("cannot read the annotation: {}", Excerpt::of(.source))]
-    Decode {
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// The version is not one that this release reads.
+    Decode { source: serde_json::Error },
     #[error("the annotation has version {found}, this release reads {read}")]
-    Version {
-        /// The version in the text.
-        found: u32,
-        /// The version that can be read.
-        read: u32,
-    },
+    Version { found: u32, read: u32 },
     /// An inventory names one device twice: its shares could be counted on one entry and
     /// allocated on the other.
     #[error("the annotation names device {uuid} twice")]
-    DuplicateDevice {
-        /// The device.
-        uuid: GpuUuid,
-    },
+    DuplicateDevice { uuid: GpuUuid },
 }
 
-/// A share of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The resource under which it was requested.
@@ -103,9 +84,7 @@ fn is_one(replicas: &u32) -> bool {
 /// Everything that a pod was allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Version of the format.
     pub v: u32,
-    /// The node with the devices.
     pub node: NodeName,
     /// App containers by name.
     pub containers: BTreeMap<String, Vec<Grant>>,
@@ -135,7 +114,6 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// The grants of a container of any kind.
     pub fn grants(&self, container: &str) -> Option<&[Grant]> {
         self.containers
             .get(container)

@@ -73,12 +73,10 @@ impl Cluster {
         }
     }
 
-    /// The state of the node in a slot.
     pub fn at(&self, slot: usize) -> Option<&Arc<NodeState>> {
         self.raw(slot)?.state.as_ref()
     }
 
-    /// The name and the state of the node in a slot.
     pub fn named(&self, slot: usize) -> Option<(&NodeName, &Arc<NodeState>)> {
         let slot = self.raw(slot)?;
         Some((&slot.name, slot.state.as_ref()?))
@@ -99,7 +97,6 @@ impl Cluster {
         self.raw(slot)?.kind
     }
 
-    /// The state of the node of this name.
     pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
         self.at(*self.slots.get(name)?)
     }
@@ -114,7 +111,6 @@ impl Cluster {
         self.slots.len()
     }
 
-    /// Every node, with its slot.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &NodeName, &Arc<NodeState>)> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
         let numbered = slots.enumerate();

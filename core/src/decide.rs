@@ -37,9 +37,7 @@ const SHAPES: usize = 32;
 /// Which nodes can take a pod with this demand.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeQuery<'a> {
-    /// The snapshot.
     pub cluster: &'a Cluster,
-    /// The pod's demand.
     pub demand: &'a Demand,
     /// The policies for pods that choose none.
     pub policies: &'a Policies,
@@ -51,7 +49,6 @@ pub struct NodeQuery<'a> {
 }
 
 impl NodeQuery<'_> {
-    /// Whether the node in this slot can take the pod.
     fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, NodeVerdict> {
         match self.without_own {
             Some((own, state)) if *own == slot => {
@@ -273,7 +270,6 @@ pub fn shape<'a>(demand: &'a Demand, cluster: &Cluster) -> Cow<'a, Demand> {
 /// Whether a node can take a pod of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeVerdict {
-    /// It can.
     Fits {
         /// The score; higher is better.
         score: u64,
@@ -286,7 +282,6 @@ pub enum NodeVerdict {
 }
 
 impl NodeVerdict {
-    /// Evaluates one node.
     pub fn on(node: &NodeState, demand: &Demand, policies: &Policies) -> Self {
         match fit::fit(node, demand, policies) {
             Ok(fit) => Self::Fits {
@@ -306,7 +301,6 @@ struct ShapeVerdicts {
     /// By the kind of a node, if the pods name no device, and what they see of its CPU and memory:
     /// most nodes of a cluster are like others.
     kinds: HashMap<(u64, HostView), NodeVerdict>,
-    /// The last refusal.
     refusal: Arc<Refusal>,
 }
 
@@ -323,7 +317,6 @@ pub struct Memo {
     typical: Option<Arc<Typical>>,
 }
 
-/// The verdicts for one shape on one snapshot.
 #[derive(Debug)]
 pub struct Verdicts<'a> {
     shape: &'a mut ShapeVerdicts,

@@ -22,10 +22,8 @@ use crate::top::DeviceAmount;
 use crate::units::Percent;
 use crate::usage::{DeviceUse, DeviceUses, Stage};
 
-/// How one device was evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceEvaluation {
-    /// The device's index.
     pub device: usize,
     /// What the pod would use of it.
     pub needs: DeviceUse,
@@ -33,10 +31,8 @@ pub struct DeviceEvaluation {
     pub refused: Option<Reason>,
 }
 
-/// How a node was evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeExplanation {
-    /// The result of [`fit::fit`].
     pub outcome: Result<Fit, Refusal>,
     /// The container that did not fit, or the last one placed, as an index in
     /// [`Demand::containers`]. `None` if no device was evaluated.
@@ -83,10 +79,8 @@ pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> NodeEx
     }
 }
 
-/// The answer for one node, for users and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswer {
-    /// Which node.
     pub node: NodeName,
     /// kube-scheduler named it in the last refused call; `false` means that something
     /// besides GPUs excludes it, such as a taint.
@@ -97,20 +91,15 @@ pub struct NodeAnswer {
     pub why: String,
     /// The container that did not fit, or the last one placed.
     pub container: Option<String>,
-    /// Its devices.
     pub gpus: Vec<GpuAnswer>,
 }
 
-/// The answer for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuAnswer {
-    /// Its UUID.
     pub gpu: GpuUuid,
-    /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// What is free of it.
     pub left: DeviceAmount,
     /// What the pod would use of it; `null` if the device was not evaluated.
     pub needs: Option<DeviceAmount>,
@@ -125,7 +114,6 @@ pub struct GpuAnswer {
 
 /// The pod would get this device.
 pub const CHOSEN: &str = "chosen";
-/// The device fits.
 pub const FITS: &str = "fits";
 /// The device was not evaluated.
 pub const NOT_ASKED: &str = "-";
@@ -167,7 +155,6 @@ impl NodeAnswer {
     }
 }
 
-/// The details of a reason.
 fn detail(
     node: &NodeState,
     demand: &Demand,
@@ -306,11 +293,8 @@ pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &Devic
 /// The part about the pod itself, before its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodHeader {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: PodUid,
     /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
@@ -333,34 +317,27 @@ pub struct PodHeader {
     pub placement: Option<PodPlacement>,
 }
 
-/// What one container asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRequest {
-    /// Its name.
     pub container: String,
     /// `app`, `init` or `sidecar`.
     pub stage: String,
     /// The resource; empty in the answer of an older scheduler.
     #[serde(default)]
     pub resource: String,
-    /// Number of devices.
     pub count: u32,
     /// Memory of each, with its unit.
     pub memory: String,
-    /// Compute of each.
     pub cores: Percent,
 }
 
-/// Refusals of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RefusalHistory {
-    /// The number of refusals.
     pub times: u32,
     /// Seconds since the first.
     pub first_seconds_ago: f64,
     /// Seconds since the last.
     pub last_seconds_ago: f64,
-    /// The text of the last.
     pub text: String,
 }
 
@@ -373,10 +350,8 @@ pub struct SchedulingCondition {
     pub message: String,
 }
 
-/// Where a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPlacement {
-    /// The node.
     pub node: NodeName,
     /// The API server confirmed it; otherwise its Binding is under way.
     pub confirmed: bool,
@@ -388,7 +363,6 @@ pub struct PodPlacement {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeTotals {
-    /// Nodes that kube-scheduler offered.
     pub offered: u32,
     /// Those of them that can take the pod now.
     pub fitting: u32,
@@ -399,7 +373,6 @@ pub struct NodeTotals {
 }
 
 impl NodeTotals {
-    /// Adds a node.
     pub fn add(&mut self, node: &NodeAnswer, refusal: Option<&Refusal>) {
         if !node.offered {
             return;
@@ -416,17 +389,14 @@ impl NodeTotals {
 /// The whole answer of `GET /explain/<namespace>/<pod>`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodAnswer {
-    /// The pod.
     #[serde(flatten)]
     pub head: PodHeader,
-    /// Every node, by name.
     pub nodes: Vec<NodeAnswer>,
     /// All of them together.
     #[serde(flatten)]
     pub tail: NodeTotals,
 }
 
-/// What the containers ask for.
 pub fn container_requests(demand: &Demand) -> Vec<ContainerRequest> {
     let containers = demand.containers.iter();
     let asking = containers.flat_map(|c| c.requests.iter().map(move |request| (c, request)));

@@ -1,7 +1,6 @@
 //! Whether a node can take a pod, on which devices, and if not, why. Deterministic, without
 //! side effects.
 //!
-//!
 //! Containers are placed one after the other; what earlier containers of the pod take is in
 //! `shares`, and the node's state is not changed. `device` evaluates each device,
 //! [`crate::score`] chooses among those that fit, and `instances` places instances on GPUs under
@@ -43,7 +42,6 @@ pub struct Fit {
     shares: Vec<ContainerShare>,
 }
 
-/// One container's share of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ContainerShare {
     container: usize,
@@ -147,7 +145,6 @@ fn size(demand: &Demand, request: &GpuRequest) -> (u64, u64, u32) {
     (slices.unwrap_or(0), memory.0, request.cores.0)
 }
 
-/// Places all requests in this order.
 fn place(
     scorer: &Scorer<'_>,
     order: &[(usize, &GpuRequest)],
@@ -398,7 +395,6 @@ fn uses(shares: &[ContainerShare]) -> PlacedUses {
 }
 
 impl Fit {
-    /// The allocation for this placement.
     pub fn allocation(
         &self,
         name: &NodeName,

@@ -1,6 +1,5 @@
 //! How much of a node becomes useless when a pod goes there.
 //!
-//!
 //! Idle capacity of a device is a fragment for a typical pod that cannot use it; a node's F
 //! is that, averaged over the cluster's [`Typical`] pods by how common they are. The policy
 //! `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
@@ -224,7 +223,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// [`Self::gradient`] for these changes of devices.
     fn shrinks_by(&self, changed: &[(DeviceView, DeviceView)]) -> i64 {
         let (mut idle, mut cost) = (0, 0);
         // Pods that see no change of a device or of the host lose nothing but `idle`.

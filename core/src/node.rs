@@ -1,7 +1,6 @@
 //! A node in the ledger: its devices in a compact form, the replicas that its kubelet
 //! counts, and the CPU and memory that kube-scheduler counts.
 //!
-//!
 //! [`crate::ledger`] makes a new state at every change; an existing state never changes. A
 //! device with an allocation of an unknown kind takes no new share (fail closed).
 
@@ -27,12 +26,10 @@ const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
 /// Which devices must be on one NUMA node together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Align {
-    /// Nothing.
     #[default]
     Nothing,
     /// All devices of a container, under whatever resources.
     Container,
-    /// All devices of the pod.
     Pod,
 }
 
@@ -86,19 +83,16 @@ impl NodePublication {
 pub struct Sums {
     /// The sum of the pods' effective uses.
     pub used: DeviceUse,
-    /// The number of pods.
     pub pods: u32,
 }
 
 impl Sums {
-    /// Adds a pod.
     pub fn add(&mut self, used: DeviceUse) {
         self.used = self.used.with(used);
         self.pods += 1;
     }
 }
 
-/// One device: what may be allocated of it and what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceState {
     /// Memory that may be allocated.
@@ -109,7 +103,6 @@ pub struct DeviceState {
     pub replicas: u32,
     /// NUMA node, if the driver knows it.
     pub numa: Option<u32>,
-    /// Its sharing mode.
     pub mode: Mode,
     /// Each container may have only one replica.
     pub strict: bool,
@@ -117,7 +110,6 @@ pub struct DeviceState {
     pub resource: u8,
     /// Why it takes no new share from any pod.
     pub closed: Option<Reason>,
-    /// What is allocated to pods.
     pub allocated: Sums,
 }
 
@@ -188,10 +180,8 @@ impl DeviceState {
     }
 }
 
-/// The state of a node in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// What its node agent published.
     pub inventory: Option<Arc<Inventory>>,
     /// The devices of the inventory, in its order.
     pub devices: Vec<DeviceState>,
@@ -202,9 +192,7 @@ pub struct NodeState {
     /// What is allocated twice of a device: to pods that are being evicted, and to the pod that gets
     /// it then. For views: nothing else may be placed there.
     pub(crate) handed_over: Vec<(usize, DeviceUse)>,
-    /// CPU and memory.
     pub host: Host,
-    /// Replicas, as its kubelet counts them.
     pub replicas: NodeReplicas,
     /// The namespaces that any device or placement is reserved for, sorted, without
     /// duplicates.
@@ -380,7 +368,6 @@ impl NodeState {
         Some(hasher.finish())
     }
 
-    /// Its devices with their models.
     pub fn models(&self) -> impl Iterator<Item = (&str, &DeviceState)> {
         let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
         gpus.map(|gpu| gpu.model.as_str()).zip(&self.devices)
@@ -467,14 +454,12 @@ fn reserved_for(inventory: &Inventory) -> Vec<Namespace> {
     all
 }
 
-/// The devices of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerDevices {
     /// In the inventory's order.
     pub devices: Vec<DeviceState>,
     /// The resources that they are advertised under, without duplicates.
     pub resources: Vec<Arc<str>>,
-    /// The MIG state of those under dynamic MIG.
     pub dynamic_mig: Vec<DynamicMigState>,
 }
 

@@ -71,9 +71,7 @@ pub const MAX_BYTES: usize = 4 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {key}: {why}")]
 pub struct PreferenceError {
-    /// The annotation.
     pub key: &'static str,
-    /// Its value, and what is expected.
     pub why: String,
 }
 

@@ -1,7 +1,6 @@
 //! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`): whole numbers for GPU resources; CPU
 //! and host memory rounded up as kube-scheduler does.
 //!
-//!
 //! The API server writes 3000 as `3k` and 80000 as `80k`, so a decimal suffix is accepted
 //! if the result is whole. Source: k8s.io/apimachinery/pkg/api/resource, the grammar in its
 //! doc comment.
@@ -14,46 +13,18 @@ use crate::units::{Mib, MilliCpu};
 /// Why a quantity is not an accepted whole number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    /// Not in the grammar.
     #[error("{value:?} is not a number")]
-    NotANumber {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Ki, Mi, Gi and the like: the unit is already MiB or percent.
+    NotANumber { value: Excerpt },
     #[error("{value:?} has a binary suffix")]
-    BinarySuffix {
-        /// The text as given.
-        value: Excerpt,
-        /// The same amount in MiB, if it is a whole number of them.
-        mib: Option<u64>,
-    },
-    /// Below zero.
+    BinarySuffix { value: Excerpt, mib: Option<u64> },
     #[error("{value:?} is negative")]
-    Negative {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Not whole, such as `500m` or `1.5`.
+    Negative { value: Excerpt },
     #[error("{value:?} is not a whole number")]
-    Fraction {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Whole only by a suffix for small amounts, such as `3000m`, which is 3.
+    Fraction { value: Excerpt },
     #[error("{value:?} has a suffix that divides it and means {number}")]
-    SmallSuffix {
-        /// The text as given.
-        value: Excerpt,
-        /// The number that Kubernetes reads.
-        number: u128,
-    },
-    /// Beyond 64 bits.
+    SmallSuffix { value: Excerpt, number: u128 },
     #[error("{value:?} is too large")]
-    TooLarge {
-        /// The text as given.
-        value: Excerpt,
-    },
+    TooLarge { value: Excerpt },
 }
 
 enum Scale {

@@ -15,7 +15,6 @@ pub const MAX_GPU_MIB: u64 = 1 << 20;
 /// More GPUs than any node has.
 pub const MAX_GPUS: u64 = 64;
 
-/// The five resources of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// Number of vGPUs, each on a GPU of its own.
@@ -105,7 +104,6 @@ impl ResourceNames {
         names
     }
 
-    /// The cluster's name for `resource`.
     pub fn of(&self, resource: Resource) -> &str {
         &self.0[resource.index()]
     }
@@ -167,7 +165,6 @@ pub fn count(text: &str) -> Result<u32, RequestError> {
     })
 }
 
-/// Memory on each device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// In MiB.
@@ -184,7 +181,6 @@ pub struct GpuRequest {
     pub resource: u8,
     /// The number of devices, at least 1.
     pub count: u32,
-    /// Memory on each.
     pub memory: Memory,
     /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
@@ -211,35 +207,22 @@ impl GpuRequest {
 /// Which amounts of an [`GpuRequest`] the container wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WrittenAmounts {
-    /// The memory.
     pub memory: bool,
-    /// The compute.
     pub cores: bool,
 }
 
 /// Why a container's resources are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// Not a whole number.
     #[error("{source}; expected: {}{}", .resource.expected(), hint(*.resource, .source))]
     Quantity {
-        /// Which resource.
         resource: Resource,
-        /// What is wrong with the number.
         source: QuantityError,
     },
-    /// A whole number outside the range.
     #[error("{value:?} is out of range; expected: {}", .resource.expected())]
-    OutOfRange {
-        /// Which resource.
-        resource: Resource,
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Both forms of memory at once.
+    OutOfRange { resource: Resource, value: Excerpt },
     #[error("memory is requested both in MiB and in percent; expected: one of the two")]
     MemoryTwice,
-    /// A count of 0 beside a memory or compute request.
     #[error(
         "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource"
     )]
@@ -247,7 +230,6 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// The resource that the error is about.
     pub fn resource(&self) -> Resource {
         match self {
             Self::Quantity { resource, .. } | Self::OutOfRange { resource, .. } => *resource,
@@ -281,7 +263,6 @@ pub struct Written {
 /// What a container asks for: its own values, and what its pod's annotation adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRequest<'a> {
-    /// The five resources.
     pub written: Written,
     /// Counts under other GPU resources, also those of 0, by name.
     pub others: BTreeMap<&'a str, u32>,
@@ -290,9 +271,7 @@ pub struct ContainerRequest<'a> {
 /// Why one of a container's values is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidResource {
-    /// The cluster's name of the resource.
     pub name: String,
-    /// What is wrong.
     pub source: RequestError,
 }
 
@@ -350,9 +329,7 @@ impl<'a> ContainerRequest<'a> {
 /// One value that a default supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The resource that was not written.
     pub resource: Resource,
-    /// The default value.
     pub value: u64,
 }
 

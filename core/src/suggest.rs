@@ -8,7 +8,6 @@ use crate::units::{Mib, Percent};
 /// The largest use of one container while it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
-    /// Memory of the device.
     pub memory: Mib,
     /// Compute in percent of the whole device.
     pub cores: Percent,
@@ -18,9 +17,7 @@ pub struct Peak {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
-    /// The device's memory.
     Memory,
-    /// The device's compute.
     Compute,
     /// The sharing mode's own maximum.
     #[serde(rename = "most")]

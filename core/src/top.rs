@@ -16,12 +16,9 @@ use crate::usage::DeviceUse;
 /// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAmount {
-    /// Replicas.
     #[serde(rename = "seats")]
     pub replicas: u32,
-    /// Memory.
     pub memory: Mib,
-    /// Compute.
     pub cores: Percent,
 }
 
@@ -36,7 +33,6 @@ impl From<DeviceUse> for DeviceAmount {
 }
 
 impl DeviceAmount {
-    /// What may be allocated of the device in all.
     pub fn total(device: &DeviceState) -> Self {
         Self {
             replicas: device.replicas,
@@ -58,7 +54,6 @@ impl DeviceAmount {
         }
     }
 
-    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             replicas: self.replicas + other.replicas,
@@ -86,7 +81,6 @@ pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
     })
 }
 
-/// The whole answer of `GET /top`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopAnswer {
     /// The compute of a container that asks for none.
@@ -97,10 +91,8 @@ pub struct TopAnswer {
     pub nodes: Vec<NodeTop>,
 }
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTop {
-    /// Which node.
     pub node: NodeName,
     /// Why it takes no pod at all.
     pub closed: Option<String>,
@@ -116,16 +108,13 @@ pub struct NodeTop {
     pub gpus: Vec<GpuTop>,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTop {
-    /// Its UUID.
     pub gpu: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// Its sharing mode.
     #[serde(default = "vgpu")]
     pub mode: Mode,
     /// The resource of its replicas; empty for a GPU under dynamic MIG.
@@ -136,13 +125,10 @@ pub struct GpuTop {
     pub instances: Vec<InstanceTop>,
     /// Why it takes no new share.
     pub closed: Option<String>,
-    /// The number of pods with a share.
     pub pods: u32,
-    /// What may be allocated.
     pub total: DeviceAmount,
     /// What is allocated, including lingering shares.
     pub used: DeviceAmount,
-    /// What is free.
     pub left: DeviceAmount,
     /// The part of `used` that belongs to lingering shares.
     pub lingering: DeviceAmount,
@@ -153,7 +139,6 @@ pub struct GpuTop {
     pub largest_with_default_cores: Option<Mib>,
 }
 
-/// An instance on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceTop {
     /// Its first memory slice.
@@ -171,7 +156,6 @@ fn vgpu() -> Mode {
     Mode::Vgpu
 }
 
-/// The instances of a GPU, or the instance itself.
 fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
     match &gpu.mig {
         Some(Mig::Fixed(part)) => vec![InstanceTop {

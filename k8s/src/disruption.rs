@@ -13,13 +13,11 @@ pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// `terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE: i64 = 30;
 
-/// A pod's labels.
 pub type Labels = BTreeMap<String, String>;
 
 /// A `PodDisruptionBudget` as preemption sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
-    /// Its namespace.
     pub namespace: String,
     /// How many of its pods may be evicted now.
     pub allowed: u32,
@@ -29,7 +27,6 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The budget of this object.
     pub fn of(budget: &PodDisruptionBudget) -> Self {
         let status = budget.status.as_ref();
         let spec = budget.spec.as_ref();
@@ -108,7 +105,6 @@ pub fn may_preempt(pod: &PodView) -> bool {
     pod.spec.preemption_policy.as_deref() != Some("Never")
 }
 
-/// The condition of this type, if it has this status.
 fn condition<'p>(pod: &'p PodView, kind: &str, status: &str) -> Option<&'p ConditionView> {
     let mut conditions = pod.status.conditions.iter().flatten();
     conditions.find(|one| one.kind == kind && one.status == status)
@@ -149,7 +145,6 @@ pub fn deletion_deadline(pod: &PodView) -> Option<i64> {
     Some(time.0.as_second())
 }
 
-/// Whether kube-scheduler preempts it.
 pub fn preempted_by_kube_scheduler(pod: &PodView) -> bool {
     condition(pod, "DisruptionTarget", "True")
         .is_some_and(|found| found.reason.as_deref() == Some("PreemptionByScheduler"))

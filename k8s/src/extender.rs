@@ -16,7 +16,6 @@ use crate::view::PodView;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub struct ExtenderArgs<'a> {
-    /// The pod being scheduled.
     #[serde(default)]
     pub pod: Option<PodView>,
     /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
@@ -24,13 +23,11 @@ pub struct ExtenderArgs<'a> {
     pub node_names: Option<Vec<Cow<'a, str>>>,
 }
 
-/// The answer of filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderFilterResult {
     /// Whole nodes. Never set, as none are asked for.
     pub nodes: Option<Value>,
-    /// The nodes that can take the pod.
     pub node_names: Option<Vec<String>>,
     /// Nodes that preemption might help on. Never set (see `aliquot_core::decide`).
     pub failed_nodes: Option<BTreeMap<String, String>>,
@@ -44,21 +41,16 @@ pub struct ExtenderFilterResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority {
-    /// The node.
     pub host: String,
     /// 0 (worst) to 10.
     pub score: i64,
 }
 
-/// The arguments of bind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingArgs {
-    /// The pod's name.
     pub pod_name: String,
-    /// Its namespace.
     pub pod_namespace: String,
-    /// Its uid.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
     /// The node that kube-scheduler chose.
@@ -77,7 +69,6 @@ pub struct ExtenderBindingResult {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionArgs {
-    /// The preemptor.
     pub pod: Option<PodView>,
     /// By uid; sent when `nodeCacheCapable` is true.
     #[serde(default)]
@@ -88,7 +79,6 @@ pub struct ExtenderPreemptionArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct MetaVictims {
-    /// The pods.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub pods: Vec<MetaPod>,
     /// How many of them a disruption budget protects.
@@ -96,7 +86,6 @@ pub struct MetaVictims {
     pub num_pdb_violations: i64,
 }
 
-/// A pod by its uid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaPod {
     /// `metadata.uid`.
@@ -108,7 +97,6 @@ pub struct MetaPod {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionResult {
-    /// Victims by node.
     pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
 }
 

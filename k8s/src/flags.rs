@@ -80,22 +80,14 @@ pub struct RequestFlags {
 /// An invalid resource name.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum FlagError {
-    /// Not the name of an extended resource.
     #[error(
         "resource name {value:?} is invalid; expected: DOMAIN/NAME of letters, digits, '-', '_', '.'"
     )]
-    ResourceName {
-        /// The name as given.
-        value: String,
-    },
-    /// One name for two resources.
+    ResourceName { value: String },
     #[error(
         "resource name {value:?} is not unique or belongs to MIG instances; expected: unique names outside nvidia.com/mig-"
     )]
-    SameName {
-        /// The name as given.
-        value: String,
-    },
+    SameName { value: String },
 }
 
 impl RequestFlags {

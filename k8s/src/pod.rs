@@ -37,12 +37,10 @@ pub const PLACEHOLDER_SCHEDULER: &str = "aliquot-placeholder";
 /// The cluster's resource names and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The five resources' names.
     pub names: ResourceNames,
     /// Other GPU resources that renamed devices are advertised under; those of MIG
     /// instances are known by their names.
     pub extra: Vec<String>,
-    /// Defaults for what a container leaves out.
     pub defaults: Defaults,
     /// The `schedulerName` of the pods that our scheduler admits.
     pub scheduler_name: String,
@@ -62,24 +60,18 @@ impl Default for Settings {
 /// Why a pod's demand is invalid.
 #[derive(Debug, Error)]
 pub enum DemandError {
-    /// A container's resource.
     #[error("container {container:?}, {resource}: {source}")]
     Resource {
-        /// The container.
         container: String,
-        /// The cluster's name of the resource.
         resource: String,
-        /// What is wrong.
         source: RequestError,
     },
-    /// The request as an annotation.
     #[error("annotation {REQUEST}: {0}")]
     Request(AnnotationError),
     /// Two containers have one name; the API server stores no such pod, and an allocation
     /// names containers.
     #[error("duplicate container name {0:?}; expected: a unique name for each container")]
     DuplicateContainer(String),
-    /// An annotation.
     #[error(transparent)]
     Preference(PreferenceError),
 }
@@ -100,7 +92,6 @@ pub fn namespace(pod: &Pod) -> Namespace {
     pod.metadata.namespace.as_deref().unwrap_or_default().into()
 }
 
-/// The node that the pod is bound to, if any.
 pub fn node(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
@@ -120,7 +111,6 @@ pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// One of the pod's annotations.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)

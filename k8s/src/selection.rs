@@ -9,7 +9,6 @@ use crate::view::PodView;
 /// A selection with more texts or bytes is not kept: somebody else wrote it, for each pending pod.
 const MOST: (usize, usize) = (64, 4096);
 
-/// The nodes that a pod selects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeSelection {
     /// `nodeSelector`.
@@ -26,7 +25,6 @@ impl NodeSelection {
         (!selects_all && selection.is_short()).then_some(selection)
     }
 
-    /// All that this pod says.
     pub fn read(pod: &PodView) -> Self {
         let affinity = pod.spec.affinity.as_ref();
         let affinity = affinity.and_then(|all| all.node_affinity.as_ref());
@@ -53,7 +51,6 @@ impl NodeSelection {
         lengths.len() + terms <= MOST.0 && lengths.iter().sum::<usize>() <= MOST.1
     }
 
-    /// Whether it selects the node of this name with these labels.
     pub fn selects(&self, node: &str, labels: &Labels) -> bool {
         let mut equal = self.labels.iter();
         equal.all(|(key, value)| labels.get(key) == Some(value))

@@ -20,7 +20,6 @@ use crate::event::PodRef;
 
 type Texts = BTreeMap<String, String>;
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PodView {
@@ -78,9 +77,7 @@ pub struct ConditionView {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) status: String,
-    /// `reason`.
     pub reason: Option<String>,
-    /// `message`.
     pub message: Option<String>,
 }
 
@@ -143,29 +140,24 @@ impl PodView {
         self.metadata.resource_version.as_deref()
     }
 
-    /// Its labels, if it has any.
     pub fn labels(&self) -> Option<&Texts> {
         self.metadata.labels.as_ref()
     }
 
-    /// One of its annotations.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         let annotations = self.metadata.annotations.as_ref()?;
         annotations.get(key).map(String::as_str)
     }
 
-    /// Its annotations.
     pub fn annotations(&self) -> impl Iterator<Item = (&String, &String)> {
         self.metadata.annotations.iter().flatten()
     }
 
-    /// The node that it is bound to, if any.
     pub fn node(&self) -> Option<NodeName> {
         let name = self.spec.node_name.as_deref()?;
         (!name.is_empty()).then(|| name.into())
     }
 
-    /// Whether it is being deleted.
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }

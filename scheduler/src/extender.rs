@@ -39,28 +39,20 @@ use crate::preempt::{candidates, unix};
 /// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
 pub const MAX_BODY: usize = 16 << 20;
 
-/// The state of the handlers.
 #[derive(Clone)]
 pub struct ExtenderState {
-    /// The ledger.
     pub cache: Arc<LedgerCache>,
-    /// Whether this replica may bind.
     pub leader: Leader,
-    /// Writes Bindings.
     pub binder: Arc<Binder>,
     /// Bind tasks, which outlive their requests.
     pub tasks: TaskTracker,
-    /// Events.
     pub events: EventSender,
-    /// Counters.
     pub metrics: Metrics,
-    /// Whether the ledger is up to date.
     pub readiness: Readiness,
     /// Maximum number of nodes that filter returns.
     pub shortlist: usize,
 }
 
-/// The routes of the extender.
 pub fn router(verbs: ExtenderState) -> Router {
     Router::new()
         .route("/filter", post(serve_filter))
@@ -195,7 +187,6 @@ pub struct Call<'a> {
     names: Vec<Cow<'a, str>>,
 }
 
-/// The outcome of a call, for the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
@@ -205,7 +196,6 @@ pub enum Outcome {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the body of a call.
     pub fn read(body: &'a [u8], settings: &pod::Settings) -> Result<Self, String> {
         let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(unreadable)?;
         let pod = args.pod.ok_or("the extender call has no Pod")?;

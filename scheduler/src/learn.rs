@@ -10,12 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::ledger_cache::LedgerCache;
 use crate::ticks::Ticks;
 
-/// Interval of the passes.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Nodes counted under one lock of the ledger, so that others do not wait long.
 const NODES: usize = 64;
 
-/// Runs until `stop`.
 pub async fn run(cache: Arc<LedgerCache>, stop: CancellationToken) {
     let mut ticks = Ticks::every(INTERVAL, &stop);
     while ticks.next().await {

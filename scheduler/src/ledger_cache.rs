@@ -192,7 +192,6 @@ impl LedgerCache {
         self.lock().refuse(pod, waiting);
     }
 
-    /// The pod is deleted: it is pending no longer.
     pub fn remove_pending(&self, pod: &PodUid) {
         self.lock().remove_pending(pod);
     }
@@ -378,7 +377,6 @@ impl State {
         known.refusals = refusals;
     }
 
-    /// The pod is deleted: it is pending no longer.
     pub(crate) fn remove_pending(&mut self, pod: &PodUid) {
         let removed = self.pending.remove(pod);
         let gang = removed.as_ref().and_then(|pending| pending.gang.as_ref());

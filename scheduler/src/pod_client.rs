@@ -22,7 +22,6 @@ const WITHDRAWALS: u32 = 3;
 /// Deadline of one call.
 pub const DEADLINE: Duration = Duration::from_secs(3);
 
-/// Calls about one pod.
 #[derive(Clone)]
 pub struct PodClient {
     client: Client,
@@ -31,10 +30,8 @@ pub struct PodClient {
 /// Why the API server did not do what was asked, or why its answer is unknown.
 #[derive(Debug, Error)]
 pub enum CallError {
-    /// It refused, or the connection failed.
     #[error(transparent)]
     Failed(#[from] kube::Error),
-    /// The deadline has passed.
     #[error(transparent)]
     Elapsed(#[from] Elapsed),
 }
@@ -50,7 +47,6 @@ pub enum VersionedPatch {
     Unknown(String),
 }
 
-/// The outcome of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionOutcome {
     /// The pod is being terminated (or would be, in a dry run).
@@ -64,17 +60,15 @@ pub enum EvictionOutcome {
 }
 
 impl PodClient {
-    /// Calls with this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The pods of a namespace.
     pub(crate) fn api(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The same, as views.
+    /// The pods of a namespace, as views.
     pub(crate) fn views(&self, namespace: &str) -> Api<PodView> {
         Api::namespaced(self.client.clone(), namespace)
     }

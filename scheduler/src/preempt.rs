@@ -86,7 +86,6 @@ struct PreemptionState {
 }
 
 impl Preemptor {
-    /// Preemption with this ledger.
     pub fn new(
         cache: &Arc<LedgerCache>,
         pods: PodClient,
@@ -217,7 +216,6 @@ impl Preemptor {
     }
 }
 
-/// The outcome of a patch of the annotation.
 #[derive(Debug)]
 enum PatchOutcome {
     Done,

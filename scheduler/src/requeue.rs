@@ -39,7 +39,6 @@ pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/nudge";
 /// Pause before pods whose requeueing failed are checked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs until `stop`.
 pub async fn run(
     cache: Arc<LedgerCache>,
     pods: PodClient,
@@ -110,7 +109,6 @@ pub async fn run(
 /// A refused pod that fits now.
 #[derive(Clone, Debug)]
 pub struct Requeueable {
-    /// The pod.
     pub pod: PodRef,
     /// The node where it fits, if that is new or changed and kube-scheduler may ignore both it and
     /// the pod's annotations.
@@ -286,7 +284,6 @@ impl Check {
 #[derive(Debug)]
 struct FreeCapacity<'a> {
     cluster: &'a Cluster,
-    /// Where capacity was freed.
     freed: &'a FreedCapacity,
     /// What other pods are about to take.
     claims: &'a [Claim],

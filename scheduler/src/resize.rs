@@ -44,7 +44,6 @@ const NOT_APPLIED: &str = "the pod's node has not applied it yet";
 /// What is to be done about a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Decide on the annotation.
     Decide(String),
     /// The node enforces it.
     Finish,

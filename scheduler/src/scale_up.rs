@@ -61,7 +61,6 @@ type Wanted = BTreeMap<String, Vec<Value>>;
 /// Those that there are, by key.
 type Existing = BTreeMap<String, Vec<Placeholder>>;
 
-/// A placeholder that was created.
 struct Placeholder {
     name: String,
     /// It has the status by which an autoscaler recognizes it.
@@ -237,7 +236,6 @@ impl ScaleUp {
         self.pods.api(&self.owner.namespace)
     }
 
-    /// The placeholders that there are, by key.
     async fn placeholders(&self) -> Result<Existing, CallError> {
         let params = ListParams::default().labels(PLACEHOLDER);
         let mut existing = Existing::new();

@@ -22,7 +22,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// A pod whose allocation cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadablePod {
-    /// The pod.
     pub pod: PodRef,
     /// Its node, which takes no more pods.
     pub node: NodeName,
@@ -34,7 +33,6 @@ impl UnreadablePod {
         format!("{}/{}", self.pod.namespace, self.pod.name)
     }
 
-    /// The events on the pod and on its node.
     fn events(self) -> [EventNote; 2] {
         let text = format!(
             "annotation {ALLOCATION} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",

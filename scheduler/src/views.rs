@@ -25,18 +25,13 @@ use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::pod_client::PodClient;
 
-/// What the views read.
 #[derive(Clone)]
 pub struct ReadModel {
-    /// The ledger.
     pub cache: Arc<LedgerCache>,
-    /// Fetches the pod to explain.
     pub pods: PodClient,
-    /// Asks for what is used.
     pub monitors: Monitors,
     /// Whether this replica leads, so that kube-scheduler calls it.
     pub leader: Leader,
-    /// Whether the ledger is up to date.
     pub readiness: Readiness,
 }
 
@@ -88,7 +83,6 @@ fn nodes_by_name(cluster: Cluster, cores: Percent) -> impl Iterator<Item = NodeT
     })
 }
 
-/// Where a pod is allocated.
 fn placement(entry: &PodEntry) -> PodPlacement {
     let amounts = |uses: &DeviceUses| {
         let uses = uses.iter();

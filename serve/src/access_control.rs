@@ -112,7 +112,6 @@ impl AccessControl {
         }
     }
 
-    /// Reviews and remembers.
     async fn review(&self, question: Question) -> Result<Access, String> {
         let (token, path) = question.clone();
         let turn = self.0.turns.acquire().await;
@@ -158,7 +157,6 @@ async fn guard(State(control): State<AccessControl>, request: Request, next: Nex
     }
 }
 
-/// The token of a request.
 pub fn token(headers: &HeaderMap) -> Option<&str> {
     let bearer = || {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;

@@ -16,7 +16,6 @@ pub const VERSION: u32 = 1;
 /// Seconds from a plan that was given up to the pod's next one: they double, up to the second.
 const PAUSE: (u64, u64) = (60, 3600);
 
-/// The state of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlanState {
@@ -29,27 +28,21 @@ pub enum PlanState {
 /// A pod that is evicted for another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
-    /// The pod.
     pub uid: PodUid,
     /// Its namespace and name, for whoever reads the annotation: empty where that is another one than
     /// the preemptor's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
-/// A preemption plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreemptionRecord {
-    /// Version of the format.
     pub v: u32,
-    /// Its state.
     pub state: PlanState,
     /// The node on which the pod will fit.
     pub node: NodeName,
-    /// The pods that are evicted.
     pub victims: Vec<Victim>,
     /// What is reserved for the pod of each device.
     #[serde(rename = "hold")]

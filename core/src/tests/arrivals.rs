@@ -2,7 +2,6 @@
 //! refused: Poisson arrivals, exponential durations, 40/25/18/10/7 % of 1g, 2g, 3g, 4g and
 //! 7g; a load of 1 asks for all compute slices.
 //!
-//!
 //! Checks that no allocated instance changes until it ends.
 
 use std::cell::RefCell;

@@ -158,7 +158,6 @@ proptest! {
     }
 }
 
-/// The node with one of its devices.
 fn only(node: &NodeState, place: usize) -> NodeState {
     NodeState {
         devices: vec![node.devices[place]],

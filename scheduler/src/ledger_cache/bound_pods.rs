@@ -16,10 +16,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::LedgerCache;
 
-/// A bound pod.
 #[derive(Clone, Debug)]
 pub struct BoundPod {
-    /// The pod.
     pub pod: PodRef,
     /// `spec.priority`.
     pub priority: i32,
@@ -58,13 +56,11 @@ pub fn read(pod: &PodView, node: &NodeName, allocated: &AllocatedUse) -> Option<
 }
 
 impl BoundPod {
-    /// It can be evicted.
     pub fn can_be_evicted(&self) -> bool {
         !self.mirror && self.terminating.is_none()
     }
 }
 
-/// Bound pods and budgets.
 #[derive(Debug, Default)]
 pub struct BoundPods {
     all: HashMap<PodUid, Box<BoundPod>>,
@@ -111,7 +107,6 @@ impl BoundPods {
         }
     }
 
-    /// Retains only these pods.
     pub fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
         let gone = self.all.keys().filter(|uid| !listed(uid)).cloned();
         for uid in gone.collect::<Vec<_>>() {
@@ -119,7 +114,6 @@ impl BoundPods {
         }
     }
 
-    /// The pod, if it is known.
     pub fn get(&self, uid: &PodUid) -> Option<&BoundPod> {
         self.all.get(uid).map(|bound_pod| &**bound_pod)
     }

@@ -27,14 +27,11 @@ const BETWEEN_BINDINGS: Duration = Duration::from_secs(30);
 /// A gang: namespace and name of its `PodGroup`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GangName {
-    /// The namespace.
     pub namespace: Namespace,
-    /// The name.
     pub name: String,
 }
 
 impl GangName {
-    /// The gang of a pod.
     pub fn of(pod: &PodView) -> Option<Self> {
         let name = pod.scheduling_group()?;
         Some(Self {

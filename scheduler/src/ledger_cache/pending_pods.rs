@@ -27,15 +27,12 @@ use super::gangs::GangName;
 /// A pod that requests a share and is not bound.
 #[derive(Clone, Debug)]
 pub struct PendingPod {
-    /// The pod.
     pub pod: PodRef,
-    /// What it requests.
     pub demand: Demand,
     /// Its annotation has the amounts of its request.
     pub annotated: bool,
     /// `spec.priority`.
     pub priority: i32,
-    /// The gang that it is a member of.
     pub gang: Option<GangName>,
     /// Bytes of its annotations, keys and values.
     pub annotation_bytes: usize,
@@ -51,7 +48,6 @@ pub struct PendingPod {
     pub offered: NodeSet,
     /// The nodes that its spec selects; all, without one.
     pub(crate) selection: Option<Box<NodeSelection>>,
-    /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.
     pub preemption: PreemptionStatus,
@@ -60,18 +56,13 @@ pub struct PendingPod {
 /// The refusals of one pod that this replica remembers.
 #[derive(Clone, Debug)]
 pub struct RefusalRecord {
-    /// How many.
     pub times: u32,
-    /// The first one.
     pub first: Instant,
-    /// The last one.
     pub last: Instant,
-    /// The text of the last one.
     pub text: String,
 }
 
 impl RefusalRecord {
-    /// One refusal.
     pub fn new(text: String, now: Instant) -> Self {
         Self {
             times: 1,
@@ -102,14 +93,12 @@ pub struct PreemptionStatus {
     pub nominated: Option<NodeName>,
     /// The last node that kube-scheduler nominated.
     pub nominated_last: Option<NodeName>,
-    /// The plan in its annotation.
     pub plan: Option<RecordedPlan>,
 }
 
 /// The annotation `aliquot.dev/preemption` of a pending pod.
 #[derive(Clone, Debug)]
 pub enum RecordedPlan {
-    /// An open plan.
     Open(Arc<PreemptionRecord>),
     /// A plan that was given up: there may be another after a pause.
     GivenUp(Arc<PreemptionRecord>),
@@ -163,7 +152,6 @@ impl PendingPod {
         !self.refused && self.preemption.unschedulable
     }
 
-    /// Reads a pod with this demand.
     pub fn read(pod: &PodView, demand: Demand, refused: bool) -> Self {
         let annotations = pod.annotations();
         Self {
@@ -193,7 +181,6 @@ pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
 /// requeued for it; whether the pod took it is seen when the claim is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The node's slot.
     pub slot: usize,
     /// What the pod would use of each device.
     uses: Vec<(usize, DeviceUse)>,
@@ -217,7 +204,6 @@ impl Claim {
         }
     }
 
-    /// The node with the pod on it.
     pub fn on(&self, node: &NodeState) -> NodeState {
         node.with(&self.uses, &self.instances, &self.replicas)
     }
@@ -263,7 +249,6 @@ pub struct FreedCapacity {
 }
 
 impl FreedCapacity {
-    /// Nothing has to be checked.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.namespaces.is_empty()
     }
@@ -280,7 +265,6 @@ impl FreedCapacity {
 /// The capacity events since refused pods were last checked.
 #[derive(Debug, Default)]
 pub(crate) struct CapacityEvents {
-    /// Notified after each event.
     pub(super) added: Arc<Notify>,
     everywhere: bool,
     slots: BTreeSet<usize>,
@@ -309,7 +293,6 @@ impl Recheck {
 }
 
 impl CapacityEvents {
-    /// Adds an event.
     pub(crate) fn add(&mut self, event: CapacityEvent) {
         match event {
             CapacityEvent::Node(slot, labels) => {

@@ -16,9 +16,7 @@ const MAX_REQUEST: usize = 4 << 10;
 /// What a bound pod's annotations say of its resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedResize {
-    /// The pod.
     pub pod: PodRef,
-    /// Its node.
     pub node: NodeName,
     /// What is asked for.
     pub request: Option<String>,
@@ -85,12 +83,10 @@ impl Resizes {
         }
     }
 
-    /// Retains only these pods.
     pub(super) fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
         self.open.retain(|uid, _| listed(uid));
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> Vec<(PodUid, ObservedResize)> {
         let open = self.open.iter();
         open.map(|(uid, one)| (uid.clone(), one.clone())).collect()

@@ -54,7 +54,6 @@ enum PodState {
     Other,
 }
 
-/// Reads a pod.
 fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
     let uid = pod.uid();
     let state = if pod.is_finished() {

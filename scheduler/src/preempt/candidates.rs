@@ -184,7 +184,6 @@ pub(super) fn time_limit(grace: u64) -> u64 {
     grace.saturating_mul(2).saturating_add(SLACK)
 }
 
-/// A node and the pods with shares of it.
 fn candidate_node(
     state: &State,
     name: &NodeName,

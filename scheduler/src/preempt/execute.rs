@@ -159,7 +159,6 @@ impl Preemptor {
         false
     }
 
-    /// Evicts those victims that are not in `evicted` yet.
     async fn evict_victims(
         &self,
         uid: &PodUid,

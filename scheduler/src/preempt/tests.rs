@@ -29,7 +29,6 @@ struct ApiServer {
     codes: VecDeque<u16>,
     /// The watch does not show what is written.
     watch_is_late: bool,
-    /// The plans that were written.
     plans: Vec<Value>,
 }
 

@@ -84,7 +84,6 @@ fn may_match(wanted: &NodeSelectorRequirement, node_type: &NodeTypeSpec) -> bool
 /// Where placeholders are created, and for whom.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// The scheduler's namespace.
     pub namespace: String,
     /// The scheduler's pod by name and uid: placeholders end with it.
     pub pod: Option<(String, String)>,
@@ -116,7 +115,6 @@ pub(super) fn key(
     format!("{:016x}", hasher.finish())
 }
 
-/// The placeholder for these GPUs.
 pub(super) fn placeholder(
     missing: &MissingGpus,
     constraints: &Constraints,

@@ -28,7 +28,6 @@ use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
 use crate::pins;
 use crate::unreadable::{UnreadablePod, add_unreadable_pods, unreadable_pods};
 
-/// The routes.
 pub fn router(model: ReadModel) -> Router {
     Router::new()
         .route("/explain/{namespace}/{pod}", get(pod_answer))
@@ -95,7 +94,6 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
     answer.await.map(Json)
 }
 
-/// The answer about a pod that has its place.
 fn placed(head: PodHeader) -> Json<PodAnswer> {
     Json(PodAnswer {
         head,

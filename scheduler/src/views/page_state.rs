@@ -48,7 +48,6 @@ struct Part {
     text: String,
 }
 
-/// The rest of the state.
 #[derive(Serialize)]
 struct Rest {
     /// This replica leads; others do not know why pods were refused.
@@ -104,7 +103,6 @@ struct WaitingShown {
     text: Option<String>,
 }
 
-/// One limit of a quota.
 #[derive(Serialize)]
 struct QuotaShown {
     namespace: String,

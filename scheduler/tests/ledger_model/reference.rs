@@ -314,7 +314,6 @@ impl Reference {
         Some(fits && allowed)
     }
 
-    /// The pods on a node.
     pub(crate) fn on(&self, node: &NodeName) -> impl Iterator<Item = (&PodUid, &ModelEntry)> {
         let pods = self.pods.iter();
         pods.filter(move |(_, entry)| entry.node == *node)

@@ -16,7 +16,6 @@ pub(crate) struct Request {
     pub(crate) cores: u64,
 }
 
-/// A shape of pods.
 pub(crate) struct Shape {
     pub(crate) pod: Pod,
     pub(crate) demand: Demand,
@@ -105,7 +104,6 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-/// Every shape.
 pub(crate) fn all() -> Vec<Shape> {
     TABLE
         .iter()

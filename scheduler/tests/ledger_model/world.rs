@@ -12,7 +12,6 @@ use serde_json::json;
 
 use crate::shapes::Shape;
 
-/// A pod in the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pod {
     pub(crate) shape: usize,

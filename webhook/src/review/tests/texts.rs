@@ -24,7 +24,6 @@ fn complete() -> Value {
     json!({GPU: "1", MEM: "3k", CORES: "30", PRIORITY: "1"})
 }
 
-/// A pod with these limits, annotations and `env`.
 fn manifest(limits: &Value, annotations: &Value, env: &Value) -> Value {
     let mut pod = asking(limits);
     pod["metadata"]["annotations"] = annotations.clone();
