@@ -133,7 +133,9 @@ pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError>
     let mut priority = 1;
     let mut demands: Vec<ContainerDemand> = Vec::new();
     let mut resources = vec![settings.names.of(Resource::Gpu).into()];
-    let filled = pod.annotation(DEFAULTED).and_then(|text| serde_json::from_str(text).ok());
+    let filled = pod
+        .annotation(DEFAULTED)
+        .and_then(|text| serde_json::from_str(text).ok());
     let filled: Filled<'_> = filled.unwrap_or_default();
     let annotated = request_annotation(pod)?;
     for (container, stage) in pod.containers() {
