@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -32,6 +33,20 @@ pub enum CodecError {
     /// allocated on the other.
     #[error("the annotation names device {uuid} twice")]
     DuplicateDevice { uuid: GpuUuid },
+}
+
+/// Reads an annotation's text of this version, ignoring unknown fields.
+pub(crate) fn decode<T: DeserializeOwned>(
+    text: &str,
+    read: u32,
+    version: impl Fn(&T) -> u32,
+) -> Result<T, CodecError> {
+    let value = serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
+    let found = version(&value);
+    if found != read {
+        return Err(CodecError::Version { found, read });
+    }
+    Ok(value)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,13 +87,13 @@ impl Grant {
     }
 }
 
-fn one() -> u32 {
+pub(crate) fn one() -> u32 {
     1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one(replicas: &u32) -> bool {
-    *replicas == 1
+pub(crate) fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// Everything that a pod was allocated.
@@ -103,15 +118,7 @@ impl Allocation {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let allocation: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if allocation.v != VERSION {
-            return Err(CodecError::Version {
-                found: allocation.v,
-                read: VERSION,
-            });
-        }
-        Ok(allocation)
+        decode(text, VERSION, |allocation: &Self| allocation.v)
     }
 
     pub fn grants(&self, container: &str) -> Option<&[Grant]> {

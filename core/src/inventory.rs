@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::id::{GpuUuid, Namespace, PodUid};
 use crate::mig::published::{Mig, MigPlacement};
 use crate::units::{Mib, Percent};
@@ -170,7 +170,11 @@ pub struct LingeringShare {
     /// Compute still allocated.
     pub cores: Percent,
     /// Replicas still allocated.
-    #[serde(rename = "seats", default = "one", skip_serializing_if = "is_one")]
+    #[serde(
+        rename = "seats",
+        default = "allocation::one",
+        skip_serializing_if = "allocation::is_one"
+    )]
     pub replicas: u32,
 }
 
@@ -181,15 +185,6 @@ impl LingeringShare {
             ..DeviceUse::of(self.memory, self.cores)
         }
     }
-}
-
-fn one() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one(number: &u32) -> bool {
-    *number == 1
 }
 
 /// A GPU that a pod of another device plugin uses.
@@ -283,14 +278,7 @@ impl Inventory {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let inventory: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if inventory.v != VERSION {
-            return Err(CodecError::Version {
-                found: inventory.v,
-                read: VERSION,
-            });
-        }
+        let inventory = allocation::decode(text, VERSION, |inventory: &Self| inventory.v)?;
         Ok(inventory.reject_duplicates()?.with_shared_uuids())
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::excerpt::Excerpt;
 use crate::request::{RequestError, Resource, Written};
 
@@ -84,14 +84,8 @@ impl RequestAnnotation {
 
     /// Reads the annotation's text, ignoring unknown fields. Every number is in its range.
     pub fn decode(text: &str) -> Result<Self, AnnotationError> {
-        let read: Self = serde_json::from_str(text)
-            .map_err(|source| AnnotationError::Codec(CodecError::Decode { source }))?;
-        if read.v != VERSION {
-            return Err(AnnotationError::Codec(CodecError::Version {
-                found: read.v,
-                read: VERSION,
-            }));
-        }
+        let read = allocation::decode(text, VERSION, |read: &Self| read.v);
+        let read = read.map_err(AnnotationError::Codec)?;
         let priority =
             |resource: Resource| read.priority.filter(|_| resource == Resource::Priority);
         Written::of_numbers(priority)

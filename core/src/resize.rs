@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::allocation::{Allocation, CodecError, Grant};
+use crate::allocation::{self, Allocation, CodecError, Grant};
 use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
@@ -187,15 +187,7 @@ impl ResizeStatus {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let status: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if status.v != VERSION {
-            return Err(CodecError::Version {
-                found: status.v,
-                read: VERSION,
-            });
-        }
-        Ok(status)
+        allocation::decode(text, VERSION, |status: &Self| status.v)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::id::{NodeName, PodUid};
 use crate::usage::DeviceUses;
 
@@ -50,17 +50,11 @@ pub struct PreemptionRecord {
     /// When the plan is given up, in seconds since 1970; once it is, when the pod may get another.
     pub until: u64,
     /// How many plans the pod has had with this one.
-    #[serde(default = "first", skip_serializing_if = "is_first")]
+    #[serde(
+        default = "allocation::one",
+        skip_serializing_if = "allocation::is_one"
+    )]
     pub attempt: u32,
-}
-
-fn first() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_first(attempt: &u32) -> bool {
-    *attempt == first()
 }
 
 impl PreemptionRecord {
@@ -83,14 +77,6 @@ impl PreemptionRecord {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let record: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if record.v != VERSION {
-            return Err(CodecError::Version {
-                found: record.v,
-                read: VERSION,
-            });
-        }
-        Ok(record)
+        allocation::decode(text, VERSION, |record: &Self| record.v)
     }
 }
