@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ledger_cache::tests::{from, node, pod, pod_json};
+use crate::pod_client::tests::{api_server, status};
 use crate::requeue::take_requeueable;
 
 /// Nodes `a` of 1000 MiB, `b` of 500 and `c` of 2000, without pods.
@@ -277,21 +278,17 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
         assert_eq!(ranks(&cache, &body), expected);
         // The watch shows it before its Binding.
         Index::<PodView>::apply(&*cache, from(pod.clone()));
-        let (service, mut server) = tower_test::mock::pair::<
-            http::Request<kube::client::Body>,
-            http::Response<kube::client::Body>,
-        >();
-        let api_server = tokio::spawn(async move {
-            let (_, send) = server.next_request().await.expect("a GET");
-            send.send_response(http::Response::new(pod.to_string().into_bytes().into()));
-            let (request, send) = server.next_request().await.expect("a Binding");
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
-            send.send_response(http::Response::new(answer.to_string().into_bytes().into()));
-            serde_json::from_slice::<Value>(&body).unwrap()
+        let (client, mut calls) = api_server();
+        let server = tokio::spawn(async move {
+            let call = calls.next_call().await.expect("a GET");
+            call.answer(200, &pod);
+            let call = calls.next_call().await.expect("a Binding");
+            let posted = call.body.clone();
+            call.answer(201, &status(201));
+            posted
         });
         let (events, mut event_rx) = event::queue();
-        let pods = crate::pod_client::PodClient::new(kube::Client::new(service, "d"));
+        let pods = crate::pod_client::PodClient::new(client);
         let binder = Binder::new(cache.clone(), pods, events, Leader::always());
         let args = ExtenderBindingArgs {
             pod_name: "p".to_owned(),
@@ -300,7 +297,7 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
             node: "cpu".to_owned(),
         };
         binder.bind(&args).await.expect("bound");
-        let posted = api_server.await.unwrap();
+        let posted = server.await.unwrap();
         assert_eq!(posted["target"]["name"], "cpu");
         assert_eq!(posted["metadata"]["annotations"], json!({}));
         assert!(event_rx.try_recv().is_err(), "no event");

@@ -197,3 +197,7 @@ impl PodClient {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pod_client_tests.rs"]
+pub(crate) mod tests;

@@ -6,19 +6,16 @@ use aliquot_core::{Mib, Percent, Replicas};
 use aliquot_k8s::pod::demand;
 use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
-use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
-use kube::Client;
-use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tower_test::mock;
 
 use super::*;
 use crate::ledger_cache::assumed::FilteredPod;
 use crate::ledger_cache::tests::{cache, from, node, pod, pod_with, quota, reserve, used, with};
 use crate::pod_client::DEADLINE;
+use crate::pod_client::tests::{api_server, status};
 
 /// The same node, with so many replicas at its kubelet.
 fn offering(name: &str, memory: u64, replicas: u32) -> Node {
@@ -419,26 +416,20 @@ async fn requeues_again_after_conflicting_patch() {
 
 /// A refused pod fits from the start; the patches get these status codes after `first`.
 async fn check(leader: Leader, codes: &[u16], first: impl AsyncFnOnce()) {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+    let (client, mut calls) = api_server();
     let cache = Arc::new(cache());
     Index::reset(&*cache, vec![pod("a", 600, None)]);
     let metrics = Metrics::new(&mut Registry::default());
     let stop = CancellationToken::new();
-    let pods = PodClient::new(Client::new(service, "d"));
+    let pods = PodClient::new(client);
     let requeue = run(cache, pods, leader, metrics.clone(), stop.clone());
     let requeue = tokio::spawn(requeue);
     first().await;
     for code in codes {
-        let request = timeout(RETRY * 2, server.next_request()).await;
-        let (request, send) = request.expect("in time").expect("a patch");
-        assert_eq!(request.uri().path(), "/api/v1/namespaces/d/pods/a");
-        let body = if *code == 200 {
-            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
-        } else {
-            json!({"kind": "Status", "status": "Failure", "code": code})
-        };
-        let body = Body::from(serde_json::to_vec(&body).unwrap());
-        send.send_response(Response::builder().status(*code).body(body).unwrap());
+        let call = timeout(RETRY * 2, calls.next_call()).await;
+        let call = call.expect("in time").expect("a patch");
+        assert_eq!(call.uri.path(), "/api/v1/namespaces/d/pods/a");
+        call.answer(*code, &status(*code));
     }
     stop.cancel();
     requeue.await.unwrap();

@@ -13,12 +13,12 @@ use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use tower_test::mock;
 
 use super::*;
 use crate::leader::Leader;
 use crate::ledger_cache::tests::{from, node, pod, pod_json, pod_with};
 use crate::pod_client::PodClient;
+use crate::pod_client::tests::{api_server, status};
 use crate::views::monitors::Monitors;
 
 const MESSAGE: &str = "0/3 nodes are available: 3 Insufficient cpu.";
@@ -45,19 +45,15 @@ async fn ask_guarded(
     known: Option<Value>,
     control: Option<AccessControl>,
 ) -> (StatusCode, String) {
-    let (service, mut server) =
-        mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    let (client, mut calls) = api_server();
     tokio::spawn(async move {
-        if let Some((_, send)) = server.next_request().await {
-            let status = if known.is_some() { 200 } else { 404 };
-            let missing =
-                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
-            let body = known.unwrap_or(missing).to_string().into_bytes();
-            let answer = http::Response::builder().status(status).body(body.into());
-            send.send_response(answer.unwrap());
+        if let Some(call) = calls.next_call().await {
+            match known {
+                Some(pod) => call.answer(200, &pod),
+                None => call.answer(404, &status(404)),
+            }
         }
     });
-    let client = kube::Client::new(service, "d");
     let leader = Leader::always();
     let router = router(ReadModel {
         cache,
