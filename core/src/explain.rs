@@ -161,10 +161,7 @@ fn detail(
     container: usize,
     evaluated: &DeviceEvaluation,
 ) -> String {
-    let gpu = node
-        .inventory
-        .as_ref()
-        .map(|found| &found.gpus[evaluated.device]);
+    let gpu = node.gpus().nth(evaluated.device);
     let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
         return String::new();
     };
@@ -177,12 +174,8 @@ fn detail(
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
-    let mig_state = node
-        .dynamic_mig
-        .iter()
-        .find(|mig_state| mig_state.device == evaluated.device);
-    let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-    let Some((mig_state, found)) = mig_state.zip(found).filter(|_| slices.contains(&reason)) else {
+    let found = node.dynamic(evaluated.device);
+    let Some((mig_state, found)) = found.filter(|_| slices.contains(&reason)) else {
         return String::new();
     };
     let requests = demand.containers[container].requests.iter();
@@ -217,10 +210,8 @@ fn reservation(gpu: &Gpu, from: &Namespace) -> String {
 }
 
 fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<GpuAnswer> {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let devices = gpus.zip(&node.devices).enumerate();
-    let answer = |(place, (gpu, device)): (usize, (_, &DeviceState))| {
-        let gpu: &Gpu = gpu;
+    let devices = node.gpus().zip(&node.devices).enumerate();
+    let answer = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
         let evaluated = explained
             .devices
             .iter()
@@ -254,8 +245,8 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
 /// Whether a pod with this allocation uses a device that the demand's pins name, or a part
 /// of it.
 pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &DeviceUses) -> bool {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let mut meant = gpus.flat_map(|gpu| demand.rules.pins.iter().map(move |pin| (gpu, pin)));
+    let pins = &demand.rules.pins;
+    let mut meant = node.gpus().flat_map(|gpu| pins.iter().map(move |pin| (gpu, pin)));
     meant.any(|(gpu, pin)| {
         let Some(found) = gpu.mig.as_ref().and_then(Mig::dynamic) else {
             return pin.may_be(gpu) && allocated.contains_key(&gpu.uuid);

@@ -13,7 +13,7 @@ use crate::id::{GpuUuid, Namespace, PodUid};
 use crate::inventory::{Gpu, Health, Inventory, Mode, TopologyScope};
 use crate::mig::Instance;
 use crate::mig::dynamic::DynamicMigState;
-use crate::mig::published::{Mig, MigPlacement};
+use crate::mig::published::{DynamicMig, Mig, MigPlacement};
 use crate::refusal::Reason;
 use crate::replicas::{NodeReplicas, Replicas};
 use crate::units::{HostResources, Mib, Percent};
@@ -368,15 +368,27 @@ impl NodeState {
         Some(hasher.finish())
     }
 
+    pub fn gpus(&self) -> impl Iterator<Item = &Gpu> {
+        self.inventory.iter().flat_map(|inventory| &inventory.gpus)
+    }
+
+    /// The GPU under dynamic MIG at this index: its instances, and what its node agent found.
+    pub(crate) fn dynamic(&self, place: usize) -> Option<(&DynamicMigState, &DynamicMig)> {
+        let mut states = self.dynamic_mig.iter();
+        let state = states.find(|state| state.device == place)?;
+        let gpu = self.gpus().nth(place)?;
+        Some((state, gpu.mig.as_ref().and_then(Mig::dynamic)?))
+    }
+
     pub fn models(&self) -> impl Iterator<Item = (&str, &DeviceState)> {
-        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
-        gpus.map(|gpu| gpu.model.as_str()).zip(&self.devices)
+        let models = self.gpus().map(|gpu| gpu.model.as_str());
+        models.zip(&self.devices)
     }
 
     /// The sum of the parts of whole devices that these uses take, in thousandths.
     pub fn parts(&self, uses: &DeviceUses) -> u64 {
-        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
-        let parts = gpus
+        let parts = self
+            .gpus()
             .zip(&self.devices)
             .filter_map(|(gpu, device)| Some(device.part(uses.get(&gpu.uuid)?)));
         parts.sum()
@@ -400,19 +412,13 @@ impl NodeState {
         }
         for &(place, instance) in instances {
             let device = uses.get(place).map(|(device, _)| *device);
-            let Some(mig_state) = more
-                .dynamic_mig
-                .iter_mut()
-                .find(|mig_state| Some(mig_state.device) == device)
-            else {
-                continue;
-            };
+            let found = device.and_then(|device| self.dynamic(device));
+            let mut states = more.dynamic_mig.iter_mut();
             // The placement may be older than the GPU's current geometry.
-            let gpus = more.inventory.iter().flat_map(|inventory| &inventory.gpus);
-            let gpu = gpus.clone().nth(mig_state.device);
-            let found = gpu.and_then(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
-            if found.is_some_and(|found| found.geometry.has(instance)) {
-                mig_state.allocate_instance(instance);
+            if found.is_some_and(|(_, found)| found.geometry.has(instance))
+                && let Some(state) = states.find(|state| Some(state.device) == device)
+            {
+                state.allocate_instance(instance);
             }
         }
         more
@@ -625,9 +631,7 @@ pub fn within_capacity(device: &DeviceState) -> bool {
 /// than it can.
 pub fn mig_placements_are_consistent(node: &NodeState) -> bool {
     node.dynamic_mig.iter().all(|mig_state| {
-        let gpus = node.inventory.as_ref().map(|inventory| &inventory.gpus);
-        let gpu = gpus.and_then(|gpus| gpus.get(mig_state.device));
-        let found = gpu.and_then(|gpu| gpu.mig.as_ref()).and_then(Mig::dynamic);
-        found.is_some_and(|found| mig_state.is_consistent(&found.geometry))
+        let found = node.dynamic(mig_state.device);
+        found.is_some_and(|(_, found)| mig_state.is_consistent(&found.geometry))
     })
 }

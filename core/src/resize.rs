@@ -336,8 +336,7 @@ fn device<'n>(
     node: &'n NodeState,
     uuid: &GpuUuid,
 ) -> Result<(&'n Gpu, &'n DeviceState), ResizeRefusal> {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let mut devices = gpus.zip(&node.devices);
+    let mut devices = node.gpus().zip(&node.devices);
     let found = devices.find(|(gpu, _)| gpu.uuid == *uuid);
     found.ok_or_else(|| ResizeRefusal::DeviceGone(uuid.clone()))
 }

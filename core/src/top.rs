@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuUuid, NodeName};
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
-use crate::mig::dynamic::{self, DynamicMigState};
-use crate::mig::published::{self, Mig};
+use crate::mig::dynamic;
+use crate::mig::published::Mig;
 use crate::node::{DeviceState, NodeState, Sums};
 use crate::refusal::Reason;
 use crate::units::{Mib, Percent};
@@ -157,38 +157,31 @@ fn vgpu() -> Mode {
 }
 
 fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
-    match &gpu.mig {
-        Some(Mig::Fixed(part)) => vec![InstanceTop {
+    if let Some(part) = gpu.mig.as_ref().and_then(Mig::fixed) {
+        return vec![InstanceTop {
             start: part.start,
             profile: part.profile.clone(),
             allocated: node.devices[place].allocated.pods > 0,
             uuid: Some(gpu.uuid.clone()),
-        }],
-        Some(Mig::Dynamic(found)) => {
-            let mig_state = node
-                .dynamic_mig
-                .iter()
-                .find(|mig_state| mig_state.device == place);
-            let all = mig_state
-                .map_or(&[][..], |mig_state| &mig_state.instances)
-                .iter();
-            let line = |one: &Instance| {
-                let profile = &found.geometry.profiles()[one.profile].name;
-                let made = found.instances.iter();
-                let mut same = made.filter(|m| (&m.profile, m.start) == (profile, one.start));
-                InstanceTop {
-                    start: one.start,
-                    profile: profile.clone(),
-                    allocated: one.busy,
-                    uuid: same.next().map(|made| made.uuid.clone()),
-                }
-            };
-            let mut lines: Vec<InstanceTop> = all.map(line).collect();
-            lines.sort();
-            lines
-        }
-        Some(Mig::Unknown(_)) | None => Vec::new(),
+        }];
     }
+    let Some((mig_state, found)) = node.dynamic(place) else {
+        return Vec::new();
+    };
+    let line = |one: &Instance| {
+        let profile = &found.geometry.profiles()[one.profile].name;
+        let made = found.instances.iter();
+        let mut same = made.filter(|m| (&m.profile, m.start) == (profile, one.start));
+        InstanceTop {
+            start: one.start,
+            profile: profile.clone(),
+            allocated: one.busy,
+            uuid: same.next().map(|made| made.uuid.clone()),
+        }
+    };
+    let mut lines: Vec<InstanceTop> = mig_state.instances.iter().map(line).collect();
+    lines.sort();
+    lines
 }
 
 impl NodeTop {
@@ -199,17 +192,11 @@ impl NodeTop {
         let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
             let allocated = node.counted_once(place);
             let top = GpuTop::of(inventory, gpu, device, allocated, cores, node.closed);
-            let mig_state = node
-                .dynamic_mig
-                .iter()
-                .find(|mig_state| mig_state.device == place);
-            let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-            let largest = |(mig_state, found): (&DynamicMigState, &published::DynamicMig)| {
+            let largest = node.dynamic(place).map(|(mig_state, found)| {
                 let open = top.closed.is_none();
                 open.then(|| dynamic::largest_instance(mig_state, &found.geometry))
                     .flatten()
-            };
-            let largest = mig_state.zip(found).map(largest);
+            });
             GpuTop {
                 instances: instances(node, place, gpu),
                 largest: largest.unwrap_or(top.largest),

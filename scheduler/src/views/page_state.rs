@@ -308,15 +308,9 @@ fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageS
             });
         }
     }
-    found.sort_by(|a, b| {
-        let key = |share: &PageShare| {
-            (
-                share.namespace.clone(),
-                share.pod.clone(),
-                share.instance.clone(),
-            )
-        };
-        key(a).cmp(&key(b))
+    found.sort_by_cached_key(|share| {
+        let name = (share.namespace.clone(), share.pod.clone());
+        (name, share.instance.clone())
     });
     found
 }
