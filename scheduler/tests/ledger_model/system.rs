@@ -23,7 +23,7 @@ use aliquot_scheduler::requeue::take_requeueable;
 use k8s_openapi::api::core::v1 as api;
 use tokio::time::Instant;
 
-use crate::reference::{Certainty, Reference, Usage};
+use crate::reference::{Certainty, Reference};
 use crate::shapes::{CPU, Shape};
 use crate::world::{self, Event, Node, Pod};
 
@@ -264,8 +264,7 @@ impl System {
         self.within_capacity(&node, uid);
         let uses = self.cache.read(|ledger| {
             let uses = ledger.assumed(uid).and_then(|entry| entry.allocated.uses());
-            let uses = uses.into_iter().flatten();
-            uses.map(|(gpu, used)| (gpu.clone(), usage(used))).collect()
+            uses.cloned().unwrap_or_default()
         });
         let shape = &self.shapes[shape];
         self.reference.assumed(shape, uid, &node, uses, of_gang);
@@ -372,11 +371,7 @@ impl System {
             match (&entry.allocated, &expected.gpus) {
                 (AllocatedUse::Unreadable, None) if expected.asks => {}
                 (AllocatedUse::Unproven, None) if !expected.asks => {}
-                (AllocatedUse::Known(uses), Some(gpus)) => {
-                    let uses = uses.iter().map(|(gpu, used)| (gpu, usage(used)));
-                    let same = uses.eq(gpus.iter().map(|(gpu, usage)| (gpu, *usage)));
-                    assert!(same, "{uid}: {entry:?} and {expected:?}");
-                }
+                (AllocatedUse::Known(uses), Some(gpus)) => assert_eq!(uses, gpus, "{uid}"),
                 _ => panic!("{uid}: {entry:?} and {expected:?}"),
             }
         }
@@ -408,12 +403,9 @@ impl System {
         assert_eq!(state.devices.len(), node.gpus.len(), "{name}");
         for (device, expected) in state.devices.iter().zip(&node.gpus) {
             assert_eq!(device.closed.is_none(), expected.open(), "{expected:?}");
-            let (sum, pods) = model.sum(name, &expected.uuid);
-            assert_eq!(
-                (usage(&device.allocated.used), device.allocated.pods),
-                (sum, pods),
-                "{expected:?}"
-            );
+            let found = (device.allocated.used, device.allocated.pods);
+            let sums = model.sum(name, &expected.uuid);
+            assert_eq!(found, sums, "{expected:?}");
         }
     }
 }
@@ -437,14 +429,4 @@ fn resized_by_model<'t>(given: &Allocation, text: &'t str) -> (&'t str, Allocati
         }
     }
     (name, resized)
-}
-
-fn usage(used: &aliquot_core::usage::DeviceUse) -> Usage {
-    Usage {
-        replicas: used.replicas.into(),
-        memory: used.memory.0,
-        cores: used.cores.0.into(),
-        alone: used.alone,
-        leftover: used.leftover,
-    }
 }
