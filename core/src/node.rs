@@ -297,7 +297,7 @@ impl NodeState {
     }
 
     /// Everything but its CPU and memory, to compare.
-    pub(crate) fn but_host(&self) -> impl PartialEq {
+    pub(crate) fn but_host(&self) -> impl Eq {
         let Self {
             inventory,
             devices,
