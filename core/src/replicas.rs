@@ -130,22 +130,6 @@ mod tests {
     }
 
     #[test]
-    fn follows_kubernetes_effective_request_rule() {
-        use Stage::{App, Init, Sidecar};
-        let check = |containers: &[(Stage, u32)], expected: u32| {
-            assert_eq!(effective(containers.iter().copied()), expected);
-            let requests = containers.iter().map(|&(stage, count)| {
-                let request = (count > 0).then(|| request(count, 1, 0));
-                (stage, request)
-            });
-            let demand = demand(&requests.collect::<Vec<_>>());
-            assert_eq!(demand.replicas(), replicas(&[("nvidia.com/gpu", expected)]));
-        };
-        check(&[(App, 0)], 0);
-        check(&[(Sidecar, 1), (Init, 4), (App, 2)], 5);
-    }
-
-    #[test]
     fn reports_shortage_when_kubelet_offers_too_few_replicas() {
         let check = |offered: Option<u32>, requested: u32, count: u32, expected: &str| {
             let name = "nvidia.com/gpu";

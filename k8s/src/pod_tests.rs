@@ -88,24 +88,6 @@ fn invalid_request_names_container_resource_and_value() {
 }
 
 #[test]
-fn reads_resources_before_the_annotation() {
-    let text = r#"{"v":1,"containers":{"main":{"memory":1,"cores":30},"side":{"percentage":50}}}"#;
-    let annotations = json!({REQUEST: text});
-    let gpu = |name: &str, amounts: Value| {
-        let mut limits = amounts;
-        limits["nvidia.com/gpu"] = json!("1");
-        json!({"name": name, "resources": {"limits": limits}})
-    };
-    let main = gpu("main", json!({"nvidia.com/gpumem": "3k"}));
-    let spec = json!({"containers": [main, gpu("side", json!({}))]});
-    let demand = demand(&pod(&spec, &annotations), &Settings::default()).unwrap();
-    let request = |container: usize| demand.containers[container].requests[0];
-    assert_eq!(request(0).memory, Memory::Mib(Mib(3000)));
-    assert_eq!(request(0).cores, Percent(30));
-    assert_eq!(request(1).memory, Memory::Share(Percent(50)));
-}
-
-#[test]
 fn rejects_pod_with_unreadable_request_annotation() {
     let spec = json!({"containers": [
         {"name": "main", "resources": limits(&json!({"nvidia.com/gpu": "1"}))},

@@ -229,32 +229,6 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
     }
 }
 
-#[test]
-fn naming_pin_holders_does_not_deadlock_with_watch() {
-    let cache = Arc::new(cache_with_dynamic_mig());
-    let holder = || from::<PodView>(pinned("first", true));
-    Index::<PodView>::reset(&*cache, vec![holder()]);
-    let (done_tx, done) = std::sync::mpsc::channel();
-    let (watch, watched) = (done_tx.clone(), Arc::clone(&cache));
-    std::thread::spawn(move || {
-        for _ in 0..4_000 {
-            Index::apply(&*watched, holder());
-        }
-        watch.send(())
-    });
-    std::thread::spawn(move || {
-        let call = call(&pinned("second", false), &json!(["a"]));
-        for _ in 0..4_000 {
-            filter(&cache, &call, 64);
-        }
-        done_tx.send(())
-    });
-    for _ in 0..2 {
-        let ended = done.recv_timeout(std::time::Duration::from_mins(1));
-        ended.expect("neither blocks the other");
-    }
-}
-
 #[tokio::test]
 async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
     let cache = Arc::new(cache());

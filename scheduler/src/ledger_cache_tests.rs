@@ -103,18 +103,6 @@ fn records_allocation_from_binding_to_pod_end() {
     assert_eq!(used(&cache), 0);
 }
 
-#[test]
-fn keeps_allocations_of_node_with_unreadable_inventory() {
-    let cache = cache();
-    Index::apply(&cache, pod("a", 600, Some("n")));
-    let broken = from(json!({"metadata": {"name": "n", "annotations": {INVENTORY: "{"}}}));
-    Index::<Node>::apply(&cache, broken);
-    assert!(!reserve(&cache, "b", 100));
-    Index::<Node>::apply(&cache, node("n", 1000));
-    assert_eq!(used(&cache), 600);
-    assert!(reserve(&cache, "b", 100));
-}
-
 pub(crate) fn quota(memory: &str) -> ResourceQuota {
     serde_json::from_value(json!({
         "metadata": {"name": "q", "namespace": "d"},

@@ -344,19 +344,6 @@ fn requeues_for_freed_quota_on_all_nodes() {
     assert_eq!(requeued(&cache), ["a", "b"]);
 }
 
-#[test]
-fn invalid_quota_limit_allows_nothing_until_corrected() {
-    let cache = cache();
-    Index::apply(&cache, quota("1Gi"));
-    let why = refuse(&cache, &pod("a", 300, None), &["n"]);
-    assert!(
-        why.contains("limit \"1Gi\" of quota q is unreadable"),
-        "{why}"
-    );
-    Index::apply(&cache, quota("1k"));
-    assert_eq!(requeued(&cache), ["a"]);
-}
-
 /// A quota in the state that Kubernetes counts, of which it shows `used`.
 fn counted(used: &Value) -> ResourceQuota {
     let hard = json!({"limits.nvidia.com/gpumem": "1000"});

@@ -125,8 +125,6 @@ pub(crate) fn add_unreadable_pods(
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::inventory::INVENTORY;
-    use aliquot_k8s::view::PodView;
     use aliquot_k8s::watch::Index;
     use k8s_openapi::api::core::v1::Node;
     use serde_json::json;
@@ -134,46 +132,12 @@ mod tests {
     use super::*;
     use crate::ledger_cache::tests::{node, pod, pod_with};
 
-    /// Bound to `n`, with an allocation that cannot be read.
-    fn spoilt(scheduler: &str) -> PodView {
-        let spoilt = json!({
-            "metadata": {"annotations": {ALLOCATION: "{"}},
-            "spec": {"schedulerName": scheduler},
-        });
-        pod_with("a", 600, Some("n"), spoilt)
-    }
-
-    #[test]
-    fn forged_allocation_closes_node_only_with_device_ids() {
-        let cache = LedgerCache::default();
-        Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        Index::apply(&cache, spoilt("nobody"));
-        let closed = || {
-            let named = unreadable_pods(&cache).len();
-            let state = cache.snapshot().node("n").cloned().unwrap();
-            let closed = state.closed == Some(Reason::NodeAllocationUnreadable);
-            assert_eq!(named, usize::from(closed));
-            closed
-        };
-        assert!(!closed());
-        let mut listed = node("n", 1000);
-        let annotations = listed.metadata.annotations.as_mut().unwrap();
-        let inventory = annotations.get_mut(INVENTORY).unwrap();
-        *inventory = inventory.replacen('{', r#"{"unreadable":["a"],"#, 1);
-        Index::apply(&cache, listed);
-        assert!(closed());
-        Index::apply(&cache, node("n", 1000));
-        assert!(!closed());
-        // Of our own scheduler: whatever the inventory says.
-        Index::apply(&cache, spoilt("aliquot-scheduler"));
-        assert!(closed());
-    }
-
     #[test]
     fn reports_pod_with_unreadable_allocation_once() {
         let cache = LedgerCache::default();
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        Index::apply(&cache, spoilt("aliquot-scheduler"));
+        let spoilt = json!({"metadata": {"annotations": {ALLOCATION: "{"}}});
+        Index::apply(&cache, pod_with("a", 600, Some("n"), spoilt));
         let mut reported = HashSet::new();
         let mut found = unreported(&mut reported, unreadable_pods(&cache));
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();
