@@ -22,60 +22,24 @@ use crate::top::DeviceAmount;
 use crate::units::Percent;
 use crate::usage::{DeviceUse, DeviceUses, Stage};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceEvaluation {
-    pub device: usize,
-    /// What the pod would use of it.
-    pub needs: DeviceUse,
-    /// Why it cannot; `None` if it can.
-    pub refused: Option<Reason>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeExplanation {
-    pub outcome: Result<Fit, Refusal>,
-    /// The container that did not fit, or the last one placed, as an index in
-    /// [`Demand::containers`]. `None` if no device was evaluated.
-    pub container: Option<usize>,
-    /// Each device as evaluated for that container; empty if the node as a whole cannot
-    /// take the pod.
-    pub devices: Vec<DeviceEvaluation>,
-}
-
+/// What the devices answered to the container that did not fit, or to the last one placed.
 #[derive(Debug, Default)]
-struct TraceRecorder {
+struct Evaluations {
+    /// An index in [`Demand::containers`]. `None` if no device was evaluated.
     container: Option<usize>,
-    devices: Vec<DeviceEvaluation>,
+    /// By its index, what the pod would use of a device, and why it cannot.
+    devices: BTreeMap<usize, (DeviceUse, Option<Reason>)>,
 }
 
-impl FitTrace for TraceRecorder {
+impl FitTrace for Evaluations {
     fn container(&mut self, container: usize) {
         self.container = Some(container);
         self.devices.clear();
     }
 
     fn device(&mut self, device: usize, needs: DeviceUse, refused: Option<Reason>) {
-        let evaluated = DeviceEvaluation {
-            device,
-            needs,
-            refused,
-        };
         // A device that fits by itself may be refused later because of others.
-        match self.devices.iter_mut().find(|known| known.device == device) {
-            Some(known) => *known = evaluated,
-            None => self.devices.push(evaluated),
-        }
-    }
-}
-
-/// Evaluates the node as [`fit::fit`] does, and records the result for each device.
-pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> NodeExplanation {
-    let mut recorder = TraceRecorder::default();
-    let outcome = fit::traced(node, demand, policies, &mut recorder);
-    NodeExplanation {
-        outcome,
-        container: recorder.container,
-        devices: recorder.devices,
+        self.devices.insert(device, (needs, refused));
     }
 }
 
@@ -129,8 +93,9 @@ impl NodeAnswer {
         offered: bool,
         headroom: Option<&Headroom>,
     ) -> (Self, Option<Refusal>) {
-        let explained = explain(node, demand, policies);
-        let refusal = match &explained.outcome {
+        let mut evaluated = Evaluations::default();
+        let outcome = fit::traced(node, demand, policies, &mut evaluated);
+        let refusal = match &outcome {
             Err(refusal) => Some(refusal.clone()),
             // The devices fit; the namespace's quota may not.
             Ok(fit) => {
@@ -140,7 +105,7 @@ impl NodeAnswer {
             }
         };
         let fits = refusal.is_none();
-        let container = explained.container;
+        let container = evaluated.container;
         let answer = Self {
             node: name.clone(),
             offered,
@@ -149,7 +114,7 @@ impl NodeAnswer {
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),
             container: container.map(|at| demand.containers[at].name.clone()),
-            gpus: gpus(node, demand, &explained),
+            gpus: gpus(node, demand, outcome.as_ref().ok(), &evaluated),
         };
         (answer, refusal)
     }
@@ -159,12 +124,9 @@ fn detail(
     node: &NodeState,
     demand: &Demand,
     container: usize,
-    evaluated: &DeviceEvaluation,
+    (place, gpu): (usize, &Gpu),
+    reason: Reason,
 ) -> String {
-    let gpu = node.gpus().nth(evaluated.device);
-    let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
-        return String::new();
-    };
     match (reason, &gpu.health, &gpu.cordon) {
         (Reason::CardNotHealth, Health::Unhealthy(why), _)
         | (Reason::CardCordoned, _, Some(why)) => {
@@ -174,7 +136,7 @@ fn detail(
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
-    let found = node.dynamic(evaluated.device);
+    let found = node.dynamic(place);
     let Some((mig_state, found)) = found.filter(|_| slices.contains(&reason)) else {
         return String::new();
     };
@@ -209,23 +171,27 @@ fn reservation(gpu: &Gpu, from: &Namespace) -> String {
     texts.join("; ")
 }
 
-fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<GpuAnswer> {
+fn gpus(
+    node: &NodeState,
+    demand: &Demand,
+    fit: Option<&Fit>,
+    evaluated: &Evaluations,
+) -> Vec<GpuAnswer> {
+    let placed = fit.map_or(&[][..], |fit| &fit.uses);
     let devices = node.gpus().zip(&node.devices).enumerate();
     let answer = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
-        let evaluated = explained
-            .devices
-            .iter()
-            .find(|evaluated| evaluated.device == place);
-        let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
         let chosen = placed.iter().find(|(chosen, _)| *chosen == place);
-        let (needs, answer) = match (chosen, evaluated) {
+        let found = evaluated.devices.get(&place).copied();
+        let (needs, answer) = match (chosen, found) {
             (Some((_, used)), _) => (Some(*used), CHOSEN),
-            (None, Some(evaluated)) => {
-                let answer = evaluated.refused.map_or(FITS, Reason::name);
-                (Some(evaluated.needs), answer)
-            }
+            (None, Some((needs, refused))) => (Some(needs), refused.map_or(FITS, Reason::name)),
             (None, None) => (None, NOT_ASKED),
         };
+        let refused = found.and_then(|(_, refused)| refused);
+        let detail = evaluated
+            .container
+            .zip(refused)
+            .map(|(container, reason)| detail(node, demand, container, (place, gpu), reason));
         GpuAnswer {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
@@ -233,10 +199,7 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             left: DeviceAmount::left(device),
             needs: needs.map(DeviceAmount::from),
             answer: answer.to_owned(),
-            detail: match (evaluated, explained.container) {
-                (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
-                _ => String::new(),
-            },
+            detail: detail.unwrap_or_default(),
         }
     };
     devices.map(answer).collect()
