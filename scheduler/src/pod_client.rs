@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -36,15 +36,29 @@ pub enum CallError {
     Elapsed(#[from] Elapsed),
 }
 
-/// The outcome of a write whose precondition is the pod's version.
+/// The outcome of a write on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VersionedPatch {
-    /// The pod has the annotations.
+pub enum WriteOutcome {
+    /// The pod has it.
     Written,
-    /// It has not, and will not get them by this or an earlier call.
+    /// It has not, and will not get it by this or an earlier call.
     NotWritten(String),
-    /// It may get them yet.
+    /// It may get it yet.
     Unknown(String),
+}
+
+impl WriteOutcome {
+    /// That of one call.
+    pub fn of(answer: Result<(), CallError>) -> Self {
+        match answer {
+            Ok(()) => Self::Written,
+            Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
+                408 | 429 | 500.. => Self::Unknown(status.message),
+                _ => Self::NotWritten(status.message),
+            },
+            Err(error) => Self::Unknown(error.to_string()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,11 +105,14 @@ impl PodClient {
         annotation: &str,
         text: Option<&str>,
     ) -> Result<(), CallError> {
-        let api = self.api(&pod.namespace);
-        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {annotation: text}}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let call = api.patch_metadata(&pod.name, &params, &patch);
-        timeout(DEADLINE, call).await??;
+        let metadata = json!({"uid": pod.uid, "annotations": {annotation: text}});
+        self.patch_metadata(pod, metadata).await
+    }
+
+    async fn patch_metadata(&self, pod: &PodRef, metadata: Value) -> Result<(), CallError> {
+        let (api, params) = (self.api(&pod.namespace), PatchParams::default());
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch)).await??;
         Ok(())
     }
 
@@ -107,41 +124,28 @@ impl PodClient {
         version: &str,
         annotations: &BTreeMap<&str, String>,
         repeated: bool,
-    ) -> VersionedPatch {
-        let api = self.api(&pod.namespace);
+    ) -> WriteOutcome {
         let metadata =
             json!({"uid": pod.uid, "resourceVersion": version, "annotations": annotations});
-        let (params, patch) = (
-            PatchParams::default(),
-            Patch::Merge(json!({"metadata": metadata})),
-        );
-        let call = timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch));
-        let why = match call.await {
-            Ok(Ok(_)) => return VersionedPatch::Written,
-            Ok(Err(kube::Error::Api(status)))
-                if !repeated
-                    && (400..500).contains(&status.code)
-                    && !matches!(status.code, 408 | 429) =>
-            {
-                return VersionedPatch::NotWritten(status.message);
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(elapsed) => elapsed.to_string(),
+        let why = match WriteOutcome::of(self.patch_metadata(pod, metadata).await) {
+            WriteOutcome::Unknown(why) => why,
+            WriteOutcome::NotWritten(why) if repeated => why,
+            known => return known,
         };
         // An earlier call may have written them, or may do so until the pod has another version.
         match self.get(pod).await {
-            Ok(None) => VersionedPatch::NotWritten("the pod is gone".to_owned()),
+            Ok(None) => WriteOutcome::NotWritten("the pod is gone".to_owned()),
             Ok(Some(found)) => {
                 let has = |(key, text): (&&str, &String)| found.annotation(key) == Some(text);
                 if annotations.iter().all(has) {
-                    VersionedPatch::Written
+                    WriteOutcome::Written
                 } else if found.resource_version() == Some(version) {
-                    VersionedPatch::Unknown(why)
+                    WriteOutcome::Unknown(why)
                 } else {
-                    VersionedPatch::NotWritten(why)
+                    WriteOutcome::NotWritten(why)
                 }
             }
-            Err(error) => VersionedPatch::Unknown(error.to_string()),
+            Err(error) => WriteOutcome::Unknown(error.to_string()),
         }
     }
 

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::resizes::ObservedResize;
-use crate::pod_client::{PodClient, VersionedPatch};
+use crate::pod_client::{PodClient, WriteOutcome};
 
 /// Interval of checking deadlines and what could not be written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -316,12 +316,12 @@ impl Resizer {
                 .pods
                 .annotate_version(reference, version, &annotations, repeated);
             match patched.await {
-                VersionedPatch::Written => {
+                WriteOutcome::Written => {
                     fail_point::at("ResizeAfterPatch");
                     self.notify(observed, &change.status);
                     return true;
                 }
-                VersionedPatch::NotWritten(why) => {
+                WriteOutcome::NotWritten(why) => {
                     tracing::info!(
                         pod = reference.name,
                         why,
@@ -329,7 +329,7 @@ impl Resizer {
                     );
                     return false;
                 }
-                VersionedPatch::Unknown(error) => {
+                WriteOutcome::Unknown(error) => {
                     let pod = &reference.name;
                     tracing::warn!(pod, error, "outcome of the resize unknown, trying again");
                     repeated = true;
