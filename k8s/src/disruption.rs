@@ -1,10 +1,9 @@
 //! What preemption needs to know of pods and disruption budgets.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
 
 use crate::view::{ConditionView, PodView};
 
@@ -23,7 +22,8 @@ pub struct Budget {
     pub allowed: u32,
     /// Pods that it counts as evicted already, by name.
     disrupted: BTreeSet<String>,
-    selector: Option<LabelSelector>,
+    /// An invalid one selects nothing.
+    selector: Option<Selector>,
 }
 
 impl Budget {
@@ -44,7 +44,7 @@ impl Budget {
                 .flatten()
                 .map(|(name, _)| name.clone())
                 .collect(),
-            selector: spec.and_then(|spec| spec.selector.clone()),
+            selector: spec.and_then(|spec| Selector::try_from(spec.selector.clone()?).ok()),
         }
     }
 
@@ -55,43 +55,7 @@ impl Budget {
             && self
                 .selector
                 .as_ref()
-                .is_some_and(|selector| selects(selector, labels))
-    }
-}
-
-/// Kubernetes' rule for label selectors. An invalid one selects nothing.
-fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
-    let equal = selector.match_labels.iter().flatten();
-    let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
-    let expressions = selector.match_expressions.iter().flatten();
-    let mut expressions = expressions.map(|wanted| {
-        let value = labels.get(&wanted.key).map(String::as_str);
-        meets(
-            &wanted.operator,
-            wanted.values.as_deref().unwrap_or_default(),
-            value,
-        )
-    });
-    equal.all(|matches| matches) && expressions.all(|matches| matches)
-}
-
-/// Whether a label with this value, if any, meets a requirement. An invalid one is met by none.
-pub(crate) fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
-    let among = |value: &str| values.iter().any(|one| one == value);
-    let compared = || {
-        let number = |text: &str| text.parse::<i64>().ok();
-        let [limit] = values else { return None };
-        Some(number(value?)?.cmp(&number(limit)?))
-    };
-    match operator {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        // Only a node's labels are compared; the API server refuses these elsewhere.
-        "Gt" => compared() == Some(Ordering::Greater),
-        "Lt" => compared() == Some(Ordering::Less),
-        _ => false,
+                .is_some_and(|selector| selector.matches(labels))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Which nodes a pod's `nodeSelector` and required node affinity select, as kube-scheduler reads them.
 
+use std::cmp::Ordering;
+
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use serde::Serialize;
 
-use crate::disruption::{Labels, meets};
+use crate::disruption::Labels;
 use crate::view::PodView;
 
 /// A selection with more texts or bytes is not kept: somebody else wrote it, for each pending pod.
@@ -71,6 +73,25 @@ impl NodeSelection {
                         })
                 })
             })
+    }
+}
+
+/// Whether a label with this value, if any, meets a requirement. An invalid one is met by none.
+fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
+    let among = |value: &str| values.iter().any(|one| one == value);
+    let compared = || {
+        let number = |text: &str| text.parse::<i64>().ok();
+        let [limit] = values else { return None };
+        Some(number(value?)?.cmp(&number(limit)?))
+    };
+    match operator {
+        "In" => value.is_some_and(among),
+        "NotIn" => !value.is_some_and(among),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared() == Some(Ordering::Greater),
+        "Lt" => compared() == Some(Ordering::Less),
+        _ => false,
     }
 }
 
