@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_core::usage::{DeviceUse, DeviceUses};
-use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid, Stage};
+use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 
 use crate::shapes::Shape;
 use crate::world::{ModelGpu, Node, Pod};
@@ -380,33 +380,21 @@ fn sum<'u>(all: impl IntoIterator<Item = &'u DeviceUse>) -> DeviceUse {
     all.fold(DeviceUse::default(), DeviceUse::with)
 }
 
-/// A pod's use of each GPU: the larger of (each init container with the
-/// sidecars before it) and (all app containers with all sidecars).
+/// A pod's use of each GPU: the most of what runs at once.
 fn effective(shape: &Shape, given: &Allocation) -> DeviceUses {
-    let kinds = [&given.containers, &given.init];
-    let everything = kinds.into_iter().flat_map(BTreeMap::values).flatten();
-    let gpus: BTreeSet<&GpuUuid> = everything.map(|grant| &grant.gpu).collect();
-    let together = |gpu: &GpuUuid, selected: &dyn Fn(usize, Stage) -> bool| {
-        let numbered = shape.containers.iter().enumerate();
-        let some = numbered.filter(|(number, (_, stage, _))| selected(*number, *stage));
-        let grants = some.flat_map(|(_, (name, ..))| given.grants(name).unwrap_or_default());
-        let here = grants.filter(|grant| grant.gpu == *gpu);
-        let used = here.map(|grant| DeviceUse::of(grant.memory, grant.cores));
-        used.fold(DeviceUse::default(), DeviceUse::with)
-    };
-    let most = |gpu: &GpuUuid| {
-        let apps = together(gpu, &|_, stage| stage != Stage::Init);
-        let numbered = shape.containers.iter().enumerate();
-        let inits = numbered.filter(|(_, (_, stage, _))| *stage == Stage::Init);
-        inits.fold(apps, |most, (init, _)| {
-            let beside = |number, stage| number < init && stage == Stage::Sidecar;
-            let with = together(gpu, &|number, stage| {
-                number == init || beside(number, stage)
-            });
-            most.or(with)
-        })
-    };
-    gpus.into_iter()
-        .map(|gpu| (gpu.clone(), most(gpu)))
-        .collect()
+    let mut most: BTreeMap<GpuUuid, DeviceUse> = BTreeMap::new();
+    for containers in shape.at_once() {
+        let mut together: BTreeMap<&GpuUuid, DeviceUse> = BTreeMap::new();
+        for (name, ..) in containers {
+            for grant in given.grants(name).unwrap_or_default() {
+                let used = together.entry(&grant.gpu).or_default();
+                *used = used.with(DeviceUse::of(grant.memory, grant.cores));
+            }
+        }
+        for (gpu, used) in together {
+            let most = most.entry(gpu.clone()).or_default();
+            *most = most.or(used);
+        }
+    }
+    most.into_iter().collect()
 }
