@@ -12,7 +12,6 @@ use std::time::Duration;
 use aliquot_core::measured::Used;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
-use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
 use aliquot_k8s::view::PodView;
@@ -302,17 +301,11 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
         let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
         let view = PodView::from(object);
         let (node, allocated) = pod::allocated(&view, &settings)?;
-        let amounts = |uses: &DeviceUses| {
-            let uses = uses.iter();
-            uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
-                .collect()
-        };
-        let gpus = allocated.uses().map(amounts);
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
-            gpus,
+            gpus: DeviceAmount::of_each(&allocated),
             limits: pod::memory_limits(&view),
             owner: owner(object),
             usage: BTreeMap::new(),

@@ -1,6 +1,8 @@
 //! What nodes and devices have, what is allocated and what is free. Whether something still
 //! fits is asked of [`DeviceState::refuse`], as [`crate::fit`] does.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuUuid, NodeName};
@@ -11,7 +13,7 @@ use crate::mig::published::Mig;
 use crate::node::{DeviceState, NodeState, Sums};
 use crate::refusal::Reason;
 use crate::units::{Mib, Percent};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,13 @@ impl From<DeviceUse> for DeviceAmount {
 }
 
 impl DeviceAmount {
+    /// What is allocated of each device; `None` if that is unreadable.
+    pub fn of_each(allocated: &AllocatedUse) -> Option<BTreeMap<GpuUuid, Self>> {
+        let uses = allocated.uses()?.iter();
+        let each = uses.map(|(gpu, used)| (gpu.clone(), (*used).into()));
+        Some(each.collect())
+    }
+
     pub fn total(device: &DeviceState) -> Self {
         Self {
             replicas: device.replicas,

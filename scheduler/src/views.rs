@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use aliquot_core::explain::PodPlacement;
 use aliquot_core::ledger::PodEntry;
-use aliquot_core::top::NodeTop;
-use aliquot_core::usage::DeviceUses;
+use aliquot_core::top::{DeviceAmount, NodeTop};
 use aliquot_core::{Cluster, Percent};
 use aliquot_serve::Readiness;
 use axum::Router;
@@ -84,14 +83,9 @@ fn nodes_by_name(cluster: Cluster, cores: Percent) -> impl Iterator<Item = NodeT
 }
 
 fn placement(entry: &PodEntry) -> PodPlacement {
-    let amounts = |uses: &DeviceUses| {
-        let uses = uses.iter();
-        uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
-            .collect()
-    };
     PodPlacement {
         node: entry.node.clone(),
         confirmed: entry.is_confirmed(),
-        gpus: entry.allocated.uses().map(amounts),
+        gpus: DeviceAmount::of_each(&entry.allocated),
     }
 }
