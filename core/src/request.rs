@@ -39,16 +39,6 @@ impl Resource {
         Self::Priority,
     ];
 
-    fn index(self) -> usize {
-        match self {
-            Self::Gpu => 0,
-            Self::Memory => 1,
-            Self::MemoryPercentage => 2,
-            Self::Cores => 3,
-            Self::Priority => 4,
-        }
-    }
-
     fn is_memory(self) -> bool {
         matches!(self, Self::Memory | Self::MemoryPercentage)
     }
@@ -99,13 +89,13 @@ impl ResourceNames {
     pub fn with(changed: impl IntoIterator<Item = (Resource, String)>) -> Self {
         let mut names = Self::default();
         for (resource, name) in changed {
-            names.0[resource.index()] = name;
+            names.0[resource as usize] = name;
         }
         names
     }
 
     pub fn of(&self, resource: Resource) -> &str {
-        &self.0[resource.index()]
+        &self.0[resource as usize]
     }
 }
 
@@ -336,8 +326,8 @@ pub struct Fill {
 impl Written {
     /// Reads the five resources; `value_of` looks one up by its kind. Returns all errors,
     /// not only the first.
-    pub fn read<'a>(
-        value_of: impl Fn(Resource) -> Option<&'a str>,
+    pub fn read<T: AsRef<str>>(
+        value_of: impl Fn(Resource) -> Option<T>,
     ) -> Result<Self, Vec<RequestError>> {
         let mut written = Self::default();
         let mut errors = Vec::new();
@@ -345,6 +335,7 @@ impl Written {
             let Some(text) = value_of(resource) else {
                 continue;
             };
+            let text = text.as_ref();
             match quantity::whole(text) {
                 Ok(number) => errors.extend(written.set(resource, number, text)),
                 Err(source) => errors.push(RequestError::Quantity { resource, source }),
@@ -357,14 +348,7 @@ impl Written {
     pub fn of_numbers(
         number_of: impl Fn(Resource) -> Option<u64>,
     ) -> Result<Self, Vec<RequestError>> {
-        let mut written = Self::default();
-        let mut errors = Vec::new();
-        for resource in Resource::ALL {
-            if let Some(number) = number_of(resource) {
-                errors.extend(written.set(resource, number, &number.to_string()));
-            }
-        }
-        written.validated(errors)
+        Self::read(|resource| number_of(resource).map(|number| number.to_string()))
     }
 
     /// The same container with what `other` has and this lacks. Both forms of memory are one
@@ -375,7 +359,7 @@ impl Written {
         for resource in Resource::ALL {
             let own = self.has(resource) || (has_memory && resource.is_memory());
             if !own {
-                written.numbers[resource.index()] = other.get(resource);
+                written.numbers[resource as usize] = other.get(resource);
             }
         }
         written.validated(Vec::new())
@@ -389,7 +373,7 @@ impl Written {
         }
         let (least, most) = resource.range();
         if (least..=most).contains(&number) {
-            self.numbers[resource.index()] = Some(number);
+            self.numbers[resource as usize] = Some(number);
             return None;
         }
         Some(RequestError::OutOfRange {
@@ -428,7 +412,7 @@ impl Written {
 
     /// What the container wrote for `resource`.
     pub fn get(&self, resource: Resource) -> Option<u64> {
-        self.numbers[resource.index()]
+        self.numbers[resource as usize]
     }
 
     fn asks_beyond_count(&self) -> bool {
@@ -501,7 +485,7 @@ impl Written {
     pub fn completed(&self, defaults: &Defaults) -> Self {
         let mut full = *self;
         for Fill { resource, value } in self.fills(defaults) {
-            full.numbers[resource.index()] = Some(value);
+            full.numbers[resource as usize] = Some(value);
         }
         full
     }
@@ -514,7 +498,7 @@ impl Written {
         let mut own = if devices { Self::default() } else { *self };
         let wrote = own.wrote();
         if !wrote.memory {
-            own.numbers[Resource::MemoryPercentage.index()] = Some(100);
+            own.numbers[Resource::MemoryPercentage as usize] = Some(100);
         }
         GpuRequest {
             resource,
