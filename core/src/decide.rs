@@ -286,7 +286,7 @@ impl NodeVerdict {
         match fit::fit(node, demand, policies) {
             Ok(fit) => Self::Fits {
                 score: fit.score,
-                amount: QuotaAmount::of(fit.uses.iter().map(|(_, used)| used)),
+                amount: fit.amount(),
             },
             Err(refusal) => Self::Refused(Arc::new(refusal)),
         }

@@ -14,7 +14,7 @@ use crate::inventory::{Gpu, Health};
 use crate::mig::is_resource_of;
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{DeviceState, NodeState};
-use crate::quota::{self, Headroom};
+use crate::quota::Headroom;
 use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
@@ -99,8 +99,7 @@ impl NodeAnswer {
             Err(refusal) => Some(refusal.clone()),
             // The devices fit; the namespace's quota may not.
             Ok(fit) => {
-                let amount = quota::QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-                let over = headroom.and_then(|left| left.excess(amount));
+                let over = headroom.and_then(|left| left.excess(fit.amount()));
                 over.map(Refusal::quota_exceeded)
             }
         };

@@ -19,7 +19,7 @@ use crate::demand::{Demand, Requests};
 use crate::fit::{self, Fit};
 use crate::id::{Namespace, NodeName, PodUid};
 use crate::node::{self, NodePublication, NodeState};
-use crate::quota::{Headroom, Namespaces, Quota, QuotaAmount};
+use crate::quota::{Headroom, Namespaces, Quota};
 use crate::refusal::{Reason, Refusal};
 use crate::replicas::Replicas;
 use crate::resize::{self, ResizeRefusal, ResizeRequest, Resized};
@@ -318,9 +318,8 @@ impl Ledger {
     ) -> Result<(Fit, Allocation), Refusal> {
         let state = self.node_for(pod, name.as_str());
         let found = fit_on(state.as_deref(), demand, policies)?;
-        let amount = QuotaAmount::of(found.uses.iter().map(|(_, used)| used));
         let headroom = self.headroom_for(pod, namespace.as_str());
-        if let Some(over) = headroom.and_then(|headroom| headroom.excess(amount)) {
+        if let Some(over) = headroom.and_then(|headroom| headroom.excess(found.amount())) {
             return Err(Refusal::quota_exceeded(over));
         }
         let inventory = state.and_then(|node| node.inventory.clone());

@@ -91,6 +91,16 @@ pub struct Instance {
     pub busy: bool,
 }
 
+impl Instance {
+    pub fn busy(profile: usize, start: u8) -> Self {
+        Self {
+            profile,
+            start,
+            busy: true,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct UsedSlices {
     /// Memory slices, one bit each.
@@ -160,11 +170,7 @@ impl Geometry {
     }
 
     pub fn instance(&self, placement: &MigPlacement) -> Option<Instance> {
-        let instance = Instance {
-            profile: self.find(&placement.profile)?,
-            start: placement.start,
-            busy: true,
-        };
+        let instance = Instance::busy(self.find(&placement.profile)?, placement.start);
         self.has(instance).then_some(instance)
     }
 

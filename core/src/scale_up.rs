@@ -309,8 +309,7 @@ fn placed(
         return None;
     }
     let fit = fit::fit(node, demand, policies).ok()?;
-    let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
     let mut state = node.with(&fit.uses, &fit.instances, &demand.replicas());
     state.host.requested = state.host.requested.plus(demand.host);
-    Some((state, amount))
+    Some((state, fit.amount()))
 }

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::quota::{Headroom, QuotaAmount};
+use aliquot_core::quota::Headroom;
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid, decide, fit};
 use aliquot_k8s::event::PodRef;
@@ -185,9 +185,8 @@ impl Check {
         let fits = |uid: &PodUid, pending: &PendingPod| {
             let (slot, node) = state.ledger.node_without_assumed(uid)?;
             let fit = fit::fit(&node, &pending.demand, &state.policies).ok()?;
-            let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
             let headroom = state.ledger.headroom_for(uid, &pending.pod.namespace);
-            let allowed = headroom.is_none_or(|left| left.allows(amount));
+            let allowed = headroom.is_none_or(|left| left.allows(fit.amount()));
             (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
         };
         let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
@@ -336,7 +335,7 @@ fn fit_together<'w>(
     for claim in capacity.claims {
         place(&mut changed, capacity.cluster, claim);
         if let Some(headroom) = capacity.headrooms.get_mut(claim.namespace.as_str()) {
-            headroom.take(claim.amount());
+            headroom.take(claim.fit.amount());
         }
     }
     // Capacity only shrinks here, so where a shape does not fit, it never will.
@@ -441,18 +440,23 @@ impl<'w> FreeCapacity<'w> {
             }
             let fit = fit::fit(state, &pod.demand, self.policies).ok();
             let fit = fit.filter(|fit| {
-                let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-                headroom.as_ref().is_none_or(|left| left.allows(amount))
+                let headroom = headroom.as_ref();
+                headroom.is_none_or(|left| left.allows(fit.amount()))
             });
             if fit.is_none() {
                 full.insert(slot);
             }
-            fit.map(|fit| Claim::of(slot, fit, &pod.demand, namespace.into()))
+            fit.map(|fit| Claim {
+                slot,
+                fit,
+                replicas: pod.demand.replicas(),
+                namespace: namespace.into(),
+            })
         });
         if let Some(claim) = &found {
             place(changed, self.cluster, claim);
             if let Some(headroom) = &mut headroom {
-                headroom.take(claim.amount());
+                headroom.take(claim.fit.amount());
             }
         }
         found

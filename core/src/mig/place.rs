@@ -55,11 +55,7 @@ pub fn on_gpu(
     let mut best: Option<((u32, _, Reverse<u8>), InstancePlacement)> = None;
     for start in starts.into_iter().filter(|start| allowed(*start)) {
         let found = offer(geometry, all, profile, start);
-        allocated.push(Instance {
-            profile,
-            start,
-            busy: true,
-        });
+        allocated.push(Instance::busy(profile, start));
         let loss = remaining_capacity - self::remaining_capacity(geometry, &allocated);
         allocated.pop();
         let effort = (Reverse(found.ready), found.destroys.len());

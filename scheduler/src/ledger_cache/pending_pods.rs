@@ -9,11 +9,8 @@ use std::time::Duration;
 
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::fit::Fit;
-use aliquot_core::mig::Instance;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
-use aliquot_core::quota::QuotaAmount;
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::usage::DeviceUse;
 use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
@@ -182,35 +179,16 @@ pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub slot: usize,
-    /// What the pod would use of each device.
-    uses: Vec<(usize, DeviceUse)>,
-    /// Which of `uses` are MIG instances ([`Fit::instances`]).
-    instances: Vec<(usize, Instance)>,
+    pub fit: Fit,
     /// The kubelet's replicas that it would use.
-    replicas: Replicas,
+    pub replicas: Replicas,
     /// The namespace whose quotas it would use.
     pub namespace: Namespace,
 }
 
 impl Claim {
-    /// That of a pod with this demand that fits on the node in this slot.
-    pub fn of(slot: usize, fit: Fit, demand: &Demand, namespace: Namespace) -> Self {
-        Self {
-            slot,
-            uses: fit.uses,
-            instances: fit.instances,
-            replicas: demand.replicas(),
-            namespace,
-        }
-    }
-
     pub fn on(&self, node: &NodeState) -> NodeState {
-        node.with(&self.uses, &self.instances, &self.replicas)
-    }
-
-    /// What the namespace's quotas would be charged.
-    pub fn amount(&self) -> QuotaAmount {
-        QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
+        node.with(&self.fit.uses, &self.fit.instances, &self.replicas)
     }
 }
 
