@@ -10,8 +10,7 @@ use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
 use crate::mig::dynamic;
 use crate::mig::published::Mig;
-use crate::node::{DeviceState, NodeState, Sums};
-use crate::refusal::Reason;
+use crate::node::{DeviceState, NodeState};
 use crate::units::{Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse};
 
@@ -199,18 +198,34 @@ impl NodeTop {
         let inventory = node.inventory.as_ref()?;
         let devices = inventory.gpus.iter().zip(&node.devices);
         let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
+            let device = &DeviceState {
+                closed: node.closed.or(device.closed),
+                ..*device
+            };
+            let most = |cores| match node.dynamic(place) {
+                None => largest(device, cores),
+                Some(_) if device.closed.is_some() => None,
+                Some((mig_state, found)) => dynamic::largest_instance(mig_state, &found.geometry),
+            };
             let allocated = node.counted_once(place);
-            let top = GpuTop::of(inventory, gpu, device, allocated, cores, node.closed);
-            let largest = node.dynamic(place).map(|(mig_state, found)| {
-                let open = top.closed.is_none();
-                open.then(|| dynamic::largest_instance(mig_state, &found.geometry))
-                    .flatten()
-            });
             GpuTop {
+                gpu: gpu.uuid.clone(),
+                index: gpu.index,
+                model: gpu.model.clone(),
+                mode: gpu.mode,
+                resource: match gpu.mode {
+                    Mode::Mig => String::new(),
+                    _ => gpu.resource.clone(),
+                },
                 instances: instances(node, place, gpu),
-                largest: largest.unwrap_or(top.largest),
-                largest_with_default_cores: largest.unwrap_or(top.largest_with_default_cores),
-                ..top
+                closed: device.closed.map(|reason| reason.name().to_owned()),
+                pods: allocated.pods,
+                total: DeviceAmount::total(device),
+                used: allocated.used.into(),
+                left: DeviceAmount::left(device),
+                lingering: lingering(inventory, &gpu.uuid),
+                largest: most(Percent(0)),
+                largest_with_default_cores: most(cores),
             }
         };
         Some(Self {
@@ -220,40 +235,5 @@ impl NodeTop {
             unmeasured: inventory.unmeasured.clone(),
             gpus: devices.enumerate().map(line).collect(),
         })
-    }
-}
-
-impl GpuTop {
-    fn of(
-        inventory: &Inventory,
-        gpu: &Gpu,
-        device: &DeviceState,
-        allocated: Sums,
-        cores: Percent,
-        whole: Option<Reason>,
-    ) -> Self {
-        let device = &DeviceState {
-            closed: whole.or(device.closed),
-            ..*device
-        };
-        Self {
-            gpu: gpu.uuid.clone(),
-            index: gpu.index,
-            model: gpu.model.clone(),
-            mode: gpu.mode,
-            resource: match gpu.mode {
-                Mode::Mig => String::new(),
-                _ => gpu.resource.clone(),
-            },
-            instances: Vec::new(),
-            closed: device.closed.map(|reason| reason.name().to_owned()),
-            pods: allocated.pods,
-            total: DeviceAmount::total(device),
-            used: allocated.used.into(),
-            left: DeviceAmount::left(device),
-            lingering: lingering(inventory, &gpu.uuid),
-            largest: largest(device, Percent(0)),
-            largest_with_default_cores: largest(device, cores),
-        }
     }
 }
