@@ -6,6 +6,7 @@ use aliquot_core::score::Policies;
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{GpuPolicy, Ledger, NodeName, Policy};
 use aliquot_k8s::flags::{FlagError, RequestFlags};
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::{node, pod, replicas};
 use clap::{CommandFactory as _, Parser};
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
@@ -21,16 +22,12 @@ pub fn ledger(nodes: &[Node], pods: &[Pod], settings: &pod::Settings) -> Ledger 
     }
     for object in pods.iter().filter(|pod| !pod::is_finished(pod)) {
         // Pods without a share count, too: they use CPU and memory.
-        if let Some(node) = pod::node(object) {
-            let allocated = pod::allocated(object, settings);
+        let view = PodView::from(object);
+        if let Some(node) = view.node() {
+            let allocated = pod::allocated(&view, settings);
             let allocated = allocated.map_or_else(AllocatedUse::nothing, |(_, used)| used);
-            ledger.confirm(
-                &pod::uid(object),
-                &pod::namespace(object),
-                &node,
-                allocated,
-                replicas::requests(object, settings),
-            );
+            let requests = replicas::requests(&view, settings);
+            ledger.confirm(&view.uid(), &view.namespace(), &node, allocated, requests);
         }
     }
     ledger
@@ -117,7 +114,7 @@ pub(crate) fn without_control(pods: &[Pod], parts: &[Pod]) -> Vec<String> {
         let may = named
             .iter()
             .any(|one| *one == "*" || *one == namespace.as_str());
-        if !may || pod::allocated(object, &settings).is_none() {
+        if !may || pod::allocated(&PodView::from(object), &settings).is_none() {
             continue;
         }
         let containers = pod::containers(object).filter(|(container, _)| asks(container));

@@ -10,6 +10,7 @@ use aliquot_core::score::Policies;
 use aliquot_core::top::TopAnswer;
 use aliquot_core::{Burst, Cluster, Ledger, Mib, Percent};
 use aliquot_k8s::node::published;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -289,7 +290,7 @@ fn waiting() -> PodAnswer {
         let name = object.metadata.name.as_deref().unwrap().into();
         ledger.publish(&name, Some(published(&object)));
     }
-    let pod = holder();
+    let pod = PodView::from(&holder());
     let (on, shares) = aliquot_k8s::pod::allocated(&pod, &<_>::default()).unwrap();
     ledger.confirm(
         &"h".into(),
@@ -298,7 +299,7 @@ fn waiting() -> PodAnswer {
         shares,
         aliquot_core::HostResources::default(),
     );
-    let asking: Pod = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
+    let asking: PodView = from(json!({"metadata": {"name": "p"}, "spec": {"containers": [
         {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40000"}}}]}}));
     let demand = aliquot_k8s::pod::demand(&asking, &aliquot_k8s::pod::Settings::default()).unwrap();
     let cluster: &Cluster = ledger.cluster();

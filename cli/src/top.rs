@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_core::measured::Used;
 use aliquot_core::mig::published::MigPlacement;
 use aliquot_core::top::{DeviceAmount, NodeTop, TopAnswer};
-use aliquot_core::usage::DeviceUses;
 use aliquot_core::{Defaults, GpuUuid, Mib, NodeName};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -263,19 +263,14 @@ pub fn pods_with_allocations(pods: &[Pod], parts: &[Pod]) -> Vec<PodTop> {
         let prefix = format!("{}/{} ", pod::namespace(object), name(object));
         let uncontrolled = without_control.iter();
         let uncontrolled = uncontrolled.filter_map(|one| one.strip_prefix(&prefix));
-        let (node, allocated) = pod::allocated(object, &settings)?;
-        let amounts = |uses: &DeviceUses| {
-            let uses = uses.iter();
-            uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
-                .collect()
-        };
-        let gpus = allocated.uses().map(amounts);
+        let view = PodView::from(object);
+        let (node, allocated) = pod::allocated(&view, &settings)?;
         Some(PodTop {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
             node,
-            gpus,
-            limits: pod::memory_limits(object),
+            gpus: DeviceAmount::of_each(&allocated),
+            limits: pod::memory_limits(&view),
             owner: owner(object),
             usage: BTreeMap::new(),
             uncontrolled: uncontrolled.map(str::to_owned).collect(),

@@ -16,9 +16,7 @@ pub enum Access {
 /// An account, and the path that it may not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// The account's name.
     pub account: String,
-    /// The path.
     pub path: String,
 }
 

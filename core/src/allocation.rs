@@ -1,11 +1,11 @@
 //! What a pod was allocated: the content of the pod annotation `aliquot.dev/allocation`.
 //!
-//!
 //! Only the scheduler writes it, with the Binding. An allocation that cannot be read takes
 //! the whole node (fail closed; see [`crate::ledger`]).
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -23,36 +23,32 @@ pub const VERSION: u32 = 1;
 /// Why an annotation cannot be written or read.
 #[derive(Debug, Error)]
 pub enum CodecError {
-    /// The value cannot be represented as JSON.
     #[error("cannot encode the annotation")]
-    Encode {
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// The text is not the JSON that this release expects.
+    Encode { source: serde_json::Error },
     #[error("cannot read the annotation: {}", Excerpt::of(.source))]
-    Decode {
-        /// What serde found.
-        source: serde_json::Error,
-    },
-    /// The version is not one that this release reads.
+    Decode { source: serde_json::Error },
     #[error("the annotation has version {found}, this release reads {read}")]
-    Version {
-        /// The version in the text.
-        found: u32,
-        /// The version that can be read.
-        read: u32,
-    },
+    Version { found: u32, read: u32 },
     /// An inventory names one device twice: its shares could be counted on one entry and
     /// allocated on the other.
     #[error("the annotation names device {uuid} twice")]
-    DuplicateDevice {
-        /// The device.
-        uuid: GpuUuid,
-    },
+    DuplicateDevice { uuid: GpuUuid },
 }
 
-/// A share of one device.
+/// Reads an annotation's text of this version, ignoring unknown fields.
+pub(crate) fn decode<T: DeserializeOwned>(
+    text: &str,
+    read: u32,
+    version: impl Fn(&T) -> u32,
+) -> Result<T, CodecError> {
+    let value = serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
+    let found = version(&value);
+    if found != read {
+        return Err(CodecError::Version { found, read });
+    }
+    Ok(value)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The resource under which it was requested.
@@ -91,21 +87,19 @@ impl Grant {
     }
 }
 
-fn one() -> u32 {
+pub(crate) fn one() -> u32 {
     1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one(replicas: &u32) -> bool {
-    *replicas == 1
+pub(crate) fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// Everything that a pod was allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Version of the format.
     pub v: u32,
-    /// The node with the devices.
     pub node: NodeName,
     /// App containers by name.
     pub containers: BTreeMap<String, Vec<Grant>>,
@@ -124,18 +118,9 @@ impl Allocation {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let allocation: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if allocation.v != VERSION {
-            return Err(CodecError::Version {
-                found: allocation.v,
-                read: VERSION,
-            });
-        }
-        Ok(allocation)
+        decode(text, VERSION, |allocation: &Self| allocation.v)
     }
 
-    /// The grants of a container of any kind.
     pub fn grants(&self, container: &str) -> Option<&[Grant]> {
         self.containers
             .get(container)

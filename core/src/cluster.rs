@@ -5,9 +5,10 @@
 //! valid, and has a version that is new after every change, so that verdicts about a node
 //! can be cached until then ([`crate::decide`]).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+
+use fixedbitset::FixedBitSet;
+use hashbrown::HashMap;
 
 use crate::id::{Namespace, NodeName};
 use crate::node::NodeState;
@@ -19,6 +20,8 @@ const CHUNK: usize = 64;
 #[derive(Clone, Debug)]
 struct Slot {
     version: u64,
+    /// The version at the last change of anything but CPU and memory.
+    devices_version: u64,
     /// [`NodeState::kind`].
     kind: Option<u64>,
     name: NodeName,
@@ -26,130 +29,54 @@ struct Slot {
     state: Option<Arc<NodeState>>,
 }
 
-/// Hashes the names of nodes, eight bytes at a time: an extender call looks up thousands of them.
-/// Not for keys that tenants choose.
-#[derive(Clone, Debug, Default)]
-struct NameHasher(u64);
-
-impl NameHasher {
-    fn add(&mut self, word: u64) {
-        // An odd number whose bits are as good as random.
-        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(SPREAD);
-    }
-}
-
-impl Hasher for NameHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.add(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        self.add(u64::from_le_bytes(last));
-    }
-
-    fn write_u8(&mut self, byte: u8) {
-        self.add(byte.into());
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
-/// The slot of each name that there ever was.
-#[derive(Clone, Debug, Default)]
-struct Names {
-    slots: HashMap<NodeName, usize, BuildHasherDefault<NameHasher>>,
-    /// All names, by slot: a call compares thousands, which are read faster in one piece.
-    text: String,
-    /// Where each name ends in it.
-    ends: Vec<usize>,
-}
-
-impl Names {
-    fn add(&mut self, name: &NodeName) -> usize {
-        let slot = self.slots.len();
-        self.slots.insert(name.clone(), slot);
-        self.text.push_str(name.as_str());
-        self.ends.push(self.text.len());
-        slot
-    }
-
-    fn is_in(&self, name: &str, slot: usize) -> bool {
-        let before = slot.checked_sub(1).and_then(|before| self.ends.get(before));
-        let start = before.copied().unwrap_or(0);
-        let end = self.ends.get(slot).copied();
-        end.and_then(|end| self.text.get(start..end)) == Some(name)
-    }
-}
-
 /// The nodes. A clone is a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    names: Arc<Names>,
+    /// The slot of each name that there ever was.
+    slots: Arc<HashMap<NodeName, usize>>,
     chunks: Vec<Arc<Vec<Slot>>>,
     version: u64,
     /// For each namespace, the number of nodes with a reservation for it.
     reserved: Arc<HashMap<Namespace, usize>>,
 }
 
-/// A set of nodes of one [`Cluster`] and its later snapshots.
+/// A set of nodes of one [`Cluster`] and its later snapshots. Nodes that were added after it was made
+/// count as members, and so do nodes that were removed at the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeSet {
-    words: Vec<u64>,
-    /// The number of slots when the set was made; later nodes count as members, and so do
-    /// nodes that were removed at the time.
-    known: usize,
-}
+pub struct NodeSet(FixedBitSet);
 
 impl NodeSet {
     /// Whether the node in this slot is in the set, or was added after it was made.
     pub fn contains(&self, slot: usize) -> bool {
-        slot >= self.known
-            || self
-                .words
-                .get(slot / 64)
-                .is_some_and(|word| word & (1 << (slot % 64)) != 0)
+        slot >= self.0.len() || self.0.contains(slot)
     }
-}
 
-impl NodeSet {
     /// The slots of the nodes that were named when the set was made, in order.
     pub fn named(&self) -> impl Iterator<Item = usize> {
-        let words = self.words.iter().enumerate();
-        words.flat_map(|(at, word)| {
-            let bits = (0..64).filter(move |bit| word & (1 << bit) != 0);
-            bits.map(move |bit| at * 64 + bit)
-        })
+        self.0.ones()
     }
 }
 
 impl Cluster {
     /// The slot of a known node.
     pub fn slot(&self, name: &str) -> Option<usize> {
-        let slot = *self.names.slots.get(name)?;
+        let slot = *self.slots.get(name)?;
         self.at(slot).map(|_| slot)
     }
 
     /// The slot of a known node, looked for in this slot first: callers name nodes mostly in the
     /// order in which they were added.
     pub fn slot_near(&self, name: &str, guess: usize) -> Option<usize> {
-        if self.names.is_in(name, guess) {
-            self.at(guess).map(|_| guess)
-        } else {
-            self.slot(name)
+        match self.raw(guess) {
+            Some(slot) if slot.name.as_str() == name => slot.state.as_ref().map(|_| guess),
+            _ => self.slot(name),
         }
     }
 
-    /// The state of the node in a slot.
     pub fn at(&self, slot: usize) -> Option<&Arc<NodeState>> {
         self.raw(slot)?.state.as_ref()
     }
 
-    /// The name and the state of the node in a slot.
     pub fn named(&self, slot: usize) -> Option<(&NodeName, &Arc<NodeState>)> {
         let slot = self.raw(slot)?;
         Some((&slot.name, slot.state.as_ref()?))
@@ -160,14 +87,18 @@ impl Cluster {
         self.raw(slot).map_or(0, |slot| slot.version)
     }
 
+    /// [`Self::version`] at the last change of anything but CPU and memory of the node in this slot.
+    pub(crate) fn devices_version(&self, slot: usize) -> u64 {
+        self.raw(slot).map_or(0, |slot| slot.devices_version)
+    }
+
     /// [`NodeState::kind`] of the node in a slot.
     pub fn kind(&self, slot: usize) -> Option<u64> {
         self.raw(slot)?.kind
     }
 
-    /// The state of the node of this name.
     pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
-        self.at(*self.names.slots.get(name)?)
+        self.at(*self.slots.get(name)?)
     }
 
     /// Whether any node has a reservation for pods of this namespace.
@@ -177,10 +108,9 @@ impl Cluster {
 
     /// The number of slots, including those of removed nodes.
     pub fn slots(&self) -> usize {
-        self.names.ends.len()
+        self.slots.len()
     }
 
-    /// Every node, with its slot.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &NodeName, &Arc<NodeState>)> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
         let numbered = slots.enumerate();
@@ -190,30 +120,38 @@ impl Cluster {
     /// The set of those named nodes that are known. A removed node that comes back counts
     /// as a member, like a new one.
     pub fn set<S: AsRef<str>>(&self, names: &[S]) -> NodeSet {
-        let mut set = NodeSet {
-            words: vec![0; self.slots().div_ceil(64)],
-            known: self.slots(),
-        };
+        let mut set = FixedBitSet::with_capacity(self.slots());
         let gone = (0..self.slots()).filter(|slot| self.at(*slot).is_none());
         let offered = names.iter().filter_map(|name| self.slot(name.as_ref()));
-        for slot in offered.chain(gone) {
-            set.words[slot / 64] |= 1 << (slot % 64);
-        }
-        set
+        set.extend(offered.chain(gone));
+        NodeSet(set)
     }
 
     /// Replaces the state of a node; `None` when it is removed.
     pub fn put(&mut self, name: &NodeName, state: Option<NodeState>) {
-        let slot = match self.names.slots.get(name) {
+        let slot = match self.slots.get(name) {
             Some(slot) => *slot,
             None if state.is_none() => return,
-            None => Arc::make_mut(&mut self.names).add(name),
+            None => {
+                let slot = self.slots.len();
+                Arc::make_mut(&mut self.slots).insert(name.clone(), slot);
+                slot
+            }
         };
         self.version += 1;
         self.count_reserved(slot, state.as_ref());
+        let unchanged = self.raw(slot).filter(|old| match (&old.state, &state) {
+            (Some(old), Some(new)) => old.but_host() == new.but_host(),
+            _ => false,
+        });
+        let (devices_version, kind) = match unchanged {
+            Some(old) => (old.devices_version, old.kind),
+            None => (self.version, state.as_ref().and_then(NodeState::kind)),
+        };
         let new = Slot {
             version: self.version,
-            kind: state.as_ref().and_then(NodeState::kind),
+            devices_version,
+            kind,
             name: name.clone(),
             state: state.map(Arc::new),
         };
@@ -256,7 +194,8 @@ impl Cluster {
 mod tests {
     use super::*;
     use crate::node::NodePublication;
-    use crate::units::HostResources;
+    use crate::tests::{gpu, published};
+    use crate::units::{HostResources, MilliCpu};
 
     fn state() -> NodeState {
         NodeState::of(&NodePublication::default(), &[], HostResources::default())
@@ -289,5 +228,26 @@ mod tests {
         assert_eq!(cluster.slot("n7"), Some(7));
         assert_ne!(before.version(7), cluster.version(7));
         assert_eq!(before.version(8), cluster.version(8));
+    }
+
+    #[test]
+    fn tells_changes_of_cpu_from_others() {
+        let mut cluster = Cluster::default();
+        let mut put = |cpu, published: &NodePublication| {
+            let host = HostResources {
+                cpu: MilliCpu(cpu),
+                ..HostResources::default()
+            };
+            cluster.put(&"n".into(), Some(NodeState::of(published, &[], host)));
+            (cluster.version(0), cluster.devices_version(0))
+        };
+        let other = published(vec![gpu(0, 1000, 9)]);
+        let versions = [
+            put(1, &NodePublication::default()),
+            put(2, &NodePublication::default()),
+            put(2, &other),
+            put(3, &other),
+        ];
+        assert_eq!(versions, [(1, 1), (2, 1), (3, 3), (4, 3)]);
     }
 }

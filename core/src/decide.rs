@@ -6,7 +6,8 @@
 //!
 //! Verdicts on nodes are cached for each shape of pod. A verdict is valid until its node's
 //! version changes, so an extender call evaluates only the nodes that changed since the
-//! last pod of the same shape. A change of the typical pods empties the cache; whoever changes
+//! last pod of the same shape. Pods without GPUs change only CPU and memory of a node, which no
+//! refusal and few scores depend on. A change of the typical pods empties the cache; whoever changes
 //! the policies starts a new one. Nodes of one kind ([`NodeState::kind`]) have one verdict.
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::fit;
+use crate::fragmentation::HostView;
 use crate::node::{DeviceState, NodeState};
 use crate::quota::{Headroom, QuotaAmount};
 use crate::refusal::{Reason, Refusal};
@@ -35,9 +37,7 @@ const SHAPES: usize = 32;
 /// Which nodes can take a pod with this demand.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeQuery<'a> {
-    /// The snapshot.
     pub cluster: &'a Cluster,
-    /// The pod's demand.
     pub demand: &'a Demand,
     /// The policies for pods that choose none.
     pub policies: &'a Policies,
@@ -49,7 +49,6 @@ pub struct NodeQuery<'a> {
 }
 
 impl NodeQuery<'_> {
-    /// Whether the node in this slot can take the pod.
     fn verdict<'v>(&self, verdicts: &'v mut Verdicts<'_>, slot: usize) -> Cow<'v, NodeVerdict> {
         match self.without_own {
             Some((own, state)) if *own == slot => {
@@ -266,7 +265,6 @@ pub fn shape<'a>(demand: &'a Demand, cluster: &Cluster) -> Cow<'a, Demand> {
 /// Whether a node can take a pod of a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeVerdict {
-    /// It can.
     Fits {
         /// The score; higher is better.
         score: u64,
@@ -279,12 +277,11 @@ pub enum NodeVerdict {
 }
 
 impl NodeVerdict {
-    /// Evaluates one node.
     pub fn on(node: &NodeState, demand: &Demand, policies: &Policies) -> Self {
         match fit::fit(node, demand, policies) {
             Ok(fit) => Self::Fits {
                 score: fit.score,
-                amount: QuotaAmount::of(fit.uses.iter().map(|(_, used)| used)),
+                amount: fit.amount(),
             },
             Err(refusal) => Self::Refused(Arc::new(refusal)),
         }
@@ -296,9 +293,9 @@ struct ShapeVerdicts {
     last_used: u64,
     /// By slot: the node's version, and the verdict on it.
     verdicts: Vec<Option<(u64, NodeVerdict)>>,
-    /// By the kind of a node, if the pods name no device: most nodes of a cluster are like others.
-    kinds: HashMap<u64, NodeVerdict>,
-    /// The last refusal.
+    /// By the kind of a node, if the pods name no device, and what they see of its CPU and memory:
+    /// most nodes of a cluster are like others.
+    kinds: HashMap<(u64, HostView), NodeVerdict>,
     refusal: Arc<Refusal>,
 }
 
@@ -315,7 +312,6 @@ pub struct Memo {
     typical: Option<Arc<Typical>>,
 }
 
-/// The verdicts for one shape on one snapshot.
 #[derive(Debug)]
 pub struct Verdicts<'a> {
     shape: &'a mut ShapeVerdicts,
@@ -323,6 +319,7 @@ pub struct Verdicts<'a> {
     demand: &'a Demand,
     policies: &'a Policies,
     by_kind: bool,
+    sees_host: bool,
 }
 
 impl Memo {
@@ -366,6 +363,7 @@ impl Memo {
             demand,
             policies,
             by_kind: !links && !demand.rules.name_devices(),
+            sees_host: policies.see_host(demand),
         }
     }
 }
@@ -374,6 +372,8 @@ impl Verdicts<'_> {
     /// The verdict on the node in this slot of the snapshot.
     pub fn of(&mut self, slot: usize) -> &NodeVerdict {
         let version = self.cluster.version(slot);
+        let same_devices = self.cluster.devices_version(slot)..=version;
+        let sees_host = self.sees_host;
         let ShapeVerdicts {
             verdicts,
             kinds,
@@ -381,18 +381,28 @@ impl Verdicts<'_> {
             ..
         } = &mut *self.shape;
         let cached = &mut verdicts[slot];
-        let is_current = cached
-            .as_ref()
-            .is_some_and(|(evaluated, _)| *evaluated == version);
+        let is_current = cached.as_ref().is_some_and(|(evaluated, verdict)| {
+            if sees_host && matches!(verdict, NodeVerdict::Fits { .. }) {
+                *evaluated == version
+            } else {
+                same_devices.contains(evaluated)
+            }
+        });
         if !is_current {
             *cached = None;
         }
         let evaluated = cached.get_or_insert_with(|| {
+            let node = self.cluster.at(slot);
             let kind = self.cluster.kind(slot).filter(|_| self.by_kind);
+            let kind = kind.zip(node).map(|(kind, node)| {
+                let typical = &self.policies.typical;
+                let host = sees_host.then(|| HostView::new(typical, node, self.demand.host));
+                (kind, host.unwrap_or_default())
+            });
             if let Some(known) = kind.and_then(|kind| kinds.get(&kind)) {
                 return (version, known.clone());
             }
-            let mut verdict = self.cluster.at(slot).map_or_else(
+            let mut verdict = node.map_or_else(
                 || NodeVerdict::Refused(Refusal::of(Reason::NodeNotRegistered).into()),
                 |node| NodeVerdict::on(node, self.demand, self.policies),
             );

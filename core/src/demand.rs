@@ -11,12 +11,10 @@ use crate::rules::{DeviceRules, ModelRules};
 use crate::units::HostResources;
 use crate::usage::Stage;
 
-/// One container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerDemand {
     /// The container's name, unique in the pod.
     pub name: String,
-    /// When it runs.
     pub stage: Stage,
     /// Its shares, each under another resource; empty for a container without a GPU.
     pub requests: Vec<GpuRequest>,
@@ -111,16 +109,13 @@ impl Demand {
 /// What pods request of a node besides shares of devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// CPU and memory.
     pub host: HostResources,
-    /// Replicas at the kubelet.
     pub replicas: Replicas,
     /// The models that the pod accepts, if not all; a sum of several pods has none.
     pub models: Option<Arc<ModelRules>>,
 }
 
 impl Requests {
-    /// Adds these requests.
     pub fn plus(&mut self, others: &Self) {
         self.host = self.host.plus(others.host);
         self.replicas.plus(&others.replicas);

@@ -64,7 +64,6 @@ const OUR_FILES: [&str; 2] = ["/.aliquot", "/etc/ld.so.preload"];
 /// Why a host path is forbidden for a pod with a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClosedPath<'a> {
-    /// A device file.
     Device,
     /// Equal to, above or below this path.
     Overlaps(&'a str),
@@ -113,7 +112,6 @@ pub fn shadows(mount: &str) -> Option<&'static str> {
     ours.find(|ours| overlap(mount, ours))
 }
 
-/// Whether the capability, in any spelling, is one of these.
 pub fn is_one_of(names: &[&str], capability: &str) -> bool {
     let upper = capability.to_ascii_uppercase();
     names.contains(&upper.strip_prefix("CAP_").unwrap_or(&upper))

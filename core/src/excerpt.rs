@@ -10,7 +10,6 @@ pub const CHARACTERS: usize = 256;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Excerpt {
     start: Box<str>,
-    /// Of the whole text.
     characters: usize,
 }
 
@@ -26,7 +25,6 @@ impl Excerpt {
         }
     }
 
-    /// The beginning.
     pub fn start(&self) -> &str {
         &self.start
     }

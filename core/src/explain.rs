@@ -14,7 +14,7 @@ use crate::inventory::{Gpu, Health};
 use crate::mig::is_resource_of;
 use crate::mig::published::{Mig, MigPlacement};
 use crate::node::{DeviceState, NodeState};
-use crate::quota::{self, Headroom};
+use crate::quota::Headroom;
 use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
 use crate::score::Policies;
@@ -22,71 +22,29 @@ use crate::top::DeviceAmount;
 use crate::units::{Mib, Percent};
 use crate::usage::{DeviceUse, DeviceUses, Stage};
 
-/// How one device was evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceEvaluation {
-    /// The device's index.
-    pub device: usize,
-    /// What the pod would use of it.
-    pub needs: DeviceUse,
-    /// Why it cannot; `None` if it can.
-    pub refused: Option<Reason>,
-}
-
-/// How a node was evaluated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeExplanation {
-    /// The result of [`fit::fit`].
-    pub outcome: Result<Fit, Refusal>,
-    /// The container that did not fit, or the last one placed, as an index in
-    /// [`Demand::containers`]. `None` if no device was evaluated.
-    pub container: Option<usize>,
-    /// Each device as evaluated for that container; empty if the node as a whole cannot
-    /// take the pod.
-    pub devices: Vec<DeviceEvaluation>,
-}
-
+/// What the devices answered to the container that did not fit, or to the last one placed.
 #[derive(Debug, Default)]
-struct TraceRecorder {
+struct Evaluations {
+    /// An index in [`Demand::containers`]. `None` if no device was evaluated.
     container: Option<usize>,
-    devices: Vec<DeviceEvaluation>,
+    /// By its index, what the pod would use of a device, and why it cannot.
+    devices: BTreeMap<usize, (DeviceUse, Option<Reason>)>,
 }
 
-impl FitTrace for TraceRecorder {
+impl FitTrace for Evaluations {
     fn container(&mut self, container: usize) {
         self.container = Some(container);
         self.devices.clear();
     }
 
     fn device(&mut self, device: usize, needs: DeviceUse, refused: Option<Reason>) {
-        let evaluated = DeviceEvaluation {
-            device,
-            needs,
-            refused,
-        };
         // A device that fits by itself may be refused later because of others.
-        match self.devices.iter_mut().find(|known| known.device == device) {
-            Some(known) => *known = evaluated,
-            None => self.devices.push(evaluated),
-        }
+        self.devices.insert(device, (needs, refused));
     }
 }
 
-/// Evaluates the node as [`fit::fit`] does, and records the result for each device.
-pub fn explain(node: &NodeState, demand: &Demand, policies: &Policies) -> NodeExplanation {
-    let mut recorder = TraceRecorder::default();
-    let outcome = fit::traced(node, demand, policies, &mut recorder);
-    NodeExplanation {
-        outcome,
-        container: recorder.container,
-        devices: recorder.devices,
-    }
-}
-
-/// The answer for one node, for users and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswer {
-    /// Which node.
     pub node: NodeName,
     /// kube-scheduler named it in the last refused call; `false` means that something
     /// besides GPUs excludes it, such as a taint.
@@ -97,20 +55,15 @@ pub struct NodeAnswer {
     pub why: String,
     /// The container that did not fit, or the last one placed.
     pub container: Option<String>,
-    /// Its devices.
     pub gpus: Vec<GpuAnswer>,
 }
 
-/// The answer for one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuAnswer {
-    /// Its UUID.
     pub gpu: GpuUuid,
-    /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// What is free of it.
     pub left: DeviceAmount,
     /// What the pod would use of it; `null` if the device was not evaluated.
     pub needs: Option<DeviceAmount>,
@@ -125,7 +78,6 @@ pub struct GpuAnswer {
 
 /// The pod would get this device.
 pub const CHOSEN: &str = "chosen";
-/// The device fits.
 pub const FITS: &str = "fits";
 /// The device was not evaluated.
 pub const NOT_ASKED: &str = "-";
@@ -141,18 +93,18 @@ impl NodeAnswer {
         offered: bool,
         headroom: Option<&Headroom>,
     ) -> (Self, Option<Refusal>) {
-        let explained = explain(node, demand, policies);
-        let refusal = match &explained.outcome {
+        let mut evaluated = Evaluations::default();
+        let outcome = fit::traced(node, demand, policies, &mut evaluated);
+        let refusal = match &outcome {
             Err(refusal) => Some(refusal.clone()),
             // The devices fit; the namespace's quota may not.
             Ok(fit) => {
-                let amount = quota::QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-                let over = headroom.and_then(|left| left.excess(amount));
+                let over = headroom.and_then(|left| left.excess(fit.amount()));
                 over.map(Refusal::quota_exceeded)
             }
         };
         let fits = refusal.is_none();
-        let container = explained.container;
+        let container = evaluated.container;
         let answer = Self {
             node: name.clone(),
             offered,
@@ -161,27 +113,20 @@ impl NodeAnswer {
                 .as_ref()
                 .map_or_else(String::new, ToString::to_string),
             container: container.map(|at| demand.containers[at].name.clone()),
-            gpus: gpus(node, demand, &explained),
+            gpus: gpus(node, demand, outcome.as_ref().ok(), &evaluated),
         };
         (answer, refusal)
     }
 }
 
-/// The details of a reason.
 fn detail(
     node: &NodeState,
     demand: &Demand,
     container: usize,
-    evaluated: &DeviceEvaluation,
+    (place, gpu): (usize, &Gpu),
+    reason: Reason,
 ) -> String {
-    let gpu = node
-        .inventory
-        .as_ref()
-        .map(|found| &found.gpus[evaluated.device]);
-    let Some((gpu, reason)) = gpu.zip(evaluated.refused) else {
-        return String::new();
-    };
-    let withheld = node.devices[evaluated.device].withheld;
+    let withheld = node.devices[place].withheld;
     match (reason, &gpu.health, &gpu.cordon) {
         (Reason::CardNotHealth, Health::Unhealthy(why), _)
         | (Reason::CardCordoned, _, Some(why)) => {
@@ -194,12 +139,8 @@ fn detail(
         _ => {}
     }
     let slices = [Reason::CardMigNoPlacement, Reason::CardInsufficientMemory];
-    let mig_state = node
-        .dynamic_mig
-        .iter()
-        .find(|mig_state| mig_state.device == evaluated.device);
-    let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-    let Some((mig_state, found)) = mig_state.zip(found).filter(|_| slices.contains(&reason)) else {
+    let found = node.dynamic(place);
+    let Some((mig_state, found)) = found.filter(|_| slices.contains(&reason)) else {
         return String::new();
     };
     let requests = demand.containers[container].requests.iter();
@@ -233,25 +174,27 @@ fn reservation(gpu: &Gpu, from: &Namespace) -> String {
     texts.join("; ")
 }
 
-fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<GpuAnswer> {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let devices = gpus.zip(&node.devices).enumerate();
-    let answer = |(place, (gpu, device)): (usize, (_, &DeviceState))| {
-        let gpu: &Gpu = gpu;
-        let evaluated = explained
-            .devices
-            .iter()
-            .find(|evaluated| evaluated.device == place);
-        let placed = explained.outcome.as_ref().map_or(&[][..], |fit| &fit.uses);
+fn gpus(
+    node: &NodeState,
+    demand: &Demand,
+    fit: Option<&Fit>,
+    evaluated: &Evaluations,
+) -> Vec<GpuAnswer> {
+    let placed = fit.map_or(&[][..], |fit| &fit.uses);
+    let devices = node.gpus().zip(&node.devices).enumerate();
+    let answer = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
         let chosen = placed.iter().find(|(chosen, _)| *chosen == place);
-        let (needs, answer) = match (chosen, evaluated) {
+        let found = evaluated.devices.get(&place).copied();
+        let (needs, answer) = match (chosen, found) {
             (Some((_, used)), _) => (Some(*used), CHOSEN),
-            (None, Some(evaluated)) => {
-                let answer = evaluated.refused.map_or(FITS, Reason::name);
-                (Some(evaluated.needs), answer)
-            }
+            (None, Some((needs, refused))) => (Some(needs), refused.map_or(FITS, Reason::name)),
             (None, None) => (None, NOT_ASKED),
         };
+        let refused = found.and_then(|(_, refused)| refused);
+        let detail = evaluated
+            .container
+            .zip(refused)
+            .map(|(container, reason)| detail(node, demand, container, (place, gpu), reason));
         GpuAnswer {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
@@ -259,10 +202,7 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
             left: DeviceAmount::left(device),
             needs: needs.map(DeviceAmount::from),
             answer: answer.to_owned(),
-            detail: match (evaluated, explained.container) {
-                (Some(evaluated), Some(container)) => detail(node, demand, container, evaluated),
-                _ => String::new(),
-            },
+            detail: detail.unwrap_or_default(),
         }
     };
     devices.map(answer).collect()
@@ -271,8 +211,8 @@ fn gpus(node: &NodeState, demand: &Demand, explained: &NodeExplanation) -> Vec<G
 /// Whether a pod with this allocation uses a device that the demand's pins name, or a part
 /// of it.
 pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &DeviceUses) -> bool {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let mut meant = gpus.flat_map(|gpu| demand.rules.pins.iter().map(move |pin| (gpu, pin)));
+    let pins = &demand.rules.pins;
+    let mut meant = node.gpus().flat_map(|gpu| pins.iter().map(move |pin| (gpu, pin)));
     meant.any(|(gpu, pin)| {
         let Some(found) = gpu.mig.as_ref().and_then(Mig::dynamic) else {
             return pin.may_be(gpu) && allocated.contains_key(&gpu.uuid);
@@ -310,11 +250,8 @@ pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &Devic
 /// The part about the pod itself, before its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodHeader {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: PodUid,
     /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
@@ -337,34 +274,27 @@ pub struct PodHeader {
     pub placement: Option<PodPlacement>,
 }
 
-/// What one container asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRequest {
-    /// Its name.
     pub container: String,
     /// `app`, `init` or `sidecar`.
     pub stage: String,
     /// The resource; empty in the answer of an older scheduler.
     #[serde(default)]
     pub resource: String,
-    /// Number of devices.
     pub count: u32,
     /// Memory of each, with its unit.
     pub memory: String,
-    /// Compute of each.
     pub cores: Percent,
 }
 
-/// Refusals of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RefusalHistory {
-    /// The number of refusals.
     pub times: u32,
     /// Seconds since the first.
     pub first_seconds_ago: f64,
     /// Seconds since the last.
     pub last_seconds_ago: f64,
-    /// The text of the last.
     pub text: String,
 }
 
@@ -377,10 +307,8 @@ pub struct SchedulingCondition {
     pub message: String,
 }
 
-/// Where a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPlacement {
-    /// The node.
     pub node: NodeName,
     /// The API server confirmed it; otherwise its Binding is under way.
     pub confirmed: bool,
@@ -392,7 +320,6 @@ pub struct PodPlacement {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeTotals {
-    /// Nodes that kube-scheduler offered.
     pub offered: u32,
     /// Those of them that can take the pod now.
     pub fitting: u32,
@@ -403,7 +330,6 @@ pub struct NodeTotals {
 }
 
 impl NodeTotals {
-    /// Adds a node.
     pub fn add(&mut self, node: &NodeAnswer, refusal: Option<&Refusal>) {
         if !node.offered {
             return;
@@ -420,17 +346,14 @@ impl NodeTotals {
 /// The whole answer of `GET /explain/<namespace>/<pod>`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodAnswer {
-    /// The pod.
     #[serde(flatten)]
     pub head: PodHeader,
-    /// Every node, by name.
     pub nodes: Vec<NodeAnswer>,
     /// All of them together.
     #[serde(flatten)]
     pub tail: NodeTotals,
 }
 
-/// What the containers ask for.
 pub fn container_requests(demand: &Demand) -> Vec<ContainerRequest> {
     let containers = demand.containers.iter();
     let asking = containers.flat_map(|c| c.requests.iter().map(move |request| (c, request)));

@@ -1,7 +1,6 @@
 //! Whether a node can take a pod, on which devices, and if not, why. Deterministic, without
 //! side effects.
 //!
-//!
 //! Containers are placed one after the other; what earlier containers of the pod take is in
 //! `shares`, and the node's state is not changed. `device` evaluates each device,
 //! [`crate::score`] chooses among those that fit, and `instances` places instances on GPUs under
@@ -16,18 +15,19 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::allocation::{self, Allocation, Grant};
-use crate::demand::{ContainerDemand, Demand};
+use crate::demand::Demand;
 use crate::id::NodeName;
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::published::{Mig, MigPlacement};
 use crate::mig::{self, Instance};
 use crate::node::{Align, DeviceState, NodeState};
 use crate::policy::{GpuPolicy, Policy};
+use crate::quota::QuotaAmount;
 use crate::refusal::{Reason, Refusal};
 use crate::request::{GpuRequest, Memory};
 use crate::score::{self, Candidate, DeviceSelection, Policies, Scorer};
 use crate::units::Mib;
-use crate::usage::{DeviceUse, DeviceUses, Stage};
+use crate::usage::{DeviceUse, Stage};
 use device::DeviceCheck;
 
 /// A placement of a pod on a node.
@@ -43,7 +43,6 @@ pub struct Fit {
     shares: Vec<ContainerShare>,
 }
 
-/// One container's share of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ContainerShare {
     container: usize,
@@ -147,7 +146,6 @@ fn size(demand: &Demand, request: &GpuRequest) -> (u64, u64, u32) {
     (slices.unwrap_or(0), memory.0, request.cores.0)
 }
 
-/// Places all requests in this order.
 fn place(
     scorer: &Scorer<'_>,
     order: &[(usize, &GpuRequest)],
@@ -385,21 +383,18 @@ fn uses(shares: &[ContainerShare]) -> PlacedUses {
     let mut instances = Vec::new();
     for (place, ((device, instance), used)) in placed.into_iter().enumerate() {
         uses.push((device, used));
-        instances.extend(instance.map(|(start, profile)| {
-            let busy = true;
-            let instance = Instance {
-                profile,
-                start,
-                busy,
-            };
-            (place, instance)
-        }));
+        let instance = instance.map(|(start, profile)| Instance::busy(profile, start));
+        instances.extend(instance.map(|instance| (place, instance)));
     }
     (uses, instances)
 }
 
 impl Fit {
-    /// The allocation for this placement.
+    /// What it counts for quotas.
+    pub fn amount(&self) -> QuotaAmount {
+        QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
+    }
+
     pub fn allocation(
         &self,
         name: &NodeName,
@@ -408,29 +403,17 @@ impl Fit {
     ) -> Allocation {
         let mut containers = BTreeMap::new();
         let mut init = BTreeMap::new();
-        for (
-            index,
-            ContainerDemand {
-                name,
-                stage,
-                requests,
-            },
-        ) in demand.containers.iter().enumerate()
-        {
-            if requests.is_empty() {
+        for (index, container) in demand.containers.iter().enumerate() {
+            if container.requests.is_empty() {
                 continue;
             }
-            let grants: Vec<Grant> = self
-                .shares
-                .iter()
-                .filter(|share| share.container == index)
-                .map(|share| grant(share, inventory, demand))
-                .collect();
-            let kind = match stage {
+            let shares = self.shares.iter().filter(|share| share.container == index);
+            let grants = shares.map(|share| grant(share, inventory, demand));
+            let kind = match container.stage {
                 Stage::App => &mut containers,
                 Stage::Init | Stage::Sidecar => &mut init,
             };
-            kind.insert(name.clone(), grants);
+            kind.insert(container.name.clone(), grants.collect());
         }
         Allocation {
             v: allocation::VERSION,
@@ -439,22 +422,6 @@ impl Fit {
             init,
             priority: demand.priority,
         }
-    }
-
-    /// What the pod would use, as [`crate::usage::effective`] reads it from the allocation.
-    pub fn allocated_uses(&self, inventory: &Inventory) -> DeviceUses {
-        let devices = self.uses.iter().enumerate();
-        let named = devices.map(|(place, (device, used))| {
-            let gpu = &inventory.gpus[*device];
-            let instance = self.instances.iter().find(|(at, _)| *at == place);
-            let mig_placement = instance.and_then(|(_, instance)| mig_placement(gpu, *instance));
-            let key = mig_placement.map_or_else(
-                || gpu.uuid.clone(),
-                |mig_placement| mig_placement.device_key(&gpu.uuid),
-            );
-            (key, *used)
-        });
-        named.collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! How much of a node becomes useless when a pod goes there.
 //!
-//!
 //! Idle capacity of a device is a fragment for a typical pod that cannot use it; a node's F
 //! is that, averaged over the cluster's [`Typical`] pods by how common they are. The policy
 //! `fragmentation` takes the node whose F grows least (fragmentation gradient descent,
@@ -78,6 +77,34 @@ struct DeviceView {
     price: i64,
 }
 
+/// A node's free CPU and memory as the typical pods see them, before and after a pod takes some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct HostView {
+    /// The typical pods for which they suffice, one bit each.
+    hosted: [u64; 2],
+    /// How much of the node's devices the CPU can serve, in thousandths of one; 0 while no model is
+    /// scarce, since nothing depends on it then.
+    reach: [i64; 2],
+}
+
+impl HostView {
+    /// Of a node of whose CPU and memory a pod is about to take `taken`.
+    pub(crate) fn new(typical: &Typical, node: &NodeState, taken: HostResources) -> Self {
+        let free = node.host.free();
+        let both = [free, free.less(taken)];
+        let all = i64::try_from(node.devices.len() * 1000).unwrap_or(i64::MAX);
+        let reach = |free: HostResources| match typical.gpus_served_by(free.cpu) {
+            _ if !typical.has_scarce_models() => 0,
+            Some(served) => signed(served).min(all),
+            None => all,
+        };
+        Self {
+            hosted: both.map(|free| hosted(typical, free)),
+            reach: both.map(reach),
+        }
+    }
+}
+
 /// A node as the typical pods see it before and after a pod takes CPU and memory.
 #[derive(Debug)]
 pub struct View<'a> {
@@ -91,12 +118,9 @@ pub struct View<'a> {
     /// For each typical pod: the number of devices that serve it, and the sum of their
     /// sizes.
     served: Vec<(u32, u64)>,
-    /// Typical pods for which CPU and memory suffice, before and after.
-    host: (u64, u64),
+    host: HostView,
     /// The sum of the devices' sizes.
     idle: i64,
-    /// How much of the node's devices its CPU can serve, before and after, in thousandths of one.
-    reach: (i64, i64),
 }
 
 impl<'a> View<'a> {
@@ -109,9 +133,8 @@ impl<'a> View<'a> {
             requests: Vec::with_capacity(typical.pods().len()),
             sides: (1, 0),
             served: vec![(0, 0); typical.pods().len()],
-            host: (0, 0),
+            host: HostView::new(typical, node, taken),
             idle: 0,
-            reach: (0, 0),
         };
         let mut kinds: Vec<Mib> = Vec::with_capacity(1);
         let everybody = (0..typical.pods().len()).fold(0, |bits, at| bits | 1 << at);
@@ -138,11 +161,6 @@ impl<'a> View<'a> {
             view.idle += signed(device_view.size);
             view.devices.push(device_view);
         }
-        let before = node.host.free();
-        let after = before.less(taken);
-        view.host = (view.hosted(before), view.hosted(after));
-        let reach = |free: HostResources| typical.gpus_served_by(free.cpu).map_or(i64::MAX, signed);
-        view.reach = (reach(before), reach(after));
         view
     }
 
@@ -190,14 +208,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The typical pods that ask for devices and for no more CPU and memory than this.
-    fn hosted(&self, free: HostResources) -> u64 {
-        let pods = self.typical.pods().iter().enumerate();
-        pods.fold(0, |bits, (at, pod)| {
-            bits | u64::from(pod.count > 0 && free.covers(pod.host)) << at
-        })
-    }
-
     /// By how much F shrinks when the pod gets this of these devices, less what they cost if
     /// their model is scarce: in thousandths of a device times [`Typical::weight`], negative
     /// if F grows.
@@ -214,11 +224,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// [`Self::gradient`] for these changes of devices.
     fn shrinks_by(&self, changed: &[(DeviceView, DeviceView)]) -> i64 {
         let (mut idle, mut cost) = (0, 0);
         // Pods that see no change of a device or of the host lose nothing but `idle`.
-        let mut concerned = self.host.0 ^ self.host.1;
+        let [hosted_before, hosted_after] = self.host.hosted;
+        let mut concerned = hosted_before ^ hosted_after;
         for (old, new) in changed {
             let taken = signed(old.size) - signed(new.size);
             (idle, cost) = (idle + taken, cost + taken * old.price);
@@ -227,7 +237,8 @@ impl<'a> View<'a> {
         if idle > 0 {
             // The pods that need this model lose what they could have used of it: nothing where no
             // CPU is left for it, and also what the CPU that this pod takes would have served.
-            let lost = self.idle.min(self.reach.0) - (self.idle - idle).min(self.reach.1);
+            let [before, after] = self.host.reach;
+            let lost = self.idle.min(before) - (self.idle - idle).min(after);
             cost = cost * lost / idle;
         }
         let mut gradient = (idle - cost / 1000) * signed(self.typical.weight());
@@ -239,7 +250,7 @@ impl<'a> View<'a> {
                 let enough = hosted & bit != 0 && count >= pod.count;
                 if enough { signed(size) } else { 0 }
             };
-            let before = useful(self.host.0, count, size);
+            let before = useful(hosted_before, count, size);
             for (old, new) in changed {
                 if old.serves & bit != 0 {
                     (count, size) = (count - 1, size - old.size);
@@ -248,7 +259,7 @@ impl<'a> View<'a> {
                     (count, size) = (count + 1, size + new.size);
                 }
             }
-            let after = useful(self.host.1, count, size);
+            let after = useful(hosted_after, count, size);
             gradient += i64::from(pod.weight) * (after - before);
         }
         gradient
@@ -270,6 +281,14 @@ impl<'a> View<'a> {
         let idle = (idle * 1000).checked_div(u64::try_from(open.count()).unwrap_or(0));
         1_000_000 - idle.unwrap_or(0).min(1_000_000)
     }
+}
+
+/// The typical pods that ask for devices and for no more CPU and memory than this.
+fn hosted(typical: &Typical, free: HostResources) -> u64 {
+    let pods = typical.pods().iter().enumerate();
+    pods.fold(0, |bits, (at, pod)| {
+        bits | u64::from(pod.count > 0 && free.covers(pod.host)) << at
+    })
 }
 
 /// What the model of each device of a node costs; nothing if no model is scarce.

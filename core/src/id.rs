@@ -15,7 +15,6 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The identifier as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

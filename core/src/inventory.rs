@@ -1,7 +1,6 @@
 //! A node's devices: the content of the node annotation `aliquot.dev/inventory`, which only
 //! the node agent writes.
 //!
-//!
 //! Fields of a newer release are ignored; an unknown version or a duplicate device is an
 //! error.
 
@@ -9,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::id::{GpuUuid, Namespace, PodUid};
 use crate::mig::published::{Mig, MigPlacement};
 use crate::units::{Mib, Percent};
@@ -58,9 +57,7 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Health {
-    /// Healthy.
     Ok,
-    /// Unhealthy, with the reason.
     Unhealthy(String),
 }
 
@@ -103,7 +100,6 @@ pub struct Gpu {
     /// under dynamic MIG.
     #[serde(rename = "seats")]
     pub replicas: u32,
-    /// Its sharing mode.
     pub mode: Mode,
     /// The resource under which its replicas are advertised.
     pub resource: String,
@@ -115,7 +111,6 @@ pub struct Gpu {
     /// Link score to each other GPU of the node; higher is closer.
     #[serde(default)]
     pub links: BTreeMap<GpuUuid, u32>,
-    /// Its part in MIG.
     #[serde(default)]
     pub mig: Option<Mig>,
     /// Why it takes no new shares although it is healthy, such as a change of its sharing
@@ -136,9 +131,7 @@ pub struct Gpu {
 /// An equal part of a device. 0 for one of the two means no limit and no accounting of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EvenShare {
-    /// Memory in MiB.
     pub memory: Mib,
-    /// Compute in percent.
     pub cores: Percent,
 }
 
@@ -169,7 +162,6 @@ impl TopologyScope {
 /// A share whose pod object is gone while its processes still run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LingeringShare {
-    /// The pod that it was allocated to.
     pub pod: PodUid,
     /// The device key ([`crate::Grant::device_key`]).
     pub gpu: GpuUuid,
@@ -178,27 +170,21 @@ pub struct LingeringShare {
     /// Compute still allocated.
     pub cores: Percent,
     /// Replicas still allocated.
-    #[serde(rename = "seats", default = "one", skip_serializing_if = "is_one")]
+    #[serde(
+        rename = "seats",
+        default = "allocation::one",
+        skip_serializing_if = "allocation::is_one"
+    )]
     pub replicas: u32,
 }
 
 impl LingeringShare {
-    /// What it uses of its device.
     pub fn used(&self) -> DeviceUse {
         DeviceUse {
             replicas: self.replicas,
             ..DeviceUse::of(self.memory, self.cores)
         }
     }
-}
-
-fn one() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one(number: &u32) -> bool {
-    *number == 1
 }
 
 /// A GPU that a pod of another device plugin uses.
@@ -213,11 +199,8 @@ pub struct ForeignAllocation {
 /// A pod that the node agent refused to start, or that it wants evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedPod {
-    /// The pod.
     pub pod: PodUid,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The reason shown to the user.
     pub reason: String,
@@ -227,11 +210,9 @@ pub struct RefusedPod {
 /// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeReport {
-    /// The pod.
     pub pod: PodUid,
     /// The number of what it was asked to enforce.
     pub generation: u64,
-    /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
     /// Why it will not enforce it.
@@ -242,11 +223,9 @@ pub struct ResizeReport {
 /// Everything that a node publishes, sorted by GPU index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Version of the format.
     pub v: u32,
     /// Versions of the allocation annotation that the node agent reads.
     pub reads: Vec<u32>,
-    /// Driver version.
     #[serde(default)]
     pub driver: String,
     /// The kubelet's Topology Manager policy.
@@ -259,7 +238,6 @@ pub struct Inventory {
         skip_serializing_if = "TopologyScope::is_container"
     )]
     pub topology_scope: TopologyScope,
-    /// The devices.
     pub gpus: Vec<Gpu>,
     /// Shares whose pods are gone.
     #[serde(default)]
@@ -303,14 +281,7 @@ impl Inventory {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let inventory: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if inventory.v != VERSION {
-            return Err(CodecError::Version {
-                found: inventory.v,
-                read: VERSION,
-            });
-        }
+        let inventory = allocation::decode(text, VERSION, |inventory: &Self| inventory.v)?;
         Ok(inventory.reject_duplicates()?.with_shared_uuids())
     }
 
@@ -335,7 +306,6 @@ impl Inventory {
         Ok(self)
     }
 
-    /// The device with this UUID.
     pub fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
     }

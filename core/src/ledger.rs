@@ -19,7 +19,7 @@ use crate::demand::{Demand, Requests};
 use crate::fit::{self, Fit};
 use crate::id::{Namespace, NodeName, PodUid};
 use crate::node::{self, NodePublication, NodeState};
-use crate::quota::{Headroom, Namespaces, Quota, QuotaAmount};
+use crate::quota::{Headroom, Namespaces, Quota};
 use crate::refusal::{Reason, Refusal};
 use crate::replicas::Replicas;
 use crate::resize::{self, ResizeRefusal, ResizeRequest, Resized};
@@ -29,10 +29,8 @@ use crate::usage::{self, AllocatedUse, DeviceUses, Stage};
 
 pub use recompute::Differences;
 
-/// One pod's entry in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEntry {
-    /// The node.
     pub node: NodeName,
     /// The namespace whose quotas it is charged to.
     pub namespace: Namespace,
@@ -123,7 +121,6 @@ impl PodEntry {
         self.phase == Phase::Bound
     }
 
-    /// Why it is assumed, if it is.
     pub fn assumed_by(&self) -> Option<&By> {
         match &self.phase {
             Phase::Assumed(by) => Some(by),
@@ -137,7 +134,6 @@ impl PodEntry {
     }
 }
 
-/// Why nothing was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReserved {
     /// No device fits now, or a quota is exceeded.
@@ -149,7 +145,6 @@ pub enum NotReserved {
 /// Why nothing was reserved for a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotResized {
-    /// It does not fit.
     Refused(ResizeRefusal),
     /// The ledger does not show the pod as it is, or another resize of it is being written.
     Behind,
@@ -161,7 +156,6 @@ struct NodeEntry {
     pods: BTreeSet<PodUid>,
 }
 
-/// The ledger of all nodes and namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     cluster: Cluster,
@@ -189,7 +183,6 @@ impl Ledger {
         &self.cluster
     }
 
-    /// What a node published.
     pub fn published(&self, name: &str) -> Option<&NodePublication> {
         self.entries.get(name)?.published.as_ref()
     }
@@ -200,7 +193,6 @@ impl Ledger {
         entry.filter(|entry| entry.assumed_by().is_none())
     }
 
-    /// What is assumed for the pod.
     pub fn assumed(&self, pod: &PodUid) -> Option<&PodEntry> {
         let entry = self.pod_entries.get(pod);
         entry.filter(|entry| entry.assumed_by().is_some())
@@ -212,7 +204,6 @@ impl Ledger {
         entries.filter(|(_, entry)| entry.assumed_by().is_none())
     }
 
-    /// Everything that is assumed.
     pub fn assumptions(&self) -> impl Iterator<Item = (&PodUid, &PodEntry)> {
         let entries = self.pod_entries.iter();
         entries.filter(|(_, entry)| entry.assumed_by().is_some())
@@ -327,9 +318,8 @@ impl Ledger {
     ) -> Result<(Fit, Allocation), Refusal> {
         let state = self.node_for(pod, name.as_str());
         let found = fit_on(state.as_deref(), demand, policies)?;
-        let amount = QuotaAmount::of(found.uses.iter().map(|(_, used)| used));
         let headroom = self.headroom_for(pod, namespace.as_str());
-        if let Some(over) = headroom.and_then(|headroom| headroom.excess(amount)) {
+        if let Some(over) = headroom.and_then(|headroom| headroom.excess(found.amount())) {
             return Err(Refusal::quota_exceeded(over));
         }
         let inventory = state.and_then(|node| node.inventory.clone());
@@ -368,7 +358,6 @@ impl Ledger {
         }
     }
 
-    /// Forgets what is assumed for the pod, and returns it.
     pub fn forget(&mut self, pod: &PodUid) -> Option<PodEntry> {
         self.assumed(pod)?;
         self.release(pod)

@@ -1,12 +1,12 @@
 //! Aliquot's decisions, as pure functions of values.
 //!
-//!
 //! Start with [`request`] (what a container asks for), then [`fit`] (whether a node can
 //! take a pod, and on which devices), then [`ledger`] (what is allocated to whom).
 //! `aliquot-k8s` turns Kubernetes objects into these types. This crate reads no clock, does
 //! no I/O, draws no random numbers, logs nothing and knows no Kubernetes types.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod access;
 pub mod allocation;

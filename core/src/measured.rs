@@ -18,23 +18,18 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuUuid, NodeName};
 use crate::units::{Mib, Percent};
 
-/// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// Its name.
     pub node: NodeName,
     /// When the sample completed, in seconds since 1970; stays behind while the driver does not answer.
     pub taken_at: u64,
-    /// GPUs and MIG instances.
     pub gpus: Vec<GpuUsage>,
     /// Each device of each container with a share.
     pub shares: Vec<ShareUsage>,
 }
 
-/// A GPU or a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUsage {
-    /// Its UUID.
     pub gpu: GpuUuid,
     /// Memory in use by anybody.
     pub memory: Option<Mib>,
@@ -46,25 +41,19 @@ pub struct GpuUsage {
     pub power: Option<u32>,
 }
 
-/// Which share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShareName {
-    /// The GPU.
     pub gpu: GpuUuid,
     /// The GPU, or the MIG instance on it.
     pub device: GpuUuid,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod.
     pub pod: String,
-    /// The container.
     pub container: String,
 }
 
 /// A container's use of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareUsage {
-    /// Which share.
     #[serde(flatten)]
     pub name: ShareName,
     /// Memory that it may use; `None` for a container without limits.
@@ -72,7 +61,6 @@ pub struct ShareUsage {
     /// What it requested, if it may use more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Mib>,
-    /// What it uses.
     #[serde(flatten)]
     pub used: Used,
     /// The most that it used.
@@ -106,7 +94,6 @@ pub fn replicas(memory: Mib, peaks: impl IntoIterator<Item = Peak>) -> Option<u6
 /// What a container uses of a device, or several containers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Memory of its processes.
     pub memory: Option<Mib>,
     /// Compute of the GPU that they used.
     pub sm: Option<Percent>,

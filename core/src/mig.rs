@@ -1,6 +1,5 @@
 //! How a GPU can be partitioned into MIG instances, and how it is.
 //!
-//!
 //! A GPU has a row of memory slices; an instance takes adjacent ones from one of the starts
 //! that its profile allows, and a number of compute slices. The facts come from NVML, or
 //! from [`table`] without a GPU at hand; [`place`] chooses.
@@ -35,7 +34,6 @@ pub fn is_known(resource: &str) -> bool {
     names.any(|profile| is_resource_of(resource, &profile))
 }
 
-/// Whether the resource is for instances of this profile.
 pub fn is_resource_of(resource: &str, profile: &str) -> bool {
     let name = resource.strip_prefix(RESOURCES);
     name.is_some_and(|name| {
@@ -44,16 +42,13 @@ pub fn is_resource_of(resource: &str, profile: &str) -> bool {
     })
 }
 
-/// A MIG profile: one size of instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigProfile {
     /// The driver's name, such as `1g.10gb` or `1g.10gb+me`.
     pub name: String,
-    /// Compute slices.
     pub compute: u8,
     /// Memory slices.
     pub size: u8,
-    /// Memory of an instance.
     pub memory: Mib,
     /// Where its memory slices may start.
     pub starts: Vec<u8>,
@@ -77,25 +72,14 @@ struct Unchecked {
     profiles: Vec<MigProfile>,
 }
 
-/// An impossible geometry.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GeometryError {
-    /// An instance would end beyond the memory slices of a GPU.
     #[error("profile {name}: {size} slices from {start}; expected: 1 to {MAX_SLICES} in all")]
-    Beyond {
-        /// The profile.
-        name: String,
-        /// Where it would start.
-        start: u8,
-        /// Its memory slices.
-        size: u8,
-    },
-    /// Two profiles have one name.
+    Beyond { name: String, start: u8, size: u8 },
     #[error("duplicate profile {0}")]
     DuplicateProfile(String),
 }
 
-/// An instance on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// Its profile, as an index in the geometry.
@@ -107,12 +91,20 @@ pub struct Instance {
     pub busy: bool,
 }
 
-/// What is used of a GPU.
+impl Instance {
+    pub fn busy(profile: usize, start: u8) -> Self {
+        Self {
+            profile,
+            start,
+            busy: true,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct UsedSlices {
     /// Memory slices, one bit each.
     slices: u16,
-    /// Compute slices.
     compute: u8,
 }
 
@@ -177,13 +169,8 @@ impl Geometry {
         profile.is_some_and(|profile| profile.starts.contains(&instance.start))
     }
 
-    /// The instance at this placement, if the geometry has it.
     pub fn instance(&self, placement: &MigPlacement) -> Option<Instance> {
-        let instance = Instance {
-            profile: self.find(&placement.profile)?,
-            start: placement.start,
-            busy: true,
-        };
+        let instance = Instance::busy(self.find(&placement.profile)?, placement.start);
         self.has(instance).then_some(instance)
     }
 

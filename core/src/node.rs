@@ -1,7 +1,6 @@
 //! A node in the ledger: its devices in a compact form, the replicas that its kubelet
 //! counts, and the CPU and memory that kube-scheduler counts.
 //!
-//!
 //! [`crate::ledger`] makes a new state at every change; an existing state never changes. A
 //! device with an allocation of an unknown kind takes no new share (fail closed).
 
@@ -14,7 +13,7 @@ use crate::id::{GpuUuid, Namespace, PodUid};
 use crate::inventory::{Gpu, Health, Inventory, Mode, TopologyScope};
 use crate::mig::Instance;
 use crate::mig::dynamic::DynamicMigState;
-use crate::mig::published::{Mig, MigPlacement};
+use crate::mig::published::{DynamicMig, Mig, MigPlacement};
 use crate::refusal::Reason;
 use crate::replicas::{NodeReplicas, Replicas};
 use crate::units::{HostResources, Mib, Percent};
@@ -27,12 +26,10 @@ const ONE_NUMA: [&str; 2] = ["restricted", "single-numa-node"];
 /// Which devices must be on one NUMA node together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Align {
-    /// Nothing.
     #[default]
     Nothing,
     /// All devices of a container, under whatever resources.
     Container,
-    /// All devices of the pod.
     Pod,
 }
 
@@ -88,19 +85,16 @@ impl NodePublication {
 pub struct Sums {
     /// The sum of the pods' effective uses.
     pub used: DeviceUse,
-    /// The number of pods.
     pub pods: u32,
 }
 
 impl Sums {
-    /// Adds a pod.
     pub fn add(&mut self, used: DeviceUse) {
         self.used = self.used.with(used);
         self.pods += 1;
     }
 }
 
-/// One device: what may be allocated of it and what is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceState {
     /// Memory that may be allocated.
@@ -111,7 +105,6 @@ pub struct DeviceState {
     pub replicas: u32,
     /// NUMA node, if the driver knows it.
     pub numa: Option<u32>,
-    /// Its sharing mode.
     pub mode: Mode,
     /// Each container may have only one replica.
     pub strict: bool,
@@ -123,7 +116,6 @@ pub struct DeviceState {
     pub unmanaged: Mib,
     /// Of that, what no pod can be promised: all of it, unless host memory backs what is allocated.
     pub withheld: Mib,
-    /// What is allocated to pods.
     pub allocated: Sums,
 }
 
@@ -202,10 +194,8 @@ impl DeviceState {
     }
 }
 
-/// The state of a node in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// What its node agent published.
     pub inventory: Option<Arc<Inventory>>,
     /// The devices of the inventory, in its order.
     pub devices: Vec<DeviceState>,
@@ -216,9 +206,7 @@ pub struct NodeState {
     /// What is allocated twice of a device: to pods that are being evicted, and to the pod that gets
     /// it then. For views: nothing else may be placed there.
     pub(crate) handed_over: Vec<(usize, DeviceUse)>,
-    /// CPU and memory.
     pub host: Host,
-    /// Replicas, as its kubelet counts them.
     pub replicas: NodeReplicas,
     /// The namespaces that any device or placement is reserved for, sorted, without
     /// duplicates.
@@ -325,8 +313,30 @@ impl NodeState {
         sums
     }
 
-    /// A hash of everything that a pod's verdict depends on if the pod names no device and compares
-    /// no links: nodes of one kind get one verdict. `None` with MIG, where instances have names.
+    /// Everything but its CPU and memory, to compare.
+    pub(crate) fn but_host(&self) -> impl Eq {
+        let Self {
+            inventory,
+            devices,
+            resources,
+            dynamic_mig,
+            handed_over,
+            host: _,
+            replicas,
+            reserved_for,
+            align,
+            taints,
+            closed,
+        } = self;
+        (
+            (inventory, devices, resources, dynamic_mig, handed_over),
+            (replicas, reserved_for, align, taints, closed),
+        )
+    }
+
+    /// A hash of everything but CPU and memory that a pod's verdict depends on if the pod names no
+    /// device and compares no links: nodes of one kind get one verdict if the typical pods see the
+    /// same of their CPU and memory. `None` with MIG, where instances have names.
     pub fn kind(&self) -> Option<u64> {
         let Self {
             inventory,
@@ -334,7 +344,7 @@ impl NodeState {
             resources,
             dynamic_mig,
             handed_over: _,
-            host,
+            host: _,
             replicas,
             reserved_for,
             align,
@@ -346,7 +356,7 @@ impl NodeState {
         }
         let mut hasher = DefaultHasher::new();
         devices.hash(&mut hasher);
-        (resources, host, replicas, reserved_for, align, closed).hash(&mut hasher);
+        (resources, replicas, reserved_for, align, closed).hash(&mut hasher);
         for gpu in inventory.iter().flat_map(|inventory| &inventory.gpus) {
             let Gpu {
                 model,
@@ -377,16 +387,27 @@ impl NodeState {
         Some(hasher.finish())
     }
 
-    /// Its devices with their models.
+    pub fn gpus(&self) -> impl Iterator<Item = &Gpu> {
+        self.inventory.iter().flat_map(|inventory| &inventory.gpus)
+    }
+
+    /// The GPU under dynamic MIG at this index: its instances, and what its node agent found.
+    pub(crate) fn dynamic(&self, place: usize) -> Option<(&DynamicMigState, &DynamicMig)> {
+        let mut states = self.dynamic_mig.iter();
+        let state = states.find(|state| state.device == place)?;
+        let gpu = self.gpus().nth(place)?;
+        Some((state, gpu.mig.as_ref().and_then(Mig::dynamic)?))
+    }
+
     pub fn models(&self) -> impl Iterator<Item = (&str, &DeviceState)> {
-        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
-        gpus.map(|gpu| gpu.model.as_str()).zip(&self.devices)
+        let models = self.gpus().map(|gpu| gpu.model.as_str());
+        models.zip(&self.devices)
     }
 
     /// The sum of the parts of whole devices that these uses take, in thousandths.
     pub fn parts(&self, uses: &DeviceUses) -> u64 {
-        let gpus = self.inventory.iter().flat_map(|inventory| &inventory.gpus);
-        let parts = gpus
+        let parts = self
+            .gpus()
             .zip(&self.devices)
             .filter_map(|(gpu, device)| Some(device.part(uses.get(&gpu.uuid)?)));
         parts.sum()
@@ -410,19 +431,13 @@ impl NodeState {
         }
         for &(place, instance) in instances {
             let device = uses.get(place).map(|(device, _)| *device);
-            let Some(mig_state) = more
-                .dynamic_mig
-                .iter_mut()
-                .find(|mig_state| Some(mig_state.device) == device)
-            else {
-                continue;
-            };
+            let found = device.and_then(|device| self.dynamic(device));
+            let mut states = more.dynamic_mig.iter_mut();
             // The placement may be older than the GPU's current geometry.
-            let gpus = more.inventory.iter().flat_map(|inventory| &inventory.gpus);
-            let gpu = gpus.clone().nth(mig_state.device);
-            let found = gpu.and_then(|gpu| gpu.mig.as_ref().and_then(Mig::dynamic));
-            if found.is_some_and(|found| found.geometry.has(instance)) {
-                mig_state.allocate_instance(instance);
+            if found.is_some_and(|(_, found)| found.geometry.has(instance))
+                && let Some(state) = states.find(|state| Some(state.device) == device)
+            {
+                state.allocate_instance(instance);
             }
         }
         more
@@ -464,14 +479,12 @@ fn reserved_for(inventory: &Inventory) -> Vec<Namespace> {
     all
 }
 
-/// The devices of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerDevices {
     /// In the inventory's order.
     pub devices: Vec<DeviceState>,
     /// The resources that they are advertised under, without duplicates.
     pub resources: Vec<Arc<str>>,
-    /// The MIG state of those under dynamic MIG.
     pub dynamic_mig: Vec<DynamicMigState>,
 }
 
@@ -647,9 +660,7 @@ pub fn within_capacity(device: &DeviceState) -> bool {
 /// than it can.
 pub fn mig_placements_are_consistent(node: &NodeState) -> bool {
     node.dynamic_mig.iter().all(|mig_state| {
-        let gpus = node.inventory.as_ref().map(|inventory| &inventory.gpus);
-        let gpu = gpus.and_then(|gpus| gpus.get(mig_state.device));
-        let found = gpu.and_then(|gpu| gpu.mig.as_ref()).and_then(Mig::dynamic);
-        found.is_some_and(|found| mig_state.is_consistent(&found.geometry))
+        let found = node.dynamic(mig_state.device);
+        found.is_some_and(|(_, found)| mig_state.is_consistent(&found.geometry))
     })
 }

@@ -22,11 +22,9 @@ pub enum Policy {
 /// The policies' names, for error messages.
 pub const NAMES: &str = "binpack, spread, fragmentation";
 
-/// An unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{value:?} is not a policy; expected: {NAMES}")]
 pub struct UnknownPolicy {
-    /// The text as given.
     pub value: Excerpt,
 }
 
@@ -46,11 +44,8 @@ impl FromStr for Policy {
 /// The weights of the three (HAMi 4.7, `device-scoring-weights`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weights {
-    /// Of the replicas.
     pub replicas: u32,
-    /// Of the compute.
     pub cores: u32,
-    /// Of the memory.
     pub memory: u32,
 }
 
@@ -77,7 +72,6 @@ pub const MAX_KEYS: usize = 3;
 /// One way to compare two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuSortKey {
-    /// By what is allocated on them.
     Load(Policy),
     /// By NUMA node: those that can take the whole request first.
     Numa,
@@ -94,13 +88,11 @@ pub struct GpuPolicy {
     pub links: bool,
 }
 
-/// An unknown GPU policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{value:?} is not a GPU policy; expected: at most one of {NAMES}, and each of numa, mutex, topology at most once, comma-separated"
 )]
 pub struct UnknownGpuPolicy {
-    /// The text as given.
     pub value: Excerpt,
 }
 

@@ -31,7 +31,6 @@ const ATTEMPTS: usize = 50_000;
 pub enum OccupantState {
     /// Runs until it is evicted.
     Running,
-    /// Is terminating.
     Terminating,
     /// Cannot be evicted: unknown, static, or terminating for too long.
     NotEvictable,
@@ -40,9 +39,7 @@ pub enum OccupantState {
 /// A pod, or a reservation, with shares on a node.
 #[derive(Clone, Debug)]
 pub struct Occupant {
-    /// The pod.
     pub uid: PodUid,
-    /// What it is allocated.
     pub allocated: AllocatedUse,
     /// What it requests of the kubelet's replicas.
     pub replicas: Replicas,
@@ -53,16 +50,12 @@ pub struct Occupant {
     /// The disruption budgets that its eviction counts against, as indices in
     /// [`PreemptionQuery::budgets`].
     pub budgets: Vec<usize>,
-    /// Its state.
     pub state: OccupantState,
 }
 
-/// A node that the preemptor may go to.
 #[derive(Clone, Debug)]
 pub struct CandidateNode {
-    /// Its name.
     pub name: NodeName,
-    /// What it published.
     pub published: NodePublication,
     /// The CPU and memory that all its pods request, and the replicas of pods that are not
     /// among the occupants.
@@ -74,7 +67,6 @@ pub struct CandidateNode {
 /// The pod that needs capacity.
 #[derive(Clone, Copy, Debug)]
 pub struct PreemptionQuery<'a> {
-    /// The preemptor's demand.
     pub demand: &'a Demand,
     /// Its `spec.priority`.
     pub priority: i32,
@@ -84,7 +76,6 @@ pub struct PreemptionQuery<'a> {
     pub budgets: &'a [u32],
 }
 
-/// Which pods to evict, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreemptionPlan {
     /// The node on which the preemptor fits afterwards.
@@ -109,7 +100,6 @@ pub enum NoPlan {
     Quota,
     /// Pods that are terminating will free enough.
     Terminating,
-    /// The pod fits already.
     Fits,
 }
 

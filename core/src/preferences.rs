@@ -2,6 +2,8 @@
 //! and under HAMi's, which has HAMi's meaning. Aliquot's wins. The scheduler and the
 //! webhook both read them here, so they reject the same values.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -9,7 +11,7 @@ use thiserror::Error;
 use crate::burst::{self, Burst};
 use crate::excerpt::Excerpt;
 use crate::inventory::Mode;
-use crate::policy::{GpuPolicy, Policy, UnknownGpuPolicy, UnknownPolicy, Weights};
+use crate::policy::{GpuPolicy, Policy, Weights};
 use crate::request::{Resource, Written};
 use crate::rules::{DeviceRules, Model, ModelRules, Pin, PinError};
 use crate::units::{Mib, Percent};
@@ -71,9 +73,7 @@ pub const MAX_BYTES: usize = 4 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {key}: {why}")]
 pub struct PreferenceError {
-    /// The annotation.
     pub key: &'static str,
-    /// Its value, and what is expected.
     pub why: String,
 }
 
@@ -99,14 +99,8 @@ impl Preferences {
             errors: Vec::new(),
         };
         reader.within_bounds().map_err(|error| vec![error])?;
-        let node_policy = reader.one(NODE_POLICY, |text, _| {
-            let policy = text.trim().parse();
-            policy.map_err(|error: UnknownPolicy| error.to_string())
-        });
-        let gpu_policy = reader.one(GPU_POLICY, |text, _| {
-            let policy = text.trim().parse();
-            policy.map_err(|error: UnknownGpuPolicy| error.to_string())
-        });
+        let node_policy = reader.one(NODE_POLICY, parsed::<Policy>);
+        let gpu_policy = reader.one(GPU_POLICY, parsed::<GpuPolicy>);
         let rules = DeviceRules {
             use_models: reader.list(USE_TYPE, model),
             nouse_models: reader.list(NOUSE_TYPE, model),
@@ -216,6 +210,16 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     items.filter(|item| !item.is_empty())
 }
 
+fn parsed<T: FromStr<Err: Display>>(text: &str, _: Exact) -> Result<T, String> {
+    text.trim()
+        .parse()
+        .map_err(|error: T::Err| error.to_string())
+}
+
+fn invalid<T>(text: &str, why: &str) -> Result<T, String> {
+    Err(format!("{:?} {why}", Excerpt::from(text)))
+}
+
 fn model(item: &str, exact: Exact) -> Model {
     if exact {
         Model::Is(item.to_owned())
@@ -247,10 +251,7 @@ fn amount(text: &str, resource: Resource) -> Result<u64, String> {
 fn yields(text: &str, _: Exact) -> Result<(), String> {
     match text {
         "yield" => Ok(()),
-        _ => Err(format!(
-            "{:?} is invalid; expected: yield",
-            Excerpt::from(text)
-        )),
+        _ => invalid(text, "is invalid; expected: yield"),
     }
 }
 
@@ -261,10 +262,7 @@ fn truth(text: &str, exact: Exact) -> Result<bool, String> {
         "false" => Ok(false),
         "1" | "t" | "T" | "TRUE" | "True" if !exact => Ok(true),
         "0" | "f" | "F" | "FALSE" | "False" if !exact => Ok(false),
-        _ => Err(format!(
-            "{:?} is not a boolean; expected: true, false",
-            Excerpt::from(text)
-        )),
+        _ => invalid(text, "is not a boolean; expected: true, false"),
     }
 }
 
@@ -277,17 +275,17 @@ fn same_device_value(text: &str, _: Exact) -> Result<bool, String> {
     match text {
         "same" => Ok(true),
         "distinct" => Ok(false),
-        _ => Err(format!(
-            "{:?} is invalid; expected: same (replicas of one GPU), distinct (one replica each of several GPUs)",
-            Excerpt::from(text)
-        )),
+        _ => invalid(
+            text,
+            "is invalid; expected: same (replicas of one GPU), distinct (one replica each of several GPUs)",
+        ),
     }
 }
 
 /// A comma-separated list of our names. HAMi searches the text for the name of a device's
 /// mode; its `hami-core` is our `vgpu`.
 fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
-    const EXPECTED: &str = "vgpu, exclusive, timeslice, mps, mig, or several, comma-separated";
+    const UNKNOWN: &str = "is not a sharing mode; expected: vgpu, exclusive, timeslice, mps, mig, or several, comma-separated";
     if exact {
         let mode = |item| match item {
             "vgpu" => Ok(Mode::Vgpu),
@@ -295,10 +293,7 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
             "timeslice" => Ok(Mode::Timeslice),
             "mps" => Ok(Mode::Mps),
             "mig" => Ok(Mode::Mig),
-            _ => Err(format!(
-                "{:?} is not a sharing mode; expected: {EXPECTED}",
-                Excerpt::from(item)
-            )),
+            _ => invalid(item, UNKNOWN),
         };
         return items(text).map(mode).collect();
     }
@@ -310,10 +305,7 @@ fn modes(text: &str, exact: Exact) -> Result<Vec<Mode>, String> {
     let named = known.into_iter().filter(|(name, _)| text.contains(name));
     let named: Vec<Mode> = named.map(|(_, mode)| mode).collect();
     if named.is_empty() && !text.trim().is_empty() {
-        return Err(format!(
-            "{:?} names no sharing mode; expected: hami-core, mig, mps",
-            Excerpt::from(text)
-        ));
+        return invalid(text, "names no sharing mode; expected: hami-core, mig, mps");
     }
     Ok(named)
 }

@@ -1,7 +1,6 @@
 //! Kubernetes quantities (`3k`, `1e3`, `0.5`, `16Gi`): whole numbers for GPU resources; CPU
 //! and host memory rounded up as kube-scheduler does.
 //!
-//!
 //! The API server writes 3000 as `3k` and 80000 as `80k`, so a decimal suffix is accepted
 //! if the result is whole. Source: k8s.io/apimachinery/pkg/api/resource, the grammar in its
 //! doc comment.
@@ -14,68 +13,55 @@ use crate::units::{Mib, MilliCpu};
 /// Why a quantity is not an accepted whole number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    /// Not in the grammar.
     #[error("{value:?} is not a number")]
-    NotANumber {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Ki, Mi, Gi and the like: the unit is already MiB or percent.
+    NotANumber { value: Excerpt },
     #[error("{value:?} has a binary suffix")]
-    BinarySuffix {
-        /// The text as given.
-        value: Excerpt,
-        /// The same amount in MiB, if it is a whole number of them.
-        mib: Option<u64>,
-    },
-    /// Below zero.
+    BinarySuffix { value: Excerpt, mib: Option<u64> },
     #[error("{value:?} is negative")]
-    Negative {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Not whole, such as `500m` or `1.5`.
+    Negative { value: Excerpt },
     #[error("{value:?} is not a whole number")]
-    Fraction {
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Whole only by a suffix for small amounts, such as `3000m`, which is 3.
+    Fraction { value: Excerpt },
     #[error("{value:?} has a suffix that divides it and means {number}")]
-    SmallSuffix {
-        /// The text as given.
-        value: Excerpt,
-        /// The number that Kubernetes reads.
-        number: u128,
-    },
-    /// Beyond 64 bits.
+    SmallSuffix { value: Excerpt, number: u64 },
     #[error("{value:?} is too large")]
-    TooLarge {
-        /// The text as given.
-        value: Excerpt,
-    },
+    TooLarge { value: Excerpt },
 }
 
-enum Scale {
-    Decimal(i32),
-    Binary(u32),
-}
-
-/// A parsed quantity: `mantissa / 10^fraction_digits`, scaled.
+/// A parsed quantity: `mantissa * 2^power * 10^exponent`.
 struct Number {
     negative: bool,
     /// `None`: more digits than fit in 128 bits.
     mantissa: Option<u128>,
-    fraction_digits: i32,
-    scale: Scale,
+    power: u32,
+    exponent: i32,
+}
+
+impl Number {
+    /// The number times `times / over`, rounded up, and whether that is exact; `None` if it does
+    /// not fit.
+    fn ratio(&self, times: u128, over: u128) -> Option<(u64, bool)> {
+        let mantissa = self.mantissa?.checked_mul(times << self.power)?;
+        if mantissa == 0 {
+            return Some((0, true));
+        }
+        let ten = 10u128.checked_pow(self.exponent.unsigned_abs());
+        let (mantissa, over) = if self.exponent >= 0 {
+            (mantissa.checked_mul(ten?)?, over)
+        } else {
+            // Too small to count.
+            let Some(over) = ten.and_then(|ten| over.checked_mul(ten)) else {
+                return Some((1, false));
+            };
+            (mantissa, over)
+        };
+        let rounded = u64::try_from(mantissa.div_ceil(over)).ok()?;
+        Some((rounded, mantissa.is_multiple_of(over)))
+    }
 }
 
 fn number(text: &str) -> Option<Number> {
-    let (negative, unsigned) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
+    let negative = text.starts_with('-');
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let digits_end = unsigned
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(unsigned.len());
@@ -84,19 +70,18 @@ fn number(text: &str) -> Option<Number> {
     if integer.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
     }
-    let scale = scale(suffix)?;
+    let (power, exponent) = scale(suffix)?;
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{integer}{fraction}");
-    let significant = digits.trim_start_matches('0');
-    let mantissa = match significant {
+    let mantissa = match digits.trim_start_matches('0') {
         "" => Some(0),
         significant => significant.parse().ok(),
     };
     Some(Number {
         negative,
         mantissa,
-        fraction_digits: i32::try_from(fraction.len()).ok()?,
-        scale,
+        power,
+        exponent: exponent.saturating_sub(i32::try_from(fraction.len()).ok()?),
     })
 }
 
@@ -110,118 +95,64 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
     if number.negative {
         return Err(QuantityError::Negative { value: value() });
     }
-    let too_large = || QuantityError::TooLarge { value: value() };
-    let mantissa = number.mantissa.ok_or_else(too_large)?;
-    match number.scale {
-        Scale::Binary(power) => Err(QuantityError::BinarySuffix {
-            value: value(),
-            mib: whole_mib(mantissa, number.fraction_digits, power),
-        }),
-        Scale::Decimal(exponent) => {
-            match scaled(mantissa, exponent.saturating_sub(number.fraction_digits)) {
-                Scaled::Whole(number) if text.ends_with(['n', 'u', 'm']) => {
-                    let value = value();
-                    Err(QuantityError::SmallSuffix { value, number })
-                }
-                Scaled::Whole(whole) => u64::try_from(whole).map_err(|_| too_large()),
-                Scaled::Fraction => Err(QuantityError::Fraction { value: value() }),
-                Scaled::Overflow => Err(too_large()),
-            }
+    if number.power > 0 {
+        let mib = number.ratio(1, 1 << 20).filter(|(_, exact)| *exact);
+        let (value, mib) = (value(), mib.map(|(mib, _)| mib));
+        return Err(QuantityError::BinarySuffix { value, mib });
+    }
+    match number.ratio(1, 1) {
+        Some((number, true)) if text.ends_with(['n', 'u', 'm']) => {
+            let value = value();
+            Err(QuantityError::SmallSuffix { value, number })
         }
+        Some((number, true)) => Ok(number),
+        Some((_, false)) => Err(QuantityError::Fraction { value: value() }),
+        None => Err(QuantityError::TooLarge { value: value() }),
     }
 }
 
 /// A quantity of CPU in thousandths, rounded up as kube-scheduler does; `None` for a text
 /// that is not a quantity or does not fit.
 pub fn milli_cpu(text: &str) -> Option<MilliCpu> {
-    ratio(text, 1000, 1).map(MilliCpu)
+    rounded_up(text, 1000, 1).map(MilliCpu)
 }
 
 /// A quantity of bytes in MiB, rounded up; `None` for a text that is not a quantity or does
 /// not fit.
 pub fn mib(text: &str) -> Option<Mib> {
-    ratio(text, 1, 1 << 20).map(Mib)
+    rounded_up(text, 1, 1 << 20).map(Mib)
 }
 
-/// The quantity times `times / over`, rounded up; 0 for a negative one.
-fn ratio(text: &str, times: u128, over: u128) -> Option<u64> {
+/// The quantity times `times / over`; 0 for a negative one.
+fn rounded_up(text: &str, times: u128, over: u128) -> Option<u64> {
     let number = number(text)?;
-    if number.negative || number.mantissa == Some(0) {
+    if number.negative {
         return Some(0);
     }
-    let mantissa = number.mantissa?.checked_mul(times)?;
-    let (power, exponent) = match number.scale {
-        Scale::Binary(power) => (power, -number.fraction_digits),
-        Scale::Decimal(exponent) => (0, exponent.checked_sub(number.fraction_digits)?),
-    };
-    let mantissa = mantissa.checked_mul(1 << power)?;
-    let ten = 10u128.checked_pow(exponent.unsigned_abs());
-    let (mantissa, over) = if exponent >= 0 {
-        (mantissa.checked_mul(ten?)?, over)
-    } else {
-        // Too small to count.
-        let Some(over) = ten.and_then(|ten| over.checked_mul(ten)) else {
-            return Some(u64::from(mantissa > 0));
-        };
-        (mantissa, over)
-    };
-    u64::try_from(mantissa.div_ceil(over)).ok()
+    number.ratio(times, over).map(|(rounded, _)| rounded)
 }
 
-fn scale(suffix: &str) -> Option<Scale> {
+/// The powers of two and of ten that a suffix means.
+fn scale(suffix: &str) -> Option<(u32, i32)> {
     Some(match suffix {
-        "" => Scale::Decimal(0),
-        "n" => Scale::Decimal(-9),
-        "u" => Scale::Decimal(-6),
-        "m" => Scale::Decimal(-3),
-        "k" => Scale::Decimal(3),
-        "M" => Scale::Decimal(6),
-        "G" => Scale::Decimal(9),
-        "T" => Scale::Decimal(12),
-        "P" => Scale::Decimal(15),
-        "E" => Scale::Decimal(18),
-        "Ki" => Scale::Binary(10),
-        "Mi" => Scale::Binary(20),
-        "Gi" => Scale::Binary(30),
-        "Ti" => Scale::Binary(40),
-        "Pi" => Scale::Binary(50),
-        "Ei" => Scale::Binary(60),
-        exponent => {
-            let digits = exponent.strip_prefix(['e', 'E'])?;
-            Scale::Decimal(digits.parse().ok()?)
-        }
+        "" => (0, 0),
+        "n" => (0, -9),
+        "u" => (0, -6),
+        "m" => (0, -3),
+        "k" => (0, 3),
+        "M" => (0, 6),
+        "G" => (0, 9),
+        "T" => (0, 12),
+        "P" => (0, 15),
+        "E" => (0, 18),
+        "Ki" => (10, 0),
+        "Mi" => (20, 0),
+        "Gi" => (30, 0),
+        "Ti" => (40, 0),
+        "Pi" => (50, 0),
+        "Ei" => (60, 0),
+        exponent => (0, exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
     })
-}
-
-enum Scaled {
-    Whole(u128),
-    Fraction,
-    Overflow,
-}
-
-/// `mantissa * 10^exponent`.
-fn scaled(mantissa: u128, exponent: i32) -> Scaled {
-    let power = 10u128.checked_pow(exponent.unsigned_abs());
-    match (exponent >= 0, power) {
-        (true, Some(power)) => mantissa
-            .checked_mul(power)
-            .map_or(Scaled::Overflow, Scaled::Whole),
-        (true, None) => Scaled::Overflow,
-        (false, Some(power)) if mantissa.is_multiple_of(power) => Scaled::Whole(mantissa / power),
-        (false, _) => Scaled::Fraction,
-    }
-}
-
-/// `mantissa * 10^-fraction_digits * 2^power` bytes in MiB, if whole.
-fn whole_mib(mantissa: u128, fraction_digits: i32, power: u32) -> Option<u64> {
-    let bytes = mantissa.checked_mul(1 << power)?;
-    let Scaled::Whole(bytes) = scaled(bytes, -fraction_digits) else {
-        return None;
-    };
-    bytes
-        .is_multiple_of(1 << 20)
-        .then(|| u64::try_from(bytes >> 20).ok())
-        .flatten()
 }
 
 #[cfg(test)]

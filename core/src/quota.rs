@@ -1,7 +1,6 @@
 //! Limits on the GPU memory and compute of a namespace: what its pods use, what its quotas
 //! allow, and whether one more pod fits.
 //!
-//!
 //! All hard keys `limits.` and `requests.` of memory and compute of all `ResourceQuota`s apply at
 //! once. A pod is charged its effective use of [`crate::usage`], summed over its devices:
 //! count × memory and count × cores, with percentages resolved on the allocated devices
@@ -15,7 +14,6 @@ use crate::id::Namespace;
 use crate::units::{Mib, Percent};
 use crate::usage::{AllocatedUse, DeviceUse};
 
-/// What a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitedResource {
     /// MiB, summed over all devices.
@@ -27,9 +25,7 @@ pub enum LimitedResource {
 /// What one pod uses of all its devices together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaAmount {
-    /// Memory.
     pub memory: Mib,
-    /// Compute.
     pub cores: Percent,
 }
 
@@ -51,7 +47,6 @@ impl QuotaAmount {
     }
 }
 
-/// The value of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitValue {
     /// This much; 0 allows nothing.
@@ -73,11 +68,8 @@ impl LimitValue {
 /// One hard key of one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What it applies to.
     pub on: LimitedResource,
-    /// The key as written.
     pub key: Arc<str>,
-    /// Its value.
     pub most: LimitValue,
     /// What Kubernetes counts under the key, once it has counted: not the number of GPUs, percentages
     /// or annotations, and nothing under `limits.`.
@@ -87,7 +79,6 @@ pub struct Limit {
 /// The limits of a `ResourceQuota` on GPU memory and compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Its name, unique in the namespace.
     pub name: Arc<str>,
     /// Empty for a quota on other resources.
     pub limits: Vec<Limit>,
@@ -113,12 +104,10 @@ impl NamespaceUsage {
         (self.unreadable == 0).then_some(sum)
     }
 
-    /// Whether no pod is counted.
     pub fn is_empty(&self) -> bool {
         self.pods == 0
     }
 
-    /// Adds a pod.
     pub fn add(&mut self, allocated: &AllocatedUse) {
         let (amount, unreadable) = amount(allocated);
         self.memory += u128::from(amount.memory.0);
@@ -155,7 +144,6 @@ pub struct Headroom {
 }
 
 impl Headroom {
-    /// What is left beside this usage.
     pub fn new(namespace: Namespace, used: NamespaceUsage, quotas: Arc<[Quota]>) -> Self {
         let mut headroom = Self {
             namespace,
@@ -240,7 +228,6 @@ struct NamespaceState {
     quotas: Arc<[Quota]>,
 }
 
-/// All namespaces with a pod or a quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(HashMap<Namespace, NamespaceState>);
 
@@ -296,7 +283,6 @@ impl Namespaces {
         limited.then(|| Headroom::new(name.clone(), state.used, quotas))
     }
 
-    /// Whether the namespace has a limit.
     pub fn has_quota(&self, namespace: &str) -> bool {
         let state = self.0.get(namespace);
         state.is_some_and(|state| !state.quotas.is_empty())
@@ -361,19 +347,14 @@ impl NamespaceState {
 /// used 9000 (Kubernetes counts 6000), asked 3000, limit 10000 of quota team`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QuotaExcess {
-    /// What the limit applies to.
     pub on: LimitedResource,
     /// What the pod would use.
     pub asked: u64,
-    /// The quota's name.
     pub quota: Arc<str>,
-    /// Its hard key.
     pub key: Arc<str>,
-    /// The namespace.
     pub namespace: Namespace,
     /// What its pods use; `None` while one of their allocations is unreadable.
     pub used: Option<u128>,
-    /// What the limit allows.
     pub most: LimitValue,
     /// What Kubernetes counts, if that is known.
     pub counted: Option<u64>,

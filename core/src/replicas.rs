@@ -1,7 +1,6 @@
 //! Replicas as the kubelet counts them: what it offers under each device resource, and what
 //! pods request.
 //!
-//!
 //! The kubelet's own admission rule: under each resource, all pods on the node that have
 //! not finished, whoever scheduled them, request at most `status.allocatable`. It fails any
 //! further pod instead of letting it wait.
@@ -16,7 +15,6 @@ use crate::usage::{self, Stage};
 pub struct Replicas(Vec<(Arc<str>, u32)>);
 
 impl Replicas {
-    /// The number under this resource.
     pub fn under(&self, resource: &str) -> u32 {
         let place = self.place(resource);
         place.map_or(0, |place| self.0[place].1)
@@ -36,7 +34,6 @@ impl Replicas {
         }
     }
 
-    /// Adds all of these.
     pub fn plus(&mut self, others: &Self) {
         for (resource, count) in &others.0 {
             self.add(resource, *count);
@@ -64,7 +61,6 @@ pub fn effective(containers: impl IntoIterator<Item = (Stage, u32)>) -> u32 {
     usage::over_life(containers, u32::saturating_add, u32::max)
 }
 
-/// The replicas of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeReplicas {
     /// What its kubelet offers; `None` if no kubelet has reported, as in simulations: then
@@ -99,7 +95,6 @@ impl NodeReplicas {
 pub struct ReplicaShortage {
     /// The number that it offers.
     pub offered: u32,
-    /// The resource.
     pub resource: Arc<str>,
 }
 
@@ -132,22 +127,6 @@ mod tests {
         assert_eq!(sum, replicas(&[("d", 1), ("a", 1), ("b", 5)]));
         let found = ["a", "b", "c", "d"].map(|name| sum.under(name));
         assert_eq!(found, [1, 5, 0, 1]);
-    }
-
-    #[test]
-    fn follows_kubernetes_effective_request_rule() {
-        use Stage::{App, Init, Sidecar};
-        let check = |containers: &[(Stage, u32)], expected: u32| {
-            assert_eq!(effective(containers.iter().copied()), expected);
-            let requests = containers.iter().map(|&(stage, count)| {
-                let request = (count > 0).then(|| request(count, 1, 0));
-                (stage, request)
-            });
-            let demand = demand(&requests.collect::<Vec<_>>());
-            assert_eq!(demand.replicas(), replicas(&[("nvidia.com/gpu", expected)]));
-        };
-        check(&[(App, 0)], 0);
-        check(&[(Sidecar, 1), (Init, 4), (App, 2)], 5);
     }
 
     #[test]

@@ -15,7 +15,6 @@ pub const MAX_GPU_MIB: u64 = 1 << 20;
 /// More GPUs than any node has.
 pub const MAX_GPUS: u64 = 64;
 
-/// The five resources of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// Number of vGPUs, each on a GPU of its own.
@@ -39,16 +38,6 @@ impl Resource {
         Self::Cores,
         Self::Priority,
     ];
-
-    fn index(self) -> usize {
-        match self {
-            Self::Gpu => 0,
-            Self::Memory => 1,
-            Self::MemoryPercentage => 2,
-            Self::Cores => 3,
-            Self::Priority => 4,
-        }
-    }
 
     fn is_memory(self) -> bool {
         matches!(self, Self::Memory | Self::MemoryPercentage)
@@ -100,14 +89,13 @@ impl ResourceNames {
     pub fn with(changed: impl IntoIterator<Item = (Resource, String)>) -> Self {
         let mut names = Self::default();
         for (resource, name) in changed {
-            names.0[resource.index()] = name;
+            names.0[resource as usize] = name;
         }
         names
     }
 
-    /// The cluster's name for `resource`.
     pub fn of(&self, resource: Resource) -> &str {
-        &self.0[resource.index()]
+        &self.0[resource as usize]
     }
 }
 
@@ -167,7 +155,6 @@ pub fn count(text: &str) -> Result<u32, RequestError> {
     })
 }
 
-/// Memory on each device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// In MiB.
@@ -184,7 +171,6 @@ pub struct GpuRequest {
     pub resource: u8,
     /// The number of devices, at least 1.
     pub count: u32,
-    /// Memory on each.
     pub memory: Memory,
     /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
@@ -211,35 +197,22 @@ impl GpuRequest {
 /// Which amounts of an [`GpuRequest`] the container wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WrittenAmounts {
-    /// The memory.
     pub memory: bool,
-    /// The compute.
     pub cores: bool,
 }
 
 /// Why a container's resources are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// Not a whole number.
     #[error("{source}; expected: {}{}", .resource.expected(), hint(*.resource, .source))]
     Quantity {
-        /// Which resource.
         resource: Resource,
-        /// What is wrong with the number.
         source: QuantityError,
     },
-    /// A whole number outside the range.
     #[error("{value:?} is out of range; expected: {}", .resource.expected())]
-    OutOfRange {
-        /// Which resource.
-        resource: Resource,
-        /// The text as given.
-        value: Excerpt,
-    },
-    /// Both forms of memory at once.
+    OutOfRange { resource: Resource, value: Excerpt },
     #[error("memory is requested both in MiB and in percent; expected: one of the two")]
     MemoryTwice,
-    /// A count of 0 beside a memory or compute request.
     #[error(
         "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource"
     )]
@@ -247,7 +220,6 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// The resource that the error is about.
     pub fn resource(&self) -> Resource {
         match self {
             Self::Quantity { resource, .. } | Self::OutOfRange { resource, .. } => *resource,
@@ -281,7 +253,6 @@ pub struct Written {
 /// What a container asks for: its own values, and what its pod's annotation adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRequest<'a> {
-    /// The five resources.
     pub written: Written,
     /// Counts under other GPU resources, also those of 0, by name.
     pub others: BTreeMap<&'a str, u32>,
@@ -290,9 +261,7 @@ pub struct ContainerRequest<'a> {
 /// Why one of a container's values is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidResource {
-    /// The cluster's name of the resource.
     pub name: String,
-    /// What is wrong.
     pub source: RequestError,
 }
 
@@ -350,17 +319,15 @@ impl<'a> ContainerRequest<'a> {
 /// One value that a default supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// The resource that was not written.
     pub resource: Resource,
-    /// The default value.
     pub value: u64,
 }
 
 impl Written {
     /// Reads the five resources; `value_of` looks one up by its kind. Returns all errors,
     /// not only the first.
-    pub fn read<'a>(
-        value_of: impl Fn(Resource) -> Option<&'a str>,
+    pub fn read<T: AsRef<str>>(
+        value_of: impl Fn(Resource) -> Option<T>,
     ) -> Result<Self, Vec<RequestError>> {
         let mut written = Self::default();
         let mut errors = Vec::new();
@@ -368,6 +335,7 @@ impl Written {
             let Some(text) = value_of(resource) else {
                 continue;
             };
+            let text = text.as_ref();
             match quantity::whole(text) {
                 Ok(number) => errors.extend(written.set(resource, number, text)),
                 Err(source) => errors.push(RequestError::Quantity { resource, source }),
@@ -380,14 +348,7 @@ impl Written {
     pub fn of_numbers(
         number_of: impl Fn(Resource) -> Option<u64>,
     ) -> Result<Self, Vec<RequestError>> {
-        let mut written = Self::default();
-        let mut errors = Vec::new();
-        for resource in Resource::ALL {
-            if let Some(number) = number_of(resource) {
-                errors.extend(written.set(resource, number, &number.to_string()));
-            }
-        }
-        written.validated(errors)
+        Self::read(|resource| number_of(resource).map(|number| number.to_string()))
     }
 
     /// The same container with what `other` has and this lacks. Both forms of memory are one
@@ -398,7 +359,7 @@ impl Written {
         for resource in Resource::ALL {
             let own = self.has(resource) || (has_memory && resource.is_memory());
             if !own {
-                written.numbers[resource.index()] = other.get(resource);
+                written.numbers[resource as usize] = other.get(resource);
             }
         }
         written.validated(Vec::new())
@@ -412,7 +373,7 @@ impl Written {
         }
         let (least, most) = resource.range();
         if (least..=most).contains(&number) {
-            self.numbers[resource.index()] = Some(number);
+            self.numbers[resource as usize] = Some(number);
             return None;
         }
         Some(RequestError::OutOfRange {
@@ -451,7 +412,7 @@ impl Written {
 
     /// What the container wrote for `resource`.
     pub fn get(&self, resource: Resource) -> Option<u64> {
-        self.numbers[resource.index()]
+        self.numbers[resource as usize]
     }
 
     fn asks_beyond_count(&self) -> bool {
@@ -524,7 +485,7 @@ impl Written {
     pub fn completed(&self, defaults: &Defaults) -> Self {
         let mut full = *self;
         for Fill { resource, value } in self.fills(defaults) {
-            full.numbers[resource.index()] = Some(value);
+            full.numbers[resource as usize] = Some(value);
         }
         full
     }
@@ -537,7 +498,7 @@ impl Written {
         let mut own = if devices { Self::default() } else { *self };
         let wrote = own.wrote();
         if !wrote.memory {
-            own.numbers[Resource::MemoryPercentage.index()] = Some(100);
+            own.numbers[Resource::MemoryPercentage as usize] = Some(100);
         }
         GpuRequest {
             resource,

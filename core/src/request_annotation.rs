@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::excerpt::Excerpt;
 use crate::request::{RequestError, Resource, Written};
 
@@ -17,7 +17,6 @@ pub const REQUEST: &str = "aliquot.dev/request";
 /// The version that this release writes.
 pub const VERSION: u32 = 1;
 
-/// The amounts of one container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// MiB on each device.
@@ -34,7 +33,6 @@ pub struct Amounts {
 /// The amounts of a pod's containers, and its priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestAnnotation {
-    /// Version of the format.
     pub v: u32,
     /// The containers that requested an amount or a priority, by name, of every kind.
     #[serde(default)]
@@ -54,21 +52,15 @@ impl Default for RequestAnnotation {
     }
 }
 
-/// Why an annotation is invalid.
 #[derive(Debug, Error)]
 pub enum AnnotationError {
-    /// Its text cannot be read.
     #[error(transparent)]
     Codec(CodecError),
-    /// The priority is out of range.
     #[error("priority: {0}")]
     Priority(RequestError),
-    /// A number of a container is out of range, or its memory is there in both forms.
     #[error("container {container:?}, {}: {source}", field(.source.resource()))]
     Amount {
-        /// The container.
         container: Excerpt,
-        /// What is wrong.
         source: RequestError,
     },
 }
@@ -92,14 +84,8 @@ impl RequestAnnotation {
 
     /// Reads the annotation's text, ignoring unknown fields. Every number is in its range.
     pub fn decode(text: &str) -> Result<Self, AnnotationError> {
-        let read: Self = serde_json::from_str(text)
-            .map_err(|source| AnnotationError::Codec(CodecError::Decode { source }))?;
-        if read.v != VERSION {
-            return Err(AnnotationError::Codec(CodecError::Version {
-                found: read.v,
-                read: VERSION,
-            }));
-        }
+        let read = allocation::decode(text, VERSION, |read: &Self| read.v);
+        let read = read.map_err(AnnotationError::Codec)?;
         let priority =
             |resource: Resource| read.priority.filter(|_| resource == Resource::Priority);
         Written::of_numbers(priority)

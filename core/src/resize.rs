@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::allocation::{Allocation, CodecError, Grant};
+use crate::allocation::{self, Allocation, CodecError, Grant};
 use crate::excerpt::Excerpt;
 use crate::id::GpuUuid;
 use crate::inventory::{Gpu, Mode};
@@ -43,24 +43,17 @@ const AMOUNTS: [(&str, Resource); 3] = [
 /// Why an annotation is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ResizeError {
-    /// It names no container.
     #[error("no container is named; expected: {FORM}")]
     Empty,
-    /// A part is unknown.
     #[error("{0:?} is unknown; expected: {FORM}")]
     Unknown(Excerpt),
-    /// A part is there twice.
     #[error("{0} is written twice; expected: once")]
     Twice(Excerpt),
-    /// An amount is invalid.
     #[error("container {container:?}, {}: {source}", field(.source.resource()))]
     Amount {
-        /// The container.
         container: Excerpt,
-        /// What is wrong.
         source: RequestError,
     },
-    /// The deadline is invalid.
     #[error("deadline {0:?} is out of range; expected: whole seconds, 1 to {MAX_DEADLINE}")]
     Deadline(Excerpt),
 }
@@ -72,7 +65,6 @@ fn field(resource: Resource) -> &'static str {
     known.map_or("amounts", |(name, _)| name)
 }
 
-/// What an annotation asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizeRequest {
     /// The new amounts by container; others stay as they are.
@@ -138,7 +130,6 @@ fn read_amounts(container: &str, amounts: &str) -> Result<Written, ResizeError> 
     })
 }
 
-/// How far a resize is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResizeState {
@@ -165,11 +156,9 @@ pub struct PendingResize {
 /// The content of `aliquot.dev/resize-status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeStatus {
-    /// Version of the format.
     pub v: u32,
     /// Counts what the node was asked to enforce; it ignores what is older.
     pub generation: u64,
-    /// How far it is.
     pub state: ResizeState,
     /// Why, and what would fit.
     pub message: String,
@@ -198,19 +187,10 @@ impl ResizeStatus {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let status: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if status.v != VERSION {
-            return Err(CodecError::Version {
-                found: status.v,
-                read: VERSION,
-            });
-        }
-        Ok(status)
+        allocation::decode(text, VERSION, |status: &Self| status.v)
     }
 }
 
-/// A resize that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resized {
     /// What the node shall enforce.
@@ -222,29 +202,19 @@ pub struct Resized {
 /// Why a resize is refused, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeRefusal {
-    /// The container has no share.
     NoShare {
-        /// The container.
         container: String,
-        /// The containers that have one.
         known: Vec<String>,
     },
     /// The node does not have the device now.
     DeviceGone(GpuUuid),
     /// The device's sharing mode has shares of a fixed size.
-    FixedSize {
-        /// The device.
-        gpu: GpuUuid,
-        /// Its mode.
-        mode: Mode,
-    },
+    FixedSize { gpu: GpuUuid, mode: Mode },
     /// The node takes nothing new.
     Node(Reason),
     /// The device has too little left.
     Full {
-        /// The device.
         gpu: GpuUuid,
-        /// Why.
         reason: Reason,
         /// What the pod would use of it.
         asked: DeviceUse,
@@ -366,8 +336,7 @@ fn device<'n>(
     node: &'n NodeState,
     uuid: &GpuUuid,
 ) -> Result<(&'n Gpu, &'n DeviceState), ResizeRefusal> {
-    let gpus = node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-    let mut devices = gpus.zip(&node.devices);
+    let mut devices = node.gpus().zip(&node.devices);
     let found = devices.find(|(gpu, _)| gpu.uuid == *uuid);
     found.ok_or_else(|| ResizeRefusal::DeviceGone(uuid.clone()))
 }

@@ -18,7 +18,6 @@ use crate::refusal::Reason;
 /// The most bytes of [`ModelRules`].
 const MOST_TEXT: usize = 1024;
 
-/// A model that a pod names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Model {
     /// Exactly this model, ignoring case (`aliquot.dev/…`).
@@ -68,7 +67,6 @@ impl ModelRules {
             .then(|| Arc::new(Self { used, unused }))
     }
 
-    /// Whether the pod accepts this model.
     pub fn accept(&self, model: &str) -> bool {
         accept(&self.used, &self.unused, model)
     }
@@ -195,7 +193,6 @@ pub enum Pin {
     },
 }
 
-/// A pin that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} names no GPU; expected: {PIN_FORMS}")]
 pub struct PinError(Excerpt);

@@ -21,10 +21,8 @@ use crate::request::{MAX_GPU_MIB, Memory};
 use crate::score::Policies;
 use crate::units::{HostResources, Mib, Percent};
 
-/// A type of node that an autoscaler may add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeType {
-    /// The number of its GPUs.
     pub gpus: u32,
     /// NVML's product name of each.
     pub model: String,
@@ -39,7 +37,6 @@ pub struct NodeType {
 }
 
 impl NodeType {
-    /// A node of this type with this many of its GPUs.
     pub fn node(&self, gpus: u32) -> NodeState {
         let gpu = |index: u32| Gpu {
             uuid: format!("GPU-{index}").into(),
@@ -88,7 +85,6 @@ impl NodeType {
 /// A pod that kube-scheduler reports as unschedulable.
 #[derive(Clone, Debug)]
 pub struct UnschedulablePod<'a> {
-    /// What it asks for.
     pub demand: &'a Demand,
     /// `spec.priority`.
     pub priority: i32,
@@ -114,7 +110,6 @@ impl UnschedulablePod<'_> {
 /// What pods and the autoscaler may use.
 #[derive(Debug)]
 pub struct Supply<'a> {
-    /// The nodes that there are.
     pub cluster: &'a Cluster,
     /// The types of nodes that the autoscaler may add.
     pub types: &'a [NodeType],
@@ -315,8 +310,7 @@ fn placed(
         return None;
     }
     let fit = fit::fit(node, demand, policies).ok()?;
-    let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
     let mut state = node.with(&fit.uses, &fit.instances, &demand.replicas());
     state.host.requested = state.host.requested.plus(demand.host);
-    Some((state, amount))
+    Some((state, fit.amount()))
 }

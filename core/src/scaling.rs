@@ -14,7 +14,6 @@ use crate::units::Mib;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scaling(u32);
 
-/// An invalid scaling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a memory scaling; expected: {expected}", expected = Scaling::EXPECTED)]
 pub struct ScalingError(Excerpt);

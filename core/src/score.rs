@@ -2,7 +2,6 @@
 //! policy, and which of the devices that fit are best: by the policy's keys, by NUMA node,
 //! by the links between devices (HAMi 4.7). Capacity is not checked here.
 //!
-//!
 //! Fullness is the sum of the used parts of replicas, compute and memory, including the new
 //! pod (HAMi's default weights 1/1/1); `binpack` prefers the fullest, `spread` the
 //! emptiest. Integers only: equal states must give equal scores.
@@ -27,7 +26,6 @@ const EXHAUSTIVE_LIMIT: usize = 8;
 /// Which choice is better, for nodes and for the devices of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// Between nodes.
     pub node: Policy,
     /// Between the devices of a node.
     pub gpu: GpuPolicy,
@@ -46,10 +44,19 @@ impl Default for Policies {
     }
 }
 
+impl Policies {
+    /// Whether a score for this pod depends on a node's CPU and memory.
+    pub(crate) fn see_host(&self, demand: &Demand) -> bool {
+        let gpu = demand.gpu_policy.unwrap_or(self.gpu);
+        let by_load = Some(GpuSortKey::Load(Policy::Fragmentation));
+        demand.node_policy.unwrap_or(self.node) == Policy::Fragmentation
+            || gpu.keys.contains(&by_load)
+    }
+}
+
 /// Used and total amounts of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Replicas.
     pub replicas: (u64, u64),
     /// Compute in percent.
     pub cores: (u64, u64),
@@ -58,7 +65,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// The load of a device with `more` on it.
     fn of(device: &DeviceState, more: DeviceUse) -> Self {
         let used = device.allocated.used.with(more);
         Self {
@@ -68,7 +74,6 @@ impl Load {
         }
     }
 
-    /// The load of a node with these uses of its devices.
     fn of_node(node: &NodeState, uses: &[(usize, DeviceUse)]) -> Self {
         let devices = node.devices.iter().enumerate();
         devices.fold(Self::default(), |sum, (place, device)| {
@@ -78,7 +83,6 @@ impl Load {
         })
     }
 
-    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Self {
@@ -117,9 +121,7 @@ pub fn weighted(policy: Policy, load: Load, weights: Weights) -> u64 {
 
 /// Scores choices on one node for one pod.
 pub(crate) struct Scorer<'a> {
-    /// The node.
     pub(crate) node: &'a NodeState,
-    /// The pod.
     pub(crate) demand: &'a Demand,
     defaults: &'a Policies,
     /// Made when fragmentation is first needed.
@@ -212,10 +214,8 @@ impl Candidate {
     }
 }
 
-/// The constraints of a choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceSelection {
-    /// The number of devices.
     pub(crate) count: usize,
     /// All of them on one NUMA node.
     pub(crate) one_numa: bool,

@@ -1,27 +1,25 @@
 //! What nodes and devices have, what is allocated and what is free. Whether something still
 //! fits is asked of [`DeviceState::refuse`], as [`crate::fit`] does.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuUuid, NodeName};
 use crate::inventory::{Gpu, Inventory, Mode};
 use crate::mig::Instance;
-use crate::mig::dynamic::{self, DynamicMigState};
-use crate::mig::published::{self, Mig};
-use crate::node::{DeviceState, NodeState, Sums};
-use crate::refusal::Reason;
+use crate::mig::dynamic;
+use crate::mig::published::Mig;
+use crate::node::{DeviceState, NodeState};
 use crate::units::{Mib, Percent};
-use crate::usage::DeviceUse;
+use crate::usage::{AllocatedUse, DeviceUse};
 
 /// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAmount {
-    /// Replicas.
     #[serde(rename = "seats")]
     pub replicas: u32,
-    /// Memory.
     pub memory: Mib,
-    /// Compute.
     pub cores: Percent,
 }
 
@@ -36,7 +34,13 @@ impl From<DeviceUse> for DeviceAmount {
 }
 
 impl DeviceAmount {
-    /// What may be allocated of the device in all.
+    /// What is allocated of each device; `None` if that is unreadable.
+    pub fn of_each(allocated: &AllocatedUse) -> Option<BTreeMap<GpuUuid, Self>> {
+        let uses = allocated.uses()?.iter();
+        let each = uses.map(|(gpu, used)| (gpu.clone(), (*used).into()));
+        Some(each.collect())
+    }
+
     pub fn total(device: &DeviceState) -> Self {
         Self {
             replicas: device.replicas,
@@ -58,7 +62,6 @@ impl DeviceAmount {
         }
     }
 
-    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             replicas: self.replicas + other.replicas,
@@ -86,7 +89,6 @@ pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
     })
 }
 
-/// The whole answer of `GET /top`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopAnswer {
     /// The compute of a container that asks for none.
@@ -97,10 +99,8 @@ pub struct TopAnswer {
     pub nodes: Vec<NodeTop>,
 }
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTop {
-    /// Which node.
     pub node: NodeName,
     /// Why it takes no pod at all.
     pub closed: Option<String>,
@@ -116,16 +116,13 @@ pub struct NodeTop {
     pub gpus: Vec<GpuTop>,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTop {
-    /// Its UUID.
     pub gpu: GpuUuid,
     /// NVML's index.
     pub index: u32,
     /// NVML's product name.
     pub model: String,
-    /// Its sharing mode.
     #[serde(default = "vgpu")]
     pub mode: Mode,
     /// The resource of its replicas; empty for a GPU under dynamic MIG.
@@ -136,13 +133,10 @@ pub struct GpuTop {
     pub instances: Vec<InstanceTop>,
     /// Why it takes no new share.
     pub closed: Option<String>,
-    /// The number of pods with a share.
     pub pods: u32,
-    /// What may be allocated.
     pub total: DeviceAmount,
     /// What is allocated, including lingering shares.
     pub used: DeviceAmount,
-    /// What is free.
     pub left: DeviceAmount,
     /// The part of `used` that belongs to lingering shares.
     pub lingering: DeviceAmount,
@@ -153,7 +147,6 @@ pub struct GpuTop {
     pub largest_with_default_cores: Option<Mib>,
 }
 
-/// An instance on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceTop {
     /// Its first memory slice.
@@ -171,40 +164,32 @@ fn vgpu() -> Mode {
     Mode::Vgpu
 }
 
-/// The instances of a GPU, or the instance itself.
 fn instances(node: &NodeState, place: usize, gpu: &Gpu) -> Vec<InstanceTop> {
-    match &gpu.mig {
-        Some(Mig::Fixed(part)) => vec![InstanceTop {
+    if let Some(part) = gpu.mig.as_ref().and_then(Mig::fixed) {
+        return vec![InstanceTop {
             start: part.start,
             profile: part.profile.clone(),
             allocated: node.devices[place].allocated.pods > 0,
             uuid: Some(gpu.uuid.clone()),
-        }],
-        Some(Mig::Dynamic(found)) => {
-            let mig_state = node
-                .dynamic_mig
-                .iter()
-                .find(|mig_state| mig_state.device == place);
-            let all = mig_state
-                .map_or(&[][..], |mig_state| &mig_state.instances)
-                .iter();
-            let line = |one: &Instance| {
-                let profile = &found.geometry.profiles()[one.profile].name;
-                let made = found.instances.iter();
-                let mut same = made.filter(|m| (&m.profile, m.start) == (profile, one.start));
-                InstanceTop {
-                    start: one.start,
-                    profile: profile.clone(),
-                    allocated: one.busy,
-                    uuid: same.next().map(|made| made.uuid.clone()),
-                }
-            };
-            let mut lines: Vec<InstanceTop> = all.map(line).collect();
-            lines.sort();
-            lines
-        }
-        Some(Mig::Unknown(_)) | None => Vec::new(),
+        }];
     }
+    let Some((mig_state, found)) = node.dynamic(place) else {
+        return Vec::new();
+    };
+    let line = |one: &Instance| {
+        let profile = &found.geometry.profiles()[one.profile].name;
+        let made = found.instances.iter();
+        let mut same = made.filter(|m| (&m.profile, m.start) == (profile, one.start));
+        InstanceTop {
+            start: one.start,
+            profile: profile.clone(),
+            allocated: one.busy,
+            uuid: same.next().map(|made| made.uuid.clone()),
+        }
+    };
+    let mut lines: Vec<InstanceTop> = mig_state.instances.iter().map(line).collect();
+    lines.sort();
+    lines
 }
 
 impl NodeTop {
@@ -213,24 +198,34 @@ impl NodeTop {
         let inventory = node.inventory.as_ref()?;
         let devices = inventory.gpus.iter().zip(&node.devices);
         let line = |(place, (gpu, device)): (usize, (&Gpu, &DeviceState))| {
-            let allocated = node.counted_once(place);
-            let top = GpuTop::of(inventory, gpu, device, allocated, cores, node.closed);
-            let mig_state = node
-                .dynamic_mig
-                .iter()
-                .find(|mig_state| mig_state.device == place);
-            let found = gpu.mig.as_ref().and_then(Mig::dynamic);
-            let largest = |(mig_state, found): (&DynamicMigState, &published::DynamicMig)| {
-                let open = top.closed.is_none();
-                open.then(|| dynamic::largest_instance(mig_state, &found.geometry))
-                    .flatten()
+            let device = &DeviceState {
+                closed: node.closed.or(device.closed),
+                ..*device
             };
-            let largest = mig_state.zip(found).map(largest);
+            let most = |cores| match node.dynamic(place) {
+                None => largest(device, cores),
+                Some(_) if device.closed.is_some() => None,
+                Some((mig_state, found)) => dynamic::largest_instance(mig_state, &found.geometry),
+            };
+            let allocated = node.counted_once(place);
             GpuTop {
+                gpu: gpu.uuid.clone(),
+                index: gpu.index,
+                model: gpu.model.clone(),
+                mode: gpu.mode,
+                resource: match gpu.mode {
+                    Mode::Mig => String::new(),
+                    _ => gpu.resource.clone(),
+                },
                 instances: instances(node, place, gpu),
-                largest: largest.unwrap_or(top.largest),
-                largest_with_default_cores: largest.unwrap_or(top.largest_with_default_cores),
-                ..top
+                closed: device.closed.map(|reason| reason.name().to_owned()),
+                pods: allocated.pods,
+                total: DeviceAmount::total(device),
+                used: allocated.used.into(),
+                left: DeviceAmount::left(device),
+                lingering: lingering(inventory, &gpu.uuid),
+                largest: most(Percent(0)),
+                largest_with_default_cores: most(cores),
             }
         };
         Some(Self {
@@ -240,40 +235,5 @@ impl NodeTop {
             unmeasured: inventory.unmeasured.clone(),
             gpus: devices.enumerate().map(line).collect(),
         })
-    }
-}
-
-impl GpuTop {
-    fn of(
-        inventory: &Inventory,
-        gpu: &Gpu,
-        device: &DeviceState,
-        allocated: Sums,
-        cores: Percent,
-        whole: Option<Reason>,
-    ) -> Self {
-        let device = &DeviceState {
-            closed: whole.or(device.closed),
-            ..*device
-        };
-        Self {
-            gpu: gpu.uuid.clone(),
-            index: gpu.index,
-            model: gpu.model.clone(),
-            mode: gpu.mode,
-            resource: match gpu.mode {
-                Mode::Mig => String::new(),
-                _ => gpu.resource.clone(),
-            },
-            instances: Vec::new(),
-            closed: device.closed.map(|reason| reason.name().to_owned()),
-            pods: allocated.pods,
-            total: DeviceAmount::total(device),
-            used: allocated.used.into(),
-            left: DeviceAmount::left(device),
-            lingering: lingering(inventory, &gpu.uuid),
-            largest: largest(device, Percent(0)),
-            largest_with_default_cores: largest(device, cores),
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! The cluster's typical pods, learnt from its own pods.
 //!
-//!
 //! A [`Census`] counts pods by shape; the commonest shapes that make up 95 % of them, at
 //! most 64, are typical. With fewer than 50 pods an assumed mix replaces the missing ones.
 //! Shapes beyond a maximum are counted but not distinguished, so a census does not grow
@@ -29,14 +28,12 @@ const PRICE_CHANGED: u64 = 200;
 /// The assumed mix: percent of a device's memory, and how many of ten pods ask for it.
 const ASSUMED: [(u32, u32); 4] = [(100, 4), (50, 3), (25, 2), (10, 1)];
 
-/// What pods of one shape ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PodShape {
     /// CPU. Host memory is not part of the shape.
     pub cpu: MilliCpu,
     /// Number of devices; 0 for a pod without GPUs.
     pub count: u32,
-    /// Memory on each.
     pub memory: Memory,
     /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
@@ -93,17 +90,14 @@ impl Census {
         }
     }
 
-    /// The number of counted pods.
     pub fn pods(&self) -> u32 {
         self.pods
     }
 
-    /// The number of distinguished shapes.
     pub fn shapes(&self) -> usize {
         self.shapes.len()
     }
 
-    /// The typical pods.
     pub fn typical(&self) -> Typical {
         let mut shapes: Vec<_> = self.shapes.iter().collect();
         shapes.sort_unstable_by_key(|(shape, (count, _))| Reverse((*count, shape.size())));
@@ -166,7 +160,6 @@ fn cpu_per_gpu(pods: &[TypicalPod]) -> MilliCpu {
     MilliCpu((cpu * 100).checked_div(cores).unwrap_or(0))
 }
 
-/// One typical pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypicalPod {
     /// How common it is.
@@ -175,7 +168,6 @@ pub struct TypicalPod {
     pub host: HostResources,
     /// Number of devices; 0 for a pod without GPUs.
     pub count: u32,
-    /// Memory on each.
     pub memory: Memory,
     /// Compute on each; 100 means exclusive use.
     pub cores: Percent,
@@ -254,7 +246,6 @@ impl Typical {
         cpu.0.saturating_mul(1000).checked_div(self.cpu_per_gpu.0)
     }
 
-    /// The sum of their weights.
     pub fn weight(&self) -> u64 {
         self.weight
     }

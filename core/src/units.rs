@@ -30,7 +30,6 @@ pub struct Percent(pub u32);
 pub struct MilliCpu(pub u64);
 
 impl Percent {
-    /// A whole device.
     pub const WHOLE: Self = Self(100);
 }
 
@@ -46,7 +45,6 @@ impl Mib {
         Self(u64::try_from(share).unwrap_or(u64::MAX))
     }
 
-    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0.saturating_mul(1 << 20)
     }
@@ -92,7 +90,6 @@ pub struct HostResources {
 }
 
 impl HostResources {
-    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             cpu: self.cpu + other.cpu,

@@ -15,7 +15,6 @@ pub enum Stage {
     Init,
     /// An init container with `restartPolicy: Always`: runs on until the pod ends.
     Sidecar,
-    /// An app container.
     App,
 }
 
@@ -99,28 +98,23 @@ impl DeviceUse {
 pub struct DeviceUses(Box<[(GpuUuid, DeviceUse)]>);
 
 impl DeviceUses {
-    /// No device.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether there is no device.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of devices.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The use of the device with this key.
     pub fn get(&self, key: &GpuUuid) -> Option<&DeviceUse> {
         let place = self.0.binary_search_by(|(known, _)| known.cmp(key));
         place.ok().map(|place| &self.0[place].1)
     }
 
-    /// Whether it uses the device with this key.
     pub fn contains_key(&self, key: &GpuUuid) -> bool {
         self.get(key).is_some()
     }
@@ -131,7 +125,6 @@ impl DeviceUses {
         self.0.iter().map(pair)
     }
 
-    /// The keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &GpuUuid> {
         self.0.iter().map(|(key, _)| key)
     }
@@ -146,7 +139,6 @@ impl DeviceUses {
         both.into_iter().collect()
     }
 
-    /// The uses by key.
     pub fn values(&self) -> impl Iterator<Item = &DeviceUse> {
         self.0.iter().map(|(_, used)| used)
     }
@@ -203,7 +195,6 @@ impl<'de> Deserialize<'de> for DeviceUses {
     }
 }
 
-/// What a pod is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocatedUse {
     /// Known shares; empty for a pod that uses only CPU and memory.
@@ -217,7 +208,6 @@ pub enum AllocatedUse {
 }
 
 impl AllocatedUse {
-    /// No share.
     pub fn nothing() -> Self {
         Self::Known(DeviceUses::new())
     }

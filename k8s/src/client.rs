@@ -14,29 +14,19 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// [`crate::watch::RENEWAL`], so that a dead peer is noticed within this.
 const SILENCE: Duration = Duration::from_secs(75);
 
-/// Why there is no client.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The file cannot be read or is not a kubeconfig.
     #[error("cannot read kubeconfig {path}")]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
-        /// What kube found.
         source: kube::config::KubeconfigError,
     },
-    /// Not in a pod, or its service account is not mounted.
     #[error("no --kubeconfig given and no service account found")]
     InCluster {
-        /// What kube found.
         source: kube::config::InClusterError,
     },
-    /// The TLS or HTTP client cannot be made.
     #[error("cannot make a Kubernetes client")]
-    Client {
-        /// What kube found.
-        source: kube::Error,
-    },
+    Client { source: kube::Error },
 }
 
 /// Makes the client from `kubeconfig`, or from the pod's service account.

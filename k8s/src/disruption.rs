@@ -1,32 +1,30 @@
 //! What preemption needs to know of pods and disruption budgets.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
+
+use crate::view::{ConditionView, PodView};
 
 /// `terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE: i64 = 30;
 
-/// A pod's labels.
 pub type Labels = BTreeMap<String, String>;
 
 /// A `PodDisruptionBudget` as preemption sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
-    /// Its namespace.
     pub namespace: String,
     /// How many of its pods may be evicted now.
     pub allowed: u32,
     /// Pods that it counts as evicted already, by name.
     disrupted: BTreeSet<String>,
-    selector: Option<LabelSelector>,
+    /// An invalid one selects nothing.
+    selector: Option<Selector>,
 }
 
 impl Budget {
-    /// The budget of this object.
     pub fn of(budget: &PodDisruptionBudget) -> Self {
         let status = budget.status.as_ref();
         let spec = budget.spec.as_ref();
@@ -44,7 +42,7 @@ impl Budget {
                 .flatten()
                 .map(|(name, _)| name.clone())
                 .collect(),
-            selector: spec.and_then(|spec| spec.selector.clone()),
+            selector: spec.and_then(|spec| Selector::try_from(spec.selector.clone()?).ok()),
         }
     }
 
@@ -55,123 +53,68 @@ impl Budget {
             && self
                 .selector
                 .as_ref()
-                .is_some_and(|selector| selects(selector, labels))
-    }
-}
-
-/// Kubernetes' rule for label selectors. An invalid one selects nothing.
-fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
-    let equal = selector.match_labels.iter().flatten();
-    let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
-    let expressions = selector.match_expressions.iter().flatten();
-    let mut expressions = expressions.map(|wanted| {
-        let value = labels.get(&wanted.key).map(String::as_str);
-        meets(
-            &wanted.operator,
-            wanted.values.as_deref().unwrap_or_default(),
-            value,
-        )
-    });
-    equal.all(|matches| matches) && expressions.all(|matches| matches)
-}
-
-/// Whether a label with this value, if any, meets a requirement. An invalid one is met by none.
-pub(crate) fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
-    let among = |value: &str| values.iter().any(|one| one == value);
-    let compared = || {
-        let number = |text: &str| text.parse::<i64>().ok();
-        let [limit] = values else { return None };
-        Some(number(value?)?.cmp(&number(limit)?))
-    };
-    match operator {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        // Only a node's labels are compared; the API server refuses these elsewhere.
-        "Gt" => compared() == Some(Ordering::Greater),
-        "Lt" => compared() == Some(Ordering::Less),
-        _ => false,
+                .is_some_and(|selector| selector.matches(labels))
     }
 }
 
 /// `spec.priority`; 0 if unset.
-pub fn priority(pod: &Pod) -> i32 {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.priority)
-        .unwrap_or(0)
+pub fn priority(pod: &PodView) -> i32 {
+    pod.spec.priority.unwrap_or(0)
 }
 
 /// Whether `spec.preemptionPolicy` allows it to preempt.
-pub fn may_preempt(pod: &Pod) -> bool {
-    let policy = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.preemption_policy.as_deref());
-    policy != Some("Never")
+pub fn may_preempt(pod: &PodView) -> bool {
+    pod.spec.preemption_policy.as_deref() != Some("Never")
+}
+
+fn condition<'p>(pod: &'p PodView, kind: &str, status: &str) -> Option<&'p ConditionView> {
+    let mut conditions = pod.status.conditions.iter().flatten();
+    conditions.find(|one| one.kind == kind && one.status == status)
 }
 
 /// kube-scheduler's report why it has not placed the pod (`PodScheduled` is False).
-pub fn not_scheduled(pod: &Pod) -> Option<&PodCondition> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let mut reports = conditions
-        .iter()
-        .filter(|condition| condition.type_ == "PodScheduled");
-    reports.find(|condition| condition.status == "False")
+pub fn not_scheduled(pod: &PodView) -> Option<&ConditionView> {
+    condition(pod, "PodScheduled", "False")
 }
 
 /// Whether kube-scheduler reported that no node can take it.
-pub fn unschedulable(pod: &Pod) -> bool {
+pub fn unschedulable(pod: &PodView) -> bool {
     not_scheduled(pod).is_some_and(|found| found.reason.as_deref() == Some("Unschedulable"))
 }
 
 /// The node that kube-scheduler nominated for it (`status.nominatedNodeName`).
-pub fn nominated(pod: &Pod) -> Option<&str> {
-    let name = pod.status.as_ref()?.nominated_node_name.as_deref()?;
+pub fn nominated(pod: &PodView) -> Option<&str> {
+    let name = pod.status.nominated_node_name.as_deref()?;
     (!name.is_empty()).then_some(name)
 }
 
 /// When it started, in seconds since 1970; before that, when it was created.
-pub fn started(pod: &Pod) -> i64 {
-    let started = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.start_time.as_ref());
+pub fn started(pod: &PodView) -> i64 {
+    let started = pod.status.start_time.as_ref();
     let time = started.or(pod.metadata.creation_timestamp.as_ref());
     time.map_or(0, |time| time.0.as_second())
 }
 
 /// Its termination grace period in seconds.
-pub fn grace_period(pod: &Pod) -> u64 {
-    let spec = pod.spec.as_ref();
-    let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
+pub fn grace_period(pod: &PodView) -> u64 {
+    let grace = pod.spec.termination_grace_period_seconds;
     u64::try_from(grace.unwrap_or(GRACE)).unwrap_or(0)
 }
 
 /// `metadata.deletionTimestamp`, in seconds since 1970; `None` if it is not terminating.
-pub fn deletion_deadline(pod: &Pod) -> Option<i64> {
+pub fn deletion_deadline(pod: &PodView) -> Option<i64> {
     let time = pod.metadata.deletion_timestamp.as_ref()?;
     Some(time.0.as_second())
 }
 
-/// Whether kube-scheduler preempts it.
-pub fn preempted_by_kube_scheduler(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .filter(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
-        .any(|condition| condition.reason.as_deref() == Some("PreemptionByScheduler"))
+pub fn preempted_by_kube_scheduler(pod: &PodView) -> bool {
+    condition(pod, "DisruptionTarget", "True")
+        .is_some_and(|found| found.reason.as_deref() == Some("PreemptionByScheduler"))
 }
 
 /// Whether budgets ignore it because it does not run yet.
-pub fn ignored_by_budgets(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+pub fn ignored_by_budgets(pod: &PodView) -> bool {
+    let phase = pod.status.phase.as_deref();
     phase.is_none_or(|phase| phase == "Pending")
 }
 

@@ -15,7 +15,6 @@ const QUEUE: usize = 4096;
 pub struct PodRef {
     /// Namespace; a node has none.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// `metadata.uid`.
     pub uid: String,
@@ -31,7 +30,6 @@ impl PodRef {
         }
     }
 
-    /// The namespace of its events.
     pub(crate) fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() {
             "default"
@@ -66,16 +64,13 @@ pub fn pods_text<'p>(
     format!("{} and {others}", names.join(", "))
 }
 
-/// An event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventNote {
-    /// The pod that it is about.
     pub pod: PodRef,
     /// Whether its type is Warning rather than Normal.
     pub warning: bool,
     /// The reason in CamelCase, such as `Booked`.
     pub reason: &'static str,
-    /// The action, such as `Scheduling`.
     pub action: &'static str,
     /// The text, truncated at 1024 bytes.
     pub text: String,
@@ -96,7 +91,6 @@ impl EventSender {
         }
     }
 
-    /// The number of dropped events.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -7,80 +7,27 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::slim::SlimPod;
+use crate::view::PodView;
 
 /// The arguments of filter and prioritize.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub struct ExtenderArgs<'a> {
-    /// The pod being scheduled, with the fields that [`SlimPod`] reads.
-    #[serde(default, deserialize_with = "slim")]
-    pub pod: Option<Pod>,
-    /// Whole nodes; sent when `nodeCacheCapable` is false.
     #[serde(default)]
-    pub nodes: Option<NodeList>,
+    pub pod: Option<PodView>,
     /// Names of the candidate nodes; sent when `nodeCacheCapable` is true.
     #[serde(default, borrow)]
     pub node_names: Option<Vec<Cow<'a, str>>>,
 }
 
-fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pod>, D::Error> {
-    let pod = Option::<SlimPod>::deserialize(deserializer)?;
-    Ok(pod.map(Pod::from))
-}
-
-/// A `v1.NodeList`. Keeps its nodes as received, too, because an answer repeats them.
-#[derive(Clone, Debug)]
-pub struct NodeList {
-    /// The decoded nodes.
-    pub items: Vec<Node>,
-    raw: Vec<Value>,
-}
-
-impl<'de> Deserialize<'de> for NodeList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Wire {
-            items: Vec<Value>,
-        }
-        let raw = Wire::deserialize(deserializer)?.items;
-        let items = raw.iter().map(Node::deserialize).collect::<Result<_, _>>();
-        let items = items.map_err(D::Error::custom)?;
-        Ok(Self { items, raw })
-    }
-}
-
-impl NodeList {
-    /// The nodes' names, in their order.
-    pub fn names(&self) -> Vec<String> {
-        let names = self.items.iter().map(|node| node.metadata.name.clone());
-        names.map(Option::unwrap_or_default).collect()
-    }
-
-    /// The list of only these nodes, in their order.
-    pub fn only(&self, names: &[&str]) -> Value {
-        let place = |name| {
-            self.items
-                .iter()
-                .position(|node| node.metadata.name.as_deref() == Some(name))
-        };
-        let items = names.iter().filter_map(|name| self.raw.get(place(name)?));
-        json!({"metadata": {}, "items": items.collect::<Vec<_>>()})
-    }
-}
-
-/// The answer of filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderFilterResult {
-    /// The nodes that can take the pod, where whole nodes were sent.
+    /// Whole nodes. Never set, as none are asked for.
     pub nodes: Option<Value>,
-    /// The nodes that can take the pod.
     pub node_names: Option<Vec<String>>,
     /// Nodes that preemption might help on. Never set (see `aliquot_core::decide`).
     pub failed_nodes: Option<BTreeMap<String, String>>,
@@ -94,21 +41,16 @@ pub struct ExtenderFilterResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority {
-    /// The node.
     pub host: String,
     /// 0 (worst) to 10.
     pub score: i64,
 }
 
-/// The arguments of bind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingArgs {
-    /// The pod's name.
     pub pod_name: String,
-    /// Its namespace.
     pub pod_namespace: String,
-    /// Its uid.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
     /// The node that kube-scheduler chose.
@@ -127,53 +69,16 @@ pub struct ExtenderBindingResult {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionArgs {
-    /// The preemptor.
-    pub pod: Option<Pod>,
-    /// Whole pods; sent when `nodeCacheCapable` is false.
-    #[serde(default)]
-    pub node_name_to_victims: Option<BTreeMap<String, Victims>>,
-    /// Uids only; sent when `nodeCacheCapable` is true.
+    pub pod: Option<PodView>,
+    /// By uid; sent when `nodeCacheCapable` is true.
     #[serde(default)]
     pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
-}
-
-impl ExtenderPreemptionArgs {
-    /// The victims by node, in whichever form they were sent.
-    pub fn victims(&self) -> BTreeMap<String, MetaVictims> {
-        if let Some(victims) = &self.node_name_to_meta_victims {
-            return victims.clone();
-        }
-        let uid = |pod: &Pod| MetaPod {
-            uid: pod.metadata.uid.clone().unwrap_or_default(),
-        };
-        let meta = |victims: &Victims| MetaVictims {
-            pods: victims.pods.iter().flatten().map(uid).collect(),
-            num_pdb_violations: victims.num_pdb_violations,
-        };
-        let nodes = self.node_name_to_victims.iter().flatten();
-        nodes
-            .map(|(node, victims)| (node.clone(), meta(victims)))
-            .collect()
-    }
-}
-
-/// Pods that would be evicted, as objects.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct Victims {
-    /// The pods.
-    #[serde(default)]
-    pub pods: Option<Vec<Pod>>,
-    /// How many of them a disruption budget protects.
-    #[serde(rename = "NumPDBViolations", default)]
-    pub num_pdb_violations: i64,
 }
 
 /// Pods that would be evicted, by uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct MetaVictims {
-    /// The pods.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub pods: Vec<MetaPod>,
     /// How many of them a disruption budget protects.
@@ -181,7 +86,6 @@ pub struct MetaVictims {
     pub num_pdb_violations: i64,
 }
 
-/// A pod by its uid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaPod {
     /// `metadata.uid`.
@@ -193,7 +97,6 @@ pub struct MetaPod {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionResult {
-    /// Victims by node.
     pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
 }
 
@@ -233,26 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_victims_as_uids_or_pods() {
-        for form in ["meta", "pods"] {
-            let text = golden(&format!("extender-preemption-args-{form}"));
-            let args: ExtenderPreemptionArgs = serde_json::from_str(&text).unwrap();
-            let victims = args.victims();
-            assert_eq!(victims["n1"].pods[0].uid, "u-2", "{form}");
-            assert_eq!(victims["n1"].num_pdb_violations, 1, "{form}");
-        }
-    }
-
-    #[test]
-    fn reads_extender_args_of_both_forms() {
+    fn reads_calls_as_the_go_types_write_them() {
+        let text = golden("extender-preemption-args-meta");
+        let args: ExtenderPreemptionArgs = serde_json::from_str(&text).unwrap();
+        let victims = args.node_name_to_meta_victims.unwrap();
+        assert_eq!(victims["n1"].pods[0].uid, "u-2");
+        assert_eq!(victims["n1"].num_pdb_violations, 1);
         let text = golden("extender-args-names");
         let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
         assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);
-        assert_eq!(args.pod.unwrap().metadata.name.as_deref(), Some("p"));
-        let text = golden("extender-args-nodes");
-        let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
-        assert!(args.node_names.is_none());
-        let nodes = args.nodes.unwrap();
-        assert_eq!(nodes.only(&["n1"])["items"][0]["metadata"]["name"], "n1");
+        assert_eq!(args.pod.unwrap().name(), Some("p"));
     }
 }

@@ -80,31 +80,41 @@ pub struct RequestFlags {
 /// An invalid resource name.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum FlagError {
-    /// Not the name of an extended resource.
     #[error(
         "resource name {value:?} is invalid; expected: DOMAIN/NAME of letters, digits, '-', '_', '.'"
     )]
-    ResourceName {
-        /// The name as given.
-        value: String,
-    },
-    /// One name for two resources.
+    ResourceName { value: String },
     #[error(
         "resource name {value:?} is not unique or belongs to MIG instances; expected: unique names outside nvidia.com/mig-"
     )]
-    SameName {
-        /// The name as given.
-        value: String,
-    },
+    SameName { value: String },
 }
 
 impl RequestFlags {
     /// The flags as values.
     pub fn settings(&self) -> Result<Settings, FlagError> {
-        let names = self.names()?;
+        let named = [
+            (Resource::Gpu, &self.resource_name),
+            (Resource::Memory, &self.resource_mem),
+            (Resource::MemoryPercentage, &self.resource_mem_percentage),
+            (Resource::Cores, &self.resource_cores),
+            (Resource::Priority, &self.resource_priority),
+        ];
+        let extra = self.extra_resources.iter().filter(|name| !name.is_empty());
+        let usual = named.iter().map(|(_, name)| *name);
+        let all: Vec<&String> = usual.chain(extra.clone()).collect();
+        for (place, value) in all.iter().enumerate() {
+            let value = (*value).clone();
+            if !is_resource_name(&value) {
+                return Err(FlagError::ResourceName { value });
+            }
+            if value.starts_with(mig::RESOURCES) || all[..place].contains(&&value) {
+                return Err(FlagError::SameName { value });
+            }
+        }
         Ok(Settings {
-            extra: self.extra(&names)?,
-            names,
+            extra: extra.cloned().collect(),
+            names: ResourceNames::with(named.map(|(resource, name)| (resource, name.clone()))),
             defaults: Defaults {
                 count: self.default_gpu_num,
                 memory: Mib(self.default_mem),
@@ -116,43 +126,6 @@ impl RequestFlags {
             },
             scheduler_name: self.scheduler_name.clone(),
         })
-    }
-
-    fn extra(&self, names: &ResourceNames) -> Result<Vec<String>, FlagError> {
-        let given = self.extra_resources.iter().filter(|name| !name.is_empty());
-        let extra: Vec<String> = given.cloned().collect();
-        for (place, value) in extra.iter().enumerate() {
-            let value = value.clone();
-            if !is_resource_name(&value) {
-                return Err(FlagError::ResourceName { value });
-            }
-            let usual = Resource::ALL.iter().any(|one| names.of(*one) == value);
-            if usual || value.starts_with(mig::RESOURCES) || extra[..place].contains(&value) {
-                return Err(FlagError::SameName { value });
-            }
-        }
-        Ok(extra)
-    }
-
-    fn names(&self) -> Result<ResourceNames, FlagError> {
-        let named = [
-            (Resource::Gpu, &self.resource_name),
-            (Resource::Memory, &self.resource_mem),
-            (Resource::MemoryPercentage, &self.resource_mem_percentage),
-            (Resource::Cores, &self.resource_cores),
-            (Resource::Priority, &self.resource_priority),
-        ];
-        for (index, (_, value)) in named.iter().enumerate() {
-            let value = (*value).clone();
-            if !is_resource_name(&value) {
-                return Err(FlagError::ResourceName { value });
-            }
-            if named[..index].iter().any(|(_, earlier)| **earlier == value) {
-                return Err(FlagError::SameName { value });
-            }
-        }
-        let named = named.map(|(resource, name)| (resource, name.clone()));
-        Ok(ResourceNames::with(named))
     }
 }
 

@@ -4,6 +4,7 @@
 //! becomes a demand or an entry in the ledger).
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod access;
 pub mod client;
@@ -17,5 +18,5 @@ pub mod publisher;
 pub mod quota;
 pub mod replicas;
 pub mod selection;
-pub mod slim;
+pub mod view;
 pub mod watch;

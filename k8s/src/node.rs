@@ -55,7 +55,6 @@ fn cordoned(annotations: Option<&BTreeMap<String, String>>) -> Vec<GpuUuid> {
     devices
 }
 
-/// What a Node object publishes.
 pub fn published(node: &Node) -> NodePublication {
     let annotations = node.metadata.annotations.as_ref();
     let Some(text) = annotations.and_then(|all| all.get(INVENTORY)) else {

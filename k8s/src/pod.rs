@@ -17,15 +17,12 @@ use aliquot_core::{
     Allocation, ContainerDemand, Defaults, Demand, GpuUuid, Mib, ModelRules, Namespace, NodeName,
     PodUid, Preferences, RequestAnnotation, ResourceNames, Stage, quantity,
 };
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use thiserror::Error;
 
-use crate::event::PodRef;
+use crate::view::{self, ContainerView, PodView, stage};
 
-/// The kubelet's mark on the mirror pod of a static pod. On other pods any user may write it where
-/// no policy prevents that.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 /// On mirror pods, the API server's copies of static pods: the uid under which the kubelet runs the
 /// static pod. On other pods any user may write it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -39,12 +36,10 @@ pub const PLACEHOLDER_SCHEDULER: &str = "aliquot-placeholder";
 /// The cluster's resource names and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The five resources' names.
     pub names: ResourceNames,
     /// Other GPU resources that renamed devices are advertised under; those of MIG
     /// instances are known by their names.
     pub extra: Vec<String>,
-    /// Defaults for what a container leaves out.
     pub defaults: Defaults,
     /// The `schedulerName` of the pods that our scheduler admits.
     pub scheduler_name: String,
@@ -64,24 +59,18 @@ impl Default for Settings {
 /// Why a pod's demand is invalid.
 #[derive(Debug, Error)]
 pub enum DemandError {
-    /// A container's resource.
     #[error("container {container:?}, {resource}: {source}")]
     Resource {
-        /// The container.
         container: String,
-        /// The cluster's name of the resource.
         resource: String,
-        /// What is wrong.
         source: RequestError,
     },
-    /// The request as an annotation.
     #[error("annotation {REQUEST}: {0}")]
     Request(AnnotationError),
     /// Two containers have one name; the API server stores no such pod, and an allocation
     /// names containers.
     #[error("duplicate container name {0:?}; expected: a unique name for each container")]
     DuplicateContainer(String),
-    /// An annotation.
     #[error(transparent)]
     Preference(PreferenceError),
 }
@@ -99,10 +88,8 @@ pub fn kubelet_uid(pod: &Pod) -> PodUid {
 
 /// Whether it is a mirror pod, the kubelet's copy of a static pod: its node owns it.
 pub fn is_mirror(pod: &Pod) -> bool {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-    let mut owners = pod.metadata.owner_references.iter().flatten();
-    annotation(pod, MIRROR).is_some()
-        && owners.any(|owner| owner.kind == "Node" && Some(&owner.name) == node)
+    let spec = pod.spec.as_ref();
+    view::is_mirror(&pod.metadata, spec.and_then(|spec| spec.node_name.as_ref()))
 }
 
 /// `metadata.namespace`, empty for an object that was never stored.
@@ -110,17 +97,14 @@ pub fn namespace(pod: &Pod) -> Namespace {
     pod.metadata.namespace.as_deref().unwrap_or_default().into()
 }
 
-/// The node that the pod is bound to, if any.
 pub fn node(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
 }
 
 /// Whether the pod stands for missing GPUs and never runs.
-pub fn is_placeholder(pod: &Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
-    scheduler == Some(PLACEHOLDER_SCHEDULER)
+pub fn is_placeholder(pod: &PodView) -> bool {
+    pod.spec.scheduler_name.as_deref() == Some(PLACEHOLDER_SCHEDULER)
 }
 
 /// Whether the pod has finished (Succeeded, Failed).
@@ -132,19 +116,9 @@ pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// One of the pod's annotations.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(key).map(String::as_str)
-}
-
-/// The pod as events refer to it.
-pub fn reference(pod: &Pod) -> PodRef {
-    PodRef {
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
-        uid: pod.metadata.uid.clone().unwrap_or_default(),
-    }
 }
 
 /// Each container and when it runs: init containers in order, then app containers.
@@ -152,29 +126,29 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, Stage)> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_deref());
     let apps = spec.map(|spec| spec.containers.as_slice());
-    let stage = |c: &Container| match c.restart_policy.as_deref() {
-        Some("Always") => Stage::Sidecar,
-        _ => Stage::Init,
-    };
-    let init = init.unwrap_or_default().iter().map(move |c| (c, stage(c)));
+    let init = init.unwrap_or_default().iter();
+    let init = init.map(|c| (c, stage(c.restart_policy.as_deref())));
     let apps = apps.unwrap_or_default().iter().map(|c| (c, Stage::App));
     init.chain(apps)
 }
 
 /// The pod's demand, defaults applied. [`Demand::requests_gpu`] says whether it asks for a share.
 /// Limits count; requests where a limit is missing; the annotation where both are.
-pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
+pub fn demand(pod: &PodView, settings: &Settings) -> Result<Demand, DemandError> {
     let mut priority = 1;
     let mut demands: Vec<ContainerDemand> = Vec::new();
     let mut resources = vec![settings.names.of(Resource::Gpu).into()];
-    let filled = annotation(pod, DEFAULTED).and_then(|text| serde_json::from_str(text).ok());
+    let filled = pod
+        .annotation(DEFAULTED)
+        .and_then(|text| serde_json::from_str(text).ok());
     let filled: Filled<'_> = filled.unwrap_or_default();
     let annotated = request_annotation(pod)?;
-    for (container, stage) in containers(pod) {
+    for (container, stage) in pod.containers() {
         if demands.iter().any(|other| other.name == container.name) {
             return Err(DemandError::DuplicateContainer(container.name.clone()));
         }
-        let request = container_request(container, &annotated, settings)?;
+        let written = container.resources.as_ref();
+        let request = container_request(&container.name, written, &annotated, settings)?;
         if let Some(own) = request.written.get(Resource::Priority) {
             priority = priority.min(u8::try_from(own).unwrap_or(1));
         }
@@ -189,11 +163,11 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
             ),
         });
     }
-    let preferences = Preferences::read(|key| annotation(pod, key));
+    let preferences = Preferences::read(|key| pod.annotation(key));
     let preferences =
         preferences.map_err(|mut errors| DemandError::Preference(errors.swap_remove(0)))?;
     Ok(Demand {
-        namespace: namespace(pod),
+        namespace: pod.namespace(),
         resources,
         containers: demands,
         host: requested_host_resources(pod),
@@ -205,16 +179,16 @@ pub fn demand(pod: &Pod, settings: &Settings) -> Result<Demand, DemandError> {
 }
 
 /// The part of the pod's request that its annotation has.
-pub fn request_annotation(pod: &Pod) -> Result<RequestAnnotation, DemandError> {
-    annotation(pod, REQUEST).map_or_else(
+pub fn request_annotation(pod: &PodView) -> Result<RequestAnnotation, DemandError> {
+    pod.annotation(REQUEST).map_or_else(
         || Ok(RequestAnnotation::default()),
         |text| RequestAnnotation::decode(text).map_err(DemandError::Request),
     )
 }
 
 /// The models that the pod accepts; `None` for any.
-pub(crate) fn models(pod: &Pod) -> Option<Arc<ModelRules>> {
-    preferences::models(|key| annotation(pod, key))
+pub(crate) fn models(pod: &PodView) -> Option<Arc<ModelRules>> {
+    preferences::models(|key| pod.annotation(key))
 }
 
 type Quantities = BTreeMap<String, Quantity>;
@@ -258,28 +232,28 @@ fn requests(
 }
 
 /// Limits, then requests.
-pub(crate) fn amounts(container: &Container) -> [Option<&Quantities>; 2] {
-    let resources = container.resources.as_ref();
+pub(crate) fn amounts(resources: Option<&ResourceRequirements>) -> [Option<&Quantities>; 2] {
     [
         resources.and_then(|r| r.limits.as_ref()),
         resources.and_then(|r| r.requests.as_ref()),
     ]
 }
 
-/// What a container of a pod with this annotation asks for.
+/// What a container of this name and with these resources asks for, of a pod with this annotation.
 pub fn container_request<'a>(
-    container: &'a Container,
+    container: &str,
+    resources: Option<&'a ResourceRequirements>,
     annotated: &RequestAnnotation,
     settings: &Settings,
 ) -> Result<ContainerRequest<'a>, DemandError> {
-    let all = amounts(container).into_iter().flatten().flatten();
+    let all = amounts(resources).into_iter().flatten().flatten();
     let texts = all.map(|(name, quantity)| (name.as_str(), quantity.0.as_str()));
-    let annotated = annotated.of(&container.name);
+    let annotated = annotated.of(container);
     let read = ContainerRequest::read(texts, &annotated, &settings.names, &settings.extra);
     read.map_err(|mut errors| {
         let InvalidResource { name, source } = errors.swap_remove(0);
         DemandError::Resource {
-            container: container.name.clone(),
+            container: container.to_owned(),
             resource: name,
             source,
         }
@@ -289,8 +263,8 @@ pub fn container_request<'a>(
 /// The CPU and memory that the pod requests over its life, by kube-scheduler's own rule
 /// (component-helpers, `PodRequests`): that of its containers, plus the pod's overhead; requests of
 /// the whole pod replace the sum.
-pub fn requested_host_resources(pod: &Pod) -> HostResources {
-    let requests = containers(pod).map(|(container, stage)| {
+pub fn requested_host_resources(pod: &PodView) -> HostResources {
+    let requests = pod.containers().map(|(container, stage)| {
         let resources = container.resources.as_ref();
         (
             stage,
@@ -298,8 +272,7 @@ pub fn requested_host_resources(pod: &Pod) -> HostResources {
         )
     });
     let mut sum = usage::over_life(requests, HostResources::plus, larger);
-    let spec = pod.spec.as_ref();
-    let whole = spec.and_then(|spec| spec.resources.as_ref());
+    let whole = pod.spec.resources.as_ref();
     if let Some(requests) = whole.and_then(|whole| whole.requests.as_ref()) {
         let whole = host_resources(Some(requests));
         if requests.contains_key("cpu") {
@@ -309,7 +282,7 @@ pub fn requested_host_resources(pod: &Pod) -> HostResources {
             sum.memory = whole.memory;
         }
     }
-    sum.plus(host_resources(spec.and_then(|spec| spec.overhead.as_ref())))
+    sum.plus(host_resources(pod.spec.overhead.as_ref()))
 }
 
 /// CPU and memory. Missing and invalid quantities count as 0; the API server admits none.
@@ -330,13 +303,12 @@ fn larger(a: HostResources, b: HostResources) -> HostResources {
 
 /// What a bound pod is allocated, by its allocation annotation; `None` for a pod that is not bound
 /// or has none. An allocation counts only together with a node: it is written by the Binding alone.
-pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
-    let node = node(pod)?;
-    let text = annotation(pod, ALLOCATION)?;
+pub fn allocated(pod: &PodView, settings: &Settings) -> Option<(NodeName, AllocatedUse)> {
+    let node = pod.node()?;
+    let text = pod.annotation(ALLOCATION)?;
     let allocated_use = match Allocation::decode(text) {
         Ok(allocation) if allocation.node == node => {
-            let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
-            AllocatedUse::Known(usage::effective(&allocation, stages))
+            AllocatedUse::Known(usage::effective(&allocation, pod.stages()))
         }
         // Of another release, damaged, or of another node: fail closed.
         Ok(_) | Err(_) if is_admitted(pod, settings) => AllocatedUse::Unreadable,
@@ -346,15 +318,12 @@ pub fn allocated(pod: &Pod, settings: &Settings) -> Option<(NodeName, AllocatedU
 }
 
 /// The most memory that a pod may use of each device on which it may use more than it is allocated.
-pub fn memory_limits(pod: &Pod) -> BTreeMap<GpuUuid, Mib> {
-    let allocation = annotation(pod, ALLOCATION).map(Allocation::decode);
+pub fn memory_limits(pod: &PodView) -> BTreeMap<GpuUuid, Mib> {
+    let allocation = pod.annotation(ALLOCATION).map(Allocation::decode);
     let Some(Ok(mut allocation)) = allocation else {
         return BTreeMap::new();
     };
-    let effective = |allocation: &Allocation| {
-        let stages = containers(pod).map(|(c, stage)| (c.name.as_str(), stage));
-        usage::effective(allocation, stages)
-    };
+    let effective = |allocation: &Allocation| usage::effective(allocation, pod.stages());
     let requested = effective(&allocation);
     let containers = allocation.containers.values_mut();
     for grant in containers.chain(allocation.init.values_mut()).flatten() {
@@ -373,15 +342,15 @@ pub fn memory_limits(pod: &Pod) -> BTreeMap<GpuUuid, Mib> {
 /// Whether our scheduler admitted this bound pod: the pod names it and requests devices (or its
 /// request is invalid). Both are in the spec, where nobody changes them later, and the webhook
 /// refuses a node beside them. A pod that only names our scheduler proves nothing: anybody's does.
-fn is_admitted(pod: &Pod, settings: &Settings) -> bool {
-    let spec = pod.spec.as_ref();
-    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
-    let requests = |container: &Container| {
-        let request = container_request(container, &RequestAnnotation::default(), settings);
+fn is_admitted(pod: &PodView, settings: &Settings) -> bool {
+    let unannotated = RequestAnnotation::default();
+    let requests = |container: &ContainerView| {
+        let (name, resources) = (&*container.name, container.resources.as_ref());
+        let request = container_request(name, resources, &unannotated, settings);
         request.map_or(true, |request| request.asks(&settings.defaults))
     };
-    name == Some(&settings.scheduler_name)
-        && containers(pod).any(|(container, _)| requests(container))
+    pod.spec.scheduler_name.as_ref() == Some(&settings.scheduler_name)
+        && pod.containers().any(|(container, _)| requests(container))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn pod(spec: &Value, annotations: &Value) -> Pod {
+fn pod(spec: &Value, annotations: &Value) -> PodView {
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": annotations},
         "spec": spec,
@@ -85,24 +85,6 @@ fn invalid_request_names_container_resource_and_value() {
     for part in ["\"main\"", "nvidia.com/gpumem", "\"16Gi\"", "write 16384"] {
         assert!(text.contains(part), "{text}");
     }
-}
-
-#[test]
-fn reads_resources_before_the_annotation() {
-    let text = r#"{"v":1,"containers":{"main":{"memory":1,"cores":30},"side":{"percentage":50}}}"#;
-    let annotations = json!({REQUEST: text});
-    let gpu = |name: &str, amounts: Value| {
-        let mut limits = amounts;
-        limits["nvidia.com/gpu"] = json!("1");
-        json!({"name": name, "resources": {"limits": limits}})
-    };
-    let main = gpu("main", json!({"nvidia.com/gpumem": "3k"}));
-    let spec = json!({"containers": [main, gpu("side", json!({}))]});
-    let demand = demand(&pod(&spec, &annotations), &Settings::default()).unwrap();
-    let request = |container: usize| demand.containers[container].requests[0];
-    assert_eq!(request(0).memory, Memory::Mib(Mib(3000)));
-    assert_eq!(request(0).cores, Percent(30));
-    assert_eq!(request(1).memory, Memory::Share(Percent(50)));
 }
 
 #[test]
@@ -201,7 +183,7 @@ fn mig_20_reads_each_resource_as_a_request_of_its_own() {
         ..Settings::default()
     };
     let requests = |limits: serde_json::Value, filled: serde_json::Value| {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: PodView = serde_json::from_value(json!({
             "metadata": {"annotations": {DEFAULTED: filled.to_string()}},
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }))
@@ -246,7 +228,7 @@ fn mig_20_reads_each_resource_as_a_request_of_its_own() {
 }
 
 fn check_host_resources(spec: &Value, cpu: u64, memory: u64) {
-    let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+    let pod: PodView = serde_json::from_value(json!({ "spec": spec })).unwrap();
     let sum = requested_host_resources(&pod);
     assert_eq!((sum.cpu.0, sum.memory.0), (cpu, memory), "{spec}");
 }

@@ -74,7 +74,6 @@ pub async fn publish(
     tasks.wait().await;
 }
 
-/// A published event.
 struct Published {
     name: String,
     text: String,

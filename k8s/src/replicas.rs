@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use aliquot_core::request::{Resource, is_other};
 use aliquot_core::{Inventory, Replicas, Requests, mig, quantity, replicas};
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use parking_lot::Mutex;
 
 use crate::pod::{self, Settings};
+use crate::view::{ContainerView, PodView};
 
 /// Names that are interned: a cluster has a handful, and tenants may make up any number.
 const MAX_INTERNED: usize = 64;
@@ -47,7 +48,7 @@ pub fn offered(node: &Node, inventory: &Inventory) -> Option<Replicas> {
 }
 
 /// What a pod requests of its node besides shares of devices, whoever scheduled it.
-pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
+pub fn requests(pod: &PodView, settings: &Settings) -> Requests {
     Requests {
         host: pod::requested_host_resources(pod),
         replicas: requested(pod, settings),
@@ -55,17 +56,18 @@ pub fn requests(pod: &Pod, settings: &Settings) -> Requests {
     }
 }
 
-fn requested(pod: &Pod, settings: &Settings) -> Replicas {
+fn requested(pod: &PodView, settings: &Settings) -> Replicas {
     let usual = settings.names.of(Resource::Gpu);
     let ours = |name: &str| name == usual || is_other(name, &settings.extra);
-    let amounts = pod::containers(pod).flat_map(|(container, _)| pod::amounts(container));
+    let containers = pod.containers();
+    let amounts = containers.flat_map(|(one, _)| pod::amounts(one.resources.as_ref()));
     let names = amounts.flatten().flat_map(BTreeMap::keys);
     let mut names: Vec<&str> = names.map(String::as_str).collect();
     names.retain(|name| ours(name));
     names.sort_unstable();
     names.dedup();
     let under = |name: &str| {
-        let containers = pod::containers(pod);
+        let containers = pod.containers();
         replicas::effective(containers.map(|(c, stage)| (stage, requested_under(c, name))))
     };
     names
@@ -74,9 +76,9 @@ fn requested(pod: &Pod, settings: &Settings) -> Replicas {
         .collect()
 }
 
-fn requested_under(container: &Container, name: &str) -> u32 {
+fn requested_under(container: &ContainerView, name: &str) -> u32 {
     // Requests, then limits: for device resources they are equal if both are written.
-    let mut found = pod::amounts(container).into_iter().rev().flatten();
+    let mut found = pod::amounts(container.resources.as_ref()).into_iter().rev().flatten();
     let found = found.find_map(|amounts| amounts.get(name));
     // Invalid quantities count as more than any node has.
     found.map_or(0, |quantity| count(quantity, u32::MAX))
@@ -97,7 +99,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn check(spec: &Value, expected: &[(&str, u32)]) {
-        let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+        let pod: PodView = serde_json::from_value(json!({ "spec": spec })).unwrap();
         let settings = Settings {
             extra: vec!["nvidia.com/gpu.shared".to_owned()],
             ..Settings::default()

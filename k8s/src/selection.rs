@@ -1,19 +1,20 @@
 //! Which nodes a pod's `nodeSelector`, required node affinity and tolerations allow, as kube-scheduler
 //! reads them.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration,
 };
 use serde::Serialize;
 
-use crate::disruption::{Labels, meets};
+use crate::disruption::Labels;
+use crate::view::PodView;
 
 /// A selection with more texts or bytes is not kept: somebody else wrote it, for each pending pod.
 const MOST: (usize, usize) = (64, 4096);
 
-/// The nodes that a pod selects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeSelection {
     /// `nodeSelector`.
@@ -26,28 +27,22 @@ pub struct NodeSelection {
 
 impl NodeSelection {
     /// The selection of this pod; `None` where it says too much about it.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn of(pod: &PodView) -> Option<Self> {
         let selection = Self::read(pod);
         selection.is_short().then_some(selection)
     }
 
-    /// All that this pod says.
-    pub fn read(pod: &Pod) -> Self {
-        let Some(spec) = &pod.spec else {
-            return Self::default();
-        };
-        let affinity = spec
-            .affinity
-            .as_ref()
-            .and_then(|all| all.node_affinity.as_ref());
+    pub fn read(pod: &PodView) -> Self {
+        let affinity = pod.spec.affinity.as_ref();
+        let affinity = affinity.and_then(|all| all.node_affinity.as_ref());
         let required = affinity.and_then(|node| {
             node.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
         Self {
-            labels: spec.node_selector.clone().unwrap_or_default(),
+            labels: pod.spec.node_selector.clone().unwrap_or_default(),
             terms: required.map(|required| required.node_selector_terms.clone()),
-            tolerations: spec.tolerations.clone().unwrap_or_default(),
+            tolerations: pod.spec.tolerations.clone().unwrap_or_default(),
         }
     }
 
@@ -67,7 +62,6 @@ impl NodeSelection {
         lengths.len() + terms <= MOST.0 && lengths.iter().sum::<usize>() <= MOST.1
     }
 
-    /// Whether it selects the node of this name with these labels.
     pub fn selects(&self, node: &str, labels: &Labels) -> bool {
         let mut equal = self.labels.iter();
         equal.all(|(key, value)| labels.get(key) == Some(value))
@@ -124,14 +118,31 @@ fn covers(toleration: &Toleration, taint: &str) -> bool {
         }
 }
 
+/// Whether a label with this value, if any, meets a requirement. An invalid one is met by none.
+fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
+    let among = |value: &str| values.iter().any(|one| one == value);
+    let compared = || {
+        let number = |text: &str| text.parse::<i64>().ok();
+        let [limit] = values else { return None };
+        Some(number(value?)?.cmp(&number(limit)?))
+    };
+    match operator {
+        "In" => value.is_some_and(among),
+        "NotIn" => !value.is_some_and(among),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared() == Some(Ordering::Greater),
+        "Lt" => compared() == Some(Ordering::Less),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
 
     fn of(spec: &Value) -> Option<NodeSelection> {
-        let mut spec = spec.clone();
-        spec["containers"] = json!([]);
         NodeSelection::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
     }
 

@@ -332,11 +332,7 @@ fn can_place(geometry: &Geometry, requested: &[usize], placed: &mut Vec<Instance
     };
     let starts: Vec<u8> = geometry.starts(profile, placed).collect();
     starts.into_iter().any(|start| {
-        placed.push(Instance {
-            profile,
-            start,
-            busy: true,
-        });
+        placed.push(Instance::busy(profile, start));
         let found = can_place(geometry, rest, placed);
         placed.pop();
         found

@@ -16,8 +16,8 @@ use aliquot_core::{Allocation, Demand, Namespace, NodeName, PodUid, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
 use aliquot_k8s::extender::ExtenderBindingArgs;
 use aliquot_k8s::pod::{self, DemandError};
+use aliquot_k8s::view::PodView;
 use aliquot_serve::fail_point;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
@@ -45,57 +45,30 @@ const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 /// Why a pod was not bound. The text goes to kube-scheduler and into its event.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The pod is not in the API server, or another one has its name.
     #[error("pod {namespace}/{name} with uid {uid} is gone", namespace = .0.namespace, name = .0.name, uid = .0.uid)]
     Gone(PodRef),
-    /// The pod's resources cannot be read.
     #[error("the pod's GPU request is invalid: {0}")]
     Demand(#[from] DemandError),
-    /// The node no longer has the capacity.
     #[error("node {node} can no longer serve the GPU request: {why}")]
-    Refused {
-        /// The node.
-        node: NodeName,
-        /// The reasons, counted.
-        why: String,
-    },
-    /// Nothing is assumed for a member of a gang: its gang would be bound in part.
+    Refused { node: NodeName, why: String },
     #[error(
         "nothing is reserved for this member of pod group {gang}; expected: its Binding soon after filter, of the same scheduler"
     )]
-    GivenBack {
-        /// The gang.
-        gang: String,
-    },
-    /// The pod has an allocation on another node.
+    GivenBack { gang: String },
     #[error("the pod already has an allocation on node {node}")]
-    AlreadyAllocated {
-        /// That node.
-        node: NodeName,
-    },
-    /// The pod's own annotations leave no space for the allocation.
+    AlreadyAllocated { node: NodeName },
     #[error(
         "the pod's annotations have {used} bytes and its allocation needs {needed} more; expected: at most {MAX_ANNOTATION_BYTES} in all"
     )]
-    AnnotationsTooLarge {
-        /// Bytes in use.
-        used: usize,
-        /// Bytes of the allocation.
-        needed: usize,
-    },
-    /// The allocation cannot be written as text.
+    AnnotationsTooLarge { used: usize, needed: usize },
     #[error(transparent)]
     Encode(#[from] CodecError),
-    /// The API server rejected the Binding.
     #[error("the API server rejected the Binding: {0}")]
     Rejected(String),
-    /// The pod is bound, but not by this Binding.
     #[error("another Binding has bound the pod to node {0:?}")]
     Elsewhere(String),
-    /// This replica does not lead.
     #[error("this replica may not bind: {0}")]
     NotLeading(String),
-    /// The pod cannot be fetched.
     #[error("cannot get the pod: {0}")]
     Get(String),
 }
@@ -132,7 +105,6 @@ pub struct Binder {
     settled: Mutex<HashMap<PodUid, Settled>>,
 }
 
-/// The outcome of one POST of a Binding.
 #[derive(Debug)]
 enum PostOutcome {
     Bound,
@@ -143,7 +115,6 @@ enum PostOutcome {
 }
 
 impl Binder {
-    /// A binder that writes with `pods`.
     pub fn new(
         cache: Arc<LedgerCache>,
         pods: PodClient,
@@ -391,7 +362,7 @@ impl Binder {
         };
         match self.pods.get(pod).await {
             // Not bound, and an earlier attempt is unanswered: it may still succeed.
-            Ok(Some(found)) if !conflict && pod::node(&found).is_none() => {
+            Ok(Some(found)) if !conflict && found.node().is_none() => {
                 over.then_some(Err(BindError::NotLeading(why)))
             }
             Ok(found) => Some(conflict_outcome(found.as_ref(), pod, node, allocation, why)),
@@ -429,7 +400,7 @@ impl Binder {
 
 /// The outcome after a conflict: an earlier copy of our POST succeeded, or not.
 fn conflict_outcome(
-    found: Option<&Pod>,
+    found: Option<&PodView>,
     pod: &PodRef,
     node: &NodeName,
     allocation: Option<&str>,
@@ -438,9 +409,9 @@ fn conflict_outcome(
     let Some(found) = found else {
         return Err(BindError::Gone(pod.clone()));
     };
-    match pod::node(found) {
+    match found.node() {
         None => Err(BindError::Rejected(why)),
-        Some(bound) if bound == *node && pod::annotation(found, ALLOCATION) == allocation => Ok(()),
+        Some(bound) if bound == *node && found.annotation(ALLOCATION) == allocation => Ok(()),
         Some(bound) => Err(BindError::Elsewhere(bound.to_string())),
     }
 }

@@ -3,15 +3,12 @@
 
 use std::sync::Arc;
 
-use http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tower_test::mock::{self, SendResponse};
 
 use super::*;
 use crate::leader::Leadership;
-use crate::ledger_cache::tests::{cache, pod, used};
+use crate::ledger_cache::tests::{cache, pod, pod_json, used};
+use crate::pod_client::tests::{Calls, api_server, status};
 use aliquot_k8s::event;
 use aliquot_k8s::watch::{Freshness, Index};
 
@@ -29,25 +26,20 @@ enum ScriptedResponse {
 
 type Script = Vec<(&'static str, ScriptedResponse)>;
 
-fn status(code: u16) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": format!("status {code}"), "reason": "x", "details": {}})
-}
-
 /// Plays `script`; fails on a call too many or of another method.
-async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<Body>>) {
+async fn play(script: Script, mut calls: Calls) {
     let mut posted = None;
-    let mut unanswered: Vec<SendResponse<Response<Body>>> = Vec::new();
+    let mut unanswered = Vec::new();
     for (method, answer) in script {
-        let (request, send) = server.next_request().await.expect("a call is missing");
-        assert_eq!(request.method().as_str(), method, "{}", request.uri());
-        let body = request.into_body().collect_bytes().await.unwrap();
+        let call = calls.next_call().await.expect("a call is missing");
+        assert_eq!(call.method.as_str(), method, "{}", call.uri);
         if method == "POST" && posted.is_none() {
-            posted = Some(serde_json::from_slice::<Value>(&body).unwrap());
+            posted = Some(call.body.clone());
         }
         let (code, body) = match answer {
             ScriptedResponse::Status(code, body) => (code, body),
             ScriptedResponse::Timeout => {
-                unanswered.push(send);
+                unanswered.push(call);
                 continue;
             }
             ScriptedResponse::StatusAndLeaseLost(code, leader) => {
@@ -56,24 +48,29 @@ async fn play(script: Script, mut server: mock::Handle<Request<Body>, Response<B
             }
             ScriptedResponse::PodAsPosted => {
                 let posted = posted.as_ref().unwrap();
-                let mut pod = serde_json::to_value(pod("a", 600, None)).unwrap();
+                let mut pod = pod_json("a", 600, None);
                 pod["metadata"]["annotations"] = posted["metadata"]["annotations"].clone();
                 pod["spec"]["nodeName"] = posted["target"]["name"].clone();
                 (200, pod)
             }
         };
-        let response = Response::builder().status(code);
-        send.send_response(
-            response
-                .body(Body::from(serde_json::to_vec(&body).unwrap()))
-                .unwrap(),
-        );
+        call.answer(code, &body);
     }
-    assert!(server.next_request().await.is_none(), "a call too many");
+    assert!(calls.next_call().await.is_none(), "a call too many");
 }
 
-/// Binds pod `a` (600 of 1000 MiB) to `n` against `script`; checks the result and the memory that
-/// is allocated afterwards.
+/// A binder of pod `a`, which asks for 600 of the 1000 MiB of `n`.
+fn scene(leader: Leader) -> (Arc<LedgerCache>, Binder, Calls) {
+    let (client, calls) = api_server();
+    let cache = Arc::new(cache());
+    Index::apply(&*cache, pod("a", 600, None));
+    let (events, _event_rx) = event::queue();
+    let binder = Binder::new(cache.clone(), PodClient::new(client), events, leader);
+    (cache, binder, calls)
+}
+
+/// Binds pod `a` to `n` against `script`; checks the result and the memory that is allocated
+/// afterwards.
 async fn check(script: Script, expected: &str, allocated: u64) {
     check_as(Leader::always(), script, expected, allocated).await;
 }
@@ -89,13 +86,8 @@ fn args(node: &str) -> ExtenderBindingArgs {
 }
 
 async fn check_as(leader: Leader, script: Script, expected: &str, allocated: u64) {
-    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, pod("a", 600, None));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let binder = Binder::new(cache.clone(), pods, events, leader);
-    let api_server = tokio::spawn(play(script, server));
+    let (cache, binder, calls) = scene(leader);
+    let api_server = tokio::spawn(play(script, calls));
     // A script that failed must not leave the binder repeating forever.
     let deadline = Duration::from_mins(1);
     let outcome = timeout(deadline, binder.bind(&args("n")))
@@ -137,7 +129,7 @@ async fn stops_after_its_last_post_when_lease_is_lost() {
         std::iter::once(post).chain(gets).collect()
     };
     let unbound = |times| {
-        let pod = serde_json::to_value(pod("a", 600, None)).unwrap();
+        let pod = pod_json("a", 600, None);
         std::iter::repeat_n(pod, times).map(|pod| Status(200, pod))
     };
     let leader = Leader::replica();
@@ -157,9 +149,9 @@ async fn stops_after_its_last_post_when_lease_is_lost() {
 async fn repeats_binding_until_outcome_is_definite() {
     let gone = "pod d/a with uid a is gone";
     let failed = |code: u16| Status(code, status(code));
-    let found = |pod: Pod| Status(200, serde_json::to_value(pod).unwrap());
-    let mut other = pod("a", 600, Some("n"));
-    other.metadata.uid = Some("b".to_owned());
+    let found = |node| Status(200, pod_json("a", 600, node));
+    let mut other = pod_json("a", 600, Some("n"));
+    other["metadata"]["uid"] = json!("b");
     for (script, expected, allocated) in [
         (vec![("POST", failed(404))], gone, 0),
         (
@@ -193,7 +185,7 @@ async fn repeats_binding_until_outcome_is_definite() {
             vec![
                 ("POST", Timeout),
                 ("POST", failed(403)),
-                ("GET", found(pod("a", 600, None))),
+                ("GET", found(None)),
                 ("POST", failed(403)),
                 ("GET", PodAsPosted),
             ],
@@ -201,15 +193,16 @@ async fn repeats_binding_until_outcome_is_definite() {
             600,
         ),
         (
-            vec![
-                ("POST", failed(409)),
-                ("GET", found(pod("a", 600, Some("m")))),
-            ],
+            vec![("POST", failed(409)), ("GET", found(Some("m")))],
             "another Binding has bound the pod to node \"m\"",
             0,
         ),
         // Of the same name.
-        (vec![("POST", failed(409)), ("GET", found(other))], gone, 0),
+        (
+            vec![("POST", failed(409)), ("GET", Status(200, other))],
+            gone,
+            0,
+        ),
     ] {
         check(script, expected, allocated).await;
     }
@@ -217,18 +210,13 @@ async fn repeats_binding_until_outcome_is_definite() {
 
 #[tokio::test(start_paused = true)]
 async fn writes_hami_annotation_in_same_binding() {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, pod("a", 600, None));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let binder = Binder::new(cache, pods, events, Leader::always()).with_hami_annotations(true);
+    let (_, binder, mut calls) = scene(Leader::always());
+    let binder = binder.with_hami_annotations(true);
     let api_server = tokio::spawn(async move {
-        let (request, send) = server.next_request().await.expect("a Binding");
-        let answer = Body::from(serde_json::to_vec(&status(201)).unwrap());
-        send.send_response(Response::builder().status(201).body(answer).unwrap());
-        let body = request.into_body().collect_bytes().await.unwrap();
-        serde_json::from_slice::<Value>(&body).unwrap()
+        let call = calls.next_call().await.expect("a Binding");
+        let posted = call.body.clone();
+        call.answer(201, &status(201));
+        posted
     });
     binder.bind(&args("n")).await.unwrap();
     let posted = api_server.await.unwrap();
@@ -242,14 +230,9 @@ async fn writes_hami_annotation_in_same_binding() {
 
 #[tokio::test(start_paused = true)]
 async fn second_bind_call_waits_for_first_and_writes_nothing() {
-    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, pod("a", 600, None));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let binder = Binder::new(cache, pods, events, Leader::always());
+    let (_, binder, calls) = scene(Leader::always());
     let script = vec![("POST", Timeout), ("POST", Status(201, status(201)))];
-    let api_server = tokio::spawn(play(script, server));
+    let api_server = tokio::spawn(play(script, calls));
     let (here, elsewhere) = (args("n"), args("m"));
     let (first, again, other) = tokio::join!(
         binder.bind(&here),
@@ -269,20 +252,13 @@ async fn second_bind_call_waits_for_first_and_writes_nothing() {
 /// A pod that was bound and deleted while the watch was away: no event ever shows it.
 #[tokio::test(start_paused = true)]
 async fn releases_reservation_of_pod_that_vanished_unseen() {
-    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, pod("a", 600, None));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let binder = Binder::new(cache.clone(), pods, events, Leader::always());
-    let mut not_found = status(404);
-    not_found["reason"] = json!("NotFound");
+    let (cache, binder, calls) = scene(Leader::always());
     let script = vec![
         ("POST", Status(201, status(201))),
         ("GET", PodAsPosted),
-        ("GET", Status(404, not_found)),
+        ("GET", Status(404, status(404))),
     ];
-    let api_server = tokio::spawn(play(script, server));
+    let api_server = tokio::spawn(play(script, calls));
     binder.bind(&args("n")).await.unwrap();
     let bound = Instant::now();
     // Not overdue, still there, no longer there.

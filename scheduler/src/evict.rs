@@ -12,7 +12,6 @@ use std::time::Duration;
 use aliquot_core::inventory::{Inventory, RefusedPod};
 use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
-use aliquot_k8s::pod;
 use aliquot_serve::fail_point;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -119,10 +118,10 @@ async fn evict(
     let Some(found) = found else {
         return Ok(());
     };
-    if pod::is_mirror(&found) || found.metadata.deletion_timestamp.is_some() {
+    if found.is_mirror() || found.is_terminating() {
         return Ok(());
     }
-    if pod::node(&found).as_ref() != Some(node) {
+    if found.node().as_ref() != Some(node) {
         return Err(format!(
             "node {node} lists the pod for eviction, but the pod is not on that node"
         ));

@@ -2,21 +2,18 @@
 //! prioritize and preempt as functions of the ledger and a call. [`crate::bind`] answers bind.
 //!
 //! They change nothing but what is assumed for a pod, the record of its refusal, and that it is left
-//! to kube-scheduler's preemption. A call with Node objects (a simulation, for
-//! example by cluster-autoscaler) is answered from these objects alone and changes nothing at all.
+//! to kube-scheduler's preemption. A call names nodes; one with Node objects is refused.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use aliquot_core::decide::{self, Memo, NodeQuery};
-use aliquot_core::score::Policies;
-use aliquot_core::{Cluster, Demand, Excerpt, Ledger, PodUid, Reason, Refusal};
+use aliquot_core::{Demand, Excerpt, PodUid, Reason, Refusal, decide};
 use aliquot_k8s::event::{EventNote, EventSender};
 use aliquot_k8s::extender::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
-    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriority, MetaPod, NodeList,
+    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriority, MetaPod,
 };
-use aliquot_k8s::node::published;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::{disruption, pod};
 use aliquot_serve::{Readiness, fail_point};
 use axum::body::Bytes;
@@ -25,7 +22,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -43,28 +39,20 @@ use crate::preempt::{candidates, unix};
 /// Largest body in bytes: 5,000 names are about 0.3 MB; a pod may have 3 MiB.
 pub const MAX_BODY: usize = 16 << 20;
 
-/// The state of the handlers.
 #[derive(Clone)]
 pub struct ExtenderState {
-    /// The ledger.
     pub cache: Arc<LedgerCache>,
-    /// Whether this replica may bind.
     pub leader: Leader,
-    /// Writes Bindings.
     pub binder: Arc<Binder>,
     /// Bind tasks, which outlive their requests.
     pub tasks: TaskTracker,
-    /// Events.
     pub events: EventSender,
-    /// Counters.
     pub metrics: Metrics,
-    /// Whether the ledger is up to date.
     pub readiness: Readiness,
     /// Maximum number of nodes that filter returns.
     pub shortlist: usize,
 }
 
-/// The routes of the extender.
 pub fn router(verbs: ExtenderState) -> Router {
     Router::new()
         .route("/filter", post(serve_filter))
@@ -147,6 +135,13 @@ fn unreadable(error: serde_json::Error) -> String {
     format!("cannot read the extender call: {}", Excerpt::of(error))
 }
 
+/// kube-scheduler sends whole objects instead.
+fn missing(field: &str) -> String {
+    format!(
+        "the extender call has no {field}; expected: nodeCacheCapable: true of the extender in kube-scheduler's configuration"
+    )
+}
+
 fn json(answer: Result<impl Serialize, String>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
@@ -184,23 +179,14 @@ async fn serve_bind(verbs: extract::State<ExtenderState>, body: Bytes) -> Respon
     Json(ExtenderBindingResult { error }).into_response()
 }
 
-/// The nodes of a call.
-enum Candidates<'a> {
-    /// Their names, as in the ledger.
-    Names(Vec<Cow<'a, str>>),
-    /// Whole objects; only their content counts.
-    Objects(NodeList),
-}
-
 /// A call, read.
 pub struct Call<'a> {
-    pod: Pod,
+    pod: PodView,
     uid: PodUid,
     demand: Demand,
-    candidates: Candidates<'a>,
+    names: Vec<Cow<'a, str>>,
 }
 
-/// The outcome of a call, for the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
@@ -210,54 +196,35 @@ pub enum Outcome {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the body of a call.
     pub fn read(body: &'a [u8], settings: &pod::Settings) -> Result<Self, String> {
         let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(unreadable)?;
         let pod = args.pod.ok_or("the extender call has no Pod")?;
-        let candidates = match (args.node_names, args.nodes) {
-            (Some(names), _) => Candidates::Names(names),
-            (None, Some(nodes)) => {
-                let nameless = nodes
-                    .items
-                    .iter()
-                    .position(|node| node.metadata.name.is_none());
-                if let Some(at) = nameless {
-                    return Err(format!(
-                        "the extender call's Nodes.items[{at}].metadata.name is missing"
-                    ));
-                }
-                Candidates::Objects(nodes)
-            }
-            (None, None) => return Err("the extender call has neither NodeNames nor Nodes".into()),
-        };
+        let names = args.node_names.ok_or_else(|| missing("NodeNames"))?;
         let demand = pod::demand(&pod, settings)
             .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
         Ok(Self {
-            uid: pod::uid(&pod),
+            uid: pod.uid(),
             pod,
             demand,
-            candidates,
+            names,
         })
     }
 
     /// The nodes that can take the pod: the best `shortlist` of them, or all where kube-scheduler
-    /// scores them by something else, too; for a member of a gang the best one alone. On the first of
-    /// them a share is assumed for the pod from now on.
+    /// scores all of them by preferred affinity or spread constraints; for a member of a gang the best
+    /// one alone. On the first of them a share is assumed for the pod from now on.
     pub fn filter(
         self,
         cache: &LedgerCache,
         events: &EventSender,
         shortlist: usize,
     ) -> (Outcome, ExtenderFilterResult) {
-        let names = match &self.candidates {
-            Candidates::Objects(nodes) => return self.filter_objects(&cache.policies(), nodes),
-            Candidates::Names(names) => names,
-        };
+        let names = &self.names;
         if !self.demand.requests_gpu() {
             return (Outcome::Ok, fits(names.iter().map(AsRef::as_ref)));
         }
-        let (gang, namespace) = (GangName::of(&self.pod), pod::namespace(&self.pod));
-        let most = if shortlist == 0 || gang.is_some() || wants_all(&self.pod) {
+        let (gang, namespace) = (GangName::of(&self.pod), self.pod.namespace());
+        let most = if shortlist == 0 || gang.is_some() || self.pod.prefers_nodes() {
             names.len()
         } else {
             shortlist
@@ -287,9 +254,9 @@ impl<'a> Call<'a> {
         };
         state.refuse(&self.uid, waiting);
         drop(state);
-        tracing::info!(pod = ?self.pod.metadata.name, namespace = ?self.pod.metadata.namespace, text, "refused on every node");
+        tracing::info!(pod = self.pod.name(), %namespace, text, "refused on every node");
         events.send(EventNote {
-            pod: pod::reference(&self.pod),
+            pod: self.pod.reference(),
             warning: true,
             reason: "Refused",
             action: "Scheduling",
@@ -299,109 +266,32 @@ impl<'a> Call<'a> {
         (Outcome::Refused(refusal), refused(names, text))
     }
 
-    fn filter_objects(
-        &self,
-        policies: &Policies,
-        nodes: &NodeList,
-    ) -> (Outcome, ExtenderFilterResult) {
-        let names = nodes.names();
-        if !self.demand.requests_gpu() {
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let answer = ExtenderFilterResult {
-                nodes: Some(nodes.only(&names)),
-                ..ExtenderFilterResult::default()
-            };
-            return (Outcome::Ok, answer);
-        }
-        let cluster = cluster_of(&nodes.items);
-        match self.simulate(&cluster, policies, &names) {
-            Ok(names) => {
-                let answer = ExtenderFilterResult {
-                    nodes: Some(nodes.only(&names)),
-                    ..ExtenderFilterResult::default()
-                };
-                (Outcome::Ok, answer)
-            }
-            Err(refusal) => {
-                let text = decide::refusal_text(names.len(), &refusal);
-                let mut answer = refused(&names, text);
-                answer.node_names = None;
-                answer.nodes = Some(nodes.only(&[]));
-                (Outcome::Refused(refusal), answer)
-            }
-        }
-    }
-
-    fn simulate<'n>(
-        &self,
-        cluster: &Cluster,
-        policies: &Policies,
-        names: &'n [String],
-    ) -> Result<Vec<&'n str>, Refusal> {
-        let query = NodeQuery {
-            cluster,
-            demand: &self.demand,
-            policies,
-            without_own: None,
-            headroom: None,
-        };
-        decide::best(&query, &mut Memo::default(), names, names.len())
-    }
-
     /// A score of 0 to 10 for each node.
     pub fn prioritize(self, cache: &LedgerCache) -> Vec<HostPriority> {
         let line = |(host, score): (&str, i64)| HostPriority {
             host: host.to_owned(),
             score,
         };
-        match &self.candidates {
-            Candidates::Names(names) if !self.demand.requests_gpu() => {
-                names.iter().map(|name| line((name, 0))).collect()
-            }
-            Candidates::Names(names) => {
-                let ranks = cache.ranks(&self.uid, &self.demand, names);
-                ranks.into_iter().map(line).collect()
-            }
-            Candidates::Objects(nodes) if !self.demand.requests_gpu() => {
-                let names = nodes.names().into_iter();
-                names.map(|name| line((&name, 0))).collect()
-            }
-            Candidates::Objects(nodes) => {
-                let names = nodes.names();
-                let cluster = cluster_of(&nodes.items);
-                let query = NodeQuery {
-                    cluster: &cluster,
-                    demand: &self.demand,
-                    policies: &cache.policies(),
-                    without_own: None,
-                    headroom: None,
-                };
-                let ranks = decide::ranks(&query, &mut Memo::default(), &names);
-                ranks.into_iter().map(line).collect()
-            }
+        if !self.demand.requests_gpu() {
+            return self.names.iter().map(|name| line((name, 0))).collect();
         }
+        let ranks = cache.ranks(&self.uid, &self.demand, &self.names);
+        ranks.into_iter().map(line).collect()
     }
 
     /// For pods that request no GPU, as the second, opt-in extender entry asks: 10 for nodes
     /// without free GPU capacity, less the more of their CPU the free GPUs need. Pods that request a GPU get 0
     /// everywhere; the first entry scores them.
     pub fn prioritize_cpu_only(self, cache: &LedgerCache) -> Vec<HostPriority> {
-        let names = match &self.candidates {
-            Candidates::Names(names) => names.iter().map(ToString::to_string).collect(),
-            Candidates::Objects(nodes) => nodes.names(),
-        };
-        let cluster = match &self.candidates {
-            Candidates::Names(_) => cache.snapshot(),
-            Candidates::Objects(nodes) => cluster_of(&nodes.items),
-        };
-        let ranks = decide::cpu_only_ranks(&cluster, &cache.policies().typical, &names);
+        let typical = cache.policies().typical.clone();
+        let ranks = decide::cpu_only_ranks(&cache.snapshot(), &typical, &self.names);
         let asks = self.demand.requests_gpu();
-        let lines = names.into_iter().zip(ranks);
-        let rank = |(host, rank)| HostPriority {
-            host,
+        let lines = self.names.iter().zip(ranks);
+        let line = |(host, rank): (&Cow<'_, str>, i64)| HostPriority {
+            host: host.to_string(),
             score: if asks { 0 } else { rank },
         };
-        lines.map(rank).collect()
+        lines.map(line).collect()
     }
 }
 
@@ -415,8 +305,9 @@ pub fn preempt(cache: &LedgerCache, body: &[u8]) -> Result<ExtenderPreemptionRes
     let pod = args.pod.as_ref().ok_or("the extender call has no Pod")?;
     let demand = pod::demand(pod, cache.settings())
         .map_err(|error| format!("the pod's GPU request is invalid: {error}"))?;
-    let uid = pod::uid(pod);
-    let mut nodes = args.victims();
+    let uid = pod.uid();
+    let nodes = args.node_name_to_meta_victims;
+    let mut nodes = nodes.ok_or_else(|| missing("NodeNameToMetaVictims"))?;
     if demand.requests_gpu() {
         let priority = disruption::priority(pod);
         let now = unix();
@@ -461,16 +352,6 @@ fn refusal_text<S: AsRef<str>>(
     text
 }
 
-/// The cluster that these objects describe, without any pod.
-fn cluster_of(nodes: &[Node]) -> Cluster {
-    let mut ledger = Ledger::default();
-    for node in nodes {
-        let name = node.metadata.name.as_deref().unwrap_or_default().into();
-        ledger.publish(&name, Some(published(node)));
-    }
-    ledger.cluster().clone()
-}
-
 fn fits<'n>(names: impl Iterator<Item = &'n str>) -> ExtenderFilterResult {
     ExtenderFilterResult {
         node_names: Some(names.map(str::to_owned).collect()),
@@ -486,32 +367,6 @@ fn refused<S: AsRef<str>>(names: &[S], text: String) -> ExtenderFilterResult {
         failed_and_unresolvable_nodes: Some([(first.to_owned(), text)].into()),
         ..ExtenderFilterResult::default()
     }
-}
-
-/// kube-scheduler scores preferred affinity and spread constraints over all nodes, so such a pod
-/// gets all nodes that fit.
-fn wants_all(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let preferred = spec.affinity.as_ref().is_some_and(|affinity| {
-        let node = affinity.node_affinity.as_ref();
-        let near = affinity.pod_affinity.as_ref();
-        let far = affinity.pod_anti_affinity.as_ref();
-        node.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        }) || near.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        }) || far.is_some_and(|a| {
-            a.preferred_during_scheduling_ignored_during_execution
-                .is_some()
-        })
-    });
-    preferred
-        || spec
-            .topology_spread_constraints
-            .as_ref()
-            .is_some_and(|c| !c.is_empty())
 }
 
 #[cfg(test)]

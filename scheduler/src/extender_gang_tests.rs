@@ -4,33 +4,33 @@ use std::time::Duration;
 
 use aliquot_core::ledger::NotReserved;
 use aliquot_k8s::event;
-use aliquot_k8s::slim::SlimPod;
 use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ledger_cache::tests::{from, node, pod};
+use crate::ledger_cache::tests::{from, node, pod_json};
 use crate::requeue::take_requeueable;
 
 /// One node `n` of 2000 MiB.
 fn cache() -> LedgerCache {
     let cache = LedgerCache::default();
     Index::<Node>::reset(&cache, vec![node("n", 2000)]);
-    Index::<Pod>::reset(&cache, vec![]);
+    Index::<PodView>::reset(&cache, vec![]);
     cache
 }
 
 /// A pod of 1000 MiB; a member of the gang where one is named.
 fn asks(name: &str, gang: Option<&str>, node: Option<&str>) -> Value {
-    let mut pod = serde_json::to_value(pod(name, 1000, node)).unwrap();
+    let mut pod = pod_json(name, 1000, node);
     if let Some(gang) = gang {
         pod["spec"]["schedulingGroup"] = json!({"podGroupName": gang});
     }
     pod
 }
 
-fn observed(pod: Value) -> Pod {
-    from::<SlimPod>(pod).into()
+fn observed(pod: Value) -> PodView {
+    from(pod)
 }
 
 /// The nodes that filter names for the pod.
@@ -160,7 +160,7 @@ fn restarted_scheduler_lets_interrupted_gang_go_first() {
     let pending = ["a2", "a3"].map(|name| observed(asks(name, Some("a"), None)));
     let other = observed(asks("other", None, None));
     let pods = [vec![bound, other], pending.to_vec()].concat();
-    Index::<Pod>::reset(&cache, pods);
+    Index::<PodView>::reset(&cache, pods);
     assert!(!fits(&cache, "other", None));
     assert!(fits(&cache, "a2", Some("a")) && may_bind(&cache, "a2", "a"));
     assert!(!fits(&cache, "a3", Some("a")));

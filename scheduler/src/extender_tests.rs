@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{from, node, pod, pod_json};
+use crate::pod_client::tests::{api_server, status};
 use crate::requeue::take_requeueable;
 
 /// Nodes `a` of 1000 MiB, `b` of 500 and `c` of 2000, without pods.
@@ -15,25 +17,16 @@ fn cache() -> LedgerCache {
     let cache = LedgerCache::default();
     let nodes = [("a", 1000), ("b", 500), ("c", 2000)];
     Index::<Node>::reset(&cache, nodes.map(|(name, size)| node(name, size)).to_vec());
-    Index::<Pod>::reset(&cache, vec![]);
+    Index::<PodView>::reset(&cache, vec![]);
     cache
 }
 
-fn call(pod: &Value, nodes: &Value) -> Vec<u8> {
-    let key = if nodes[0].is_string() {
-        "NodeNames"
-    } else {
-        "Nodes"
-    };
-    let nodes = match key {
-        "Nodes" => json!({"items": nodes}),
-        _ => nodes.clone(),
-    };
-    json!({"Pod": pod, key: nodes}).to_string().into_bytes()
+fn call(pod: &Value, names: &Value) -> Vec<u8> {
+    json!({"Pod": pod, "NodeNames": names}).to_string().into_bytes()
 }
 
 fn asks(name: &str, memory: u64) -> Value {
-    serde_json::to_value(pod(name, memory, None)).unwrap()
+    pod_json(name, memory, None)
 }
 
 fn filter(cache: &LedgerCache, body: &[u8], shortlist: usize) -> Value {
@@ -47,15 +40,6 @@ fn ranks(cache: &LedgerCache, body: &[u8]) -> Vec<(String, i64)> {
     let call = Call::read(body, cache.settings()).unwrap();
     let lines = call.prioritize(cache).into_iter();
     lines.map(|line| (line.host, line.score)).collect()
-}
-
-#[test]
-fn rejects_node_object_without_a_name() {
-    let nodes = json!([{"metadata": {"name": "a"}}, {"metadata": {}}]);
-    let body = json!({"Pod": asks("p", 100), "Nodes": {"items": nodes}}).to_string();
-    let refused = Call::read(body.as_bytes(), cache().settings()).map(|_| ());
-    let why = "the extender call's Nodes.items[1].metadata.name is missing";
-    assert_eq!(refused, Err(why.to_owned()));
 }
 
 #[test]
@@ -102,48 +86,6 @@ fn refuses_in_one_entry_and_records_offered_nodes() {
     assert!(take_requeueable(&cache).is_empty());
     Index::<Node>::apply(&cache, node("b", 3000));
     assert_eq!(take_requeueable(&cache).len(), 1);
-}
-
-#[test]
-fn answers_for_node_objects_without_changing_state() {
-    let cache = cache();
-    assert!(
-        cache
-            .reserve(&"x".into(), &"d".into(), &"a".into(), &demand(900))
-            .is_ok()
-    );
-    let nodes = json!([node("a", 1000), node("new", 700), node("small", 100)]);
-    let answer = filter(&cache, &call(&asks("p", 600), &nodes), 64);
-    let names: Vec<_> = answer["Nodes"]["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|n| &n["metadata"]["name"])
-        .collect();
-    assert_eq!(names, ["new", "a"], "as if empty, best first");
-    assert_eq!(answer["NodeNames"], Value::Null);
-    let answer = filter(&cache, &call(&asks("p", 6000), &nodes), 64);
-    assert_eq!(answer["Nodes"]["items"], json!([]));
-    assert!(answer["FailedAndUnresolvableNodes"]["a"].is_string());
-    assert_eq!(
-        ranks(&cache, &call(&asks("p", 600), &nodes))[1],
-        ("new".to_owned(), 10)
-    );
-    assert!(cache.pending(&"p".into()).is_none());
-    assert_eq!(cache.snapshot().slot("new"), None);
-}
-
-#[test]
-fn accepts_pod_without_request_on_nodes_without_gpus() {
-    let cache = cache();
-    let bare = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": []}});
-    let nodes = json!([{"metadata": {"name": "cpu"}}, node("a", 1000)]);
-    let body = call(&bare, &nodes);
-    let answer = filter(&cache, &body, 64);
-    assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(2));
-    assert_eq!(answer["FailedAndUnresolvableNodes"], Value::Null);
-    let zero = |name: &str| (name.to_owned(), 0);
-    assert_eq!(ranks(&cache, &body), [zero("cpu"), zero("a")]);
 }
 
 fn demand(memory: u64) -> Demand {
@@ -242,7 +184,8 @@ fn reports_what_is_missing_in_a_malformed_call() {
         assert!(error.contains(expected), "{error}");
     };
     check(json!({}), "no Pod");
-    check(json!({"Pod": {}}), "neither NodeNames nor Nodes");
+    let nodes = json!({"items": []});
+    check(json!({"Pod": {}, "Nodes": nodes}), "nodeCacheCapable: true");
     check(json!({"Pod": 7}), "cannot read the extender call");
     let odd = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]}});
     check(json!({"Pod": odd, "NodeNames": []}), "16384");
@@ -277,38 +220,12 @@ async fn mig_5_refusal_names_pod_that_has_the_pinned_device() {
     for (namespace, named) in [("d", "d/first"), ("other", "1 pod of another namespace")] {
         let mut holder = pinned("first", true);
         holder["metadata"]["namespace"] = json!(namespace);
-        Index::<Pod>::reset(&cache, vec![serde_json::from_value(holder).unwrap()]);
+        Index::<PodView>::reset(&cache, vec![from(holder)]);
         let answer = filter(&cache, &call(&pinned("second", false), &names), 64);
         let text = format!(
             "GPU request does not fit the one node offered: 1 CardPinned (allocated to {named})"
         );
         assert_eq!(answer["FailedAndUnresolvableNodes"]["a"], text);
-    }
-}
-
-#[test]
-fn naming_pin_holders_does_not_deadlock_with_watch() {
-    let cache = Arc::new(cache_with_dynamic_mig());
-    let holder = || serde_json::from_value::<Pod>(pinned("first", true)).unwrap();
-    Index::<Pod>::reset(&*cache, vec![holder()]);
-    let (done_tx, done) = std::sync::mpsc::channel();
-    let (watch, watched) = (done_tx.clone(), Arc::clone(&cache));
-    std::thread::spawn(move || {
-        for _ in 0..4_000 {
-            Index::apply(&*watched, holder());
-        }
-        watch.send(())
-    });
-    std::thread::spawn(move || {
-        let call = call(&pinned("second", false), &json!(["a"]));
-        for _ in 0..4_000 {
-            filter(&cache, &call, 64);
-        }
-        done_tx.send(())
-    });
-    for _ in 0..2 {
-        let ended = done.recv_timeout(std::time::Duration::from_mins(1));
-        ended.expect("neither blocks the other");
     }
 }
 
@@ -334,22 +251,18 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
         let expected = [("cpu".to_owned(), 0), ("a".to_owned(), 0)];
         assert_eq!(ranks(&cache, &body), expected);
         // The watch shows it before its Binding.
-        Index::<Pod>::apply(&*cache, serde_json::from_value(pod.clone()).unwrap());
-        let (service, mut server) = tower_test::mock::pair::<
-            http::Request<kube::client::Body>,
-            http::Response<kube::client::Body>,
-        >();
-        let api_server = tokio::spawn(async move {
-            let (_, send) = server.next_request().await.expect("a GET");
-            send.send_response(http::Response::new(pod.to_string().into_bytes().into()));
-            let (request, send) = server.next_request().await.expect("a Binding");
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
-            send.send_response(http::Response::new(answer.to_string().into_bytes().into()));
-            serde_json::from_slice::<Value>(&body).unwrap()
+        Index::<PodView>::apply(&*cache, from(pod.clone()));
+        let (client, mut calls) = api_server();
+        let server = tokio::spawn(async move {
+            let call = calls.next_call().await.expect("a GET");
+            call.answer(200, &pod);
+            let call = calls.next_call().await.expect("a Binding");
+            let posted = call.body.clone();
+            call.answer(201, &status(201));
+            posted
         });
         let (events, mut event_rx) = event::queue();
-        let pods = crate::pod_client::PodClient::new(kube::Client::new(service, "d"));
+        let pods = crate::pod_client::PodClient::new(client);
         let binder = Binder::new(cache.clone(), pods, events, Leader::always());
         let args = ExtenderBindingArgs {
             pod_name: "p".to_owned(),
@@ -358,7 +271,7 @@ async fn pod_with_zero_gpus_is_a_pod_without_gpus_in_every_verb() {
             node: "cpu".to_owned(),
         };
         binder.bind(&args).await.expect("bound");
-        let posted = api_server.await.unwrap();
+        let posted = server.await.unwrap();
         assert_eq!(posted["target"]["name"], "cpu");
         assert_eq!(posted["metadata"]["annotations"], json!({}));
         assert!(event_rx.try_recv().is_err(), "no event");

@@ -34,14 +34,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// list itself. Well under kube-scheduler's `httpTimeout`.
 const SETTLED: Duration = Duration::from_secs(8);
 
-/// A Lease's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName {
     namespace: String,
     name: String,
 }
 
-/// An invalid name of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{value:?} is not the name of a Lease; expected: namespace/name")]
 pub struct InvalidLeaseName {
@@ -240,7 +238,6 @@ impl Leader {
         }
     }
 
-    /// Watches the Lease until `stop`.
     pub async fn follow(self, client: Client, lease: LeaseName, stop: CancellationToken) {
         let leases: Api<Lease> = Api::namespaced(client, &lease.namespace);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", lease.name));

@@ -10,12 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::ledger_cache::LedgerCache;
 use crate::ticks::Ticks;
 
-/// Interval of the passes.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Nodes counted under one lock of the ledger, so that others do not wait long.
 const NODES: usize = 64;
 
-/// Runs until `stop`.
 pub async fn run(cache: Arc<LedgerCache>, stop: CancellationToken) {
     let mut ticks = Ticks::every(INTERVAL, &stop);
     while ticks.next().await {
@@ -48,10 +46,11 @@ mod tests {
 
     use aliquot_core::{Memory, Mib};
     use aliquot_k8s::watch::Index;
-    use k8s_openapi::api::core::v1::{Node, Pod};
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
 
     use super::*;
-    use crate::ledger_cache::tests::{cache, node, pod};
+    use crate::ledger_cache::tests::{cache, node, pod, pod_with};
 
     #[test]
     fn learns_typical_pods_from_nodes_with_gpus() {
@@ -59,8 +58,8 @@ mod tests {
         Index::<Node>::apply(&cache, node("m", 100_000));
         assert!(!learn(&cache), "without pods the assumed mix stands");
         for number in 0..60 {
-            Index::<Pod>::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
-            Index::<Pod>::apply(&cache, pod(&format!("b{number}"), 10, Some("no-gpu")));
+            Index::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
+            Index::apply(&cache, pod(&format!("b{number}"), 10, Some("no-gpu")));
         }
         let before = cache.policies();
         assert!(learn(&cache));
@@ -70,7 +69,7 @@ mod tests {
         };
         assert_eq!((only.count, only.memory), (1, Memory::Mib(Mib(700))));
         assert!(!Arc::ptr_eq(&before.typical, &typical));
-        Index::<Pod>::apply(&cache, pod("c", 800, Some("m")));
+        Index::apply(&cache, pod("c", 800, Some("m")));
         assert!(!learn(&cache), "one pod of sixty is no change");
         assert!(Arc::ptr_eq(&cache.policies().typical, &typical));
     }
@@ -90,11 +89,10 @@ mod tests {
             Index::<Node>::apply(&cache, node);
         }
         for number in 0..30 {
-            Index::<Pod>::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
-            let mut pinned = pod(&format!("b{number}"), 700, Some("x"));
-            let annotations = pinned.metadata.annotations.get_or_insert_default();
-            annotations.insert("aliquot.dev/use-gputype".to_owned(), "x".to_owned());
-            Index::<Pod>::apply(&cache, pinned);
+            Index::apply(&cache, pod(&format!("a{number}"), 700, Some("m")));
+            let pin = json!({"metadata": {"annotations": {"aliquot.dev/use-gputype": "x"}}});
+            let pinned = pod_with(&format!("b{number}"), 700, Some("x"), pin);
+            Index::apply(&cache, pinned);
         }
         assert!(learn(&cache));
         let typical = cache.policies().typical.clone();

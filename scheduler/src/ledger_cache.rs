@@ -37,7 +37,7 @@ use crate::ticks::Ticks;
 use assumed::{Assumptions, DeletedPods, FilteredPod};
 use bound_pods::BoundPods;
 use gangs::{GangName, Gangs};
-use pending_pods::{CapacityEvent, CapacityEvents, Claim, Claims, PendingPod};
+use pending_pods::{CapacityEvent, CapacityEvents, PendingPod};
 use preemptions::Preemptions;
 use resizes::Resizes;
 
@@ -63,8 +63,6 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// The pods that request a share and are not bound.
     pub(crate) pending: HashMap<PodUid, Arc<PendingPod>>,
-    /// What requeued pods are about to take.
-    pub(crate) claims: Claims,
     pub(crate) events: CapacityEvents,
     pub(crate) bound_pods: BoundPods,
     pub(crate) preemptions: Preemptions,
@@ -194,7 +192,6 @@ impl LedgerCache {
         self.lock().refuse(pod, waiting);
     }
 
-    /// The pod is deleted: it is pending no longer.
     pub fn remove_pending(&self, pod: &PodUid) {
         self.lock().remove_pending(pod);
     }
@@ -224,7 +221,6 @@ impl LedgerCache {
         if let Some(left) = left {
             state.entry_freed(&left);
         }
-        state.end_claim(pod);
         reserved
     }
 
@@ -267,10 +263,9 @@ impl LedgerCache {
         self.lock().expire(now);
     }
 
-    /// Returns after a capacity event, when a node is due to be checked again, or when a claim has
-    /// expired.
+    /// Returns after a capacity event, when a node is due to be checked again, or when a claim is over.
     pub async fn capacity_changed(&self) {
-        let next = self.lock().next_due();
+        let next = self.lock().events.next_due();
         let due = async {
             match next {
                 Some(next) => tokio::time::sleep_until(next).await,
@@ -279,7 +274,7 @@ impl LedgerCache {
         };
         tokio::select! {
             () = self.event_added.notified() => {}
-            () = due => self.lock().mark_due(Instant::now()),
+            () = due => self.lock().events.mark_due(Instant::now()),
         }
     }
 
@@ -363,7 +358,6 @@ impl State {
     /// Records that filter refused `pod` on the nodes in `waiting.offered`.
     pub(crate) fn refuse(&mut self, pod: &PodUid, waiting: PendingPod) {
         self.forget(pod, |by| !matches!(by, By::Plan { .. }));
-        self.end_claim(pod);
         if self.deleted.contains(pod) {
             return;
         }
@@ -383,45 +377,10 @@ impl State {
         known.refusals = refusals;
     }
 
-    /// The pod is deleted: it is pending no longer.
     pub(crate) fn remove_pending(&mut self, pod: &PodUid) {
         let removed = self.pending.remove(pod);
         let gang = removed.as_ref().and_then(|pending| pending.gang.as_ref());
         self.end_assumption(pod, gang);
-        self.end_claim(pod);
-    }
-
-    /// Replaces the pod's claim. What it claimed before, if something else, is free for others.
-    pub(crate) fn put_claim(&mut self, pod: &PodUid, claim: Claim, now: Instant) {
-        if let Some(old) = self.claims.put(pod, claim, now) {
-            self.claim_freed(&old);
-        }
-    }
-
-    /// Ends the pod's claim: another pod may take what it claimed.
-    pub(crate) fn end_claim(&mut self, pod: &PodUid) {
-        if let Some(claim) = self.claims.end(pod) {
-            self.claim_freed(&claim);
-        }
-    }
-
-    /// When a claim expires, or a node is due to be checked again.
-    fn next_due(&self) -> Option<Instant> {
-        let expiry = self.claims.next_expiry().into_iter();
-        expiry.chain(self.events.next_recheck()).min()
-    }
-
-    fn mark_due(&mut self, now: Instant) {
-        self.events.mark_due(now);
-        for expired in self.claims.expire(now) {
-            self.claim_freed(&expired);
-        }
-    }
-
-    /// This claim has ended.
-    fn claim_freed(&mut self, claim: &Claim) {
-        self.events.add(CapacityEvent::Slot(claim.slot));
-        self.quota_freed(&claim.namespace);
     }
 
     /// What this entry held is free.

@@ -4,6 +4,7 @@
 //! Nothing is answered before the first full list of every watch.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the names say what most parts are")]
 
 pub mod bind;
 pub mod evict;

@@ -17,7 +17,6 @@ const REPLICAS: u32 = 10;
 /// The most GPUs of a node.
 const MOST_GPUS: u32 = 64;
 
-/// One type of node.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeTypeSpec {
@@ -29,7 +28,6 @@ pub struct NodeTypeSpec {
     pub model: String,
     /// Memory of each that may be allocated, in MiB.
     pub gpu_memory: u64,
-    /// Replicas of each.
     #[serde(default = "replicas")]
     pub replicas: u32,
     /// CPU that pods may request; unlimited when absent.
@@ -57,13 +55,9 @@ fn replicas() -> u32 {
 /// What is known of a label of nodes of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KnownLabel {
-    /// They have it, with this value.
     Value(String),
-    /// They have it.
     Present,
-    /// They do not.
     Absent,
-    /// Nothing.
     Unknown,
 }
 
@@ -123,25 +117,17 @@ pub struct NodeTypes(pub Vec<NodeTypeSpec>);
 /// Why the text names no types of nodes.
 #[derive(Debug, Error)]
 pub enum NodeTypesError {
-    /// It is no such JSON.
     #[error("not a JSON list of node types: {0}")]
     Json(#[from] serde_json::Error),
-    /// The list is empty.
     #[error("no node type; expected: at least one")]
     Empty,
-    /// Two types have one name.
     #[error("duplicate node type {0:?}; expected: a unique name for each")]
     Duplicate(String),
-    /// A number is out of range.
     #[error("node type {name:?}, {field}: {value}; expected: {expected}")]
     Range {
-        /// The type.
         name: String,
-        /// Its field.
         field: &'static str,
-        /// What is written.
         value: u64,
-        /// What would be right.
         expected: String,
     },
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use aliquot_core::NodeName;
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::slim::SlimPod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -22,7 +22,6 @@ const WITHDRAWALS: u32 = 3;
 /// Deadline of one call.
 pub const DEADLINE: Duration = Duration::from_secs(3);
 
-/// Calls about one pod.
 #[derive(Clone)]
 pub struct PodClient {
     client: Client,
@@ -31,26 +30,37 @@ pub struct PodClient {
 /// Why the API server did not do what was asked, or why its answer is unknown.
 #[derive(Debug, Error)]
 pub enum CallError {
-    /// It refused, or the connection failed.
     #[error(transparent)]
     Failed(#[from] kube::Error),
-    /// The deadline has passed.
     #[error(transparent)]
     Elapsed(#[from] Elapsed),
 }
 
-/// The outcome of a write whose precondition is the pod's version.
+/// The outcome of a write on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VersionedPatch {
-    /// The pod has the annotations.
+pub enum WriteOutcome {
+    /// The pod has it.
     Written,
-    /// It has not, and will not get them by this or an earlier call.
+    /// It has not, and will not get it by this or an earlier call.
     NotWritten(String),
-    /// It may get them yet.
+    /// It may get it yet.
     Unknown(String),
 }
 
-/// The outcome of an eviction.
+impl WriteOutcome {
+    /// That of one call.
+    pub fn of(answer: Result<(), CallError>) -> Self {
+        match answer {
+            Ok(()) => Self::Written,
+            Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
+                408 | 429 | 500.. => Self::Unknown(status.message),
+                _ => Self::NotWritten(status.message),
+            },
+            Err(error) => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionOutcome {
     /// The pod is being terminated (or would be, in a dry run).
@@ -64,27 +74,28 @@ pub enum EvictionOutcome {
 }
 
 impl PodClient {
-    /// Calls with this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The pods of a namespace.
     pub(crate) fn api(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pod as it is now, slim; `None` where there is none with this uid.
-    pub async fn get(&self, pod: &PodRef) -> Result<Option<Pod>, CallError> {
-        let api: Api<SlimPod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let found = timeout(DEADLINE, api.get_opt(&pod.name)).await??;
-        let found = found.map(Pod::from);
-        Ok(found.filter(|f| f.metadata.uid.as_deref() == Some(&pod.uid)))
+    /// The pods of a namespace, as views.
+    pub(crate) fn views(&self, namespace: &str) -> Api<PodView> {
+        Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The pod of this name with all of its fields, whatever its uid.
-    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Pod>, CallError> {
-        Ok(timeout(DEADLINE, self.api(namespace).get_opt(name)).await??)
+    /// The pod as it is now; `None` where there is none with this uid.
+    pub async fn get(&self, pod: &PodRef) -> Result<Option<PodView>, CallError> {
+        let found = self.find(&pod.namespace, &pod.name).await?;
+        Ok(found.filter(|found| found.uid().as_str() == pod.uid))
+    }
+
+    /// The pod of this name, whatever its uid.
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<PodView>, CallError> {
+        Ok(timeout(DEADLINE, self.views(namespace).get_opt(name)).await??)
     }
 
     /// Writes the annotation, or removes it without a text. The uid is a precondition.
@@ -94,11 +105,14 @@ impl PodClient {
         annotation: &str,
         text: Option<&str>,
     ) -> Result<(), CallError> {
-        let api = self.api(&pod.namespace);
-        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {annotation: text}}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let call = api.patch_metadata(&pod.name, &params, &patch);
-        timeout(DEADLINE, call).await??;
+        let metadata = json!({"uid": pod.uid, "annotations": {annotation: text}});
+        self.patch_metadata(pod, metadata).await
+    }
+
+    async fn patch_metadata(&self, pod: &PodRef, metadata: Value) -> Result<(), CallError> {
+        let (api, params) = (self.api(&pod.namespace), PatchParams::default());
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch)).await??;
         Ok(())
     }
 
@@ -110,43 +124,28 @@ impl PodClient {
         version: &str,
         annotations: &BTreeMap<&str, String>,
         repeated: bool,
-    ) -> VersionedPatch {
-        let api = self.api(&pod.namespace);
+    ) -> WriteOutcome {
         let metadata =
             json!({"uid": pod.uid, "resourceVersion": version, "annotations": annotations});
-        let (params, patch) = (
-            PatchParams::default(),
-            Patch::Merge(json!({"metadata": metadata})),
-        );
-        let call = timeout(DEADLINE, api.patch_metadata(&pod.name, &params, &patch));
-        let why = match call.await {
-            Ok(Ok(_)) => return VersionedPatch::Written,
-            Ok(Err(kube::Error::Api(status)))
-                if !repeated
-                    && (400..500).contains(&status.code)
-                    && !matches!(status.code, 408 | 429) =>
-            {
-                return VersionedPatch::NotWritten(status.message);
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(elapsed) => elapsed.to_string(),
+        let why = match WriteOutcome::of(self.patch_metadata(pod, metadata).await) {
+            WriteOutcome::Unknown(why) => why,
+            WriteOutcome::NotWritten(why) if repeated => why,
+            known => return known,
         };
         // An earlier call may have written them, or may do so until the pod has another version.
         match self.get(pod).await {
-            Ok(None) => VersionedPatch::NotWritten("the pod is gone".to_owned()),
+            Ok(None) => WriteOutcome::NotWritten("the pod is gone".to_owned()),
             Ok(Some(found)) => {
-                let has = |(key, text): (&&str, &String)| {
-                    aliquot_k8s::pod::annotation(&found, key) == Some(text)
-                };
+                let has = |(key, text): (&&str, &String)| found.annotation(key) == Some(text);
                 if annotations.iter().all(has) {
-                    VersionedPatch::Written
-                } else if found.metadata.resource_version.as_deref() == Some(version) {
-                    VersionedPatch::Unknown(why)
+                    WriteOutcome::Written
+                } else if found.resource_version() == Some(version) {
+                    WriteOutcome::Unknown(why)
                 } else {
-                    VersionedPatch::NotWritten(why)
+                    WriteOutcome::NotWritten(why)
                 }
             }
-            Err(error) => VersionedPatch::Unknown(error.to_string()),
+            Err(error) => WriteOutcome::Unknown(error.to_string()),
         }
     }
 
@@ -202,3 +201,7 @@ impl PodClient {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pod_client_tests.rs"]
+pub(crate) mod tests;

@@ -36,7 +36,7 @@ use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::PendingPod;
 use crate::metrics::Metrics;
-use crate::pod_client::{CallError, PodClient};
+use crate::pod_client::{PodClient, WriteOutcome};
 use crate::ticks::Ticks;
 
 /// Interval of checking who may preempt, and of following plans.
@@ -86,7 +86,6 @@ struct PreemptionState {
 }
 
 impl Preemptor {
-    /// Preemption with this ledger.
     pub fn new(
         cache: &Arc<LedgerCache>,
         pods: PodClient,
@@ -111,7 +110,7 @@ impl Preemptor {
             ..PreemptionState::default()
         };
         let budgets = Freshness::default();
-        let watched = watch::drive::<PodDisruptionBudget, PodDisruptionBudget>(
+        let watched = watch::drive::<PodDisruptionBudget>(
             Api::all(client),
             watcher::Config::default(),
             self.cache.clone(),
@@ -190,14 +189,14 @@ impl Preemptor {
         };
         for (uid, pod) in finished {
             match self.annotate(&pod, None).await {
-                PatchOutcome::Unknown(error) => {
+                WriteOutcome::Unknown(error) => {
                     tracing::warn!(
                         pod = pod.name,
                         error,
                         "cannot remove the finished preemption plan from the pod"
                     );
                 }
-                PatchOutcome::Done | PatchOutcome::Rejected(_) => {
+                WriteOutcome::Written | WriteOutcome::NotWritten(_) => {
                     self.cache.lock().preemptions.finished.remove(&uid);
                 }
             }
@@ -205,25 +204,9 @@ impl Preemptor {
     }
 
     /// Writes the plan on its pod, or removes it.
-    async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> PatchOutcome {
-        match self.pods.annotate(pod, PREEMPTION, text).await {
-            Ok(()) => PatchOutcome::Done,
-            Err(CallError::Failed(kube::Error::Api(status))) => match status.code {
-                408 | 429 | 500.. => PatchOutcome::Unknown(status.message),
-                _ => PatchOutcome::Rejected(status.message),
-            },
-            Err(error) => PatchOutcome::Unknown(error.to_string()),
-        }
+    async fn annotate(&self, pod: &PodRef, text: Option<&str>) -> WriteOutcome {
+        WriteOutcome::of(self.pods.annotate(pod, PREEMPTION, text).await)
     }
-}
-
-/// The outcome of a patch of the annotation.
-#[derive(Debug)]
-enum PatchOutcome {
-    Done,
-    /// Refused, or the pod is gone.
-    Rejected(String),
-    Unknown(String),
 }
 
 /// Those of `able` that are due; removes those that are no longer able from `preemptors`.

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_core::quota::{Headroom, QuotaAmount};
+use aliquot_core::quota::Headroom;
 use aliquot_core::score::Policies;
 use aliquot_core::{Cluster, Demand, NodeName, NodeState, PodUid, decide, fit};
 use aliquot_k8s::event::PodRef;
@@ -27,7 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leader;
 use crate::ledger_cache::gangs::GangName;
-use crate::ledger_cache::pending_pods::{CapacityEvent, Claim, FreedCapacity, PendingPod};
+use crate::ledger_cache::pending_pods::{
+    CLAIM_LIFETIME, CapacityEvent, Claim, FreedCapacity, PendingPod,
+};
 use crate::ledger_cache::{LedgerCache, State};
 use crate::metrics::Metrics;
 use crate::pod_client::{CallError, PodClient};
@@ -37,7 +39,6 @@ pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/nudge";
 /// Pause before pods whose requeueing failed are checked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs until `stop`.
 pub async fn run(
     cache: Arc<LedgerCache>,
     pods: PodClient,
@@ -108,7 +109,6 @@ pub async fn run(
 /// A refused pod that fits now.
 #[derive(Clone, Debug)]
 pub struct Requeueable {
-    /// The pod.
     pub pod: PodRef,
     /// The node where it fits, if that is new or changed and kube-scheduler may ignore both it and
     /// the pod's annotations.
@@ -133,7 +133,6 @@ fn requeue_failed(cache: &LedgerCache, pod: &PodUid) {
     if let Some(pending) = state.pending.get_mut(pod) {
         Arc::make_mut(pending).refused = true;
     }
-    state.end_claim(pod);
     state.events.add(CapacityEvent::Everywhere);
 }
 
@@ -162,10 +161,15 @@ impl Check {
         if freed.is_empty() {
             return None;
         }
-        // With a claim it was requeued just now; with an assumed share it is being bound.
+        // What it was requeued for just now.
+        let claim = |pending: &PendingPod| {
+            let (claim, until) = pending.claimed.as_ref()?;
+            (*until > now).then(|| claim.clone())
+        };
+        // With an assumed share it is being bound.
         let is_ignored = |uid: &PodUid, pending: &PendingPod| {
             pending.is_refused_by_kube_scheduler()
-                && !state.claims.has(uid, now)
+                && claim(pending).is_none()
                 && state.ledger.assumed(uid).is_none()
         };
         let mut by_kube_scheduler = HashSet::new();
@@ -181,13 +185,19 @@ impl Check {
         let fits = |uid: &PodUid, pending: &PendingPod| {
             let (slot, node) = state.ledger.node_without_assumed(uid)?;
             let fit = fit::fit(&node, &pending.demand, &state.policies).ok()?;
-            let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
             let headroom = state.ledger.headroom_for(uid, &pending.pod.namespace);
-            let allowed = headroom.is_none_or(|left| left.allows(amount));
+            let allowed = headroom.is_none_or(|left| left.allows(fit.amount()));
             (allowed && freed.slots.contains(&slot)).then(|| uid.clone())
         };
         let planned = refused.filter_map(|(uid, pending)| fits(uid, pending));
         let planned = planned.collect();
+        let is_undecided = |uid: &PodUid, pending: &PendingPod| {
+            let ledger = &state.ledger;
+            !pending.refused && ledger.assumed(uid).is_none() && ledger.pod_entry(uid).is_none()
+        };
+        let all = state.pending.iter();
+        let undecided = all.filter(|(uid, one)| is_undecided(uid, one));
+        let claims = undecided.filter_map(|(_, one)| claim(one)).collect();
         let namespaces = state.pending.values().map(|one| &one.pod.namespace);
         let namespaces: HashSet<&String> = namespaces.collect();
         let headrooms = namespaces
@@ -200,7 +210,7 @@ impl Check {
             pending: state.pending.clone(),
             by_kube_scheduler,
             planned,
-            claims: state.claims.all(now),
+            claims,
             started: state.gangs.started(),
             policies: state.policies.clone(),
         })
@@ -252,11 +262,18 @@ impl Check {
             let nominate = node.map(|(name, _)| name.clone());
             // Of a gang, those that nobody refused wait only for the others.
             if pending.refused || self.by_kube_scheduler.contains(&uid) {
-                Arc::make_mut(pending).refused = false;
                 let pod = pending.pod.clone();
-                requeueable.push((uid.clone(), Requeueable { pod, nominate }));
+                requeueable.push((uid, Requeueable { pod, nominate }));
             }
-            state.put_claim(&uid, claim, now);
+            let (slot, namespace) = (claim.slot, claim.namespace.clone());
+            let pending = Arc::make_mut(pending);
+            pending.refused = false;
+            pending.claimed = Some((claim, now + CLAIM_LIFETIME));
+            let events = &mut state.events;
+            events.add_after_claim(now, CapacityEvent::Slot(slot));
+            if state.ledger.namespaces().has_quota(namespace.as_str()) {
+                events.add_after_claim(now, CapacityEvent::Namespace(namespace));
+            }
         }
         requeueable
     }
@@ -266,7 +283,6 @@ impl Check {
 #[derive(Debug)]
 struct FreeCapacity<'a> {
     cluster: &'a Cluster,
-    /// Where capacity was freed.
     freed: &'a FreedCapacity,
     /// What other pods are about to take.
     claims: &'a [Claim],
@@ -319,7 +335,7 @@ fn fit_together<'w>(
     for claim in capacity.claims {
         place(&mut changed, capacity.cluster, claim);
         if let Some(headroom) = capacity.headrooms.get_mut(claim.namespace.as_str()) {
-            headroom.take(claim.amount());
+            headroom.take(claim.fit.amount());
         }
     }
     // Capacity only shrinks here, so where a shape does not fit, it never will.
@@ -426,18 +442,23 @@ impl<'w> FreeCapacity<'w> {
             }
             let fit = fit::fit(state, &pod.demand, self.policies).ok();
             let fit = fit.filter(|fit| {
-                let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
-                headroom.as_ref().is_none_or(|left| left.allows(amount))
+                let headroom = headroom.as_ref();
+                headroom.is_none_or(|left| left.allows(fit.amount()))
             });
             if fit.is_none() {
                 full.insert(slot);
             }
-            fit.map(|fit| Claim::of(slot, fit, &pod.demand, namespace.into()))
+            fit.map(|fit| Claim {
+                slot,
+                fit,
+                replicas: pod.demand.replicas(),
+                namespace: namespace.into(),
+            })
         });
         if let Some(claim) = &found {
             place(changed, self.cluster, claim);
             if let Some(headroom) = &mut headroom {
-                headroom.take(claim.amount());
+                headroom.take(claim.fit.amount());
             }
         }
         found

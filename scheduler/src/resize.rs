@@ -21,9 +21,8 @@ use aliquot_core::resize::{
 };
 use aliquot_core::{Allocation, Excerpt, PodUid, Stage, hami};
 use aliquot_k8s::event::{EventNote, EventSender, PodRef};
-use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use aliquot_serve::fail_point;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -32,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::resizes::ObservedResize;
-use crate::pod_client::{PodClient, VersionedPatch};
+use crate::pod_client::{PodClient, WriteOutcome};
 
 /// Interval of checking deadlines and what could not be written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -45,7 +44,6 @@ const NOT_APPLIED: &str = "the pod's node has not applied it yet";
 /// What is to be done about a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Decide on the annotation.
     Decide(String),
     /// The node enforces it.
     Finish,
@@ -197,14 +195,15 @@ impl Resizer {
     /// Does what is to be done by the pod as it is now; `false` where nothing was written.
     async fn act(&self, uid: &PodUid, reference: &PodRef) -> bool {
         let found = match self.pods.get(reference).await {
-            Ok(Some(found)) if !pod::is_finished(&found) => found,
+            Ok(Some(found)) if !found.is_finished() => found,
             Ok(_) => return false,
             Err(error) => {
                 tracing::warn!(pod = reference.name, %error, "cannot get the pod to resize");
                 return false;
             }
         };
-        let observed = pod::node(&found).map(|node| ObservedResize::read(&found, &node));
+        let node = found.node();
+        let observed = node.map(|node| ObservedResize::read(&found, &node));
         let Some(Ok(Some(observed))) = observed else {
             return false;
         };
@@ -222,7 +221,7 @@ impl Resizer {
     async fn decide(
         &self,
         uid: &PodUid,
-        found: &Pod,
+        found: &PodView,
         observed: &ObservedResize,
         request: String,
     ) -> bool {
@@ -268,13 +267,13 @@ impl Resizer {
     fn reserve(
         &self,
         uid: &PodUid,
-        found: &Pod,
+        found: &PodView,
         observed: &ObservedResize,
         generation: u64,
         request: &str,
     ) -> Result<(Resized, Allocation, u64), Option<String>> {
         let request = ResizeRequest::parse(request).map_err(|error| Some(error.to_string()))?;
-        let text = pod::annotation(found, ALLOCATION);
+        let text = found.annotation(ALLOCATION);
         let text = text.ok_or_else(|| Some("the pod has no allocation".to_owned()))?;
         let allocation = Allocation::decode(text).map_err(|error| Some(error.to_string()))?;
         let pending = observed
@@ -282,9 +281,9 @@ impl Resizer {
             .as_ref()
             .and_then(|status| status.pending.as_ref());
         let from = pending.map_or_else(|| allocation.clone(), |pending| pending.from.clone());
-        let stages = pod::containers(found);
+        let stages = found.stages();
         let stages: Vec<(String, Stage)> = stages
-            .map(|(container, stage)| (container.name.clone(), stage))
+            .map(|(name, stage)| (name.to_owned(), stage))
             .collect();
         let both = (&allocation, &from);
         match self
@@ -298,7 +297,7 @@ impl Resizer {
     }
 
     /// Writes it; `false` where it is definitely not written.
-    async fn write(&self, found: &Pod, observed: &ObservedResize, change: Change) -> bool {
+    async fn write(&self, found: &PodView, observed: &ObservedResize, change: Change) -> bool {
         let reference = &observed.pod;
         let annotations = match self.annotations(found, &change) {
             Ok(annotations) => annotations,
@@ -308,11 +307,7 @@ impl Resizer {
             }
         };
         fail_point::at("ResizeBeforePatch");
-        let version = found
-            .metadata
-            .resource_version
-            .as_deref()
-            .unwrap_or_default();
+        let version = found.resource_version().unwrap_or_default();
         let mut repeated = false;
         let mut ticks = tokio::time::interval(RETRY);
         while self.leader.not_leading_reason().is_none() {
@@ -321,12 +316,12 @@ impl Resizer {
                 .pods
                 .annotate_version(reference, version, &annotations, repeated);
             match patched.await {
-                VersionedPatch::Written => {
+                WriteOutcome::Written => {
                     fail_point::at("ResizeAfterPatch");
                     self.notify(observed, &change.status);
                     return true;
                 }
-                VersionedPatch::NotWritten(why) => {
+                WriteOutcome::NotWritten(why) => {
                     tracing::info!(
                         pod = reference.name,
                         why,
@@ -334,7 +329,7 @@ impl Resizer {
                     );
                     return false;
                 }
-                VersionedPatch::Unknown(error) => {
+                WriteOutcome::Unknown(error) => {
                     let pod = &reference.name;
                     tracing::warn!(pod, error, "outcome of the resize unknown, trying again");
                     repeated = true;
@@ -346,14 +341,14 @@ impl Resizer {
 
     fn annotations(
         &self,
-        found: &Pod,
+        found: &PodView,
         change: &Change,
     ) -> Result<BTreeMap<&'static str, String>, aliquot_core::allocation::CodecError> {
         let mut annotations = BTreeMap::from([(RESIZE_STATUS, change.status.encode()?)]);
         if let Some(allocation) = &change.allocation {
             annotations.insert(ALLOCATION, allocation.encode()?);
             if self.hami {
-                let containers = pod::containers(found).map(|(one, _)| one.name.as_str());
+                let containers = found.stages().map(|(name, _)| name);
                 annotations.insert(hami::ALLOCATED, hami::encode(allocation, containers));
             }
         }

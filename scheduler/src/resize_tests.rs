@@ -3,16 +3,14 @@
 use aliquot_core::resize::RESIZE;
 use aliquot_k8s::event;
 use aliquot_k8s::watch::Index;
-use http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tower_test::mock;
 
 use super::*;
-use crate::ledger_cache::tests::{cache, pod, used};
+use crate::ledger_cache::tests::{cache, from, pod_json, used, with};
+use crate::pod_client::tests::{Calls, api_server, status as answer};
 
 const PAUSE: Duration = Duration::from_secs(10);
+const REQUEST: &str = "main:gpumem=900";
 
 fn allocation(memory: u64) -> Allocation {
     let text = json!({"v": 1, "node": "n", "priority": 1, "containers": {"main": [
@@ -180,61 +178,53 @@ fn allocation_becomes_smaller_only_when_enforced() {
 }
 
 /// Pod `a` with 600 of 1000 MiB, asked to have 900.
-fn asked(version: &str) -> Pod {
-    let mut asked = pod("a", 600, Some("n"));
-    asked.metadata.resource_version = Some(version.to_owned());
-    let annotations = asked.metadata.annotations.get_or_insert_default();
-    annotations.insert(RESIZE.to_owned(), "main:gpumem=900".to_owned());
-    asked
+fn asked(version: &str, request: &str) -> Value {
+    let more = json!({"resourceVersion": version, "annotations": {RESIZE: request}});
+    with(pod_json("a", 600, Some("n")), json!({"metadata": more}))
+}
+
+/// A cache that shows it, and a resizer of it.
+fn scene() -> (Arc<LedgerCache>, Resizer, Calls) {
+    let (client, calls) = api_server();
+    let cache = Arc::new(cache());
+    Index::<PodView>::apply(&*cache, from(asked("1", REQUEST)));
+    let (events, _event_rx) = event::queue();
+    let pods = PodClient::new(client);
+    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
+    (cache, resizer, calls)
 }
 
 /// What the API server answers to a PATCH, and the pod's version at the GET after it.
 type Answers = &'static [(u16, Option<&'static str>)];
 
 /// Plays the answers; the pod is as the PATCH left it where a later version has it.
-async fn play(answers: Answers, mut server: mock::Handle<Request<Body>, Response<Body>>) {
-    let mut respond = async |method: &str, code: u16, body: &dyn Fn(Value) -> Value| {
-        let (request, send) = server.next_request().await.expect("a call is missing");
-        assert_eq!(request.method().as_str(), method);
-        let patch = request.into_body().collect_bytes().await.unwrap();
-        let patch = serde_json::from_slice(&patch).unwrap_or_default();
-        let response = Response::builder().status(code);
-        let body = serde_json::to_vec(&body(patch)).unwrap();
-        send.send_response(response.body(Body::from(body)).unwrap());
+async fn play(answers: Answers, mut calls: Calls) {
+    let mut next = async |method: &str| {
+        let call = calls.next_call().await.expect("a call is missing");
+        assert_eq!(call.method.as_str(), method);
+        call
     };
-    let plain = |_| serde_json::to_value(asked("1")).unwrap();
-    respond("GET", 200, &plain).await;
+    next("GET").await.answer(200, &asked("1", REQUEST));
     for (code, version) in answers {
-        let failure = |patch: Value| {
-            assert_eq!(patch["metadata"]["resourceVersion"], "1");
-            let status = patch["metadata"]["annotations"][RESIZE_STATUS].as_str();
-            let status = ResizeStatus::decode(status.unwrap()).unwrap();
-            assert!(status.defers(unix(), PAUSE));
-            match code {
-                200 => json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}),
-                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                    "code": code, "message": "no", "reason": "x", "details": {}}),
-            }
-        };
-        respond("PATCH", *code, &failure).await;
+        let call = next("PATCH").await;
+        let metadata = &call.body["metadata"];
+        assert_eq!(metadata["resourceVersion"], "1");
+        let status = metadata["annotations"][RESIZE_STATUS].as_str();
+        let status = ResizeStatus::decode(status.unwrap()).unwrap();
+        assert!(status.defers(unix(), PAUSE));
+        call.answer(*code, &answer(*code));
         if let Some(version) = version {
-            let now = |_| serde_json::to_value(asked(version)).unwrap();
-            respond("GET", 200, &now).await;
+            next("GET").await.answer(200, &asked(version, REQUEST));
         }
     }
-    assert!(server.next_request().await.is_none(), "a call too many");
+    assert!(calls.next_call().await.is_none(), "a call too many");
 }
 
 /// Decides on pod `a`; checks what is allocated then, before the watch shows anything.
 async fn check(answers: Answers, expected: u64) {
-    let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, asked("1"));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
-    let reference = pod::reference(&asked("1"));
-    tokio::join!(play(answers, server), async move {
+    let (cache, resizer, calls) = scene();
+    let reference = from::<PodView>(asked("1", REQUEST)).reference();
+    tokio::join!(play(answers, calls), async move {
         resizer.act(&"a".into(), &reference).await;
     });
     assert_eq!(used(&cache), expected, "{answers:?}");
@@ -255,34 +245,23 @@ async fn reserves_resize_until_its_outcome_is_definite() {
 /// Somebody writes the pod between each GET and its PATCH.
 #[tokio::test(start_paused = true)]
 async fn repeats_conflicting_resize_at_most_five_times_a_second() {
-    let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
-    let cache = Arc::new(cache());
-    Index::apply(&*cache, asked("1"));
-    let (events, _event_rx) = event::queue();
-    let pods = PodClient::new(Client::new(service, "d"));
-    let resizer = Resizer::new(cache.clone(), pods, events, Leader::always(), false, PAUSE);
+    let (cache, resizer, mut calls) = scene();
     let stop = CancellationToken::new();
     let running = tokio::spawn(resizer.run(stop.clone()));
     let end = Instant::now() + Duration::from_secs(2);
     let mut patches = 0;
-    while let Ok(call) = tokio::time::timeout_at(end, server.next_request()).await {
-        let (request, send) = call.unwrap();
-        let (code, body) = if *request.method() == http::Method::GET {
-            (200, serde_json::to_value(asked("1")).unwrap())
-        } else {
-            patches += 1;
-            assert!(patches <= 11, "without a pause");
-            let mut again = asked(&patches.to_string());
-            let annotations = again.metadata.annotations.get_or_insert_default();
-            annotations.insert(RESIZE.to_owned(), format!("main:gpumem=900 id={patches}"));
-            Index::apply(&*cache, again);
-            let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "code": 409, "message": "no", "reason": "Conflict", "details": {}});
-            (409, conflict)
-        };
-        let response = Response::builder().status(code);
-        let body = Body::from(serde_json::to_vec(&body).unwrap());
-        send.send_response(response.body(body).unwrap());
+    while let Ok(call) = tokio::time::timeout_at(end, calls.next_call()).await {
+        let call = call.unwrap();
+        if call.method == http::Method::GET {
+            call.answer(200, &asked("1", REQUEST));
+            continue;
+        }
+        patches += 1;
+        assert!(patches <= 11, "without a pause");
+        let request = format!("{REQUEST} id={patches}");
+        let again = asked(&patches.to_string(), &request);
+        Index::<PodView>::apply(&*cache, from(again));
+        call.answer(409, &answer(409));
     }
     assert!(patches >= 5, "{patches}");
     stop.cancel();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_k8s::slim::SlimPod;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::{self, Freshness};
 use aliquot_k8s::{access, client, event, publisher};
 use aliquot_serve::access_control::{self, AccessControl};
@@ -14,7 +14,7 @@ use aliquot_serve::tls::{MountedCertificates, server_config};
 use aliquot_serve::{Readiness, admin, http, stop};
 use anyhow::Context;
 use axum::Router;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
@@ -228,21 +228,21 @@ impl Watches {
         stop: &CancellationToken,
     ) {
         let (any, all) = (watcher::Config::default, || client.clone());
-        tasks.spawn(watch::drive::<SlimPod, Pod>(
+        tasks.spawn(watch::drive::<PodView>(
             Api::all(all()),
             any(),
             cache.clone(),
             self.pods.clone(),
             stop.clone(),
         ));
-        tasks.spawn(watch::drive::<Node, Node>(
+        tasks.spawn(watch::drive::<Node>(
             Api::all(all()),
             any(),
             cache.clone(),
             self.nodes.clone(),
             stop.clone(),
         ));
-        tasks.spawn(watch::drive::<ResourceQuota, ResourceQuota>(
+        tasks.spawn(watch::drive::<ResourceQuota>(
             Api::all(all()),
             any(),
             cache.clone(),

@@ -16,9 +16,8 @@ use std::time::Duration;
 use aliquot_core::request::Resource;
 use aliquot_core::scale_up::{MissingGpus, NodeType, Supply, UnschedulablePod, missing_gpus};
 use aliquot_core::{Cluster, NodeName, PodUid};
-use aliquot_k8s::event::PodRef;
+use aliquot_k8s::disruption;
 use aliquot_k8s::node::COUNTED;
-use aliquot_k8s::{disruption, pod};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -61,7 +60,6 @@ type Wanted = BTreeMap<String, Vec<Value>>;
 /// Those that there are, by key.
 type Existing = BTreeMap<String, Vec<Placeholder>>;
 
-/// A placeholder that was created.
 struct Placeholder {
     name: String,
     /// It has the status by which an autoscaler recognizes it.
@@ -137,7 +135,7 @@ impl ScaleUp {
         found
     }
 
-    /// Reads which nodes the pods allow. The watch does not show it, so the whole pod is fetched.
+    /// Reads which nodes the pods allow. What the watch shows of it is not kept where it is long.
     async fn read_constraints(
         &mut self,
         pods: &[(PodUid, Arc<PendingPod>)],
@@ -146,11 +144,7 @@ impl ScaleUp {
             if self.constraints.contains_key(uid) {
                 continue;
             }
-            let PodRef {
-                namespace, name, ..
-            } = &pending.pod;
-            let found = self.pods.find(namespace, name).await?;
-            if let Some(pod) = found.filter(|found| pod::uid(found) == *uid) {
+            if let Some(pod) = self.pods.get(&pending.pod).await? {
                 self.constraints.insert(uid.clone(), Constraints::of(&pod));
             }
         }
@@ -235,17 +229,18 @@ impl ScaleUp {
         self.pods.api(&self.owner.namespace)
     }
 
-    /// The placeholders that there are, by key.
     async fn placeholders(&self) -> Result<Existing, CallError> {
         let params = ListParams::default().labels(PLACEHOLDER);
         let mut existing = Existing::new();
-        for pod in timeout(DEADLINE, self.api().list(&params)).await??.items {
-            let is_reported = disruption::unschedulable(&pod);
-            let (labels, name) = (pod.metadata.labels, pod.metadata.name);
-            let key = labels.and_then(|mut labels| labels.remove(PLACEHOLDER));
-            if let (Some(key), Some(name)) = (key, name) {
-                let all = existing.entry(key).or_default();
-                all.push(Placeholder { name, is_reported });
+        let api = self.pods.views(&self.owner.namespace);
+        for pod in timeout(DEADLINE, api.list(&params)).await??.items {
+            let key = pod.labels().and_then(|labels| labels.get(PLACEHOLDER));
+            if let (Some(key), Some(name)) = (key, pod.name()) {
+                let all = existing.entry(key.clone()).or_default();
+                all.push(Placeholder {
+                    name: name.to_owned(),
+                    is_reported: disruption::unschedulable(&pod),
+                });
             }
         }
         Ok(existing)

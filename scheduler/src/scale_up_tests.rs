@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use http::{Method, Request, Response};
 use kube::client::Body;
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use tower::service_fn;
 
 use super::*;
-use crate::ledger_cache::tests::{cache, from, node, pod};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, with};
 
 const TYPES: &str = r#"[{"name": "t", "gpus": 1, "model": "m", "gpuMemory": 1000}]"#;
 const TWO_TYPES: &str = r#"[
@@ -34,10 +35,8 @@ impl FakeServer {
                 return json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": *stored});
             }
             (&Method::GET, _) => {
-                let mut found = json!(unschedulable(name, 600));
-                let spec = found["spec"].as_object_mut().unwrap();
-                spec.extend(self.spec.as_object().cloned().unwrap_or_default());
-                return found;
+                let spec = self.spec.as_object().cloned().unwrap_or_default();
+                return with(unschedulable_json(name, 600), json!({ "spec": spec }));
             }
             (&Method::POST, _) => {
                 let mut made: Value = serde_json::from_slice(body).unwrap();
@@ -72,11 +71,14 @@ impl FakeServer {
 }
 
 /// A pending pod that kube-scheduler reports as unschedulable.
-fn unschedulable(name: &str, memory: u64) -> Pod {
-    let mut pod = pod(name, memory, None);
+fn unschedulable(name: &str, memory: u64) -> PodView {
+    from(unschedulable_json(name, memory))
+}
+
+fn unschedulable_json(name: &str, memory: u64) -> Value {
     let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
-    pod.status.get_or_insert_default().conditions = Some(vec![from(condition)]);
-    pod
+    let status = json!({"status": {"conditions": [condition]}});
+    with(pod_json(name, memory, None), status)
 }
 
 fn counted(name: &str) -> Node {
@@ -148,7 +150,7 @@ async fn placeholders_are_no_pending_pods() {
     let mut made = server.placeholders.lock()[0].clone();
     made["metadata"]["uid"] = json!("p");
     let pending = cache.pending_counts().0;
-    Index::<Pod>::apply(&*cache, from(made));
+    Index::<PodView>::apply(&*cache, from(made));
     assert_eq!(cache.pending_counts().0, pending);
 }
 

@@ -22,7 +22,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// A pod whose allocation cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadablePod {
-    /// The pod.
     pub pod: PodRef,
     /// Its node, which takes no more pods.
     pub node: NodeName,
@@ -34,7 +33,6 @@ impl UnreadablePod {
         format!("{}/{}", self.pod.namespace, self.pod.name)
     }
 
-    /// The events on the pod and on its node.
     fn events(self) -> [EventNote; 2] {
         let text = format!(
             "annotation {ALLOCATION} of pod {} cannot be read, so node {} counts as full and no pod gets a GPU there; expected: what the scheduler wrote; delete the pod",
@@ -127,54 +125,19 @@ pub(crate) fn add_unreadable_pods(
 
 #[cfg(test)]
 mod tests {
-    use aliquot_core::inventory::INVENTORY;
     use aliquot_k8s::watch::Index;
-    use k8s_openapi::api::core::v1::{Node, Pod};
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
 
     use super::*;
-    use crate::ledger_cache::tests::{node, pod};
-
-    /// Bound to `n`, with an allocation that cannot be read.
-    fn spoilt() -> Pod {
-        let mut spoilt = pod("a", 600, Some("n"));
-        let annotations = spoilt.metadata.annotations.get_or_insert_default();
-        annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
-        spoilt
-    }
-
-    #[test]
-    fn forged_allocation_closes_node_only_with_device_ids() {
-        let cache = LedgerCache::default();
-        Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        let mut forged = spoilt();
-        forged.spec.as_mut().unwrap().scheduler_name = Some("nobody".to_owned());
-        Index::apply(&cache, forged);
-        let closed = || {
-            let named = unreadable_pods(&cache).len();
-            let state = cache.snapshot().node("n").cloned().unwrap();
-            let closed = state.closed == Some(Reason::NodeAllocationUnreadable);
-            assert_eq!(named, usize::from(closed));
-            closed
-        };
-        assert!(!closed());
-        let mut listed = node("n", 1000);
-        let annotations = listed.metadata.annotations.as_mut().unwrap();
-        let inventory = annotations.get_mut(INVENTORY).unwrap();
-        *inventory = inventory.replacen('{', r#"{"unreadable":["a"],"#, 1);
-        Index::apply(&cache, listed);
-        assert!(closed());
-        Index::apply(&cache, node("n", 1000));
-        assert!(!closed());
-        // Of our own scheduler: whatever the inventory says.
-        Index::apply(&cache, spoilt());
-        assert!(closed());
-    }
+    use crate::ledger_cache::tests::{node, pod, pod_with};
 
     #[test]
     fn reports_pod_with_unreadable_allocation_once() {
         let cache = LedgerCache::default();
         Index::<Node>::reset(&cache, vec![node("n", 1000)]);
-        Index::apply(&cache, spoilt());
+        let spoilt = json!({"metadata": {"annotations": {ALLOCATION: "{"}}});
+        Index::apply(&cache, pod_with("a", 600, Some("n"), spoilt));
         let mut reported = HashSet::new();
         let mut found = unreported(&mut reported, unreadable_pods(&cache));
         let [on_node, on_pod] = found.pop().map(UnreadablePod::events).unwrap();

@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use aliquot_core::explain::PodPlacement;
 use aliquot_core::ledger::PodEntry;
-use aliquot_core::top::NodeTop;
-use aliquot_core::usage::DeviceUses;
+use aliquot_core::top::{DeviceAmount, NodeTop};
 use aliquot_core::{Cluster, Percent};
 use aliquot_serve::Readiness;
 use axum::Router;
@@ -25,18 +24,13 @@ use crate::leader::Leader;
 use crate::ledger_cache::LedgerCache;
 use crate::pod_client::PodClient;
 
-/// What the views read.
 #[derive(Clone)]
 pub struct ReadModel {
-    /// The ledger.
     pub cache: Arc<LedgerCache>,
-    /// Fetches the pod to explain.
     pub pods: PodClient,
-    /// Asks for what is used.
     pub monitors: Monitors,
     /// Whether this replica leads, so that kube-scheduler calls it.
     pub leader: Leader,
-    /// Whether the ledger is up to date.
     pub readiness: Readiness,
 }
 
@@ -88,16 +82,10 @@ fn nodes_by_name(cluster: Cluster, cores: Percent) -> impl Iterator<Item = NodeT
     })
 }
 
-/// Where a pod is allocated.
 fn placement(entry: &PodEntry) -> PodPlacement {
-    let amounts = |uses: &DeviceUses| {
-        let uses = uses.iter();
-        uses.map(|(gpu, used)| (gpu.clone(), (*used).into()))
-            .collect()
-    };
     PodPlacement {
         node: entry.node.clone(),
         confirmed: entry.is_confirmed(),
-        gpus: entry.allocated.uses().map(amounts),
+        gpus: DeviceAmount::of_each(&entry.allocated),
     }
 }

@@ -72,6 +72,10 @@ impl AccessControl {
         })))
     }
 
+    fn guard(self, router: Router) -> Router {
+        router.layer(middleware::from_fn_with_state(self, guard))
+    }
+
     /// Why a request is not answered; `None` if it is.
     async fn refusal(&self, path: &str, headers: &HeaderMap) -> Option<Response> {
         if self.0.open.iter().any(|open| open == path) {
@@ -112,7 +116,6 @@ impl AccessControl {
         }
     }
 
-    /// Reviews and remembers.
     async fn review(&self, question: Question) -> Result<Access, String> {
         let (token, path) = question.clone();
         let turn = self.0.turns.acquire().await;
@@ -144,7 +147,7 @@ pub async fn serve(
 ) -> Ended {
     let tls = control.as_ref().map(|control| Arc::clone(&control.0.tls));
     let router = match control {
-        Some(control) => router.layer(middleware::from_fn_with_state(control, guard)),
+        Some(control) => control.guard(router),
         None => router,
     };
     http::serve(listener, tls, router, Limits::new(0), stop).await
@@ -158,7 +161,6 @@ async fn guard(State(control): State<AccessControl>, request: Request, next: Nex
     }
 }
 
-/// The token of a request.
 pub fn token(headers: &HeaderMap) -> Option<&str> {
     let bearer = || {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;

@@ -18,7 +18,6 @@ pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.
 
 /// Routes to merge into a program's router or to serve alone.
 ///
-///
 /// `/healthz` is 200 while the process answers. `/readyz` is 200 `ok` or 503 with one
 /// reason a line. `/metrics` is the registry as `OpenMetrics` text.
 pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {

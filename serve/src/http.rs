@@ -50,7 +50,6 @@ const PING: Duration = Duration::from_secs(30);
 /// What a port's clients may take of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections.
     pub connections: usize,
     /// Bytes of one request's body.
     pub body_bytes: usize,
@@ -89,7 +88,6 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every open request was answered.
@@ -98,7 +96,6 @@ pub enum Ended {
     DeadlinePassed,
 }
 
-/// Opens a TCP port.
 pub async fn bind(addr: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(addr)
         .await
@@ -159,7 +156,6 @@ fn close_oldest(open: &mut VecDeque<Weak<Connection>>) -> bool {
     oldest.is_some()
 }
 
-/// An open connection.
 #[derive(Debug, Default)]
 struct Connection {
     /// Requests whose answer is being made.

@@ -1,6 +1,8 @@
 //! What every program needs to serve: telemetry, admin routes, listeners, termination. It
 //! knows no program's routes and no API server.
 
+#![allow(missing_docs, reason = "the names say what most parts are")]
+
 pub mod access_control;
 pub mod admin;
 pub mod fail_point;

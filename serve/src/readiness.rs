@@ -26,7 +26,6 @@ impl Readiness {
         self.conditions.lock().insert(condition, None);
     }
 
-    /// The condition fails, for this reason.
     pub fn fail(&self, condition: &'static str, reason: impl Into<String>) {
         self.conditions
             .lock()

@@ -33,7 +33,6 @@ struct Warning {
     count: u64,
 }
 
-/// The warnings of one place.
 #[derive(Debug, Default)]
 struct OfPlace {
     /// By the hash of the whole text.

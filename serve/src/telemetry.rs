@@ -24,7 +24,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// An unknown log format.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("{value:?} is not a log format; expected: json, text")]
 pub struct UnknownLogFormat {
@@ -48,18 +47,10 @@ impl FromStr for LogFormat {
 /// Why logging could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The filter is not valid for `RUST_LOG`.
     #[error("log filter {filter:?} is invalid")]
-    Filter {
-        /// The filter as given.
-        filter: String,
-        /// What is wrong with it.
-        source: ParseError,
-    },
-    /// A subscriber is installed already.
+    Filter { filter: String, source: ParseError },
     #[error("logging is already set up in this process")]
     Installed(#[source] TryInitError),
-    /// The thread that logs the end of warnings cannot be started.
     #[error("cannot start a thread for the log")]
     Thread(#[source] std::io::Error),
 }

@@ -15,7 +15,6 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Largest body.
 const BODY: usize = 256 << 10;
 
 struct Port {
@@ -50,7 +49,6 @@ async fn port(limits: Limits) -> Result<Port> {
 }
 
 impl Port {
-    /// A connection that has sent this.
     async fn sent(&self, text: &[u8]) -> Result<TcpStream> {
         let mut stream = TcpStream::connect(self.addr).await?;
         stream.write_all(text).await?;

@@ -137,24 +137,16 @@ pub struct Args {
 /// A flag's invalid value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ArgsError {
-    /// Not a URL that the API server could call.
     #[error(
         "--url {value:?} is invalid; expected: https://HOST:PORT{}",
         server::MUTATE_PATH
     )]
-    Url {
-        /// The value.
-        value: String,
-    },
-    /// An invalid resource name.
+    Url { value: String },
     #[error(transparent)]
     Request(#[from] FlagError),
-    /// Too short to be rotated.
     #[error("{flag} {value:#} is too short; expected: at least {SHORTEST:#}")]
     Lifetime {
-        /// The flag.
         flag: &'static str,
-        /// The value.
         value: SignedDuration,
     },
 }

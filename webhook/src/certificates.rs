@@ -28,46 +28,22 @@ use x509_parser::pem::parse_x509_pem;
 /// ours.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// An error about a certificate.
 #[derive(Debug, Error)]
 pub enum CertificateError {
-    /// A new certificate or key could not be made.
     #[error("cannot create a certificate")]
     Create(#[source] rcgen::Error),
-    /// The certificate is not PEM or not X.509.
     #[error("{name}: cannot read the certificate; expected: X.509 in PEM")]
-    Certificate {
-        /// Which entry of the Secret.
-        name: String,
-    },
-    /// The key is not PEM or of a kind that cannot sign here.
+    Certificate { name: String },
     #[error("{name}: cannot read the private key; expected: PEM of a kind that can sign")]
-    Key {
-        /// Which entry of the Secret.
-        name: String,
-        /// The cause.
-        source: rcgen::Error,
-    },
-    /// Certificate and key belong to different pairs.
+    Key { name: String, source: rcgen::Error },
     #[error("{name}: the private key does not match the certificate")]
-    Mismatch {
-        /// Which entry of the Secret.
-        name: String,
-    },
-    /// The certificate or the key is missing.
+    Mismatch { name: String },
     #[error(
         "{name}: the certificate or its private key is missing; expected: {name}.crt and {name}.key"
     )]
-    Incomplete {
-        /// Which entry of the Secret.
-        name: String,
-    },
-    /// A time outside the range of certificates.
+    Incomplete { name: String },
     #[error("{seconds} seconds since 1970 is outside the range of certificate times")]
-    Time {
-        /// The time.
-        seconds: i64,
-    },
+    Time { seconds: i64 },
 }
 
 /// A certificate authority with its key.
@@ -83,7 +59,6 @@ pub struct Ca {
     pub expires: Timestamp,
 }
 
-/// A server certificate with its key.
 #[derive(Clone)]
 pub struct ServingCertificate {
     /// The certificate, PEM.
@@ -187,9 +162,7 @@ impl Ca {
 /// How long certificates live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// Of a CA.
     pub ca: SignedDuration,
-    /// Of a serving certificate.
     pub serving: SignedDuration,
 }
 
@@ -244,7 +217,6 @@ impl CaSet {
         self.0.iter().flat_map(pair).collect()
     }
 
-    /// There is no CA.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

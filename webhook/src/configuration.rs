@@ -25,15 +25,9 @@ const ALL: [&str; 2] = [WEBHOOK, LABELLED];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A Service in our namespace, port 443.
-    Service {
-        /// Its name.
-        name: String,
-        /// Its namespace.
-        namespace: String,
-    },
+    Service { name: String, namespace: String },
     /// A fixed URL, as in `https://127.0.0.1:8443/mutate`.
     Url {
-        /// The whole URL.
         url: String,
         /// The name or address in it.
         host: String,
@@ -73,7 +67,6 @@ pub struct Scope {
     pub target: Target,
     /// The webhook's own namespace, which is exempt.
     pub namespace: String,
-    /// The names of the five resources.
     pub names: ResourceNames,
     /// Other resources, under which renamed GPUs are advertised.
     pub extra: Vec<String>,

@@ -9,14 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Admitted as it is.
     Unchanged,
-    /// Admitted with a patch.
     Patched,
-    /// Refused.
     Denied,
     /// The body was not a review of a pod.
     Malformed,
@@ -36,20 +32,17 @@ impl EncodeLabelValue for Outcome {
 /// The label of `aliquot_webhook_reviews`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabels {
-    /// The outcome.
     pub outcome: Outcome,
 }
 
 /// Handles to the metrics. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Reviews by outcome.
     pub reviews: Family<OutcomeLabels, Counter>,
     /// Seconds from body to response.
     pub duration: Histogram,
     /// When the serving certificate expires, in seconds since 1970.
     pub certificate_expiry: Gauge,
-    /// Serving certificates issued by this process.
     pub certificates_issued: Counter,
     /// Writes of a CA bundle into the webhook configuration.
     pub configuration_writes: Counter,

@@ -77,7 +77,6 @@ pub(crate) fn is_mirror(pod: &Value) -> bool {
     !pod["metadata"]["annotations"][MIRROR].is_null()
 }
 
-/// The node that the pod itself names.
 pub(crate) fn named_node(pod: &Value) -> Option<&str> {
     let node = pod["spec"]["nodeName"].as_str();
     node.filter(|node| !node.is_empty())

@@ -56,7 +56,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// Reconciliations within one certificate's lifetime, so that renewal is never late.
 const RECONCILIATIONS_PER_LIFETIME: u32 = 24;
 
-/// What to reconcile, and where.
 #[derive(Clone, Debug)]
 pub struct ReconcilerSettings {
     /// What the webhook configuration sends here.
@@ -70,58 +69,37 @@ pub struct ReconcilerSettings {
 /// The step of a reconciliation that failed. The next one starts from the beginning.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
-    /// A call to the API server failed.
     #[error("cannot {verb} {object}")]
     Call {
-        /// The verb.
         verb: &'static str,
-        /// The object.
         object: &'static str,
-        /// The response.
         source: kube::Error,
     },
-    /// A call to the API server took too long.
     #[error("cannot {verb} {object}: no response within {DEADLINE:?}")]
     Timeout {
-        /// The verb.
         verb: &'static str,
-        /// The object.
         object: &'static str,
     },
-    /// Others wrote the object during each attempt.
     #[error("cannot write {object}: it changed during each of {ATTEMPTS} attempts")]
-    Conflict {
-        /// The object.
-        object: &'static str,
-    },
-    /// A certificate could not be created.
+    Conflict { object: &'static str },
     #[error("cannot renew certificates")]
     Renew(#[source] CertificateError),
-    /// The mounted certificates cannot be used.
     #[error("cannot read the mounted certificates")]
     Mounted(#[source] MountedError),
-    /// The listener did not accept the serving certificate.
     #[error("cannot serve the new certificate")]
     Serve(#[source] tls::CertificateError),
-    /// The object cannot be written as JSON.
     #[error("cannot encode the webhook configuration")]
     Encode(#[source] serde_json::Error),
-    /// There is no Secret.
     #[error("Secret {SECRET} does not exist; expected: as the chart creates it (helm upgrade)")]
     NoSecret,
-    /// There is no configuration.
     #[error(
         "MutatingWebhookConfiguration {NAME} does not exist; expected: as the chart creates it (helm upgrade)"
     )]
     NoConfiguration,
-    /// The configuration lacks one of our webhooks.
     #[error(
         "MutatingWebhookConfiguration {NAME} has no webhook {webhook}; expected: as the chart creates it (helm upgrade)"
     )]
-    NoWebhook {
-        /// Its name.
-        webhook: &'static str,
-    },
+    NoWebhook { webhook: &'static str },
 }
 
 /// Reconciles Secret, serving certificate and configuration; has the state of the last time.
@@ -271,7 +249,6 @@ impl Reconciler {
         self.serve(serving)
     }
 
-    /// Serves this certificate, if it differs from the current one.
     fn serve(&mut self, serving: ServingCertificate) -> Result<(), ReconcileError> {
         let same = |old: &ServingCertificate| {
             old.certificate == serving.certificate && old.key == serving.key

@@ -26,13 +26,11 @@ pub use request::RESERVED;
 /// The part of an admission request that a review reads.
 #[derive(Clone, Copy, Debug)]
 pub struct PodReview<'a> {
-    /// What is to be done with the pod.
     pub operation: &'a Operation,
     /// Empty, or `ephemeralcontainers`.
     pub sub_resource: &'a str,
     /// The pod's namespace.
     pub namespace: &'a str,
-    /// The pod.
     pub pod: &'a Value,
     /// The pod before an update; null at creation.
     pub old_pod: &'a Value,

@@ -27,7 +27,6 @@ pub const REVIEW_BYTES: usize = 7 << 20;
 /// Larger ones are answered one after another: read, they take up to 80 times their size.
 const LARGE: usize = 64 << 10;
 
-/// The path for pods.
 pub const MUTATE_PATH: &str = "/mutate";
 
 /// The path for pods of namespaces whose label chooses this form.
@@ -35,18 +34,14 @@ pub fn form_path(form: RequestForm) -> String {
     format!("{MUTATE_PATH}/{}", form.name())
 }
 
-/// The state of the handlers.
 #[derive(Clone, Debug)]
 pub struct HandlerState {
-    /// The administrator's settings.
     pub settings: Arc<Settings>,
-    /// Counts the outcomes.
     pub metrics: Metrics,
     large: Arc<Semaphore>,
 }
 
 impl HandlerState {
-    /// With these settings.
     pub fn new(settings: Arc<Settings>, metrics: Metrics) -> Self {
         Self {
             settings,

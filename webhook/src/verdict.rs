@@ -6,12 +6,10 @@ use std::fmt;
 use json_patch::Patch;
 use serde_json::{Map, Value};
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Every error found, at least one.
     Deny(Vec<Refusal>),
-    /// Admitted.
     Allow {
         /// The changes; empty when there are none.
         patch: Patch,

@@ -23,31 +23,18 @@ const MAX_VALUES: usize = 200_000;
 /// Why a body is not a review that can be answered.
 #[derive(Debug, Error)]
 pub enum WireError {
-    /// Not JSON, or a field has another type.
     #[error("the body is not an AdmissionReview: {0}")]
     Json(Excerpt),
-    /// More than can be read in the webhook's memory.
     #[error("the body has more than {MAX_VALUES} values; expected: at most that many")]
     TooManyValues,
-    /// Another kind or version of object.
     #[error(
         "the body has kind {kind:?} and apiVersion {api_version:?}; expected: {META_KIND:?} and {META_API_VERSION_V1:?}"
     )]
-    Kind {
-        /// `kind` as received.
-        kind: Excerpt,
-        /// `apiVersion` as received.
-        api_version: Excerpt,
-    },
-    /// A review without a request.
+    Kind { kind: Excerpt, api_version: Excerpt },
     #[error("the AdmissionReview has no request")]
     NoRequest,
-    /// A request about another kind of object.
     #[error("the AdmissionReview is for kind {kind:?}; expected: \"Pod\"")]
-    OtherKind {
-        /// `request.kind.kind` as received.
-        kind: Excerpt,
-    },
+    OtherKind { kind: Excerpt },
 }
 
 /// Reads the request about a pod out of a body.
@@ -102,7 +89,6 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// The review with the answer to this request.
 pub fn answer(
     request: &AdmissionRequest<DynamicObject>,
     verdict: Verdict,
@@ -150,7 +136,6 @@ mod tests {
         }})
     }
 
-    /// What is sent for a pod with this verdict.
     fn sent(verdict: Verdict) -> Value {
         let body = review("Pod", &json!({})).to_string();
         let answer = answer(&decode(body.as_bytes()).unwrap(), verdict).unwrap();

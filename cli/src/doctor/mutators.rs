@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use aliquot_core::Excerpt;
-use aliquot_k8s::disruption::not_scheduled;
 use aliquot_k8s::pod;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -129,7 +128,10 @@ pub(super) fn refused(facts: &ClusterFacts, about: &About) -> Vec<Finding> {
     let agents = facts.unready_agents.iter();
     let agents = agents.map(|(node, why)| ("device-plugin", format!("node {node}"), why.as_str()));
     let bindings = pods.iter().filter_map(|pod| {
-        let text = not_scheduled(pod)?.message.as_deref()?;
+        let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+        let refused =
+            conditions.find(|one| one.type_ == "PodScheduled" && one.status == "False")?;
+        let text = refused.message.as_deref()?;
         let object = format!("pod {}/{}", pod::namespace(pod), name(pod));
         Some(("scheduler", object, text))
     });

@@ -11,6 +11,7 @@ use aliquot_core::request_annotation::REQUEST;
 use aliquot_core::score::Policies;
 use aliquot_core::{Census, Demand, DeviceRules, GpuRequest, Ledger, Memory, Mib, Percent};
 use aliquot_k8s::pod::{self, DemandError, Settings};
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use thiserror::Error;
@@ -83,7 +84,7 @@ pub fn what_if(
     settings: &Settings,
     mut policies: Policies,
 ) -> Result<WhatIf, WhatIfError> {
-    let demand = pod::demand(pod, settings)?;
+    let demand = pod::demand(&PodView::from(pod), settings)?;
     if !demand.requests_gpu() {
         return Err(WhatIfError::AsksForNone);
     }

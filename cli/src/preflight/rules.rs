@@ -6,6 +6,7 @@
 use aliquot_core::request::{BareGpu, Resource, Written, is_other};
 use aliquot_core::{Mib, Stage, hami};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::gather::Workload;
@@ -29,7 +30,8 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
         return found;
     }
     found.extend(environment::gpus_by_environment(&one.pod, &about));
-    let demand = match pod::demand(&one.pod, &settings.pods) {
+    let view = PodView::from(&one.pod);
+    let demand = match pod::demand(&view, &settings.pods) {
         Err(error) => {
             found.push(about.problem(
                 "refused",
@@ -53,9 +55,11 @@ pub fn findings(one: &Workload, settings: &Settings) -> Vec<Finding> {
     }
     found.extend(placed(&one.pod, settings, &about));
     found.extend(escapes::escapes(&one.pod, &about));
-    let annotated = pod::request_annotation(&one.pod).unwrap_or_default();
+    let annotated = pod::request_annotation(&view).unwrap_or_default();
     for (container, stage) in pod::containers(&one.pod) {
-        if let Ok(request) = pod::container_request(container, &annotated, &settings.pods) {
+        let (name, resources) = (&container.name, container.resources.as_ref());
+        let request = pod::container_request(name, resources, &annotated, &settings.pods);
+        if let Ok(request) = request {
             let written = &request.written;
             found.extend(bare(container, written, settings, &about));
             found.extend(exclusive_by_percentage(

@@ -1,7 +1,6 @@
 //! One device: what a container gets of it in its sharing mode, and why it refuses the
 //! container.
 //!
-//!
 //! No mode silently gives less than what the container asked for. Each device refuses for
 //! the first reason in the order of [`DeviceCheck::refuse`]; what other pods are allocated is
 //! checked by [`DeviceState::refuse`].

@@ -271,12 +271,7 @@ fn best_offer(
     let reserved = on_gpu(geometry, &occupied.instances, profile, own).map(|(_, place)| (0, place));
     let best = reserved.or_else(|| on_gpu(geometry, &occupied.instances, profile, allowed));
     if let Some((loss, place)) = best {
-        let (profile, start) = (place.profile, place.start);
-        let instance = Instance {
-            profile,
-            start,
-            busy: true,
-        };
+        let instance = Instance::busy(place.profile, place.start);
         return Ok(InstanceOffer { loss, instance });
     }
     if on_gpu(geometry, &all.instances, profile, allowed).is_some() {

@@ -16,7 +16,6 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// The number of differences.
     pub fn count(&self) -> usize {
         self.nodes.len() + self.namespaces.len()
     }

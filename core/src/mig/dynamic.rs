@@ -1,6 +1,5 @@
 //! GPUs under dynamic MIG: which instances exist, and which are allocated.
 //!
-//!
 //! An allocated instance is never moved or changed.
 
 use super::published::{self, MigPlacement};
@@ -8,7 +7,6 @@ use super::{Geometry, Instance, is_resource_of};
 use crate::id::Namespace;
 use crate::units::Mib;
 
-/// The MIG state of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicMigState {
     /// The GPU's index among the node's devices.
@@ -45,7 +43,6 @@ impl DynamicMigState {
         }
     }
 
-    /// Marks this instance as allocated.
     pub(crate) fn allocate_instance(&mut self, instance: Instance) {
         let same =
             |one: &&mut Instance| (one.profile, one.start) == (instance.profile, instance.start);
@@ -117,7 +114,6 @@ impl DynamicMigState {
     }
 }
 
-/// The profile that this resource is for.
 pub(crate) fn profile_of(geometry: &Geometry, resource: &str) -> Option<usize> {
     let mut profiles = geometry.profiles().iter();
     profiles.position(|profile| is_resource_of(resource, &profile.name))

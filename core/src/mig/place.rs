@@ -1,7 +1,6 @@
 //! Which GPU gets an instance, and where on it: the placement that costs the fewest
 //! placements of other instances.
 //!
-//!
 //! The remaining capacity of a GPU is the number of starts that its profiles have left,
 //! each weighted by its memory slices; the placement that lowers it least is best. An idle
 //! instance costs nothing: it is reused, or destroyed. An allocated one is never touched.
@@ -11,7 +10,6 @@ use std::cmp::Reverse;
 
 use super::{Geometry, Instance};
 
-/// Where an instance goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstancePlacement {
     /// The GPU, as an index of those that were offered.
@@ -28,7 +26,6 @@ pub struct InstancePlacement {
 
 /// The best placement for an instance of this profile on one of the GPUs, or `None` if a
 /// pod must end first.
-///
 ///
 /// Least loss first; then the first GPU; on it an existing instance, then the fewest to
 /// destroy, then the highest start. Preferring the fullest GPU to the first would refuse
@@ -58,11 +55,7 @@ pub fn on_gpu(
     let mut best: Option<((u32, _, Reverse<u8>), InstancePlacement)> = None;
     for start in starts.into_iter().filter(|start| allowed(*start)) {
         let found = offer(geometry, all, profile, start);
-        allocated.push(Instance {
-            profile,
-            start,
-            busy: true,
-        });
+        allocated.push(Instance::busy(profile, start));
         let loss = remaining_capacity - self::remaining_capacity(geometry, &allocated);
         allocated.pop();
         let effort = (Reverse(found.ready), found.destroys.len());

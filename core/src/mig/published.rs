@@ -21,7 +21,6 @@ pub enum Mig {
 /// A MIG instance of a fixed layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixedInstance {
-    /// Its GPU.
     pub parent: GpuUuid,
     /// The driver's name of its profile.
     pub profile: String,
@@ -33,7 +32,6 @@ pub struct FixedInstance {
     pub ci: u32,
 }
 
-/// A GPU under dynamic MIG.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DynamicMig {
     /// Its profiles, only those that the administrator allows.
@@ -50,14 +48,11 @@ pub struct DynamicMig {
 /// A placement that is reserved for pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedPlacement {
-    /// The placement.
     #[serde(flatten)]
     pub placement: MigPlacement,
-    /// The namespaces.
     pub namespaces: Vec<Namespace>,
 }
 
-/// An instance that was created for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreatedInstance {
     /// The driver's name of its profile.
@@ -82,7 +77,6 @@ pub struct MigPlacement {
 }
 
 impl Mig {
-    /// The GPU's dynamic MIG, if it has it.
     pub fn dynamic(&self) -> Option<&DynamicMig> {
         match self {
             Self::Dynamic(dynamic) => Some(dynamic),
@@ -90,7 +84,6 @@ impl Mig {
         }
     }
 
-    /// The fixed MIG instance, if it is one.
     pub fn fixed(&self) -> Option<&FixedInstance> {
         match self {
             Self::Fixed(part) => Some(part),
@@ -106,7 +99,6 @@ impl MigPlacement {
         format!("{gpu}/{}@{}", self.profile, self.start).into()
     }
 
-    /// The GPU and the placement of such a key.
     pub fn parse_device_key(key: &GpuUuid) -> Option<(&str, Self)> {
         let (gpu, placed) = key.as_str().split_once('/')?;
         let (profile, start) = placed.rsplit_once('@')?;

@@ -1,7 +1,6 @@
 //! The geometries of known GPU models, for planning without a GPU at hand; on a node NVML
 //! gives them.
 //!
-//!
 //! Source: NVIDIA's MIG user guide, supported profiles and their placements. Memory is
 //! nominal, as in the profile's name; a driver gives a few percent less, and some round a
 //! name differently.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::CodecError;
+use crate::allocation::{self, CodecError};
 use crate::id::{NodeName, PodUid};
 use crate::usage::DeviceUses;
 
@@ -16,7 +16,6 @@ pub const VERSION: u32 = 1;
 /// Seconds from a plan that was given up to the pod's next one: they double, up to the second.
 const PAUSE: (u64, u64) = (60, 3600);
 
-/// The state of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlanState {
@@ -29,27 +28,21 @@ pub enum PlanState {
 /// A pod that is evicted for another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
-    /// The pod.
     pub uid: PodUid,
     /// Its namespace and name, for whoever reads the annotation: empty where that is another one than
     /// the preemptor's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
-/// A preemption plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreemptionRecord {
-    /// Version of the format.
     pub v: u32,
-    /// Its state.
     pub state: PlanState,
     /// The node on which the pod will fit.
     pub node: NodeName,
-    /// The pods that are evicted.
     pub victims: Vec<Victim>,
     /// What is reserved for the pod of each device.
     #[serde(rename = "hold")]
@@ -57,17 +50,11 @@ pub struct PreemptionRecord {
     /// When the plan is given up, in seconds since 1970; once it is, when the pod may get another.
     pub until: u64,
     /// How many plans the pod has had with this one.
-    #[serde(default = "first", skip_serializing_if = "is_first")]
+    #[serde(
+        default = "allocation::one",
+        skip_serializing_if = "allocation::is_one"
+    )]
     pub attempt: u32,
-}
-
-fn first() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_first(attempt: &u32) -> bool {
-    *attempt == first()
 }
 
 impl PreemptionRecord {
@@ -90,14 +77,6 @@ impl PreemptionRecord {
 
     /// Reads the annotation's text, ignoring unknown fields.
     pub fn decode(text: &str) -> Result<Self, CodecError> {
-        let record: Self =
-            serde_json::from_str(text).map_err(|source| CodecError::Decode { source })?;
-        if record.v != VERSION {
-            return Err(CodecError::Version {
-                found: record.v,
-                read: VERSION,
-            });
-        }
-        Ok(record)
+        allocation::decode(text, VERSION, |record: &Self| record.v)
     }
 }

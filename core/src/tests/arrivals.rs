@@ -2,7 +2,6 @@
 //! refused: Poisson arrivals, exponential durations, 40/25/18/10/7 % of 1g, 2g, 3g, 4g and
 //! 7g; a load of 1 asks for all compute slices.
 //!
-//!
 //! Checks that no allocated instance changes until it ends.
 
 use std::cell::RefCell;
@@ -134,12 +133,7 @@ fn choose(
         Chooser::BestKnown => offers.min_by_key(|&(gpu, start)| {
             let before = allocated(gpu);
             let mut after = before.clone();
-            let busy = true;
-            after.push(Instance {
-                profile,
-                start,
-                busy,
-            });
+            after.push(Instance::busy(profile, start));
             let size = |one: &Instance| u32::from(geometry.profiles()[one.profile].size);
             let full: u32 = before.iter().map(size).sum();
             let loss = worth(geometry, &before) - worth(geometry, &after);
@@ -180,11 +174,7 @@ fn apply(geometry: &Geometry, gpu: &mut Vec<Instance>, placed: &InstancePlacemen
     }
     let open: Vec<u8> = geometry.starts(placed.profile, gpu).collect();
     assert!(open.contains(&placed.start), "{placed:?} beside {gpu:?}");
-    gpu.push(Instance {
-        profile: placed.profile,
-        start: placed.start,
-        busy: true,
-    });
+    gpu.push(Instance::busy(placed.profile, placed.start));
 }
 
 /// Random numbers that are the same everywhere (splitmix64).

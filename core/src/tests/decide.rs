@@ -1,6 +1,7 @@
 //! Filter and prioritize on small clusters of one-device nodes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::decide::{Memo, NodeQuery, NodeVerdict, best, cpu_only_ranks, ranks};
 use crate::inventory::{Gpu, Mode};
@@ -15,7 +16,7 @@ use crate::tests::{
 };
 use crate::typical::PodShape;
 use crate::units::{HostResources, MilliCpu};
-use crate::{Census, Demand, Ledger, Mib, Percent, Stage, Typical};
+use crate::{Census, Demand, Ledger, Mib, Percent, Policy, Stage, Typical};
 
 /// Nodes `n0`, `n1`, … with one device of 1000 MiB each, of which this much is allocated.
 fn ledger(taken: &[u64]) -> Ledger {
@@ -31,6 +32,30 @@ fn ledger(taken: &[u64]) -> Ledger {
         }
     }
     ledger
+}
+
+/// A node with a device of 1000 MiB and this much CPU.
+fn with_cpu(cpu: u64) -> NodePublication {
+    NodePublication {
+        allocatable: HostResources {
+            cpu: MilliCpu(cpu),
+            memory: Mib(1000),
+        },
+        ..published(vec![gpu(0, 1000, 9)])
+    }
+}
+
+/// Pods that ask for eight CPUs and half a device.
+fn typical() -> Typical {
+    let mut census = Census::default();
+    let shape = PodShape {
+        cpu: MilliCpu(8_000),
+        count: 1,
+        memory: Memory::Share(Percent(50)),
+        cores: Percent(50),
+    };
+    census.add(shape, Mib(1));
+    census.typical()
 }
 
 fn requests(memory: u64) -> Demand {
@@ -106,7 +131,8 @@ fn scores_node_anew_when_it_changes() {
     assert_eq!(first(&ledger), "n1");
 }
 
-/// Nodes `n0` and `n1` differ in names alone, the others in one property each.
+/// Nodes `n0` and `n1` differ in names alone, the others in one property each. `cpu` is like them but
+/// for its CPU, of which pods without GPUs take some.
 #[test]
 fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
     let changes: [fn(&mut Gpu); 10] = [
@@ -152,12 +178,25 @@ fn caches_for_a_kind_what_each_of_its_nodes_would_get() {
             ..DeviceRules::default()
         },
     ];
-    let (mut memo, policies) = (Memo::default(), Policies::default());
-    for demand in rules.map(with) {
-        let mut verdicts = memo.verdicts(cluster, &demand, &policies);
-        for (slot, name, node) in cluster.iter() {
-            let alone = NodeVerdict::on(node, &demand, &policies);
-            assert_eq!(*verdicts.of(slot), alone, "{name}: {:?}", demand.rules);
+    let demands = rules.map(with);
+    let fragmentation = Policies {
+        node: Policy::Fragmentation,
+        typical: Arc::new(typical()),
+        ..Policies::default()
+    };
+    let mut cases = [Policies::default(), fragmentation].map(|all| (all, Memo::default()));
+    for cpu in [64_000, 16_000, 15_000] {
+        ledger.publish(&"cpu".into(), Some(with_cpu(cpu)));
+        let cluster = ledger.cluster();
+        assert_eq!(cluster.kind(0), cluster.kind(changes.len()));
+        for (policies, memo) in &mut cases {
+            for demand in &demands {
+                let mut verdicts = memo.verdicts(cluster, demand, policies);
+                for (slot, name, node) in cluster.iter() {
+                    let (alone, rules) = (NodeVerdict::on(node, demand, policies), &demand.rules);
+                    assert_eq!(*verdicts.of(slot), alone, "{name}, {cpu}: {rules:?}");
+                }
+            }
         }
     }
 }
@@ -175,27 +214,12 @@ fn steers_pods_without_gpu_away_from_free_gpus() {
 
 #[test]
 fn steers_pods_without_gpu_to_cpu_that_free_gpus_do_not_need() {
-    let mut census = Census::default();
-    let shape = PodShape {
-        cpu: MilliCpu(8_000),
-        count: 1,
-        memory: Memory::Share(Percent(50)),
-        cores: Percent(50),
-    };
-    census.add(shape, Mib(1));
     let mut ledger = Ledger::default();
     for (name, cpu) in [("much", 64_000), ("little", 32_000), ("enough", 48_000)] {
-        let published = NodePublication {
-            allocatable: HostResources {
-                cpu: MilliCpu(cpu),
-                memory: Mib(1000),
-            },
-            ..published(vec![gpu(0, 1000, 9)])
-        };
-        ledger.publish(&name.into(), Some(published));
+        ledger.publish(&name.into(), Some(with_cpu(cpu)));
     }
     let names = ["much", "little", "enough", "no-gpu"];
-    let ranks = cpu_only_ranks(ledger.cluster(), &census.typical(), &names);
+    let ranks = cpu_only_ranks(ledger.cluster(), &typical(), &names);
     assert_eq!(ranks, [9, 0, 4, 10]);
 }
 

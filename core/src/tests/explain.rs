@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::explain::{self, CHOSEN, FITS, NOT_ASKED, NodeAnswer};
+use crate::explain::{CHOSEN, FITS, NOT_ASKED, NodeAnswer};
 use crate::fit::fit;
 use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
 use crate::node::{NodePublication, NodeState};
@@ -91,7 +91,6 @@ proptest! {
         let policies = Policies::default();
         let decided = fit(&node, &demand, &policies);
         let (answer, _) = NodeAnswer::of(&"n".into(), &node, &demand, &policies, true, None);
-        prop_assert_eq!(&explain::explain(&node, &demand, &policies).outcome, &decided);
         let found = |text: &str| answer.gpus.iter().filter(|gpu| gpu.answer == text).count();
         match &decided {
             Ok(fit) => {
@@ -158,7 +157,6 @@ proptest! {
     }
 }
 
-/// The node with one of its devices.
 fn only(node: &NodeState, place: usize) -> NodeState {
     NodeState {
         devices: vec![node.devices[place]],

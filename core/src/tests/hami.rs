@@ -18,7 +18,6 @@ use crate::{Demand, Stage};
 /// An annotation's name and value.
 type Annotation<'a> = (&'a str, &'a str);
 
-/// A pod of these containers with these annotations.
 fn pod(containers: &[(Stage, GpuRequest)], annotations: &[Annotation<'_>]) -> Demand {
     let containers: Vec<_> = containers
         .iter()

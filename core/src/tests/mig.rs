@@ -13,14 +13,6 @@ fn a100() -> Geometry {
     geometry("NVIDIA A100-SXM4-40GB").unwrap()
 }
 
-fn busy_instance(profile: usize, start: u8) -> Instance {
-    Instance {
-        profile,
-        start,
-        busy: true,
-    }
-}
-
 /// Every set of instances that can be on one device, of these profiles.
 fn layouts(geometry: &Geometry, wanted: &[&str]) -> BTreeSet<Vec<(usize, u8)>> {
     let wanted: Vec<usize> = wanted
@@ -32,7 +24,7 @@ fn layouts(geometry: &Geometry, wanted: &[&str]) -> BTreeSet<Vec<(usize, u8)>> {
     while let Some(layout) = new.pop_first() {
         let there: Vec<_> = layout
             .iter()
-            .map(|&(at, start)| busy_instance(at, start))
+            .map(|&(at, start)| Instance::busy(at, start))
             .collect();
         for &at in &wanted {
             for start in geometry.starts(at, &there) {
@@ -60,7 +52,7 @@ fn check_layouts(product: &str, wanted: &[&str], mixes: usize, full: usize, layo
     let is_full = |layout: &&Vec<(usize, u8)>| {
         let there: Vec<_> = layout
             .iter()
-            .map(|&(at, start)| busy_instance(at, start))
+            .map(|&(at, start)| Instance::busy(at, start))
             .collect();
         let mut wanted = wanted.iter().map(|name| geometry.find(name).unwrap());
         wanted.all(|at| geometry.starts(at, &there).next().is_none())
@@ -160,7 +152,7 @@ fn check_places(gpus: usize, wanted: &[&str], expected: &str) {
         match place(&offered, name) {
             Some(placed) => {
                 found.push(format!("{}@{}", placed.gpu, placed.start));
-                there[placed.gpu].push(busy_instance(placed.profile, placed.start));
+                there[placed.gpu].push(Instance::busy(placed.profile, placed.start));
             }
             None => found.push("-".to_owned()),
         }
@@ -202,7 +194,7 @@ fn reuses_or_destroys_idle_instances() {
     );
     let idle = |profile, start| Instance {
         busy: false,
-        ..busy_instance(profile, start)
+        ..Instance::busy(profile, start)
     };
     let check = |there: &[Instance], name: &str, expected: (u8, bool, &[u8])| {
         let placed = place(&[(&geometry, there)], name).unwrap();
@@ -221,7 +213,7 @@ fn reuses_or_destroys_idle_instances() {
     let full: Vec<_> = (0..7).map(|start| idle(one, start)).collect();
     check(&full, "1g.5gb+me", (6, false, &[6]));
     check(
-        &[busy_instance(one, 6), idle(one, 5)],
+        &[Instance::busy(one, 6), idle(one, 5)],
         "3g.20gb",
         (0, false, &[]),
     );
@@ -230,7 +222,7 @@ fn reuses_or_destroys_idle_instances() {
         let placed = place::on_gpu(&geometry, there, profile, |one| one == start);
         placed.map(|(_, placed)| (placed.ready, placed.destroys))
     };
-    let there = [busy_instance(one, 6), idle(two, 4), idle(one, 0)];
+    let there = [Instance::busy(one, 6), idle(two, 4), idle(one, 0)];
     assert_eq!(at(&there, "2g.10gb", 4), Some((true, vec![])));
     assert_eq!(at(&there, "1g.5gb", 5), Some((false, vec![4])));
     assert_eq!(at(&there, "3g.20gb", 0), Some((false, vec![0])));

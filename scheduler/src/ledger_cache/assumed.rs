@@ -122,16 +122,11 @@ impl DeletedPods {
     }
 }
 
-/// A pod that filter is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct FilteredPod<'a> {
-    /// Its uid.
     pub uid: &'a PodUid,
-    /// Its namespace.
     pub namespace: &'a Namespace,
-    /// What it requests.
     pub demand: &'a Demand,
-    /// The gang that it is a member of.
     pub gang: Option<&'a GangName>,
 }
 
@@ -179,7 +174,6 @@ impl State {
             return Err(refusal);
         };
         nodes.drain(..at);
-        self.end_claim(pod.uid);
         match pod.gang {
             Some(gang) => {
                 nodes.truncate(1);

@@ -10,17 +10,14 @@ use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{NodeName, PodUid};
 use aliquot_k8s::disruption::{self, Budget, Labels};
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::LedgerCache;
 
-/// A bound pod.
 #[derive(Clone, Debug)]
 pub struct BoundPod {
-    /// The pod.
     pub pod: PodRef,
     /// `spec.priority`.
     pub priority: i32,
@@ -39,33 +36,31 @@ pub struct BoundPod {
 }
 
 /// Reads a pod bound to `node`; `None` for one without a share, unless kube-scheduler preempts it.
-pub fn read(pod: &Pod, node: &NodeName, allocated: &AllocatedUse) -> Option<Box<BoundPod>> {
+pub fn read(pod: &PodView, node: &NodeName, allocated: &AllocatedUse) -> Option<Box<BoundPod>> {
     let terminating = disruption::deletion_deadline(pod);
     let kube = terminating.is_some() && disruption::preempted_by_kube_scheduler(pod);
     if *allocated == AllocatedUse::nothing() && !kube {
         return None;
     }
     Some(Box::new(BoundPod {
-        pod: pod::reference(pod),
+        pod: pod.reference(),
         priority: disruption::priority(pod),
         started: disruption::started(pod),
         grace: disruption::grace_period(pod),
         terminating,
         kube: kube.then(|| node.clone()),
-        mirror: pod::is_mirror(pod),
+        mirror: pod.is_mirror(),
         beyond_budgets: disruption::ignored_by_budgets(pod),
-        labels: Arc::new(pod.metadata.labels.clone().unwrap_or_default()),
+        labels: Arc::new(pod.labels().cloned().unwrap_or_default()),
     }))
 }
 
 impl BoundPod {
-    /// It can be evicted.
     pub fn can_be_evicted(&self) -> bool {
         !self.mirror && self.terminating.is_none()
     }
 }
 
-/// Bound pods and budgets.
 #[derive(Debug, Default)]
 pub struct BoundPods {
     all: HashMap<PodUid, Box<BoundPod>>,
@@ -112,7 +107,6 @@ impl BoundPods {
         }
     }
 
-    /// Retains only these pods.
     pub fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
         let gone = self.all.keys().filter(|uid| !listed(uid)).cloned();
         for uid in gone.collect::<Vec<_>>() {
@@ -120,7 +114,6 @@ impl BoundPods {
         }
     }
 
-    /// The pod, if it is known.
     pub fn get(&self, uid: &PodUid) -> Option<&BoundPod> {
         self.all.get(uid).map(|bound_pod| &**bound_pod)
     }
@@ -195,22 +188,26 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, priority: i32, app: &str) -> Pod {
+    fn pod(name: &str, priority: i32, app: &str) -> PodView {
+        pod_in(name, priority, app, "Running")
+    }
+
+    fn pod_in(name: &str, priority: i32, app: &str, phase: &str) -> PodView {
         let pod = json!({
             "metadata": {"name": name, "namespace": "d", "uid": name, "labels": {"app": app}},
-            "spec": {"nodeName": "n", "priority": priority, "containers": []},
-            "status": {"phase": "Running"},
+            "spec": {"nodeName": "n", "priority": priority},
+            "status": {"phase": phase},
         });
         serde_json::from_value(pod).unwrap()
     }
 
-    fn put(bound_pods: &mut BoundPods, pod: &Pod, has_share: bool) {
+    fn put(bound_pods: &mut BoundPods, pod: &PodView, has_share: bool) {
         let allocated = if has_share {
             AllocatedUse::Unreadable
         } else {
             AllocatedUse::nothing()
         };
-        bound_pods.put(&pod::uid(pod), read(pod, &"n".into(), &allocated));
+        bound_pods.put(&pod.uid(), read(pod, &"n".into(), &allocated));
     }
 
     #[test]
@@ -243,8 +240,7 @@ mod tests {
             &cache,
             serde_json::from_value::<PodDisruptionBudget>(budget).unwrap(),
         );
-        let mut starting = pod("starting", 1, "web");
-        starting.status.as_mut().unwrap().phase = Some("Pending".to_owned());
+        let starting = pod_in("starting", 1, "web", "Pending");
         let bound_pods = &mut cache.lock().bound_pods;
         for pod in [pod("web", 1, "web"), pod("db", 1, "db"), starting] {
             put(bound_pods, &pod, true);

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use aliquot_core::ledger::{By, PodEntry};
 use aliquot_core::{Namespace, PodUid};
-use aliquot_k8s::{pod, slim};
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::view::PodView;
 use tokio::time::Instant;
 
 use super::State;
@@ -28,18 +27,15 @@ const BETWEEN_BINDINGS: Duration = Duration::from_secs(30);
 /// A gang: namespace and name of its `PodGroup`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GangName {
-    /// The namespace.
     pub namespace: Namespace,
-    /// The name.
     pub name: String,
 }
 
 impl GangName {
-    /// The gang of a slim pod.
-    pub fn of(slim: &Pod) -> Option<Self> {
-        let name = slim::scheduling_group(slim)?;
+    pub fn of(pod: &PodView) -> Option<Self> {
+        let name = pod.scheduling_group()?;
         Some(Self {
-            namespace: pod::namespace(slim),
+            namespace: pod.namespace(),
             name: name.to_owned(),
         })
     }

@@ -3,23 +3,19 @@
 //!
 //! The pod watch shows them, or filter, where kube-scheduler's watch is ahead of ours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_core::cluster::NodeSet;
 use aliquot_core::fit::Fit;
-use aliquot_core::mig::Instance;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
-use aliquot_core::quota::QuotaAmount;
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::usage::DeviceUse;
 use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::pod;
 use aliquot_k8s::selection::NodeSelection;
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::view::PodView;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -28,20 +24,19 @@ use super::gangs::GangName;
 /// A pod that requests a share and is not bound.
 #[derive(Clone, Debug)]
 pub struct PendingPod {
-    /// The pod.
     pub pod: PodRef,
-    /// What it requests.
     pub demand: Demand,
     /// Its annotation has the amounts of its request.
     pub annotated: bool,
     /// `spec.priority`.
     pub priority: i32,
-    /// The gang that it is a member of.
     pub gang: Option<GangName>,
     /// Bytes of its annotations, keys and values.
     pub annotation_bytes: usize,
     /// Filter refused it and it has not been requeued since.
     pub refused: bool,
+    /// What it was requeued for, and until when that is kept for it.
+    pub(crate) claimed: Option<(Claim, Instant)>,
     /// The watch or a list has shown it, so that a list without it tells of its deletion. Filter may
     /// know a pod earlier.
     pub(crate) listed: bool,
@@ -50,7 +45,6 @@ pub struct PendingPod {
     pub offered: NodeSet,
     /// The nodes that its spec allows; `None`: it says too much about them.
     pub(crate) selection: Option<Box<NodeSelection>>,
-    /// Its refusals, if filter refused it.
     pub refusals: Option<RefusalRecord>,
     /// What its spec and status say about preemption.
     pub preemption: PreemptionStatus,
@@ -59,18 +53,13 @@ pub struct PendingPod {
 /// The refusals of one pod that this replica remembers.
 #[derive(Clone, Debug)]
 pub struct RefusalRecord {
-    /// How many.
     pub times: u32,
-    /// The first one.
     pub first: Instant,
-    /// The last one.
     pub last: Instant,
-    /// The text of the last one.
     pub text: String,
 }
 
 impl RefusalRecord {
-    /// One refusal.
     pub fn new(text: String, now: Instant) -> Self {
         Self {
             times: 1,
@@ -101,14 +90,12 @@ pub struct PreemptionStatus {
     pub nominated: Option<NodeName>,
     /// The last node that kube-scheduler nominated.
     pub nominated_last: Option<NodeName>,
-    /// The plan in its annotation.
     pub plan: Option<RecordedPlan>,
 }
 
 /// The annotation `aliquot.dev/preemption` of a pending pod.
 #[derive(Clone, Debug)]
 pub enum RecordedPlan {
-    /// An open plan.
     Open(Arc<PreemptionRecord>),
     /// A plan that was given up: there may be another after a pause.
     GivenUp(Arc<PreemptionRecord>),
@@ -136,13 +123,13 @@ impl PreemptionStatus {
     }
 }
 
-fn preemption(pod: &Pod) -> PreemptionStatus {
+fn preemption(pod: &PodView) -> PreemptionStatus {
     let nominated: Option<NodeName> = disruption::nominated(pod).map(Into::into);
-    let plan = pod::annotation(pod, PREEMPTION).map(|text| match PreemptionRecord::decode(text) {
+    let plan = pod.annotation(PREEMPTION).map(|text| match PreemptionRecord::decode(text) {
         Ok(record) if record.state == PlanState::Open => RecordedPlan::Open(Arc::new(record)),
         Ok(record) => RecordedPlan::GivenUp(Arc::new(record)),
         Err(error) => {
-            tracing::error!(pod = ?pod.metadata.name, %error, "invalid annotation aliquot.dev/preemption; the pod does not preempt again");
+            tracing::error!(pod = pod.name(), %error, "invalid annotation aliquot.dev/preemption; the pod does not preempt again");
             RecordedPlan::Unreadable
         }
     });
@@ -168,19 +155,19 @@ impl PendingPod {
         selection.is_none_or(|selection| selection.tolerates(taints))
     }
 
-    /// Reads a pod with this demand.
-    pub fn read(pod: &Pod, demand: Demand, refused: bool) -> Self {
-        let annotations = pod.metadata.annotations.iter().flatten();
+    pub fn read(pod: &PodView, demand: Demand, refused: bool) -> Self {
+        let annotations = pod.annotations();
         Self {
-            pod: pod::reference(pod),
+            pod: pod.reference(),
             demand,
-            annotated: pod::annotation(pod, REQUEST).is_some(),
+            annotated: pod.annotation(REQUEST).is_some(),
             priority: disruption::priority(pod),
             gang: GangName::of(pod),
             annotation_bytes: annotations
                 .map(|(key, value)| key.len() + value.len())
                 .sum(),
             refused,
+            claimed: None,
             listed: false,
             offered: NodeSet::default(),
             selection: NodeSelection::of(pod).map(Box::new),
@@ -194,84 +181,20 @@ impl PendingPod {
 pub const CLAIM_LIFETIME: Duration = Duration::from_secs(2);
 
 /// The capacity that a pod was requeued for. Until filter decides on the pod, no other refused pod is
-/// requeued for it.
+/// requeued for it; whether the pod took it is seen when the claim is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The node's slot.
     pub slot: usize,
-    /// What the pod would use of each device.
-    uses: Vec<(usize, DeviceUse)>,
-    /// Which of `uses` are MIG instances ([`Fit::instances`]).
-    instances: Vec<(usize, Instance)>,
+    pub fit: Fit,
     /// The kubelet's replicas that it would use.
-    replicas: Replicas,
+    pub replicas: Replicas,
     /// The namespace whose quotas it would use.
     pub namespace: Namespace,
 }
 
 impl Claim {
-    /// That of a pod with this demand that fits on the node in this slot.
-    pub fn of(slot: usize, fit: Fit, demand: &Demand, namespace: Namespace) -> Self {
-        Self {
-            slot,
-            uses: fit.uses,
-            instances: fit.instances,
-            replicas: demand.replicas(),
-            namespace,
-        }
-    }
-
-    /// The node with the pod on it.
     pub fn on(&self, node: &NodeState) -> NodeState {
-        node.with(&self.uses, &self.instances, &self.replicas)
-    }
-
-    /// What the namespace's quotas would be charged.
-    pub fn amount(&self) -> QuotaAmount {
-        QuotaAmount::of(self.uses.iter().map(|(_, used)| used))
-    }
-}
-
-/// One claim per pod.
-#[derive(Debug, Default)]
-pub struct Claims(HashMap<PodUid, (Claim, Instant)>);
-
-impl Claims {
-    /// Replaces the pod's claim. A different previous claim is returned: its capacity is free for
-    /// others.
-    #[must_use = "the capacity of the previous claim is free for other pods"]
-    pub fn put(&mut self, pod: &PodUid, claim: Claim, now: Instant) -> Option<Claim> {
-        let old = self.0.remove(pod).map(|(old, _)| old);
-        let other = old.filter(|old| *old != claim);
-        self.0.insert(pod.clone(), (claim, now + CLAIM_LIFETIME));
-        other
-    }
-
-    /// Ends the pod's claim.
-    pub fn end(&mut self, pod: &PodUid) -> Option<Claim> {
-        self.0.remove(pod).map(|(claim, _)| claim)
-    }
-
-    /// Removes the expired claims.
-    pub fn expire(&mut self, now: Instant) -> Vec<Claim> {
-        let expired = self.0.extract_if(|_, (_, until)| *until <= now);
-        expired.map(|(_, (claim, _))| claim).collect()
-    }
-
-    /// When the next claim expires.
-    pub fn next_expiry(&self) -> Option<Instant> {
-        self.0.values().map(|(_, until)| *until).min()
-    }
-
-    /// Whether the pod has a claim that has not expired.
-    pub fn has(&self, pod: &PodUid, now: Instant) -> bool {
-        self.0.get(pod).is_some_and(|(_, until)| *until > now)
-    }
-
-    /// Every claim that has not expired.
-    pub fn all(&self, now: Instant) -> Vec<Claim> {
-        let alive = self.0.values().filter(|(_, until)| *until > now);
-        alive.map(|(claim, _)| claim.clone()).collect()
+        node.with(&self.fit.uses, &self.fit.instances, &self.replicas)
     }
 }
 
@@ -310,7 +233,6 @@ pub struct FreedCapacity {
 }
 
 impl FreedCapacity {
-    /// Nothing has to be checked.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.namespaces.is_empty()
     }
@@ -327,7 +249,6 @@ impl FreedCapacity {
 /// The capacity events since refused pods were last checked.
 #[derive(Debug, Default)]
 pub(crate) struct CapacityEvents {
-    /// Notified after each event.
     pub(super) added: Arc<Notify>,
     everywhere: bool,
     slots: BTreeSet<usize>,
@@ -335,6 +256,8 @@ pub(crate) struct CapacityEvents {
     namespaces: BTreeSet<Namespace>,
     /// The nodes that changed a short time ago.
     rechecks: BTreeMap<usize, Recheck>,
+    /// When claims are over, the next one first.
+    later: VecDeque<(Instant, CapacityEvent)>,
 }
 
 /// A node that changed, and is checked again.
@@ -354,7 +277,6 @@ impl Recheck {
 }
 
 impl CapacityEvents {
-    /// Adds an event.
     pub(crate) fn add(&mut self, event: CapacityEvent) {
         match event {
             CapacityEvent::Node(slot, labels) => {
@@ -375,13 +297,25 @@ impl CapacityEvents {
         self.added.notify_one();
     }
 
-    /// When the next node is due to be checked again.
-    pub(super) fn next_recheck(&self) -> Option<Instant> {
-        self.rechecks.values().filter_map(Recheck::due).min()
+    /// Adds an event when a claim from now is over.
+    pub(crate) fn add_after_claim(&mut self, now: Instant, event: CapacityEvent) {
+        self.later.push_back((now + CLAIM_LIFETIME, event));
     }
 
-    /// Marks the nodes that are due to be checked again.
-    pub(super) fn mark_due(&mut self, now: Instant) {
+    /// When the next claim is over, or the next node is due to be checked again.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let rechecks = self.rechecks.values().filter_map(Recheck::due);
+        let later = self.later.front().map(|(at, _)| *at);
+        rechecks.chain(later).min()
+    }
+
+    /// Marks what is due to be checked again.
+    pub(crate) fn mark_due(&mut self, now: Instant) {
+        while self.later.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, event)) = self.later.pop_front()
+        {
+            self.add(event);
+        }
         for (slot, recheck) in &mut self.rechecks {
             if recheck.due().is_some_and(|due| due <= now) {
                 recheck.done += 1;
@@ -443,12 +377,12 @@ mod tests {
         let freed = events.take(3);
         assert_eq!((freed.slots, freed.changed), (vec![1, 2], vec![2]));
         for _ in RECHECKS {
-            let due = events.next_recheck().unwrap();
+            let due = events.next_due().unwrap();
             events.mark_due(due - Duration::from_millis(1));
             assert!(events.take(3).is_empty());
             events.mark_due(due);
             assert_eq!(events.take(3).changed, [2]);
         }
-        assert_eq!(events.next_recheck(), None);
+        assert_eq!(events.next_due(), None);
     }
 }

@@ -7,8 +7,7 @@ use aliquot_core::allocation::CodecError;
 use aliquot_core::resize::{RESIZE, RESIZE_STATUS, ResizeStatus};
 use aliquot_core::{Excerpt, NodeName, PodUid};
 use aliquot_k8s::event::PodRef;
-use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::view::PodView;
 use tokio::sync::Notify;
 
 /// Longest request in bytes. Of a longer one, the excerpt is read, which asks for nothing.
@@ -17,9 +16,7 @@ const MAX_REQUEST: usize = 4 << 10;
 /// What a bound pod's annotations say of its resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedResize {
-    /// The pod.
     pub pod: PodRef,
-    /// Its node.
     pub node: NodeName,
     /// What is asked for.
     pub request: Option<String>,
@@ -29,14 +26,14 @@ pub struct ObservedResize {
 
 impl ObservedResize {
     /// Reads a pod that is bound to `node`; `None` if it never had a resize.
-    pub fn read(pod: &Pod, node: &NodeName) -> Result<Option<Self>, CodecError> {
-        let request = pod::annotation(pod, RESIZE);
-        let status = pod::annotation(pod, RESIZE_STATUS);
+    pub fn read(pod: &PodView, node: &NodeName) -> Result<Option<Self>, CodecError> {
+        let request = pod.annotation(RESIZE);
+        let status = pod.annotation(RESIZE_STATUS);
         if request.is_none() && status.is_none() {
             return Ok(None);
         }
         Ok(Some(Self {
-            pod: pod::reference(pod),
+            pod: pod.reference(),
             node: node.clone(),
             request: request.map(|text| match text.len() {
                 0..=MAX_REQUEST => text.to_owned(),
@@ -86,12 +83,10 @@ impl Resizes {
         }
     }
 
-    /// Retains only these pods.
     pub(super) fn retain(&mut self, listed: impl Fn(&PodUid) -> bool) {
         self.open.retain(|uid, _| listed(uid));
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> Vec<(PodUid, ObservedResize)> {
         let open = self.open.iter();
         open.map(|(uid, one)| (uid.clone(), one.clone())).collect()

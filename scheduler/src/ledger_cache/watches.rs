@@ -15,10 +15,11 @@ use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Ledger, Namespace, NodeName, PodUid, Requests};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::node::published;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{pod, quota, replicas};
 use aliquot_serve::fail_point;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 
 use super::bound_pods::{self, BoundPod};
 use super::gangs::GangName;
@@ -53,19 +54,18 @@ enum PodState {
     Other,
 }
 
-/// Reads a pod.
-fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
-    let uid = pod::uid(pod);
-    let state = if pod::is_finished(pod) {
+fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
+    let uid = pod.uid();
+    let state = if pod.is_finished() {
         PodState::Finished
-    } else if let Some(node) = pod::node(pod) {
+    } else if let Some(node) = pod.node() {
         // A pod without an allocation was bound by another: what we may have reserved elsewhere
         // will not be used.
         let allocated = pod::allocated(pod, settings)
             .map_or_else(AllocatedUse::nothing, |(_, allocated)| allocated);
         PodState::Bound {
             bound_pod: bound_pods::read(pod, &node, &allocated),
-            planned: pod::annotation(pod, PREEMPTION).map(|_| Box::new(pod::reference(pod))),
+            planned: pod.annotation(PREEMPTION).map(|_| Box::new(pod.reference())),
             requests: replicas::requests(pod, settings),
             resize: observe_resize(pod, &node),
             node,
@@ -82,18 +82,17 @@ fn observe(pod: &Pod, settings: &pod::Settings) -> ObservedPod {
     };
     ObservedPod {
         uid,
-        namespace: pod::namespace(pod),
+        namespace: pod.namespace(),
         gang: GangName::of(pod),
         state,
     }
 }
 
-fn observe_resize(pod: &Pod, node: &NodeName) -> Option<Box<ObservedResize>> {
+fn observe_resize(pod: &PodView, node: &NodeName) -> Option<Box<ObservedResize>> {
     match ObservedResize::read(pod, node) {
         Ok(observed) => observed.map(Box::new),
         Err(error) => {
-            let name = pod.metadata.name.as_deref();
-            tracing::error!(pod = name, %error, "cannot read how far the pod's resize is; it is not resized");
+            tracing::error!(pod = pod.name(), %error, "cannot read how far the pod's resize is; it is not resized");
             None
         }
     }
@@ -153,6 +152,7 @@ impl State {
                         self.forget(uid, |by| *by == By::Filter);
                     }
                     new.refused = old.refused;
+                    new.claimed.clone_from(&old.claimed);
                     new.offered = old.offered.clone();
                     new.refusals.clone_from(&old.refusals);
                     let last = &mut new.preemption.nominated_last;
@@ -220,16 +220,16 @@ impl State {
     }
 }
 
-impl Index<Pod> for LedgerCache {
+impl Index<PodView> for LedgerCache {
     type Entry = ObservedPod;
 
-    fn entry(&self, pod: Pod) -> ObservedPod {
+    fn entry(&self, pod: PodView) -> ObservedPod {
         observe(&pod, self.settings())
     }
 
-    fn apply(&self, pod: Pod) {
+    fn apply(&self, pod: PodView) {
         fail_point::at("BeforeApply");
-        let observed = Index::<Pod>::entry(self, pod);
+        let observed = Index::<PodView>::entry(self, pod);
         let mut state = self.lock();
         state.record(&observed);
         state.update_pods(observed, false);
@@ -237,8 +237,8 @@ impl Index<Pod> for LedgerCache {
         fail_point::at("AfterApply");
     }
 
-    fn delete(&self, pod: Pod) {
-        let uid = pod::uid(&pod);
+    fn delete(&self, pod: PodView) {
+        let uid = pod.uid();
         let mut state = self.lock();
         state.deleted.insert(&uid);
         if let Some(entry) = state.ledger.release(&uid) {

@@ -9,8 +9,7 @@ use aliquot_core::preemption::{
     self, CandidateNode, NoPlan, Occupant, OccupantState, PreemptionPlan, PreemptionQuery,
     PreemptionRecord,
 };
-use aliquot_core::quota::QuotaAmount;
-use aliquot_core::usage::AllocatedUse;
+use aliquot_core::usage::{self, AllocatedUse};
 use aliquot_core::{Demand, NodeName, PodUid, Requests};
 use tokio::time::Instant;
 
@@ -99,15 +98,16 @@ pub(super) fn reserve(
     let (Some(node), Some(fit)) = (&node, node.as_ref().and_then(fit_without)) else {
         return Ok(None);
     };
-    let amount = QuotaAmount::of(fit.uses.iter().map(|(_, used)| used));
     let headroom = state.ledger.headroom(&waiting.pod.namespace);
-    if headroom.is_some_and(|left| !left.allows(amount)) {
+    if headroom.is_some_and(|left| !left.allows(fit.amount())) {
         return Err(NoPlan::Quota);
     }
     let inventory = node.published.inventory.as_deref();
-    let reserved = inventory
-        .map(|inventory| fit.allocated_uses(inventory))
-        .unwrap_or_default();
+    let reserved = inventory.map(|inventory| {
+        let allocation = fit.allocation(&plan.node, inventory, &waiting.demand);
+        usage::effective(&allocation, waiting.demand.stages())
+    });
+    let reserved = reserved.unwrap_or_default();
     let victims = plan.victims.iter().map(|uid| state.bound_pods.get(uid));
     let victims: Option<Vec<&BoundPod>> = victims.collect();
     let Some(victims) = victims else {
@@ -184,7 +184,6 @@ pub(super) fn time_limit(grace: u64) -> u64 {
     grace.saturating_mul(2).saturating_add(SLACK)
 }
 
-/// A node and the pods with shares of it.
 fn candidate_node(
     state: &State,
     name: &NodeName,

@@ -10,7 +10,6 @@ use super::unix;
 use crate::ledger_cache::LedgerCache;
 use crate::ledger_cache::pending_pods::{PendingPod, RecordedPlan};
 
-/// Pending pods with an open plan.
 pub(super) fn open_plans(cache: &LedgerCache) -> Vec<(PodUid, Arc<PreemptionRecord>)> {
     let all = &cache.lock().pending;
     let planned = all

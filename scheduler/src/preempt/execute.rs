@@ -10,9 +10,9 @@ use aliquot_k8s::event::{EventNote, PodRef, pods_text};
 use tokio::time::Instant;
 
 use super::candidates::time_limit;
-use super::{INTERVAL, PatchOutcome, Preemptor, RETRY, unix};
+use super::{INTERVAL, Preemptor, RETRY, unix};
 use crate::ledger_cache::pending_pods::PendingPod;
-use crate::pod_client::EvictionOutcome;
+use crate::pod_client::{EvictionOutcome, WriteOutcome};
 
 /// The state of a plan's evictions.
 enum EvictionProgress {
@@ -104,8 +104,8 @@ impl Preemptor {
             ticks.tick().await;
             if !closed && Instant::now() >= due {
                 match self.annotate(pod, text).await {
-                    PatchOutcome::Done => closed = true,
-                    PatchOutcome::Rejected(error) | PatchOutcome::Unknown(error) => {
+                    WriteOutcome::Written => closed = true,
+                    WriteOutcome::NotWritten(error) | WriteOutcome::Unknown(error) => {
                         tracing::warn!(pod = pod.name, error, "cannot close the preemption plan");
                     }
                 }
@@ -131,8 +131,8 @@ impl Preemptor {
         let mut ticks = tokio::time::interval(INTERVAL);
         while self.leads() {
             match self.annotate(pod, Some(&text)).await {
-                PatchOutcome::Done => return true,
-                PatchOutcome::Rejected(error) => {
+                WriteOutcome::Written => return true,
+                WriteOutcome::NotWritten(error) => {
                     tracing::warn!(pod = pod.name, error, "cannot write the preemption plan");
                     let why = Excerpt::of(error);
                     self.events.send(EventNote {
@@ -146,7 +146,7 @@ impl Preemptor {
                     });
                     return false;
                 }
-                PatchOutcome::Unknown(error) => {
+                WriteOutcome::Unknown(error) => {
                     tracing::warn!(
                         pod = pod.name,
                         error,
@@ -159,7 +159,6 @@ impl Preemptor {
         false
     }
 
-    /// Evicts those victims that are not in `evicted` yet.
     async fn evict_victims(
         &self,
         uid: &PodUid,

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aliquot_k8s::event::{self, EventNote};
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
-use http::{Request, Response};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::client::Body;
+use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tower_test::mock;
 
 use super::*;
 use crate::extender;
-use crate::ledger_cache::tests::{cache, from, node, pod};
+use crate::ledger_cache::tests::{cache, from, node, pod, pod_json, with};
+use crate::pod_client::tests::{api_server, status};
 
 /// The calls that the API server got, one line each.
 type CallLog = Arc<Mutex<Vec<String>>>;
@@ -28,7 +27,6 @@ struct ApiServer {
     codes: VecDeque<u16>,
     /// The watch does not show what is written.
     watch_is_late: bool,
-    /// The plans that were written.
     plans: Vec<Value>,
 }
 
@@ -46,7 +44,7 @@ impl ApiServer {
             };
             self.preemptor["metadata"]["annotations"] = annotations;
             if !self.watch_is_late {
-                Index::apply(cache, from::<Pod>(self.preemptor.clone()));
+                Index::apply(cache, from::<PodView>(self.preemptor.clone()));
             }
         }
         code
@@ -66,30 +64,27 @@ impl Scene {
     /// once they are no longer a dry run, and when one named `withdrawing…` is evicted, the plan is
     /// removed from its pod.
     fn new() -> Self {
-        let (service, mut server) = mock::pair::<Request<Body>, Response<Body>>();
+        let (client, mut calls) = api_server();
         let log = CallLog::default();
         let written = log.clone();
         let api = Arc::new(Mutex::new(ApiServer::default()));
         let cache = Arc::new(cache());
-        let (api_server, shown) = (api.clone(), cache.clone());
+        let (server, shown) = (api.clone(), cache.clone());
         tokio::spawn(async move {
-            while let Some((request, send)) = server.next_request().await {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.unwrap();
-                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let path = parts.uri.path().replace("/pods/", "/");
+            while let Some(call) = calls.next_call().await {
+                let path = call.uri.path().replace("/pods/", "/");
                 let path = path.trim_start_matches("/api/v1/namespaces/");
                 let path = path.trim_start_matches("d/");
-                let tried = parts.uri.query().is_some_and(|q| q.contains("dryRun"));
-                let uid = &body["deleteOptions"]["preconditions"]["uid"];
-                let plan = &body["metadata"]["annotations"][PREEMPTION];
+                let tried = call.uri.query().is_some_and(|q| q.contains("dryRun"));
+                let uid = &call.body["deleteOptions"]["preconditions"]["uid"];
+                let plan = &call.body["metadata"]["annotations"][PREEMPTION];
                 let (line, code) = if let Some(name) = path.strip_suffix("/eviction") {
                     let bare = name.trim_start_matches("other/");
                     assert_eq!(uid, bare, "the uid is the precondition");
                     let what = if tried { "try" } else { "evict" };
                     let late = name.starts_with("late") && !tried;
                     if name.starts_with("withdrawing") && !tried {
-                        api_server.lock().annotate(&Value::Null, &shown);
+                        server.lock().annotate(&Value::Null, &shown);
                     }
                     let code = if name.starts_with("protected") || late {
                         429
@@ -103,19 +98,15 @@ impl Scene {
                         Some(text) if text.contains("given-up") => "close",
                         Some(_) => "write",
                     };
-                    let code = api_server.lock().annotate(plan, &shown);
+                    let code = server.lock().annotate(plan, &shown);
                     (format!("{what} {path}"), code)
                 };
                 written.lock().push(line);
-                let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": path},
-                    "code": code, "message": "forbidden", "status": "Failure", "reason": "x"});
-                let body = Body::from(serde_json::to_vec(&body).unwrap());
-                send.send_response(Response::builder().status(code).body(body).unwrap());
+                call.answer(code, &status(code));
             }
         });
         let (events, event_rx) = event::queue();
         let metrics = Metrics::new(&mut Registry::default());
-        let client = Client::new(service, "d");
         let preemptor = Preemptor::new(
             &cache,
             PodClient::new(client),
@@ -132,13 +123,12 @@ impl Scene {
         }
     }
 
-    fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> Pod {
-        let mut shown = serde_json::to_value(pod(name, memory, node)).unwrap();
-        merge(&mut shown, more);
+    fn show(&self, name: &str, memory: u64, node: Option<&str>, more: Value) -> PodView {
+        let shown = with(pod_json(name, memory, node), more);
         if name == "p" {
             self.api.lock().preemptor = shown.clone();
         }
-        let shown: Pod = serde_json::from_value(shown).unwrap();
+        let shown: PodView = from(shown);
         Index::apply(&*self.preemptor.cache, shown.clone());
         shown
     }
@@ -154,13 +144,12 @@ impl Scene {
 
     /// A pod `p` of 600 MiB and priority 10 that filter refused.
     fn refused(&self, more: Value) {
-        let mut status = json!({
+        let status = json!({
             "spec": {"priority": 10},
             "status": {"conditions": [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
         });
-        merge(&mut status, more);
-        let shown = self.show("p", 600, None, status);
+        let shown = self.show("p", 600, None, with(status, more));
         let cache = &self.preemptor.cache;
         let demand = aliquot_k8s::pod::demand(&shown, cache.settings()).unwrap();
         let waiting = PendingPod {
@@ -183,17 +172,6 @@ impl Scene {
             self.preemptor.reconcile(&mut self.state).await;
             ticks.tick().await;
         }
-    }
-}
-
-fn merge(into: &mut Value, more: Value) {
-    match (into.as_object_mut(), more) {
-        (Some(fields), Value::Object(more)) => {
-            for (name, value) in more {
-                merge(fields.entry(name).or_insert(Value::Null), value);
-            }
-        }
-        (_, more) => *into = more,
     }
 }
 
@@ -401,7 +379,7 @@ async fn returns_only_victims_whose_eviction_makes_pod_fit() {
     scene.bound_pod("b", 400, 2);
     scene.refused(json!({}));
     let body = |memory: &str, node: &str| {
-        let mut pod = serde_json::to_value(pod("p", 600, None)).unwrap();
+        let mut pod = pod_json("p", 600, None);
         pod["spec"]["priority"] = json!(10);
         pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = json!(memory);
         json!({"Pod": pod, "NodeNameToMetaVictims": {node: {"Pods": [{"UID": "b"}], "NumPDBViolations": 1}}})

@@ -6,7 +6,8 @@ use aliquot_core::scale_up::MissingGpus;
 use aliquot_k8s::node::{COUNTED, is_label_of_agents};
 use aliquot_k8s::pod::PLACEHOLDER_SCHEDULER;
 use aliquot_k8s::selection::NodeSelection;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Pod};
+use aliquot_k8s::view::PodView;
+use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,8 +25,8 @@ pub(super) const PLACEHOLDER: &str = "aliquot.dev/placeholder";
 pub(super) struct Constraints(NodeSelection);
 
 impl Constraints {
-    /// Those of this pod, which has all of its fields.
-    pub(super) fn of(pod: &Pod) -> Self {
+    /// Those of this pod.
+    pub(super) fn of(pod: &PodView) -> Self {
         Self(NodeSelection::read(pod))
     }
 
@@ -76,7 +77,6 @@ fn may_match(wanted: &NodeSelectorRequirement, node_type: &NodeTypeSpec) -> bool
 /// Where placeholders are created, and for whom.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// The scheduler's namespace.
     pub namespace: String,
     /// The scheduler's pod by name and uid: placeholders end with it.
     pub pod: Option<(String, String)>,
@@ -108,7 +108,6 @@ pub(super) fn key(
     format!("{:016x}", hasher.finish())
 }
 
-/// The placeholder for these GPUs.
 pub(super) fn placeholder(
     missing: &MissingGpus,
     constraints: &Constraints,
@@ -199,6 +198,8 @@ pub(super) fn unschedulable(now: Timestamp) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
     use super::*;
     use crate::node_types::NodeTypes;
 

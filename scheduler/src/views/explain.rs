@@ -1,25 +1,23 @@
 //! `GET /explain/<namespace>/<pod>` and `GET /top`: why a pod is pending, and what is free.
 //!
-//! The answers are made from a snapshot, without a lock. The pod is fetched from the API server, whose
-//! words the watch leaves out. The decisions are core's.
+//! The answers are made from a snapshot, without a lock. The pod is fetched from the API server, as
+//! nothing here keeps kube-scheduler's words about it. The decisions are core's.
 
 use std::sync::Arc;
 
 use aliquot_core::PodUid;
 use aliquot_core::explain::{
-    ContainerRequest, NodeAnswer, NodeTotals, PodAnswer, PodHeader, RefusalHistory,
+    NodeAnswer, NodeTotals, PodAnswer, PodHeader, PodPlacement, RefusalHistory,
     SchedulingCondition, container_requests,
 };
-use aliquot_core::ledger::{Phase, PodEntry};
-use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::top::TopAnswer;
+use aliquot_core::top::{DeviceAmount, TopAnswer};
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::{disruption, pod};
 use aliquot_serve::access_control::token;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
-use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
 use super::{HttpError, ReadModel, blocking, nodes_by_name, placement, slots_by_name};
@@ -28,7 +26,6 @@ use crate::ledger_cache::pending_pods::{PendingPod, RefusalRecord};
 use crate::pins;
 use crate::unreadable::{UnreadablePod, add_unreadable_pods, unreadable_pods};
 
-/// The routes.
 pub fn router(model: ReadModel) -> Router {
     Router::new()
         .route("/explain/{namespace}/{pod}", get(pod_answer))
@@ -45,35 +42,64 @@ async fn pod_answer(
     // An account may have the right to the answers about one namespace only.
     let reads_all = model.monitors.permit("/top", token(&headers)).await.is_ok();
     let pod = model.fetch(&namespace, &name).await?;
-    let uid = pod::uid(&pod);
-    let waiting = match model.cache.pending(&uid) {
-        Some(waiting) => waiting,
-        None => match model.state_of(&namespace, &name, &pod)? {
-            FetchedPod::Pending(pending) => Arc::from(pending),
-            FetchedPod::Bound(head) => return Ok(placed(*head)),
-        },
+    let (uid, cache) = (pod.uid(), &model.cache);
+    let conflict = |why: &str| {
+        let why = format!("pod {namespace}/{name} {why}");
+        (StatusCode::CONFLICT, why)
     };
-    let entry = model.cache.read(|ledger| ledger.pod_entry(&uid).cloned());
-    let asks = (container_requests(&waiting.demand), waiting.annotated);
-    let mut head = model.head(&namespace, &name, &uid, asks);
-    head.burst = waiting.demand.rules.burst;
-    head.condition = disruption::not_scheduled(&pod).map(|found| SchedulingCondition {
-        reason: found.reason.clone().unwrap_or_default(),
-        message: found.message.clone().unwrap_or_default(),
-    });
-    head.refused = waiting
-        .refusals
-        .as_ref()
-        .map(|refusals| history(refusals, Instant::now()));
-    if let Some(entry) = entry {
-        head.placement = Some(placement(&entry));
-        return Ok(placed(head));
-    }
-    let answer = blocking(move || {
-        let (nodes, tail) = nodes(&model.cache, &uid, &waiting, reads_all);
-        PodAnswer { head, nodes, tail }
-    });
-    answer.await.map(Json)
+    let waiting = if let Some(waiting) = cache.pending(&uid) {
+        waiting
+    } else {
+        let demand = pod::demand(&pod, cache.settings())
+            .map_err(|error| conflict(&format!("has an invalid GPU request: {error}")))?;
+        if pod.is_finished() {
+            return Err(conflict("has finished and has no GPU allocation"));
+        }
+        Arc::new(PendingPod::read(&pod, demand, false))
+    };
+    let asks = waiting.demand.requests_gpu();
+    let placement = match (pod.node(), pod::allocated(&pod, cache.settings())) {
+        (_, Some((node, allocated))) => Some(PodPlacement {
+            node,
+            confirmed: true,
+            gpus: DeviceAmount::of_each(&allocated),
+        }),
+        (Some(node), None) if asks => {
+            return Err(conflict(&format!(
+                "requests a GPU share, but runs on node {node} without an allocation: another \
+                 scheduler placed it"
+            )));
+        }
+        (Some(node), None) => {
+            return Err(conflict(&format!("requests no GPU; it is on node {node}")));
+        }
+        (None, None) if !asks => return Err(conflict("requests no GPU")),
+        (None, None) => cache.read(|ledger| ledger.pod_entry(&uid).map(placement)),
+    };
+    let head = PodHeader {
+        leads: model.leads(),
+        requests: container_requests(&waiting.demand),
+        annotated: waiting.annotated,
+        burst: waiting.demand.rules.burst,
+        refused: waiting
+            .refusals
+            .as_ref()
+            .map(|refusals| history(refusals, Instant::now())),
+        condition: disruption::not_scheduled(&pod).map(|found| SchedulingCondition {
+            reason: found.reason.clone().unwrap_or_default(),
+            message: found.message.clone().unwrap_or_default(),
+        }),
+        placement,
+        uid: uid.clone(),
+        namespace,
+        name,
+    };
+    let (nodes, tail) = if head.placement.is_some() {
+        (Vec::new(), NodeTotals::default())
+    } else {
+        blocking(move || nodes(&model.cache, &uid, &waiting, reads_all)).await?
+    };
+    Ok(Json(PodAnswer { head, nodes, tail }))
 }
 
 async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpError> {
@@ -95,43 +121,8 @@ async fn top(State(model): State<ReadModel>) -> Result<Json<TopAnswer>, HttpErro
     answer.await.map(Json)
 }
 
-/// The answer about a pod that has its place.
-fn placed(head: PodHeader) -> Json<PodAnswer> {
-    Json(PodAnswer {
-        head,
-        nodes: Vec::new(),
-        tail: NodeTotals::default(),
-    })
-}
-
-enum FetchedPod {
-    Pending(Box<PendingPod>),
-    Bound(Box<PodHeader>),
-}
-
 impl ReadModel {
-    fn head(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &PodUid,
-        (asks, annotated): (Vec<ContainerRequest>, bool),
-    ) -> PodHeader {
-        PodHeader {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: uid.clone(),
-            leads: self.leads(),
-            requests: asks,
-            annotated,
-            burst: None,
-            refused: None,
-            condition: None,
-            placement: None,
-        }
-    }
-
-    async fn fetch(&self, namespace: &str, name: &str) -> Result<Pod, HttpError> {
+    async fn fetch(&self, namespace: &str, name: &str) -> Result<PodView, HttpError> {
         let found = self.pods.find(namespace, name).await;
         let found = found.map_err(|error| {
             let why = format!("cannot get pod {namespace}/{name}: {error}");
@@ -142,48 +133,6 @@ impl ReadModel {
             (StatusCode::NOT_FOUND, why)
         };
         found.ok_or_else(none)
-    }
-
-    fn state_of(&self, namespace: &str, name: &str, pod: &Pod) -> Result<FetchedPod, HttpError> {
-        let conflict = |why: &str| {
-            let why = format!("pod {namespace}/{name} {why}");
-            Err((StatusCode::CONFLICT, why))
-        };
-        let demand = match pod::demand(pod, self.cache.settings()) {
-            Ok(demand) => demand,
-            Err(error) => {
-                return conflict(&format!("has an invalid GPU request: {error}"));
-            }
-        };
-        if pod::is_finished(pod) {
-            return conflict("has finished and has no GPU allocation");
-        }
-        let (asks, burst) = (container_requests(&demand), demand.rules.burst);
-        match (pod::node(pod), pod::allocated(pod, self.cache.settings())) {
-            (None, _) if !demand.requests_gpu() => conflict("requests no GPU"),
-            (None, _) => Ok(FetchedPod::Pending(Box::new(PendingPod::read(
-                pod, demand, false,
-            )))),
-            (Some(node), Some((_, allocated))) => {
-                let entry = PodEntry {
-                    node,
-                    namespace: namespace.into(),
-                    allocated,
-                    requests: demand.requests(),
-                    phase: Phase::Bound,
-                    resizing: None,
-                };
-                let asks = (asks, pod::annotation(pod, REQUEST).is_some());
-                let mut answer = self.head(namespace, name, &pod::uid(pod), asks);
-                answer.burst = burst;
-                answer.placement = Some(placement(&entry));
-                Ok(FetchedPod::Bound(Box::new(answer)))
-            }
-            (Some(node), None) if demand.requests_gpu() => conflict(&format!(
-                "requests a GPU share, but runs on node {node} without an allocation: another scheduler placed it"
-            )),
-            (Some(node), None) => conflict(&format!("requests no GPU; it is on node {node}")),
-        }
     }
 }
 

@@ -13,12 +13,12 @@ use http::Request;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use tower_test::mock;
 
 use super::*;
 use crate::leader::Leader;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{from, node, pod, pod_json, pod_with};
 use crate::pod_client::PodClient;
+use crate::pod_client::tests::{api_server, status};
 use crate::views::monitors::Monitors;
 
 const MESSAGE: &str = "0/3 nodes are available: 3 Insufficient cpu.";
@@ -29,7 +29,7 @@ fn cache() -> LedgerCache {
     let nodes = ["b", "a", "c"].map(|name| node(name, 1000));
     Index::<Node>::reset(&cache, nodes.to_vec());
     let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
-    Index::<Pod>::reset(&cache, pods);
+    Index::<PodView>::reset(&cache, pods);
     cache
 }
 
@@ -45,19 +45,15 @@ async fn ask_guarded(
     known: Option<Value>,
     control: Option<AccessControl>,
 ) -> (StatusCode, String) {
-    let (service, mut server) =
-        mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    let (client, mut calls) = api_server();
     tokio::spawn(async move {
-        if let Some((_, send)) = server.next_request().await {
-            let status = if known.is_some() { 200 } else { 404 };
-            let missing =
-                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
-            let body = known.unwrap_or(missing).to_string().into_bytes();
-            let answer = http::Response::builder().status(status).body(body.into());
-            send.send_response(answer.unwrap());
+        if let Some(call) = calls.next_call().await {
+            match known {
+                Some(pod) => call.answer(200, &pod),
+                None => call.answer(404, &status(404)),
+            }
         }
     });
-    let client = kube::Client::new(service, "d");
     let leader = Leader::always();
     let router = router(ReadModel {
         cache,
@@ -122,7 +118,7 @@ async fn explains_pending_pod_node_by_node() {
 
 /// Pod `p`, which no node can take by kube-scheduler's own checks.
 fn refused_by_kube_scheduler() -> Value {
-    let mut known = serde_json::to_value(pod("p", 500, None)).unwrap();
+    let mut known = pod_json("p", 500, None);
     known["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
         "reason": "Unschedulable", "message": MESSAGE}]);
     known
@@ -132,7 +128,7 @@ fn refused_by_kube_scheduler() -> Value {
 async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
     let cache = Arc::new(cache());
     let known = refused_by_kube_scheduler();
-    Index::<Pod>::delete(&*cache, pod("p", 500, None));
+    Index::delete(&*cache, pod("p", 500, None));
     // Both while the watch is behind, and after it.
     for _ in 0..2 {
         let (_, text) = ask(cache.clone(), "/explain/d/p", Some(known.clone())).await;
@@ -146,7 +142,7 @@ async fn shows_why_kube_scheduler_refuses_a_pod_that_fits() {
             .map(|node| (node.node.as_str(), node.offered))
             .collect();
         assert_eq!(nodes, [("b", false), ("c", false)]);
-        Index::<Pod>::apply(&*cache, serde_json::from_value(known.clone()).unwrap());
+        Index::<PodView>::apply(&*cache, from(known.clone()));
     }
 }
 
@@ -157,7 +153,7 @@ async fn names_what_kubernetes_counts_of_a_quota() {
     let quota = json!({"metadata": {"name": "q", "namespace": "d"}, "spec": {"hard": hard},
         "status": {"hard": hard, "used": {}}});
     Index::<ResourceQuota>::apply(&*cache, serde_json::from_value(quota).unwrap());
-    let known = serde_json::to_value(pod("p", 500, None)).unwrap();
+    let known = pod_json("p", 500, None);
     let (_, text) = ask(cache, "/explain/d/p", Some(known)).await;
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();
     let why = &answer.nodes[1].why;
@@ -168,10 +164,8 @@ async fn names_what_kubernetes_counts_of_a_quota() {
 /// RBAC may let an account get `/explain/d/*` alone.
 #[tokio::test]
 async fn names_pods_only_to_those_who_may_read_their_namespace() {
-    let mut spoilt = pod("spoilt", 100, Some("a"));
-    spoilt.metadata.namespace = Some("other".to_owned());
-    let annotations = spoilt.metadata.annotations.get_or_insert_default();
-    annotations.insert(ALLOCATION.to_owned(), "{".to_owned());
+    let spoilt = json!({"metadata": {"namespace": "other", "annotations": {ALLOCATION: "{"}}});
+    let spoilt = pod_with("spoilt", 100, Some("a"), spoilt);
     for (prefix, detail) in [
         ("/", "of pod other/spoilt"),
         ("/explain/d/", "of 1 pod of another namespace"),
@@ -188,7 +182,7 @@ async fn names_pods_only_to_those_who_may_read_their_namespace() {
         let control = AccessControl::new(review, []).unwrap();
         let cache = cache();
         Index::apply(&cache, spoilt.clone());
-        let known = serde_json::to_value(pod("p", 500, None)).unwrap();
+        let known = pod_json("p", 500, None);
         let asked = ask_guarded(Arc::new(cache), "/explain/d/p", Some(known), Some(control));
         let answer: PodAnswer = serde_json::from_str(&asked.await.1).unwrap();
         assert_eq!(answer.nodes[0].gpus[0].detail, detail, "{prefix}");
@@ -225,7 +219,7 @@ async fn answers_why_a_pod_is_not_explained() {
 
 #[tokio::test]
 async fn shows_placement_of_bound_pod() {
-    let known = serde_json::to_value(pod("x", 300, Some("a"))).unwrap();
+    let known = pod_json("x", 300, Some("a"));
     let (status, text) = ask(Arc::new(cache()), "/explain/d/x", Some(known)).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     let answer: PodAnswer = serde_json::from_str(&text).unwrap();

@@ -26,7 +26,6 @@ use crate::metrics::{self, MetricSpec, Metrics};
 /// Slots whose lines are written at once.
 const CHUNK: usize = 64;
 
-/// Gauges of the process.
 #[derive(Debug)]
 pub struct Gauges {
     cache: Arc<LedgerCache>,
@@ -37,7 +36,6 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    /// The gauges of this process.
     pub fn of(
         cache: &Arc<LedgerCache>,
         events: &EventSender,
@@ -52,7 +50,6 @@ impl Gauges {
         }
     }
 
-    /// Registers them and the counters.
     pub fn register(self, registry: &mut Registry) -> Metrics {
         let product = registry.sub_registry_with_prefix(metrics::PREFIX);
         let metrics = Metrics::new(product);

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::*;
 use crate::leader::Leadership;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{node, pod, pod_with};
 use crate::metrics::{ALL, reference};
 
 fn scrape(cache: &Arc<LedgerCache>) -> String {
@@ -79,13 +79,11 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
     let cache = LedgerCache::default();
     Index::<Node>::reset(&cache, vec![node("n", 1000)]);
     Index::apply(&cache, pod("victim", 1000, Some("n")));
-    let mut preemptor = pod("waits", 1000, None);
     let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
         "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
         "hold": {"GPU-n": {"seats": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
-    let annotations = preemptor.metadata.annotations.get_or_insert_default();
-    annotations.insert(PREEMPTION.to_owned(), plan.to_string());
-    Index::apply(&cache, preemptor);
+    let plan = json!({"metadata": {"annotations": {PREEMPTION: plan.to_string()}}});
+    Index::apply(&cache, pod_with("waits", 1000, None, plan));
     let check = |name: &str, value: &str| {
         let text: String = gpu_metrics_text(cache.snapshot()).collect();
         let line =

@@ -45,7 +45,6 @@ struct GpuLine {
 }
 
 impl LedgerReport {
-    /// The report of this ledger.
     pub fn of(ledger: &Ledger) -> Self {
         let nodes = ledger.cluster().iter().filter_map(|(_, name, node)| {
             let inventory = node.inventory.as_ref();
@@ -87,7 +86,6 @@ fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
     }
 }
 
-/// The route.
 pub fn router(cache: Arc<LedgerCache>) -> Router {
     Router::new().route("/books", get(report)).with_state(cache)
 }

@@ -39,7 +39,6 @@ const AT_ONCE: usize = 8;
 /// Largest answer in bytes.
 const LARGEST: usize = 2 << 20;
 
-/// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measured {
     /// What is used now.
@@ -211,7 +210,6 @@ impl Monitors {
         }
     }
 
-    /// The agent's pod on a node.
     async fn agent(&self, namespace: &str, node: &NodeName) -> Result<String, NoAnswer> {
         if let Some(known) = self.0.agents.lock().get(node) {
             return Ok(known.clone());

@@ -10,7 +10,6 @@ use tower::service_fn;
 
 use super::*;
 
-/// How the monitors answer.
 type Answers = fn(token: &str, path: &str) -> (u16, String);
 
 /// Asks monitors that answer like this; and how often they were asked.

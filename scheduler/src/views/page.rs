@@ -71,7 +71,6 @@ struct Nodes {
     nodes: String,
 }
 
-/// The routes.
 pub fn router(model: ReadModel) -> Router {
     Router::new()
         // Behind a proxy only a relative location is right.

@@ -48,7 +48,6 @@ struct Part {
     text: String,
 }
 
-/// The rest of the state.
 #[derive(Serialize)]
 struct Rest {
     /// This replica leads; others do not know why pods were refused.
@@ -104,7 +103,6 @@ struct WaitingShown {
     text: Option<String>,
 }
 
-/// One limit of a quota.
 #[derive(Serialize)]
 struct QuotaShown {
     namespace: String,
@@ -310,15 +308,9 @@ fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageS
             });
         }
     }
-    found.sort_by(|a, b| {
-        let key = |share: &PageShare| {
-            (
-                share.namespace.clone(),
-                share.pod.clone(),
-                share.instance.clone(),
-            )
-        };
-        key(a).cmp(&key(b))
+    found.sort_by_cached_key(|share| {
+        let name = (share.namespace.clone(), share.pod.clone());
+        (name, share.instance.clone())
     });
     found
 }

@@ -1,12 +1,13 @@
 //! Editions of the page's state.
 
 use aliquot_core::request_annotation::REQUEST;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ledger_cache::tests::{node, pod};
+use crate::ledger_cache::tests::{node, pod, pod_with};
 
 /// Two nodes, a pod on one of them, and a pending one.
 pub(in super::super) fn cache() -> LedgerCache {
@@ -14,7 +15,7 @@ pub(in super::super) fn cache() -> LedgerCache {
     let nodes = ["b", "a"].map(|name| node(name, 1000));
     Index::<Node>::reset(&cache, nodes.to_vec());
     let pods = vec![pod("holder", 600, Some("a")), pod("p", 500, None)];
-    Index::<Pod>::reset(&cache, pods);
+    Index::<PodView>::reset(&cache, pods);
     cache
 }
 
@@ -96,13 +97,13 @@ fn page_state_has_shares_by_gpu_and_pending_pods() {
 #[test]
 fn pending_pod_shows_request_from_its_annotation() {
     let cache = LedgerCache::default();
-    let mut annotated = pod("p", 500, None);
     let request = json!({"v": 1, "containers": {"main": {"memory": 700, "cores": 30}}});
-    annotated.metadata.annotations = Some([(REQUEST.to_owned(), request.to_string())].into());
-    let containers = &mut annotated.spec.as_mut().unwrap().containers;
-    containers[0].resources =
-        serde_json::from_value(json!({"limits": {"nvidia.com/gpu": "1"}})).unwrap();
-    Index::<Pod>::reset(&cache, vec![annotated]);
+    let annotated = json!({
+        "metadata": {"annotations": {REQUEST: request.to_string()}},
+        "spec": {"containers": [
+            {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    });
+    Index::apply(&cache, pod_with("p", 500, None, annotated));
     let state_json = Browser::default().first(&cache);
     let waiting = &state_json["rest"]["waiting"][0];
     assert_eq!(waiting["annotated"], true);
@@ -126,12 +127,12 @@ fn answers_with_what_changed_since_the_browsers_edition() {
     };
     check(&browser.ask(&cache), &[], json!([]), false);
 
-    Index::<Pod>::apply(&cache, pod("q", 100, Some("b")));
+    Index::apply(&cache, pod("q", 100, Some("b")));
     let one = browser.ask(&cache);
     check(&one, &["b"], json!([]), false);
     assert_eq!(one["nodes"][0]["gpus"][0]["shares"][0]["pod"], "q");
 
-    Index::<Pod>::apply(&cache, pod("r", 100, None));
+    Index::apply(&cache, pod("r", 100, None));
     check(&browser.ask(&cache), &[], json!([]), true);
 
     Index::<Node>::delete(&cache, node("b", 1000));

@@ -6,20 +6,18 @@ use http::Request;
 
 use std::sync::Arc;
 use tower::ServiceExt as _;
-use tower_test::mock;
 
 use super::*;
 use crate::leader::Leader;
 use crate::pod_client::PodClient;
+use crate::pod_client::tests::api_server;
 use crate::views::monitors::Monitors;
 use crate::views::page_state;
 
 async fn ask(path: &str, readiness: Readiness) -> Response {
-    let (service, _) =
-        mock::pair::<Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    let (client, _) = api_server();
     let cache = Arc::new(page_state::tests::cache());
     let leader = Leader::always();
-    let client = kube::Client::new(service, "d");
     let router = router(ReadModel {
         cache,
         pods: PodClient::new(client.clone()),

@@ -3,50 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_core::{Allocation, GpuUuid, NodeName, PodUid, Stage};
+use aliquot_core::usage::{DeviceUse, DeviceUses};
+use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 
 use crate::shapes::Shape;
 use crate::world::{ModelGpu, Node, Pod};
 
-/// What is allocated of a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) replicas: u64,
-    pub(crate) memory: u64,
-    pub(crate) cores: u64,
-    pub(crate) alone: bool,
-    pub(crate) leftover: bool,
-}
-
-impl Usage {
-    fn of(memory: u64, cores: u64) -> Self {
-        Self {
-            replicas: 1,
-            memory,
-            cores,
-            alone: cores >= 100,
-            leftover: cores == 0,
-        }
-    }
-
-    fn join(self, other: Self, number: fn(u64, u64) -> u64) -> Self {
-        Self {
-            replicas: number(self.replicas, other.replicas),
-            memory: number(self.memory, other.memory),
-            cores: number(self.cores, other.cores),
-            alone: self.alone || other.alone,
-            leftover: self.leftover || other.leftover,
-        }
-    }
-
-    fn sum(all: impl IntoIterator<Item = Self>) -> Self {
-        let add = |sum: Self, one| sum.join(one, |a, b| a + b);
-        all.into_iter().fold(Self::default(), add)
-    }
-}
-
 /// `None`: unreadable, so all of the node.
-type GpuUsages = Option<Vec<(GpuUuid, Usage)>>;
+type GpuUsages = Option<DeviceUses>;
 
 /// How certain it is that a pod gets what its entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +28,7 @@ pub(crate) struct ModelEntry {
     pub(crate) gpus: GpuUsages,
     watched: GpuUsages,
     /// The number of a resize that is being written, and what it takes.
-    resizing: Option<(u64, Vec<(GpuUuid, Usage)>)>,
+    resizing: Option<(u64, DeviceUses)>,
     pub(crate) apps: u64,
     pub(crate) replicas: u64,
     pub(crate) certainty: Certainty,
@@ -96,7 +60,7 @@ impl Reference {
             self.pods.remove(uid);
         } else if let Some(node) = &pod.node {
             let gpus = match &pod.given {
-                None => Some(Vec::new()),
+                None => Some(DeviceUses::new()),
                 Some(Ok(given)) if given.node == *node => Some(effective(shape, given)),
                 Some(_) => None,
             };
@@ -124,7 +88,7 @@ impl Reference {
         shape: &Shape,
         uid: &PodUid,
         node: &NodeName,
-        gpus: Vec<(GpuUuid, Usage)>,
+        gpus: DeviceUses,
         gang: bool,
     ) {
         self.record(uid, shape, node, Some(gpus), Certainty::Assumed);
@@ -222,13 +186,12 @@ impl Reference {
         self.pods.insert(uid.clone(), entry);
     }
 
-    fn reserve_resize(&mut self, uid: &PodUid, generation: u64, reserved: Vec<(GpuUuid, Usage)>) {
+    fn reserve_resize(&mut self, uid: &PodUid, generation: u64, reserved: DeviceUses) {
         let entry = self.pods.get_mut(uid).expect("known");
         entry.gpus = entry.watched.clone().map(|watched| {
-            let both = watched.into_iter().map(|(gpu, usage)| {
-                let own = reserved.iter().find(|(other, _)| *other == gpu);
-                let own = own.map_or_else(Usage::default, |(_, own)| *own);
-                (gpu, usage.join(own, u64::max))
+            let both = watched.into_iter().map(|(gpu, used)| {
+                let own = reserved.get(&gpu).copied().unwrap_or_default();
+                (gpu, used.or(own))
             });
             both.collect()
         });
@@ -295,26 +258,23 @@ impl Reference {
                 return own == asked;
             };
             let (others, pods) = self.sum_without(name, uuid, Some(uid));
-            own.join(*asked, u64::max) == *own
+            own.or(*asked) == *own
                 || (!self.unreadable(name)
                     && gpu.open()
-                    && others.replicas + asked.replicas <= u64::from(gpu.replicas)
-                    && others.memory + asked.memory <= gpu.memory
-                    && others.cores + asked.cores <= 100
+                    && others.replicas + asked.replicas <= gpu.replicas
+                    && others.memory + asked.memory <= Mib(gpu.memory)
+                    && others.cores + asked.cores <= Percent(100)
                     && !others.alone
                     && !(asked.alone && pods > 0)
-                    && !(asked.leftover && others.cores >= 100))
+                    && !(asked.leftover && others.cores >= Percent(100)))
         });
         let [memory, cores] = self.left_without(Some(uid));
-        let sum = |all: &[(GpuUuid, Usage)]| Usage::sum(all.iter().map(|(_, usage)| *usage));
-        let (own, asked) = (sum(&own), sum(&asked));
-        let within = |own: u64, asked: u64, left: u64| asked <= own || asked <= left;
-        let allowed =
-            within(own.memory, asked.memory, memory) && within(own.cores, asked.cores, cores);
-        Some(fits && allowed)
+        let (own, asked) = (sum(own.values()), sum(asked.values()));
+        let memory = asked.memory <= own.memory || asked.memory.0 <= memory;
+        let cores = asked.cores <= own.cores || u64::from(asked.cores.0) <= cores;
+        Some(fits && memory && cores)
     }
 
-    /// The pods on a node.
     pub(crate) fn on(&self, node: &NodeName) -> impl Iterator<Item = (&PodUid, &ModelEntry)> {
         let pods = self.pods.iter();
         pods.filter(move |(_, entry)| entry.node == *node)
@@ -327,7 +287,7 @@ impl Reference {
     }
 
     /// What pods use of a GPU of a node, and how many do.
-    pub(crate) fn sum(&self, name: &NodeName, gpu: &GpuUuid) -> (Usage, u32) {
+    pub(crate) fn sum(&self, name: &NodeName, gpu: &GpuUuid) -> (DeviceUse, u32) {
         self.sum_without(name, gpu, None)
     }
 
@@ -336,19 +296,18 @@ impl Reference {
         name: &NodeName,
         gpu: &GpuUuid,
         without: Option<&PodUid>,
-    ) -> (Usage, u32) {
+    ) -> (DeviceUse, u32) {
         let pods = self.on(name).filter(|(uid, _)| Some(*uid) != without);
-        let pods = pods.filter_map(|(_, one)| one.gpus.as_ref());
-        let here = pods.flatten().filter(|(uuid, _)| uuid == gpu);
-        let mut usage: Vec<Usage> = here.map(|(_, usage)| *usage).collect();
+        let here = pods.filter_map(|(_, one)| one.gpus.as_ref()?.get(gpu).copied());
+        let mut used: Vec<DeviceUse> = here.collect();
         let lingering = self.nodes.get(name).map(|node| &node.lingering);
         for (pod, uuid, memory, cores) in lingering.into_iter().flatten() {
             if uuid == gpu && !self.on(name).any(|(uid, _)| uid == pod) {
-                usage.push(Usage::of(*memory, u64::from(*cores)));
+                used.push(DeviceUse::of(Mib(*memory), Percent(*cores)));
             }
         }
-        let pods = u32::try_from(usage.len()).expect("few");
-        (Usage::sum(usage), pods)
+        let pods = u32::try_from(used.len()).expect("few");
+        (sum(&used), pods)
     }
 
     /// Whether the node can take this pod, by trying every GPU, without what is assumed for it; `None`
@@ -378,14 +337,14 @@ impl Reference {
         let whole = |gpu: &ModelGpu| if request.percent { gpu.memory } else { 100 };
         let requested_of = |gpu: &ModelGpu| whole(gpu) * request.memory / 100;
         let free = gpus.iter().filter(|gpu| {
-            let (usage, pods) = self.sum_without(name, &gpu.uuid, own);
+            let (used, pods) = self.sum_without(name, &gpu.uuid, own);
             gpu.open()
-                && usage.replicas < u64::from(gpu.replicas)
-                && usage.memory + requested_of(gpu) <= gpu.memory
-                && usage.cores + request.cores <= 100
-                && !usage.alone
+                && used.replicas < gpu.replicas
+                && used.memory.0 + requested_of(gpu) <= gpu.memory
+                && u64::from(used.cores.0) + request.cores <= 100
+                && !used.alone
                 && (request.cores < 100 || pods == 0)
-                && (request.cores > 0 || usage.cores < 100)
+                && (request.cores > 0 || used.cores < Percent(100))
         });
         let free: Vec<u64> = free.map(requested_of).collect();
         let count = u64::try_from(request.gpus).expect("few");
@@ -403,44 +362,39 @@ impl Reference {
     fn left_without(&self, without: Option<&PodUid>) -> [u64; 2] {
         let pods = || self.pods.iter().filter(|(uid, _)| Some(*uid) != without);
         let known = pods().all(|(_, entry)| entry.gpus.is_some());
-        let gpus = pods().flat_map(|(_, entry)| &entry.gpus).flatten();
-        let used = Usage::sum(gpus.map(|(_, usage)| *usage));
+        let gpus = pods().flat_map(|(_, entry)| &entry.gpus);
+        let used = sum(gpus.flat_map(DeviceUses::values));
         let left = |(most, used): (Option<u64>, u64)| {
             most.map_or(
                 u64::MAX,
                 |most| if known { most.saturating_sub(used) } else { 0 },
             )
         };
-        [(self.limits[0], used.memory), (self.limits[1], used.cores)].map(left)
+        let [memory, cores] = self.limits;
+        [(memory, used.memory.0), (cores, used.cores.0.into())].map(left)
     }
 }
 
-/// A pod's use of each GPU: the larger of (each init container with the
-/// sidecars before it) and (all app containers with all sidecars).
-fn effective(shape: &Shape, given: &Allocation) -> Vec<(GpuUuid, Usage)> {
-    let kinds = [&given.containers, &given.init];
-    let everything = kinds.into_iter().flat_map(BTreeMap::values).flatten();
-    let gpus: BTreeSet<&GpuUuid> = everything.map(|grant| &grant.gpu).collect();
-    let together = |gpu: &GpuUuid, selected: &dyn Fn(usize, Stage) -> bool| {
-        let numbered = shape.containers.iter().enumerate();
-        let some = numbered.filter(|(number, (_, stage, _))| selected(*number, *stage));
-        let grants = some.flat_map(|(_, (name, ..))| given.grants(name).unwrap_or_default());
-        let here = grants.filter(|grant| grant.gpu == *gpu);
-        Usage::sum(here.map(|grant| Usage::of(grant.memory.0, grant.cores.0.into())))
-    };
-    let most = |gpu: &GpuUuid| {
-        let apps = together(gpu, &|_, stage| stage != Stage::Init);
-        let numbered = shape.containers.iter().enumerate();
-        let inits = numbered.filter(|(_, (_, stage, _))| *stage == Stage::Init);
-        inits.fold(apps, |most, (init, _)| {
-            let beside = |number, stage| number < init && stage == Stage::Sidecar;
-            let with = together(gpu, &|number, stage| {
-                number == init || beside(number, stage)
-            });
-            most.join(with, u64::max)
-        })
-    };
-    gpus.into_iter()
-        .map(|gpu| (gpu.clone(), most(gpu)))
-        .collect()
+fn sum<'u>(all: impl IntoIterator<Item = &'u DeviceUse>) -> DeviceUse {
+    let all = all.into_iter().copied();
+    all.fold(DeviceUse::default(), DeviceUse::with)
+}
+
+/// A pod's use of each GPU: the most of what runs at once.
+fn effective(shape: &Shape, given: &Allocation) -> DeviceUses {
+    let mut most: BTreeMap<GpuUuid, DeviceUse> = BTreeMap::new();
+    for containers in shape.at_once() {
+        let mut together: BTreeMap<&GpuUuid, DeviceUse> = BTreeMap::new();
+        for (name, ..) in containers {
+            for grant in given.grants(name).unwrap_or_default() {
+                let used = together.entry(&grant.gpu).or_default();
+                *used = used.with(DeviceUse::of(grant.memory, grant.cores));
+            }
+        }
+        for (gpu, used) in together {
+            let most = most.entry(gpu.clone()).or_default();
+            *most = most.or(used);
+        }
+    }
+    most.into_iter().collect()
 }

@@ -29,7 +29,6 @@ struct PendingResize {
     after: Pod,
 }
 
-/// One run.
 pub(crate) struct Run {
     rng: Rng,
     system: System,

@@ -2,6 +2,7 @@
 
 use aliquot_core::{Demand, Stage};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -15,13 +16,14 @@ pub(crate) struct Request {
     pub(crate) cores: u64,
 }
 
-/// A shape of pods.
 pub(crate) struct Shape {
     pub(crate) pod: Pod,
     pub(crate) demand: Demand,
-    /// By container, in pod order.
-    pub(crate) containers: Vec<(String, Stage, Option<Request>)>,
+    /// In pod order.
+    pub(crate) containers: Vec<Container>,
 }
+
+pub(crate) type Container = (String, Stage, Option<Request>);
 
 impl Shape {
     /// How many app containers.
@@ -30,22 +32,28 @@ impl Shape {
         stages.map(|stage| u64::from(stage == Stage::App)).sum()
     }
 
+    /// Which containers run at once: each init container with the sidecars before it, and the app
+    /// containers with all sidecars.
+    pub(crate) fn at_once(&self) -> Vec<Vec<&Container>> {
+        let (mut all, mut running) = (Vec::new(), Vec::new());
+        for container in &self.containers {
+            let mut with = running.clone();
+            with.push(container);
+            match container.1 {
+                Stage::Init => all.push(with),
+                Stage::Sidecar | Stage::App => running = with,
+            }
+        }
+        all.push(running);
+        all
+    }
+
     /// How many replicas the kubelet counts for a pod: the most that it has at once.
     pub(crate) fn replicas(&self) -> u64 {
-        let sum = |selected: &dyn Fn(usize, Stage) -> bool| -> u64 {
-            let numbered = self.containers.iter().enumerate();
-            let some = numbered.filter(|(number, (_, stage, _))| selected(*number, *stage));
-            let gpus = some.map(|(_, (.., request))| request.map_or(0, |request| request.gpus));
-            gpus.map(|gpus| u64::try_from(gpus).expect("few")).sum()
-        };
-        let apps = sum(&|_, stage| stage != Stage::Init);
-        let numbered = self.containers.iter().enumerate();
-        let inits = numbered.filter(|(_, (_, stage, _))| *stage == Stage::Init);
-        inits.fold(apps, |most, (init, _)| {
-            let with =
-                sum(&|number, stage| number == init || (number < init && stage == Stage::Sidecar));
-            most.max(with)
-        })
+        let gpus = |(.., request): &&Container| request.map_or(0, |request| request.gpus);
+        let sums = self.at_once();
+        let sums = sums.iter().map(|all| all.iter().map(gpus).sum::<usize>());
+        u64::try_from(sums.max().unwrap_or(0)).expect("few")
     }
 }
 
@@ -104,7 +112,6 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-/// Every shape.
 pub(crate) fn all() -> Vec<Shape> {
     TABLE
         .iter()
@@ -137,7 +144,7 @@ fn shape(policy: &str, row: &[(Stage, Option<Request>)]) -> Shape {
         "status": {"phase": "Pending"},
     });
     let pod: Pod = serde_json::from_value(pod).expect("a Pod");
-    let demand = pod::demand(&pod, &pod::Settings::default()).expect("a demand");
+    let demand = pod::demand(&PodView::from(&pod), &pod::Settings::default()).expect("a demand");
     Shape {
         pod,
         demand,
@@ -145,7 +152,7 @@ fn shape(policy: &str, row: &[(Stage, Option<Request>)]) -> Shape {
     }
 }
 
-fn container((name, stage, request): &(String, Stage, Option<Request>)) -> Value {
+fn container((name, stage, request): &Container) -> Value {
     let mut limits = json!({});
     if let Some(request) = request {
         let memory = if request.percent {

@@ -13,6 +13,7 @@ use aliquot_core::{
     Allocation, Cluster, Ledger, Mib, Namespace, NodeName, NodeState, Percent, PodUid,
 };
 use aliquot_k8s::pod::Settings;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
@@ -22,7 +23,7 @@ use aliquot_scheduler::requeue::take_requeueable;
 use k8s_openapi::api::core::v1 as api;
 use tokio::time::Instant;
 
-use crate::reference::{Certainty, Reference, Usage};
+use crate::reference::{Certainty, Reference};
 use crate::shapes::{CPU, Shape};
 use crate::world::{self, Event, Node, Pod};
 
@@ -66,12 +67,12 @@ impl System {
         match event {
             Event::Applied(pod) => {
                 let object = world::pod_object(&self.shapes, uid, pod);
-                Index::<api::Pod>::apply(&self.cache, object);
+                Index::apply(&self.cache, object);
                 self.reference.pod_shown(&self.shapes, uid, pod, false);
             }
             Event::Deleted(pod) => {
                 let object = world::pod_object(&self.shapes, uid, pod);
-                Index::<api::Pod>::delete(&self.cache, object);
+                Index::delete(&self.cache, object);
                 self.reference.pod_gone(uid);
             }
         }
@@ -79,7 +80,7 @@ impl System {
 
     pub(crate) fn pod_list(&mut self, pods: &BTreeMap<PodUid, Pod>) {
         let object = |(uid, pod)| world::pod_object(&self.shapes, uid, pod);
-        Index::<api::Pod>::reset(&self.cache, pods.iter().map(object).collect());
+        Index::<PodView>::reset(&self.cache, pods.iter().map(object).collect());
         self.reference.pods_listed(&self.shapes, pods);
     }
 
@@ -263,8 +264,7 @@ impl System {
         self.within_capacity(&node, uid);
         let uses = self.cache.read(|ledger| {
             let uses = ledger.assumed(uid).and_then(|entry| entry.allocated.uses());
-            let uses = uses.into_iter().flatten();
-            uses.map(|(gpu, used)| (gpu.clone(), usage(used))).collect()
+            uses.cloned().unwrap_or_default()
         });
         let shape = &self.shapes[shape];
         self.reference.assumed(shape, uid, &node, uses, of_gang);
@@ -371,11 +371,7 @@ impl System {
             match (&entry.allocated, &expected.gpus) {
                 (AllocatedUse::Unreadable, None) if expected.asks => {}
                 (AllocatedUse::Unproven, None) if !expected.asks => {}
-                (AllocatedUse::Known(uses), Some(gpus)) => {
-                    let uses = uses.iter().map(|(gpu, used)| (gpu, usage(used)));
-                    let same = uses.eq(gpus.iter().map(|(gpu, usage)| (gpu, *usage)));
-                    assert!(same, "{uid}: {entry:?} and {expected:?}");
-                }
+                (AllocatedUse::Known(uses), Some(gpus)) => assert_eq!(uses, gpus, "{uid}"),
                 _ => panic!("{uid}: {entry:?} and {expected:?}"),
             }
         }
@@ -407,12 +403,9 @@ impl System {
         assert_eq!(state.devices.len(), node.gpus.len(), "{name}");
         for (device, expected) in state.devices.iter().zip(&node.gpus) {
             assert_eq!(device.closed.is_none(), expected.open(), "{expected:?}");
-            let (sum, pods) = model.sum(name, &expected.uuid);
-            assert_eq!(
-                (usage(&device.allocated.used), device.allocated.pods),
-                (sum, pods),
-                "{expected:?}"
-            );
+            let found = (device.allocated.used, device.allocated.pods);
+            let sums = model.sum(name, &expected.uuid);
+            assert_eq!(found, sums, "{expected:?}");
         }
     }
 }
@@ -436,14 +429,4 @@ fn resized_by_model<'t>(given: &Allocation, text: &'t str) -> (&'t str, Allocati
         }
     }
     (name, resized)
-}
-
-fn usage(used: &aliquot_core::usage::DeviceUse) -> Usage {
-    Usage {
-        replicas: used.replicas.into(),
-        memory: used.memory.0,
-        cores: used.cores.0.into(),
-        alone: used.alone,
-        leftover: used.leftover,
-    }
 }

@@ -6,12 +6,12 @@ use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, LingeringShare, Mode};
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
+use aliquot_k8s::view::PodView;
 use k8s_openapi::api::core::v1 as api;
 use serde_json::json;
 
 use crate::shapes::Shape;
 
-/// A pod in the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pod {
     pub(crate) shape: usize,
@@ -125,7 +125,7 @@ impl<K: Ord + Clone, T: Clone> Store<K, T> {
 }
 
 /// The object as the watch hands it out.
-pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> api::Pod {
+pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> PodView {
     let mut object = shapes[pod.shape].pod.clone();
     object.metadata.name = Some(uid.to_string());
     object.metadata.uid = Some(uid.to_string());
@@ -149,7 +149,7 @@ pub(crate) fn pod_object(shapes: &[Shape], uid: &PodUid, pod: &Pod) -> api::Pod 
     if let (true, Some(status)) = (pod.ended, &mut object.status) {
         status.phase = Some("Succeeded".to_owned());
     }
-    object
+    PodView::from(&object)
 }
 
 /// A quota on memory and on compute.

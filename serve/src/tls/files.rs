@@ -13,29 +13,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CertificateError, Certificates};
 
-/// The interval at which the directory is polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a directory cannot be served from.
 #[derive(Debug, Error)]
 pub enum FilesError {
-    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The error.
         source: std::io::Error,
     },
-    /// Certificate and key are no usable pair.
     #[error("tls.crt and tls.key are not a usable pair")]
     Pair(#[from] CertificateError),
-    /// There is no CA for clients.
     #[error("ca.crt contains no CA certificate")]
     NoClientCa,
 }
 
-/// A directory with certificates.
 pub struct MountedCertificates {
     folder: PathBuf,
     certificates: Certificates,
@@ -60,7 +53,6 @@ impl MountedCertificates {
         self.certificates.clone()
     }
 
-    /// The CAs of clients.
     pub fn clients(&self) -> Result<RootCertStore, FilesError> {
         let text = read(&self.folder, "ca.crt")?;
         let mut roots = RootCertStore::empty();

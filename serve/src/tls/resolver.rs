@@ -15,16 +15,12 @@ use thiserror::Error;
 /// Why a certificate is not usable. The previous one stays in use.
 #[derive(Debug, Error)]
 pub enum CertificateError {
-    /// The chain's text is not PEM.
     #[error("the certificate chain is not PEM")]
     Chain(#[source] rustls_pki_types::pem::Error),
-    /// The chain contains no certificate.
     #[error("the certificate chain is empty")]
     EmptyChain,
-    /// The key's text is not PEM.
     #[error("the private key is not PEM")]
     Key(#[source] rustls_pki_types::pem::Error),
-    /// The key cannot sign here, or for this certificate.
     #[error("the private key cannot be used with the certificate")]
     Pair(#[source] rustls::Error),
 }

@@ -8,16 +8,12 @@ use thiserror::Error;
 
 use super::{CertificateError, Certificates};
 
-/// Why there is no certificate.
 #[derive(Debug, Error)]
 pub enum SelfSignedError {
-    /// No key or no signature.
     #[error("cannot sign a certificate")]
     Sign(#[from] rcgen::Error),
-    /// The pair is not usable.
     #[error(transparent)]
     Pair(#[from] CertificateError),
-    /// The configuration is not usable.
     #[error("cannot configure TLS")]
     Configuration(#[from] rustls::Error),
 }

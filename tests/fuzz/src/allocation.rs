@@ -6,9 +6,10 @@ use aliquot_core::refusal::Reason;
 use aliquot_core::usage::AllocatedUse;
 use aliquot_core::{Allocation, NodeName, PodUid};
 use aliquot_k8s::pod;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::ledger_cache::LedgerCache;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::shapes;
@@ -45,7 +46,7 @@ pub fn check(input: &[u8]) {
             "metadata": {"name": "n1", "annotations": {INVENTORY: INVENTORY_JSON}},
         })),
     );
-    Index::<Pod>::apply(&ledger, pod);
+    Index::apply(&ledger, pod);
     let mut ledger = ledger.read(Clone::clone);
     assert_eq!(
         ledger.pod_entry(&uid).map(|entry| &entry.allocated),
@@ -63,7 +64,7 @@ pub fn check(input: &[u8]) {
     assert!(!empty || used.is_some_and(|sums| sums == <_>::default()));
 }
 
-fn bound(allocation: &str) -> Pod {
+fn bound(allocation: &str) -> PodView {
     read(json!({
         "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": {ALLOCATION: allocation}},
         "spec": {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::event;
-use aliquot_k8s::extender::{ExtenderArgs, ExtenderFilterResult};
+use aliquot_k8s::extender::ExtenderArgs;
 use aliquot_k8s::pod;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::extender::{Call, Outcome};
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use k8s_openapi::api::core::v1::Node;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::shapes;
 
@@ -48,16 +48,14 @@ pub fn check(input: &[u8]) {
     };
     let args: ExtenderArgs<'_> = serde_json::from_slice(input).expect("read before");
     let pod = args.pod.expect("read before");
-    let (asked, by_name) = match (args.node_names, args.nodes) {
-        (Some(names), _) => (names.iter().map(ToString::to_string).collect(), true),
-        (None, nodes) => (nodes.map(|nodes| nodes.names()).unwrap_or_default(), false),
-    };
+    let asked = args.node_names.expect("read before");
+    let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
     let demand = pod::demand(&pod, &settings).expect("read before");
     let ledger_cache = ledger_cache();
     let (notes, _reader) = event::queue();
 
     let (outcome, answer) = call.filter(&ledger_cache, &notes, 2);
-    let chosen = chosen(&answer, by_name);
+    let chosen = answer.node_names.clone().expect("asked by name");
     let known: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
     assert!(chosen.iter().all(|name| known.contains(name.as_str())));
     assert_eq!(answer.failed_nodes, None, "FailedNodes wakes the pod again");
@@ -94,30 +92,10 @@ pub fn check(input: &[u8]) {
     assert!(ranks.iter().all(|rank| (0..=10).contains(&rank.score)));
     assert_eq!(ranks.len(), asked.len());
 
-    if by_name && decides {
+    if decides {
         let node = chosen[0].as_str().into();
-        let given = ledger_cache.reserve(&pod::uid(&pod), &pod::namespace(&pod), &node, &demand);
+        let given = ledger_cache.reserve(&pod.uid(), &pod.namespace(), &node, &demand);
         let given = given.expect("filter returned that it fits");
         ledger_cache.read(|ledger| shapes::check_granted(ledger, &node, &demand, &given));
     }
-}
-
-fn chosen(answer: &ExtenderFilterResult, by_name: bool) -> Vec<String> {
-    if by_name {
-        return answer.node_names.clone().expect("asked by name");
-    }
-    if answer.nodes.is_none() {
-        return answer.node_names.clone().expect("one of the two");
-    }
-    let items = answer
-        .nodes
-        .as_ref()
-        .and_then(|list| list["items"].as_array());
-    let name = |node: &Value| {
-        node["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    items.into_iter().flatten().map(name).collect()
 }

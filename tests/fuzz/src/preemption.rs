@@ -5,12 +5,13 @@
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::extender::{ExtenderPreemptionArgs, ExtenderPreemptionResult, MetaVictims};
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_k8s::{disruption, pod};
 use aliquot_scheduler::extender;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::ledger_cache::assumed::FilteredPod;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 /// Two GPUs of 80 GiB.
@@ -51,7 +52,7 @@ const TENANTS: [Tenant; 7] = [
 ];
 
 impl Tenant {
-    fn pod(&self) -> Pod {
+    fn pod(&self) -> PodView {
         let allocation = json!({"v": 1, "node": self.node, "priority": 1, "init": {},
             "containers": {"main": [{"resource": "nvidia.com/gpu", "gpu": self.gpu,
                 "memory": self.memory, "cores": 0}]}});
@@ -93,14 +94,14 @@ pub fn check(input: &[u8]) {
     assert_eq!(again.as_ref(), Ok(&answer), "equal ledgers, equal answers");
 
     let args: ExtenderPreemptionArgs = serde_json::from_slice(input).expect("read before");
-    let asked = args.victims();
+    let asked = args.node_name_to_meta_victims.unwrap_or_default();
     let preemptor = args.pod.expect("read before");
     let remaining = answer.node_name_to_meta_victims.expect("always named");
     let demand = pod::demand(&preemptor, &pod::Settings::default()).expect("read before");
     if !demand.requests_gpu() {
         return assert_eq!(remaining, asked, "not for a share: nothing changes");
     }
-    let uid = pod::uid(&preemptor);
+    let uid = preemptor.uid();
     if TENANTS.iter().any(|tenant| tenant.uid == uid.as_str()) {
         return; // A pod that is bound does not preempt.
     }

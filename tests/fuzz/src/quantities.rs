@@ -47,7 +47,7 @@ fn one(text: &str) {
                     assert!(memory.is_none_or(|memory| memory.0 > 0), "{text:?}");
                 }
                 QuantityError::SmallSuffix { number, .. } => {
-                    let thousandths = u64::try_from(number * 1000).ok().map(MilliCpu);
+                    let thousandths = number.checked_mul(1000).map(MilliCpu);
                     assert!(cpu.is_none() || cpu == thousandths, "{text:?}");
                 }
                 QuantityError::BinarySuffix { mib: None, .. } | QuantityError::TooLarge { .. } => {}

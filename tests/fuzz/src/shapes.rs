@@ -9,7 +9,7 @@ use aliquot_core::node::within_capacity;
 use aliquot_core::score::Policies;
 use aliquot_core::{Allocation, Demand, Ledger, NodeName, usage};
 use aliquot_k8s::pod;
-use k8s_openapi::api::core::v1::Pod;
+use aliquot_k8s::view::PodView;
 use serde_json::{Value, json};
 
 /// Pods reserved on one node, at most.
@@ -63,7 +63,7 @@ fn demand(policy: &str, containers: &[Container]) -> Demand {
     ];
     let keys = keys.iter().filter(|_| !policy.is_empty());
     let annotations: BTreeMap<_, _> = keys.map(|key| (*key, policy)).collect();
-    let pod: Pod = serde_json::from_value(json!({
+    let pod: PodView = serde_json::from_value(json!({
         "metadata": {"name": "p", "annotations": annotations},
         "spec": {"initContainers": specs(init), "containers": specs(apps)},
     }))

@@ -7,8 +7,9 @@ use aliquot_core::Demand;
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
 use aliquot_k8s::pod::Settings;
+use aliquot_k8s::view::PodView;
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 const GPUS: u32 = 8;
@@ -58,7 +59,7 @@ pub(crate) fn bound_pod(node: usize, number: usize) -> Result<serde_json::Value>
 }
 
 /// All pods on the `node`th node.
-pub(crate) fn pods(node: usize) -> Result<Vec<Pod>> {
+pub(crate) fn pods(node: usize) -> Result<Vec<PodView>> {
     let pods = (0..PODS).map(|number| Ok(serde_json::from_value(bound_pod(node, number)?)?));
     pods.collect()
 }
@@ -75,6 +76,6 @@ pub(crate) fn pod(uid: &str, memory: u64) -> serde_json::Value {
 
 /// The demand of such a pod.
 pub(crate) fn demand(memory: u64) -> Result<Demand> {
-    let pod: Pod = serde_json::from_value(pod("p", memory))?;
+    let pod: PodView = serde_json::from_value(pod("p", memory))?;
     Ok(aliquot_k8s::pod::demand(&pod, &Settings::default())?)
 }

@@ -66,7 +66,16 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
 
 /// The external crates that pure crates may depend on, except for tests.
 pub const PURE: &[(&str, &[&str])] = &[
-    ("aliquot-core", &["serde", "serde_json", "thiserror"]),
+    (
+        "aliquot-core",
+        &[
+            "fixedbitset",
+            "hashbrown",
+            "serde",
+            "serde_json",
+            "thiserror",
+        ],
+    ),
     // They are loaded into every process of a container.
     ("aliquot-limiter", &["libc"]),
     ("aliquot-pacer", &[]),

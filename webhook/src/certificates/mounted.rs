@@ -11,21 +11,13 @@ use super::{CertificateError, Parsed, ServingCertificate};
 
 /// The maximum number of CAs that are published at once.
 const MAX_CAS: usize = 3;
-/// The names of the files.
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// Why the files cannot be used. The certificate that was read before stays in use.
 #[derive(Debug, Error)]
 pub enum MountedError {
-    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The certificate is invalid.
+    Read { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Certificate(#[from] CertificateError),
 }

@@ -24,7 +24,6 @@ const LEAST_USEFUL: u64 = 64;
 
 type Defaulted = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Completes the pod.
 pub(super) fn fill(request: &PodRequest<'_>, settings: &Settings, findings: &mut Findings) {
     fill_resources(&request.devices, settings, findings);
     write(&request.devices, settings, findings);

@@ -462,7 +462,6 @@ fn is_exempt_annotation(key: &str, containers: &[Container<'_>], context: &PodCo
         || (reached.peek().is_some() && reached.all(|container| context.is_exempt(container)))
 }
 
-/// Mounts by which this container names GPUs.
 fn injecting_mounts(container: &Container<'_>, context: &PodContext<'_>) -> Vec<Refusal> {
     if context.is_exempt(container) {
         return Vec::new();

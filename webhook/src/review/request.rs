@@ -85,9 +85,7 @@ fn annotation_field(part: &str) -> String {
     format!("metadata.annotations[{REQUEST:?}]{part}")
 }
 
-/// What the containers of a pod request.
 pub(super) struct PodRequest<'a> {
-    /// Those that request devices.
     pub(super) devices: Vec<DeviceRequest<'a>>,
     is_refused: bool,
 }
@@ -98,7 +96,6 @@ impl<'a> PodRequest<'a> {
         self.devices.is_empty() && !self.is_refused
     }
 
-    /// What this container requests, if it requests devices.
     pub(super) fn of(&self, container: &Container<'_>) -> Option<&DeviceRequest<'a>> {
         let mut devices = self.devices.iter();
         devices.find(|request| request.container.field() == container.field())
@@ -114,7 +111,6 @@ pub(super) struct DeviceRequest<'a> {
 }
 
 impl DeviceRequest<'_> {
-    /// The number of devices that it requests.
     pub(super) fn device_count(&self) -> u64 {
         let others: u64 = self.others.values().copied().map(u64::from).sum();
         let usual = self.written.get(Resource::Gpu);
@@ -214,7 +210,6 @@ fn amounts<'a>(container: Container<'a>) -> impl Iterator<Item = (&'a str, &'a s
     all.map(|(name, value)| (name.as_str(), value.as_str().unwrap_or("")))
 }
 
-/// The resources of ours that the container names.
 fn names<'a>(container: &Container<'a>, settings: &Settings) -> BTreeSet<&'a str> {
     let usual = Resource::ALL.map(|resource| settings.names.of(resource));
     let all = amounts(*container).map(|(name, _)| name);

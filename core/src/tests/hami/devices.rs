@@ -142,18 +142,6 @@ fn hami_10_memory_and_compute_go_in_steps_of_one_percent() {
 }
 
 #[test]
-fn rounds_memory_percentage_down() {
-    let third = GpuRequest {
-        memory: Memory::Share(Percent(33)),
-        ..request(1, 0, 0)
-    };
-    let odd = |used| node_of(&[used], |_, device| device.scaled = crate::Mib(999));
-    check("4.6.9", &odd(&[(670, 0)]), &requests(third, &[]), "c0:0");
-    let why = "1 CardInsufficientMemory";
-    check("4.6.9", &odd(&[(671, 0)]), &requests(third, &[]), why);
-}
-
-#[test]
 fn matches_models_partly_for_hami_and_exactly_for_aliquot() {
     let check_model = |rule, name, key, value, fits| {
         let expected = if fits { "c0:0" } else { "1 CardTypeMismatch" };

@@ -133,12 +133,7 @@ fn ignores_pending_instance_outside_the_geometry() {
     let node = crate::node::NodeState::of(&published, &[], crate::HostResources::default());
     let used = DeviceUse::of(Mib(1), Percent(1));
     for (profile, start) in [(99, 0), (0, 77)] {
-        let busy = true;
-        let instance = crate::mig::Instance {
-            profile,
-            start,
-            busy,
-        };
+        let instance = crate::mig::Instance::busy(profile, start);
         let with = node.with(&[(0, used)], &[(0, instance)], &crate::Replicas::default());
         assert_eq!(with.dynamic_mig, node.dynamic_mig);
     }

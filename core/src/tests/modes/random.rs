@@ -22,7 +22,6 @@ const RESOURCES: [&str; 3] = [
     "nvidia.com/mig-3g.20gb",
 ];
 
-/// A device of one of the modes.
 fn device(index: u32, memory: u64) -> Gpu {
     let plain = gpu(index, memory, 3);
     match (memory + u64::from(index)) % 8 {

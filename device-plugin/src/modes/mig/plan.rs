@@ -120,11 +120,7 @@ fn search(
     let after = alike.map(|last| last.start);
     let starts: Vec<u8> = geometry.starts(profile, placed).collect();
     for start in starts.into_iter().filter(|start| Some(*start) > after) {
-        placed.push(Instance {
-            profile,
-            start,
-            busy: true,
-        });
+        placed.push(Instance::busy(profile, start));
         search(geometry, rest, placed, score, best);
         placed.pop();
     }

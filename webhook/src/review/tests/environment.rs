@@ -19,7 +19,6 @@ fn with_env(limits: &Value, env: &Value) -> Value {
     pod
 }
 
-/// The warnings that name the variable.
 fn about(name: &str, warnings: Vec<String>) -> Vec<String> {
     let all = warnings.into_iter();
     all.filter(|line| line.contains(name)).collect()

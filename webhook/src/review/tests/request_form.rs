@@ -14,7 +14,6 @@ fn settings(form: RequestForm) -> Settings {
     }
 }
 
-/// The pod with this request as an annotation.
 fn annotated(pod: &Value, request: &Value) -> Value {
     let mut pod = pod.clone();
     pod["metadata"]["annotations"] = json!({REQUEST: request.to_string()});

@@ -60,7 +60,6 @@ func messages() (map[string]any, error) {
 	}
 	return map[string]any{
 		"extender-args-names.json":     extenderv1.ExtenderArgs{Pod: pod, NodeNames: &names},
-		"extender-args-nodes.json":     extenderv1.ExtenderArgs{Pod: pod, Nodes: &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}},
 		"extender-filter-fits.json":    extenderv1.ExtenderFilterResult{NodeNames: &names},
 		"extender-filter-refused.json": extenderv1.ExtenderFilterResult{NodeNames: &none, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{"n1": "0/2 nodes fit"}},
 		"extender-filter-error.json":   extenderv1.ExtenderFilterResult{Error: "not ready"},
@@ -68,8 +67,6 @@ func messages() (map[string]any, error) {
 		"extender-binding-args.json":   extenderv1.ExtenderBindingArgs{PodName: "p", PodNamespace: "default", PodUID: "u-1", Node: "n1"},
 		"extender-preemption-args-meta.json": extenderv1.ExtenderPreemptionArgs{Pod: pod,
 			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {Pods: []*extenderv1.MetaPod{{UID: "u-2"}}, NumPDBViolations: 1}}},
-		"extender-preemption-args-pods.json": extenderv1.ExtenderPreemptionArgs{Pod: pod,
-			NodeNameToVictims: map[string]*extenderv1.Victims{"n1": {Pods: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "v", Namespace: "default", UID: "u-2"}}}, NumPDBViolations: 1}}},
 		"extender-preemption-result.json": extenderv1.ExtenderPreemptionResult{
 			NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {Pods: []*extenderv1.MetaPod{{UID: "u-2"}, {UID: "u-3"}}}}},
 		"extender-binding-result.json": extenderv1.ExtenderBindingResult{Error: "no room"},
