@@ -11,7 +11,7 @@ use aliquot_core::cluster::NodeSet;
 use aliquot_core::fit::Fit;
 use aliquot_core::preemption::record::{PREEMPTION, PlanState, PreemptionRecord};
 use aliquot_core::request_annotation::REQUEST;
-use aliquot_core::{Demand, Namespace, NodeName, NodeState, PodUid, Replicas};
+use aliquot_core::{Demand, Namespace, NodeName, NodeState, Replicas};
 use aliquot_k8s::disruption::{self, Labels};
 use aliquot_k8s::event::PodRef;
 use aliquot_k8s::selection::NodeSelection;
