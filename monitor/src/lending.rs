@@ -150,8 +150,8 @@ impl Lending {
         for (index, share) in shares.iter().enumerate() {
             let (at, device) = share.at;
             let page = sample.page(at, device);
-            // Host memory backs its request. 0: nothing of it.
-            let is_backed = (1..page.request).contains(&page.physical);
+            // Host memory backs its request.
+            let is_backed = page.guaranteed < page.request;
             let due = share.request.saturating_sub(share.used);
             let missing = due.saturating_sub(available).min(unmanaged);
             let key = (share.container.clone(), device);

@@ -122,9 +122,9 @@ fn calls_nothing_back_for_forged_or_excessive_requests() {
 
 #[test]
 fn reports_share_whose_memory_is_held_outside_every_share() {
-    let check = |physical: u64, held: u64, free: &[u64], expected: &[usize]| {
+    let check = |guaranteed: u64, held: u64, free: &[u64], expected: &[usize]| {
         let page = DevicePage {
-            physical: physical * MIB,
+            guaranteed: guaranteed * MIB,
             ..page(2000 * MIB)
         };
         let sample = NodeSample {
@@ -136,14 +136,13 @@ fn reports_share_whose_memory_is_held_outside_every_share() {
             let begun = lending.find_short(&sample, &shares, free * MIB, held * MIB);
             begun.len()
         });
-        assert_eq!(begun.collect::<Vec<_>>(), expected, "{physical} {held}");
+        assert_eq!(begun.collect::<Vec<_>>(), expected, "{guaranteed} {held}");
     };
     // Once, until it is over.
     let free = [1500, 600, 700, 1499, 600, 1500, 600];
-    check(0, 60_000, &free, &[0, 1, 0, 0, 0, 0, 1]);
-    check(2000, 60_000, &[600], &[1]);
+    check(2000, 60_000, &free, &[0, 1, 0, 0, 0, 0, 1]);
     // A display holds a little.
-    check(0, 100, &[600], &[0]);
+    check(2000, 100, &[600], &[0]);
     // Host memory backs the share.
     check(1000, 60_000, &[600], &[0]);
 }
