@@ -10,7 +10,7 @@ use aliquot_e2e::pods::classes;
 use aliquot_e2e::pool::{Pool, Shape, node_of};
 use aliquot_e2e::stack::{Kind, Stack};
 use anyhow::{Result, ensure};
-use futures::future::try_join_all;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
@@ -126,12 +126,12 @@ async fn quiet_refusal(stack: &Stack) -> Result<()> {
     let nodes: Vec<_> = (0..30).map(|n| (format!("thirty-{n:02}"), shape)).collect();
     let pool = Pool::open(stack, "thirty", &nodes).await?;
     let names: Vec<_> = (0..60).map(|n| format!("humble-{n}")).collect();
-    try_join_all(names.iter().map(|name| async {
+    let created = stream::iter(&names).map(|name| async {
         let mut pod = pool.pod(name, &[WHOLE]);
         pod["spec"]["priorityClassName"] = json!("batch");
         stack.cluster.create_pod(pod).await
-    }))
-    .await?;
+    });
+    let _created: Vec<_> = created.buffer_unordered(8).try_collect().await?;
     for name in &names {
         pool.bound(name).await?;
     }
