@@ -270,7 +270,11 @@ impl Access {
             read => read?,
         };
         let context = self.context.as_ref().or(file.current_context.as_ref());
-        exists("context", context, file.contexts.iter().map(|one| &one.name))?;
+        exists(
+            "context",
+            context,
+            file.contexts.iter().map(|one| &one.name),
+        )?;
         let clusters = file.clusters.iter().map(|one| &one.name);
         exists("cluster", self.cluster.as_ref(), clusters)?;
         let users = file.auth_infos.iter().map(|one| &one.name);

@@ -15,8 +15,7 @@ use tokio::time::timeout;
 use crate::access::{Access, AccessError, PodRoute, get};
 
 /// The labels that the chart gives the agents' pods.
-const AGENTS: &str =
-    "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
+const AGENTS: &str = "app.kubernetes.io/part-of=aliquot,app.kubernetes.io/component=device-plugin";
 
 /// Agents asked at once.
 const AT_ONCE: usize = 16;

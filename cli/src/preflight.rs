@@ -208,7 +208,9 @@ fn changes(facts: &PreFacts, settings: &Settings) -> Vec<Finding> {
             let left = |one: &Workload| {
                 one.namespace == facts.namespace || exempt.contains(&one.namespace)
             };
-            let judged = workloads.iter().filter(|one| facts.judges(one) && !left(one));
+            let judged = workloads
+                .iter()
+                .filter(|one| facts.judges(one) && !left(one));
             found.extend(judged.flat_map(|one| rules::findings(one, settings)));
         }
         (Err(why), _) | (_, Err(why)) => found.push(About::cluster().unknown(check, why)),

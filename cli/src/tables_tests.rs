@@ -411,5 +411,8 @@ async fn reads_scheduler_answer_and_repeats_its_refusal() {
     let access = server("503 Service Unavailable", "no lease").await;
     let error = ask(&access, "d", "p").await.unwrap_err();
     assert!(matches!(error, AccessError::Unready { .. }), "{error}");
-    assert!(error.to_string().ends_with("not ready: no lease"), "{error}");
+    assert!(
+        error.to_string().ends_with("not ready: no lease"),
+        "{error}"
+    );
 }

@@ -390,7 +390,11 @@ pub fn mps_by_pod(pods: &[PodTop], namespace: bool) -> String {
             [&place[skipped..], &mps_cells(*usage)].concat()
         })
     });
-    let head = if namespace { "NAMESPACE|POD|GPU" } else { "POD|GPU" };
+    let head = if namespace {
+        "NAMESPACE|POD|GPU"
+    } else {
+        "POD|GPU"
+    };
     mps_table(head, &rows.collect::<Vec<_>>())
 }
 
@@ -401,6 +405,9 @@ fn mps_cells(usage: MpsUsage) -> [String; 2] {
 fn mps_table(place: &str, rows: &[Vec<String>]) -> String {
     match rows {
         [] => String::new(),
-        some => format!("\n{}", aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)),
+        some => format!(
+            "\n{}",
+            aligned(&format!("{place}|MPS CLIENTS|HOLD MIB"), some)
+        ),
     }
 }

@@ -212,7 +212,9 @@ fn gpus(
 /// of it.
 pub fn blocks_pinned_device(node: &NodeState, demand: &Demand, allocated: &DeviceUses) -> bool {
     let pins = &demand.rules.pins;
-    let mut meant = node.gpus().flat_map(|gpu| pins.iter().map(move |pin| (gpu, pin)));
+    let mut meant = node
+        .gpus()
+        .flat_map(|gpu| pins.iter().map(move |pin| (gpu, pin)));
     meant.any(|(gpu, pin)| {
         let Some(found) = gpu.mig.as_ref().and_then(Mig::dynamic) else {
             return pin.may_be(gpu) && allocated.contains_key(&gpu.uuid);

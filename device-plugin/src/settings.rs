@@ -38,7 +38,11 @@ pub struct Settings {
     pub cdi_dir: PathBuf,
     /// Directory in this container with NVIDIA's nvidia-ctk and nvidia-cdi-hook, which the agent
     /// installs in --exec-dir and by which it generates NVIDIA's CDI spec
-    #[arg(long, env = "ALIQUOT_TOOLKIT", default_value = "/usr/local/lib/aliquot")]
+    #[arg(
+        long,
+        env = "ALIQUOT_TOOLKIT",
+        default_value = "/usr/local/lib/aliquot"
+    )]
     pub toolkit: PathBuf,
     /// The container runtime's configuration file, where it is not at its default path
     #[arg(long, env = "ALIQUOT_RUNTIME_CONFIG")]

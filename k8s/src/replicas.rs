@@ -78,7 +78,10 @@ fn requested(pod: &PodView, settings: &Settings) -> Replicas {
 
 fn requested_under(container: &ContainerView, name: &str) -> u32 {
     // Requests, then limits: for device resources they are equal if both are written.
-    let mut found = pod::amounts(container.resources.as_ref()).into_iter().rev().flatten();
+    let mut found = pod::amounts(container.resources.as_ref())
+        .into_iter()
+        .rev()
+        .flatten();
     let found = found.find_map(|amounts| amounts.get(name));
     // Invalid quantities count as more than any node has.
     found.map_or(0, |quantity| count(quantity, u32::MAX))

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use aliquot_core::Mib;
 use aliquot_nvml::{
-    Driver, DriverAccess, DriverHealth, GpuEvent, MigMode, Nvml, NvmlError, Options, ReleasableNvml,
-    UnfinishedRegistration, Usage as _,
+    Driver, DriverAccess, DriverHealth, GpuEvent, MigMode, Nvml, NvmlError, Options,
+    ReleasableNvml, UnfinishedRegistration, Usage as _,
 };
 
 fn old_driver(folder: &Path, defines: &[&str]) -> PathBuf {

@@ -22,7 +22,9 @@ fn cache() -> LedgerCache {
 }
 
 fn call(pod: &Value, names: &Value) -> Vec<u8> {
-    json!({"Pod": pod, "NodeNames": names}).to_string().into_bytes()
+    json!({"Pod": pod, "NodeNames": names})
+        .to_string()
+        .into_bytes()
 }
 
 fn asks(name: &str, memory: u64) -> Value {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::cluster_checks;
-use super::facts::{ClusterFacts, DryRun, Fact, Mutator};
+use super::facts::{ClusterFacts, DryRun, Mutator};
 use super::finding::Grade;
 use crate::components::{is_ours, name};
 
@@ -28,9 +28,9 @@ fn metrics(leads: u32, differences: u32) -> String {
 }
 
 /// The pod of the dry run, with this schedulerName.
-fn admitted(scheduler: &str) -> Fact<DryRun> {
+fn admitted(scheduler: &str) -> DryRun {
     let pod = json!({"spec": {"schedulerName": scheduler, "containers": []}});
-    Ok(DryRun::Admitted(serde_json::from_value(pod).unwrap()))
+    DryRun::Admitted(serde_json::from_value(pod).unwrap())
 }
 
 /// A cluster without a finding.
@@ -52,7 +52,7 @@ pub(super) fn healthy() -> ClusterFacts {
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
-        dry_run: admitted("aliquot-scheduler"),
+        dry_run: Ok(admitted("aliquot-scheduler")),
         mutators: Ok(Vec::new()),
         quotas: Ok(Vec::new()),
         device_classes: Ok([].into()),
@@ -197,12 +197,12 @@ fn reports_missing_silent_or_bypassed_webhook() {
         &[("webhook-answers", BAD)],
     );
     check(
-        |known| known.dry_run = admitted("default-scheduler"),
+        |known| known.dry_run = Ok(admitted("default-scheduler")),
         &[("webhook-answers", BAD)],
     );
     check(
         |known| {
-            known.dry_run = admitted("default-scheduler");
+            known.dry_run = Ok(admitted("default-scheduler"));
             known.trial_namespace = known.namespace.clone();
         },
         &[("webhook-answers", UNMADE)],
@@ -233,7 +233,10 @@ fn names_who_changes_a_pod_after_the_webhook() {
         let found = cluster_checks(&known);
         let found = found.iter().find(|one| one.check == "webhook-answers");
         let found = found.unwrap();
-        assert!(found.grade == grade && found.found.contains(part), "{found:?}");
+        assert!(
+            found.grade == grade && found.found.contains(part),
+            "{found:?}"
+        );
         let is_named = found.todo.ends_with(" from clusterpolicies mesh");
         assert_eq!(is_named, grade != Grade::Ok, "{found:?}");
     };
@@ -273,7 +276,7 @@ fn warns_when_webhook_is_disabled_by_values() {
             let off = (off.0.to_owned(), off.1.to_owned());
             pod.metadata.annotations = Some([off].into());
         }
-        known.dry_run = admitted("default-scheduler");
+        known.dry_run = Ok(admitted("default-scheduler"));
     };
     let gone = |known: &mut ClusterFacts| {
         off(known);

@@ -185,7 +185,9 @@ impl ClusterReader<'_> {
             .filter(|node| self.node.is_none_or(|one| one == node.as_str()))
             .collect();
         let agents = self.agents;
-        let answers = agents.ask(self.access, &nodes, "the agent", "/readyz").await;
+        let answers = agents
+            .ask(self.access, &nodes, "the agent", "/readyz")
+            .await;
         answers.missing
     }
 }

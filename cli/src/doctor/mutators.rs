@@ -177,9 +177,7 @@ mod tests {
 
     #[test]
     fn reads_what_webhooks_and_policies_change() {
-        let webhook = |group: &str, resource: &str| {
-            json!({"webhooks": [{"rules": [{"apiGroups": [group], "resources": [resource]}]}]})
-        };
+        let webhook = |group: &str, resource: &str| json!({"webhooks": [{"rules": [{"apiGroups": [group], "resources": [resource]}]}]});
         let kyverno = |kind: &str, action: &str| {
             let matched = json!({"any": [{"resources": {"kinds": [kind]}}]});
             json!({"spec": {"rules": [{"match": matched, action: {}}]}})
@@ -220,7 +218,9 @@ mod tests {
         let check = |known: &ClusterFacts, expected: &[(Grade, &str)]| {
             let found = refused(known, &About::cluster());
             let found = found.iter().map(|one| {
-                let of = one.todo.strip_prefix("exempt system:serviceaccount:s:aliquot-");
+                let of = one
+                    .todo
+                    .strip_prefix("exempt system:serviceaccount:s:aliquot-");
                 (one.grade, of.unwrap_or_default())
             });
             assert_eq!(found.collect::<Vec<_>>(), expected);

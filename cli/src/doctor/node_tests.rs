@@ -64,7 +64,8 @@ fn reports_nothing_for_healthy_node() {
 #[test]
 fn reports_memory_that_is_held_outside_every_share() {
     let mut held = inventory();
-    held.unmanaged.insert("GPU-a".into(), aliquot_core::Mib(512));
+    held.unmanaged
+        .insert("GPU-a".into(), aliquot_core::Mib(512));
     let held = node(|node| {
         node["metadata"]["annotations"][INVENTORY] = json!(held.encode().unwrap());
     });
@@ -112,7 +113,12 @@ fn names_pods_that_end_with_a_kubelet_that_finds_no_agent() {
     check(&ended, &[("ended-shares", Grade::Warning)]);
     let found = checks(&ended, Some("n1"));
     let found = found.iter().find(|one| one.check == "ended-shares");
-    assert!(found.unwrap().found.contains("1 running pod, such as s/train"));
+    assert!(
+        found
+            .unwrap()
+            .found
+            .contains("1 running pod, such as s/train")
+    );
     check(&with_state(&json!({"running": {}})), &[]);
 }
 
@@ -170,7 +176,11 @@ fn reports_agent_conditions_with_reason() {
         &[("housekeeping", warns)],
     );
     check(
-        &with("AliquotAllocationUnreadable", "True", "AllocationUnreadable"),
+        &with(
+            "AliquotAllocationUnreadable",
+            "True",
+            "AllocationUnreadable",
+        ),
         &[("allocations", bad)],
     );
     check(&with("AliquotProfile", "True", "Holds"), &[]);

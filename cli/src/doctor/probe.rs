@@ -100,7 +100,10 @@ fn why_not_ended(pod: &Pod) -> String {
     let mut refused = conditions.unwrap_or_default().iter();
     let message = refused.find_map(|one| one.message.clone().filter(|_| one.status == "False"));
     let why = unready(pod).or(message).unwrap_or_default();
-    format!("the probe pod is in phase {}: {why}", phase.unwrap_or("unknown"))
+    format!(
+        "the probe pod is in phase {}: {why}",
+        phase.unwrap_or("unknown")
+    )
 }
 
 /// Longest wait for a probe pod: its image may have to be pulled.

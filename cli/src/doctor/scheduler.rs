@@ -32,7 +32,10 @@ fn replicas(facts: &ClusterFacts, about: &About) -> Finding {
     let all: Vec<&Pod> = running_pods(pods, "scheduler").collect();
     let ready = all.iter().filter(|pod| is_ready(pod)).count();
     let count = format!("{ready} of {} scheduler pods are ready", all.len());
-    let elects = || all.iter().any(|pod| flag(pod, "--scheduler-lease").is_some());
+    let elects = || {
+        all.iter()
+            .any(|pod| flag(pod, "--scheduler-lease").is_some())
+    };
     match ready {
         0 if all.is_empty() && facts.metrics.is_ok() => about.ok(
             check,

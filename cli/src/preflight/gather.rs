@@ -50,14 +50,19 @@ pub(super) async fn workloads(client: &Client) -> Result<(Vec<Workload>, Missing
             }
         };
     }
-    templates!(Deployment, "Deployment", "deployments", |spec| spec.template);
-    templates!(StatefulSet, "StatefulSet", "statefulsets", |spec| spec.template);
+    templates!(Deployment, "Deployment", "deployments", |spec| spec
+        .template);
+    templates!(StatefulSet, "StatefulSet", "statefulsets", |spec| spec
+        .template);
     templates!(DaemonSet, "DaemonSet", "daemonsets", |spec| spec.template);
     match all::<Job>(client, "jobs").await {
         Ok(jobs) => found.extend(jobs.into_iter().filter_map(job)),
         Err(error) => missing.push(("jobs", error.to_string())),
     }
-    templates!(CronJob, "CronJob", "cronjobs", |spec| spec.job_template.spec?.template);
+    templates!(CronJob, "CronJob", "cronjobs", |spec| spec
+        .job_template
+        .spec?
+        .template);
     for pod in all::<Pod>(client, "pods").await? {
         if aliquot_k8s::pod::is_finished(&pod) {
             continue;

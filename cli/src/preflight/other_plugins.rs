@@ -101,11 +101,7 @@ mod tests {
         check(nvidia, &["gpu-feature-discovery"], None);
         check(nvidia, &["config-manager"], None);
         let hami = "docker.io/projecthami/hami:v2.6";
-        check(
-            hami,
-            &["nvidia-device-plugin"],
-            Some(HAMI),
-        );
+        check(hami, &["nvidia-device-plugin"], Some(HAMI));
         check(hami, &["scheduler"], None);
         check(hami, &["vGPUmonitor"], None);
         check(

@@ -344,8 +344,8 @@ impl SpecGenerator {
             source,
         })?;
         let folder = self.file.parent().unwrap_or_else(|| Path::new("/"));
-        let stored = files::directory(folder, 0o755)
-            .and_then(|()| files::replace(&self.file, &output));
+        let stored =
+            files::directory(folder, 0o755).and_then(|()| files::replace(&self.file, &output));
         stored.map_err(GenerateError::Store)?;
         Ok(Some(inputs))
     }

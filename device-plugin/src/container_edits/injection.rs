@@ -292,7 +292,7 @@ pub fn inject(
         ("createRuntime", json!([HOOK, "preload", list])),
         ("createContainer", json!([HOOK, "compat", installed.folder])),
     ] {
-        edits.add_hook(hook(installed, stage, arguments));
+        edits.add_hook(hook(installed, stage, &arguments));
     }
 }
 
@@ -314,11 +314,11 @@ pub fn limit_by_driver(
     {
         // Behind NVIDIA's own hook, which takes limits from the container's environment.
         let arguments = [&[HOOK, "limit", nvml.as_str(), directory][..], gpus].concat();
-        edits.add_hook(hook(installed, "createRuntime", json!(arguments)));
+        edits.add_hook(hook(installed, "createRuntime", &json!(arguments)));
     }
 }
 
-fn hook(installed: &InstalledLimiter, stage: &str, arguments: Value) -> Value {
+fn hook(installed: &InstalledLimiter, stage: &str, arguments: &Value) -> Value {
     json!({
         "hookName": stage,
         "path": installed.hook,
@@ -436,7 +436,11 @@ mod tests {
         for (mounts, gpus, expected) in [
             (vec![nvml.clone()], &["GPU-a", "GPU-b"][..], 1),
             (vec![nvml], &[], 0),
-            (vec![mount("/host/cuda", "/lib/libcuda.so.1")], &["GPU-a"], 0),
+            (
+                vec![mount("/host/cuda", "/lib/libcuda.so.1")],
+                &["GPU-a"],
+                0,
+            ),
         ] {
             let mut edits = Edits {
                 mounts,
@@ -567,7 +571,10 @@ mod tests {
             let (library, hook) = (installed.folder.display(), installed.hook.display());
             fs::write(&spec, format!("{library}/libcuda.so.1 {hook}")).expect("written");
             let libraries = collect(&versions, &second.folder, &specs).expect("looked");
-            (libraries, collect(&programs, new_hook, &specs).expect("looked"))
+            (
+                libraries,
+                collect(&programs, new_hook, &specs).expect("looked"),
+            )
         };
         assert_eq!(collected(&first), (0, 0));
         assert_eq!(collected(&second), (1, 1));

@@ -61,7 +61,10 @@ mod tests {
             assert!(as_expected, "{found:?}");
         };
         check(usage, None);
-        check("#!/lib/of/another/libc\n", Some("No such file or directory"));
+        check(
+            "#!/lib/of/another/libc\n",
+            Some("No such file or directory"),
+        );
     }
 
     /// Runs [`child_runs_hook_on_noexec_mount`] in a mount namespace of its own.

@@ -209,9 +209,8 @@ fn reads_configuration_with_imports() {
     let dir = tempfile::tempdir().expect("tempdir");
     let at = |name: &str| dir.path().join(name);
     let section = "[plugins.'io.containerd.cri.v1.runtime'";
-    let own = format!(
-        "imports = [\n  \"conf.d/*.toml\", # ours\n]\n{section}]\nenable_cdi = false\n"
-    );
+    let own =
+        format!("imports = [\n  \"conf.d/*.toml\", # ours\n]\n{section}]\nenable_cdi = false\n");
     put(dir.path(), "/config.toml", &own);
     put(dir.path(), "/conf.d/README", "not this");
     let nvidia = format!(

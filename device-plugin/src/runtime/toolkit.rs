@@ -53,11 +53,7 @@ pub fn injects_driver(config: &RuntimeConfig, handler: &Handler) -> bool {
 
 /// The same below these roots; `None`: it does not start the containers, or its configuration cannot
 /// be read.
-fn reads_environment(
-    roots: &[&Path],
-    config: &RuntimeConfig,
-    handler: &Handler,
-) -> Option<bool> {
+fn reads_environment(roots: &[&Path], config: &RuntimeConfig, handler: &Handler) -> Option<bool> {
     let program = program(config, handler)?;
     let root = roots.iter().find(|root| below(root, &program).exists())?;
     let beside = program.parent()?.join(BESIDE);

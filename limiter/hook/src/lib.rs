@@ -41,25 +41,16 @@ pub enum HookError {
     #[error("the container state has no bundle")]
     NoBundle,
     #[error("cannot read {}: {source}", path.display())]
-    Host {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Host { path: PathBuf, source: io::Error },
     /// The bundle's configuration is not JSON, or names no root.
     #[error("{} has no root.path", .0.display())]
     Root(PathBuf),
     #[error("cannot read {} in the container: {source}", path.display())]
-    Container {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Container { path: PathBuf, source: io::Error },
     #[error("{} in the container is longer than {MAX_LENGTH} bytes", .0.display())]
     TooLong(PathBuf),
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     #[error(
         "the container has too many CUDA driver libraries of its own, expected at most {COMPAT_LIBRARIES}: {}",
         listed(.0)
@@ -80,10 +71,7 @@ pub enum HookError {
     },
     /// Mounts in our directory would appear on the host, too.
     #[error("cannot stop mounts in {} of the container from propagating: {source}", path.display())]
-    Propagation {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Propagation { path: PathBuf, source: io::Error },
 }
 
 fn listed(paths: &[PathBuf]) -> String {

@@ -25,10 +25,7 @@ pub enum LimitFailure {
     #[error("the container state has no pid")]
     NoProcess,
     #[error("cannot read {}: {source}", path.display())]
-    Process {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Process { path: PathBuf, source: io::Error },
     /// A limit of any other cgroup would be that of several containers.
     #[error("process {0} is in no cgroup of a container")]
     NoCgroup(u64),

@@ -65,7 +65,9 @@ fn observe(pod: &PodView, settings: &pod::Settings) -> ObservedPod {
             .map_or_else(AllocatedUse::nothing, |(_, allocated)| allocated);
         PodState::Bound {
             bound_pod: bound_pods::read(pod, &node, &allocated),
-            planned: pod.annotation(PREEMPTION).map(|_| Box::new(pod.reference())),
+            planned: pod
+                .annotation(PREEMPTION)
+                .map(|_| Box::new(pod.reference())),
             requests: replicas::requests(pod, settings),
             resize: observe_resize(pod, &node),
             node,

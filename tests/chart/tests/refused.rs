@@ -23,7 +23,7 @@ fn check(set: &str, place: &str, accepted: &str) {
 }
 
 /// A value, the place that the error names, and what is accepted there. The schema refuses the first of them.
-const WRONG: &str = r#"
+const WRONG: &str = r"
 defaultMem=1 | at '' | 'defaultMem' not allowed
 webhook.failurePolicy=x | at '/webhook' | 'failurePolicy' not allowed
 scheduler.replicas=two | /scheduler/replicas | want integer
@@ -41,7 +41,7 @@ enabled=false | enabled is false | expected: true or nothing
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
 devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
-"#;
+";
 
 #[test]
 fn rejects_wrong_values_with_place_and_what_is_accepted() {

@@ -48,7 +48,9 @@ static HANDLES: [u8; MAX_GPUS] = [0; MAX_GPUS];
 /// environment of the simulator's.
 fn beside_library() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let mapped = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let mapped = maps
+        .lines()
+        .filter_map(|line| Some(&line[line.find('/')?..]));
     let mut beside = mapped.map(|path| Path::new(path).with_file_name(STATE_FILE));
     let file = beside.find(|file| file.is_file())?;
     Some(std::fs::read_to_string(file).ok()?.into())

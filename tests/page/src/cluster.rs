@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aliquot_core::allocation::ALLOCATION;
 use aliquot_core::inventory::INVENTORY;
+use aliquot_k8s::view::PodView;
 use aliquot_k8s::watch::Index;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::ledger_cache::LedgerCache;
@@ -15,7 +16,7 @@ use aliquot_serve::Readiness;
 use aliquot_serve::http::{self as server, Limits};
 use anyhow::Result;
 use http::{Request, Response};
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -55,7 +56,7 @@ pub fn ledger(nodes: usize, shares: usize, waiting: usize) -> Result<LedgerCache
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }))?);
     }
-    Index::<Pod>::reset(&ledger, pods);
+    Index::<PodView>::reset(&ledger, pods);
     let quota = serde_json::from_value(json!({
         "metadata": {"namespace": "vision", "name": "team"},
         "spec": {"hard": {"limits.nvidia.com/gpumem": "4000000"}},
@@ -101,7 +102,7 @@ fn namespace(node: usize, gpu: usize, share: usize) -> &'static str {
     NAMESPACES[(node * 7 + gpu * 3 + share) % NAMESPACES.len()]
 }
 
-fn pod(node: usize, gpu: usize, share: usize) -> Result<Pod> {
+fn pod(node: usize, gpu: usize, share: usize) -> Result<PodView> {
     let memory = memory(node, gpu, share);
     let grant = json!({"resource": "nvidia.com/gpu", "gpu": uuid(node, gpu), "memory": memory, "cores": 10});
     let name = format!("gpu-{node:03}");
