@@ -139,7 +139,9 @@ async fn mirror_pods(on: &Installed) -> Result<()> {
     let why = "only a kubelet may write the annotations kubernetes.io/config.mirror";
     let (mirror, hash) = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash");
     for key in [mirror, hash] {
-        let forged = pod("forged", &json!({key: "x"}));
+        let mut forged = pod("forged", &json!({key: "x"}));
+        // The API server asks for it.
+        forged["spec"]["nodeName"] = json!("near");
         on.post(Who::Admin, "pods", forged, why).await?;
         for path in ["pods/bare/binding", "bindings"] {
             let carried = binding("bare", &json!({key: "x"}));
