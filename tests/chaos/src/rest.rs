@@ -10,7 +10,7 @@ use aliquot_e2e::pods::allocation;
 use aliquot_e2e::pool::node_of;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::ListParams;
 
@@ -164,16 +164,23 @@ const LIMIT: [&str; 10] = [
     "/.aliquot/limits",
 ];
 
-/// Waits until the real node runs what is bound there, with the limits of its allocation. A kubelet
-/// fails the pod that it admits in the moment in which its plugin is dead (docs/guides/nodes.md).
+/// Whether the kubelet admitted the pod in the moment in which its plugin was dead, which fails the pod
+/// (docs/guides/nodes.md). A plugin that refuses a share is another error.
+fn met_no_plugin(status: &PodStatus) -> bool {
+    let message = status.message.as_deref().unwrap_or_default();
+    status.reason.as_deref() == Some("UnexpectedAdmissionError")
+        && (message.contains("no healthy devices present")
+            || message.contains("code = Unavailable"))
+}
+
+/// Waits until the real node runs what is bound there, with the limits of its allocation.
 async fn running(stack: &Stack, patience: Duration) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(stack.cluster.admin()?, NAMESPACE);
     eventually(patience, "the real node to run its pods", || async {
         for pod in pods.list(&ListParams::default()).await? {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let status = pod.status.clone().unwrap_or_default();
-            let denied = status.reason.as_deref() == Some("UnexpectedAdmissionError");
-            if !name.starts_with(RUN) || node_of(&pod).is_none() || denied {
+            if !name.starts_with(RUN) || node_of(&pod).is_none() || met_no_plugin(&status) {
                 continue;
             }
             let phase = status.phase.as_deref();
