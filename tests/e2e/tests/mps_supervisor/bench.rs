@@ -140,9 +140,10 @@ impl Bench {
             .unwrap();
     }
 
-    /// Waits until a file of the device exists, or does not.
+    /// Waits until a file of the device exists on the host, or does not.
     pub(crate) async fn until_exists(&self, device: &str, file: &str, there: bool) {
         let file = self.directory(device).path().join(file);
+        let file = seen_by(self.host.id(), &file);
         let changed = || async { Ok((file.exists() == there).then_some(())) };
         eventually(PATIENCE, "a file", changed).await.unwrap();
     }
@@ -164,7 +165,7 @@ impl Bench {
     /// What the device's daemon answers.
     pub(crate) fn daemon_answer(&self, device: &str, command: &str) -> String {
         let mut control = Command::new(program("nvidia-cuda-mps-control"))
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.directory(device).pipe())
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(device))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -192,9 +193,10 @@ impl Bench {
         Client { child, lines }
     }
 
-    /// The environment of a client of a device's daemon.
+    /// The sockets of a device's daemon where the container runtime finds them.
     pub(crate) fn pipe(&self, device: &str) -> String {
-        self.directory(device).pipe().display().to_string()
+        let pipe = seen_by(self.host.id(), &self.directory(device).pipe());
+        pipe.display().to_string()
     }
 }
 

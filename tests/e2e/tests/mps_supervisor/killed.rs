@@ -1,5 +1,6 @@
 //! Daemons, servers and the supervisor itself die at any moment.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aliquot_cluster::starvation::{Attempts, Measurement};
@@ -160,10 +161,7 @@ async fn client_cannot_impersonate_a_daemon_in_the_pipe_directory() {
     let mut bench = Bench::new();
     bench.request("GPU-a", 4);
     let first = bench.served("GPU-a").await;
-    let file = bench
-        .directory("GPU-a")
-        .pipe()
-        .join("nvidia-cuda-mps-control.pid");
+    let file = Path::new(&bench.pipe("GPU-a")).join("nvidia-cuda-mps-control.pid");
     let own = std::process::id().to_string();
     for text in [own.as_str(), "0", "no number"] {
         std::fs::write(&file, text).unwrap();

@@ -101,11 +101,11 @@ pub(crate) async fn total(stack: Arc<Stack>) -> Result<()> {
         ..NodeOptions::default()
     };
     stack.terminate(Kind::DevicePlugin).await?;
+    offer_driver(stack)?;
     let limited = options(&one_mps_gpu(), true);
     stack.start_device_plugin_unready(&limited).await?;
     wait_replicas(stack, "nvidia.com/gpu", Some("11")).await?;
     stack.cluster.namespace("mps-total").await?;
-    offer_driver(stack)?;
     let limits = [("gpu", "1"), ("gpumem", "5000")];
     start(stack, ("mps-total", "two"), 0, &limits).await?;
     let first = ["init", "alloc,3000", "hold"];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aliquot_e2e::clients::{offer_driver, with_python};
+use aliquot_e2e::clients::with_python;
 use aliquot_e2e::stack::Stack;
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -32,7 +32,6 @@ pub(crate) async fn shared_memory(stack: Arc<Stack>) -> Result<()> {
     stack.write_profiles(&two_mps_gpus())?;
     wait_replicas(stack, "nvidia.com/gpu", Some("14")).await?;
     stack.cluster.namespace(space).await?;
-    offer_driver(stack)?;
     for (name, gpu, user) in [
         ("one", 0, 1000),
         ("twin", 0, 1000),
