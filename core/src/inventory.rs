@@ -98,7 +98,6 @@ pub struct Gpu {
     pub cores: Percent,
     /// Replicas that the device plugin advertises for it (`deviceSplitCount`); 0 for a GPU
     /// under dynamic MIG.
-    #[serde(rename = "seats")]
     pub replicas: u32,
     pub mode: Mode,
     /// The resource under which its replicas are advertised.
@@ -171,7 +170,6 @@ pub struct LingeringShare {
     pub cores: Percent,
     /// Replicas still allocated.
     #[serde(
-        rename = "seats",
         default = "allocation::one",
         skip_serializing_if = "allocation::is_one"
     )]

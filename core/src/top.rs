@@ -17,7 +17,6 @@ use crate::usage::{AllocatedUse, DeviceUse};
 /// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAmount {
-    #[serde(rename = "seats")]
     pub replicas: u32,
     pub memory: Mib,
     pub cores: Percent,

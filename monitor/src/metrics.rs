@@ -121,9 +121,9 @@ declared! {
         "Memory of the MIG instance";
     INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,
         "Memory of the MIG instance in use by anybody";
-    CONTAINERS = Gauge Own "aliquot_monitor_seats" NODE,
+    CONTAINERS = Gauge Own "aliquot_monitor_containers" NODE,
         "Containers with a share on this node, without those of pods that have ended";
-    LINGERING = Gauge Own "aliquot_monitor_lingering_seats" NODE,
+    LINGERING = Gauge Own "aliquot_monitor_lingering_containers" NODE,
         "Those of them whose pod is gone while its processes are alive";
     UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
         "Accepted allocations on disk that cannot be read";

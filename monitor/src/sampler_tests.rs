@@ -119,7 +119,7 @@ fn node() -> Node {
         ..DeviceLimits::default()
     };
     let limits = page(ContainerLimits::default(), &[device]).expect("a page");
-    put("state/seats/GPU-a-1-2/limits", &limits);
+    put("state/containers/GPU-a-1-2/limits", &limits);
     let id = "a".repeat(64);
     let cgroup = format!("0::/kubepods/pod{POD}/{id}\n");
     put("proc/7/cgroup", cgroup.as_bytes());

@@ -9,7 +9,7 @@ export function merge(state, answer) {
   return { ...state, ...answer.rest, edition: answer.edition, nodes: sorted };
 }
 
-const units = { memory: 'MiB', cores: '% of compute', seats: 'replicas' };
+const units = { memory: 'MiB', cores: '% of compute', replicas: 'replicas' };
 
 /** The parts of a GPU's bar in percent of its width: shares, what else is allocated, what is free. */
 export function parts(gpu, by) {
@@ -108,7 +108,7 @@ export function help(pod, nodes) {
     for (const gpu of node.gpus.filter((one) => !one.closed && !node.closed && one.mode !== 'mig')) {
       largest = Math.max(largest, gpu.total.memory);
       const free = (of) => gpu.total[of] - gpu.used[of];
-      if (free('seats') < 1 || free('cores') < ask.cores) continue;
+      if (free('replicas') < 1 || free('cores') < ask.cores) continue;
       if (free('memory') > (best?.free ?? 0)) best = { free: free('memory'), on: `GPU ${gpu.index} of ${node.node}` };
     }
   }

@@ -115,9 +115,9 @@ declared! {
         "Compute that can still be allocated; 0 for a GPU that takes no new share";
     GPU_CORES_LINGERING = Gauge "gpu_cores_lingering" "ratio" ["node", "gpu", "index"]
         "Compute of shares whose processes outlive their pods; only for GPUs that have some";
-    GPU_REPLICAS_ALLOCATED = Gauge "gpu_seats_booked" "" ["node", "gpu", "index"]
+    GPU_REPLICAS_ALLOCATED = Gauge "gpu_replicas_booked" "" ["node", "gpu", "index"]
         "Allocated shares of a GPU";
-    GPU_REPLICAS_FREE = Gauge "gpu_seats_free" "" ["node", "gpu", "index"]
+    GPU_REPLICAS_FREE = Gauge "gpu_replicas_free" "" ["node", "gpu", "index"]
         "Shares that the GPU can still take; 0 for one that takes no new share";
 }
 

@@ -70,8 +70,8 @@ fn exports_allocated_free_and_lingering_of_gpu() {
     check("cores_booked_ratio", "0.1");
     check("cores_free_ratio", "0.9");
     check("cores_lingering_ratio", "0.1");
-    check("seats_booked", "2");
-    check("seats_free", "8");
+    check("replicas_booked", "2");
+    check("replicas_free", "8");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
     Index::apply(&cache, pod("victim", 1000, Some("n")));
     let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
         "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
-        "hold": {"GPU-n": {"seats": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
+        "hold": {"GPU-n": {"replicas": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
     let plan = json!({"metadata": {"annotations": {PREEMPTION: plan.to_string()}}});
     Index::apply(&cache, pod_with("waits", 1000, None, plan));
     let check = |name: &str, value: &str| {
@@ -91,7 +91,7 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     };
     check("memory_booked_bytes", "1048576000");
-    check("seats_booked", "1");
+    check("replicas_booked", "1");
     Index::delete(&cache, pod("victim", 1000, Some("n")));
     check("memory_booked_bytes", "1048576000");
     check("memory_free_bytes", "0");

@@ -64,7 +64,7 @@ impl Amount {
     fn read(amount: &Value) -> Result<Self> {
         let number = |field| amount[field].as_u64().with_context(|| amount.to_string());
         Ok(Self {
-            replicas: number("seats")?,
+            replicas: number("replicas")?,
             memory: number("memory")?,
             cores: number("cores")?,
         })

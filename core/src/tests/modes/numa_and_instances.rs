@@ -173,7 +173,7 @@ fn lingering_share_retains_all_its_replicas() {
         cores: Percent(0),
     });
     let text = made.encode().expect("encoded");
-    assert!(text.contains("\"cores\":0,\"seats\":3"), "{text}");
+    assert!(text.contains("\"cores\":0,\"replicas\":3"), "{text}");
     let one = || app(&[(SHARED, 1)]);
     check_on(
         made,

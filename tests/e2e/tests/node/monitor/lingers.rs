@@ -23,7 +23,7 @@ pub(crate) async fn force_deleted(stack: Arc<Stack>) -> Result<()> {
         let [cores, memory] = OF_LINGERING;
         let cores = http::metric(scheduler, cores, &[]).await?;
         let allocated = http::metric(scheduler, memory, &[]).await?;
-        let replicas = figure(stack, "aliquot_monitor_lingering_seats", &[]).await?;
+        let replicas = figure(stack, "aliquot_monitor_lingering_containers", &[]).await?;
         // In percent.
         anyhow::Ok((allocated, replicas, (100.0 * cores).round()))
     };
