@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn removes_state_folder_except_mps_files() {
-        for (file, expected) in [("containers/a/limits", true), ("mps/GPU-a/wish", false)] {
+        for (file, expected) in [("containers/a/limits", true), ("mps/GPU-a/spec", false)] {
             let dir = tempfile::tempdir().expect("tempdir");
             let state = dir.path().join("state");
             for file in ["cards.json", file] {

@@ -57,9 +57,9 @@ pub struct DaemonDirectory {
 /// The devices below `root` that have a spec, or files of an earlier one.
 pub(super) fn devices(root: &Path) -> Result<BTreeSet<String>, FileError> {
     let is_unit = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
-    let wished = files::names(&root.join(SPECS))?;
-    let wished = wished.iter().filter_map(|name| name.strip_suffix(".json"));
-    let all = wished.map(str::to_owned).chain(files::names(root)?);
+    let specs = files::names(&root.join(SPECS))?;
+    let specified = specs.iter().filter_map(|name| name.strip_suffix(".json"));
+    let all = specified.map(str::to_owned).chain(files::names(root)?);
     Ok(all.filter(is_unit).collect())
 }
 
@@ -237,7 +237,7 @@ mod tests {
     fn names_damaged_spec_file() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = DaemonDirectory::new(root.path(), "GPU-a");
-        let spec = root.path().join("wishes/GPU-a.json");
+        let spec = root.path().join("specs/GPU-a.json");
         std::fs::create_dir_all(spec.parent().expect("a directory")).expect("made");
         std::fs::write(spec, "{").expect("written");
         let error = directory.spec().expect_err("damaged").to_string();
