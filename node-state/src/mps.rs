@@ -21,7 +21,6 @@ pub const SHM: &str = "shm";
 pub struct DaemonSpec {
     pub v: u32,
     /// The only device that the daemon sees: `GPU-…` or `MIG-…`.
-    #[serde(rename = "unit")]
     pub device: String,
     /// The GPU that only the daemon's server may open.
     #[serde(default, skip_serializing_if = "Option::is_none")]

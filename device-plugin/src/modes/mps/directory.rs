@@ -56,11 +56,11 @@ pub struct DaemonDirectory {
 
 /// The devices below `root` that have a spec, or files of an earlier one.
 pub(super) fn devices(root: &Path) -> Result<BTreeSet<String>, FileError> {
-    let is_unit = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
+    let is_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
     let specs = files::names(&root.join(SPECS))?;
     let specified = specs.iter().filter_map(|name| name.strip_suffix(".json"));
     let all = specified.map(str::to_owned).chain(files::names(root)?);
-    Ok(all.filter(is_unit).collect())
+    Ok(all.filter(is_device).collect())
 }
 
 impl DaemonDirectory {
