@@ -141,9 +141,9 @@ declared! {
         "Times that memory of a GPU beyond requests was called back";
     EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
         "Events that were dropped because the queue was full";
-    SAMPLE_SECONDS = Gauge Own "aliquot_monitor_look_seconds" NODE,
+    SAMPLE_SECONDS = Gauge Own "aliquot_monitor_sample_seconds" NODE,
         "Duration of the last sample";
-    LAST_SAMPLE = Gauge Own "aliquot_monitor_last_look_timestamp_seconds" NODE,
+    LAST_SAMPLE = Gauge Own "aliquot_monitor_last_sample_timestamp_seconds" NODE,
         "Time when the last sample completed, since 1970; stays behind the clock while the driver does not answer";
     HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
         "Memory of the GPU in use";

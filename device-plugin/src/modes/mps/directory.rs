@@ -132,9 +132,9 @@ impl DaemonDirectory {
         let path = self.directory.join(STATUS);
         files::directory(&self.directory, 0o755)?;
         if !write(&path, status)? {
-            let looked = |file: std::fs::File| file.set_modified(SystemTime::now());
+            let touch = |file: std::fs::File| file.set_modified(SystemTime::now());
             let opened = std::fs::File::options().write(true).open(&path);
-            let touched = opened.and_then(looked);
+            let touched = opened.and_then(touch);
             touched.map_err(files::failed("touch", &path))?;
         }
         Ok(())
