@@ -73,7 +73,7 @@ declared! {
         "Duration of extender calls";
     REFUSALS = Counter "refusals" "" ["reason"]
         "Refused filter calls in which a GPU or node was refused for this reason";
-    REQUEUES = Counter "nudges" "" []
+    REQUEUES = Counter "requeues" "" []
         "Refused pods requeued because they fit again";
     PREEMPTIONS = Counter "preemptions" "" []
         "Preemptions whose first victim was evicted";

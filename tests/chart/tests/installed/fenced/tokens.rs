@@ -30,7 +30,7 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     let nominated = |name: Value| status("nominatedNodeName", &name);
     let address = status("podIP", &json!("10.0.0.1"));
     for (path, patch, reason) in [
-        (POD, annotation("aliquot.dev/nudge", &json!("1")), ""),
+        (POD, annotation("aliquot.dev/requeue", &json!("1")), ""),
         (POD, plan(json!("{}")), ""),
         (POD, plan(json!(null)), ""),
         (POD_STATUS, condition("PodScheduled"), ""),
