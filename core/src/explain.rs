@@ -272,7 +272,6 @@ pub struct PodHeader {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<SchedulingCondition>,
     /// Where it is allocated; then no node is evaluated.
-    #[serde(rename = "booked")]
     pub placement: Option<PodPlacement>,
 }
 

@@ -64,13 +64,13 @@ fn exports_allocated_free_and_lingering_of_gpu() {
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     };
-    check("memory_booked_bytes", "734003200");
+    check("memory_allocated_bytes", "734003200");
     check("memory_free_bytes", "314572800");
     check("memory_lingering_bytes", "104857600");
-    check("cores_booked_ratio", "0.1");
+    check("cores_allocated_ratio", "0.1");
     check("cores_free_ratio", "0.9");
     check("cores_lingering_ratio", "0.1");
-    check("replicas_booked", "2");
+    check("replicas_allocated", "2");
     check("replicas_free", "8");
 }
 
@@ -90,10 +90,10 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     };
-    check("memory_booked_bytes", "1048576000");
-    check("replicas_booked", "1");
+    check("memory_allocated_bytes", "1048576000");
+    check("replicas_allocated", "1");
     Index::delete(&cache, pod("victim", 1000, Some("n")));
-    check("memory_booked_bytes", "1048576000");
+    check("memory_allocated_bytes", "1048576000");
     check("memory_free_bytes", "0");
 }
 

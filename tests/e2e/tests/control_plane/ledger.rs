@@ -45,7 +45,7 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     };
     let before = waiting().await?;
     stack.cluster.create_pod(next).await?;
-    eventually(PATIENCE, "the next pod in the books", || async {
+    eventually(PATIENCE, "the next pod in the ledger", || async {
         let waiting = waiting().await?;
         until!(waiting > before, "{waiting} pods wait");
         Ok(Some(()))
