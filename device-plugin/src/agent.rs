@@ -51,8 +51,8 @@ use crate::node_view::NodeView;
 use crate::paths::Paths;
 use crate::pods::Pods;
 use crate::pods::pod::Pod;
+use crate::publish::cleanup;
 use crate::publish::device_metrics::DeviceCollector;
-use crate::publish::leave;
 use crate::publish::objects::watch_objects;
 use crate::runtime::monitor::RuntimeMonitor;
 use crate::selinux;
@@ -184,7 +184,7 @@ pub async fn run(
     supervisor.spawn("health", driver_watch);
     supervisor.spawn("pods", Arc::clone(&health_monitor).watch_pods(stop.clone()));
     let node_view = watch::Sender::new(None::<NodeView>);
-    let left = leave::on_request(&tasks, &node_view, &published, &stop);
+    let withdrawn = cleanup::on_request(&tasks, &node_view, &published, &stop);
     let reconciler = LayoutReconciler {
         configuration: settings.profiles_config.clone(),
         defaults: settings.defaults(),
@@ -237,8 +237,8 @@ pub async fn run(
     supervisor.spawn("resizes", resizes);
     tasks.close();
     tasks.wait().await;
-    if left.load(Ordering::Relaxed) {
-        leave::leave(&allocations, &client, &settings).await;
+    if withdrawn.load(Ordering::Relaxed) {
+        cleanup::clean_up(&allocations, &client, &settings).await;
         return Ok(());
     }
     supervisor

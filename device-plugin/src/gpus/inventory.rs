@@ -115,7 +115,7 @@ pub struct PublishedNode {
     /// How far the resizes of pods are.
     resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
-    pub leaving_node: bool,
+    pub cleaning_up: bool,
     /// How much host memory may back oversubscribed GPU memory, by the settings; `None`: all that
     /// the profile allows.
     host_reserve: Option<Mib>,
@@ -170,7 +170,7 @@ impl NodePublisher {
             taken_resources: None,
             refused: Vec::new(),
             resizes: Vec::new(),
-            leaving_node: false,
+            cleaning_up: false,
             host_reserve: None,
         };
         node.recompute();
@@ -228,8 +228,8 @@ impl NodePublisher {
     }
 
     /// Stops advertising replicas: the agent is being removed from the node.
-    pub fn set_leaving(&self) {
-        self.change(|node| node.leaving_node = true);
+    pub fn set_cleaning_up(&self) {
+        self.change(|node| node.cleaning_up = true);
     }
 
     pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {

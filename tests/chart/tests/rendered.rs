@@ -15,7 +15,7 @@ use aliquot_chart::{IMAGE, Object, chart, container, helm, one, rendered, texts,
 use aliquot_core::escape::{AGENT_PATHS, CAPABILITIES, HOST_PATHS, PROGRAM_PATHS};
 use aliquot_core::hami;
 use aliquot_device_plugin::modes::mps::supervisor;
-use aliquot_device_plugin::publish::leave::cluster;
+use aliquot_device_plugin::publish::cleanup::cluster;
 use aliquot_device_plugin::settings::Settings as Agent;
 use aliquot_monitor::settings::Settings as Monitor;
 use aliquot_scheduler::settings::Settings as Scheduler;
@@ -96,10 +96,10 @@ fn all_flags_are_taken(arguments: &[&str]) {
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
     flags.target().unwrap();
-    let leave = one(&objects, "Job", "aliquot-leave");
-    let leave = container(leave, "leave");
-    let program = ["aliquot-device-plugin", "leave"];
-    let _: cluster::Settings = taken(leave, &program, &[]);
+    let cleanup = one(&objects, "Job", "aliquot-cleanup");
+    let cleanup = container(cleanup, "cleanup");
+    let program = ["aliquot-device-plugin", "cleanup"];
+    let _: cluster::Settings = taken(cleanup, &program, &[]);
     for (container, variable) in [
         (extender, "POD_NAME"),
         (own, "NODE_NAME"),
@@ -372,12 +372,12 @@ fn service_accounts_have_only_listed_permissions() {
     let expected = [
         "ClusterRole access-reviews: subjectaccessreviews : create",
         "ClusterRole access-reviews: tokenreviews : create",
+        "ClusterRole cleanup: nodes : list,patch",
         "ClusterRole device-plugin: events : create,patch",
         "ClusterRole device-plugin: nodes : get,list,watch,patch",
         "ClusterRole device-plugin: nodes/status : patch",
         "ClusterRole device-plugin: pods : get,list,watch",
         "ClusterRole device-plugin: runtimeclasses : get",
-        "ClusterRole leave: nodes : list,patch",
         "ClusterRole scheduler: events : create,patch",
         "ClusterRole scheduler: nodes : get,list,watch",
         "ClusterRole scheduler: poddisruptionbudgets : list,watch",
