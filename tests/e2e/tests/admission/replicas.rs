@@ -72,7 +72,7 @@ impl<'a> Replicas<'a> {
         let args = [
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
             ("--url", stack.webhook_url()),
-            ("--leaf-lifetime", (*certificate).to_owned()),
+            ("--certificate-lifetime", (*certificate).to_owned()),
             ("--ca-lifetime", (*ca).to_owned()),
             ("--linger", LINGER.to_owned()),
         ];
