@@ -165,10 +165,10 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
         [wide(), wide()],
         [
             Some(
-                "PODS  OWNERS    C   W    REPLICAS  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE"
+                "PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"
             ),
             Some(
-                "1     d/holder  41  250  2         GPU-n1  0              30000         nvidia.com/gpu"
+                "1     d/holder  41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
             ),
         ]
     );
@@ -212,7 +212,7 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
     let zero = json!({"replicas": 0, "memory": 0, "cores": 0});
     let node = json!({"node": "n1", "closed": null, "gpus": [{
         "gpu": "GPU-a", "index": 3, "model": "A100", "mode": "mig", "closed": null, "pods": 1,
-        "total": zero, "used": zero, "left": zero, "lingering": zero, "largest": null,
+        "total": zero, "used": zero, "left": zero, "orphaned": zero, "largest": null,
         "largest_with_default_cores": null, "instances": [
             {"start": 4, "profile": "1g.10gb", "held": true, "uuid": "MIG-b"}],
     }]});

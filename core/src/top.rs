@@ -78,10 +78,10 @@ pub fn largest(device: &DeviceState, cores: Percent) -> Option<Mib> {
     (left > Mib(0) && fits(left)).then_some(left)
 }
 
-/// The lingering shares on a GPU: their processes outlived their pods. They count as used
+/// The orphaned shares on a GPU: their processes outlived their pods. They count as used
 /// once the pod has left the ledger.
-pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
-    let all = inventory.lingering.iter();
+pub fn orphaned(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
+    let all = inventory.orphaned.iter();
     let shares = all.filter(|left| left.parent_gpu() == gpu.as_str());
     shares.fold(DeviceAmount::default(), |sum, left| {
         sum.plus(left.used().into())
@@ -134,11 +134,11 @@ pub struct GpuTop {
     pub closed: Option<String>,
     pub pods: u32,
     pub total: DeviceAmount,
-    /// What is allocated, including lingering shares.
+    /// What is allocated, including orphaned shares.
     pub used: DeviceAmount,
     pub left: DeviceAmount,
-    /// The part of `used` that belongs to lingering shares.
-    pub lingering: DeviceAmount,
+    /// The part of `used` that belongs to orphaned shares.
+    pub orphaned: DeviceAmount,
     /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
     /// that of the largest instance.
     pub largest: Option<Mib>,
@@ -222,7 +222,7 @@ impl NodeTop {
                 total: DeviceAmount::total(device),
                 used: allocated.used.into(),
                 left: DeviceAmount::left(device),
-                lingering: lingering(inventory, &gpu.uuid),
+                orphaned: orphaned(inventory, &gpu.uuid),
                 largest: most(Percent(0)),
                 largest_with_default_cores: most(cores),
             }

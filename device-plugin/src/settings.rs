@@ -175,7 +175,7 @@ pub struct Settings {
     /// authorizes
     #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = clap::ArgAction::Set)]
     pub authenticate: bool,
-    /// Seconds between two housekeeping runs: unused files, lost checkpoints, lingering pods
+    /// Seconds between two housekeeping runs: unused files, lost checkpoints, orphaned pods
     #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub housekeeping_seconds: u64,

@@ -123,7 +123,7 @@ declared! {
         "Memory of the MIG instance in use by anybody";
     CONTAINERS = Gauge Own "aliquot_monitor_containers" NODE,
         "Containers with a share on this node, without those of pods that have ended";
-    LINGERING = Gauge Own "aliquot_monitor_lingering_containers" NODE,
+    ORPHANED = Gauge Own "aliquot_monitor_orphaned_containers" NODE,
         "Those of them whose pod is gone while its processes are alive";
     UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
         "Accepted allocations on disk that cannot be read";

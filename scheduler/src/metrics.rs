@@ -104,16 +104,16 @@ declared! {
     QUOTA_LIMIT = Gauge "quota_limit" "" ["namespace", "quota", "resource"]
         "Value of the limit; 0 for one that is invalid";
     GPU_MEMORY_ALLOCATED = Gauge "gpu_memory_allocated" "bytes" ["node", "gpu", "index"]
-        "Allocated memory of a GPU, lingering shares included";
+        "Allocated memory of a GPU, orphaned shares included";
     GPU_MEMORY_FREE = Gauge "gpu_memory_free" "bytes" ["node", "gpu", "index"]
         "Memory that can still be allocated; 0 for a GPU that takes no new share";
-    GPU_MEMORY_LINGERING = Gauge "gpu_memory_lingering" "bytes" ["node", "gpu", "index"]
+    GPU_MEMORY_ORPHANED = Gauge "gpu_memory_orphaned" "bytes" ["node", "gpu", "index"]
         "Memory of shares whose processes outlive their pods; only for GPUs that have some";
     GPU_CORES_ALLOCATED = Gauge "gpu_cores_allocated" "ratio" ["node", "gpu", "index"]
         "Allocated compute of a GPU; 1 is all of it";
     GPU_CORES_FREE = Gauge "gpu_cores_free" "ratio" ["node", "gpu", "index"]
         "Compute that can still be allocated; 0 for a GPU that takes no new share";
-    GPU_CORES_LINGERING = Gauge "gpu_cores_lingering" "ratio" ["node", "gpu", "index"]
+    GPU_CORES_ORPHANED = Gauge "gpu_cores_orphaned" "ratio" ["node", "gpu", "index"]
         "Compute of shares whose processes outlive their pods; only for GPUs that have some";
     GPU_REPLICAS_ALLOCATED = Gauge "gpu_replicas_allocated" "" ["node", "gpu", "index"]
         "Allocated shares of a GPU";

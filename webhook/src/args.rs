@@ -119,8 +119,8 @@ pub struct Args {
 
     /// How long to keep serving after SIGTERM, not ready, until the Service has removed the
     /// endpoint
-    #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]
-    pub linger: SignedDuration,
+    #[arg(long, env = "ALIQUOT_SHUTDOWN_DELAY", default_value = "0s")]
+    pub shutdown_delay: SignedDuration,
     /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -189,8 +189,8 @@ impl Args {
     }
 
     /// How long to keep serving after the first signal.
-    pub fn linger(&self) -> Duration {
-        self.linger.unsigned_abs()
+    pub fn shutdown_delay(&self) -> Duration {
+        self.shutdown_delay.unsigned_abs()
     }
 
     /// What to reconcile.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{
-    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, ResizeReport,
+    self, ForeignAllocation, Health, Inventory, OrphanedShare, RefusedPod, ResizeReport,
     TopologyScope,
 };
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
@@ -48,7 +48,7 @@ pub struct MonitorReports {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OtherUsers {
     foreign: Vec<ForeignAllocation>,
-    lingering: Vec<LingeringShare>,
+    orphaned: Vec<OrphanedShare>,
     unreadable: Vec<PodUid>,
 }
 
@@ -141,7 +141,7 @@ impl NodePublisher {
                 topology_policy: String::new(),
                 topology_scope: TopologyScope::default(),
                 gpus: Vec::new(),
-                lingering: Vec::new(),
+                orphaned: Vec::new(),
                 foreign: Vec::new(),
                 refused: Vec::new(),
                 evict: Vec::new(),
@@ -239,13 +239,13 @@ impl NodePublisher {
     pub fn set_holders(
         &self,
         foreign: Vec<ForeignAllocation>,
-        lingering: Vec<LingeringShare>,
+        orphaned: Vec<OrphanedShare>,
         unreadable: Vec<PodUid>,
     ) {
         self.change(|node| {
             node.other_users = OtherUsers {
                 foreign,
-                lingering,
+                orphaned,
                 unreadable,
             };
         });
@@ -409,7 +409,7 @@ impl PublishedNode {
             unmeasured: unmeasured.map(GpuUuid::from).collect(),
             unmanaged: gpus.iter().filter_map(held).collect(),
             gpus,
-            lingering: self.other_users.lingering.clone(),
+            orphaned: self.other_users.orphaned.clone(),
             foreign: self.other_users.foreign.clone(),
             refused: self.refused.clone(),
             evict,

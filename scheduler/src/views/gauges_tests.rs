@@ -45,13 +45,13 @@ fn exports_exactly_the_declared_metrics() {
 }
 
 #[test]
-fn exports_allocated_free_and_lingering_of_gpu() {
+fn exports_allocated_free_and_orphaned_of_gpu() {
     let cache = LedgerCache::default();
     let mut object = node("n", 1000);
     let annotations = object.metadata.annotations.as_mut().unwrap();
     for text in annotations.values_mut() {
         let mut inventory: serde_json::Value = serde_json::from_str(text).unwrap();
-        inventory["lingering"] = json!([
+        inventory["orphaned"] = json!([
             {"pod": "gone", "gpu": "GPU-n", "memory": 100, "cores": 10},
         ]);
         *text = inventory.to_string();
@@ -66,10 +66,10 @@ fn exports_allocated_free_and_lingering_of_gpu() {
     };
     check("memory_allocated_bytes", "734003200");
     check("memory_free_bytes", "314572800");
-    check("memory_lingering_bytes", "104857600");
+    check("memory_orphaned_bytes", "104857600");
     check("cores_allocated_ratio", "0.1");
     check("cores_free_ratio", "0.9");
-    check("cores_lingering_ratio", "0.1");
+    check("cores_orphaned_ratio", "0.1");
     check("replicas_allocated", "2");
     check("replicas_free", "8");
 }

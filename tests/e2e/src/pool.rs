@@ -210,7 +210,7 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         topology_policy: "none".to_owned(),
         topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..shape.gpus).map(gpu).collect(),
-        lingering: Vec::new(),
+        orphaned: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),
