@@ -252,7 +252,7 @@ impl Settings {
                 host: self.host_driver_root.clone(),
             }),
             accepted: state.accepted(),
-            layout: self.state_dir.join("cards.json"),
+            layout: self.state_dir.join("layout.json"),
             uncorrected: state.uncorrected(),
             unmeasured: state.unmeasured(),
             unmanaged: self.publish_unmanaged.then(|| state.unmanaged()),

@@ -221,7 +221,7 @@ pub fn reference() -> String {
          Series end with the share, and no label has a value that a tenant can choose freely.\n\n\
          - `gpu` is the GPU's index, `uuid` the uuid of the GPU or the MIG instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty except for MIG instances.\n\
-         - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
+         - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-gpu, no-library.\n\
          - `reason` of killed processes is one of: oom, call-back.\n\
          - `by` is one of: library, mps, driver.\n",
     );

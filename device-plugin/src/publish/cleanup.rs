@@ -203,7 +203,7 @@ mod tests {
         for (file, expected) in [("containers/a/limits", true), ("mps/GPU-a/spec", false)] {
             let dir = tempfile::tempdir().expect("tempdir");
             let state = dir.path().join("state");
-            for file in ["cards.json", file] {
+            for file in ["layout.json", file] {
                 let path = state.join(file);
                 fs::create_dir_all(path.parent().expect("in a folder")).expect("made");
                 fs::write(path, "").expect("written");

@@ -21,7 +21,6 @@ const LONGEST_SOCKET: &str = "control_privileged";
 /// The compute mode that a GPU had before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedComputeMode {
-    #[serde(rename = "card")]
     pub(super) gpu: String,
     pub(super) mode: String,
 }
