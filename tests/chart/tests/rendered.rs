@@ -155,7 +155,7 @@ fn passes_values_to_their_components() {
     ] {
         assert!(line.contains(&flag.to_owned()), "{flag}: {line:?}");
     }
-    let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
+    let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=defaults \
         --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
         --resource-cores=a/cores --resource-priority=a/prio";
     for part in ["scheduler", "webhook"] {
