@@ -1,4 +1,4 @@
-//! The node agent's process ([`agent::start`]); as `mps-keeper` the process that supervises MPS
+//! The node agent's process ([`agent::start`]); as `mps-supervisor` the process that supervises MPS
 //! daemons; as `cleanup` the job that the chart runs before its removal ([`cluster::run`]); as
 //! `chroot` another program, which runs with the host's root.
 
@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 
 /// The first argument that makes this process the supervisor of MPS daemons.
-const MPS_KEEPER: &str = "mps-keeper";
+const MPS_SUPERVISOR: &str = "mps-supervisor";
 /// The interval at which the supervisor of MPS daemons tries to open the driver at its start.
 const DRIVER_RETRY: Duration = Duration::from_secs(2);
 /// The first argument that makes it ask the agents of all nodes to clean up.
@@ -29,9 +29,9 @@ const CLEANUP: &str = "cleanup";
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os();
     let first = arguments.nth(1).unwrap_or_default();
-    if first == MPS_KEEPER {
-        let program = std::iter::once(MPS_KEEPER.into());
-        return run_mps_keeper(supervisor::SupervisorSettings::parse_from(
+    if first == MPS_SUPERVISOR {
+        let program = std::iter::once(MPS_SUPERVISOR.into());
+        return run_mps_supervisor(supervisor::SupervisorSettings::parse_from(
             program.chain(arguments),
         ))
         .await;
@@ -65,7 +65,7 @@ async fn clean_up(settings: cluster::Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Result<()> {
+async fn run_mps_supervisor(settings: supervisor::SupervisorSettings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
     let running = tokio::task::spawn_blocking(move || {

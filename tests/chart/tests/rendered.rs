@@ -87,8 +87,9 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let is_mps = |one: &&Object| one.kind() == "DaemonSet" && one.name() == "aliquot-mps";
     if let Some(mps) = objects.iter().find(is_mps) {
-        let program = ["aliquot-device-plugin", "mps-keeper"];
-        let _: supervisor::SupervisorSettings = taken(container(mps, "mps-keeper"), &program, &[]);
+        let program = ["aliquot-device-plugin", "mps-supervisor"];
+        let of_mps = container(mps, "mps-supervisor");
+        let _: supervisor::SupervisorSettings = taken(of_mps, &program, &[]);
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
@@ -310,7 +311,7 @@ fn pods_meet_restricted_standard_except_agents() {
 fn every_container_has_a_memory_limit() {
     let objects = rendered(EVERYTHING).unwrap();
     let containers = objects.iter().flat_map(Object::containers);
-    for container in containers.filter(|one| one["name"] != "mps-keeper") {
+    for container in containers.filter(|one| one["name"] != "mps-supervisor") {
         let limit = &container["resources"]["limits"]["memory"];
         assert!(limit.is_string(), "{}", container["name"]);
     }
