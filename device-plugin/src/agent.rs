@@ -105,7 +105,7 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     if stop.is_cancelled() {
         return Ok(());
     }
-    Ok(admin::serve_left(&settings, stop).await?)
+    Ok(admin::serve_after_cleanup(&settings, stop).await?)
 }
 
 #[allow(
