@@ -214,7 +214,7 @@ fn top_places_pod_on_instance_of_dynamic_mig() {
         "gpu": "GPU-a", "index": 3, "model": "A100", "mode": "mig", "closed": null, "pods": 1,
         "total": zero, "used": zero, "left": zero, "orphaned": zero, "largest": null,
         "largest_with_default_cores": null, "instances": [
-            {"start": 4, "profile": "1g.10gb", "held": true, "uuid": "MIG-b"}],
+            {"start": 4, "profile": "1g.10gb", "allocated": true, "uuid": "MIG-b"}],
     }]});
     let mut pod = holder();
     let annotations = pod.metadata.annotations.as_mut().expect("an allocation");

@@ -258,7 +258,6 @@ pub struct PodHeader {
     /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
     /// What its containers ask for; containers without a GPU are left out.
-    #[serde(rename = "asks")]
     pub requests: Vec<ContainerRequest>,
     /// The amounts stand in the pod's annotation, not in its containers' resources.
     #[serde(default)]

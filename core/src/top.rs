@@ -153,7 +153,6 @@ pub struct InstanceTop {
     /// The driver's name of its profile.
     pub profile: String,
     /// Allocated to a pod; otherwise idle.
-    #[serde(rename = "held")]
     pub allocated: bool,
     /// Its UUID, once it is created.
     pub uuid: Option<GpuUuid>,

@@ -184,7 +184,7 @@ impl Metrics {
             all.unhealthy_gpus.clone(),
         );
         registry.register(
-            "profile_fault",
+            "profile_error",
             "1 while the node's profile cannot be used and the last good one stays, 0 else",
             all.profile_error.clone(),
         );

@@ -99,7 +99,7 @@ export function curve(values, most, width, height) {
 
 /** What would let a pending pod run: the most memory that a GPU has free beside that much compute. */
 export function help(pod, nodes) {
-  const ask = pod.asks.find((one) => one.stage === 'app') ?? pod.asks[0];
+  const ask = pod.requests.find((one) => one.stage === 'app') ?? pod.requests[0];
   const wanted = Number(/^(\d+) MiB$/.exec(ask?.memory ?? '')?.[1]);
   if (!wanted) return '';
   let best = null;
@@ -202,8 +202,8 @@ export function legend(nodes, by) {
 
 /** What the containers of a pending pod request. */
 export function requests(pod) {
-  const asks = pod.asks.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`);
-  return asks.join('; ') + (pod.annotated ? ' (in annotation aliquot.dev/request)' : '');
+  const requests = pod.requests.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`);
+  return requests.join('; ') + (pod.annotated ? ' (in annotation aliquot.dev/request)' : '');
 }
 
 /** Where an arrow key leads in a grid of rows; `[row, cell]`. */

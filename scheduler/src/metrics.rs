@@ -93,7 +93,7 @@ declared! {
         "Bound pods with an allocation";
     RESERVATIONS = Gauge "reservations" "" []
         "Pods with a reservation that the watch has not confirmed";
-    PENDING_PODS = Gauge "waiting_pods" "" []
+    PENDING_PODS = Gauge "pending_pods" "" []
         "Pods that request a share and are not bound";
     REFUSED_PODS = Gauge "refused_pods" "" []
         "Pending pods that fit on no node";

@@ -81,7 +81,7 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
     Index::apply(&cache, pod("victim", 1000, Some("n")));
     let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
         "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
-        "hold": {"GPU-n": {"replicas": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
+        "reserved": {"GPU-n": {"replicas": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
     let plan = json!({"metadata": {"annotations": {PREEMPTION: plan.to_string()}}});
     Index::apply(&cache, pod_with("waits", 1000, None, plan));
     let check = |name: &str, value: &str| {
