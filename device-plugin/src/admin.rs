@@ -65,8 +65,8 @@ pub(crate) async fn serve(
     Ok(serving.map(drop))
 }
 
-/// Serves nothing but that the agent has cleaned up the node: keeps the process alive without work, so
-/// that it is not restarted there.
+/// Serves nothing but that the agent has cleaned up the node: keeps the process alive without work,
+/// so that it is not restarted there.
 pub(crate) async fn serve_after_cleanup(
     settings: &Settings,
     stop: CancellationToken,
