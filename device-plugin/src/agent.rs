@@ -133,7 +133,6 @@ pub async fn run(
     files::directory(&paths.cdi, 0o755)?;
     create_driver_access(&settings);
     let limiter = install_limiter(&settings, &paths)?;
-    housekeeping::remove_preallocated(&paths.preallocated)?;
     selinux::label_state(
         &settings.selinux_label,
         &paths.container_directories,

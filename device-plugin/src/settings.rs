@@ -257,7 +257,6 @@ impl Settings {
             unmeasured: state.unmeasured(),
             unmanaged: self.publish_unmanaged.then(|| state.unmanaged()),
             container_directories: state.container_directories(),
-            preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
             programs: self.exec_dir().join("limiter"),
             toolkit: self.exec_dir().join("toolkit"),

@@ -38,7 +38,7 @@ pub struct AcceptedAllocation {
     pub containers: Vec<AcceptedContainer>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
-    /// The container of each name; earlier releases did not record it.
+    /// The container of each name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers_by_name: BTreeMap<String, String>,
     /// In which order the names were recorded: a container runs in its last directory, whatever the

@@ -260,14 +260,6 @@ pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
     files::remove(&directory)
 }
 
-/// Removes the container directories that an earlier release preallocated in this folder.
-pub(crate) fn remove_preallocated(folder: &Path) -> Result<(), FileError> {
-    for name in files::names(folder)? {
-        counters_file::unmount(&folder.join(name))?;
-    }
-    files::remove(folder)
-}
-
 /// Sends an event, once, to each pod whose accepted allocation cannot be read.
 fn notify_damaged(known: &NodeAllocations, notified: &mut BTreeSet<PodUid>, notes: &EventSender) {
     let damaged = known.store.lock().damaged().clone();
