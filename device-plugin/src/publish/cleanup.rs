@@ -69,7 +69,9 @@ async fn wait_for_request(
     work: CancellationToken,
 ) {
     let requested = |node: &Option<NodeView>| {
-        let until = node.as_ref().and_then(|node| node.annotation(CLEANUP_UNTIL));
+        let until = node
+            .as_ref()
+            .and_then(|node| node.annotation(CLEANUP_UNTIL));
         is_requested(until, Timestamp::now())
     };
     tokio::select! {
