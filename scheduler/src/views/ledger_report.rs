@@ -86,7 +86,9 @@ fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
 }
 
 pub fn router(cache: Arc<LedgerCache>) -> Router {
-    Router::new().route("/ledger", get(report)).with_state(cache)
+    Router::new()
+        .route("/ledger", get(report))
+        .with_state(cache)
 }
 
 async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {

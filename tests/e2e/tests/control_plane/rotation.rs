@@ -34,7 +34,8 @@ pub(crate) async fn under_load(stack: Arc<Stack>) -> Result<()> {
     let issued = async {
         let webhook = stack.address(Kind::Webhook);
         let issued = eventually(PATIENCE, "certificates to be issued", || async {
-            let issued = http::metric(webhook, "aliquot_webhook_certificates_issued_total", &[]).await?;
+            let issued =
+                http::metric(webhook, "aliquot_webhook_certificates_issued_total", &[]).await?;
             until!(issued >= CERTIFICATES, "only {issued}");
             Ok(Some(()))
         });
