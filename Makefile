@@ -102,7 +102,7 @@ test-all: lint cluster helm toolkit build ## Everything: also boots in random or
 # What of Kubernetes we rely on and is not of its API: the Binding and its preconditions, what
 # wakes a pending pod, the functions of CEL in the admission policies, the kubelet's checkpoint and
 # calls. README.md says what the kubelet of then does otherwise.
-test-oldest: cluster helm build ## Binding, policies, nudge and checkpoint on the oldest Kubernetes that the chart installs on
+test-oldest: cluster helm build ## Binding, policies, requeues and checkpoint on the oldest Kubernetes that the chart installs on
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test control_plane
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test installed api_server_refuses_forbidden_verbs_and_annotations
 	ALIQUOT_KUBERNETES=oldest cargo test --workspace --locked --test node example_pod_gets_its_share

@@ -220,7 +220,7 @@ mod tests {
         };
         let router = Router::new()
             .route("/top", get(|| async { "{\"leads\": true}" }))
-            .route("/books", get(|| async { "{}" }))
+            .route("/ledger", get(|| async { "{}" }))
             .route("/page/state", get(state));
         serve(router).await
     }
@@ -265,8 +265,8 @@ mod tests {
 
         let status = async |method, url| answer_to(method, url).await.0;
         let outside = format!("http://{address}/page/state");
-        let other = format!("http://{address}/{}/books", page.secret);
-        for url in [outside, other, format!("{url}../books")] {
+        let other = format!("http://{address}/{}/ledger", page.secret);
+        for url in [outside, other, format!("{url}../ledger")] {
             assert_eq!(status(Method::GET, url).await, StatusCode::NOT_FOUND);
         }
         let written = status(Method::POST, format!("{url}state")).await;

@@ -62,7 +62,7 @@ pub enum DoctorCommand {
     /// Check one node, also from inside: two short-lived pods report what a container gets there
     Node(Box<OneNode>),
     /// Print what a process in this container sees of its share, as JSON; the probe pods run this
-    #[command(name = "look", hide = true)]
+    #[command(hide = true)]
     ContainerView,
 }
 

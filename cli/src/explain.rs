@@ -157,7 +157,7 @@ pub(crate) fn nodes_table(answer: &PodAnswer, most: usize) -> String {
     let mut nodes: Vec<&NodeAnswer> = answer.nodes.iter().collect();
     nodes.sort_by_key(|node| (!node.offered, !node.fits));
     let rows: Vec<_> = nodes.iter().take(most).flat_map(|n| answers(n)).collect();
-    let head = "NODE|GPU|MODEL|FREE MIB|FREE CORES|FREE SEATS|NEEDS MIB|NEEDS CORES|ANSWER";
+    let head = "NODE|GPU|MODEL|FREE MIB|FREE CORES|FREE REPLICAS|NEEDS MIB|NEEDS CORES|ANSWER";
     text.push_str(&aligned(head, &rows));
     if nodes.len() > most {
         let more = nodes.len() - most;

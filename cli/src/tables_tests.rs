@@ -38,7 +38,8 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
 fn node(name: &str, health: &str) -> Node {
     let inventory = json!({"v": 1, "reads": [1], "gpus": [{
         "uuid": format!("GPU-{name}"), "index": 0, "model": "A100", "memory": 80000, "scaled": 80000,
-        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": health,
+        "cores": 100, "replicas": 10, "mode": "vgpu", "resource": "nvidia.com/gpu",
+        "health": health,
     }]});
     from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
 }
@@ -164,10 +165,10 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
         [wide(), wide()],
         [
             Some(
-                "PODS  OWNERS    C   W    REPLICAS  UUID    LINGERING MIB  WITH 0 CORES  RESOURCE"
+                "PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"
             ),
             Some(
-                "1     d/holder  41  250  2         GPU-n1  0              30000         nvidia.com/gpu"
+                "1     d/holder  41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
             ),
         ]
     );
@@ -208,12 +209,12 @@ fn top_shows_limit_above_what_a_pod_requested() {
 
 #[test]
 fn top_places_pod_on_instance_of_dynamic_mig() {
-    let zero = json!({"seats": 0, "memory": 0, "cores": 0});
+    let zero = json!({"replicas": 0, "memory": 0, "cores": 0});
     let node = json!({"node": "n1", "closed": null, "gpus": [{
         "gpu": "GPU-a", "index": 3, "model": "A100", "mode": "mig", "closed": null, "pods": 1,
-        "total": zero, "used": zero, "left": zero, "lingering": zero, "largest": null,
+        "total": zero, "used": zero, "left": zero, "orphaned": zero, "largest": null,
         "largest_with_default_cores": null, "instances": [
-            {"start": 4, "profile": "1g.10gb", "held": true, "uuid": "MIG-b"}],
+            {"start": 4, "profile": "1g.10gb", "allocated": true, "uuid": "MIG-b"}],
     }]});
     let mut pod = holder();
     let annotations = pod.metadata.annotations.as_mut().expect("an allocation");
@@ -340,10 +341,10 @@ fn explains_waiting_pod_in_a_table() {
          Refused 3 times in 3m, last 5s ago: GPU request fits none of 2 nodes: 1 CardNotHealth\n\
          Nodes that fit now: 0 of 2 offered; reasons of the others: 1 CardNotHealth, 1 CardInsufficientMemory\n\
          \n\
-         NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE SEATS  NEEDS MIB  NEEDS CORES  ANSWER\n\
-         n1    0    A100   30000     70          9           40000      0            CardInsufficientMemory\n";
-    let last = "n2    0    A100   0         0           0           40000      0            CardNotHealth (xid 79)\n\
-         cpu   -    -      -         -           -           -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
+         NODE  GPU  MODEL  FREE MIB  FREE CORES  FREE REPLICAS  NEEDS MIB  NEEDS CORES  ANSWER\n\
+         n1    0    A100   30000     70          9              40000      0            CardInsufficientMemory\n";
+    let last = "n2    0    A100   0         0           0              40000      0            CardNotHealth (xid 79)\n\
+         cpu   -    -      -         -           -              -          -            1 NodeNotRegistered (not offered by kube-scheduler)\n";
     assert_eq!(explain::table(&waiting(), 20), format!("{text}{last}"));
     let more = "... and 2 more nodes; use --nodes to show more\n";
     assert_eq!(explain::table(&waiting(), 1), format!("{text}{more}"));

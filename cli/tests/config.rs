@@ -80,7 +80,7 @@ fn converts_to_valid_configuration() {
 
 #[test]
 fn shows_effective_profile_as_valid_configuration() {
-    let inventory = r#"{"v":1,"reads":[1],"gpus":[{"uuid":"GPU-11111111-2222-3333-4444-555555555555","index":0,"model":"NVIDIA A30","memory":24576,"scaled":24576,"cores":100,"seats":10,"mode":"vgpu","resource":"nvidia.com/gpu","health":"ok"}]}"#;
+    let inventory = r#"{"v":1,"reads":[1],"gpus":[{"uuid":"GPU-11111111-2222-3333-4444-555555555555","index":0,"model":"NVIDIA A30","memory":24576,"scaled":24576,"cores":100,"replicas":10,"mode":"vgpu","resource":"nvidia.com/gpu","health":"ok"}]}"#;
     let node = |annotations| -> Node {
         let node = json!({"metadata": {"name": "n1", "annotations": annotations}});
         serde_json::from_value(node).expect("a node")

@@ -60,7 +60,7 @@ pub struct Grant {
     /// Compute in percent; 100 means exclusive use.
     pub cores: Percent,
     /// Replicas of the device that the share consists of.
-    #[serde(rename = "seats", default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub replicas: u32,
     /// The placement of the instance on a GPU under dynamic MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]

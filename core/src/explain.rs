@@ -258,7 +258,6 @@ pub struct PodHeader {
     /// This scheduler replica may bind: it is the one that kube-scheduler asks.
     pub leads: bool,
     /// What its containers ask for; containers without a GPU are left out.
-    #[serde(rename = "asks")]
     pub requests: Vec<ContainerRequest>,
     /// The amounts stand in the pod's annotation, not in its containers' resources.
     #[serde(default)]
@@ -272,7 +271,6 @@ pub struct PodHeader {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<SchedulingCondition>,
     /// Where it is allocated; then no node is evaluated.
-    #[serde(rename = "booked")]
     pub placement: Option<PodPlacement>,
 }
 

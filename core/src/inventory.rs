@@ -98,7 +98,6 @@ pub struct Gpu {
     pub cores: Percent,
     /// Replicas that the device plugin advertises for it (`deviceSplitCount`); 0 for a GPU
     /// under dynamic MIG.
-    #[serde(rename = "seats")]
     pub replicas: u32,
     pub mode: Mode,
     /// The resource under which its replicas are advertised.
@@ -161,7 +160,7 @@ impl TopologyScope {
 
 /// A share whose pod object is gone while its processes still run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LingeringShare {
+pub struct OrphanedShare {
     pub pod: PodUid,
     /// The device key ([`crate::Grant::device_key`]).
     pub gpu: GpuUuid,
@@ -171,14 +170,13 @@ pub struct LingeringShare {
     pub cores: Percent,
     /// Replicas still allocated.
     #[serde(
-        rename = "seats",
         default = "allocation::one",
         skip_serializing_if = "allocation::is_one"
     )]
     pub replicas: u32,
 }
 
-impl LingeringShare {
+impl OrphanedShare {
     pub fn used(&self) -> DeviceUse {
         DeviceUse {
             replicas: self.replicas,
@@ -241,7 +239,7 @@ pub struct Inventory {
     pub gpus: Vec<Gpu>,
     /// Shares whose pods are gone.
     #[serde(default)]
-    pub lingering: Vec<LingeringShare>,
+    pub orphaned: Vec<OrphanedShare>,
     /// GPUs in use by other device plugins.
     #[serde(default)]
     pub foreign: Vec<ForeignAllocation>,
@@ -266,7 +264,7 @@ pub struct Inventory {
     pub resizes: Vec<ResizeReport>,
 }
 
-impl LingeringShare {
+impl OrphanedShare {
     /// The UUID of the GPU that the share is on.
     pub fn parent_gpu(&self) -> &str {
         MigPlacement::parse_device_key(&self.gpu).map_or(self.gpu.as_str(), |(gpu, _)| gpu)

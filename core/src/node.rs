@@ -289,11 +289,11 @@ impl NodeState {
         let running = running
             .filter_map(|(_, allocated)| allocated.uses())
             .flat_map(|uses| uses.iter().map(|(key, used)| (key, *used)));
-        let lingering = inventory.lingering.iter().filter(|share| {
+        let orphaned = inventory.orphaned.iter().filter(|share| {
             victims.contains(&share.pod) && !pods.iter().any(|(pod, _)| **pod == share.pod)
         });
-        let lingering = lingering.map(|share| (&share.gpu, share.used()));
-        let held = by_device(inventory, running.chain(lingering));
+        let orphaned = orphaned.map(|share| (&share.gpu, share.used()));
+        let held = by_device(inventory, running.chain(orphaned));
         let waited_for = by_device(inventory, reserved.iter().map(|(key, used)| (key, *used)));
         for (device, wanted) in waited_for {
             if let Some(held) = held.get(&device) {
@@ -489,7 +489,7 @@ pub struct LedgerDevices {
 }
 
 impl LedgerDevices {
-    /// The devices of an inventory, with the allocations of these pods and the lingering
+    /// The devices of an inventory, with the allocations of these pods and the orphaned
     /// shares of other pods. An allocation on a device that the inventory lacks counts
     /// again when the device comes back.
     pub fn of(
@@ -511,9 +511,9 @@ impl LedgerDevices {
                 devices.add(inventory, &places, key, *used);
             }
         }
-        for lingering in &inventory.lingering {
-            if !pods.iter().any(|(pod, _)| **pod == lingering.pod) {
-                devices.add(inventory, &places, &lingering.gpu, lingering.used());
+        for orphaned in &inventory.orphaned {
+            if !pods.iter().any(|(pod, _)| **pod == orphaned.pod) {
+                devices.add(inventory, &places, &orphaned.gpu, orphaned.used());
             }
         }
         devices

@@ -45,7 +45,7 @@ keys! {
     /// The only devices to use.
     PIN = "aliquot.dev/use-gpu", "";
     /// Several replicas under one resource are of one device.
-    SAME_DEVICE = "aliquot.dev/seats", "";
+    SAME_DEVICE = "aliquot.dev/replicas", "";
     /// All devices of a container on one NUMA node.
     NUMA_BIND = "aliquot.dev/numa-bind", "nvidia.com/numa-bind";
     /// Sharing modes.

@@ -71,7 +71,7 @@ reasons! {
     NodeNotRegistered,
     /// The devices fit, but the kubelet offers fewer replicas than the node's pods and this
     /// one request: the device plugin restarts, or replicas are unhealthy.
-    NodeInsufficientSeats,
+    NodeInsufficientReplicas,
     /// The node has fewer devices than one container asks for.
     NodeInsufficientDevice,
     /// Some devices fit, but fewer than the pod needs.
@@ -117,7 +117,7 @@ impl Refusal {
 
     /// A refusal of one node because its kubelet has too few replicas.
     pub fn replica_shortage(shortage: ReplicaShortage) -> Self {
-        let mut refusal = Self::of(Reason::NodeInsufficientSeats);
+        let mut refusal = Self::of(Reason::NodeInsufficientReplicas);
         refusal.shortage = Some(Arc::new(shortage));
         refusal
     }
@@ -157,7 +157,9 @@ impl fmt::Display for Refusal {
             write!(f, "{separator}{count} {reason}")?;
             match (reason, &self.excess, &self.shortage) {
                 (Reason::ResourceQuotaNotFit, Some(excess), _) => write!(f, " ({excess})")?,
-                (Reason::NodeInsufficientSeats, _, Some(shortage)) => write!(f, " ({shortage})")?,
+                (Reason::NodeInsufficientReplicas, _, Some(shortage)) => {
+                    write!(f, " ({shortage})")?;
+                }
                 _ => {}
             }
             separator = ", ";
@@ -190,7 +192,7 @@ mod tests {
             refusal.merge(&other);
         }
         let text = "1 CardNotHealth, \
-                    3 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+                    3 NodeInsufficientReplicas (the kubelet offers 0 of nvidia.com/gpu)";
         assert_eq!(refusal.to_string(), text);
     }
 }

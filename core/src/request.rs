@@ -110,7 +110,7 @@ pub fn is_other(name: &str, extra: &[String]) -> bool {
 pub enum BareGpu {
     /// `defaultMem` and `defaultCores`, as in HAMi 2.4.
     #[default]
-    Seed,
+    Defaults,
     /// A whole GPU, as with NVIDIA's plugin and newer HAMi.
     Whole,
 }
@@ -134,7 +134,7 @@ impl Default for Defaults {
             count: 1,
             memory: Mib(5000),
             cores: Percent(0),
-            bare_gpu: BareGpu::Seed,
+            bare_gpu: BareGpu::Defaults,
         }
     }
 }

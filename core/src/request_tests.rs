@@ -39,43 +39,43 @@ fn check(written: &[(&str, &str)], defaults: &Defaults, expected: &str) {
 
 #[test]
 fn fills_in_missing_values_from_defaults() {
-    let seed = Defaults::default();
+    let base = Defaults::default();
     let whole = Defaults {
         bare_gpu: BareGpu::Whole,
-        ..seed
+        ..base
     };
     let own = Defaults {
         memory: Mib(0),
         cores: Percent(20),
-        ..seed
+        ..base
     };
-    let no_count = Defaults { count: 0, ..seed };
+    let no_count = Defaults { count: 0, ..base };
     let (part, cores) = (("gpumem-percentage", "50"), ("gpucores", "30"));
     let no_cores = ("gpucores", "0");
     let all = [("gpu", "2"), ("gpumem", "3k"), cores];
     // The first is HAMi's rule, where it has one.
     for (rule, written, defaults, expected) in [
-        ("4.3.1", &[][..], seed, "none"),
-        ("", &[("gpu", "0")], seed, "none"),
+        ("4.3.1", &[][..], base, "none"),
+        ("", &[("gpu", "0")], base, "none"),
         (
             "",
             &[("gpu", "0"), ("gpumem", "0"), ("gpucores", "0")],
-            seed,
+            base,
             "none",
         ),
-        ("", &[("priority", "0")], seed, "none"),
-        ("4.3.4", &[("gpu", "1")], seed, "1 x 5000 MiB, cores 0 %"),
+        ("", &[("priority", "0")], base, "none"),
+        ("4.3.4", &[("gpu", "1")], base, "1 x 5000 MiB, cores 0 %"),
         ("", &[("gpu", "1")], whole, "1 x 100 %, cores 100 %"),
         ("4.3.4", &[("gpu", "1")], own, "1 x 100 %, cores 20 %"),
         (
             "4.3.2",
             &[("gpumem", "3k")],
-            seed,
+            base,
             "1 x 3000 MiB, cores 0 %",
         ),
         ("", &[("gpumem", "3k")], no_count, "none"),
-        ("4.3.3", &[part], seed, "1 x 50 %, cores 0 %"),
-        ("4.3.5", &[cores], seed, "1 x 5000 MiB, cores 30 %"),
+        ("4.3.3", &[part], base, "1 x 50 %, cores 0 %"),
+        ("4.3.5", &[cores], base, "1 x 5000 MiB, cores 30 %"),
         ("4.3.5", &[cores], whole, "1 x 5000 MiB, cores 30 %"),
         (
             "4.3.5",
@@ -83,7 +83,7 @@ fn fills_in_missing_values_from_defaults() {
             own,
             "1 x 100 %, cores 0 %",
         ),
-        ("4.3.1", &all, seed, "2 x 3000 MiB, cores 30 %"),
+        ("4.3.1", &all, base, "2 x 3000 MiB, cores 30 %"),
     ] {
         let found = shown(written, &defaults);
         assert_eq!(found, expected, "{written:?} rule {rule}");
@@ -92,45 +92,45 @@ fn fills_in_missing_values_from_defaults() {
 
 #[test]
 fn rejects_invalid_container_requests() {
-    let seed = Defaults::default();
+    let base = Defaults::default();
     let out = |value: &str, form: &str| format!("{value:?} is out of range; expected: {form}");
     let mib = Resource::Memory.expected();
-    check(&[("gpumem", "0")], &seed, &out("0", mib));
-    check(&[("gpu", "1"), ("gpumem", "0")], &seed, &out("0", mib));
-    check(&[("gpumem", "2M")], &seed, &out("2M", mib));
+    check(&[("gpumem", "0")], &base, &out("0", mib));
+    check(&[("gpu", "1"), ("gpumem", "0")], &base, &out("0", mib));
+    check(&[("gpumem", "2M")], &base, &out("2M", mib));
     check(
         &[("gpumem", "16Gi")],
-        &seed,
+        &base,
         &format!("\"16Gi\" has a binary suffix; expected: {mib} (write 16384, the unit is MiB)"),
     );
     check(
         &[("gpucores", "101")],
-        &seed,
+        &base,
         &out("101", Resource::Cores.expected()),
     );
     check(
         &[("gpumem-percentage", "0")],
-        &seed,
+        &base,
         &out("0", Resource::MemoryPercentage.expected()),
     );
     check(
         &[("priority", "2")],
-        &seed,
+        &base,
         &out("2", Resource::Priority.expected()),
     );
     check(
         &[("gpu", "65")],
-        &seed,
+        &base,
         &out("65", Resource::Gpu.expected()),
     );
     check(
         &[("gpu", "1"), ("gpumem", "1"), ("gpumem-percentage", "1")],
-        &seed,
+        &base,
         "memory is requested both in MiB and in percent; expected: one of the two",
     );
     check(
         &[("gpu", "0"), ("gpumem", "1")],
-        &seed,
+        &base,
         "a count of 0 with memory or compute; expected: 1 to 64 GPUs, or no other GPU resource",
     );
 }

@@ -64,7 +64,7 @@ impl NodeType {
             topology_policy: String::new(),
             topology_scope: TopologyScope::default(),
             gpus: (0..gpus).map(gpu).collect(),
-            lingering: Vec::new(),
+            orphaned: Vec::new(),
             foreign: Vec::new(),
             refused: Vec::new(),
             evict: Vec::new(),

@@ -62,7 +62,7 @@ pub(crate) fn inventory(gpus: Vec<Gpu>) -> Inventory {
         topology_policy: "none".to_owned(),
         topology_scope: crate::inventory::TopologyScope::default(),
         gpus,
-        lingering: vec![],
+        orphaned: vec![],
         foreign: vec![],
         refused: vec![],
         evict: Vec::new(),

@@ -17,7 +17,6 @@ use crate::usage::{AllocatedUse, DeviceUse};
 /// Replicas, memory in MiB, compute in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAmount {
-    #[serde(rename = "seats")]
     pub replicas: u32,
     pub memory: Mib,
     pub cores: Percent,
@@ -79,10 +78,10 @@ pub fn largest(device: &DeviceState, cores: Percent) -> Option<Mib> {
     (left > Mib(0) && fits(left)).then_some(left)
 }
 
-/// The lingering shares on a GPU: their processes outlived their pods. They count as used
+/// The orphaned shares on a GPU: their processes outlived their pods. They count as used
 /// once the pod has left the ledger.
-pub fn lingering(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
-    let all = inventory.lingering.iter();
+pub fn orphaned(inventory: &Inventory, gpu: &GpuUuid) -> DeviceAmount {
+    let all = inventory.orphaned.iter();
     let shares = all.filter(|left| left.parent_gpu() == gpu.as_str());
     shares.fold(DeviceAmount::default(), |sum, left| {
         sum.plus(left.used().into())
@@ -135,11 +134,11 @@ pub struct GpuTop {
     pub closed: Option<String>,
     pub pods: u32,
     pub total: DeviceAmount,
-    /// What is allocated, including lingering shares.
+    /// What is allocated, including orphaned shares.
     pub used: DeviceAmount,
     pub left: DeviceAmount,
-    /// The part of `used` that belongs to lingering shares.
-    pub lingering: DeviceAmount,
+    /// The part of `used` that belongs to orphaned shares.
+    pub orphaned: DeviceAmount,
     /// The most memory that a share with `gpucores: 0` could have now; under dynamic MIG,
     /// that of the largest instance.
     pub largest: Option<Mib>,
@@ -154,7 +153,6 @@ pub struct InstanceTop {
     /// The driver's name of its profile.
     pub profile: String,
     /// Allocated to a pod; otherwise idle.
-    #[serde(rename = "held")]
     pub allocated: bool,
     /// Its UUID, once it is created.
     pub uuid: Option<GpuUuid>,
@@ -223,7 +221,7 @@ impl NodeTop {
                 total: DeviceAmount::total(device),
                 used: allocated.used.into(),
                 left: DeviceAmount::left(device),
-                lingering: lingering(inventory, &gpu.uuid),
+                orphaned: orphaned(inventory, &gpu.uuid),
                 largest: most(Percent(0)),
                 largest_with_default_cores: most(cores),
             }

@@ -24,7 +24,6 @@ pub enum Stage {
 )]
 pub struct DeviceUse {
     /// Replicas at a time.
-    #[serde(rename = "seats")]
     pub replicas: u32,
     /// Memory at a time.
     pub memory: Mib,

@@ -24,8 +24,8 @@ pub const DRIVER: &str = "driver";
 /// Readiness: the node's pods are known and their watch is current.
 pub const PODS: &str = "pods";
 
-/// Readiness condition that fails once the agent has left the node.
-const LEFT: &str = "left";
+/// Readiness condition that fails once the agent has cleaned up the node.
+const CLEANUP: &str = "cleanup";
 
 #[derive(Debug, Error)]
 pub enum AdminError {
@@ -65,16 +65,16 @@ pub(crate) async fn serve(
     Ok(serving.map(drop))
 }
 
-/// Serves nothing but that the agent has left the node: keeps the process alive without work, so that
-/// it is not restarted there.
-pub(crate) async fn serve_left(
+/// Serves nothing but that the agent has cleaned up the node: keeps the process alive without work,
+/// so that it is not restarted there.
+pub(crate) async fn serve_after_cleanup(
     settings: &Settings,
     stop: CancellationToken,
 ) -> Result<(), AdminError> {
-    let readiness = Readiness::new([LEFT]);
+    let readiness = Readiness::new([CLEANUP]);
     readiness.fail(
-        LEFT,
-        "the agent has left this node; Aliquot is being removed",
+        CLEANUP,
+        "the agent has cleaned up this node; Aliquot is being removed",
     );
     let router = admin::router(readiness, Arc::new(Registry::default()));
     let listener = http::bind(settings.listen).await?;

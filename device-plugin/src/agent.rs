@@ -51,8 +51,8 @@ use crate::node_view::NodeView;
 use crate::paths::Paths;
 use crate::pods::Pods;
 use crate::pods::pod::Pod;
+use crate::publish::cleanup;
 use crate::publish::device_metrics::DeviceCollector;
-use crate::publish::leave;
 use crate::publish::objects::watch_objects;
 use crate::runtime::monitor::RuntimeMonitor;
 use crate::selinux;
@@ -105,7 +105,7 @@ pub async fn start(settings: Settings) -> Result<(), AgentError> {
     if stop.is_cancelled() {
         return Ok(());
     }
-    Ok(admin::serve_left(&settings, stop).await?)
+    Ok(admin::serve_after_cleanup(&settings, stop).await?)
 }
 
 #[allow(
@@ -133,7 +133,6 @@ pub async fn run(
     files::directory(&paths.cdi, 0o755)?;
     create_driver_access(&settings);
     let limiter = install_limiter(&settings, &paths)?;
-    housekeeping::remove_preallocated(&paths.preallocated)?;
     selinux::label_state(
         &settings.selinux_label,
         &paths.container_directories,
@@ -184,7 +183,7 @@ pub async fn run(
     supervisor.spawn("health", driver_watch);
     supervisor.spawn("pods", Arc::clone(&health_monitor).watch_pods(stop.clone()));
     let node_view = watch::Sender::new(None::<NodeView>);
-    let left = leave::on_request(&tasks, &node_view, &published, &stop);
+    let withdrawn = cleanup::on_request(&tasks, &node_view, &published, &stop);
     let reconciler = LayoutReconciler {
         configuration: settings.profiles_config.clone(),
         defaults: settings.defaults(),
@@ -237,8 +236,8 @@ pub async fn run(
     supervisor.spawn("resizes", resizes);
     tasks.close();
     tasks.wait().await;
-    if left.load(Ordering::Relaxed) {
-        leave::leave(&allocations, &client, &settings).await;
+    if withdrawn.load(Ordering::Relaxed) {
+        cleanup::clean_up(&allocations, &client, &settings).await;
         return Ok(());
     }
     supervisor

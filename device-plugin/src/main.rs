@@ -1,6 +1,6 @@
-//! The node agent's process ([`agent::start`]); as `mps-keeper` the process that supervises MPS
-//! daemons; as `leave` the job that the chart runs before its removal ([`cluster::run`]); as `chroot`
-//! another program, which runs with the host's root.
+//! The node agent's process ([`agent::start`]); as `mps-supervisor` the process that supervises MPS
+//! daemons; as `cleanup` the job that the chart runs before its removal ([`cluster::run`]); as
+//! `chroot` another program, which runs with the host's root.
 
 #[cfg(feature = "fail-points")]
 compile_error!("fail-points are for aliquot-device-plugin-chaos: cargo build --bin that");
@@ -11,7 +11,7 @@ use std::time::Duration;
 use aliquot_device_plugin::agent;
 use aliquot_device_plugin::container_edits::driver_spec::{self, CHROOT};
 use aliquot_device_plugin::modes::mps::supervisor;
-use aliquot_device_plugin::publish::leave::cluster;
+use aliquot_device_plugin::publish::cleanup::cluster;
 use aliquot_device_plugin::settings::Settings;
 use aliquot_nvml::{ComputeModes, NvmlPerCall, Options, root};
 use aliquot_serve::{Readiness, stop, telemetry};
@@ -19,26 +19,26 @@ use anyhow::Context as _;
 use clap::Parser as _;
 
 /// The first argument that makes this process the supervisor of MPS daemons.
-const MPS_KEEPER: &str = "mps-keeper";
+const MPS_SUPERVISOR: &str = "mps-supervisor";
 /// The interval at which the supervisor of MPS daemons tries to open the driver at its start.
 const DRIVER_RETRY: Duration = Duration::from_secs(2);
-/// The first argument that makes it ask the agents of all nodes to leave.
-const LEAVE: &str = "leave";
+/// The first argument that makes it ask the agents of all nodes to clean up.
+const CLEANUP: &str = "cleanup";
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os();
     let first = arguments.nth(1).unwrap_or_default();
-    if first == MPS_KEEPER {
-        let program = std::iter::once(MPS_KEEPER.into());
-        return run_mps_keeper(supervisor::SupervisorSettings::parse_from(
+    if first == MPS_SUPERVISOR {
+        let program = std::iter::once(MPS_SUPERVISOR.into());
+        return run_mps_supervisor(supervisor::SupervisorSettings::parse_from(
             program.chain(arguments),
         ))
         .await;
     }
-    if first == LEAVE {
-        let program = std::iter::once(LEAVE.into());
-        return leave(cluster::Settings::parse_from(program.chain(arguments))).await;
+    if first == CLEANUP {
+        let program = std::iter::once(CLEANUP.into());
+        return clean_up(cluster::Settings::parse_from(program.chain(arguments))).await;
     }
     if first == CHROOT {
         return Err(driver_spec::run_with_root(arguments).into());
@@ -51,7 +51,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// Succeeds even where nodes remain: the chart's removal goes on.
-async fn leave(settings: cluster::Settings) -> anyhow::Result<()> {
+async fn clean_up(settings: cluster::Settings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let client = aliquot_k8s::client::client(settings.kubeconfig.as_deref()).await?;
     let within = Duration::from_secs(settings.within.into());
@@ -59,13 +59,13 @@ async fn leave(settings: cluster::Settings) -> anyhow::Result<()> {
     for node in remaining {
         tracing::warn!(
             node,
-            "the agent did not leave this node in time; docs/guides/upgrade.md lists the commands that clean it up"
+            "the agent did not clean up this node in time; docs/guides/upgrade.md lists the commands that do"
         );
     }
     Ok(())
 }
 
-async fn run_mps_keeper(settings: supervisor::SupervisorSettings) -> anyhow::Result<()> {
+async fn run_mps_supervisor(settings: supervisor::SupervisorSettings) -> anyhow::Result<()> {
     telemetry::init(settings.log_format, &settings.log)?;
     let stop = stop::on_signals(Readiness::new([]), Duration::ZERO)?;
     let running = tokio::task::spawn_blocking(move || {

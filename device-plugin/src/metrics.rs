@@ -134,7 +134,7 @@ impl Metrics {
         all.seconds.register(&mut registry);
         registry.register(
             "steer",
-            "GetPreferredAllocation calls: steered to a waiting pod's cards, or unsteered",
+            "GetPreferredAllocation calls: steered to a waiting pod's devices, or unsteered",
             all.steer.clone(),
         );
         registry.register(
@@ -179,12 +179,12 @@ impl Metrics {
             all.driver_missing.clone(),
         );
         registry.register(
-            "sick_cards",
+            "sick_gpus",
             "GPUs out of service until the driver says that they are well",
             all.unhealthy_gpus.clone(),
         );
         registry.register(
-            "profile_fault",
+            "profile_error",
             "1 while the node's profile cannot be used and the last good one stays, 0 else",
             all.profile_error.clone(),
         );
@@ -195,11 +195,11 @@ impl Metrics {
         );
         registry.register(
             "profile_applied_timestamp_seconds",
-            "When the node's profile last began to hold on every card; 0: not yet",
+            "When the node's profile last began to hold on every GPU; 0: not yet",
             all.profile_applied.clone(),
         );
         registry.register(
-            "changing_cards",
+            "changing_gpus",
             "GPUs whose mode changes",
             all.changing_gpus.clone(),
         );

@@ -27,8 +27,6 @@ pub struct Paths {
     pub unmanaged: Option<PathBuf>,
     /// The container directories, by answer name.
     pub container_directories: PathBuf,
-    /// Where an earlier release preallocated container directories.
-    pub preallocated: PathBuf,
     /// One directory for each version of the limiter.
     pub limiter: PathBuf,
     /// One directory for each version of the OCI hook, which the host runs.

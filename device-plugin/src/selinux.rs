@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn labels_container_files_where_host_has_labels() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let (directories, other) = (dir.path().join("seats"), dir.path().join("accepted"));
+        let (directories, other) = (dir.path().join("containers"), dir.path().join("accepted"));
         let slots = directories.join("a/counters/slots");
         fs::create_dir_all(directories.join("a/counters")).expect("made");
         fs::create_dir(&other).expect("made");

@@ -175,7 +175,7 @@ pub struct Settings {
     /// authorizes
     #[arg(long, env = "ALIQUOT_AUTHENTICATE", default_value_t = false, action = clap::ArgAction::Set)]
     pub authenticate: bool,
-    /// Seconds between two housekeeping runs: unused files, lost checkpoints, lingering pods
+    /// Seconds between two housekeeping runs: unused files, lost checkpoints, orphaned pods
     #[arg(long, env = "ALIQUOT_HOUSEKEEPING_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub housekeeping_seconds: u64,
@@ -252,12 +252,11 @@ impl Settings {
                 host: self.host_driver_root.clone(),
             }),
             accepted: state.accepted(),
-            layout: self.state_dir.join("cards.json"),
+            layout: self.state_dir.join("layout.json"),
             uncorrected: state.uncorrected(),
             unmeasured: state.unmeasured(),
             unmanaged: self.publish_unmanaged.then(|| state.unmanaged()),
             container_directories: state.container_directories(),
-            preallocated: self.state_dir.join("spare"),
             limiter: self.state_dir.join("limiter"),
             programs: self.exec_dir().join("limiter"),
             toolkit: self.exec_dir().join("toolkit"),

@@ -193,7 +193,7 @@ pub(crate) fn inventory(uuids: &[&str]) -> Inventory {
             .zip(uuids)
             .map(|(index, uuid)| gpu(uuid, index))
             .collect(),
-        lingering: Vec::new(),
+        orphaned: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),

@@ -69,7 +69,7 @@ pub struct EventNote {
     pub pod: PodRef,
     /// Whether its type is Warning rather than Normal.
     pub warning: bool,
-    /// The reason in CamelCase, such as `Booked`.
+    /// The reason in CamelCase, such as `Allocated`.
     pub reason: &'static str,
     pub action: &'static str,
     /// The text, truncated at 1024 bytes.

@@ -13,7 +13,7 @@ use crate::pod::{SCHEDULER_NAME, Settings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BareGpuFlag {
     /// The defaults.
-    Seed,
+    Defaults,
     /// Whole GPUs.
     Whole,
 }
@@ -37,7 +37,7 @@ pub struct RequestFlags {
         value_parser = value_parser!(u32).range(0..=64))]
     default_gpu_num: u32,
     /// Meaning of a count alone: the defaults above, or whole GPUs
-    #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "seed")]
+    #[arg(long, env = "ALIQUOT_BARE_GPU", value_enum, default_value = "defaults")]
     bare_gpu: BareGpuFlag,
 
     /// Name of the resource that counts GPUs
@@ -120,7 +120,7 @@ impl RequestFlags {
                 memory: Mib(self.default_mem),
                 cores: Percent(self.default_cores),
                 bare_gpu: match self.bare_gpu {
-                    BareGpuFlag::Seed => BareGpu::Seed,
+                    BareGpuFlag::Defaults => BareGpu::Defaults,
                     BareGpuFlag::Whole => BareGpu::Whole,
                 },
             },

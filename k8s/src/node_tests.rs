@@ -25,7 +25,7 @@ fn cordons_gpus_under_either_annotation() {
 
 #[test]
 fn reads_offered_replicas_from_node_allocatable() {
-    let gpu = r#"{"uuid":"GPU-0","index":0,"model":"m","memory":9,"scaled":9,"cores":100,"seats":10,"mode":"vgpu","resource":"nvidia.com/gpu.shared","health":"ok"}"#;
+    let gpu = r#"{"uuid":"GPU-0","index":0,"model":"m","memory":9,"scaled":9,"cores":100,"replicas":10,"mode":"vgpu","resource":"nvidia.com/gpu.shared","health":"ok"}"#;
     let inventory = OURS.replace("[]", &format!("[{gpu}]"));
     let offered = |status: Value| {
         let annotations = json!({INVENTORY: inventory});

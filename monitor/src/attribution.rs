@@ -27,7 +27,7 @@ impl UnmanagedReason {
             Self::NoContainer => "no-container",
             Self::Foreign => "foreign",
             Self::OtherContainer => "other-container",
-            Self::OtherGpu => "other-card",
+            Self::OtherGpu => "other-gpu",
             Self::NoLimiter => "no-library",
         }
     }

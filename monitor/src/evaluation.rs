@@ -385,9 +385,7 @@ fn owner(one: &ProcessSample, sample: &NodeSample) -> Owner {
         Some(Some(Ok((before, after)))) => {
             let mut with_slots = before.processes.iter().chain(&after.processes);
             let container_pid = one.process.container_pid;
-            // Under an earlier release, processes beyond 512 share the last slot.
-            container_pid.is_none()
-                || with_slots.any(|process| process.pid.is_none() || process.pid == container_pid)
+            container_pid.is_none() || with_slots.any(|process| process.pid == container_pid)
         }
         // An error of the host's says nothing about a tenant.
         Some(Some(Err(error))) => !error.is_caused_by_tenant(),

@@ -287,17 +287,17 @@ fn add_monitor(samples: &mut Samples, snapshot: &Snapshot) {
     let mut put = |metric: &Declared, value: Value| samples.add(metric, &node, value);
     let containers = &snapshot.sample.containers;
     put(&all::CONTAINERS, number(containers.all.len()));
-    let is_lingering = |(container, uses): &(&ManagedContainer, &Vec<ContainerUse>)| {
+    let is_orphaned = |(container, uses): &(&ManagedContainer, &Vec<ContainerUse>)| {
         let lives = uses.iter().any(|one| one.processes > 0);
         let pod = snapshot.sample.context.pods.get(&container.pod);
         lives && snapshot.listed && pod.is_none_or(|pod| pod.ended)
     };
-    let lingering = containers
+    let orphaned = containers
         .all
         .iter()
         .zip(&snapshot.evaluation.uses)
-        .filter(is_lingering);
-    put(&all::LINGERING, number(lingering.count()));
+        .filter(is_orphaned);
+    put(&all::ORPHANED, number(orphaned.count()));
     put(&all::UNREADABLE, number(containers.unreadable.len()));
     put(&all::UNKNOWN, Value::Whole(snapshot.evaluation.unknown));
     let counts = &snapshot.action_counts;

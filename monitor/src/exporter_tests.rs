@@ -176,7 +176,7 @@ fn exports_share_under_own_and_hami_names() {
     check(
         "aliquot_gpu_unmanaged_memory_bytes{node=\"n1\",gpu=\"3\",uuid=\"GPU-a\",reason=\"host\",namespace=\"\",pod=\"\"} 1073741824",
     );
-    check("aliquot_monitor_lingering_seats{node=\"n1\"} 2");
+    check("aliquot_monitor_orphaned_containers{node=\"n1\"} 2");
 }
 
 #[test]

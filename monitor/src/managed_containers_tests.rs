@@ -10,7 +10,7 @@ const WRITTEN: &str = include_str!("../../node-state/src/accepted.golden.json");
 fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
     for folder in folders {
-        fs::create_dir_all(dir.path().join("seats").join(folder)).expect("made");
+        fs::create_dir_all(dir.path().join("containers").join(folder)).expect("made");
     }
     fs::create_dir_all(dir.path().join("accepted")).expect("made");
     for (name, text) in files {
@@ -21,7 +21,7 @@ fn state(files: &[(&str, &str)], folders: &[&str]) -> tempfile::TempDir {
 
 /// Both folders changed long ago.
 fn settle(dir: &tempfile::TempDir) {
-    for folder in ["accepted", "seats"] {
+    for folder in ["accepted", "containers"] {
         let folder = fs::File::open(dir.path().join(folder)).expect("opened");
         folder.set_modified(SystemTime::UNIX_EPOCH).expect("set");
     }
@@ -46,7 +46,7 @@ fn lists_each_container_with_a_directory() {
     let amounts = (device.uuid.as_str(), device.memory, device.cores);
     assert_eq!(amounts, ("GPU-a", Mib(20), Percent(2)));
     assert_eq!(device.mode, Mode::Mps);
-    let directory = dir.path().join("seats/GPU-a-1-2");
+    let directory = dir.path().join("containers/GPU-a-1-2");
     assert_eq!(main.directory.limits(), directory.join("limits"));
     assert_eq!(main.directory.counters(), directory.join("counters/slots"));
 }
@@ -99,7 +99,7 @@ fn notices_limiter_added_without_modification_time() {
     let first = reader.read();
     assert!(Arc::ptr_eq(&first, &reader.read()), "nothing changed");
     assert!(!first.all[0].limited);
-    fs::create_dir(dir.path().join("seats/GPU-a-1-2/lib")).expect("made");
+    fs::create_dir(dir.path().join("containers/GPU-a-1-2/lib")).expect("made");
     assert!(
         reader.read().all[0].limited,
         "without a new modification time"

@@ -121,9 +121,9 @@ declared! {
         "Memory of the MIG instance";
     INSTANCE_USED = Gauge Own "aliquot_instance_memory_used_bytes" INSTANCE,
         "Memory of the MIG instance in use by anybody";
-    CONTAINERS = Gauge Own "aliquot_monitor_seats" NODE,
+    CONTAINERS = Gauge Own "aliquot_monitor_containers" NODE,
         "Containers with a share on this node, without those of pods that have ended";
-    LINGERING = Gauge Own "aliquot_monitor_lingering_seats" NODE,
+    ORPHANED = Gauge Own "aliquot_monitor_orphaned_containers" NODE,
         "Those of them whose pod is gone while its processes are alive";
     UNREADABLE = Gauge Own "aliquot_monitor_unreadable_shares" NODE,
         "Accepted allocations on disk that cannot be read";
@@ -141,9 +141,9 @@ declared! {
         "Times that memory of a GPU beyond requests was called back";
     EVENTS_DROPPED = Counter Own "aliquot_monitor_events_dropped" NODE,
         "Events that were dropped because the queue was full";
-    SAMPLE_SECONDS = Gauge Own "aliquot_monitor_look_seconds" NODE,
+    SAMPLE_SECONDS = Gauge Own "aliquot_monitor_sample_seconds" NODE,
         "Duration of the last sample";
-    LAST_SAMPLE = Gauge Own "aliquot_monitor_last_look_timestamp_seconds" NODE,
+    LAST_SAMPLE = Gauge Own "aliquot_monitor_last_sample_timestamp_seconds" NODE,
         "Time when the last sample completed, since 1970; stays behind the clock while the driver does not answer";
     HAMI_USED = Gauge Hami "hami_host_gpu_memory_used_bytes" HAMI_HOST,
         "Memory of the GPU in use";
@@ -221,7 +221,7 @@ pub fn reference() -> String {
          Series end with the share, and no label has a value that a tenant can choose freely.\n\n\
          - `gpu` is the GPU's index, `uuid` the uuid of the GPU or the MIG instance, `pod_uid` the kubelet's uid of the pod.\n\
          - `mode` is one of: vgpu, exclusive, timeslice, mps, mig, unknown; `profile` is empty except for MIG instances.\n\
-         - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-card, no-library.\n\
+         - `reason` of unmanaged processes is one of: host, no-share, lost-share, foreign, no-container, other-container, other-gpu, no-library.\n\
          - `reason` of killed processes is one of: oom, call-back.\n\
          - `by` is one of: library, mps, driver.\n",
     );

@@ -44,7 +44,7 @@ use crate::settings::Settings;
 use crate::usage_routes::UsageRecord;
 
 /// The readiness condition: samples complete.
-const SAMPLED: &str = "looked";
+const SAMPLED: &str = "sampled";
 const OVERDUE_REASON: &str = "a sample does not complete: the driver does not answer";
 
 #[derive(Debug, Error)]

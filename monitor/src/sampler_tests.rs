@@ -71,7 +71,7 @@ impl Driver for Scripted {
 }
 
 impl Usage for Scripted {
-    fn processes(&self, _card: &str) -> Result<Vec<GpuProcess>, NvmlError> {
+    fn processes(&self, _gpu: &str) -> Result<Vec<GpuProcess>, NvmlError> {
         let of = |pid| GpuProcess {
             pid,
             bytes: Some(7),
@@ -80,7 +80,7 @@ impl Usage for Scripted {
         Ok(self.process.lock().map(of).into_iter().collect())
     }
 
-    fn utilization(&self, _card: &str) -> Result<GpuUtilization, NvmlError> {
+    fn utilization(&self, _gpu: &str) -> Result<GpuUtilization, NvmlError> {
         Ok(GpuUtilization::default())
     }
 
@@ -90,7 +90,7 @@ impl Usage for Scripted {
 
     fn process_utilization(
         &self,
-        _card: &str,
+        _gpu: &str,
         _since: u64,
     ) -> Result<Option<Vec<ProcessUtilization>>, NvmlError> {
         Ok(None)
@@ -119,7 +119,7 @@ fn node() -> Node {
         ..DeviceLimits::default()
     };
     let limits = page(ContainerLimits::default(), &[device]).expect("a page");
-    put("state/seats/GPU-a-1-2/limits", &limits);
+    put("state/containers/GPU-a-1-2/limits", &limits);
     let id = "a".repeat(64);
     let cgroup = format!("0::/kubepods/pod{POD}/{id}\n");
     put("proc/7/cgroup", cgroup.as_bytes());

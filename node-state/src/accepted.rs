@@ -38,8 +38,8 @@ pub struct AcceptedAllocation {
     pub containers: Vec<AcceptedContainer>,
     /// The names under which files were written for it.
     pub names: BTreeSet<String>,
-    /// The container of each name; earlier releases did not record it.
-    #[serde(default, rename = "seats", skip_serializing_if = "BTreeMap::is_empty")]
+    /// The container of each name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers_by_name: BTreeMap<String, String>,
     /// In which order the names were recorded: a container runs in its last directory, whatever the
     /// clock was when each was created.

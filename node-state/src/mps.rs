@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 1;
 
 /// The directory of all specs, `<device>.json`.
-pub const SPECS: &str = "wishes";
+pub const SPECS: &str = "specs";
 /// The status, in the directory of a device.
 pub const STATUS: &str = "status.json";
 /// Where the memory is mounted that a daemon and its clients have at `/dev/shm`.
@@ -21,7 +21,6 @@ pub const SHM: &str = "shm";
 pub struct DaemonSpec {
     pub v: u32,
     /// The only device that the daemon sees: `GPU-…` or `MIG-…`.
-    #[serde(rename = "unit")]
     pub device: String,
     /// The GPU that only the daemon's server may open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +64,6 @@ pub struct DaemonStatus {
     pub v: u32,
     pub phase: DaemonPhase,
     /// The spec that it runs by.
-    #[serde(rename = "wish")]
     pub spec: Option<DaemonSpec>,
     pub daemon: Option<u32>,
     /// Seconds since 1970 at which this daemon started.

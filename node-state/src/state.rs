@@ -15,7 +15,7 @@ impl StateDirectory<'_> {
 
     /// The container directories, by answer name ([`crate::container_directory`]).
     pub fn container_directories(self) -> PathBuf {
-        self.0.join("seats")
+        self.0.join("containers")
     }
 
     /// The MPS daemons, a directory for each device ([`crate::mps`]).

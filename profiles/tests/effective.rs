@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 fn gpu(index: u32, mode: &str, resource: &str, replicas: u32, scaled: u32) -> Value {
     json!({
         "uuid": format!("GPU-0000000{index}-0000-0000-0000-000000000000"), "index": index,
-        "model": "NVIDIA A30", "memory": 1000, "scaled": scaled, "cores": 100, "seats": replicas,
+        "model": "NVIDIA A30", "memory": 1000, "scaled": scaled, "cores": 100, "replicas": replicas,
         "mode": mode, "resource": resource, "health": "ok",
     })
 }

@@ -9,7 +9,7 @@ export function merge(state, answer) {
   return { ...state, ...answer.rest, edition: answer.edition, nodes: sorted };
 }
 
-const units = { memory: 'MiB', cores: '% of compute', seats: 'replicas' };
+const units = { memory: 'MiB', cores: '% of compute', replicas: 'replicas' };
 
 /** The parts of a GPU's bar in percent of its width: shares, what else is allocated, what is free. */
 export function parts(gpu, by) {
@@ -99,7 +99,7 @@ export function curve(values, most, width, height) {
 
 /** What would let a pending pod run: the most memory that a GPU has free beside that much compute. */
 export function help(pod, nodes) {
-  const ask = pod.asks.find((one) => one.stage === 'app') ?? pod.asks[0];
+  const ask = pod.requests.find((one) => one.stage === 'app') ?? pod.requests[0];
   const wanted = Number(/^(\d+) MiB$/.exec(ask?.memory ?? '')?.[1]);
   if (!wanted) return '';
   let best = null;
@@ -108,7 +108,7 @@ export function help(pod, nodes) {
     for (const gpu of node.gpus.filter((one) => !one.closed && !node.closed && one.mode !== 'mig')) {
       largest = Math.max(largest, gpu.total.memory);
       const free = (of) => gpu.total[of] - gpu.used[of];
-      if (free('seats') < 1 || free('cores') < ask.cores) continue;
+      if (free('replicas') < 1 || free('cores') < ask.cores) continue;
       if (free('memory') > (best?.free ?? 0)) best = { free: free('memory'), on: `GPU ${gpu.index} of ${node.node}` };
     }
   }
@@ -202,8 +202,8 @@ export function legend(nodes, by) {
 
 /** What the containers of a pending pod request. */
 export function requests(pod) {
-  const asks = pod.asks.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`);
-  return asks.join('; ') + (pod.annotated ? ' (in annotation aliquot.dev/request)' : '');
+  const requests = pod.requests.map((ask) => `${ask.container}: ${ask.count} × (${ask.memory}, ${ask.cores} % of compute)`);
+  return requests.join('; ') + (pod.annotated ? ' (in annotation aliquot.dev/request)' : '');
 }
 
 /** Where an arrow key leads in a grid of rows; `[row, cell]`. */

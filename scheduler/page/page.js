@@ -163,7 +163,7 @@ function open(from, node, gpu, share) {
   opener = from;
   const facts = {
     Node: node.node, GPU: `${gpu.index} ${gpu.model}`, Device: share.instance ?? gpu.gpu, Mode: gpu.mode,
-    Memory: `${share.memory} MiB`, Compute: `${share.cores} %`, Replicas: `${share.seats}`,
+    Memory: `${share.memory} MiB`, Compute: `${share.cores} %`, Replicas: `${share.replicas}`,
     Used: usedText(usedBy(usage.get(node.node), gpu, share), share),
     State: share.confirmed ? 'bound' : 'being bound', Health: gpu.closed ?? 'ok',
   };

@@ -446,7 +446,7 @@ fn allocated_event(pod: PodRef, node: &NodeName, allocation: &Allocation) -> Eve
     EventNote {
         pod,
         warning: false,
-        reason: "Booked",
+        reason: "Allocated",
         action: "Binding",
         text,
     }

@@ -199,7 +199,7 @@ fn cache_with_dynamic_mig() -> LedgerCache {
     let mut object: Node = node("a", 1000);
     let text = json!({"v": 1, "reads": [1], "gpus": [{
         "uuid": "GPU-a", "index": 1, "model": "A100", "memory": 40960, "scaled": 40960,
-        "cores": 100, "seats": 0, "mode": "mig", "resource": "nvidia.com/gpu", "health": "ok",
+        "cores": 100, "replicas": 0, "mode": "mig", "resource": "nvidia.com/gpu", "health": "ok",
         "mig": {"compute": 7, "profiles": [{"name": "3g.20gb", "compute": 3, "size": 4,
             "memory": 19968, "starts": [0, 4], "most": 2}], "instances": []},
     }]});

@@ -80,11 +80,11 @@ mod tests {
         let cache = cache();
         for name in ["m", "x"] {
             let mut node = node(name, 100_000);
-            let (model, replicas) = (format!(r#""model":"{name}""#), r#""seats":100"#);
+            let (model, replicas) = (format!(r#""model":"{name}""#), r#""replicas":100"#);
             let annotations = node.metadata.annotations.iter_mut();
             for text in annotations.flat_map(BTreeMap::values_mut) {
                 *text = text.replace(r#""model":"m""#, &model);
-                *text = text.replace(r#""seats":10"#, replicas);
+                *text = text.replace(r#""replicas":10"#, replicas);
             }
             Index::<Node>::apply(&cache, node);
         }

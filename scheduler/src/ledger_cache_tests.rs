@@ -12,7 +12,7 @@ use super::*;
 pub(crate) fn node(name: &str, memory: u64) -> Node {
     let inventory = json!({"v": 1, "reads": [1], "gpus": [{
         "uuid": format!("GPU-{name}"), "index": 0, "model": "m", "memory": memory, "scaled": memory,
-        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
+        "cores": 100, "replicas": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok",
     }]});
     from(json!({"metadata": {"name": name, "annotations": {INVENTORY: inventory.to_string()}}}))
 }

@@ -73,7 +73,7 @@ declared! {
         "Duration of extender calls";
     REFUSALS = Counter "refusals" "" ["reason"]
         "Refused filter calls in which a GPU or node was refused for this reason";
-    REQUEUES = Counter "nudges" "" []
+    REQUEUES = Counter "requeues" "" []
         "Refused pods requeued because they fit again";
     PREEMPTIONS = Counter "preemptions" "" []
         "Preemptions whose first victim was evicted";
@@ -89,11 +89,11 @@ declared! {
         "Nodes with an inventory";
     GPUS = Gauge "gpus" "" []
         "GPUs in the inventories";
-    ALLOCATIONS = Gauge "bookings" "" []
+    ALLOCATIONS = Gauge "allocations" "" []
         "Bound pods with an allocation";
     RESERVATIONS = Gauge "reservations" "" []
         "Pods with a reservation that the watch has not confirmed";
-    PENDING_PODS = Gauge "waiting_pods" "" []
+    PENDING_PODS = Gauge "pending_pods" "" []
         "Pods that request a share and are not bound";
     REFUSED_PODS = Gauge "refused_pods" "" []
         "Pending pods that fit on no node";
@@ -103,21 +103,21 @@ declared! {
         "MiB or percent of compute allocated to the namespace's pods, for each limit; absent while an allocation there is unreadable";
     QUOTA_LIMIT = Gauge "quota_limit" "" ["namespace", "quota", "resource"]
         "Value of the limit; 0 for one that is invalid";
-    GPU_MEMORY_ALLOCATED = Gauge "gpu_memory_booked" "bytes" ["node", "gpu", "index"]
-        "Allocated memory of a GPU, lingering shares included";
+    GPU_MEMORY_ALLOCATED = Gauge "gpu_memory_allocated" "bytes" ["node", "gpu", "index"]
+        "Allocated memory of a GPU, orphaned shares included";
     GPU_MEMORY_FREE = Gauge "gpu_memory_free" "bytes" ["node", "gpu", "index"]
         "Memory that can still be allocated; 0 for a GPU that takes no new share";
-    GPU_MEMORY_LINGERING = Gauge "gpu_memory_lingering" "bytes" ["node", "gpu", "index"]
+    GPU_MEMORY_ORPHANED = Gauge "gpu_memory_orphaned" "bytes" ["node", "gpu", "index"]
         "Memory of shares whose processes outlive their pods; only for GPUs that have some";
-    GPU_CORES_ALLOCATED = Gauge "gpu_cores_booked" "ratio" ["node", "gpu", "index"]
+    GPU_CORES_ALLOCATED = Gauge "gpu_cores_allocated" "ratio" ["node", "gpu", "index"]
         "Allocated compute of a GPU; 1 is all of it";
     GPU_CORES_FREE = Gauge "gpu_cores_free" "ratio" ["node", "gpu", "index"]
         "Compute that can still be allocated; 0 for a GPU that takes no new share";
-    GPU_CORES_LINGERING = Gauge "gpu_cores_lingering" "ratio" ["node", "gpu", "index"]
+    GPU_CORES_ORPHANED = Gauge "gpu_cores_orphaned" "ratio" ["node", "gpu", "index"]
         "Compute of shares whose processes outlive their pods; only for GPUs that have some";
-    GPU_REPLICAS_ALLOCATED = Gauge "gpu_seats_booked" "" ["node", "gpu", "index"]
+    GPU_REPLICAS_ALLOCATED = Gauge "gpu_replicas_allocated" "" ["node", "gpu", "index"]
         "Allocated shares of a GPU";
-    GPU_REPLICAS_FREE = Gauge "gpu_seats_free" "" ["node", "gpu", "index"]
+    GPU_REPLICAS_FREE = Gauge "gpu_replicas_free" "" ["node", "gpu", "index"]
         "Shares that the GPU can still take; 0 for one that takes no new share";
 }
 

@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 use crate::pod_client::{CallError, PodClient};
 
 /// The annotation that is patched; its value is the time in milliseconds.
-pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/nudge";
+pub const REQUEUE_ANNOTATION: &str = "aliquot.dev/requeue";
 /// Pause before pods whose requeueing failed are checked again.
 const RETRY: Duration = Duration::from_secs(1);
 

@@ -39,7 +39,7 @@ use crate::views::{self, ReadModel, page};
 use crate::{evict, learn, requeue, unreadable};
 
 /// How long `/readyz` fails before the listener closes.
-const LINGER: Duration = Duration::from_millis(200);
+const SHUTDOWN_DELAY: Duration = Duration::from_millis(200);
 
 /// Serves until a signal arrives.
 #[allow(
@@ -49,7 +49,8 @@ const LINGER: Duration = Duration::from_millis(200);
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let client = client::client(settings.kubeconfig.as_deref()).await?;
     let readiness = Readiness::new(WATCHED);
-    let stop = stop::on_signals(readiness.clone(), LINGER).context("cannot listen for signals")?;
+    let stop =
+        stop::on_signals(readiness.clone(), SHUTDOWN_DELAY).context("cannot listen for signals")?;
     let reading = settings.request.settings()?;
     let cache = Arc::new(LedgerCache::new(reading, settings.policies()));
     let (events, event_rx) = event::queue();

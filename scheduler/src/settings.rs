@@ -24,7 +24,7 @@ pub struct Settings {
     /// Address of the extender, health and metrics.
     #[arg(long, env = "ALIQUOT_LISTEN", default_value = "0.0.0.0:9395")]
     pub listen: SocketAddr,
-    /// Additional address for queries (/books, /explain, /top), health and metrics, so that
+    /// Additional address for queries (/ledger, /explain, /top), health and metrics, so that
     /// --listen may be a loopback address that only kube-scheduler reaches.
     #[arg(long, env = "ALIQUOT_ADMIN_LISTEN")]
     pub admin_listen: Option<SocketAddr>,

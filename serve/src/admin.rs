@@ -131,11 +131,11 @@ mod tests {
         let alive = Readiness::new([]);
         let router = router_alive(Readiness::new([]), alive.clone(), Arc::default());
         check(&router, "/healthz", StatusCode::OK, "ok").await;
-        alive.fail("looked", "not for 30 s");
+        alive.fail("sampled", "not for 30 s");
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        check(&router, "/healthz", status, "looked: not for 30 s").await;
+        check(&router, "/healthz", status, "sampled: not for 30 s").await;
         check(&router, "/readyz", StatusCode::OK, "ok").await;
-        alive.pass("looked");
+        alive.pass("sampled");
         check(&router, "/healthz", StatusCode::OK, "ok").await;
     }
 

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::readiness::Readiness;
 
-/// A token that is cancelled `linger` after the first SIGTERM or SIGINT, or at once on the
+/// A token that is cancelled `delay` after the first SIGTERM or SIGINT, or at once on the
 /// second. `/readyz` fails from the first on, so that a Service can send its clients
 /// elsewhere before the listener closes.
-pub fn on_signals(readiness: Readiness, linger: Duration) -> io::Result<CancellationToken> {
+pub fn on_signals(readiness: Readiness, delay: Duration) -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let token = CancellationToken::new();
@@ -25,10 +25,10 @@ pub fn on_signals(readiness: Readiness, linger: Duration) -> io::Result<Cancella
             }
         };
         let name = signalled().await;
-        tracing::info!(signal = name, linger = ?linger, "stopping");
+        tracing::info!(signal = name, delay = ?delay, "stopping");
         readiness.fail("running", "stopping");
-        // Either the linger is over or a second signal came.
-        let _ = tokio::time::timeout(linger, signalled()).await;
+        // Either the delay is over or a second signal came.
+        let _ = tokio::time::timeout(delay, signalled()).await;
         stop.cancel();
     });
     Ok(token)

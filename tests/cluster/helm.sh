@@ -3,7 +3,7 @@
 # for the current sources; a second run is a look-up.
 #   HELM=$(tests/cluster/helm.sh)
 # Cold: about 2 minutes on 2 cores.
-# It is a module of its own: its wishes change nothing of the cluster's Kubernetes.
+# It is a module of its own: its dependencies change nothing of the cluster's Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./cache.sh

@@ -105,13 +105,8 @@ pub struct Args {
     #[arg(long, env = "ALIQUOT_CA_LIFETIME", default_value = "8760h")]
     pub ca_lifetime: SignedDuration,
     /// Lifetime of the serving certificate, such as 720h; the next is issued after two thirds
-    #[arg(
-        long = "leaf-lifetime",
-        value_name = "LEAF_LIFETIME",
-        env = "ALIQUOT_LEAF_LIFETIME",
-        default_value = "720h"
-    )]
-    pub serving_lifetime: SignedDuration,
+    #[arg(long, env = "ALIQUOT_CERTIFICATE_LIFETIME", default_value = "720h")]
+    pub certificate_lifetime: SignedDuration,
 
     /// Directory with tls.crt, tls.key and ca.crt that something else creates and renews, such as
     /// cert-manager; without it the webhook issues its own
@@ -124,8 +119,8 @@ pub struct Args {
 
     /// How long to keep serving after SIGTERM, not ready, until the Service has removed the
     /// endpoint
-    #[arg(long, env = "ALIQUOT_LINGER", default_value = "0s")]
-    pub linger: SignedDuration,
+    #[arg(long, env = "ALIQUOT_SHUTDOWN_DELAY", default_value = "0s")]
+    pub shutdown_delay: SignedDuration,
     /// Log format: text or json
     #[arg(long, env = "ALIQUOT_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -184,8 +179,8 @@ impl Args {
 
     /// How long certificates live.
     pub fn lifetimes(&self) -> Result<Lifetimes, ArgsError> {
-        let (ca, serving) = (self.ca_lifetime, self.serving_lifetime);
-        for (flag, value) in [("--ca-lifetime", ca), ("--leaf-lifetime", serving)] {
+        let (ca, serving) = (self.ca_lifetime, self.certificate_lifetime);
+        for (flag, value) in [("--ca-lifetime", ca), ("--certificate-lifetime", serving)] {
             if value < SHORTEST {
                 return Err(ArgsError::Lifetime { flag, value });
             }
@@ -194,8 +189,8 @@ impl Args {
     }
 
     /// How long to keep serving after the first signal.
-    pub fn linger(&self) -> Duration {
-        self.linger.unsigned_abs()
+    pub fn shutdown_delay(&self) -> Duration {
+        self.shutdown_delay.unsigned_abs()
     }
 
     /// What to reconcile.

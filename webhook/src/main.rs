@@ -26,7 +26,7 @@ async fn main() -> Result<()> {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let readiness = Readiness::new([CERTIFICATE, CONFIGURATION]);
-    let stop = stop::on_signals(readiness.clone(), args.linger())?;
+    let stop = stop::on_signals(readiness.clone(), args.shutdown_delay())?;
 
     // The listener is open before the configuration sends requests to it.
     let certificates = Certificates::none();

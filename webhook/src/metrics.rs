@@ -67,13 +67,13 @@ impl Metrics {
             metrics.duration.clone(),
         );
         registry.register(
-            "leaf_expiry_timestamp_seconds",
+            "certificate_expiry_timestamp_seconds",
             "When the served certificate expires",
             metrics.certificate_expiry.clone(),
         );
         registry.register(
-            "leaves_issued",
-            "Leaf certificates issued by this process",
+            "certificates_issued",
+            "Serving certificates issued by this process",
             metrics.certificates_issued.clone(),
         );
         registry.register(

@@ -22,13 +22,10 @@ pub struct ContainerView {
     /// Paths of libvgpu.so that are mapped into this process.
     pub loaded: Vec<String>,
     /// Where shim libraries are mounted over the driver's libraries.
-    #[serde(rename = "standing_in")]
     pub shims: Vec<String>,
     /// `/dev/nvidia0` and so on.
-    #[serde(rename = "cards")]
     pub gpu_nodes: Vec<String>,
     /// [`VARIABLES`] that are set.
-    #[serde(rename = "told")]
     pub environment: BTreeMap<String, String>,
     /// `/.aliquot` exists.
     pub has_page: bool,

@@ -9,7 +9,8 @@ use crate::components::COMPONENT;
 
 fn inventory() -> Inventory {
     let gpu = json!({"uuid": "GPU-a", "index": 0, "model": "A100", "memory": 1000, "scaled": 1000,
-        "cores": 100, "seats": 10, "mode": "vgpu", "resource": "nvidia.com/gpu", "health": "ok"});
+        "cores": 100, "replicas": 10, "mode": "vgpu", "resource": "nvidia.com/gpu",
+        "health": "ok"});
     let text = json!({"v": 1, "reads": [1], "driver": "580", "gpus": [gpu]});
     Inventory::decode(&text.to_string()).unwrap()
 }

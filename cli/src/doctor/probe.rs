@@ -63,10 +63,10 @@ impl Probe {
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
                     "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
-                    "name": "look",
+                    "name": "container-view",
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["kubectl-aliquot", "doctor", "look"],
+                    "command": ["kubectl-aliquot", "doctor", "container-view"],
                     "securityContext": {"allowPrivilegeEscalation": false,
                         "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}},
                 }],

@@ -9,7 +9,7 @@ use super::*;
 fn node(name: &str, count: u32) -> Node {
     let gpu = |index: u32| {
         json!({"uuid": format!("GPU-{name}-{index}"), "index": index, "model": "NVIDIA L4",
-            "memory": 20_000, "scaled": 20_000, "cores": 100, "seats": 10, "mode": "vgpu",
+            "memory": 20_000, "scaled": 20_000, "cores": 100, "replicas": 10, "mode": "vgpu",
             "resource": "nvidia.com/gpu", "health": "ok"})
     };
     let gpus: Vec<_> = (0..count).map(gpu).collect();

@@ -243,7 +243,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
                 figure(|used| used.power),
                 suggested(gpu, usage),
                 gpu.gpu.to_string(),
-                gpu.lingering.memory.0.to_string(),
+                gpu.orphaned.memory.0.to_string(),
                 most(gpu.largest_with_default_cores),
                 match &*gpu.resource {
                     "" => dash(),
@@ -266,7 +266,7 @@ pub fn gpus(answer: &TopAnswer, usage: &Usage, by: SortBy, wide: bool) -> String
         let cores = counted(answer.default_cores.0, "CORE", "CORES");
         let _ = write!(
             head,
-            "|PODS|OWNERS|C|W|REPLICAS|UUID|LINGERING MIB|WITH {cores}|RESOURCE"
+            "|PODS|OWNERS|C|W|REPLICAS|UUID|ORPHANED MIB|WITH {cores}|RESOURCE"
         );
     }
     aligned(&head, &sorted(rows.collect(), by)) + &notes(nodes)

@@ -45,7 +45,6 @@ pub struct PreemptionRecord {
     pub node: NodeName,
     pub victims: Vec<Victim>,
     /// What is reserved for the pod of each device.
-    #[serde(rename = "hold")]
     pub reserved: DeviceUses,
     /// When the plan is given up, in seconds since 1970; once it is, when the pod may get another.
     pub until: u64,

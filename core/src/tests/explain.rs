@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::explain::{CHOSEN, FITS, NOT_ASKED, NodeAnswer};
 use crate::fit::fit;
-use crate::inventory::{Health, Inventory, LingeringShare, TopologyScope};
+use crate::inventory::{Health, Inventory, OrphanedShare, TopologyScope};
 use crate::node::{NodePublication, NodeState};
 use crate::refusal::{Reason, Refusal};
 use crate::score::Policies;
@@ -59,7 +59,7 @@ prop_compose! {
             match kind {
                 0 => gpu.health = Health::Unhealthy("xid 79".to_owned()),
                 1 => gpu.resource = "nvidia.com/other".to_owned(),
-                2 => made.lingering.push(LingeringShare {
+                2 => made.orphaned.push(OrphanedShare {
                     pod: "gone".into(),
                     gpu: gpu.uuid.clone(),
                     replicas: 1,
@@ -167,7 +167,7 @@ fn only(node: &NodeState, place: usize) -> NodeState {
 #[test]
 fn reports_unallocated_amounts_and_none_of_closed_devices() {
     let mut made = inventory(vec![gpu(0, 1000, 4), gpu(3, 1000, 4)]);
-    made.lingering.push(LingeringShare {
+    made.orphaned.push(OrphanedShare {
         pod: "gone".into(),
         gpu: "GPU-0".into(),
         replicas: 2,
@@ -186,7 +186,7 @@ fn reports_unallocated_amounts_and_none_of_closed_devices() {
     };
     assert_eq!(open.used, amount(3, 400, 30));
     assert_eq!(open.left, amount(1, 600, 70));
-    assert_eq!(open.lingering, amount(2, 100, 10));
+    assert_eq!(open.orphaned, amount(2, 100, 10));
     assert_eq!(
         (open.largest, open.largest_with_default_cores),
         (Some(Mib(600)), None)
@@ -199,9 +199,9 @@ fn reports_unallocated_amounts_and_none_of_closed_devices() {
 fn shows_what_victims_hold_of_a_reservation_once() {
     let mut ledger = Ledger::default();
     let victim = PodUid::from("victim");
-    let publish = |ledger: &mut Ledger, lingers: bool| {
+    let publish = |ledger: &mut Ledger, orphaned: bool| {
         let mut made = inventory(vec![gpu(0, 1000, 4)]);
-        made.lingering.extend(lingers.then(|| LingeringShare {
+        made.orphaned.extend(orphaned.then(|| OrphanedShare {
             pod: victim.clone(),
             gpu: "GPU-0".into(),
             replicas: 1,

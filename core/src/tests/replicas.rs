@@ -50,7 +50,7 @@ fn refuses_node_whose_kubelet_offers_no_replicas() {
     let mut memo = Memo::default();
     publish(&mut ledger, "n", Some(0));
     let none = "GPU request does not fit the one node offered: \
-                1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+                1 NodeInsufficientReplicas (the kubelet offers 0 of nvidia.com/gpu)";
     assert_eq!(answer(&ledger, &mut memo), none);
     publish(&mut ledger, "n", Some(1));
     assert_eq!(answer(&ledger, &mut memo), "n");
@@ -75,7 +75,7 @@ fn counts_replicas_of_pods_of_other_schedulers() {
     let asked = app(1, 100, 0);
     let reserve = |ledger: &mut Ledger, pod: &str| reserve(ledger, pod, "n", &asked);
     assert!(reserve(&mut ledger, "a").is_ok());
-    let few = "GPU request does not fit the one node offered: 1 NodeInsufficientSeats \
+    let few = "GPU request does not fit the one node offered: 1 NodeInsufficientReplicas \
                (the kubelet offers 3 of nvidia.com/gpu, too few of them are free)";
     assert_eq!(answer(&ledger, &mut memo), few);
     assert!(reserve(&mut ledger, "b").is_err());

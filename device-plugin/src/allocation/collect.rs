@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_core::inventory::{ForeignAllocation, LingeringShare};
+use aliquot_core::inventory::{ForeignAllocation, OrphanedShare};
 use aliquot_core::{GpuUuid, PodUid};
 use aliquot_node_state::accepted::AcceptedAllocation;
 use aliquot_node_state::checkpoint::CheckpointEntry;
@@ -95,10 +95,10 @@ pub fn departed<'a>(
 }
 
 /// What departed pods with live processes still use, by pod and device.
-pub fn lingering<'a>(
+pub fn orphaned<'a>(
     alive: &BTreeSet<PodUid>,
     accepted: impl Iterator<Item = &'a AcceptedAllocation>,
-) -> Vec<LingeringShare> {
+) -> Vec<OrphanedShare> {
     accepted
         .filter(|share| alive.contains(&share.pod))
         .flat_map(|share| {
@@ -106,7 +106,7 @@ pub fn lingering<'a>(
                 .uses()
                 .clone()
                 .into_iter()
-                .map(|(gpu, used)| LingeringShare {
+                .map(|(gpu, used)| OrphanedShare {
                     pod: share.pod.clone(),
                     gpu,
                     replicas: used.replicas,

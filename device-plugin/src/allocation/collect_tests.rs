@@ -164,7 +164,7 @@ fn counts_foreign_pod_on_dynamic_mig_instance() {
 }
 
 #[test]
-fn lingering_retains_replicas_and_instances() {
+fn orphaned_retains_replicas_and_instances() {
     let instance = |start| instance_grant("GPU-b", "1g.5gb", start);
     let twice = aliquot_core::Grant {
         replicas: 2,
@@ -172,7 +172,7 @@ fn lingering_retains_replicas_and_instances() {
     };
     let given = allocation(&[("main", &[twice, instance(0), instance(6)])]);
     let share = crate::testing::accepted("u1", given);
-    let left = lingering(&set(&["u1"]), [share].iter());
+    let left = orphaned(&set(&["u1"]), [share].iter());
     let found: Vec<_> = left.iter().map(|l| (l.gpu.as_str(), l.replicas)).collect();
     let expected = [("GPU-a", 2), ("GPU-b/1g.5gb@0", 1), ("GPU-b/1g.5gb@6", 1)];
     assert_eq!(found, expected);

@@ -40,7 +40,7 @@ pub fn unmount(directory: &Path) -> Result<(), FileError> {
     tmpfs::unmount(&folder).map_err(failed("unmount", &folder))
 }
 
-/// A container that an earlier release started has the file itself mounted.
+/// A container that started where mounts do not reach the runtime has the file itself mounted.
 fn is_in_use(slots: &Path) -> bool {
     fs::metadata(slots).is_ok_and(|found| found.len() > 0)
 }

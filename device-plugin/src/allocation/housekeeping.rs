@@ -1,5 +1,5 @@
-//! Housekeeping: removes files that nobody needs, and finds lost checkpoints and lingering or foreign
-//! use of devices. It never collects at start or exit, before the pods are synced, or while the
+//! Housekeeping: removes files that nobody needs, and finds lost checkpoints and orphaned or
+//! foreign use of devices. It never collects at start or exit, before the pods are synced, or while the
 //! checkpoint cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,7 @@ fn try_once(
     let entries = known.entries()?;
     let mut pods = known.pods.in_order();
     // A pod that has ended needs its files no more than one that is gone; its remaining processes
-    // are lingering.
+    // are orphaned.
     pods.retain(|pod| pod.phase != Phase::Ended);
     let departed = collect::departed(&pods, store.pods());
     let alive = aliquot_node_state::processes::alive(proc, &departed)
@@ -205,9 +205,9 @@ fn try_once(
     let devices: Vec<GpuUuid> = devices.collect();
     let mut foreign = collect::foreign(&entries, &pods, &node.ledger_ids());
     foreign.extend(collect::foreign_of_damaged(&damaged, &alive, &devices));
-    let lingering = collect::lingering(&alive, shares());
+    let orphaned = collect::orphaned(&alive, shares());
     let unreadable = collect::unreadable(&entries, &pods);
-    known.published.set_holders(foreign, lingering, unreadable);
+    known.published.set_holders(foreign, orphaned, unreadable);
     let present = |uid: &PodUid| pods.iter().any(|pod| pod.uid == *uid);
     known.published.retain_refused(present);
     let held = paths.unmanaged.as_deref();
@@ -258,14 +258,6 @@ pub(crate) fn remove(paths: &Paths, name: &str) -> Result<(), FileError> {
     let directory = paths.container_directories.join(name);
     counters_file::unmount(&directory)?;
     files::remove(&directory)
-}
-
-/// Removes the container directories that an earlier release preallocated in this folder.
-pub(crate) fn remove_preallocated(folder: &Path) -> Result<(), FileError> {
-    for name in files::names(folder)? {
-        counters_file::unmount(&folder.join(name))?;
-    }
-    files::remove(folder)
 }
 
 /// Sends an event, once, to each pod whose accepted allocation cannot be read.

@@ -36,7 +36,7 @@ pub struct Validator {
 /// What is known of a pod, and of the others on its node.
 #[derive(Clone, Copy, Debug)]
 pub struct ValidationInput<'a> {
-    /// The node's devices, with their foreign and lingering use.
+    /// The node's devices, with their foreign and orphaned use.
     pub inventory: &'a Inventory,
     pub layout: &'a NodeLayout,
     pub uid: &'a PodUid,
@@ -239,7 +239,7 @@ fn check_capacity(
         let other_resource = other_resource.then_some(Reason::CardTypeMismatch);
         if let Some(reason) = other_resource.or(full) {
             if other_resource.is_none() && fits_later(&open, &all, &gpu, &requested) {
-                return Err(Refusal::Lingering(gpu, reason));
+                return Err(Refusal::Orphaned(gpu, reason));
             }
             return Err(Refusal::Full {
                 gpu,
@@ -261,7 +261,7 @@ fn fits_later(
     requested: &DeviceUse,
 ) -> bool {
     let mut later = inventory.clone();
-    later.lingering.clear();
+    later.orphaned.clear();
     let known = LedgerDevices::of(&later, &[], pods);
     let found = known.refusal_of(&later, gpu, requested);
     found.is_some_and(|(_, full)| full.is_none())
@@ -320,7 +320,7 @@ pub enum Refusal {
     Unhealthy(GpuUuid, String),
     Changing(GpuUuid, String),
     /// The device has enough left but for what processes of deleted pods still use.
-    Lingering(GpuUuid, Reason),
+    Orphaned(GpuUuid, Reason),
     /// The device has too little left beside what was accepted before.
     Full {
         gpu: GpuUuid,
@@ -406,7 +406,7 @@ impl fmt::Display for Refusal {
                 f,
                 "{gpu} of the pod's allocation {how}: delete the pod and create it again"
             ),
-            Self::Lingering(gpu, reason) => write!(
+            Self::Orphaned(gpu, reason) => write!(
                 f,
                 "processes of a pod that was deleted still use {gpu} ({reason}): the kubelet starts this pod when they have ended"
             ),

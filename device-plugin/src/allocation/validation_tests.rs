@@ -1,7 +1,7 @@
 //! A table of first starts: accepted, refused, and what the user reads.
 
 use aliquot_core::Grant;
-use aliquot_core::inventory::LingeringShare;
+use aliquot_core::inventory::OrphanedShare;
 use aliquot_core::usage::{DeviceUse, Stage};
 use aliquot_node_state::limits::UtilizationPolicy;
 
@@ -206,7 +206,7 @@ fn rejects_allocations_over_device_capacity() {
 
 #[test]
 fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
-    let lingers = |memory| LingeringShare {
+    let orphaned = |memory| OrphanedShare {
         pod: "gone".into(),
         gpu: "GPU-a".into(),
         memory: Mib(memory),
@@ -214,13 +214,13 @@ fn says_when_only_processes_of_deleted_pods_are_in_the_way() {
         replicas: 1,
     };
     check(
-        |c| c.inventory.lingering.push(lingers(7001)),
+        |c| c.inventory.orphaned.push(orphaned(7001)),
         &["GPU-a", "CardInsufficientMemory", "when they have ended"],
     );
     let full = allocation(&[("main", &[grant("GPU-a", 7001, 0)])]);
     check(
         |c| {
-            c.inventory.lingering.push(lingers(1));
+            c.inventory.orphaned.push(orphaned(1));
             c.others = vec![accepted("u2", full)];
         },
         &["too little capacity", "create it again"],

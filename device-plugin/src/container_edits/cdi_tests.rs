@@ -43,7 +43,7 @@ fn renders_spec_for_runtime() {
         ..DriverEdits::default()
     };
     let variables = vec!["A=1".to_owned()];
-    let spec = spec(&name(), variables, "/s/seats/n", &driver, false);
+    let spec = spec(&name(), variables, "/s/containers/n", &driver, false);
     assert_eq!(
         serde_json::to_value(&spec).expect("json"),
         json!({
@@ -52,9 +52,9 @@ fn renders_spec_for_runtime() {
                 "env": ["A=1"],
                 "deviceNodes": [{"path": "/dev/nvidia0"}],
                 "mounts": [
-                    {"hostPath": "/s/seats/n", "containerPath": "/.aliquot",
+                    {"hostPath": "/s/containers/n", "containerPath": "/.aliquot",
                      "options": ["ro", "nosuid", "nodev", "bind"]},
-                    {"hostPath": "/s/seats/n/counters/slots",
+                    {"hostPath": "/s/containers/n/counters/slots",
                      "containerPath": "/.aliquot/counters/slots",
                      "options": ["rw", "nosuid", "nodev", "noexec", "bind"]},
                 ],

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_core::inventory::{
-    self, ForeignAllocation, Health, Inventory, LingeringShare, RefusedPod, ResizeReport,
+    self, ForeignAllocation, Health, Inventory, OrphanedShare, RefusedPod, ResizeReport,
     TopologyScope,
 };
 use aliquot_core::{GpuUuid, Mib, PodUid, allocation};
@@ -48,7 +48,7 @@ pub struct MonitorReports {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OtherUsers {
     foreign: Vec<ForeignAllocation>,
-    lingering: Vec<LingeringShare>,
+    orphaned: Vec<OrphanedShare>,
     unreadable: Vec<PodUid>,
 }
 
@@ -115,7 +115,7 @@ pub struct PublishedNode {
     /// How far the resizes of pods are.
     resizes: Vec<ResizeReport>,
     /// The agent is being removed from the node: no replica is advertised.
-    pub leaving_node: bool,
+    pub cleaning_up: bool,
     /// How much host memory may back oversubscribed GPU memory, by the settings; `None`: all that
     /// the profile allows.
     host_reserve: Option<Mib>,
@@ -141,7 +141,7 @@ impl NodePublisher {
                 topology_policy: String::new(),
                 topology_scope: TopologyScope::default(),
                 gpus: Vec::new(),
-                lingering: Vec::new(),
+                orphaned: Vec::new(),
                 foreign: Vec::new(),
                 refused: Vec::new(),
                 evict: Vec::new(),
@@ -170,7 +170,7 @@ impl NodePublisher {
             taken_resources: None,
             refused: Vec::new(),
             resizes: Vec::new(),
-            leaving_node: false,
+            cleaning_up: false,
             host_reserve: None,
         };
         node.recompute();
@@ -228,8 +228,8 @@ impl NodePublisher {
     }
 
     /// Stops advertising replicas: the agent is being removed from the node.
-    pub fn set_leaving(&self) {
-        self.change(|node| node.leaving_node = true);
+    pub fn set_cleaning_up(&self) {
+        self.change(|node| node.cleaning_up = true);
     }
 
     pub fn set_mps_down(&self, down: BTreeMap<GpuUuid, String>) {
@@ -239,13 +239,13 @@ impl NodePublisher {
     pub fn set_holders(
         &self,
         foreign: Vec<ForeignAllocation>,
-        lingering: Vec<LingeringShare>,
+        orphaned: Vec<OrphanedShare>,
         unreadable: Vec<PodUid>,
     ) {
         self.change(|node| {
             node.other_users = OtherUsers {
                 foreign,
-                lingering,
+                orphaned,
                 unreadable,
             };
         });
@@ -409,7 +409,7 @@ impl PublishedNode {
             unmeasured: unmeasured.map(GpuUuid::from).collect(),
             unmanaged: gpus.iter().filter_map(held).collect(),
             gpus,
-            lingering: self.other_users.lingering.clone(),
+            orphaned: self.other_users.orphaned.clone(),
             foreign: self.other_users.foreign.clone(),
             refused: self.refused.clone(),
             evict,

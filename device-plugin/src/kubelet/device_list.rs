@@ -15,10 +15,10 @@ use aliquot_node_state::device_id::{DeviceIds, MAX_ID};
 /// those of a GPU whose mode is being switched, before its instances end one by one. Replicas that
 /// living pods use are healthy, whatever happened to their device, and stay until the pods
 /// end: otherwise the kubelet would count these pods against replicas of other devices. A replica
-/// in use under an earlier resource name is not advertised under the new one. A node that the agent
-/// is leaving has none.
+/// in use under an earlier resource name is not advertised under the new one. A node that is being
+/// cleaned up has none.
 pub(crate) fn plugin_devices(node: &PublishedNode, resource: &str) -> Vec<Device> {
-    if node.leaving_node {
+    if node.cleaning_up {
         return Vec::new();
     }
     let nothing = DeviceIds::new();

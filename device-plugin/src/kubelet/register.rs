@@ -29,15 +29,13 @@ fn socket(resource: &str, registration: u16) -> String {
 }
 
 /// Whether a file of the kubelet's directory is a socket of ours for this resource, of whichever
-/// registration; earlier releases used one name for all.
+/// registration.
 fn is_socket(resource: &str, file: &str) -> bool {
     let registration = file
         .strip_prefix(&prefix(resource))
+        .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|rest| rest.strip_suffix(".sock"));
-    registration.is_some_and(|registration| match registration.strip_prefix('-') {
-        None => registration.is_empty(),
-        Some(number) => number.len() == 4 && u16::from_str_radix(number, 16).is_ok(),
-    })
+    registration.is_some_and(|number| number.len() == 4 && u16::from_str_radix(number, 16).is_ok())
 }
 
 fn prefix(resource: &str) -> String {
@@ -350,7 +348,6 @@ mod tests {
         let mig = "aliquot-mig-1g.5gb.me-0001.sock";
         check("nvidia.com/mig-1g.5gb.me", 1, mig);
         check("example.com/gpu", 1, "aliquot-example.com_gpu-0001.sock");
-        assert!(is_socket("nvidia.com/gpu", "aliquot-gpu.sock"));
         for other in [mig, "aliquot-gpu-a-0001.sock", "aliquot-gpu.sock.d"] {
             assert!(!is_socket("nvidia.com/gpu", other), "{other}");
         }

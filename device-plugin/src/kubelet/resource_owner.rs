@@ -222,8 +222,8 @@ impl ResourceOwnerMonitor {
         let node = self.allocations.published.get();
         let resources = node.resources();
         let advertised = self.advertised.all_of(&resources);
-        // Another plugin may follow an agent that is leaving.
-        let Some(advertised) = advertised.filter(|_| !node.leaving_node) else {
+        // Another plugin may follow an agent that cleans up.
+        let Some(advertised) = advertised.filter(|_| !node.cleaning_up) else {
             return;
         };
         let known = Arc::clone(&self.allocations);

@@ -26,7 +26,7 @@ fn started(gpus: &[(&str, GpuState)]) -> ReconcilerState {
         defaults: &defaults,
         modes: &SharingModes::new(&driver, dir.path()),
         accepted: &[],
-        path: &dir.path().join("cards.json"),
+        path: &dir.path().join("layout.json"),
     };
     ReconcilerState::start(Some(layout), &inputs).expect("started")
 }

@@ -26,16 +26,16 @@ pub struct StoredLayout {
     /// Its rule for the pods of a GPU whose mode changes.
     #[serde(default)]
     pub transition: Transition,
-    #[serde(default, rename = "wanted")]
+    #[serde(default)]
     pub desired: BTreeMap<GpuUuid, Mode>,
     /// What of each GPU is reserved for namespaces.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reserve: BTreeMap<GpuUuid, Vec<Reservation>>,
-    #[serde(default, rename = "cards")]
+    #[serde(default)]
     pub gpus: BTreeMap<GpuUuid, GpuState>,
     /// Every resource that was ever advertised here. Those that are not advertised any more are
     /// removed from the Node.
-    #[serde(default, rename = "offered")]
+    #[serde(default)]
     pub advertised: BTreeSet<String>,
 }
 
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn reads_back_stored_layout() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("cards.json");
+        let path = dir.path().join("layout.json");
         assert_eq!(StoredLayout::load(&path).expect("none"), None);
         let mut layout = StoredLayout::default();
         let leaves = to(vgpu(2), exclusive(), ChangeStep::Leaving, 7);
@@ -156,16 +156,6 @@ mod tests {
         layout.store(&path).expect("stored");
         let read = StoredLayout::load(&path).expect("read");
         assert_eq!(read.as_ref(), Some(&layout));
-    }
-
-    #[test]
-    fn reads_layout_of_release_that_gave_up_changes() {
-        let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("cards.json");
-        let text = r#"{"v":1,"cards":{"GPU-a":{"mode":{"mode":"exclusive"},"given_up":{"to":{"mode":"unmanaged"},"since":7}}}}"#;
-        std::fs::write(&path, text).expect("written");
-        let layout = StoredLayout::load(&path).expect("read").expect("there");
-        assert_eq!(layout.gpus["GPU-a"], on(exclusive()));
     }
 
     #[test]
@@ -195,7 +185,7 @@ mod tests {
     #[test]
     fn rejects_unreadable_layout_with_remedy() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let path = dir.path().join("cards.json");
+        let path = dir.path().join("layout.json");
         let whole = serde_json::to_string(&StoredLayout::default()).expect("json");
         let newer = whole.replace("\"v\":1", "\"v\":9");
         for (text, part) in [
@@ -206,7 +196,7 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("written");
             let error = StoredLayout::load(&path).expect_err(text).to_string();
-            let parts = [part, "cards.json", "when no pod with GPUs runs"];
+            let parts = [part, "layout.json", "when no pod with GPUs runs"];
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
             let after = std::fs::read_to_string(&path).expect("still there");
             assert_eq!(after, text, "the file is unchanged");

@@ -25,11 +25,11 @@ pub mod mps;
 pub trait ModeSwitch: Send + Sync {
     /// Sets up the GPU as the settings say. Also called at every start of the agent, for GPUs that
     /// are set up already.
-    fn enter(&self, card: &GpuFacts, settings: &Mode) -> Result<(), ModeError>;
+    fn enter(&self, gpu: &GpuFacts, settings: &Mode) -> Result<(), ModeError>;
 
     /// Undoes what [`Self::enter`] did, as far as it conflicts with the mode that comes next.
     /// Nobody uses the GPU.
-    fn leave(&self, card: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
+    fn leave(&self, gpu: &GpuFacts, settings: &Mode, to: &Mode) -> Result<(), ModeError>;
 }
 
 /// Why a GPU cannot change its mode, or a container cannot be set up, now. Both are retried.

@@ -28,7 +28,7 @@ const DEVICE_METRICS: [DeviceMetric; 6] = [
         |gpu| Some(flag_value(gpu.cordon.is_some())),
     ),
     (
-        "gpu_seats",
+        "gpu_replicas",
         "Containers that can share the device at once; 0 under dynamic MIG",
         |gpu| Some(f64::from(gpu.replicas)),
     ),

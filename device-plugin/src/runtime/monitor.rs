@@ -142,7 +142,7 @@ impl RuntimeMonitor {
             } else {
                 "RuntimeIncomplete"
             },
-            action: "Looking",
+            action: "Inspecting",
             text: format!("{reason}: {text}"),
         });
     }

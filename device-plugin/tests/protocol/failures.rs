@@ -188,10 +188,8 @@ async fn registers_lost_socket_again_under_another_name() {
     let mut node = node();
     let first = node.kubelet.registration().await.endpoint;
     let plugins = node.allocations.paths.plugins.clone();
-    // Of an agent that was killed, and of an earlier release.
-    for stale in ["aliquot-gpu-0000.sock", "aliquot-gpu.sock"] {
-        std::fs::write(plugins.join(stale), "").expect("written");
-    }
+    // Of an agent that was killed.
+    std::fs::write(plugins.join("aliquot-gpu-0000.sock"), "").expect("written");
     std::fs::remove_file(plugins.join(&first)).expect("removed");
     let second = node.kubelet.registration().await.endpoint;
     assert_ne!(first, second);

@@ -229,11 +229,11 @@ async fn removes_files_after_pod_and_processes_end_whatever_the_checkpoint_lists
     node.run(uid, "GPU-a", 1, "GPU-a::0").await;
     let proc = node.dir.path().join("proc");
     std::fs::create_dir_all(proc.join("7")).expect("made");
-    let check = |node: &Node, files: usize, lingering: usize| {
+    let check = |node: &Node, files: usize, orphaned: usize| {
         housekeeping::run_once(&node.preparer, &proc, &Metrics::default()).expect("a run");
         let inventory = &node.allocations.published.get().inventory;
-        let found = (node.files(), inventory.lingering.len());
-        assert_eq!(found, (files, lingering));
+        let found = (node.files(), inventory.orphaned.len());
+        assert_eq!(found, (files, orphaned));
     };
     check(&node, 3, 0);
     node.pods.delete(&uid.into());

@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    const OURS: &str = "/var/lib/aliquot/seats/a/ld.so.preload";
+    const OURS: &str = "/var/lib/aliquot/containers/a/ld.so.preload";
 
     #[test]
     fn finds_preload_list_of_image_or_nearest_volume() {

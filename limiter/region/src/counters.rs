@@ -5,7 +5,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | magic `ALQCOUNT` |
-//! | 8 | 4 | layout version, 2 |
+//! | 8 | 4 | layout version, 1 |
 //! | 16 | 8 | slots that were ever used: all from this number on are empty |
 //! | 24 | 8 | entries of shared memory that were ever used |
 //! | 4,096 + 256 d | 256 | device d, in the order of the limits page |
@@ -37,12 +37,6 @@
 //! | + 16 | 8 | bytes |
 //! | + 24 | 8 | inode of the descriptors that stand for it; 0: none |
 //!
-//! Version 1 is the file of an earlier release, 1 MiB with 512 slots, the entries at 544,768, and
-//! another slot, 512, that further processes share. A container keeps the one with which it began.
-//!
-//! A limiter of an earlier release leaves the words from 592 on and the entries at 0, and writes others
-//! at 112 to 128 of a device.
-//!
 //! The owner of a slot locks its first byte ([`crate::slot`]); its forked children lock the second
 //! byte, because they may keep its device memory alive.
 //!
@@ -60,57 +54,12 @@ use crate::limits::MAX_DEVICES;
 use crate::map::{self, Map};
 use crate::shared::Entry;
 
-pub const SIZE: u64 = NEW.size;
-/// Processes that can have memory in a new file.
-pub const SLOTS: usize = NEW.slots;
+pub const SIZE: u64 = 2 << 20;
+/// Processes that can have memory.
+pub const SLOTS: usize = 1024;
 /// Blocks of memory that processes share.
 pub const ENTRIES: usize = 8192;
-pub const VERSION: u32 = NEW.version;
-
-/// Where the parts of a file are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    version: u32,
-    pub(crate) size: u64,
-    /// Processes with a slot of their own.
-    pub(crate) slots: usize,
-    /// Slots that the host reads: one of them may be shared.
-    pub(crate) all_slots: usize,
-    first_entry: usize,
-}
-
-const NEW: Layout = Layout {
-    version: 2,
-    size: 2 << 20,
-    slots: 1024,
-    all_slots: 1024,
-    first_entry: FIRST_SLOT + 1024 * SLOT,
-};
-const OLD: Layout = Layout {
-    version: 1,
-    size: 1 << 20,
-    slots: 512,
-    all_slots: 513,
-    first_entry: 544_768,
-};
-
-impl Layout {
-    /// Of a file that begins with these bytes.
-    pub(crate) fn of(header: &[u8]) -> Option<Self> {
-        let version = header.strip_prefix(&MAGIC)?;
-        let version = u32::from_le_bytes(*version.first_chunk()?);
-        [NEW, OLD].into_iter().find(|one| one.version == version)
-    }
-
-    pub(crate) fn used(self) -> usize {
-        self.entry(ENTRIES)
-    }
-
-    pub(crate) fn entry(self, entry: usize) -> usize {
-        assert!(entry <= ENTRIES);
-        self.first_entry + entry * ENTRY
-    }
-}
+pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"ALQCOUNT";
 const HIGH: usize = 16;
@@ -126,7 +75,10 @@ const SLOT_DEVICES: usize = 64;
 const SLOT_DEVICE: usize = 16;
 const SLOT_DETAILS: usize = SLOT_DEVICES + MAX_DEVICES * SLOT_DEVICE;
 const SLOT_DETAIL: usize = 8;
+const FIRST_ENTRY: usize = FIRST_SLOT + SLOTS * SLOT;
 pub(crate) const ENTRY: usize = 32;
+/// Where the last entry ends.
+pub(crate) const END: usize = FIRST_ENTRY + ENTRIES * ENTRY;
 /// Bytes of a block, in which managed memory is counted.
 pub const BLOCK: u64 = 2 << 20;
 
@@ -134,10 +86,8 @@ const _: () = {
     assert!(FIRST_DEVICE + MAX_DEVICES * DEVICE <= FIRST_SLOT);
     assert!(SLOT_DETAILS == 592 && MAX_DEVICES <= 64);
     assert!(SLOT_DETAILS + MAX_DEVICES * SLOT_DETAIL <= SLOT);
-    assert!(NEW.first_entry == 1_064_960);
-    assert!((NEW.first_entry + ENTRIES * ENTRY) as u64 <= NEW.size);
-    assert!(FIRST_SLOT + OLD.all_slots * SLOT <= OLD.first_entry);
-    assert!((OLD.first_entry + ENTRIES * ENTRY) as u64 <= OLD.size);
+    assert!(FIRST_ENTRY == 1_064_960);
+    assert!(END as u64 <= SIZE);
 };
 
 pub(crate) const HEADER: usize = 12;
@@ -162,7 +112,7 @@ pub enum AttachError {
         source: io::Error,
     },
     /// Not a counters file, or one with another layout.
-    #[error("the counters file does not have layout version {VERSION} or an earlier one")]
+    #[error("the counters file does not have layout version {VERSION}")]
     Layout,
     /// Not the container's own file.
     #[error(
@@ -170,8 +120,8 @@ pub enum AttachError {
     )]
     Copy,
     /// Each slot is that of a living process.
-    #[error("{0} processes of the container have memory of a GPU; expected: no more than that")]
-    NoSlot(usize),
+    #[error("{SLOTS} processes of the container have memory of a GPU; expected: no more than that")]
+    NoSlot,
 }
 
 /// What the processes of a container record of their launches on one device; times are nanoseconds
@@ -218,7 +168,6 @@ pub type ComputeWords<'a> = ComputeRecord<&'a AtomicU64>;
 #[derive(Debug)]
 pub(crate) struct MappedCounters {
     pub(crate) map: Map,
-    pub(crate) layout: Layout,
 }
 
 impl MappedCounters {
@@ -292,7 +241,7 @@ impl MappedCounters {
     }
 
     pub(crate) fn entry(&self, entry: usize) -> Entry<'_, AtomicU64> {
-        let word = |at: usize| self.map.u64(self.layout.entry(entry) + at);
+        let word = |at: usize| self.map.u64(entry_offset(entry) + at);
         Entry {
             key: word(0),
             holder: word(8),
@@ -308,6 +257,11 @@ impl MappedCounters {
     fn slot_word(&self, slot: usize, device: usize, at: usize) -> &AtomicU64 {
         self.map.u64(slot_device_offset(slot, device) + at)
     }
+}
+
+pub(crate) fn entry_offset(entry: usize) -> usize {
+    assert!(entry <= ENTRIES);
+    FIRST_ENTRY + entry * ENTRY
 }
 
 /// Offset of a word of a device.

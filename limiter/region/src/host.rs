@@ -10,7 +10,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use crate::account::{MAX_BYTES, SUSPENDED};
-use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, Layout, SIZE, start};
+use crate::counters::{self, ComputeRecord, ENTRIES, ENTRY, SIZE, SLOTS, start};
 use crate::limits::MAX_DEVICES;
 use crate::shared::{Held, Overlap, decode};
 use crate::{lock, map};
@@ -27,8 +27,8 @@ pub enum CountersReadError {
     #[error("the counters file is not a regular file")]
     NotAFile,
     /// Truncated or extended.
-    #[error("the counters file has {0} bytes; expected: {1}")]
-    Size(u64, u64),
+    #[error("the counters file has {0} bytes; expected: {SIZE}")]
+    Size(u64),
     /// Overwritten.
     #[error("the counters file does not begin with its header")]
     Layout,
@@ -68,7 +68,7 @@ pub struct SlotUsage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     pub slot: usize,
-    /// Its id in its own namespace; `None` for those of the shared slot of an earlier release.
+    /// Its id in its own namespace; `None`: the word is none.
     pub pid: Option<u32>,
     /// In the order of the limits page.
     pub devices: Vec<SlotUsage>,
@@ -126,12 +126,12 @@ impl CountersSnapshot {
 /// Reads the file at `path` for the first `devices` devices.
 pub fn read(path: &Path, devices: usize) -> Result<CountersSnapshot, CountersReadError> {
     let devices = devices.min(MAX_DEVICES);
-    let (file, layout) = open(path)?;
+    let file = open(path)?;
     let length = counters::device_offset(0, 0) + devices * counters::DEVICE;
     let bytes = pread(&file, 0, length).map_err(failed("read"))?;
-    let mut held = shared_memory(&file, layout, &bytes)?;
+    let mut held = shared_memory(&file, &bytes)?;
     let mut processes = Vec::new();
-    for slot in locked_slots(&file, layout).map_err(failed("checked for locks"))? {
+    for slot in locked_slots(&file).map_err(failed("checked for locks"))? {
         processes.push(process_usage(&file, slot, devices, &mut held).map_err(failed("read"))?);
     }
     // The driver frees what dead processes held.
@@ -196,14 +196,10 @@ fn process_usage(
 }
 
 /// The entries of shared memory; `header` is the beginning of the file.
-fn shared_memory(
-    file: &OwnedFd,
-    layout: Layout,
-    header: &[u8],
-) -> Result<Vec<Held>, CountersReadError> {
+fn shared_memory(file: &OwnedFd, header: &[u8]) -> Result<Vec<Held>, CountersReadError> {
     let number = word(header, counters::HIGHEST_ENTRY);
     let number = usize::try_from(number).unwrap_or(ENTRIES).min(ENTRIES);
-    let bytes = pread(file, layout.entry(0), number * ENTRY).map_err(failed("read"))?;
+    let bytes = pread(file, counters::entry_offset(0), number * ENTRY).map_err(failed("read"))?;
     let entries = bytes.chunks_exact(ENTRY);
     let held = entries.filter_map(|entry| decode(word(entry, 0), word(entry, 8), word(entry, 16)));
     Ok(held.collect())
@@ -222,7 +218,7 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CountersReadError {
     move |source| CountersReadError::Io { step, source }
 }
 
-fn open(path: &Path) -> Result<(OwnedFd, Layout), CountersReadError> {
+fn open(path: &Path) -> Result<OwnedFd, CountersReadError> {
     let path = map::c_path(path).map_err(failed("named"))?;
     // Without O_NONBLOCK, opening a FIFO that has no writer would block.
     let file = map::open(&path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -231,17 +227,15 @@ fn open(path: &Path) -> Result<(OwnedFd, Layout), CountersReadError> {
     if !is_file {
         return Err(CountersReadError::NotAFile);
     }
+    if size != SIZE {
+        return Err(CountersReadError::Size(size));
+    }
     let mut header = [0; counters::HEADER];
-    let is_long = size >= counters::HEADER as u64;
-    if is_long {
-        map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+    map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
+    if header != counters::header() {
+        return Err(CountersReadError::Layout);
     }
-    let layout = Layout::of(&header);
-    let expected = layout.map_or(SIZE, |layout| layout.size);
-    if size != expected {
-        return Err(CountersReadError::Size(size, expected));
-    }
-    Ok((file, layout.ok_or(CountersReadError::Layout)?))
+    Ok(file)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -265,9 +259,9 @@ fn pread(file: &OwnedFd, at: usize, length: usize) -> io::Result<Vec<u8>> {
 
 /// The slots whose first byte is locked. However many locks a tenant has, this makes at most two
 /// queries for each slot.
-fn locked_slots(file: &OwnedFd, layout: Layout) -> io::Result<Vec<usize>> {
+fn locked_slots(file: &OwnedFd) -> io::Result<Vec<usize>> {
     let mut found = Vec::new();
-    let mut ranges = vec![(0, layout.all_slots)];
+    let mut ranges = vec![(0, SLOTS)];
     while let Some((first, end)) = ranges.pop() {
         if first >= end {
             continue;
@@ -300,7 +294,7 @@ pub struct LaunchReader {
 impl LaunchReader {
     /// Opens the file at `path` for its first `devices` devices.
     pub fn open(path: &Path, devices: usize) -> Result<Self, CountersReadError> {
-        let (file, _) = open(path)?;
+        let file = open(path)?;
         let devices = devices.min(MAX_DEVICES);
         Ok(Self {
             file,

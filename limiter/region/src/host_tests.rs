@@ -5,7 +5,6 @@ use std::os::unix::fs::{FileExt as _, symlink};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::counters::SLOTS;
 use crate::testing::{CountersFile, c_path};
 
 const MIB: u64 = 1 << 20;

@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 
 use crate::account::{self, AtomicWord, DeviceAccount, OverLimit, SUSPENDED};
 use crate::counters::{
-    AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, Layout, MappedCounters, children_lock, start,
+    self, AttachError, BLOCK, ComputeWords, ENTRIES, HEADER, MappedCounters, SLOTS, children_lock,
+    start,
 };
 use crate::descriptors;
 use crate::exiting::is_exiting;
@@ -71,13 +72,15 @@ impl ProcessSlot {
         }
         let mut header = [0; HEADER];
         map::read_at(&file, 0, &mut header).map_err(failed("read"))?;
-        let layout = Layout::of(&header).ok_or(AttachError::Layout)?;
+        if header != counters::header() {
+            return Err(AttachError::Layout);
+        }
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let map = Map::new(&file, layout.used(), access).map_err(failed("mapped"))?;
+        let map = Map::new(&file, counters::END, access).map_err(failed("mapped"))?;
         map.exclude_from_fork();
-        let counters = MappedCounters { map, layout };
+        let counters = MappedCounters { map };
         let slot = claim_slot(&counters, &file).map_err(failed("locked"))?;
-        let slot = slot.ok_or(AttachError::NoSlot(layout.slots))?;
+        let slot = slot.ok_or(AttachError::NoSlot)?;
         // The mapping keeps the open file description, and with it the lock; the descriptor is
         // closed here.
         Ok(Self {
@@ -397,11 +400,8 @@ impl ProcessSlot {
 
     /// All slots that were ever used.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let (high, slots) = (
-            self.counters.high().load(SeqCst),
-            self.counters.layout.slots,
-        );
-        0..usize::try_from(high).unwrap_or(slots).min(slots)
+        let high = self.counters.high().load(SeqCst);
+        0..usize::try_from(high).unwrap_or(SLOTS).min(SLOTS)
     }
 
     /// All entries; those that are reached count as used.
@@ -427,7 +427,7 @@ impl ProcessSlot {
     }
 
     fn is_suspended(&self, slot: usize) -> bool {
-        slot < self.counters.layout.slots && self.counters.suspended(slot).load(SeqCst) == SUSPENDED
+        slot < SLOTS && self.counters.suspended(slot).load(SeqCst) == SUSPENDED
     }
 
     /// The slot of a process, by its id in this process's namespace.
@@ -457,7 +457,7 @@ fn blocks(bytes: u64) -> u32 {
 
 /// Claims a slot: one that looks free, else one whose owner is dead.
 fn claim_slot(counters: &MappedCounters, file: &OwnedFd) -> io::Result<Option<usize>> {
-    let all = 0..counters.layout.slots;
+    let all = 0..SLOTS;
     let free = all
         .clone()
         .filter(|slot| counters.owner(*slot).load(SeqCst) == 0);

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::counters::{self, SLOTS};
 use crate::fork::ForkFlag;
 use crate::testing::{CountersFile, NODE, c_path};
 
@@ -180,13 +179,8 @@ fn refuses_process_beyond_last_slot() {
 }
 
 #[test]
-fn uses_counters_file_of_earlier_release() {
+fn counts_block_of_two_processes_once() {
     let file = CountersFile::new();
-    let mut header = counters::header();
-    header[8] = 1;
-    std::fs::write(file.path(), header).unwrap();
-    let open = std::fs::File::options().write(true).open(file.path());
-    open.unwrap().set_len(1 << 20).unwrap();
     let (one, other) = (file.slot(), file.slot());
     one.charge(0, 40);
     let held = one.hold(block(9, 40));

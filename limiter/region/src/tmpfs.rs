@@ -114,7 +114,7 @@ mod tests {
                 "{path}"
             );
         };
-        check("/var/lib/aliquot/seats", true);
+        check("/var/lib/aliquot/containers", true);
         check("/var/library", false);
         check("/var/lib/own one/x", false);
         check("/both/x", true);

@@ -185,7 +185,7 @@ fn plan_until(victims: &[&str], state: &str, seconds: i64) -> Value {
     let victims: Vec<_> = victims.iter().map(victim).collect();
     let record = json!({"v": 1, "state": state, "node": "n", "until": unix() + seconds,
         "victims": victims,
-        "hold": {"GPU-n": {"seats": 1, "memory": 600, "cores": 0, "alone": false, "leftover": true}}});
+        "reserved": {"GPU-n": {"replicas": 1, "memory": 600, "cores": 0, "alone": false, "leftover": true}}});
     json!({"metadata": {"annotations": {PREEMPTION: record.to_string()}}})
 }
 

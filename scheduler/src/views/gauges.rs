@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use aliquot_core::quota::{Limit, NamespaceUsage};
-use aliquot_core::top::{DeviceAmount, lingering};
+use aliquot_core::top::{DeviceAmount, orphaned};
 use aliquot_core::{Cluster, Mib, Percent};
 use aliquot_k8s::event::EventSender;
 use aliquot_k8s::watch::Freshness;
@@ -159,7 +159,7 @@ type Column = (MetricSpec, fn(&Line) -> Option<String>);
 struct Line {
     used: DeviceAmount,
     left: DeviceAmount,
-    lingering: DeviceAmount,
+    orphaned: DeviceAmount,
 }
 
 const COLUMNS: [Column; 8] = [
@@ -169,15 +169,15 @@ const COLUMNS: [Column; 8] = [
     (metrics::GPU_MEMORY_FREE, |line| {
         Some(bytes(line.left.memory))
     }),
-    (metrics::GPU_MEMORY_LINGERING, |line| {
-        (line.lingering.replicas > 0).then(|| bytes(line.lingering.memory))
+    (metrics::GPU_MEMORY_ORPHANED, |line| {
+        (line.orphaned.replicas > 0).then(|| bytes(line.orphaned.memory))
     }),
     (metrics::GPU_CORES_ALLOCATED, |line| {
         Some(ratio(line.used.cores))
     }),
     (metrics::GPU_CORES_FREE, |line| Some(ratio(line.left.cores))),
-    (metrics::GPU_CORES_LINGERING, |line| {
-        (line.lingering.replicas > 0).then(|| ratio(line.lingering.cores))
+    (metrics::GPU_CORES_ORPHANED, |line| {
+        (line.orphaned.replicas > 0).then(|| ratio(line.orphaned.cores))
     }),
     (metrics::GPU_REPLICAS_ALLOCATED, |line| {
         Some(line.used.replicas.to_string())
@@ -235,7 +235,7 @@ fn lines(
             let line = Line {
                 used: node.counted_once(place).used.into(),
                 left,
-                lingering: lingering(inventory, &gpu.uuid),
+                orphaned: orphaned(inventory, &gpu.uuid),
             };
             if let Some(value) = value(&line) {
                 let (node, uuid) = (escaped(name.as_str()), escaped(gpu.uuid.as_str()));

@@ -45,13 +45,13 @@ fn exports_exactly_the_declared_metrics() {
 }
 
 #[test]
-fn exports_allocated_free_and_lingering_of_gpu() {
+fn exports_allocated_free_and_orphaned_of_gpu() {
     let cache = LedgerCache::default();
     let mut object = node("n", 1000);
     let annotations = object.metadata.annotations.as_mut().unwrap();
     for text in annotations.values_mut() {
         let mut inventory: serde_json::Value = serde_json::from_str(text).unwrap();
-        inventory["lingering"] = json!([
+        inventory["orphaned"] = json!([
             {"pod": "gone", "gpu": "GPU-n", "memory": 100, "cores": 10},
         ]);
         *text = inventory.to_string();
@@ -64,14 +64,14 @@ fn exports_allocated_free_and_lingering_of_gpu() {
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     };
-    check("memory_booked_bytes", "734003200");
+    check("memory_allocated_bytes", "734003200");
     check("memory_free_bytes", "314572800");
-    check("memory_lingering_bytes", "104857600");
-    check("cores_booked_ratio", "0.1");
+    check("memory_orphaned_bytes", "104857600");
+    check("cores_allocated_ratio", "0.1");
     check("cores_free_ratio", "0.9");
-    check("cores_lingering_ratio", "0.1");
-    check("seats_booked", "2");
-    check("seats_free", "8");
+    check("cores_orphaned_ratio", "0.1");
+    check("replicas_allocated", "2");
+    check("replicas_free", "8");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
     Index::apply(&cache, pod("victim", 1000, Some("n")));
     let plan = json!({"v": 1, "state": "open", "node": "n", "until": 9,
         "victims": [{"uid": "victim", "namespace": "d", "name": "victim"}],
-        "hold": {"GPU-n": {"seats": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
+        "reserved": {"GPU-n": {"replicas": 1, "memory": 1000, "cores": 0, "alone": false, "leftover": true}}});
     let plan = json!({"metadata": {"annotations": {PREEMPTION: plan.to_string()}}});
     Index::apply(&cache, pod_with("waits", 1000, None, plan));
     let check = |name: &str, value: &str| {
@@ -90,10 +90,10 @@ fn exports_what_a_plan_takes_from_its_victims_once() {
             format!("aliquot_scheduler_gpu_{name}{{node=\"n\",gpu=\"GPU-n\",index=\"0\"}} {value}");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     };
-    check("memory_booked_bytes", "1048576000");
-    check("seats_booked", "1");
+    check("memory_allocated_bytes", "1048576000");
+    check("replicas_allocated", "1");
     Index::delete(&cache, pod("victim", 1000, Some("n")));
-    check("memory_booked_bytes", "1048576000");
+    check("memory_allocated_bytes", "1048576000");
     check("memory_free_bytes", "0");
 }
 

@@ -1,4 +1,4 @@
-//! `GET /books`: the ledger, with what is allocated on every GPU and to every pod. The metrics may
+//! `GET /ledger`: the ledger, with what is allocated on every GPU and to every pod. The metrics may
 //! not name pods.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,6 @@ use crate::ledger_cache::LedgerCache;
 #[derive(Debug, Serialize)]
 pub struct LedgerReport {
     nodes: BTreeMap<NodeName, NodeLine>,
-    #[serde(rename = "bookings")]
     pods: BTreeMap<PodUid, PodPlacement>,
 }
 
@@ -87,7 +86,9 @@ fn line(gpu: &Gpu, sums: &Sums) -> GpuLine {
 }
 
 pub fn router(cache: Arc<LedgerCache>) -> Router {
-    Router::new().route("/books", get(report)).with_state(cache)
+    Router::new()
+        .route("/ledger", get(report))
+        .with_state(cache)
 }
 
 async fn report(State(cache): State<Arc<LedgerCache>>) -> Json<LedgerReport> {
@@ -111,8 +112,9 @@ mod tests {
         Index::apply(&cache, pod("a", 600, Some("n")));
         Index::apply(&cache, pod("b", 100, Some("unknown")));
         let report = cache.read(LedgerReport::of);
-        let amount =
-            |replicas, memory, cores| json!({"seats": replicas, "memory": memory, "cores": cores});
+        let amount = |replicas, memory, cores| {
+            json!({"replicas": replicas, "memory": memory, "cores": cores})
+        };
         let pod_line = |node: &str, memory| {
             json!({
                 "node": node, "confirmed": true,
@@ -127,7 +129,7 @@ mod tests {
                 }]},
                 "unknown": {"unreadable": false, "gpus": null},
             },
-            "bookings": {"a": pod_line("n", 600), "b": pod_line("unknown", 100)},
+            "pods": {"a": pod_line("n", 600), "b": pod_line("unknown", 100)},
         });
         assert_eq!(serde_json::to_value(&report).unwrap(), expected);
     }

@@ -96,7 +96,7 @@ struct PageShare {
 struct WaitingShown {
     namespace: String,
     pod: String,
-    asks: Vec<ContainerRequest>,
+    requests: Vec<ContainerRequest>,
     /// In the pod's annotation.
     annotated: bool,
     times: u32,
@@ -318,7 +318,7 @@ fn shares(ledger: &Ledger, bound_pods: &BoundPods, node: &NodeName) -> Vec<PageS
 fn line(waiting: &PendingPod) -> WaitingShown {
     let refusals = waiting.refusals.as_ref();
     WaitingShown {
-        asks: container_requests(&waiting.demand),
+        requests: container_requests(&waiting.demand),
         annotated: waiting.annotated,
         times: refusals.map_or(0, |refusals| refusals.times),
         text: refusals.map(|refusals| refusals.text.clone()),

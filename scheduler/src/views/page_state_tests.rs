@@ -84,7 +84,7 @@ fn page_state_has_shares_by_gpu_and_pending_pods() {
     let waiting = state_json["rest"]["waiting"].as_array().unwrap();
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0]["pod"], "p");
-    assert_eq!(waiting[0]["asks"][0]["memory"], "500 MiB");
+    assert_eq!(waiting[0]["requests"][0]["memory"], "500 MiB");
     assert_eq!(
         (
             &state_json["rest"]["leads"],
@@ -107,9 +107,9 @@ fn pending_pod_shows_request_from_its_annotation() {
     let state_json = Browser::default().first(&cache);
     let waiting = &state_json["rest"]["waiting"][0];
     assert_eq!(waiting["annotated"], true);
-    let asks = &waiting["asks"][0];
+    let shown = &waiting["requests"][0];
     assert_eq!(
-        (&asks["memory"], &asks["cores"]),
+        (&shown["memory"], &shown["cores"]),
         (&json!("700 MiB"), &json!(30))
     );
 }

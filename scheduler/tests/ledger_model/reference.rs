@@ -300,8 +300,8 @@ impl Reference {
         let pods = self.on(name).filter(|(uid, _)| Some(*uid) != without);
         let here = pods.filter_map(|(_, one)| one.gpus.as_ref()?.get(gpu).copied());
         let mut used: Vec<DeviceUse> = here.collect();
-        let lingering = self.nodes.get(name).map(|node| &node.lingering);
-        for (pod, uuid, memory, cores) in lingering.into_iter().flatten() {
+        let orphaned = self.nodes.get(name).map(|node| &node.orphaned);
+        for (pod, uuid, memory, cores) in orphaned.into_iter().flatten() {
             if uuid == gpu && !self.on(name).any(|(uid, _)| uid == pod) {
                 used.push(DeviceUse::of(Mib(*memory), Percent(*cores)));
             }

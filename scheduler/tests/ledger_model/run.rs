@@ -346,11 +346,11 @@ impl Run {
                 4 => node.readable ^= true,
                 5 => *node = fresh,
                 6 => node.offered = (offered < 15).then_some(offered),
-                _ if node.lingering.is_empty() => {
+                _ if node.orphaned.is_empty() => {
                     let left = |pod| (pod, gpu.uuid.clone(), 200, 20);
-                    node.lingering = pod.map(left).into_iter().collect();
+                    node.orphaned = pod.map(left).into_iter().collect();
                 }
-                _ => node.lingering.clear(),
+                _ => node.orphaned.clear(),
             }
         });
     }

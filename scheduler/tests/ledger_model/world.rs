@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use aliquot_core::allocation::ALLOCATION;
-use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, LingeringShare, Mode};
+use aliquot_core::inventory::{Gpu, Health, INVENTORY, Inventory, Mode, OrphanedShare};
 use aliquot_core::resize::RESIZE_STATUS;
 use aliquot_core::{Allocation, GpuUuid, Mib, NodeName, Percent, PodUid};
 use aliquot_k8s::view::PodView;
@@ -58,7 +58,7 @@ pub(crate) struct Node {
     /// Replicas that its kubelet offers; `None` before it has reported any.
     pub(crate) offered: Option<u32>,
     /// Pod, GPU, memory, cores.
-    pub(crate) lingering: Vec<(PodUid, GpuUuid, u64, u32)>,
+    pub(crate) orphaned: Vec<(PodUid, GpuUuid, u64, u32)>,
 }
 
 impl Node {
@@ -75,7 +75,7 @@ impl Node {
             readable: true,
             gpus: (0..gpus).map(gpu).collect(),
             offered: Some(4 * u32::from(gpus)),
-            lingering: Vec::new(),
+            orphaned: Vec::new(),
         }
     }
 }
@@ -206,7 +206,7 @@ fn inventory(node: &Node) -> Inventory {
         strict: false,
         reserved: Vec::new(),
     };
-    let left = |(pod, gpu, memory, cores): &(PodUid, GpuUuid, u64, u32)| LingeringShare {
+    let left = |(pod, gpu, memory, cores): &(PodUid, GpuUuid, u64, u32)| OrphanedShare {
         pod: pod.clone(),
         gpu: gpu.clone(),
         replicas: 1,
@@ -220,7 +220,7 @@ fn inventory(node: &Node) -> Inventory {
         topology_policy: String::new(),
         topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..).zip(&node.gpus).map(gpu).collect(),
-        lingering: node.lingering.iter().map(left).collect(),
+        orphaned: node.orphaned.iter().map(left).collect(),
         foreign: vec![],
         refused: vec![],
         evict: Vec::new(),

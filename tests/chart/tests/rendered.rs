@@ -15,7 +15,7 @@ use aliquot_chart::{IMAGE, Object, chart, container, helm, one, rendered, texts,
 use aliquot_core::escape::{AGENT_PATHS, CAPABILITIES, HOST_PATHS, PROGRAM_PATHS};
 use aliquot_core::hami;
 use aliquot_device_plugin::modes::mps::supervisor;
-use aliquot_device_plugin::publish::leave::cluster;
+use aliquot_device_plugin::publish::cleanup::cluster;
 use aliquot_device_plugin::settings::Settings as Agent;
 use aliquot_monitor::settings::Settings as Monitor;
 use aliquot_scheduler::settings::Settings as Scheduler;
@@ -87,8 +87,9 @@ fn all_flags_are_taken(arguments: &[&str]) {
     let _: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let is_mps = |one: &&Object| one.kind() == "DaemonSet" && one.name() == "aliquot-mps";
     if let Some(mps) = objects.iter().find(is_mps) {
-        let program = ["aliquot-device-plugin", "mps-keeper"];
-        let _: supervisor::SupervisorSettings = taken(container(mps, "mps-keeper"), &program, &[]);
+        let program = ["aliquot-device-plugin", "mps-supervisor"];
+        let of_mps = container(mps, "mps-supervisor");
+        let _: supervisor::SupervisorSettings = taken(of_mps, &program, &[]);
     }
     let webhook = one(&objects, "Deployment", "aliquot-webhook");
     let webhook = container(webhook, "webhook");
@@ -96,10 +97,10 @@ fn all_flags_are_taken(arguments: &[&str]) {
     flags.settings().unwrap();
     flags.lifetimes().unwrap();
     flags.target().unwrap();
-    let leave = one(&objects, "Job", "aliquot-leave");
-    let leave = container(leave, "leave");
-    let program = ["aliquot-device-plugin", "leave"];
-    let _: cluster::Settings = taken(leave, &program, &[]);
+    let cleanup = one(&objects, "Job", "aliquot-cleanup");
+    let cleanup = container(cleanup, "cleanup");
+    let program = ["aliquot-device-plugin", "cleanup"];
+    let _: cluster::Settings = taken(cleanup, &program, &[]);
     for (container, variable) in [
         (extender, "POD_NAME"),
         (own, "NODE_NAME"),
@@ -155,7 +156,7 @@ fn passes_values_to_their_components() {
     ] {
         assert!(line.contains(&flag.to_owned()), "{flag}: {line:?}");
     }
-    let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=seed \
+    let request = "--scheduler-name=own --default-mem=0 --default-cores=20 --default-gpu-num=2 --bare-gpu=defaults \
         --resource-name=a/gpu --resource-mem=a/mem --resource-mem-percentage=a/pct \
         --resource-cores=a/cores --resource-priority=a/prio";
     for part in ["scheduler", "webhook"] {
@@ -310,7 +311,7 @@ fn pods_meet_restricted_standard_except_agents() {
 fn every_container_has_a_memory_limit() {
     let objects = rendered(EVERYTHING).unwrap();
     let containers = objects.iter().flat_map(Object::containers);
-    for container in containers.filter(|one| one["name"] != "mps-keeper") {
+    for container in containers.filter(|one| one["name"] != "mps-supervisor") {
         let limit = &container["resources"]["limits"]["memory"];
         assert!(limit.is_string(), "{}", container["name"]);
     }
@@ -372,12 +373,12 @@ fn service_accounts_have_only_listed_permissions() {
     let expected = [
         "ClusterRole access-reviews: subjectaccessreviews : create",
         "ClusterRole access-reviews: tokenreviews : create",
+        "ClusterRole cleanup: nodes : list,patch",
         "ClusterRole device-plugin: events : create,patch",
         "ClusterRole device-plugin: nodes : get,list,watch,patch",
         "ClusterRole device-plugin: nodes/status : patch",
         "ClusterRole device-plugin: pods : get,list,watch",
         "ClusterRole device-plugin: runtimeclasses : get",
-        "ClusterRole leave: nodes : list,patch",
         "ClusterRole scheduler: events : create,patch",
         "ClusterRole scheduler: nodes : get,list,watch",
         "ClusterRole scheduler: poddisruptionbudgets : list,watch",

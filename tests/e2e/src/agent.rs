@@ -224,7 +224,7 @@ impl Stack {
         let program = self.program(Kind::DevicePlugin);
         let control = program.with_file_name("nvidia-cuda-mps-control");
         let args = [
-            "mps-keeper",
+            "mps-supervisor",
             "--state-dir",
             &text(&state),
             "--nvml-library",
@@ -237,7 +237,7 @@ impl Stack {
         let env = [(STATE_VARIABLE, machine.as_str())];
         let supervisor = self
             .cluster
-            .start_part_on_node("mps-keeper", &program, &args, &env)?;
+            .start_part_on_node("mps-supervisor", &program, &args, &env)?;
         self.mps_supervisor.lock().await.replace(supervisor);
         Ok(())
     }

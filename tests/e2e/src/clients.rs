@@ -26,7 +26,7 @@ pub fn nvidia_spec(stack: &Stack) -> Result<Value> {
     let shown = stack.machine().show()?;
     let gpus = shown["gpus"].as_array().context("gpus")?.iter();
     let devices: Vec<Value> = gpus
-        .map(|gpu| json!({"name": gpu["uuid"], "containerEdits": {"env": ["CARD=1"]}}))
+        .map(|gpu| json!({"name": gpu["uuid"], "containerEdits": {"env": ["GPU=1"]}}))
         .collect();
     let options = ["ro", "nosuid", "nodev", "bind"];
     let mount =

@@ -64,7 +64,7 @@ impl Amount {
     fn read(amount: &Value) -> Result<Self> {
         let number = |field| amount[field].as_u64().with_context(|| amount.to_string());
         Ok(Self {
-            replicas: number("seats")?,
+            replicas: number("replicas")?,
             memory: number("memory")?,
             cores: number("cores")?,
         })
@@ -97,10 +97,10 @@ pub fn amounts_by_gpu(allocation: &Allocation) -> BTreeMap<String, Amount> {
 
 /// What the scheduler at this address states.
 pub async fn reported_ledger(address: SocketAddr) -> Result<LedgerSummary> {
-    let text = http::get(address, "/books").await?;
+    let text = http::get(address, "/ledger").await?;
     let report: Value = serde_json::from_str(&text)?;
     let mut ledger = LedgerSummary::default();
-    for (uid, pod) in report["bookings"].as_object().context("bookings")? {
+    for (uid, pod) in report["pods"].as_object().context("pods")? {
         let gpus = pod["gpus"].as_object().context("readable allocations")?;
         let amounts = gpus
             .iter()

@@ -146,7 +146,7 @@ impl Stack {
     async fn wait_nodes_in_ledger(&self, nodes: &[String], known: bool) -> Result<()> {
         let what = format!("the scheduler's ledger with {nodes:?}: {known}");
         eventually(PATIENCE, &what, || async {
-            let text = http::get(self.address(Kind::Scheduler), "/books").await?;
+            let text = http::get(self.address(Kind::Scheduler), "/ledger").await?;
             let stated: Value = serde_json::from_str(&text)?;
             let differs = |node: &&String| stated["nodes"][node.as_str()].is_object() != known;
             let other = nodes.iter().find(differs);
@@ -210,7 +210,7 @@ fn inventory(node: &str, shape: Shape) -> Inventory {
         topology_policy: "none".to_owned(),
         topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..shape.gpus).map(gpu).collect(),
-        lingering: Vec::new(),
+        orphaned: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),

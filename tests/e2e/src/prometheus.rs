@@ -36,9 +36,9 @@ pub const OF_MODES: [&str; 10] = [
 ];
 
 /// Metrics of a share that outlives its pod: the scenario of that checks them.
-pub const OF_LINGERING: [&str; 2] = [
-    "aliquot_scheduler_gpu_cores_lingering_ratio",
-    "aliquot_scheduler_gpu_memory_lingering_bytes",
+pub const OF_ORPHANED: [&str; 2] = [
+    "aliquot_scheduler_gpu_cores_orphaned_ratio",
+    "aliquot_scheduler_gpu_memory_orphaned_bytes",
 ];
 
 /// The names of our metrics in an expression.

@@ -331,7 +331,7 @@ fn published(trace: &Trace, node: &Node) -> NodePublication {
         topology_policy: String::new(),
         topology_scope: aliquot_core::inventory::TopologyScope::default(),
         gpus: (0..count).map(gpu).collect(),
-        lingering: Vec::new(),
+        orphaned: Vec::new(),
         foreign: Vec::new(),
         refused: Vec::new(),
         evict: Vec::new(),

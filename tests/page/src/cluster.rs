@@ -72,7 +72,7 @@ fn node(number: usize) -> Result<Node> {
         let mode = if index == 7 { "timeslice" } else { "vgpu" };
         json!({
             "uuid": uuid(number, index), "index": index, "model": MODELS[number % 3],
-            "memory": memory, "scaled": memory, "cores": 100, "seats": 10, "mode": mode,
+            "memory": memory, "scaled": memory, "cores": 100, "replicas": 10, "mode": mode,
             "resource": "nvidia.com/gpu", "health": if sick { "xid 79" } else { "ok" },
         })
     };

@@ -32,7 +32,7 @@ pub(crate) fn node(node: usize) -> Result<Node> {
         let others = (0..GPUS).filter(|other| *other != index);
         let links: BTreeMap<_, _> = others.map(|other| (uuid(node, other), 1200)).collect();
         json!({"uuid": uuid(node, index), "index": index, "model": "NVIDIA A100-SXM4-80GB",
-            "memory": 81_920, "scaled": 81_920, "cores": 100, "seats": 10, "mode": "vgpu",
+            "memory": 81_920, "scaled": 81_920, "cores": 100, "replicas": 10, "mode": "vgpu",
             "resource": RESOURCE, "numa": index / 4, "health": "ok", "links": links})
     };
     let gpus: Vec<_> = (0..GPUS).map(gpu).collect();

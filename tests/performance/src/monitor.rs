@@ -121,7 +121,7 @@ fn write_shares(state: &Path, gpus: &[String]) -> Result<()> {
         );
         accepted.record_name(&name, "main");
         store.put(accepted)?;
-        let container_directory = state.join("seats").join(name.as_str());
+        let container_directory = state.join("containers").join(name.as_str());
         let names: Vec<&str> = grants.iter().map(|grant| grant.gpu.as_str()).collect();
         let page = limits::page(&grants, &names, 1, effective, &[Mib(512)], |_| None)?;
         container_directory::create(&container_directory, &page)?;

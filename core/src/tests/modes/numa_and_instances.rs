@@ -1,7 +1,7 @@
-//! NUMA alignment, UUID rules and lingering shares with MIG instances.
+//! NUMA alignment, UUID rules and orphaned shares with MIG instances.
 
 use super::*;
-use crate::inventory::{LingeringShare, TopologyScope};
+use crate::inventory::{OrphanedShare, TopologyScope};
 use crate::top::{self, NodeTop};
 
 /// On this NUMA node.
@@ -140,9 +140,9 @@ fn applies_uuid_rules_to_instances_of_the_gpu() {
 }
 
 #[test]
-fn top_counts_lingering_instances() {
+fn top_counts_orphaned_instances() {
     let mut made = inventory(vec![dynamic_gpu(0, &a100(), vec![])]);
-    made.lingering.push(LingeringShare {
+    made.orphaned.push(OrphanedShare {
         pod: "gone".into(),
         gpu: "GPU-0/2g.10gb@4".into(),
         replicas: 1,
@@ -157,15 +157,15 @@ fn top_counts_lingering_instances() {
         cores: Percent(28),
     };
     assert_eq!(
-        (top.gpus[0].lingering, top.gpus[0].used),
+        (top.gpus[0].orphaned, top.gpus[0].used),
         (expected, expected)
     );
 }
 
 #[test]
-fn lingering_share_retains_all_its_replicas() {
+fn orphaned_share_retains_all_its_replicas() {
     let mut made = inventory(vec![shared(0, Mode::Timeslice, 4, SHARED)]);
-    made.lingering.push(LingeringShare {
+    made.orphaned.push(OrphanedShare {
         pod: "gone".into(),
         gpu: "GPU-0".into(),
         replicas: 3,
@@ -173,7 +173,7 @@ fn lingering_share_retains_all_its_replicas() {
         cores: Percent(0),
     });
     let text = made.encode().expect("encoded");
-    assert!(text.contains("\"cores\":0,\"seats\":3"), "{text}");
+    assert!(text.contains("\"cores\":0,\"replicas\":3"), "{text}");
     let one = || app(&[(SHARED, 1)]);
     check_on(
         made,

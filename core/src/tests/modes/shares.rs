@@ -74,7 +74,7 @@ fn ts_15_two_replicas_mean_two_gpus_or_one_and_none_if_strict() {
         vec![device(0), device(1)]
     };
     let two: &[(&str, u32)] = &[(SHARED, 2)];
-    let same = app_with(two, ("aliquot.dev/seats", "same"));
+    let same = app_with(two, ("aliquot.dev/replicas", "same"));
     check(
         devices(false),
         &[
@@ -98,11 +98,11 @@ fn mps_9_doubles_amounts_on_one_gpu_and_refuses_two_gpus() {
         devices(),
         &[
             (
-                app_with(two, ("aliquot.dev/seats", "same")),
+                app_with(two, ("aliquot.dev/replicas", "same")),
                 "c0 GPU-0:20000/50x2",
             ),
             (
-                app_with(two, ("aliquot.dev/seats", "distinct")),
+                app_with(two, ("aliquot.dev/replicas", "distinct")),
                 "2 CardModeMismatch",
             ),
         ],

@@ -21,7 +21,6 @@ const LONGEST_SOCKET: &str = "control_privileged";
 /// The compute mode that a GPU had before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedComputeMode {
-    #[serde(rename = "card")]
     pub(super) gpu: String,
     pub(super) mode: String,
 }
@@ -56,11 +55,11 @@ pub struct DaemonDirectory {
 
 /// The devices below `root` that have a spec, or files of an earlier one.
 pub(super) fn devices(root: &Path) -> Result<BTreeSet<String>, FileError> {
-    let is_unit = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
-    let wished = files::names(&root.join(SPECS))?;
-    let wished = wished.iter().filter_map(|name| name.strip_suffix(".json"));
-    let all = wished.map(str::to_owned).chain(files::names(root)?);
-    Ok(all.filter(is_unit).collect())
+    let is_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
+    let specs = files::names(&root.join(SPECS))?;
+    let specified = specs.iter().filter_map(|name| name.strip_suffix(".json"));
+    let all = specified.map(str::to_owned).chain(files::names(root)?);
+    Ok(all.filter(is_device).collect())
 }
 
 impl DaemonDirectory {
@@ -132,9 +131,9 @@ impl DaemonDirectory {
         let path = self.directory.join(STATUS);
         files::directory(&self.directory, 0o755)?;
         if !write(&path, status)? {
-            let looked = |file: std::fs::File| file.set_modified(SystemTime::now());
+            let touch = |file: std::fs::File| file.set_modified(SystemTime::now());
             let opened = std::fs::File::options().write(true).open(&path);
-            let touched = opened.and_then(looked);
+            let touched = opened.and_then(touch);
             touched.map_err(files::failed("touch", &path))?;
         }
         Ok(())
@@ -237,7 +236,7 @@ mod tests {
     fn names_damaged_spec_file() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = DaemonDirectory::new(root.path(), "GPU-a");
-        let spec = root.path().join("wishes/GPU-a.json");
+        let spec = root.path().join("specs/GPU-a.json");
         std::fs::create_dir_all(spec.parent().expect("a directory")).expect("made");
         std::fs::write(spec, "{").expect("written");
         let error = directory.spec().expect_err("damaged").to_string();

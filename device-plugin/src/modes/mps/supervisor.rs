@@ -1,5 +1,5 @@
-//! The MPS supervisor: `aliquot-device-plugin mps-keeper`, in a pod of its own. It gives each device
-//! with a spec its daemon, and restores each device without one.
+//! The MPS supervisor: `aliquot-device-plugin mps-supervisor`, in a pod of its own. It gives each
+//! device with a spec its daemon, and restores each device without one.
 //!
 //! When it exits it ends no daemon, and the next supervisor takes them over; the end of its container
 //! ends them all.
@@ -28,7 +28,7 @@ const ROOTS: [&str; 2] = ["/proc/1/root", "/proc/1/root/run/nvidia/driver"];
 
 /// Runs the MPS daemons of this node; run it beside the agent.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "aliquot-device-plugin mps-keeper", version, about)]
+#[command(name = "aliquot-device-plugin mps-supervisor", version, about)]
 pub struct SupervisorSettings {
     /// The agent's --state-dir, mounted at the same path, where mounts reach the container runtime
     #[arg(long, env = "ALIQUOT_STATE_DIR", default_value = "/var/lib/aliquot")]
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn parsed(flags: &[&str]) -> Result<SupervisorSettings, String> {
-        let line = ["mps-keeper"].iter().chain(flags);
+        let line = ["mps-supervisor"].iter().chain(flags);
         SupervisorSettings::try_parse_from(line).map_err(|error| error.to_string())
     }
 

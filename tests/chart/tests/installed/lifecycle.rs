@@ -39,9 +39,9 @@ fn older(folder: &Path) -> Result<String> {
         .status()?;
     ensure!(copied.success(), "cp: {copied}");
     let older = folder.join("aliquot");
-    std::fs::remove_file(older.join("templates/leave.yaml"))?;
+    std::fs::remove_file(older.join("templates/cleanup.yaml"))?;
     let values = std::fs::read_to_string(older.join("values.yaml"))?;
-    let (before, rest) = values.split_once("\nleave:\n").context("the value")?;
+    let (before, rest) = values.split_once("\ncleanup:\n").context("the value")?;
     let (_, after) = rest.split_once("\n\n").context("the value's end")?;
     std::fs::write(older.join("values.yaml"), format!("{before}\n\n{after}"))?;
     Ok(older.to_string_lossy().into_owned())

@@ -78,13 +78,13 @@ fn mounts_driver_root_where_programs_expect_it() {
     let monitor = container(agent(&objects), "monitor");
     let of_monitor: Monitor = taken(monitor, &["aliquot-monitor"], &["--node-name=n"]);
     let mps = one(&objects, "DaemonSet", "aliquot-mps");
-    let keeper = container(mps, "mps-keeper");
-    let program = ["aliquot-device-plugin", "mps-keeper"];
-    let of_keeper: supervisor::SupervisorSettings = taken(keeper, &program, &[]);
+    let mps_container = container(mps, "mps-supervisor");
+    let program = ["aliquot-device-plugin", "mps-supervisor"];
+    let of_supervisor: supervisor::SupervisorSettings = taken(mps_container, &program, &[]);
     for (pods, name, seen) in [
         (agent(&objects), "device-plugin", Some(root.here)),
         (agent(&objects), "monitor", of_monitor.driver_root),
-        (mps, "mps-keeper", of_keeper.driver_root),
+        (mps, "mps-supervisor", of_supervisor.driver_root),
     ] {
         let mounts = container(pods, name)["volumeMounts"].as_array();
         let mut mounts = mounts.unwrap().iter();
@@ -141,14 +141,14 @@ fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
     let update = &agent.0["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(update["maxUnavailable"], "10%");
     assert_eq!(mps.0["spec"]["updateStrategy"], json!({"type": "OnDelete"}));
-    let keeper = container(mps, "mps-keeper");
-    for container in [container(agent, "device-plugin"), keeper] {
+    let mps_container = container(mps, "mps-supervisor");
+    for container in [container(agent, "device-plugin"), mps_container] {
         let mounts = container["volumeMounts"].as_array().unwrap();
         let state = mounts.iter().find(|one| one["name"] == "state").unwrap();
         assert_eq!(state["mountPropagation"], "Bidirectional");
     }
-    let program = ["aliquot-device-plugin", "mps-keeper"];
-    let flags: supervisor::SupervisorSettings = taken(keeper, &program, &[]);
+    let program = ["aliquot-device-plugin", "mps-supervisor"];
+    let flags: supervisor::SupervisorSettings = taken(mps_container, &program, &[]);
     assert_eq!(flags.shm_size, Some(8192));
     assert_eq!(mps.pod().unwrap()["automountServiceAccountToken"], false);
 }

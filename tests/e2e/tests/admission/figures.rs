@@ -92,7 +92,8 @@ impl Reviews {
     pub(crate) async fn read(admin: SocketAddr) -> Result<Self> {
         let page = http::get(admin, "/metrics").await?;
         let took = Histogram::read(&page, REVIEWS, "")?;
-        let certificates = http::metric(admin, "aliquot_webhook_leaves_issued_total", &[]).await?;
+        let certificates =
+            http::metric(admin, "aliquot_webhook_certificates_issued_total", &[]).await?;
         let count = whole(took.count);
         Ok(Self {
             took,

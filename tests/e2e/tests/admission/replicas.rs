@@ -16,7 +16,7 @@ use crate::figures::Reviews;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 /// As the chart has it.
-const LINGER: &str = "5s";
+const SHUTDOWN_DELAY: &str = "5s";
 /// Longest wait for the end of a terminated replica.
 const STOPPING: Duration = Duration::from_secs(40);
 
@@ -72,9 +72,9 @@ impl<'a> Replicas<'a> {
         let args = [
             ("--kubeconfig", kubeconfig.to_string_lossy().into_owned()),
             ("--url", stack.webhook_url()),
-            ("--leaf-lifetime", (*certificate).to_owned()),
+            ("--certificate-lifetime", (*certificate).to_owned()),
             ("--ca-lifetime", (*ca).to_owned()),
-            ("--linger", LINGER.to_owned()),
+            ("--shutdown-delay", SHUTDOWN_DELAY.to_owned()),
         ];
         let args = args
             .into_iter()

@@ -67,7 +67,7 @@ pub(crate) async fn odd_pods(stack: Arc<Stack>) -> Result<()> {
 pub(crate) async fn webhook_away(stack: Arc<Stack>) -> Result<()> {
     stack.cluster.namespace("away").await?;
     stack.terminate(Kind::Webhook).await?;
-    let lifetimes = ["--leaf-lifetime", "3s", "--ca-lifetime", "6s"];
+    let lifetimes = ["--certificate-lifetime", "3s", "--ca-lifetime", "6s"];
     stack.start_webhook(&lifetimes).await?;
     stack.kill(Kind::Webhook).await?;
     sleep(2 * LIFE).await;

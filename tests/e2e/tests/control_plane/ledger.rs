@@ -41,11 +41,11 @@ pub(crate) async fn unreadable(stack: Arc<Stack>) -> Result<()> {
     next["spec"]["schedulingGates"] = json!([{"name": "aliquot.dev/test"}]);
     let waiting = async || {
         let address = stack.address(Kind::Scheduler);
-        http::metric(address, "aliquot_scheduler_waiting_pods", &[]).await
+        http::metric(address, "aliquot_scheduler_pending_pods", &[]).await
     };
     let before = waiting().await?;
     stack.cluster.create_pod(next).await?;
-    eventually(PATIENCE, "the next pod in the books", || async {
+    eventually(PATIENCE, "the next pod in the ledger", || async {
         let waiting = waiting().await?;
         until!(waiting > before, "{waiting} pods wait");
         Ok(Some(()))

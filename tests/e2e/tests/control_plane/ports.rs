@@ -17,7 +17,7 @@ use serde_json::json;
 /// What names the pods of all namespaces.
 const SECRET: [&str; 7] = [
     "/metrics",
-    "/books",
+    "/ledger",
     "/top",
     "/explain/default/p",
     "/page/state",
@@ -85,7 +85,7 @@ async fn checked(stack: &Stack, address: SocketAddr) -> Result<()> {
     prometheus.answers("/top", 403, "may not get /top").await?;
     let viewer = token(&accounts, "aliquot-viewer").await?;
     let viewer = Port::at(address, Some(&format!("aliquot-token: {viewer}")))?;
-    for path in ["/metrics", "/books", "/top", "/page/state"] {
+    for path in ["/metrics", "/ledger", "/top", "/page/state"] {
         viewer.answers(path, 200, "").await?;
     }
     viewer.answers("/explain/default/p", 404, "").await

@@ -26,7 +26,7 @@ const WORKERS: usize = 4;
 /// Rotation before expiry without a dropped connection.
 pub(crate) async fn under_load(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::Webhook).await?;
-    let lifetimes = ["--leaf-lifetime", "9s", "--ca-lifetime", "18s"];
+    let lifetimes = ["--certificate-lifetime", "9s", "--ca-lifetime", "18s"];
     stack.start_webhook(&lifetimes).await?;
 
     let (began, over) = (Instant::now(), AtomicBool::new(false));
@@ -34,7 +34,8 @@ pub(crate) async fn under_load(stack: Arc<Stack>) -> Result<()> {
     let issued = async {
         let webhook = stack.address(Kind::Webhook);
         let issued = eventually(PATIENCE, "certificates to be issued", || async {
-            let issued = http::metric(webhook, "aliquot_webhook_leaves_issued_total", &[]).await?;
+            let issued =
+                http::metric(webhook, "aliquot_webhook_certificates_issued_total", &[]).await?;
             until!(issued >= CERTIFICATES, "only {issued}");
             Ok(Some(()))
         });

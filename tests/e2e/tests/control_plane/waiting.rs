@@ -40,7 +40,7 @@ pub(crate) async fn hand_over(stack: Arc<Stack>) -> Result<()> {
     pool.bound(&holder).await?;
     let requeues = async || {
         let address = stack.address(Kind::Scheduler);
-        metric(address, "aliquot_scheduler_nudges_total", &[]).await
+        metric(address, "aliquot_scheduler_requeues_total", &[]).await
     };
     let before = requeues().await?;
     let mut times = Vec::new();

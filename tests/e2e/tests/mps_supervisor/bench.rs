@@ -63,7 +63,7 @@ impl Bench {
         let supervisor = Command::new("nsenter")
             .arg(format!("--mount=/proc/{}/ns/mnt", self.host.id()))
             .arg(program("aliquot-device-plugin"))
-            .args(["mps-keeper", "--shm-size=1"])
+            .args(["mps-supervisor", "--shm-size=1"])
             .args([Path::new("--state-dir"), self.folder.path()])
             .arg("--nvml-library")
             .arg(self.folder.path().join(place::LIBRARY_NAME))

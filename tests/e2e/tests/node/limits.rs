@@ -128,7 +128,7 @@ pub(crate) async fn users(stack: Arc<Stack>) -> Result<()> {
     let map = map.success()?;
     let outside = map.split_whitespace().nth(1).context("a map")?;
     ensure!(outside != "0", "its root is the host's: {map}");
-    let directories = stack.agent_state().join("seats");
+    let directories = stack.agent_state().join("containers");
     let rooms = || async {
         let mounts = stack.mounts(Kind::DevicePlugin).await?;
         let directories = format!("{}/", directories.display());

@@ -110,8 +110,8 @@ async fn asked(stack: &Stack) -> Result<()> {
     // Where a pod is.
     let explain = ["explain", "holds", "-n", NAMESPACE, "-o", "json"];
     let answer = user.json(&explain).await?;
-    let allocated = &answer["booked"]["gpus"][holder.share.gpu()];
-    ensure!(answer["booked"]["node"] == NODE, "{answer}");
+    let allocated = &answer["placement"]["gpus"][holder.share.gpu()];
+    ensure!(answer["placement"]["node"] == NODE, "{answer}");
     ensure!(allocated["memory"] == ALLOCATED, "{answer}");
 
     // And a pod that does not exist, in the scheduler's message.

@@ -99,7 +99,7 @@ pub(crate) async fn created_meanwhile(stack: Arc<Stack>) -> Result<()> {
     stack.terminate(Kind::DevicePlugin).await?;
     stack.wait_capacity("0").await?;
     Running::create(stack, "meanwhile", "waits", 1000).await?;
-    let why = "1 NodeInsufficientSeats (the kubelet offers 0 of nvidia.com/gpu)";
+    let why = "1 NodeInsufficientReplicas (the kubelet offers 0 of nvidia.com/gpu)";
     for reason in ["Refused: ", "FailedScheduling: "] {
         let parts = [reason, why];
         stack.wait_event("meanwhile", "waits", &parts).await?;

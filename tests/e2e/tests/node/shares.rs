@@ -54,7 +54,7 @@ pub(crate) async fn example_pod(stack: Arc<Stack>) -> Result<()> {
         "{ids:?}, allocated on {gpu}"
     );
 
-    let parts = ["Booked: ", &*gpu];
+    let parts = ["Allocated: ", &*gpu];
     stack.wait_event("default", "gpu-pod", &parts).await?;
     stack.cluster.delete_pod("default", "gpu-pod").await
 }

@@ -61,7 +61,7 @@ fn hook_limits_cgroup_as_the_limits_page_says() {
     on_machine(TWO_A100, |machine| {
         let (driver, gpu) = newer(machine);
         let state = tempfile::tempdir().unwrap();
-        let directory = state.path().join("seats/a");
+        let directory = state.path().join("containers/a");
         std::fs::create_dir_all(&directory).unwrap();
         let devices = ["GPU-other", &gpu].map(|uuid| DeviceLimits {
             uuid,

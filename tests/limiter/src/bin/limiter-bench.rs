@@ -207,7 +207,7 @@ fn shares(bench: &mut Bench) -> Result<()> {
         ..tenant(30, "plain k_ms_1")
     };
     let drifting = [("clockSwing", "10"), ("clockPpm", "200")];
-    for (name, tenant, card) in [
+    for (name, tenant, fields) in [
         ("8_processes", eight, &[][..]),
         ("small", tenant(75, "plain k_us_100"), &[]),
         ("graphs", tenant(50, "graphs k_us_300"), &[]),
@@ -218,7 +218,7 @@ fn shares(bench: &mut Bench) -> Result<()> {
         ("lognormal", tenant(50, "plain k_ms_1_sd_30"), &drifting),
     ] {
         let mut scene = ShareScenario::seconds(WINDOWS, vec![tenant]);
-        scene.gpu_fields = card;
+        scene.gpu_fields = fields;
         let got = run(&scene)?;
         let groups = &scene.tenants[0];
         let what = format!("{} % of {}", groups.cores, groups.work.join(" "));

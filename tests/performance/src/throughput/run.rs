@@ -167,10 +167,10 @@ async fn write_event(
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": format!("{}.booked", name.as_deref().unwrap_or_default()), "namespace": workload.name()},
+        "metadata": {"name": format!("{}.allocated", name.as_deref().unwrap_or_default()), "namespace": workload.name()},
         "eventTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(k8s_openapi::jiff::Timestamp::now()),
         "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": workload.name(), "name": name, "uid": uid},
-        "reason": "Booked", "action": "Binding", "type": "Normal",
+        "reason": "Allocated", "action": "Binding", "type": "Normal",
         "reportingController": "bench", "reportingInstance": "bench",
         "note": "Allocated on node gpu-worker-00000.example.internal: main GPU-00000000-0000-4000-8000-000000000000 (3000 MiB, cores 5)",
     });

@@ -110,7 +110,11 @@ fn any_settings() -> impl Strategy<Value = Settings> {
             settings.defaults.count = count;
             settings.defaults.memory = Mib(memory);
             settings.defaults.cores = Percent(cores);
-            settings.defaults.bare_gpu = if whole { BareGpu::Whole } else { BareGpu::Seed };
+            settings.defaults.bare_gpu = if whole {
+                BareGpu::Whole
+            } else {
+                BareGpu::Defaults
+            };
             settings.runtime_class = class.then(|| "nvidia".to_owned());
             settings
         })

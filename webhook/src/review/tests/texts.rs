@@ -105,7 +105,7 @@ fn explains_contradicting_resources() {
 fn explains_invalid_annotations() {
     for (key, value, text) in [
         (
-            "aliquot.dev/seats",
+            "aliquot.dev/replicas",
             "many",
             r#""many" is invalid; expected: same (replicas of one GPU), distinct (one replica each of several GPUs)"#,
         ),

@@ -25,7 +25,7 @@ const SCHEDULER: Who = Who::Account("aliquot-scheduler");
 const AGENT: Who = Who::Account("aliquot-device-plugin");
 const WEBHOOK: Who = Who::Account("aliquot-webhook");
 /// It exists while the chart is removed.
-const LEAVE: Who = Who::Account("aliquot-leave");
+const CLEANUP: Who = Who::Account("aliquot-cleanup");
 /// The webhook's own configuration.
 const HOOKS: &str =
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/aliquot-webhook";
@@ -65,17 +65,17 @@ impl Installed {
         for node in ["near", "far"] {
             installed.cluster.fake_node(node, &[], &[]).await?;
         }
-        installed.leaving().await?;
+        installed.cleanup_account().await?;
         installed.policies_hold().await?;
         Ok(installed)
     }
 
     /// The account that the uninstallation creates, with its permissions.
-    async fn leaving(&self) -> Result<()> {
+    async fn cleanup_account(&self) -> Result<()> {
         for object in rendered(&[])? {
-            let of_it = object.name() == "aliquot-leave" && object.kind() != "Job";
+            let of_it = object.name() == "aliquot-cleanup" && object.kind() != "Job";
             if of_it && object.kind() != "NetworkPolicy" {
-                let file = self.cluster.state_dir().join("leave.json");
+                let file = self.cluster.state_dir().join("cleanup.json");
                 std::fs::write(&file, object.0.to_string())?;
                 let apply = ["apply", "-f", &*file.to_string_lossy()];
                 self.cluster.kubectl(&apply).await?.success()?;
@@ -249,7 +249,7 @@ pub(crate) async fn refused(chart: Arc<ChartCluster>) -> Result<()> {
     routes::nodes(&installed).await?;
     tokens::scheduler(&installed).await?;
     tokens::agent(&installed).await?;
-    tokens::leave(&installed).await?;
+    tokens::cleanup(&installed).await?;
     tokens::webhook(&installed).await?;
     tenants::pods(&installed).await
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use serde_json::json;
 
-use super::{AGENT, Installed, LEAVE, SCHEDULER, WEBHOOK, Who, annotation, binding, labels, pod};
+use super::{AGENT, CLEANUP, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels, pod};
 
 /// The word of RBAC and of the policies.
 const FORBIDDEN: &str = "orbidden";
@@ -62,7 +62,7 @@ pub(crate) async fn pods(on: &Installed) -> Result<()> {
         let copied = pod("copied", &json!({key: "{}"}));
         on.post(Who::Admin, "pods", copied, why).await?;
         closed(on, Who::Admin, key, why).await?;
-        for who in [AGENT, WEBHOOK, LEAVE, Who::Kubelet] {
+        for who in [AGENT, WEBHOOK, CLEANUP, Who::Kubelet] {
             closed(on, who, key, FORBIDDEN).await?;
         }
         let pods: Api<Pod> = Api::namespaced(on.cluster.admin()?, "default");
@@ -192,7 +192,7 @@ pub(crate) async fn nodes(on: &Installed) -> Result<()> {
         "aliquot.dev/inventory",
         "aliquot.dev/capacity",
         "aliquot.dev/feature-labels",
-        "aliquot.dev/leave",
+        "aliquot.dev/cleanup",
     ] {
         for route in ROUTES {
             let (near, far) = (format!("nodes/near{route}"), format!("nodes/far{route}"));
@@ -204,16 +204,16 @@ pub(crate) async fn nodes(on: &Installed) -> Result<()> {
                 for who in [SCHEDULER, WEBHOOK, Who::Kubelet] {
                     on.patch(who, &near, own(), FORBIDDEN).await?;
                 }
-                if key != "aliquot.dev/leave" {
-                    on.patch(LEAVE, &near, own(), FORBIDDEN).await?;
+                if key != "aliquot.dev/cleanup" {
+                    on.patch(CLEANUP, &near, own(), FORBIDDEN).await?;
                 }
             }
             on.patch(AGENT, &far, annotation(key, &json!("own")), why)
                 .await?;
         }
     }
-    let leave = annotation("aliquot.dev/leave", &json!("y"));
-    on.patch(LEAVE, "nodes/near", leave, "").await?;
+    let cleanup = annotation("aliquot.dev/cleanup", &json!("y"));
+    on.patch(CLEANUP, "nodes/near", cleanup, "").await?;
     // An agent may not write another node at all.
     let label = labels("aliquot.dev/mode.vgpu", &json!("1"));
     let only_its = "only the node that it runs on";

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{AGENT, HOOKS, Installed, LEAVE, SCHEDULER, WEBHOOK, Who, annotation, binding, labels};
+use super::{AGENT, CLEANUP, HOOKS, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels};
 
 const WEBHOOK_SECRET: &str = "/api/v1/namespaces/aliquot-system/secrets/aliquot-webhook-tls";
 const POD: &str = "pods/queued";
@@ -30,7 +30,7 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     let nominated = |name: Value| status("nominatedNodeName", &name);
     let address = status("podIP", &json!("10.0.0.1"));
     for (path, patch, reason) in [
-        (POD, annotation("aliquot.dev/nudge", &json!("1")), ""),
+        (POD, annotation("aliquot.dev/requeue", &json!("1")), ""),
         (POD, plan(json!("{}")), ""),
         (POD, plan(json!(null)), ""),
         (POD_STATUS, condition("PodScheduled"), ""),
@@ -77,7 +77,7 @@ pub(crate) async fn scheduler(on: &Installed) -> Result<()> {
     for (who, reason) in [
         (AGENT, "orbidden"),
         (WEBHOOK, "orbidden"),
-        (LEAVE, "orbidden"),
+        (CLEANUP, "orbidden"),
         (SCHEDULER, ""),
     ] {
         on.post(who, "pods/queued/eviction", eviction.clone(), reason)
@@ -211,14 +211,14 @@ fn taint(key: &str, effect: &str) -> Value {
 }
 
 /// What the token of the uninstallation could do.
-pub(crate) async fn leave(on: &Installed) -> Result<()> {
-    let only = "may change only the annotation aliquot.dev/leave";
+pub(crate) async fn cleanup(on: &Installed) -> Result<()> {
+    let only = "may change only the annotation aliquot.dev/cleanup";
     for patch in [
         labels("own", &json!("1")),
         taint("aliquot.dev/gpu-drain", "NoSchedule"),
         own(),
     ] {
-        on.patch(LEAVE, NODE, patch, only).await?;
+        on.patch(CLEANUP, NODE, patch, only).await?;
     }
     // What the other tests expect.
     on.patch(Who::Admin, NODE, taints(&json!(null)), "").await

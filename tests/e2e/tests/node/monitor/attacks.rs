@@ -20,7 +20,7 @@ const UNREADABLE: &str = "aliquot_share_counters_unreadable";
 const USED: &str = "aliquot_share_memory_used_bytes";
 const TRACKED: &str = "aliquot_share_memory_tracked_bytes";
 
-/// With the ids of others' processes, overwritten, of an older version, with every slot taken, a
+/// With the ids of others' processes, overwritten, of another version, with every slot taken, a
 /// FIFO, a link, short, a directory, missing: reported, nobody's process is killed, and no other
 /// figure changes, nor when pods vanish meanwhile.
 pub(crate) async fn spoiled(stack: Arc<Stack>) -> Result<()> {
@@ -114,7 +114,7 @@ fn put(what: &str, file: &Path, others: &Path) -> Result<()> {
 
 /// How a counters file begins.
 const MAGIC: &str = "spoil,0,414c51434f554e54";
-const VERSION: &str = "spoil,8,02000000";
+const VERSION: &str = "spoil,8,01000000";
 
 async fn seen(stack: &Stack, what: &str, expected: f64) -> Result<()> {
     let outcome = becomes(stack, UNREADABLE, "tenant", expected).await;

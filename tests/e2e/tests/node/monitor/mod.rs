@@ -7,7 +7,7 @@ mod driver_limits;
 mod evasion;
 mod figures;
 mod lent;
-mod lingers;
+mod orphaned;
 mod running;
 mod seen;
 
@@ -39,7 +39,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         ),
         scenario(
             "force_deleted_pod_keeps_its_share_until_its_processes_end",
-            lingers::force_deleted,
+            orphaned::force_deleted,
         ),
         scenario(
             "every_dashboard_query_has_data_in_a_real_prometheus",

@@ -199,7 +199,7 @@ async fn shown(stack: &Stack) -> Result<()> {
     for device in devices {
         let mode = device["mode"].as_str().context("a mode")?.to_owned();
         let index = device["index"].as_u64().context("an index")?;
-        let replicas = device["used"]["seats"].as_u64().context("replicas")?;
+        let replicas = device["used"]["replicas"].as_u64().context("replicas")?;
         *found.entry((index, mode)).or_default() += replicas;
     }
     let expected = [

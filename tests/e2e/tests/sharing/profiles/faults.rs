@@ -24,7 +24,7 @@ pub(crate) async fn unknown(stack: Arc<Stack>) -> Result<()> {
     wait_offered(&stack, &[(USUAL, "20")], PATIENCE).await?;
     eventually(PATIENCE, "the metric to report it", || async {
         let metrics = http::get(stack.address(Kind::DevicePlugin), "/metrics").await?;
-        let sample = "aliquot_device_plugin_profile_fault 1";
+        let sample = "aliquot_device_plugin_profile_error 1";
         until!(metrics.contains(sample), "{metrics}");
         Ok(Some(()))
     })

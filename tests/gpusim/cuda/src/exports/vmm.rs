@@ -38,7 +38,7 @@ calls! { CALLS:
     }
 
     cuMemAddressReserve 10020 cuMemAddressReserve(
-        pointer: Out<DevicePointer>, size: usize, alignment: usize, _wish: DevicePointer, flags: u64,
+        pointer: Out<DevicePointer>, size: usize, alignment: usize, _hint: DevicePointer, flags: u64,
     ) {
         let driver = driver()?;
         if flags != 0 || pointer.is_null() {

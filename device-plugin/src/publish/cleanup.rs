@@ -1,6 +1,6 @@
-//! Leaving a node: removes what the agent wrote to the Node object and to the disk, except files
-//! that running pods use. Requested by the node annotation [`LEAVE_UNTIL`], which [`cluster`] sets
-//! when the chart is removed; an expired request is ignored.
+//! Cleanup of a node: removes what the agent wrote to the Node object and to the disk, except files
+//! that running pods use. Requested by the node annotation [`CLEANUP_UNTIL`], which [`cluster`]
+//! sets when the chart is removed; an expired request is ignored.
 
 pub mod cluster;
 mod node_object;
@@ -28,21 +28,21 @@ use crate::node_view::NodeView;
 use crate::pods::pod::Phase;
 use crate::settings::Settings;
 
-/// The node annotation that asks its agent to leave: the time until which the request is valid, in
-/// RFC 3339. The agent removes it last.
-pub const LEAVE_UNTIL: &str = "aliquot.dev/leave";
+/// The node annotation that asks its agent to clean up: the time until which the request is valid,
+/// in RFC 3339. The agent removes it last.
+pub const CLEANUP_UNTIL: &str = "aliquot.dev/cleanup";
 /// Longest wait until the kubelet counts none of our replicas.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The folder of the MPS supervisor, which is another process.
 const MPS_FOLDER: &str = "mps";
 
-/// Whether this annotation asks the agent to leave at `now`.
+/// Whether this annotation asks the agent to clean up at `now`.
 pub fn is_requested(until: Option<&str>, now: Timestamp) -> bool {
     let until = until.and_then(|text| text.parse::<Timestamp>().ok());
     until.is_some_and(|until| now < until)
 }
 
-/// Waits among `tasks` for a request to leave, and ends `work` then. The result is set once that
+/// Waits among `tasks` for a request to clean up, and ends `work` then. The result is set once that
 /// happened.
 pub(crate) fn on_request(
     tasks: &TaskTracker,
@@ -50,50 +50,51 @@ pub(crate) fn on_request(
     published: &NodePublisher,
     work: &CancellationToken,
 ) -> Arc<AtomicBool> {
-    let left = Arc::new(AtomicBool::new(false));
-    let leaving = Arc::clone(&left);
+    let withdrawn = Arc::new(AtomicBool::new(false));
     tasks.spawn(wait_for_request(
         node_view.subscribe(),
         published.clone(),
-        leaving,
+        Arc::clone(&withdrawn),
         work.clone(),
     ));
-    left
+    withdrawn
 }
 
 /// Waits for the request, withdraws all replicas from the kubelet, and when the kubelet counts
-/// none, sets `left` and cancels `work`.
+/// none, sets `withdrawn` and cancels `work`.
 async fn wait_for_request(
     mut node_view: watch::Receiver<Option<NodeView>>,
     published: NodePublisher,
-    left: Arc<AtomicBool>,
+    withdrawn: Arc<AtomicBool>,
     work: CancellationToken,
 ) {
     let requested = |node: &Option<NodeView>| {
-        let until = node.as_ref().and_then(|node| node.annotation(LEAVE_UNTIL));
+        let until = node
+            .as_ref()
+            .and_then(|node| node.annotation(CLEANUP_UNTIL));
         is_requested(until, Timestamp::now())
     };
     tokio::select! {
         () = work.cancelled() => return,
         changed = node_view.wait_for(requested) => if changed.is_err() { return },
     }
-    tracing::info!("asked to leave the node");
+    tracing::info!("asked to clean up the node");
     let resources = published.get().resources();
-    published.set_leaving();
+    published.set_cleaning_up();
     let counted = |node: &Option<NodeView>| {
         let node = node.as_ref();
         node.is_none_or(|node| resources.iter().all(|name| node.counts_none_of(name)))
     };
     let counted = tokio::time::timeout(DEREGISTER_TIMEOUT, node_view.wait_for(counted)).await;
     if !matches!(counted, Ok(Ok(_))) {
-        tracing::warn!(wait = ?DEREGISTER_TIMEOUT, "the kubelet still counts GPU replicas; leaving the node anyway");
+        tracing::warn!(wait = ?DEREGISTER_TIMEOUT, "the kubelet still counts GPU replicas; cleaning up anyway");
     }
-    left.store(true, Ordering::Relaxed);
+    withdrawn.store(true, Ordering::Relaxed);
     work.cancel();
 }
 
 /// Cleans the disk, then the Node object. Logs what fails and goes on.
-pub(crate) async fn leave(
+pub(crate) async fn clean_up(
     allocations: &Arc<NodeAllocations>,
     client: &Client,
     settings: &Settings,
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn honors_leave_request_until_it_expires() {
+    fn honors_cleanup_request_until_it_expires() {
         let check = |until: Option<&str>, expected: bool| {
             let now: Timestamp = "2026-11-22T10:00:00Z".parse().expect("a time");
             assert_eq!(is_requested(until, now), expected, "{until:?}");
@@ -201,10 +202,10 @@ mod tests {
 
     #[test]
     fn removes_state_folder_except_mps_files() {
-        for (file, expected) in [("seats/a/limits", true), ("mps/GPU-a/wish", false)] {
+        for (file, expected) in [("containers/a/limits", true), ("mps/GPU-a/spec", false)] {
             let dir = tempfile::tempdir().expect("tempdir");
             let state = dir.path().join("state");
-            for file in ["cards.json", file] {
+            for file in ["layout.json", file] {
                 let path = state.join(file);
                 fs::create_dir_all(path.parent().expect("in a folder")).expect("made");
                 fs::write(path, "").expect("written");

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::LEAVE_UNTIL;
+use super::CLEANUP_UNTIL;
 use crate::node_view::NodeView;
 use crate::publish::capacity;
 use crate::publish::conditions;
@@ -100,7 +100,7 @@ fn metadata(node: &api::Node) -> Value {
     let view = NodeView::read(node);
     let labels = labels::patch(&BTreeMap::new(), &view);
     let mut patch = labels.unwrap_or_else(|| json!({"metadata": {"annotations": {}}}));
-    for key in [INVENTORY, capacity::OWNED, labels::OWNED, LEAVE_UNTIL] {
+    for key in [INVENTORY, capacity::OWNED, labels::OWNED, CLEANUP_UNTIL] {
         patch["metadata"]["annotations"][key] = Value::Null;
     }
     patch
@@ -118,7 +118,7 @@ mod tests {
                 "labels": {"aliquot.dev/mode.vgpu": "2", "mine": "1"},
                 "annotations": {
                     INVENTORY: "{}", labels::OWNED: "aliquot.dev/mode.vgpu",
-                    capacity::OWNED: "nvidia.com/gpumem", LEAVE_UNTIL: "t", "others": "x",
+                    capacity::OWNED: "nvidia.com/gpumem", CLEANUP_UNTIL: "t", "others": "x",
                 },
             },
             "status": {
@@ -132,7 +132,7 @@ mod tests {
         let expected = json!({"metadata": {
             "labels": {"aliquot.dev/mode.vgpu": null},
             "annotations": {
-                INVENTORY: null, labels::OWNED: null, capacity::OWNED: null, LEAVE_UNTIL: null,
+                INVENTORY: null, labels::OWNED: null, capacity::OWNED: null, CLEANUP_UNTIL: null,
             },
         }});
         assert_eq!(metadata(&node), expected);

@@ -1,6 +1,6 @@
-//! `aliquot-device-plugin leave`: asks the agents of all nodes to leave, and waits until they have.
-//! The chart runs it before it is removed. It writes only the request, and withdraws it where no
-//! agent answered.
+//! `aliquot-device-plugin cleanup`: asks the agents of all nodes to clean up, and waits until they
+//! have. The chart runs it before it is removed. It writes only the request, and withdraws it where
+//! no agent answered.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use super::LEAVE_UNTIL;
+use super::CLEANUP_UNTIL;
 
 /// For each request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -25,13 +25,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Asks the agents of all nodes to remove Aliquot's files and annotations; run it before the chart
 /// is removed
 #[derive(Clone, Debug, Parser)]
-#[command(name = "aliquot-device-plugin leave", version, about)]
+#[command(name = "aliquot-device-plugin cleanup", version, about)]
 pub struct Settings {
     /// Kubeconfig of the API server; without it the pod's service account is used
     #[arg(long, env = "ALIQUOT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Seconds to wait for all nodes
-    #[arg(long, env = "ALIQUOT_LEAVE_WITHIN", default_value_t = 60,
+    #[arg(long, env = "ALIQUOT_CLEANUP_WITHIN", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub within: u32,
     /// Log format: text or json
@@ -43,7 +43,7 @@ pub struct Settings {
 }
 
 #[derive(Debug, Error)]
-pub enum LeaveError {
+pub enum CleanupError {
     #[error("cannot {verb} nodes: {source}")]
     Call {
         verb: &'static str,
@@ -53,7 +53,7 @@ pub enum LeaveError {
     Timeout(&'static str),
 }
 
-/// How far a node is that its agent has not left.
+/// How far a node is that its agent has not cleaned up.
 #[derive(Debug, PartialEq, Eq)]
 enum NodeState {
     /// Its agent was not asked yet.
@@ -62,10 +62,10 @@ enum NodeState {
     Requested,
 }
 
-/// `None`: the agent has left, or never ran there.
+/// `None`: the agent has cleaned up, or never ran there.
 fn node_state(node: &PartialObjectMeta<Node>) -> Option<NodeState> {
     let annotations = node.annotations();
-    if annotations.contains_key(LEAVE_UNTIL) {
+    if annotations.contains_key(CLEANUP_UNTIL) {
         return Some(NodeState::Requested);
     }
     annotations
@@ -73,8 +73,8 @@ fn node_state(node: &PartialObjectMeta<Node>) -> Option<NodeState> {
         .then_some(NodeState::NotRequested)
 }
 
-/// Asks all agents. Returns the names of the nodes that were not left in time.
-pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveError> {
+/// Asks all agents. Returns the names of the nodes that were not cleaned up in time.
+pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, CleanupError> {
     let nodes: Api<Node> = Api::all(client);
     let end = Instant::now() + within;
     let until = Timestamp::now() + SignedDuration::try_from(within).unwrap_or(SignedDuration::MAX);
@@ -94,7 +94,7 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveE
                 NodeState::Requested if timed_out => annotate(&nodes, name, &Value::Null).await?,
                 NodeState::NotRequested if !timed_out => {
                     annotate(&nodes, name, &request).await?;
-                    tracing::info!(node = name, "asked the agent to leave the node");
+                    tracing::info!(node = name, "asked the agent to clean up the node");
                 }
                 NodeState::Requested | NodeState::NotRequested => {}
             }
@@ -105,12 +105,12 @@ pub async fn run(client: Client, within: Duration) -> Result<Vec<String>, LeaveE
     }
 }
 
-async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) -> Result<(), LeaveError> {
-    let patch = json!({"metadata": {"annotations": {LEAVE_UNTIL: request}}});
+async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) -> Result<(), CleanupError> {
+    let patch = json!({"metadata": {"annotations": {CLEANUP_UNTIL: request}}});
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
     match call("patch", nodes.patch_metadata(name, &params, &patch)).await {
         // A node that is gone needs no more.
-        Err(LeaveError::Call {
+        Err(CleanupError::Call {
             source: kube::Error::Api(status),
             ..
         }) if status.code == 404 => Ok(()),
@@ -121,10 +121,10 @@ async fn annotate(nodes: &Api<Node>, name: &str, request: &Value) -> Result<(), 
 async fn call<T>(
     verb: &'static str,
     answer: impl Future<Output = kube::Result<T>>,
-) -> Result<T, LeaveError> {
+) -> Result<T, CleanupError> {
     let answer = timeout(DEADLINE, answer).await;
-    let answer = answer.map_err(|_| LeaveError::Timeout(verb))?;
-    answer.map_err(|source| LeaveError::Call { verb, source })
+    let answer = answer.map_err(|_| CleanupError::Timeout(verb))?;
+    answer.map_err(|source| CleanupError::Call { verb, source })
 }
 
 #[cfg(test)]
@@ -142,9 +142,9 @@ mod tests {
         check(json!({"others": "x"}), None);
         check(json!({INVENTORY: "{}"}), Some(NodeState::NotRequested));
         check(
-            json!({INVENTORY: "{}", LEAVE_UNTIL: "t"}),
+            json!({INVENTORY: "{}", CLEANUP_UNTIL: "t"}),
             Some(NodeState::Requested),
         );
-        check(json!({LEAVE_UNTIL: "t"}), Some(NodeState::Requested));
+        check(json!({CLEANUP_UNTIL: "t"}), Some(NodeState::Requested));
     }
 }
