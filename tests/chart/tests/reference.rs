@@ -15,10 +15,11 @@ Keys that are not listed here are rejected, unless they are [HAMi's](../../chart
 ";
 
 /// Kubernetes' own structures are one value.
-const WHOLE: [&str; 5] = [
+const WHOLE: [&str; 6] = [
     "resources",
     "requests",
     "nvidiaNodeSelector",
+    "pod",
     "tolerations",
     "updateStrategy",
 ];

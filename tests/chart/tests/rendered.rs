@@ -39,7 +39,7 @@ const EVERYTHING: &[&str] = &[
     "--set=webhook.podsMayIgnore=true,webhook.certManager.enabled=true",
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
-    "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
+    "--set=devicePlugin.seLinuxLabel=none,devicePlugin.pod.securityContext.seLinuxOptions.type=spc_t",
     "--set=devicePlugin.execDir=/opt/aliquot",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
@@ -303,6 +303,60 @@ fn pods_meet_restricted_standard_except_agents() {
         let verdict = is_restricted(object);
         assert_eq!(verdict.is_ok(), object.kind() != "DaemonSet", "{verdict:?}");
     }
+}
+
+/// Of the pods of each part; HAMi's keys for the same are beside this one.
+#[test]
+fn pods_are_as_the_value_of_their_part_says() {
+    let pod = json!({
+        "labels": {"team": "a", "app.kubernetes.io/component": "own"},
+        "annotations": {"note": "b"},
+        "nodeSelector": {"pool": "c"},
+        "tolerations": [{"key": "d", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "e", "operator": "Exists"}]}]}}},
+        "priorityClassName": "f",
+        "securityContext": {"fsGroup": 7},
+    });
+    let set = |part: &str| format!("--set-json={part}.pod={pod}");
+    let sets = ["scheduler", "webhook", "devicePlugin"].map(set);
+    let sets = sets.iter().map(String::as_str);
+    let arguments: Vec<&str> = EVERYTHING.iter().copied().chain(sets).collect();
+    let objects = rendered(&arguments).unwrap();
+    for object in objects.iter().filter(|one| one.pod().is_some()) {
+        let name = object.name();
+        let metadata = &object.0["spec"]["template"]["metadata"];
+        assert_eq!(metadata["labels"]["team"], "a", "{name}");
+        assert_ne!(metadata["labels"]["app.kubernetes.io/component"], "own");
+        assert_eq!(metadata["annotations"]["note"], "b", "{name}");
+        let found = object.pod().unwrap();
+        assert_eq!(found["nodeSelector"]["pool"], "c", "{name}");
+        assert_eq!(found["priorityClassName"], "f", "{name}");
+        assert_eq!(found["securityContext"]["fsGroup"], 7, "{name}");
+        let seccomp = &found["securityContext"]["seccompProfile"]["type"];
+        assert_eq!(*seccomp, "RuntimeDefault", "{name}");
+        let tolerations = found["tolerations"].as_array().unwrap();
+        assert!(tolerations.contains(&pod["tolerations"][0]), "{name}");
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let terms = &found["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
+        let expressions = terms[0]["matchExpressions"].as_array().unwrap();
+        assert_eq!(expressions[0]["key"], "e", "{name}");
+        // Those of the driver's own work are beside it.
+        let drivers = if object.kind() == "DaemonSet" { 3 } else { 0 };
+        assert_eq!(expressions.len(), 1 + drivers, "{name}");
+    }
+    let hamis = [
+        "--set=scheduler.podAnnotations.note=b,scheduler.nodeSelector.pool=c",
+        "--set-json=devicePlugin.tolerations=[{\"key\":\"d\"}]",
+    ];
+    let objects = rendered(&hamis).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    assert_eq!(scheduler.pod().unwrap()["nodeSelector"]["pool"], "c");
+    let metadata = &scheduler.0["spec"]["template"]["metadata"];
+    assert_eq!(metadata["annotations"]["note"], "b");
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let tolerations = agent.pod().unwrap()["tolerations"].as_array().unwrap();
+    assert!(tolerations.contains(&json!({"key": "d"})));
 }
 
 /// Except that of the MPS daemons: what clients share at /dev/shm counts there.

@@ -234,7 +234,8 @@ fn allows_critical_pods_in_release_namespace() {
     for class in classes {
         assert!(allowed.iter().any(|one| one == class), "{class}");
     }
-    let set = "--set=scheduler.priorityClassName=,webhook.priorityClassName=,devicePlugin.priorityClassName=";
-    let objects = rendered(&[set]).unwrap();
+    let parts = ["scheduler", "webhook", "devicePlugin"];
+    let sets = parts.map(|part| format!("--set={part}.pod.priorityClassName="));
+    let objects = rendered(&sets.each_ref().map(String::as_str)).unwrap();
     assert!(objects.iter().all(|one| one.kind() != "ResourceQuota"));
 }
