@@ -33,7 +33,6 @@ scheduler.defaultCores=101 | /scheduler/defaultCores | 100
 devicePlugin.deviceMemoryScaling=much | deviceMemoryScaling | '^[0-9]+([.][0-9]+)?$'
 devicePlugin.sickPods=kill | sickPods | 'keep', 'evict', 'drain'
 devicePlugin.stateDir=var | /devicePlugin/stateDir | '^/'
-devicePlugin.mps.shmSize=8Gi | /devicePlugin/mps/shmSize | '^([1-9][0-9]*)?$'
 image.digest=sha256:1 | /image/digest | sha256
 devicePlugin.tenantMay.disableControl={A b} | tenantMay/disableControl | pattern
 enabled=maybe | at '/enabled' | want boolean

@@ -28,7 +28,7 @@ const EVERYTHING: &[&str] = &[
     "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
-    "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
+    "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver",
     "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
     "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
     "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
@@ -38,8 +38,7 @@ const EVERYTHING: &[&str] = &[
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
     "--set=webhook.podsMayIgnore=true,webhook.certManager.enabled=true",
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
-    "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
-    "--set=devicePlugin.seLinuxLabel=none,devicePlugin.pod.securityContext.seLinuxOptions.type=spc_t",
+    "--set=devicePlugin.pod.securityContext.seLinuxOptions.type=spc_t",
     "--set=devicePlugin.execDir=/opt/aliquot",
     "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
 ];
@@ -124,9 +123,8 @@ fn passes_values_to_their_components() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
-        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300,devicePlugin.oomKiller=true",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.oomKiller=true",
         "--set-string=devicePlugin.disablecorelimit=true",
-        "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0",
         "--set=monitor.priorityCap=60,schedulerName=own",
         "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
         "--set=monitor.withholdUnmanaged=false",
@@ -138,11 +136,9 @@ fn passes_values_to_their_components() {
         "--device-memory-scaling=1.5",
         "--device-split-count=4",
         "--host-memory-reserve=65536",
-        "--context-memory=300",
         "--disable-core-limit=true",
         "--oom-killer=true",
         "--publish-unmanaged=false",
-        "--selinux-label=own_u:own_r:own_t:s0",
         "--resource-name=a/gpu",
     ] {
         assert!(line.contains(flag), "{flag}: {line}");

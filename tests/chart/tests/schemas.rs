@@ -19,7 +19,6 @@ fn ways() -> Vec<Vec<String>> {
             "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
             "--set=apiServer.host=10.0.0.1,global.imagePullSecrets={pull}",
             "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
-            "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
             "--set-json=devicePlugin.pod.securityContext={\"seLinuxOptions\":{\"type\":\"spc_t\"}}",
         ],
         &[
