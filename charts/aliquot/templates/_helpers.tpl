@@ -53,8 +53,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not .v.image.repository -}}
 {{- fail "image.repository is empty, expected: the repository of an image that you built (docs/guides/install.md), because only the chart of a release names an image of its own" -}}
 {{- end -}}
-{{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}
-{{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}
+{{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}:{{ default .root.Chart.AppVersion .v.image.tag }}
 {{- end -}}
 
 {{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix. */}}

@@ -127,7 +127,7 @@ pub fn image_values() -> Result<Value> {
     Ok(json!({
         "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
         "scheduler": {"kubeScheduler": {
-            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
+            "image": {"registry": "", "repository": kube},
             "imageTag": kube_tag,
             "command": ["/kubebox", "scheduler"],
         }},

@@ -15,7 +15,8 @@ Keys that are not listed here are rejected, unless they are [HAMi's](../../chart
 ";
 
 /// Kubernetes' own structures are one value.
-const WHOLE: [&str; 6] = [
+const WHOLE: [&str; 7] = [
+    "burstGraceSeconds",
     "resources",
     "requests",
     "nvidiaNodeSelector",

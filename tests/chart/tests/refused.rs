@@ -33,13 +33,13 @@ scheduler.defaultCores=101 | /scheduler/defaultCores | 100
 devicePlugin.deviceMemoryScaling=much | deviceMemoryScaling | '^[0-9]+([.][0-9]+)?$'
 devicePlugin.sickPods=kill | sickPods | 'keep', 'evict', 'drain'
 devicePlugin.stateDir=var | /devicePlugin/stateDir | '^/'
-image.digest=sha256:1 | /image/digest | sha256
+monitor.burstGraceSeconds.batch=soon | /monitor/burstGraceSeconds/batch | want integer
 devicePlugin.tenantMay.disableControl={A b} | tenantMay/disableControl | pattern
 enabled=maybe | at '/enabled' | want boolean
 enabled=false | enabled is false | expected: true or nothing
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
-devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
+devicePlugin.profiles.default=a,devicePlugin.profiles.configMap=b | devicePlugin.profiles has configMap | the name of a ConfigMap
 ";
 
 #[test]

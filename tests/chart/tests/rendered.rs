@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
-    "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
+    "--set=compat.dashboards=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
     "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver",
@@ -40,7 +40,7 @@ const EVERYTHING: &[&str] = &[
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
     "--set=devicePlugin.pod.securityContext.seLinuxOptions.type=spc_t",
     "--set=devicePlugin.execDir=/opt/aliquot",
-    "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
+    "--set=monitor.burstGraceSeconds.batch=5,monitor.burstGraceSeconds.dev=0",
 ];
 
 /// The container's command and arguments.
@@ -126,7 +126,7 @@ fn passes_values_to_their_components() {
         "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.oomKiller=true",
         "--set-string=devicePlugin.disablecorelimit=true",
         "--set=monitor.priorityCap=60,schedulerName=own",
-        "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
+        "--set-json=monitor.burstGraceSeconds={\"*\":10,\"dev\":0,\"batch\":5}",
         "--set=monitor.withholdUnmanaged=false",
     ])
     .unwrap();
@@ -510,7 +510,7 @@ fn narrows_ports_to_peers_that_values_name() {
         assert_eq!(ingress(objects, "scheduler"), scheduler);
         let agent = json!([ports(&[9394, 9396], from)]);
         assert_eq!(ingress(objects, "device-plugin"), agent);
-        let webhook = json!([called, ports(&[8080], from)]);
+        let webhook = json!([called, ports(&[8444], from)]);
         assert_eq!(ingress(objects, "webhook"), webhook);
     };
     opened(&plain, &Value::Null);

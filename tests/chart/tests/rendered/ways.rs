@@ -20,6 +20,7 @@ fn serves_extender_with_client_certificates_only() {
     let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
     assert!(flags.tls_dir.is_some() && flags.scheduler_lease.is_none());
     assert_eq!(flags.listen.to_string(), "0.0.0.0:9397");
+    assert_eq!(flags.shortlist, 64);
     let volume = &scheduler.pod().unwrap()["volumes"][0]["secret"]["secretName"];
     assert_eq!(*volume, "pair");
     let service = one(&objects, "Service", "aliquot-extender");
@@ -82,7 +83,7 @@ fn uses_certificates_of_cert_manager() {
 #[test]
 fn serves_webhook_on_host_network_when_asked() {
     let objects = rendered(&[
-        "--set=webhook.hostNetwork=true,webhook.port=10443,webhook.adminPort=10444",
+        "--set=webhook.hostNetwork=true,webhook.port=10443",
         "--set=devicePlugin.nvidiaDriverRoot=/opt/driver",
     ])
     .unwrap();
