@@ -56,14 +56,17 @@ app.kubernetes.io/component: {{ .component }}
 {{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}:{{ default .root.Chart.AppVersion .v.image.tag }}
 {{- end -}}
 
-{{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix. */}}
+{{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix; of the minor version's
+first release if it names no patch. */}}
 {{- define "aliquot.kubeSchedulerImage" -}}
 {{- $image := .v.scheduler.kubeScheduler.image -}}
 {{- with default $image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
 {{- end -}}
 
 {{- define "aliquot.kubeSchedulerTag" -}}
-{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .root.Capabilities.KubeVersion.Version -}}
+{{- $cluster := .root.Capabilities.KubeVersion -}}
+{{- $first := printf "v%s.%s.0" $cluster.Major (regexFind "^[0-9]+" $cluster.Minor) -}}
+{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $cluster.Version | default $first -}}
 {{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag $version -}}
 {{- end -}}
 
