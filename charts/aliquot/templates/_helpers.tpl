@@ -38,11 +38,14 @@
 {{/* Labels of every object; takes the root and a component. */}}
 {{- define "aliquot.labels" -}}
 {{ include "aliquot.selector" . }}
+app.kubernetes.io/name: aliquot
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 
+{{/* What selects pods, unchanged by an upgrade: there is one Aliquot in a cluster. */}}
 {{- define "aliquot.selector" -}}
 app.kubernetes.io/part-of: aliquot
 app.kubernetes.io/component: {{ .component }}
