@@ -542,6 +542,21 @@ fn narrows_ports_to_peers_that_values_name() {
     opened(&named, &scrapers);
     let binding = named.iter().find(bound).unwrap();
     let reader =
-        json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]);
-    assert_eq!(binding.0["subjects"], reader);
+        json!({"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"});
+    assert_eq!(binding.0["subjects"], json!([reader]));
+
+    // Prometheus may be forbidden to read files for a ServiceMonitor.
+    let monitored = rendered(&["--set=monitoring.enabled=true"]).unwrap();
+    let binding = monitored.iter().find(bound).unwrap();
+    assert_eq!(binding.0["subjects"][0]["name"], "aliquot-metrics");
+    let secret = &one(&monitored, "Secret", "aliquot-metrics").0;
+    let account = &secret["metadata"]["annotations"]["kubernetes.io/service-account.name"];
+    assert_eq!(*account, "aliquot-metrics");
+    let token = json!({"credentials": {"name": "aliquot-metrics", "key": "token"}});
+    let monitors = monitored
+        .iter()
+        .filter(|one| one.kind() == "ServiceMonitor");
+    for endpoint in monitors.flat_map(|one| one.0["spec"]["endpoints"].as_array().unwrap()) {
+        assert_eq!(endpoint["authorization"], token);
+    }
 }
