@@ -185,7 +185,10 @@ priorityClassName: {{ .priorityClassName | quote }}
 
 {{/* What the restricted Pod Security Standard requires of a pod and its containers. */}}
 {{- define "aliquot.podSecurity" -}}
-{{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if not .v.platform.openshift -}}
+{{- $own = merge $own (dict "runAsUser" 65532 "runAsGroup" 65532) -}}
+{{- end -}}
 {{- mergeOverwrite $own (default dict .pod.securityContext) | toYaml -}}
 {{- end -}}
 

@@ -114,6 +114,33 @@ fn serves_webhook_on_host_network_when_asked() {
 }
 
 #[test]
+fn takes_user_ids_and_constraints_of_openshift() {
+    let set = "--set=platform.openshift=true,devicePlugin.mps.enabled=true";
+    let objects = rendered(&[set]).unwrap();
+    for (kind, part) in [
+        ("Deployment", "scheduler"),
+        ("Deployment", "webhook"),
+        ("Job", "leave"),
+    ] {
+        let object = one(&objects, kind, &format!("aliquot-{part}"));
+        let security = &object.pod().unwrap()["securityContext"];
+        let expected = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(*security, expected, "{part}");
+    }
+    let binding = &one(&objects, "RoleBinding", "aliquot-privileged").0;
+    assert_eq!(binding["roleRef"]["name"], "system:openshift:scc:privileged");
+    let names = binding["subjects"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["aliquot-device-plugin", "aliquot-mps"]);
+    let host = "--set=platform.openshift=true,webhook.hostNetwork=true";
+    let objects = rendered(&[host]).unwrap();
+    one(&objects, "RoleBinding", "aliquot-hostnetwork-v2");
+    let plain = rendered(&[]).unwrap();
+    let constrained = |one: &Object| one.0["roleRef"]["name"].to_string().contains("openshift");
+    assert!(!plain.iter().any(constrained));
+}
+
+#[test]
 fn renders_no_webhook_objects_when_disabled() {
     let objects = rendered(&["--set=scheduler.admissionWebhook.enabled=false"]).unwrap();
     let of_it = objects
