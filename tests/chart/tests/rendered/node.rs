@@ -213,6 +213,16 @@ fn keeps_nested_profiles_of_values_file() {
     assert_eq!(cut["rest"]["layout"][0], rest);
 }
 
+#[test]
+fn takes_profiles_of_a_config_map_that_is_there() {
+    let objects = rendered(&["--set=devicePlugin.profiles.configMap=own"]).unwrap();
+    let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
+    let named = |one: &&Value| one["name"] == "profiles";
+    let profiles = volumes.unwrap().iter().find(named).unwrap();
+    assert_eq!(profiles["configMap"]["name"], "own");
+    assert!(objects.iter().all(|one| one.name() != "aliquot-profiles"));
+}
+
 /// GKE creates no pod of a critical class in a namespace without a quota for it.
 #[test]
 fn allows_critical_pods_in_release_namespace() {
