@@ -26,6 +26,7 @@ fn check(set: &str, place: &str, accepted: &str) {
 const WRONG: &str = r"
 defaultMem=1 | at '' | 'defaultMem' not allowed
 webhook.failurePolicy=x | at '/webhook' | 'failurePolicy' not allowed
+webhook.pod.hostPID=true | at '/webhook/pod' | 'hostPID' not allowed
 scheduler.replicas=two | /scheduler/replicas | want integer
 scheduler.replicas=0 | /scheduler/replicas | minimum
 scheduler.defaultMem=5Gi | /scheduler/defaultMem | want integer
