@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$top/charts/aliquot" "$work/"
 python3 - "$work/aliquot" "$REPOSITORY" "$DIGEST" "$SOURCE" <<'PYTHON'
-import pathlib, sys
+import pathlib, re, sys
 
 chart, image, digest, source = sys.argv[1:]
 registry, repository = image.split("/", 1)
@@ -28,8 +28,11 @@ def replace(file, old, new):
     path.write_text(text.replace(old, new))
 
 replace("values.yaml",
-        'image:\n  registry: ""\n  repository: ""\n  tag: ""\n  digest: ""\n',
-        f'image:\n  registry: {registry}\n  repository: {repository}\n  tag: ""\n  digest: {digest}\n')
+        'image:\n  registry: ""\n', f'image:\n  registry: {registry}\n')
+replace("values.yaml", '  repository: ""\n', f'  repository: {repository}\n')
+version = re.search("^version: (.+)$", pathlib.Path(chart, "Chart.yaml").read_text(), re.M)[1]
+replace("values.yaml", "as in a release's chart.\n  tag: \"\"\n",
+        f'as in a release\'s chart.\n  tag: {version}@{digest}\n')
 replace("Chart.yaml", "sources: [https://aliquot.dev]", f"sources: [{source}]")
 replace("Chart.yaml", "annotations:\n", f"""annotations:
   artifacthub.io/images: |

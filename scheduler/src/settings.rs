@@ -57,7 +57,7 @@ pub struct Settings {
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
     /// Write `hami.io/vgpu-devices-allocated` too, for dashboards that read it
-    /// (`compat.hamiAnnotations`).
+    /// (`compat.dashboards`).
     #[arg(long, env = "ALIQUOT_HAMI_ANNOTATIONS")]
     pub hami_annotations: bool,
     /// Seconds after which a pod that its node refused to start is evicted; with the default it is

@@ -11,6 +11,13 @@
 {{- if hasKey $v.devicePlugin "pluginPath" -}}
 {{- $_ := set $v.devicePlugin "kubeletDir" (dir (trimSuffix "/" $v.devicePlugin.pluginPath)) -}}
 {{- end -}}
+{{- range $part := list $v.scheduler $v.devicePlugin -}}
+{{- range $key, $ours := dict "podAnnotations" "annotations" "nodeSelector" "nodeSelector" "tolerations" "tolerations" -}}
+{{- if hasKey $part $key -}}
+{{- $_ := set $part.pod $ours (get $part $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if dig "scheduler" "certManager" "enabled" false $v -}}
 {{- $_ := set $v.webhook.certManager "enabled" true -}}
 {{- end -}}
@@ -31,11 +38,14 @@
 {{/* Labels of every object; takes the root and a component. */}}
 {{- define "aliquot.labels" -}}
 {{ include "aliquot.selector" . }}
+app.kubernetes.io/name: aliquot
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 
+{{/* What selects pods, unchanged by an upgrade: there is one Aliquot in a cluster. */}}
 {{- define "aliquot.selector" -}}
 app.kubernetes.io/part-of: aliquot
 app.kubernetes.io/component: {{ .component }}
@@ -46,18 +56,20 @@ app.kubernetes.io/component: {{ .component }}
 {{- if not .v.image.repository -}}
 {{- fail "image.repository is empty, expected: the repository of an image that you built (docs/guides/install.md), because only the chart of a release names an image of its own" -}}
 {{- end -}}
-{{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}
-{{- if .v.image.digest }}@{{ .v.image.digest }}{{ else }}:{{ default .root.Chart.AppVersion .v.image.tag }}{{ end }}
+{{- with default .v.image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ .v.image.repository }}:{{ default .root.Chart.AppVersion .v.image.tag }}
 {{- end -}}
 
-{{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix. */}}
+{{/* kube-scheduler's image: of the cluster's version, without a vendor's suffix; of the minor version's
+first release if it names no patch. */}}
 {{- define "aliquot.kubeSchedulerImage" -}}
 {{- $image := .v.scheduler.kubeScheduler.image -}}
 {{- with default $image.registry .v.global.imageRegistry }}{{ . }}/{{ end }}{{ $image.repository }}:{{ include "aliquot.kubeSchedulerTag" . }}
 {{- end -}}
 
 {{- define "aliquot.kubeSchedulerTag" -}}
-{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .root.Capabilities.KubeVersion.Version -}}
+{{- $cluster := .root.Capabilities.KubeVersion -}}
+{{- $first := printf "v%s.%s.0" $cluster.Major (regexFind "^[0-9]+" $cluster.Minor) -}}
+{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $cluster.Version | default $first -}}
 {{- coalesce .v.scheduler.kubeScheduler.imageTag .v.scheduler.kubeScheduler.image.tag $version -}}
 {{- end -}}
 
@@ -139,12 +151,45 @@ type: DirectoryOrCreate
 /driver-root{{ if ne (dir (clean .)) "/" }}/{{ base (clean .) }}{{ end }}
 {{- end -}}
 
+{{/* Metadata of pods; takes the value pod of their part, too. The chart's own labels select them. */}}
+{{- define "aliquot.podMetadata" -}}
+labels:
+  {{- merge (include "aliquot.labels" . | fromYaml) (default dict .pod.labels) | toYaml | nindent 2 }}
+{{- with merge (default dict .annotations) (default dict .pod.annotations) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Where pods run, by the value pod of their part. */}}
+{{- define "aliquot.placement" -}}
+priorityClassName: {{ .priorityClassName | quote }}
+{{- range $key, $value := pick . "affinity" "nodeSelector" "tolerations" }}
+{{- with $value }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The same for the pods that have a node's driver open. */}}
+{{- define "aliquot.nodePlacement" -}}
+{{- $pod := merge (dict) .pod -}}
+{{- $_ := set $pod "nodeSelector" (merge (dict) (default dict .nvidiaNodeSelector) (default dict .pod.nodeSelector)) -}}
+{{- $_ := set $pod "affinity" (include "aliquot.driverAffinity" .pod | fromYaml) -}}
+{{- /* The agent's own taint, of sickPods: drain; programs on healthy GPUs go on. */ -}}
+{{- $drain := dict "key" "aliquot.dev/gpu-drain" "operator" "Exists" -}}
+{{- $_ := set $pod "tolerations" (prepend (default list .pod.tolerations) $drain) -}}
+{{ include "aliquot.placement" $pod }}
+{{- end -}}
+
 {{/* What the restricted Pod Security Standard requires of a pod and its containers. */}}
 {{- define "aliquot.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if not .v.platform.openshift -}}
+{{- $own = merge $own (dict "runAsUser" 65532 "runAsGroup" 65532) -}}
+{{- end -}}
+{{- mergeOverwrite $own (default dict .pod.securityContext) | toYaml -}}
 {{- end -}}
 
 {{- define "aliquot.containerSecurity" -}}
@@ -229,16 +274,21 @@ administrator exempts by a label. */}}
 {{ .now }}.all(key, {{ .except }} || (key in {{ .before }} && {{ .now }}[key] == {{ .before }}[key])) && {{ .before }}.all(key, {{ .except }} || key in {{ .now }})
 {{- end -}}
 
-{{/* Keeps the pods that have a node's driver open off nodes on which NVIDIA's operators need it alone:
-the DaemonSet controller deletes a pod whose node no longer matches. GPU Operator's driver manager and
-MIG manager set these labels (docs/guides/nodes.md). */}}
+{{/* The affinity of the pods that have a node's driver open: as their value pod says, and off nodes on
+which NVIDIA's operators need the driver alone: the DaemonSet controller deletes a pod whose node no longer
+matches. GPU Operator's driver manager and MIG manager set these labels (docs/guides/nodes.md). One of the
+terms must match, so each has the chart's expressions. */}}
 {{- define "aliquot.driverAffinity" -}}
-affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        - matchExpressions:
-            {{- range list "device-plugin" "operator-validator" "client" }}
-            - {key: nvidia.com/gpu.deploy.{{ . }}, operator: NotIn, values: [paused-for-driver-upgrade, paused-for-mig-change]}
-            {{- end }}
+{{- $affinity := default dict .affinity -}}
+{{- $node := default dict $affinity.nodeAffinity -}}
+{{- $own := list -}}
+{{- range list "device-plugin" "operator-validator" "client" -}}
+{{- $own = append $own (dict "key" (print "nvidia.com/gpu.deploy." .) "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change")) -}}
+{{- end -}}
+{{- $terms := list -}}
+{{- range dig "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list (dict)) $node -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" (concat (default list .matchExpressions) $own)) .) -}}
+{{- end -}}
+{{- $node = merge (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) $node -}}
+{{- merge (dict "nodeAffinity" $node) $affinity | toYaml -}}
 {{- end -}}

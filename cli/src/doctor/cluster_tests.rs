@@ -49,6 +49,7 @@ pub(super) fn healthy() -> ClusterFacts {
     ClusterFacts {
         namespace: "s".to_owned(),
         trial_namespace: "team".to_owned(),
+        version: Ok("v1.37.2".to_owned()),
         nodes: Ok(Vec::new()),
         pods: Ok(pods),
         webhook: Ok(Some(serde_json::from_value(hook).unwrap())),
@@ -166,6 +167,39 @@ fn reports_missing_single_or_leaderless_scheduler() {
     check(alone, &[]);
     let nobody = |known: &mut ClusterFacts| known.metrics = Ok(metrics(0, 0));
     check(nobody, &[("leader", BAD)]);
+}
+
+#[test]
+fn compares_version_of_kube_scheduler_with_api_server() {
+    let beside = |known: &mut ClusterFacts, image: &str, reason: &str| {
+        let container = json!({"name": "kube-scheduler", "image": image});
+        let waiting = json!({"name": "kube-scheduler", "image": image, "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"waiting": {"reason": reason}}});
+        let pod = &mut known.pods.as_mut().unwrap()[0];
+        let spec = pod.spec.as_mut().unwrap();
+        spec.containers
+            .push(serde_json::from_value(container).unwrap());
+        let status = pod.status.as_mut().unwrap();
+        status.container_statuses = Some(vec![serde_json::from_value(waiting).unwrap()]);
+    };
+    for (image, expected) in [
+        ("r/kube-scheduler:v1.36.9", &[("kube-scheduler", WARNS)][..]),
+        ("r:5000/kube-scheduler:v1.37.0@sha256:0a", &[]),
+        ("r/kube-scheduler:test", &[]),
+        ("r:5000/kube-scheduler", &[]),
+        ("r/kube-scheduler:v1.35.1", &[("kube-scheduler", BAD)]),
+        ("r/kube-scheduler:v1.38.0", &[("kube-scheduler", BAD)]),
+    ] {
+        check(|known| beside(known, image, "Completed"), expected);
+    }
+    let image = "r/kube-scheduler:v1.37.2";
+    let pull = |known: &mut ClusterFacts| beside(known, image, "ImagePullBackOff");
+    check(pull, &[("kube-scheduler", BAD)]);
+    let unread = |known: &mut ClusterFacts| {
+        beside(known, image, "Completed");
+        known.version = Err("no way".to_owned());
+    };
+    check(unread, &[("kube-scheduler", UNMADE)]);
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct ClusterFacts {
     pub namespace: String,
     /// Namespace of the dry-run pod and of the probe pods.
     pub trial_namespace: String,
+    /// The API server's version.
+    pub version: Fact<String>,
     /// All nodes, or the one that is checked.
     pub nodes: Fact<Vec<Node>>,
     /// All pods.

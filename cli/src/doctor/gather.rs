@@ -109,9 +109,11 @@ impl ClusterReader<'_> {
         let status: Api<ConfigMap> = Api::namespaced(client.clone(), AUTOSCALER.0);
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
         let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), system);
+        let version = client.apiserver_version().await;
         ClusterFacts {
             namespace: system.clone(),
             trial_namespace: self.namespace.to_owned(),
+            version: fact(version.map(|info| info.git_version)),
             webhook: fact(webhook.get_opt(WEBHOOK).await),
             dry_run: self.dry_run(client, &pods).await,
             mutators: mutators(client).await,

@@ -18,7 +18,7 @@ const CONDITIONS: [(&str, &str, &str); 9] = [
     (
         "AliquotDriverMissing",
         "driver-loaded",
-        "load the NVIDIA driver on the node, or correct devicePlugin.nvidiaDriverRoot or nvmlLibrary; the agent tries again every 2 s",
+        "load the NVIDIA driver on the node, or correct devicePlugin.nvidiaDriverRoot or ALIQUOT_NVML_LIBRARY; the agent tries again every 2 s",
     ),
     (
         "AliquotRuntimeIncomplete",

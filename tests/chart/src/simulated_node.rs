@@ -99,8 +99,8 @@ pub fn values_for(cluster: &Cluster) -> Result<Value> {
     values["devicePlugin"] = json!({
             "stateDir": state.join("parts/aliquot"),
             "cdiDir": cluster.cdi_dir(),
-            "nvmlLibrary": driver.join(place::LIBRARY_NAME),
             "env": [
+                {"name": "ALIQUOT_NVML_LIBRARY", "value": driver.join(place::LIBRARY_NAME)},
                 {"name": STATE_VARIABLE, "value": machine},
                 // The node has a mount namespace of its own.
                 {"name": "ALIQUOT_HOST_ROOT", "value": format!("/proc/{}/root", cluster.pid("mounts")?)},
@@ -127,7 +127,7 @@ pub fn image_values() -> Result<Value> {
     Ok(json!({
         "image": {"repository": image, "tag": tag, "pullPolicy": "Never"},
         "scheduler": {"kubeScheduler": {
-            "image": {"registry": "", "repository": kube, "pullPolicy": "Never"},
+            "image": {"registry": "", "repository": kube},
             "imageTag": kube_tag,
             "command": ["/kubebox", "scheduler"],
         }},

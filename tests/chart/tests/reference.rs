@@ -15,10 +15,12 @@ Keys that are not listed here are rejected, unless they are [HAMi's](../../chart
 ";
 
 /// Kubernetes' own structures are one value.
-const WHOLE: [&str; 5] = [
+const WHOLE: [&str; 7] = [
+    "burstGraceSeconds",
     "resources",
     "requests",
     "nvidiaNodeSelector",
+    "pod",
     "tolerations",
     "updateStrategy",
 ];

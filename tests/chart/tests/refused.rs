@@ -26,6 +26,7 @@ fn check(set: &str, place: &str, accepted: &str) {
 const WRONG: &str = r"
 defaultMem=1 | at '' | 'defaultMem' not allowed
 webhook.failurePolicy=x | at '/webhook' | 'failurePolicy' not allowed
+webhook.pod.hostPID=true | at '/webhook/pod' | 'hostPID' not allowed
 scheduler.replicas=two | /scheduler/replicas | want integer
 scheduler.replicas=0 | /scheduler/replicas | minimum
 scheduler.defaultMem=5Gi | /scheduler/defaultMem | want integer
@@ -33,14 +34,13 @@ scheduler.defaultCores=101 | /scheduler/defaultCores | 100
 devicePlugin.deviceMemoryScaling=much | deviceMemoryScaling | '^[0-9]+([.][0-9]+)?$'
 devicePlugin.sickPods=kill | sickPods | 'keep', 'evict', 'drain'
 devicePlugin.stateDir=var | /devicePlugin/stateDir | '^/'
-devicePlugin.mps.shmSize=8Gi | /devicePlugin/mps/shmSize | '^([1-9][0-9]*)?$'
-image.digest=sha256:1 | /image/digest | sha256
+monitor.burstGraceSeconds.batch=soon | /monitor/burstGraceSeconds/batch | want integer
 devicePlugin.tenantMay.disableControl={A b} | tenantMay/disableControl | pattern
 enabled=maybe | at '/enabled' | want boolean
 enabled=false | enabled is false | expected: true or nothing
 scheduler.kubeScheduler.enabled=false | scheduler.kubeScheduler.enabled | scheduler.extender.tlsSecret
 scheduler.kubeScheduler.enabled=false,scheduler.extender.tlsSecret=a | scheduler.kubeScheduler.enabled | scheduler.replicas: 1
-devicePlugin.profiles.default=a,devicePlugin.profilesConfigMap=b | devicePlugin.profilesConfigMap | one of them
+devicePlugin.profiles.default=a,devicePlugin.profiles.configMap=b | devicePlugin.profiles has configMap | the name of a ConfigMap
 ";
 
 #[test]

@@ -111,7 +111,7 @@ fn released_chart_names_its_image_by_digest() {
     let objects = objects(&helm(&all).unwrap().success().unwrap()).unwrap();
     let containers = objects.iter().flat_map(|object| object.containers());
     let images: Vec<&str> = containers.filter_map(|one| one["image"].as_str()).collect();
-    let ours = format!("{REPOSITORY}@{index}");
+    let ours = format!("{REPOSITORY}:{}@{index}", version());
     let (own, others): (Vec<&str>, Vec<&str>) = images.iter().partition(|image| **image == ours);
     assert!(own.len() >= 6, "{images:?}");
     assert!(

@@ -25,10 +25,10 @@ use serde_json::{Value, json};
 
 /// Everything optional enabled.
 const EVERYTHING: &[&str] = &[
-    "--set=compat.hamiAnnotations=true,compat.metrics=true,extraResources={nvidia.com/gpu.shared}",
+    "--set=compat.dashboards=true,extraResources={nvidia.com/gpu.shared}",
     "--set=devicePlugin.mps.enabled=true",
     "--set=devicePlugin.profiles.default=shared,devicePlugin.profiles.profiles.shared.rest=vgpu",
-    "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver,devicePlugin.xidActions=94=ignore",
+    "--set=devicePlugin.nvidiaDriverRoot=/run/nvidia/driver",
     "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
     "--set=webhook.runtimeClassName=nvidia,webhook.strictResources={nvidia.com/gpu.shared}",
     "--set=webhook.escapeAllowNamespaces={a,b},global.imagePullSecrets={pull}",
@@ -38,10 +38,9 @@ const EVERYTHING: &[&str] = &[
     "--set=monitoring.enabled=true,monitoring.dashboards=true,scheduler.cpuOnly=true",
     "--set=webhook.podsMayIgnore=true,webhook.certManager.enabled=true",
     "--set=devicePlugin.tenantMay.disableControl={lab},devicePlugin.tenantMay.priority={lab}",
-    "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
-    "--set=devicePlugin.seLinuxLabel=none,devicePlugin.seLinuxOptions.type=spc_t",
+    "--set=devicePlugin.pod.securityContext.seLinuxOptions.type=spc_t",
     "--set=devicePlugin.execDir=/opt/aliquot",
-    "--set=monitor.burstGraceSecondsIn.batch=5,monitor.burstGraceSecondsIn.dev=0",
+    "--set=monitor.burstGraceSeconds.batch=5,monitor.burstGraceSeconds.dev=0",
 ];
 
 /// The container's command and arguments.
@@ -125,11 +124,10 @@ fn passes_values_to_their_components() {
     let objects = rendered(&[
         "--set=scheduler.defaultMem=0,scheduler.defaultCores=20,scheduler.defaultGPUNum=2",
         "--set=resourceName=a/gpu,resourceMem=a/mem,resourceMemPercentage=a/pct,resourceCores=a/cores,resourcePriority=a/prio",
-        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.contextMemory=300,devicePlugin.oomKiller=true",
+        "--set=devicePlugin.deviceMemoryScaling=1.5,devicePlugin.deviceSplitCount=4,devicePlugin.hostMemoryReserve=65536,devicePlugin.oomKiller=true",
         "--set-string=devicePlugin.disablecorelimit=true",
-        "--set=devicePlugin.seLinuxLabel=own_u:own_r:own_t:s0",
         "--set=monitor.priorityCap=60,schedulerName=own",
-        "--set=monitor.burstGraceSeconds=10,monitor.burstGraceSecondsIn.dev=0,monitor.burstGraceSecondsIn.batch=5",
+        "--set-json=monitor.burstGraceSeconds={\"*\":10,\"dev\":0,\"batch\":5}",
         "--set=monitor.withholdUnmanaged=false",
     ])
     .unwrap();
@@ -139,11 +137,9 @@ fn passes_values_to_their_components() {
         "--device-memory-scaling=1.5",
         "--device-split-count=4",
         "--host-memory-reserve=65536",
-        "--context-memory=300",
         "--disable-core-limit=true",
         "--oom-killer=true",
         "--publish-unmanaged=false",
-        "--selinux-label=own_u:own_r:own_t:s0",
         "--resource-name=a/gpu",
     ] {
         assert!(line.contains(flag), "{flag}: {line}");
@@ -306,6 +302,74 @@ fn pods_meet_restricted_standard_except_agents() {
     }
 }
 
+#[test]
+fn every_object_has_the_recommended_labels() {
+    let objects = rendered(EVERYTHING).unwrap();
+    for object in &objects {
+        let labels = &object.0["metadata"]["labels"];
+        for (key, value) in [("name", "aliquot"), ("instance", "aliquot")] {
+            let label = &labels[format!("app.kubernetes.io/{key}")];
+            assert_eq!(*label, value, "{} {}", object.kind(), object.name());
+        }
+        let component = &labels["app.kubernetes.io/component"];
+        assert!(component.is_string(), "{} {}", object.kind(), object.name());
+    }
+}
+
+/// Of the pods of each part; HAMi's keys for the same are beside this one.
+#[test]
+fn pods_are_as_the_value_of_their_part_says() {
+    let pod = json!({
+        "labels": {"team": "a", "app.kubernetes.io/component": "own"},
+        "annotations": {"note": "b"},
+        "nodeSelector": {"pool": "c"},
+        "tolerations": [{"key": "d", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "e", "operator": "Exists"}]}]}}},
+        "priorityClassName": "f",
+        "securityContext": {"fsGroup": 7},
+    });
+    let set = |part: &str| format!("--set-json={part}.pod={pod}");
+    let sets = ["scheduler", "webhook", "devicePlugin"].map(set);
+    let sets = sets.iter().map(String::as_str);
+    let arguments: Vec<&str> = EVERYTHING.iter().copied().chain(sets).collect();
+    let objects = rendered(&arguments).unwrap();
+    for object in objects.iter().filter(|one| one.pod().is_some()) {
+        let name = object.name();
+        let metadata = &object.0["spec"]["template"]["metadata"];
+        assert_eq!(metadata["labels"]["team"], "a", "{name}");
+        assert_ne!(metadata["labels"]["app.kubernetes.io/component"], "own");
+        assert_eq!(metadata["annotations"]["note"], "b", "{name}");
+        let found = object.pod().unwrap();
+        assert_eq!(found["nodeSelector"]["pool"], "c", "{name}");
+        assert_eq!(found["priorityClassName"], "f", "{name}");
+        assert_eq!(found["securityContext"]["fsGroup"], 7, "{name}");
+        let seccomp = &found["securityContext"]["seccompProfile"]["type"];
+        assert_eq!(*seccomp, "RuntimeDefault", "{name}");
+        let tolerations = found["tolerations"].as_array().unwrap();
+        assert!(tolerations.contains(&pod["tolerations"][0]), "{name}");
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let terms = &found["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
+        let expressions = terms[0]["matchExpressions"].as_array().unwrap();
+        assert_eq!(expressions[0]["key"], "e", "{name}");
+        // Those of the driver's own work are beside it.
+        let drivers = if object.kind() == "DaemonSet" { 3 } else { 0 };
+        assert_eq!(expressions.len(), 1 + drivers, "{name}");
+    }
+    let hamis = [
+        "--set=scheduler.podAnnotations.note=b,scheduler.nodeSelector.pool=c",
+        "--set-json=devicePlugin.tolerations=[{\"key\":\"d\"}]",
+    ];
+    let objects = rendered(&hamis).unwrap();
+    let scheduler = one(&objects, "Deployment", "aliquot-scheduler");
+    assert_eq!(scheduler.pod().unwrap()["nodeSelector"]["pool"], "c");
+    let metadata = &scheduler.0["spec"]["template"]["metadata"];
+    assert_eq!(metadata["annotations"]["note"], "b");
+    let agent = one(&objects, "DaemonSet", "aliquot-device-plugin");
+    let tolerations = agent.pod().unwrap()["tolerations"].as_array().unwrap();
+    assert!(tolerations.contains(&json!({"key": "d"})));
+}
+
 /// Except that of the MPS daemons: what clients share at /dev/shm counts there.
 #[test]
 fn every_container_has_a_memory_limit() {
@@ -461,7 +525,7 @@ fn narrows_ports_to_peers_that_values_name() {
         assert_eq!(ingress(objects, "scheduler"), scheduler);
         let agent = json!([ports(&[9394, 9396], from)]);
         assert_eq!(ingress(objects, "device-plugin"), agent);
-        let webhook = json!([called, ports(&[8080], from)]);
+        let webhook = json!([called, ports(&[8444], from)]);
         assert_eq!(ingress(objects, "webhook"), webhook);
     };
     opened(&plain, &Value::Null);
@@ -479,6 +543,21 @@ fn narrows_ports_to_peers_that_values_name() {
     opened(&named, &scrapers);
     let binding = named.iter().find(bound).unwrap();
     let reader =
-        json!([{"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"}]);
-    assert_eq!(binding.0["subjects"], reader);
+        json!({"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "monitoring"});
+    assert_eq!(binding.0["subjects"], json!([reader]));
+
+    // Prometheus may be forbidden to read files for a ServiceMonitor.
+    let monitored = rendered(&["--set=monitoring.enabled=true"]).unwrap();
+    let binding = monitored.iter().find(bound).unwrap();
+    assert_eq!(binding.0["subjects"][0]["name"], "aliquot-metrics");
+    let secret = &one(&monitored, "Secret", "aliquot-metrics").0;
+    let account = &secret["metadata"]["annotations"]["kubernetes.io/service-account.name"];
+    assert_eq!(*account, "aliquot-metrics");
+    let token = json!({"credentials": {"name": "aliquot-metrics", "key": "token"}});
+    let monitors = monitored
+        .iter()
+        .filter(|one| one.kind() == "ServiceMonitor");
+    for endpoint in monitors.flat_map(|one| one.0["spec"]["endpoints"].as_array().unwrap()) {
+        assert_eq!(endpoint["authorization"], token);
+    }
 }

@@ -19,8 +19,7 @@ fn ways() -> Vec<Vec<String>> {
             "--set=devicePlugin.runtimeClassName=nvidia,devicePlugin.createRuntimeClass=true",
             "--set=apiServer.host=10.0.0.1,global.imagePullSecrets={pull}",
             "--set=devicePlugin.runtimeConfig=/etc/containerd/config.toml",
-            "--set=devicePlugin.kubeletConfig=/var/lib/kubelet/config.yaml",
-            "--set=devicePlugin.seLinuxOptions.type=spc_t,devicePlugin.seLinuxOptions.level=s0",
+            "--set-json=devicePlugin.pod.securityContext={\"seLinuxOptions\":{\"type\":\"spc_t\"}}",
         ],
         &[
             "--set=monitoring.enabled=true,monitoring.dashboards=true",

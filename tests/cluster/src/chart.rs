@@ -21,7 +21,7 @@ pub(crate) fn context(set: &[(String, Value)]) -> Result<Value> {
         let place = values.pointer_mut(&pointer);
         *place.with_context(|| format!("the chart has no value {path}"))? = value.clone();
     }
-    Ok(json!({"Values": values, "Release": {"Namespace": NAMESPACE}}))
+    Ok(json!({"Values": values, "Release": {"Name": "aliquot", "Namespace": NAMESPACE}}))
 }
 
 /// The text of one of the chart's files.

@@ -113,6 +113,14 @@ pub(crate) async fn upgrades(on: Arc<ChartCluster>) -> Result<()> {
     let dry = helm_on(cluster, &dry)?.success()?;
     ensure!(dry.contains("Aliquot 0.1.0 is installed in namespace aliquot-system"));
     ensure!(!dry.contains("HAMi's chart"), "nothing of HAMi's was set");
+    // kube-scheduler is of the cluster's version.
+    let version = ["version", "-o", "json"];
+    let version = cluster.kubectl(&version).await?.success()?;
+    let version: serde_json::Value = serde_json::from_str(&version)?;
+    let version = version["serverVersion"]["gitVersion"].as_str();
+    let version = version.and_then(|text| text.split(['-', '+']).next());
+    let image = format!("kube-scheduler:{}", version.context("no version")?);
+    ensure!(dry.contains(&image), "no {image}");
     let hami = hami.to_string_lossy();
     let with_hami = [
         "install",

@@ -135,8 +135,7 @@ fn mounts_parent_of_driver_root() {
 /// all clients of MPS. What both mount in their state reaches the container runtime.
 #[test]
 fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
-    let objects = rendered(&["--set=devicePlugin.mps.enabled=true,devicePlugin.mps.shmSize=8192"]);
-    let objects = objects.unwrap();
+    let objects = rendered(&["--set=devicePlugin.mps.enabled=true"]).unwrap();
     let (agent, mps) = (agent(&objects), one(&objects, "DaemonSet", "aliquot-mps"));
     let update = &agent.0["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(update["maxUnavailable"], "10%");
@@ -147,9 +146,6 @@ fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
         let state = mounts.iter().find(|one| one["name"] == "state").unwrap();
         assert_eq!(state["mountPropagation"], "Bidirectional");
     }
-    let program = ["aliquot-device-plugin", "mps-supervisor"];
-    let flags: supervisor::SupervisorSettings = taken(mps_container, &program, &[]);
-    assert_eq!(flags.shm_size, Some(8192));
     assert_eq!(mps.pod().unwrap()["automountServiceAccountToken"], false);
 }
 
@@ -157,7 +153,7 @@ fn upgrades_agents_on_a_tenth_of_nodes_and_no_mps_supervisor() {
 /// `/etc` is read only, and each distribution has its files elsewhere.
 #[test]
 fn mounts_only_host_paths_that_can_be_created() {
-    let set = "--set=devicePlugin.kubeletConfig=/etc/kubelet.yaml\\,/etc/kubelet.d,devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
+    let set = "--set=devicePlugin.runtimeConfig=/etc/k0s/containerd.toml,devicePlugin.nvidiaDriverRoot=/run/nvidia/driver";
     let objects = rendered(&[set]).unwrap();
     let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
     let paths = volumes
@@ -176,11 +172,8 @@ fn mounts_only_host_paths_that_can_be_created() {
             "{path}"
         );
     }
-    let own = flags(&objects);
-    let kubelet = ["/etc/kubelet.yaml", "/etc/kubelet.d"].map(Path::new);
-    assert_eq!(own.kubelet_config, kubelet);
     let runtime = Path::new("/etc/k0s/containerd.toml");
-    assert_eq!(own.runtime_config.as_deref(), Some(runtime));
+    assert_eq!(flags(&objects).runtime_config.as_deref(), Some(runtime));
 }
 
 /// `sickPods: drain` taints the node; a new agent must still run there.
@@ -220,6 +213,16 @@ fn keeps_nested_profiles_of_values_file() {
     assert_eq!(cut["rest"]["layout"][0], rest);
 }
 
+#[test]
+fn takes_profiles_of_a_config_map_that_is_there() {
+    let objects = rendered(&["--set=devicePlugin.profiles.configMap=own"]).unwrap();
+    let volumes = agent(&objects).pod().unwrap()["volumes"].as_array();
+    let named = |one: &&Value| one["name"] == "profiles";
+    let profiles = volumes.unwrap().iter().find(named).unwrap();
+    assert_eq!(profiles["configMap"]["name"], "own");
+    assert!(objects.iter().all(|one| one.name() != "aliquot-profiles"));
+}
+
 /// GKE creates no pod of a critical class in a namespace without a quota for it.
 #[test]
 fn allows_critical_pods_in_release_namespace() {
@@ -234,7 +237,8 @@ fn allows_critical_pods_in_release_namespace() {
     for class in classes {
         assert!(allowed.iter().any(|one| one == class), "{class}");
     }
-    let set = "--set=scheduler.priorityClassName=,webhook.priorityClassName=,devicePlugin.priorityClassName=";
-    let objects = rendered(&[set]).unwrap();
+    let parts = ["scheduler", "webhook", "devicePlugin"];
+    let sets = parts.map(|part| format!("--set={part}.pod.priorityClassName="));
+    let objects = rendered(&sets.each_ref().map(String::as_str)).unwrap();
     assert!(objects.iter().all(|one| one.kind() != "ResourceQuota"));
 }

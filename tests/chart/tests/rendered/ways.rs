@@ -20,6 +20,7 @@ fn serves_extender_with_client_certificates_only() {
     let flags: Scheduler = taken(extender, &["aliquot-scheduler"], &["--identity=pod"]);
     assert!(flags.tls_dir.is_some() && flags.scheduler_lease.is_none());
     assert_eq!(flags.listen.to_string(), "0.0.0.0:9397");
+    assert_eq!(flags.shortlist, 64);
     let volume = &scheduler.pod().unwrap()["volumes"][0]["secret"]["secretName"];
     assert_eq!(*volume, "pair");
     let service = one(&objects, "Service", "aliquot-extender");
@@ -82,7 +83,7 @@ fn uses_certificates_of_cert_manager() {
 #[test]
 fn serves_webhook_on_host_network_when_asked() {
     let objects = rendered(&[
-        "--set=webhook.hostNetwork=true,webhook.port=10443,webhook.adminPort=10444",
+        "--set=webhook.hostNetwork=true,webhook.port=10443",
         "--set=devicePlugin.nvidiaDriverRoot=/opt/driver",
     ])
     .unwrap();
@@ -110,6 +111,33 @@ fn serves_webhook_on_host_network_when_asked() {
     );
     assert!(flags.agent_path.iter().all(|path| path != "/"));
     assert_eq!(flags.listen.port(), 8443);
+}
+
+#[test]
+fn takes_user_ids_and_constraints_of_openshift() {
+    let set = "--set=platform.openshift=true,devicePlugin.mps.enabled=true";
+    let objects = rendered(&[set]).unwrap();
+    for (kind, part) in [
+        ("Deployment", "scheduler"),
+        ("Deployment", "webhook"),
+        ("Job", "leave"),
+    ] {
+        let object = one(&objects, kind, &format!("aliquot-{part}"));
+        let security = &object.pod().unwrap()["securityContext"];
+        let expected = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(*security, expected, "{part}");
+    }
+    let binding = &one(&objects, "RoleBinding", "aliquot-privileged").0;
+    assert_eq!(binding["roleRef"]["name"], "system:openshift:scc:privileged");
+    let names = binding["subjects"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["aliquot-device-plugin", "aliquot-mps"]);
+    let host = "--set=platform.openshift=true,webhook.hostNetwork=true";
+    let objects = rendered(&[host]).unwrap();
+    one(&objects, "RoleBinding", "aliquot-hostnetwork-v2");
+    let plain = rendered(&[]).unwrap();
+    let constrained = |one: &Object| one.0["roleRef"]["name"].to_string().contains("openshift");
+    assert!(!plain.iter().any(constrained));
 }
 
 #[test]

@@ -106,7 +106,8 @@ pub(crate) async fn runs_share(cluster: Arc<Cluster>) -> Result<()> {
     world.parts_ready().await?;
     let pods = world.json(&["get", "pods", "-n", NAMESPACE]).await?;
     let pods = pods.to_string();
-    ensure!(pods.contains(&image), "no pod has the image {image}");
+    let (_, digest) = image.split_once('@').context("no digest")?;
+    ensure!(pods.contains(digest), "no pod has the image {image}");
     ensure!(!pods.contains("localhost/aliquot"), "{pods}");
     let running = container_of(&world).await?;
     let mut upgrade = vec!["upgrade", "aliquot", package, "--plain-http"];
