@@ -164,9 +164,7 @@ fn ts_14_top_shows_used_beside_allocated_and_replicas_by_peaks() {
     assert_eq!(
         [wide(), wide()],
         [
-            Some(
-                "PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"
-            ),
+            Some("PODS  OWNERS    C   W    REPLICAS  UUID    ORPHANED MIB  WITH 0 CORES  RESOURCE"),
             Some(
                 "1     d/holder  41  250  2         GPU-n1  0             30000         nvidia.com/gpu"
             ),

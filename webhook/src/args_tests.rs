@@ -49,7 +49,9 @@ fn validates_url_and_takes_certificate_name_from_it() {
 
 #[test]
 fn rejects_too_short_and_malformed_lifetimes() {
-    let short = args(&["--certificate-lifetime", "1s"]).lifetimes().unwrap_err();
+    let short = args(&["--certificate-lifetime", "1s"])
+        .lifetimes()
+        .unwrap_err();
     assert_eq!(
         short.to_string(),
         "--certificate-lifetime 1s is too short; expected: at least 3s"

@@ -112,9 +112,7 @@ mod tests {
         Index::apply(&cache, pod("a", 600, Some("n")));
         Index::apply(&cache, pod("b", 100, Some("unknown")));
         let report = cache.read(LedgerReport::of);
-        let amount = |replicas, memory, cores| {
-            json!({"replicas": replicas, "memory": memory, "cores": cores})
-        };
+        let amount = |replicas, memory, cores| json!({"replicas": replicas, "memory": memory, "cores": cores});
         let pod_line = |node: &str, memory| {
             json!({
                 "node": node, "confirmed": true,

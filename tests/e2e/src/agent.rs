@@ -235,9 +235,9 @@ impl Stack {
         ];
         let machine = text(place.machine().state());
         let env = [(STATE_VARIABLE, machine.as_str())];
-        let supervisor = self
-            .cluster
-            .start_part_on_node("mps-supervisor", &program, &args, &env)?;
+        let supervisor =
+            self.cluster
+                .start_part_on_node("mps-supervisor", &program, &args, &env)?;
         self.mps_supervisor.lock().await.replace(supervisor);
         Ok(())
     }

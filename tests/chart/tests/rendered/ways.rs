@@ -128,7 +128,10 @@ fn takes_user_ids_and_constraints_of_openshift() {
         assert_eq!(*security, expected, "{part}");
     }
     let binding = &one(&objects, "RoleBinding", "aliquot-privileged").0;
-    assert_eq!(binding["roleRef"]["name"], "system:openshift:scc:privileged");
+    assert_eq!(
+        binding["roleRef"]["name"],
+        "system:openshift:scc:privileged"
+    );
     let names = binding["subjects"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|one| one["name"].clone()).collect();
     assert_eq!(names, ["aliquot-device-plugin", "aliquot-mps"]);

@@ -4,7 +4,9 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{AGENT, CLEANUP, HOOKS, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels};
+use super::{
+    AGENT, CLEANUP, HOOKS, Installed, SCHEDULER, WEBHOOK, Who, annotation, binding, labels,
+};
 
 const WEBHOOK_SECRET: &str = "/api/v1/namespaces/aliquot-system/secrets/aliquot-webhook-tls";
 const POD: &str = "pods/queued";
