@@ -10,6 +10,7 @@ use aliquot_k8s::watch::Index;
 use aliquot_scheduler::leader::Leader;
 use aliquot_scheduler::ledger_cache::LedgerCache;
 use aliquot_scheduler::pod_client::PodClient;
+use aliquot_scheduler::views::hour::{self, Hour};
 use aliquot_scheduler::views::monitors::Monitors;
 use aliquot_scheduler::views::{self, ReadModel};
 use aliquot_serve::Readiness;
@@ -185,16 +186,26 @@ pub async fn serve(ledger: LedgerCache) -> Result<(SocketAddr, CancellationToken
     });
     let client = Client::new(service, "default");
     let namespace = Some("aliquot-system".to_owned());
+    let monitors = Monitors::new(client.clone(), namespace, None);
+    let (hour, readiness) = (Hour::default(), Readiness::new([]));
+    let stop = CancellationToken::new();
+    tokio::spawn(hour::run(
+        hour.clone(),
+        ledger.clone(),
+        monitors.clone(),
+        readiness.clone(),
+        stop.clone(),
+    ));
     let router = views::router(ReadModel {
         cache: ledger,
-        pods: PodClient::new(client.clone()),
-        monitors: Monitors::new(client, namespace, None),
+        pods: PodClient::new(client),
+        monitors,
+        hour,
         leader: Leader::always(),
-        readiness: Readiness::new([]),
+        readiness,
     });
     let listener = server::bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
-    let stop = CancellationToken::new();
     let limits = Limits::new(0);
     tokio::spawn(server::serve(listener, None, router, limits, stop.clone()));
     Ok((address, stop))
