@@ -21,6 +21,7 @@ const grid = find('#nodes');
 const form = find('#choices');
 const access = find('#access');
 const dialog = find('#share');
+const SVG = find('#logo').namespaceURI;
 let state = null;
 let updated = null;
 // What the monitors of the nodes answered last, by node.
@@ -39,7 +40,7 @@ let resting = 0;
 let drawn = new Map();
 
 function element(name, attributes = {}, ...inside) {
-  const made = name === 'svg' || name === 'path' ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  const made = name === 'svg' || name === 'path' ? document.createElementNS(SVG, name) : document.createElement(name);
   for (const [attribute, value] of Object.entries(attributes)) {
     made.setAttribute(attribute, value);
   }
@@ -507,7 +508,10 @@ async function refresh() {
   document.body.dataset.ready = state !== null || !access.hidden;
 }
 
-form.addEventListener('input', () => state && draw());
+form.addEventListener('input', (event) => {
+  if (event.target.name === 'colour') lit = null;
+  if (state) draw();
+});
 form.addEventListener('submit', (event) => event.preventDefault());
 access.addEventListener('submit', (event) => {
   event.preventDefault();

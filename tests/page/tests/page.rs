@@ -43,8 +43,8 @@ async fn text(browser: &mut Browser, expression: &str) -> Result<String> {
 #[tokio::test]
 async fn shows_finds_and_opens_every_share() -> Result<()> {
     let (mut browser, stop) = page(6, 5, 2).await?;
-    // Four of five nodes have all their shares, one has two on each GPU.
-    ensure!(count(&mut browser, ".share").await? == 5 * 8 * 5 + 8 * 2);
+    // Five nodes have all their shares but for two on a GPU with MIG, one has two on each GPU.
+    ensure!(count(&mut browser, ".share").await? == 5 * 8 * 5 - 3 + 8 * 2);
     ensure!(count(&mut browser, "#nodes .gpu").await? == 48);
     let line = text(&mut browser, "document.querySelector('#sums').textContent").await?;
     ensure!(
@@ -142,6 +142,11 @@ async fn shows_what_is_used_beside_what_is_allocated() -> Result<()> {
         why.contains("503 Service Unavailable: dial tcp: connection refused"),
         "{why}"
     );
+
+    // A share that uses more than it requests is at the right; an idle MIG instance has its profile.
+    ensure!(count(&mut browser, ".node:nth-child(3) .lent:not([hidden])").await? == 1);
+    let idle = texts(&mut browser, ".node:nth-child(3) .idle").await?;
+    ensure!(idle == "1g.10gb", "{idle}");
 
     // The opened share has its last hour.
     browser
