@@ -262,7 +262,7 @@ function drawTotals() {
   const panel = (by, name, all, say) => {
     const { total, ...own } = amounts[by];
     const percent = (one) => (100 * own[one]) / Math.max(total, 1);
-    const figures = ['used', 'allocated', 'requested'].map((one) => element('div', {}, element('span', {}, one),
+    const figures = ['used', 'allocated', 'requested'].map((one) => element('div', {}, element('span', {}, element('i', { class: one }), one),
       element('b', {}, own[one] === null ? '–' : `${Math.round(percent(one))} %`), element('small', {}, own[one] === null ? 'not measured' : say(own[one]))));
     const lines = Object.fromEntries(['requested', 'allocated', 'used'].map((one) => [one, hour.map((point) => point[one]?.[by] ?? null)]));
     const ends = [lines.allocated[0], lines.allocated.at(-1)].map((one) => say(one ?? 0));

@@ -77,8 +77,8 @@ impl Point {
     }
 }
 
-/// The memory and compute that pending pods request together, and how many they are. A percentage of memory counts as one of the
-/// largest GPU.
+/// The memory and compute that pending pods request together, and how many they are. A percentage of memory
+/// counts as one of the largest GPU.
 pub(super) fn asked(cache: &LedgerCache, cluster: &Cluster) -> (DeviceAmount, usize) {
     let devices = cluster.iter().flat_map(|(.., node)| &node.devices);
     let largest = devices.map(|device| device.scaled).max();

@@ -79,7 +79,7 @@ async fn cluster_page() -> Result<()> {
     draw(&mut browser, "cluster-page.png").await?;
     // README's picture: two nodes and nothing cut off, sharp on a dense screen.
     browser.value(TWO_NODES).await?;
-    let size = json!({"width": 1400, "height": 670, "deviceScaleFactor": 2, "mobile": false});
+    let size = json!({"width": 1400, "height": 740, "deviceScaleFactor": 2, "mobile": false});
     browser
         .call("Emulation.setDeviceMetricsOverride", size)
         .await?;
