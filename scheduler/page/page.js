@@ -499,6 +499,8 @@ async function refresh() {
     access.hidden = ![401, 403].includes(answer.status);
     if (!answer.ok) throw new Error(await answer.text());
     state = merge(state, await answer.json());
+    const known = new Set(state.nodes.map((node) => node.node));
+    [...usage.keys()].filter((name) => !known.has(name)).forEach((name) => usage.delete(name));
     updated = Date.now();
     trouble('state', '');
     draw();
