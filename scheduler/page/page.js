@@ -266,7 +266,7 @@ function drawTotals() {
       element('b', {}, own[one] === null ? '–' : `${Math.round(percent(one))} %`), element('small', {}, own[one] === null ? 'not measured' : say(own[one]))));
     const lines = Object.fromEntries(['requested', 'allocated', 'used'].map((one) => [one, hour.map((point) => point[one]?.[by] ?? null)]));
     const ends = [lines.allocated[0], lines.allocated.at(-1)].map((one) => say(one ?? 0));
-    const last = element('div', { class: 'hour' }, chart(lines, Math.max(total, ...lines.requested), `${name} allocated: ${ends.join(' an hour ago, ')} now`), 'last hour');
+    const last = element('div', { class: 'hour' }, chart(lines, Math.max(total, ...lines.requested), `${name} allocated: from ${ends.join(' to ')}`), 'last hour');
     const widths = { requested: percent('requested'), allocated: percent('allocated'), used: percent('used') };
     return element('div', {}, element('h2', {}, `${name} `, element('small', {}, `of ${all}`)),
       element('div', {}, element('div', { class: 'figures' }, ...figures), stack(widths)), last);
@@ -280,7 +280,7 @@ function drawTotals() {
     panel('cores', 'Compute', counted(Math.round(amounts.cores.total / 100), 'GPU'), (percent) => `${(percent / 100).toFixed(1)} GPUs`),
     element('div', {}, element('h2', {}, 'Pods waiting'),
       element('div', {}, element('p', { class: waits > 0 ? 'big waits' : 'big' }, `${waits}`), element('small', {}, since ? `longest ${age(Date.parse(since), Date.now())}` : '')),
-      element('div', { class: 'hour' }, chart({ used: waiting }, Math.max(...waiting, 1), `Pods waiting: ${waiting[0] ?? waits} an hour ago, ${waits} now`), 'last hour')),
+      element('div', { class: 'hour' }, chart({ used: waiting }, Math.max(...waiting, 1), `Pods waiting: from ${waiting[0] ?? waits} to ${waits}`), 'last hour')),
     element('div', {}, element('h2', {}, 'Largest share that fits now'), element('div', {}, element('p', { class: 'big' }, fits ? memory(fits.memory) : 'none'),
       element('small', {}, fits ? `and ${fits.cores} % of compute on ${fits.on}` : ''))),
   ]);
